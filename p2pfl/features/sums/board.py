@@ -84,6 +84,7 @@ class Board:
     def hear(self, peer: int, post: Post, effects: Effects) -> Taken | None:
         """Take a statement and pass it on; None: it is known, or more than its author may make.
 
+        Keys of this node's own that it has not stated are of an earlier life: not kept, and told to the caller.
         Raises PeerFault: its author did not sign it, or it is no statement.
         """
         name = id_of(post.author, post.body)
@@ -127,9 +128,11 @@ class Board:
     def _take(self, post: Post, statement: Statement, peer: int | None, effects: Effects) -> Taken | None:
         name = id_of(post.author, post.body)
         self._seen[name[:SHORT]] = None
+        taken = Taken(id=name, author=post.author, statement=statement, post=post, peer=peer)
+        if post.author == self._settings.index and peer is not None and isinstance(statement, Keys):
+            return taken
         if not self._may(post.author, name, statement):
             return None
-        taken = Taken(id=name, author=post.author, statement=statement, post=post, peer=peer)
         if isinstance(statement, Parcel) and not statement.spread:
             self._route(taken, statement.to, effects)
         else:

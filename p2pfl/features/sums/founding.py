@@ -86,8 +86,8 @@ class Founding:
         return self._secrets.keys(self._life, self._serial)
 
     def outlive(self, life: int) -> None:
-        """There are keys of this member's own of a later life than it believes to live, for its clock ran backwards."""
-        if life > self._life:
+        """Others have keys of an earlier life of this member, which is not earlier by its number: take a later one."""
+        if life >= self._life:
             self._life, self._secrets = life + 1, None
 
     def _newcomers(self, current: Setup | None) -> list[int]:

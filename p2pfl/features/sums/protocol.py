@@ -161,11 +161,12 @@ class Sums:
 
     def _take(self, taken: Taken, now: float, effects: Effects) -> None:
         statement = taken.statement
+        if isinstance(statement, Keys) and taken.author == self.settings.index and taken.peer is not None:
+            self._founding.outlive(statement.life)
+            return
         self._records.take(taken)
         if isinstance(statement, Wave):
             self._tree.wave(taken, self._board.neighbors, effects)
-        if isinstance(statement, Keys) and taken.author == self.settings.index and taken.peer is not None:
-            self._founding.outlive(statement.life)
         if not isinstance(statement, Keys | Opening):
             self._moved(now)
 

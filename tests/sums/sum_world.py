@@ -140,6 +140,10 @@ class SumWorld:
         self._todo += 1
         self._later(at, lambda: self._do(action))
 
+    def later(self, action):
+        """At this moment, after whatever is being done."""
+        self._later(self.now, action)
+
     def _do(self, action):
         self._todo -= 1
         action()
@@ -277,9 +281,12 @@ class SumWorld:
                 return
             if not self._queue or self._queue[0][0] > until_s:
                 break
-            self.now, _, action = heapq.heappop(self._queue)
-            action()
+            self.run_once()
         raise AssertionError(f"no rest at {self.now:.3f} s: {self.asked}")
+
+    def run_once(self):
+        self.now, _, action = heapq.heappop(self._queue)
+        action()
 
     def check(self):
         """What holds in any world: sums are exact, agreed on, and large enough."""

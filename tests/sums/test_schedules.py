@@ -136,16 +136,32 @@ def killer(world, step, index):
         if isinstance(message, Post) and type(decode_statement(message.body)).__name__ == step:
             author_is_due = message.author == index or step in {"Opening", "Wave", "MemberList"}
             if author_is_due and world.nodes[index] is not None:
-                world._later(world.now, lambda: world.crash(index))
+                world.later(lambda: world.crash(index))
 
     return look
+
+
+def test_a_member_that_has_forgotten_how_often_it_started_is_in_the_next_set_up():
+    world = SumWorld(4, complete(4))
+    world.ask_all(*"abcdef", pause_s=3.0)
+    world.schedule(1.5, lambda: world.crash(1))
+
+    def back():
+        world.lives[1] = 0
+        world.start(1)
+        world.ask(1, "d")
+
+    world.schedule(2.0, back)
+    world.run()
+    world.check()
+    assert any(1 in done.members for _, done in world.done if done.label in "def")
 
 
 def test_a_restarted_member_signs_nothing_in_the_set_up_that_it_has_forgotten():
     world = SumWorld(5, complete(5), sums=8)
     world.ask_all("a", "b", "c", "d", "e", "f", "g", pause_s=6.0)
     world.schedule(2.0, lambda: world.crash(1))
-    world.schedule(3.0, lambda: world.start(1))
+    world.schedule(3.0, lambda: (world.start(1), world.ask(1, "d")))
     world.run()
     world.check()
     first = world.done[0][1].setup

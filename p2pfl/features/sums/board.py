@@ -62,7 +62,7 @@ class Board:
         self._verify = [VerifyKey(key) for key in settings.members]
         self._posts: OrderedDict[bytes, Post] = OrderedDict()
         self._seen: dict[bytes, None] = {}
-        """The short ids of all that has ever been taken or refused, in the order of coming."""
+        """The short ids of all that has ever been taken or refused: it is not asked for again."""
         self._digest = 0
         self._made: Counter[tuple[int, str, bytes, int]] = Counter()
         self._setups: dict[int, OrderedDict[bytes, None]] = {}
@@ -84,6 +84,7 @@ class Board:
     def hear(self, peer: int, post: Post, effects: Effects) -> Taken | None:
         """Take a statement and pass it on; None: it is known, or more than its author may make.
 
+        Keys of this node's own that it has not stated are of an earlier life: not kept, and told to the caller.
         Raises PeerFault: its author did not sign it, or it is no statement.
         """
         name = id_of(post.author, post.body)
@@ -127,14 +128,16 @@ class Board:
     def _take(self, post: Post, statement: Statement, peer: int | None, effects: Effects) -> Taken | None:
         name = id_of(post.author, post.body)
         self._seen[name[:SHORT]] = None
-        self._digest ^= int.from_bytes(name[:SHORT], "little") >> 1
+        taken = Taken(id=name, author=post.author, statement=statement, post=post, peer=peer)
+        if post.author == self._settings.index and peer is not None and isinstance(statement, Keys):
+            return taken
         if not self._may(post.author, name, statement):
             return None
-        taken = Taken(id=name, author=post.author, statement=statement, post=post, peer=peer)
         if isinstance(statement, Parcel) and not statement.spread:
             self._route(taken, statement.to, effects)
         else:
             self._posts[name] = post
+            self._flip(name)
             for neighbor in sorted(self.neighbors - {peer}):
                 effects.say(neighbor, post)
         if isinstance(statement, Keys) and peer is not None:
@@ -159,7 +162,7 @@ class Board:
                 return False
             keys[order] = name
             if len(keys) > MOST_KEYS:
-                self._posts.pop(keys.pop(min(keys)), None)
+                self._drop(keys.pop(min(keys)))
             return True
         setup = name if isinstance(statement, Opening) else statement.setup
         setups = self._setups.setdefault(author, OrderedDict())
@@ -180,7 +183,15 @@ class Board:
             if post.author == author:
                 statement = decode_statement(post.body)
                 if name == setup or getattr(statement, "setup", b"") == setup:
-                    del self._posts[name]
+                    self._drop(name)
+
+    def _drop(self, name: bytes) -> None:
+        if self._posts.pop(name, None) is not None:
+            self._flip(name)
+
+    def _flip(self, name: bytes) -> None:
+        """Put a statement into the digest of all that are kept, or take it out."""
+        self._digest ^= int.from_bytes(name[:SHORT], "little") >> 1
 
 
 assert ID_BYTES >= SHORT  # noqa: S101 - ids are compared by their beginnings

@@ -55,6 +55,8 @@ class Founding:
         self._secrets: Secrets | None = None
         self._since = self._quorum_at = 0.0
         self._is_quorum = False
+        self._passed: set[bytes] = set()
+        """The openings that do not name the present keys."""
         self.attempt: Attempt | None = None
         self.founded: Setup | None = None
         """A set-up with a certified roster, until somebody takes it."""
@@ -80,11 +82,12 @@ class Founding:
         self._secrets = Secrets(self._draw, self._settings.sums)
         self._serial += 1
         self._since, self._is_quorum = now, False
+        self._passed.clear()
         return self._secrets.keys(self._life, self._serial)
 
     def outlive(self, life: int) -> None:
-        """There are keys of this member's own of a later life than it believes to live, for its clock ran backwards."""
-        if life > self._life:
+        """Others have keys of an earlier life of this member, which is not earlier by its number: take a later one."""
+        if life >= self._life:
             self._life, self._secrets = life + 1, None
 
     def _newcomers(self, current: Setup | None) -> list[int]:
@@ -114,8 +117,11 @@ class Founding:
         for name, tally in list(self._records.tallies.items()):
             if tally.opening is None or self._secrets is None:
                 continue
+            if name in self._passed:
+                continue
             opener, opening = tally.opening
             if (Setup.named_keys(opening) or {}).get(settings.index) != own:
+                self._passed.add(name)
                 continue
             keys = self._records.keys_of(opening)
             if keys is None or len(keys) < max(settings.quorum, settings.least):

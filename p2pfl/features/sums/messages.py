@@ -79,7 +79,7 @@ class Ready(Told, frozen=True, kw_only=True, tag=5):
 
 
 class Wave(Told, frozen=True, kw_only=True, tag=6):
-    """Asks for all masked vectors of these terms. A node's parent in this epoch's tree is who brought it the wave first."""
+    """Asks for all masked vectors of these terms. A node's parent in its tree is who brought it the wave first."""
 
     setup: Id
     number: Number

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from p2pfl.features.sums.masks import WORD_BYTES
+
 FIRST_S = 4.0
 """The guess before anything was measured."""
 LEAST_S, MOST_S, MOST_BACKOFF = 0.5, 30.0, 4.0
@@ -22,6 +24,10 @@ class Patience:
         """Four times the slowest of the latest stages; twice as long after each failure in a row."""
         wait = TIMES * max(self._stages) if self._stages else FIRST_S
         return min(max(wait, LEAST_S) * self._backoff, MOST_S)
+
+    def wait_for_s(self, entries: int, members: int, sums: int) -> float:
+        """The wait of a sum: that of a set-up, and as much again for as many bytes as a set-up moves."""
+        return self.wait_s * (1 + entries * WORD_BYTES / (members * (100 + (48 + 64) * sums)))
 
     @property
     def beat_s(self) -> float:

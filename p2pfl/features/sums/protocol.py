@@ -23,7 +23,7 @@ from p2pfl.features.sums.board import Board, Taken
 from p2pfl.features.sums.effects import Done, Effect, Effects, Keep, Refused
 from p2pfl.features.sums.founding import Founding
 from p2pfl.features.sums.history import History
-from p2pfl.features.sums.masks import WORD_BYTES, Words
+from p2pfl.features.sums.masks import Words
 from p2pfl.features.sums.messages import (
     Have,
     Keys,
@@ -114,7 +114,11 @@ class Sums:
             self._beats += 1
             self._board.compare(effects)
             self._tree.poll(effects)
-            self._fetch(effects)
+            neighbors = sorted(self._board.neighbors)
+            for each in self._sums.values():
+                if each.missing_total and neighbors:
+                    # Each time another one is asked.
+                    self._tree.want(each.missing_total, neighbors[self._beats % len(neighbors)], effects)
         return self._settled(now, effects)
 
     def hear(self, peer: int, message: Message, now: float) -> list[Effect]:
@@ -134,7 +138,10 @@ class Sums:
                 self._tree.hear_part(peer, message, effects)
                 self._moved(now)
             case Total():
-                self._hear_total(peer, message, effects)
+                # Only totals that some list names: on each way the list comes first.
+                lists = self._records.tally(message.setup).slots[message.number].ballot.lists.values()
+                if any(proposal.members == message.members for proposal in lists):
+                    self._tree.publish(message, effects, peer)
                 self._moved(now)
             case Want():
                 self._tree.hear_want(peer, message, effects)
@@ -152,19 +159,14 @@ class Sums:
         else:
             self._tree.again(peer, id_of(post.author, post.body), effects)
 
-    def _hear_total(self, peer: int, total: Total, effects: Effects) -> None:
-        """Only totals that some list names are taken: the list comes first, on each way."""
-        ballot = self._records.tally(total.setup).slots[total.number].ballot
-        if any(proposal.members == total.members for proposal in ballot.lists.values()):
-            self._tree.publish(total, effects, peer)
-
     def _take(self, taken: Taken, now: float, effects: Effects) -> None:
         statement = taken.statement
+        if isinstance(statement, Keys) and taken.author == self.settings.index and taken.peer is not None:
+            self._founding.outlive(statement.life)
+            return
         self._records.take(taken)
         if isinstance(statement, Wave):
             self._tree.wave(taken, self._board.neighbors, effects)
-        if isinstance(statement, Keys) and taken.author == self.settings.index and taken.peer is not None:
-            self._founding.outlive(statement.life)
         if not isinstance(statement, Keys | Opening):
             self._moved(now)
 
@@ -174,13 +176,6 @@ class Sums:
 
     def _state(self, statement: Statement, now: float, effects: Effects) -> None:
         self._take(self._board.state(statement, effects), now, effects)
-
-    def _fetch(self, effects: Effects) -> None:
-        """Ask a neighbor, each time another one, for totals that are missing."""
-        neighbors = sorted(self._board.neighbors)
-        for each in self._sums.values():
-            if each.missing_total and neighbors:
-                self._tree.want(each.missing_total, neighbors[self._beats % len(neighbors)], effects)
 
     def _settled(self, now: float, effects: Effects) -> list[Effect]:
         """Do all that can be done now."""
@@ -210,7 +205,7 @@ class Sums:
         if founded is None:
             return False
         if active is not None and active.asked is not None and self.setup is not None:
-            if active.has_voted():
+            if active.must_end_here():
                 return False
             self._state(Quit(setup=self.setup.id, number=self._next, reason="there is a new set-up"), now, effects)
         self.setup, self._founding.founded = founded, None
@@ -234,9 +229,11 @@ class Sums:
 
     def _go_on(self, each: Sum, now: float, effects: Effects) -> bool:
         is_new = False
+        entries = self._asked.values.size if self._asked is not None else 0
+        wait_s = self.patience.wait_for_s(entries, self.settings.count, self.settings.sums)
         if each.number == self._next and each.asked is None and self._asked is not None:
             each.ask(self._asked, now)
-        for step in each.act(now, self._wait_s):
+        for step in each.act(now, wait_s):
             is_new = True
             if isinstance(step, Total):
                 self._tree.publish(step, effects)
@@ -252,14 +249,6 @@ class Sums:
                 self._end(each, now, effects)
                 return True
         return is_new
-
-    @property
-    def _wait_s(self) -> float:
-        """A set-up's wait, times as many bytes as a sum moves for each that a set-up moves."""
-        settings = self.settings
-        size = self._asked.values.size * WORD_BYTES if self._asked is not None else 0
-        ratio = size * (1 + math.log2(settings.count)) / (settings.count * (100 + 48 * settings.sums))
-        return self.patience.wait_s * (1 + ratio)
 
     def _end(self, each: Sum, now: float, effects: Effects) -> None:
         outcome, asked = each.outcome, each.asked
@@ -299,5 +288,5 @@ class Sums:
         return (
             self._is_urgent()
             or self._founding.is_busy(self.setup, is_used_up=self._is_used_up)
-            or any(each.outcome is None for each in self._sums.values())
+            or any(each.missing_total for each in self._sums.values())
         )

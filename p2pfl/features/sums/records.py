@@ -58,7 +58,8 @@ class Records:
         found = {}
         named = Setup.named_keys(opening)
         for member, name in ({} if named is None else named).items():
-            keys = self._keys.get(member, {}).get(name)
+            of = self._keys.get(member)
+            keys = of.get(name) if of is not None else None
             if keys is None:
                 return None
             found[member] = keys

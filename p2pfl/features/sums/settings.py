@@ -13,8 +13,8 @@ from p2pfl.features.sums.partners import degree
 class SumSettings:
     """`members` are the Ed25519 keys by index, `index` is this node's own.
 
-    `life` is a number that is larger at each start of the node, such as the clock's nanoseconds. Raises ValueError: no
-    sum is private with these numbers.
+    `life` orders the starts of this member; one without memory takes 0, and learns a later one from the others.
+    Raises ValueError: no sum is private with these numbers.
     """
 
     federation: bytes

@@ -106,6 +106,10 @@ class Sum:
         ballot = self._tally.ballot
         return self._index in ballot.signed or self._index in ballot.quit
 
+    def must_end_here(self) -> bool:
+        """True if this member has voted, or others have without it: the sum is not given up for a new set-up."""
+        return self.has_voted() or self._tally.ballot.certified is not None
+
     def act(self, now: float, wait_s: float) -> Iterator[Step]:
         """What to do now, one thing after the other; each is done before the next is asked for."""
         if self.outcome is not None:

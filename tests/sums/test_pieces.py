@@ -9,11 +9,13 @@ import pytest
 
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums.channel import (
-    AHEAD,
     CHANNEL,
     HEAD_BYTES,
     MOST_QUEUED,
+    MOST_SMALL_BYTES,
     PIECE_BYTES,
+    PIECE_UNITS,
+    WINDOW,
     Credit,
     Incoming,
     Outgoing,
@@ -47,10 +49,10 @@ class Line:
     def run(self, entries=ENTRIES):
         came = []
         while self.waiting:
-            whole = self.incoming.take(self.waiting.popleft(), entries)
-            credit = self.incoming.due()
+            message = self.waiting.popleft()
+            credit = self.incoming.count(message)
+            whole = self.incoming.take(message, entries) if isinstance(message, Piece) else message
             if credit is not None:
-                self.incoming.said(credit)
                 self.outgoing.credit(credit)
             if whole is not None:
                 came.append(whole)
@@ -63,7 +65,7 @@ def test_large_messages_come_whole_and_in_order_and_few_pieces_wait():
     for message in (part(), total, part(2)):
         line.outgoing.put(message)
     assert line.run() == [part(), total, part(2)]
-    assert line.most == AHEAD
+    assert line.most == WINDOW // PIECE_UNITS
 
 
 def test_the_largest_message_that_there_is_comes_through():
@@ -108,12 +110,26 @@ def piece(offset=0, size=2 * PIECE_BYTES, part=bytes(PIECE_BYTES)):
     return Piece(size=size, offset=offset, part=part)
 
 
-def test_a_flood_is_a_fault():
-    incoming, size = Incoming(), 100 * PIECE_BYTES
-    for number in range(AHEAD):
-        incoming.take(piece(number * PIECE_BYTES, size), None)
-    with pytest.raises(PeerFault, match="without credit"):
-        incoming.take(piece(AHEAD * PIECE_BYTES, size), None)
+def test_small_messages_go_between_pieces_each_once_while_it_is_on_its_way():
+    line = Line()
+    line.outgoing.put(part())
+    for digest in (1, 2, 1):
+        line.outgoing.put(Have(digest=digest))
+    came = line.run()
+    assert came == [Have(digest=1), Have(digest=2), part()]
+    for digest in range(1000):
+        line.outgoing.put(Have(digest=digest))
+    assert len(line.waiting) <= WINDOW
+    assert line.run() == [Have(digest=digest) for digest in range(1000)]
+    line.outgoing.put(Have(digest=1))
+    assert line.run() == [Have(digest=1)], "what has come may be said again"
+
+
+def test_what_waits_for_a_neighbor_that_takes_nothing_is_bounded():
+    line = Line()
+    for number in range(1000):
+        line.outgoing.put(Have(digest=number, ids=bytes(40_000)))
+    assert line.outgoing._small_bytes == sum(line.outgoing._small.values()) <= MOST_SMALL_BYTES
 
 
 @pytest.mark.parametrize(
@@ -135,11 +151,11 @@ def test_pieces_that_no_honest_node_sends_are_a_fault(pieces):
         incoming.take(pieces[-1], 2 * PIECE_BYTES // 8)
 
 
-@pytest.mark.parametrize("taken", [2**40, 2])
+@pytest.mark.parametrize("taken", [2**40, 23])
 def test_credit_for_what_was_never_sent_or_less_than_before_is_a_fault(taken):
     outgoing = Outgoing(lambda _: True)
-    outgoing.put(part(entries=AHEAD * PIECE_BYTES // 8))
-    outgoing.credit(Credit(taken=3))
+    outgoing.put(part(entries=WINDOW * PIECE_BYTES // 8 // 8))
+    outgoing.credit(Credit(taken=24))
     with pytest.raises(PeerFault):
         outgoing.credit(Credit(taken=taken))
 

@@ -13,7 +13,7 @@ from p2pfl.errors import PeerFault, StorageError
 from p2pfl.features.sums.channel import CHANNEL, Piece
 from p2pfl.features.sums.effects import Done, Refused
 from p2pfl.features.sums.kept import KeptSums
-from p2pfl.features.sums.messages import Post, decode_statement
+from p2pfl.features.sums.messages import Post, Want, decode_statement
 from p2pfl.features.sums.sessions import open_sums
 from p2pfl.features.sums.settings import SumSettings
 from p2pfl.features.sums.talk import SumTalk
@@ -262,6 +262,37 @@ async def test_a_neighbor_that_talks_nonsense_is_hung_up_on_and_the_sum_goes_on(
     monkeypatch.setattr(SumTalk, "opened", lie)
     await sites.run(4)
     assert faults == [(1, "a piece without those before it")]
+    sites.check(range(4))
+    assert all(isinstance(outcome, Done) for outcome in sites.outcomes.values())
+
+
+async def test_a_neighbor_that_floods_is_hung_up_on_and_the_sum_goes_on(monkeypatch):
+    sites, ended, opened = Sites(4), [], SumTalk.opened
+
+    def flood(talk, peer):
+        opened(talk, peer)
+        if talk is sites.talks[1] and peer == 0 and not ended:
+            asyncio.get_running_loop().call_later(0.01, more, talk)
+
+    def more(talk):
+        if 1 in sites.talks[0]._ends:
+            while talk._say(0, CHANNEL, Want(total=bytes(32))):
+                pass
+            asyncio.get_running_loop().call_later(0.001, more, talk)
+
+    closed = SumTalk.closed
+
+    def hung_up(talk, peer):
+        if talk is sites.talks[0] and peer == 1:
+            ended.append(peer)
+        closed(talk, peer)
+
+    monkeypatch.setattr(SumTalk, "opened", flood)
+    monkeypatch.setattr(SumTalk, "closed", hung_up)
+    monkeypatch.setattr(CHANNEL, "at_once", 1000.0)
+    monkeypatch.setattr(CHANNEL, "per_s", 100.0)
+    await sites.run(4)
+    assert ended
     sites.check(range(4))
     assert all(isinstance(outcome, Done) for outcome in sites.outcomes.values())
 

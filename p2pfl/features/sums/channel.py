@@ -1,8 +1,10 @@
-"""The side channel of the sums, and how what is too large for it travels on it: in pieces, with credit.
+"""The side channel of the sums, and the flow of its messages: with credit, and what is too large for one in pieces.
 
-A neighbor may send `AHEAD` pieces more than it has credit for, so that little waits at either end and small messages
-go between the pieces. It sends one large message after the other. The receiver makes room only for one of the size of
-its own sum; it takes the pieces of any other one and drops them, for that is a message lost, which the protocol bears.
+A sender may be `WINDOW` units ahead of what the receiver has taken; a piece counts as several units, and what is more
+waits here, where the same statement never waits twice. Without that, neighbors that are slow to hear each other would
+send all they have again and again. Small messages go between the pieces. The receiver makes room only for a large
+message of the size of its own sum; it takes the pieces of any other one and drops them, for that is a message lost,
+which the protocol bears.
 """
 
 from __future__ import annotations
@@ -33,10 +35,10 @@ from p2pfl.net.side import SideChannel
 from p2pfl.wire.side import MOST_SIDE_BYTES
 
 PIECE_BYTES = 48 * 1024
-AHEAD = 8
-"""The pieces on their way to one neighbor."""
-MOST_QUEUED = 4
-"""The large messages that wait for one neighbor; the oldest is dropped."""
+WINDOW, PIECE_UNITS = 64, 8
+"""The units on their way to one neighbor, and those of a piece; any other message is one."""
+MOST_QUEUED, MOST_SMALL_BYTES = 4, 2**22
+"""The large messages that wait for one neighbor, of which the oldest is dropped, and the bytes of the small ones."""
 HEAD_BYTES = MOST_MEMBERS // 8 + 64
 """The most that a large message has beside its vector."""
 MOST_LARGE_BYTES = 2**23 + HEAD_BYTES
@@ -53,7 +55,7 @@ class Piece(Told, frozen=True, kw_only=True, tag=30):
 
 
 class Credit(Told, frozen=True, kw_only=True, tag=31):
-    """The sender has taken so many pieces since the session began."""
+    """The sender has taken so many units since the session began."""
 
     taken: Count
 
@@ -72,7 +74,7 @@ CHANNEL = SideChannel(
     most_bytes=MOST_SIDE_BYTES,
     per_s=4000.0,
     at_once=20_000.0,
-    most_waiting=1024,
+    most_waiting=2 * WINDOW,
 )
 Carried: TypeAlias = Message | Piece | Credit
 Say = Callable[[int, SideChannel, Carried], bool]
@@ -85,57 +87,95 @@ def is_large(message: Message) -> bool:
 
 
 class Outgoing:
-    """Large messages to one neighbor, in pieces. `say` returns False where too much waits."""
+    """All that goes to one neighbor. `say` returns False once the session is over."""
 
     def __init__(self, say: Callable[[Carried], bool]) -> None:
         self._say = say
-        self._queue: deque[Large] = deque()
-        self._body = b""
-        self._offset = self._sent = self._taken = 0
+        self._small: dict[Message, int] = {}
+        """The small messages that wait, in order, with their bytes."""
+        self._small_bytes = 0
+        self._large: deque[Large] = deque()
+        self._body, self._offset = b"", 0
+        self._flight: deque[tuple[int, Message | None]] = deque()
+        """The count of units at the end of each message on its way; a piece is None."""
+        self._sent = self._taken = 0
 
-    def put(self, message: Large) -> None:
-        """Queue a message, unless it waits already or is on its way."""
-        if message not in self._queue:
-            self._queue.append(message)
-            if len(self._queue) > MOST_QUEUED:
-                del self._queue[1 if self._body else 0]
+    def put(self, message: Message) -> None:
+        """Queue a message, unless it waits already or is on its way. What finds no room is dropped."""
+        if isinstance(message, Large) and is_large(message):
+            if message not in self._large:
+                self._large.append(message)
+            if len(self._large) > MOST_QUEUED:
+                del self._large[1 if self._body else 0]
+        elif message not in self._small and not any(message == other for _, other in self._flight):
+            size = _bytes_of(message)
+            if self._small_bytes + size <= MOST_SMALL_BYTES:
+                self._small[message] = size
+                self._small_bytes += size
         self.push()
 
     def credit(self, credit: Credit) -> None:
-        """Raises PeerFault: more pieces than were sent, or fewer than before."""
+        """Raises PeerFault: more units than were sent, or fewer than before."""
         if not self._taken <= credit.taken <= self._sent:
-            raise PeerFault(f"credit for {credit.taken} pieces; {self._sent} were sent")
+            raise PeerFault(f"credit for {credit.taken} units; {self._sent} were sent")
         self._taken = credit.taken
+        while self._flight and self._flight[0][0] <= self._taken:
+            self._flight.popleft()
         self.push()
 
     def push(self) -> None:
-        """Send as many pieces as may be on their way."""
-        while self._queue and self._sent - self._taken < AHEAD:
-            self._body = self._body or _encode(self._queue[0])
+        """Send what may be on its way, the small messages first."""
+        while self._small and self._has_room(1):
+            message = next(iter(self._small))
+            if not self._say(message):
+                return
+            self._small_bytes -= self._small.pop(message)
+            self._count(1, message)
+        while self._large and self._has_room(PIECE_UNITS):
+            self._body = self._body or _encode(self._large[0])
             part = self._body[self._offset : self._offset + PIECE_BYTES]
             if not self._say(Piece(size=len(self._body), offset=self._offset, part=part)):
                 return
-            self._sent += 1
+            self._count(PIECE_UNITS, None)
             self._offset += len(part)
             if self._offset == len(self._body):
-                self._queue.popleft()
+                self._large.popleft()
                 self._body, self._offset = b"", 0
+
+    def _has_room(self, units: int) -> bool:
+        return self._sent + units - self._taken <= WINDOW
+
+    def _count(self, units: int, message: Message | None) -> None:
+        self._sent += units
+        self._flight.append((self._sent, message))
+
+
+def _bytes_of(message: Message) -> int:
+    """About the bytes that a small message takes."""
+    match message:
+        case Post():
+            return 200 + len(message.body)
+        case Poll():
+            return 200 + len(message.wave.body)
+        case Have():
+            return 200 + len(message.ids)
+        case Part() | Total():
+            return 200 + len(message.vector)
+    return 200
 
 
 class Incoming:
-    """The large message that comes from one neighbor."""
+    """What comes from one neighbor, and the large message in it."""
 
     def __init__(self) -> None:
-        self._size = self._came = self._taken = self._said = 0
+        self._size = self._came = self._taken = self._credited = 0
         self._body: bytearray | None = None
 
     def take(self, piece: Piece, entries: int | None) -> Large | None:
         """Returns a message at its last piece. `entries` are those of the own sum; None: there is none.
 
-        Raises PeerFault: the piece has no credit, does not follow the one before it, or makes no message.
+        Raises PeerFault: the piece does not follow the one before it, or makes no message.
         """
-        if self._taken - self._said >= AHEAD:
-            raise PeerFault("a piece without credit")
         if (piece.offset, piece.size) != (self._came, self._size if self._came else piece.size):
             raise PeerFault("a piece without those before it")
         if piece.offset + len(piece.part) > piece.size:
@@ -143,7 +183,6 @@ class Incoming:
         if not self._came:
             fits = entries is not None and 0 <= piece.size - entries * WORD_BYTES <= HEAD_BYTES
             self._size, self._body = piece.size, bytearray() if fits else None
-        self._taken += 1
         self._came += len(piece.part)
         if self._body is not None:
             self._body += piece.part
@@ -158,11 +197,13 @@ class Incoming:
         except msgspec.MsgspecError as error:
             raise PeerFault(f"pieces that make no message: {error}") from error
 
-    def due(self) -> Credit | None:
-        """The credit to give now: after each second piece, and at the end of a message."""
-        if self._taken - self._said >= AHEAD // 4 or (self._taken > self._said and not self._came):
-            return Credit(taken=self._taken)
-        return None
+    def count(self, message: Message | Piece) -> Credit | None:
+        """Count a message; returns the credit to give for it and those before it, if it is time.
 
-    def said(self, credit: Credit) -> None:
-        self._said = credit.taken
+        Who sends without credit meets the channel's bound on messages a second.
+        """
+        self._taken += PIECE_UNITS if isinstance(message, Piece) else 1
+        if self._taken - self._credited < WINDOW // 4:
+            return None
+        self._credited = self._taken
+        return Credit(taken=self._taken)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from p2pfl.errors import PeerFault
-from p2pfl.features.sums.channel import CHANNEL, Carried, Credit, Incoming, Large, Outgoing, Piece, Say, is_large
+from p2pfl.features.sums.channel import CHANNEL, Carried, Credit, Incoming, Outgoing, Piece, Say
 from p2pfl.features.sums.effects import Done, Effect, Keep, Refused
 from p2pfl.features.sums.effects import Say as SayTo
 from p2pfl.features.sums.masks import Words
@@ -26,7 +26,7 @@ Outcome = Done | Refused
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Both directions of the large messages of one session."""
+    """Both directions of one session."""
 
     outgoing: Outgoing
     incoming: Incoming
@@ -81,18 +81,15 @@ class SumTalk:
 
     def _hear(self, peer: int, message: Carried) -> None:
         ends = self._ends[peer]
-        match message:
-            case Credit():
-                ends.outgoing.credit(message)
-            case Piece():
-                whole = ends.incoming.take(message, self._entries)
-                credit = ends.incoming.due()
-                if credit is not None and self._say(peer, CHANNEL, credit):
-                    ends.incoming.said(credit)
-                if whole is not None:
-                    self._take(peer, whole)
-            case _:
-                self._take(peer, message)
+        if isinstance(message, Credit):
+            ends.outgoing.credit(message)
+            return
+        credit = ends.incoming.count(message)
+        if credit is not None:
+            self._say(peer, CHANNEL, credit)
+        whole = ends.incoming.take(message, self._entries) if isinstance(message, Piece) else message
+        if whole is not None:
+            self._take(peer, whole)
 
     def _take(self, peer: int, message: Message) -> None:
         self._carry_out(self._sums.hear(peer, message, self._now()))
@@ -112,19 +109,12 @@ class SumTalk:
                     self._end(effect)
                 case _:
                     assert_never(effect)
-        for ends in self._ends.values():
-            ends.outgoing.push()
         self._set_clock()
 
     def _send(self, peer: int, message: Message) -> None:
-        """What finds no room is lost; the protocol says it again."""
         ends = self._ends.get(peer)
-        if ends is None:
-            return
-        if isinstance(message, Large) and is_large(message):
+        if ends is not None:
             ends.outgoing.put(message)
-        else:
-            self._say(peer, CHANNEL, message)
 
     def _end(self, outcome: Outcome) -> None:
         waiting, self._outcome = self._outcome, None

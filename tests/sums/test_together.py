@@ -136,6 +136,7 @@ class Sites:
         self.federation, self.identities = _with_keys(Federation(nodes=count, topology=topology).config)
         self.vectors = [np.arange(entries, dtype="<u8") + 1000 * n for n in range(count)]
         self.transport, self.over, self.outcomes = TRANSPORTS[transport](), asyncio.Event(), {}
+        self.first_wait_s = 4.0
         self.talks, self.folders, self.changed = {}, {}, asyncio.Event()
 
     async def one(self, index, terms=bytes(32)):
@@ -154,6 +155,7 @@ class Sites:
             listen=listen,
             folder=self.folders.get(index),
             transport=self.transport,
+            first_wait_s=self.first_wait_s,
         ) as self.talks[index]:
             self.changed.set()
             self.outcomes[index] = await self.talks[index].sum("x", self.vectors[index], terms)
@@ -217,7 +219,7 @@ async def test_of_three_nodes_none_may_die_and_the_others_are_told_so(monkeypatc
         hear(talk, peer, message)
 
     monkeypatch.setattr(SumTalk, "_take", look)
-    monkeypatch.setattr("p2pfl.features.sums.patience.FIRST_S", 0.2)
+    sites.first_wait_s = 0.2
     monkeypatch.setattr("p2pfl.features.sums.patience.LEAST_S", 0.05)
     await sites.run(3)
     assert isinstance(sites.outcomes[0], Refused)

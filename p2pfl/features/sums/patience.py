@@ -15,14 +15,15 @@ TIMES = 4.0
 class Patience:
     """Measures whole stages of the protocol that nobody was late for, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_s: float = FIRST_S) -> None:
+        self._first_s = first_s
         self._stages: deque[float] = deque(maxlen=8)
         self._backoff = 1.0
 
     @property
     def wait_s(self) -> float:
         """Four times the slowest of the latest stages; twice as long after each failure in a row."""
-        wait = TIMES * max(self._stages) if self._stages else FIRST_S
+        wait = TIMES * max(self._stages) if self._stages else self._first_s
         return min(max(wait, LEAST_S) * self._backoff, MOST_S)
 
     def wait_for_s(self, entries: int, members: int, sums: int) -> float:

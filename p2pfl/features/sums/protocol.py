@@ -40,7 +40,7 @@ from p2pfl.features.sums.messages import (
     Working,
     id_of,
 )
-from p2pfl.features.sums.patience import Patience
+from p2pfl.features.sums.patience import FIRST_S, Patience
 from p2pfl.features.sums.records import Records
 from p2pfl.features.sums.settings import SumSettings
 from p2pfl.features.sums.setup import Draw, Setup
@@ -61,9 +61,10 @@ class Sums:
         *,
         draw: Draw,
         past: Iterable[tuple[bytes, frozenset[int]]] = (),
+        first_wait_s: float = FIRST_S,
     ) -> None:
         self.settings = settings
-        self.patience = Patience()
+        self.patience = Patience(first_wait_s)
         self._board, self._tree, self._records = Board(settings, identity), Tree(), Records(settings)
         self._founding = Founding(settings, draw, self._records, self.patience)
         self._history = History(settings.least, past)

@@ -16,6 +16,7 @@ from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.sums.channel import CHANNEL
 from p2pfl.features.sums.kept import KeptSums
+from p2pfl.features.sums.patience import FIRST_S
 from p2pfl.features.sums.protocol import Sums
 from p2pfl.features.sums.settings import SumSettings
 from p2pfl.features.sums.talk import SumTalk
@@ -43,15 +44,18 @@ async def open_sums(
     *,
     listen: str,
     folder: Path | None = None,
+    first_wait_s: float = FIRST_S,
     transport: MakeTransport = WebSocketTransport,
 ) -> AsyncIterator[SumTalk]:
     """This node's part in sums, while its sessions are open. With a folder, what it signs is kept there.
+
+    `first_wait_s` is how long to wait before anything was measured.
 
     Raises UserError: an address is not valid or cannot be bound; StorageError: the folder cannot be used.
     """
     kept = KeptSums(folder)
     links = _links(federation, settings.index, identity, listen, transport)
-    sums = Sums(settings, identity, draw=os.urandom, past=kept.past)
+    sums = Sums(settings, identity, draw=os.urandom, past=kept.past, first_wait_s=first_wait_s)
     talk = SumTalk(sums, links.sides.say, keep=kept.add)
     links.sides.add(Feeding(channel=CHANNEL, handler=talk))
     try:

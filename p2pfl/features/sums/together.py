@@ -18,6 +18,7 @@ from p2pfl.features.sums.arrays import WHERE, encoding_of, mistake, read_arrays,
 from p2pfl.features.sums.bearing import bearing
 from p2pfl.features.sums.effects import Done, Refused
 from p2pfl.features.sums.fixed_point import SpoiledSum
+from p2pfl.features.sums.patience import FIRST_S
 from p2pfl.features.sums.sessions import open_sums
 from p2pfl.features.sums.settings import SumSettings
 from p2pfl.learn.load import resolved
@@ -28,6 +29,8 @@ from p2pfl.reporting.secure_sum import SecureSum
 LABEL = "sum"
 SUMS_OF_A_SETUP = 2
 """One would be enough, but its end would begin the next set-up."""
+SHARE_S = 0.4
+"""All nodes share one thread, so each waits longer for the others at first."""
 
 Make = Callable[[NodeContext], Any]
 
@@ -78,7 +81,14 @@ class SumTogether:
                     sums=SUMS_OF_A_SETUP,
                 )
                 listen = member.address or "127.0.0.1:0"
-                door = open_sums(federation, settings, identity, listen=listen, transport=transport)
+                door = open_sums(
+                    federation,
+                    settings,
+                    identity,
+                    listen=listen,
+                    transport=transport,
+                    first_wait_s=FIRST_S + len(identities) * SHARE_S,
+                )
                 talk = await doors.enter_async_context(door)
                 asked.append(group.create_task(talk.sum(LABEL, self._vectors[member.index], terms)))
             outcomes = [await each for each in asked]

@@ -79,6 +79,18 @@ def test_it_works_below_a_running_event_loop_as_in_a_notebook():
     assert asyncio.run(cell()).sums["rows"] == 303
 
 
+def test_a_folder_s_node_files_say_where_each_node_has_its_data(tmp_path):
+    folder = ring(3).save(tmp_path / "ward")
+    for number, name in enumerate(NAMES[:3]):
+        (folder / name / "rows.txt").write_text("x" * (number + 1))
+        with (folder / name / "node.toml").open("a") as file:
+            file.write('\n[data]\npath = "rows.txt"\n')
+    found = Federation.from_file(folder).sum(
+        lambda node: {"rows": len(node.local["path"].read_text())}, within=(0, 9), transport="memory"
+    )
+    assert found.sums["rows"] == 6
+
+
 def odd(node):
     if node.name == "south":
         raise ZeroDivisionError("no rows")

@@ -84,7 +84,7 @@ def test_a_folder_s_node_files_say_where_each_node_has_its_data(tmp_path):
     for number, name in enumerate(NAMES[:3]):
         (folder / name / "rows.txt").write_text("x" * (number + 1))
         with (folder / name / "node.toml").open("a") as file:
-            file.write('\n[data]\npath = "rows.txt"\n')
+            file.write('path = "rows.txt"\n')
     found = Federation.from_file(folder).sum(
         lambda node: {"rows": len(node.local["path"].read_text())}, within=(0, 9), transport="memory"
     )

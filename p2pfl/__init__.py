@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from p2pfl.methods.method import Method
     from p2pfl.node.round_callback import RoundState
     from p2pfl.reporting.report import Report
+    from p2pfl.reporting.secure_sum import SecureSum
 
 __all__ = [
     "Compressor",
@@ -31,6 +32,7 @@ __all__ = [
     "Report",
     "RoundState",
     "Rule",
+    "SecureSum",
     "Task",
     "UserError",
     "load_federation",
@@ -46,6 +48,7 @@ _HOME = {
     "Report": "p2pfl.reporting.report",
     "RoundState": "p2pfl.node.round_callback",
     "Rule": "p2pfl.aggregate.interface",
+    "SecureSum": "p2pfl.reporting.secure_sum",
     "Task": "p2pfl.learn.task",
     "UserError": "p2pfl.errors",
     "load_federation": "p2pfl.federation",

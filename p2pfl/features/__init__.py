@@ -6,6 +6,7 @@ demand:
 - `FINDINGS`: what it reports about a federation before nodes exist, derived from `p2pfl.node.findings.Findings`.
 - `NEW`: its options for `p2pfl new`, derived from `p2pfl.console.founding.Founding`.
 - `ARRIVE`: (federation, node's name, its node file or None) -> the federation to start with; it may wait for one.
+- `SUM`: (federation, make, settings) -> the sum over all nodes of one program, for `Federation.sum`.
 - `PREPARE`: (federation, node, launched) -> bool: prepares what a node needs before its model; False if it was stopped.
 """
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     FEATURES: tuple[Feature, ...]
 
-ROOMS = ("tables", "privacy", "members", "status", "lan")
+ROOMS = ("tables", "privacy", "members", "status", "lan", "sums")
 """The rooms, in the order in which a node calls them."""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,9 +19,10 @@ from p2pfl.config.load import load_node, node_file
 from p2pfl.config.model import Compute, FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import LearningError
-from p2pfl.features import FEATURES
+from p2pfl.features import FEATURES, import_declared
 from p2pfl.fleet.child import STOPPED, Child
 from p2pfl.fleet.lies import Lies
+from p2pfl.fleet.own_loop import run_in_own_loop
 from p2pfl.fleet.references import add_references, refuse_references
 from p2pfl.fleet.report import History, final_report
 from p2pfl.net.address import free_ports
@@ -37,12 +37,11 @@ from p2pfl.node.local_rounds import compute_thread
 from p2pfl.node.round_callback import OnRound
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.report import Report
+from p2pfl.reporting.secure_sum import SecureSum
 
 log = logging.getLogger("p2pfl")
 
 LOOK_EVERY_S = 0.2
-LISTEN_EVERY_S = 0.1
-"""The time within which Ctrl-C takes effect."""
 
 OnProgress = Callable[[Point], None]
 
@@ -62,18 +61,7 @@ def run_together(
     with tempfile.TemporaryDirectory(prefix="p2pfl-") as folder:
         together = InProcessFleet(*_with_keys(federation), Path(folder), on_progress, wishes or Wishes())
         setups = together.prepare()
-        outcome = _Outcome()
-        thread = threading.Thread(target=outcome.find, args=(together, setups), name="p2pfl")
-        try:
-            thread.start()
-            while not outcome.is_there.wait(LISTEN_EVERY_S):
-                pass
-        finally:
-            together.cancel()
-            if thread in threading.enumerate():  # Ctrl-C may arrive while the thread starts
-                outcome.is_there.wait()  # in Python 3.11 a thread whose join was interrupted counts as stopped
-                thread.join()
-        report = outcome.report()
+        report = run_in_own_loop(lambda: together.run(setups), together.cancel)
         if together.wishes.references:
             add_references(report, together.federation, together.children)
     return report
@@ -84,6 +72,18 @@ TRANSPORTS: Mapping[str, Callable[[], MakeTransport]] = {
     "memory": lambda: MemoryNetwork().transport,
 }
 """Transports for the sessions between the nodes of one process, by name."""
+
+
+def sum_together(federation: FederationConfig, make: Callable[..., Any], transport: str, **terms: Any) -> SecureSum:
+    """Sum the arrays that `make` returns for each node; `terms` are the other keywords of `Federation.sum`.
+
+    Raises UserError: the arrays cannot be summed, or the sum was refused.
+    """
+    (prepare,) = import_declared("SUM")
+    prepared = prepare(federation, make, **terms)
+    here, identities = _with_keys(federation)
+    result: SecureSum = run_in_own_loop(lambda: prepared.run(here, identities, TRANSPORTS[transport]()))
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,36 +110,6 @@ class Wishes:
         every, kept = self.checkpoint_every, self.checkpoints_kept
         folder = self.checkpoints.absolute() / node.name
         return found | {"checkpoint_dir": folder, "checkpoint_every": every, "checkpoints_kept": kept}
-
-
-class _Outcome:
-    """The nodes' outcome, passed from their thread to the caller's."""
-
-    def __init__(self) -> None:
-        self.is_there = threading.Event()
-        self._report: Report | None = None
-        self._error: BaseException | None = None
-
-    def find(self, together: InProcessFleet, setups: Sequence[Setup]) -> None:
-        try:
-            self._report = asyncio.run(together.run(setups))
-        except BaseExceptionGroup as errors:
-            self._error = _first(errors)
-        except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
-            self._error = error
-        finally:
-            self.is_there.set()
-
-    def report(self) -> Report:
-        if self._report is None:
-            raise self._error or AssertionError("the nodes ended without a report")
-        return self._report
-
-
-def _first(errors: BaseExceptionGroup) -> BaseException:
-    """Return the first real error; the nodes that are stopped because of it have no errors of their own."""
-    first = errors.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def _with_keys(federation: FederationConfig) -> tuple[FederationConfig, list[Identity]]:

@@ -47,6 +47,7 @@ SMALLEST = {
     "spectral": "--nodes 50 --limit-s 0",
     "start": "--nodes 2 --pairs 1 --train 0.5",
     "stutter": "--round 0.1 --runs 0.04 --period 0.5 --window 1 --pairs 1",
+    "sums": "--members 3 --entries 10 --dying none --sums 2",
     "wiped_digits": "--rounds 5 --seeds 1",
     "robust/averaging": "--rounds 2 --liars 1",
     "study/study": "--size smallest --only references slow served real --jobs 1 --out here",

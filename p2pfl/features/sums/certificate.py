@@ -1,0 +1,62 @@
+"""Votes on lists of members: of one slot at most one list can be signed by a quorum.
+
+A slot is one question of one set-up: its roster, or who is in the sum of a number. A member signs at most one list for
+a slot, ever, or gives the slot up and then signs none. A quorum is more than (n + t) / 2 of all n members of the
+federation: two quorums share more than t members, one of whom is honest, and signed only one list. (Bracha and Toueg
+1985, doi 10.1145/4221.214134.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from p2pfl.features.sums.messages import MemberList
+
+ROSTER = -1
+"""The number of the slot about a set-up's roster; those of sums follow from 0."""
+
+
+def quorum(members: int, colluders: int) -> int:
+    """The least number of signers that is more than (n + t) / 2."""
+    return (members + colluders) // 2 + 1
+
+
+class Ballot:
+    """All votes on one slot, as they come in: in any order, any number of times."""
+
+    def __init__(self, needed: int) -> None:
+        self.needed = needed
+        self.lists: dict[bytes, MemberList] = {}
+        """The lists proposed, by digest."""
+        self.signed: dict[int, bytes] = {}
+        """The digest of the list that each signer has signed first."""
+        self.quit: dict[int, str] = {}
+        """The reason of each who has given the slot up."""
+        self._counts: Counter[bytes] = Counter()
+
+    def propose(self, digest: bytes, proposal: MemberList) -> None:
+        self.lists.setdefault(digest, proposal)
+
+    def sign(self, author: int, digest: bytes) -> None:
+        if author not in self.signed:
+            self.signed[author] = digest
+            self._counts[digest] += 1
+
+    def give_up(self, author: int, reason: str) -> None:
+        self.quit.setdefault(author, reason)
+
+    @property
+    def certified(self) -> tuple[bytes, MemberList] | None:
+        """The list with a quorum and its digest, once both are known."""
+        for digest, count in self._counts.items():
+            if count >= self.needed and digest in self.lists:
+                return digest, self.lists[digest]
+        return None
+
+    @property
+    def is_dead(self) -> bool:
+        """True if no list of this slot can be certified any more."""
+        return len(self.quit) >= self.needed
+
+    def commonest_reason(self) -> str:
+        return min(Counter(self.quit.values()).most_common(), key=lambda each: (-each[1], each[0]))[0]

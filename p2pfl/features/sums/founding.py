@@ -1,0 +1,190 @@
+"""How a set-up comes about: fresh keys, an opening that names them, shares, and a certified roster.
+
+An opening needs no certificate of its own: its digest is the set-up's id, a member uses its keys in one set-up only,
+and the roster, which is certified, is a list of those who have dealt and hold shares in this very set-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from p2pfl.features.sums.certificate import ROSTER
+from p2pfl.features.sums.messages import (
+    Ack,
+    Keys,
+    MemberList,
+    Opening,
+    Parcel,
+    Signed,
+    Statement,
+    bits_of,
+    members_of,
+)
+from p2pfl.features.sums.patience import Patience
+from p2pfl.features.sums.records import Records
+from p2pfl.features.sums.settings import SumSettings
+from p2pfl.features.sums.setup import Draw, Secrets, Setup
+from p2pfl.features.sums.tally import Tally
+
+AGAIN, PARTIAL, OVER = 0.5, 0.75, 3.0
+"""In waits after an opening: parcels without an ack are sent by all ways; what is held is acknowledged; it has failed.
+"""
+HOLD = 4.0
+"""In waits: how long newcomers wait at least for a set-up with them, twice as long after each that had no more members.
+"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """A set-up that this member has joined, until its roster is certified."""
+
+    setup: Setup
+    began: float
+    opener: int
+    sealed: dict[int, bytes]
+    """The parcel for each partner."""
+    acked: set[int] = field(default_factory=set)
+    is_sent_again: bool = False
+
+
+class Founding:
+    def __init__(self, settings: SumSettings, draw: Draw, records: Records, patience: Patience) -> None:
+        self._settings, self._draw, self._records, self._patience = settings, draw, records, patience
+        self._life, self._serial = settings.life, 0
+        self._secrets: Secrets | None = None
+        self._since = self._quorum_at = 0.0
+        self._is_quorum = False
+        self._passed: set[bytes] = set()
+        """The openings that do not name the present keys."""
+        self.attempt: Attempt | None = None
+        self.founded: Setup | None = None
+        """A set-up with a certified roster, until somebody takes it."""
+        self._hold, self._founded_at, self._size = HOLD, 0.0, 0
+
+    def act(self, now: float, current: Setup | None, *, is_used_up: bool) -> Iterator[Statement]:
+        """What to do now, one thing after the other. `is_used_up`: the current set-up has no sum left, or there is
+        none.
+        """
+        if self.attempt is not None:
+            yield from self._prepare(self.attempt, now)
+        elif self._secrets is None:
+            yield self._draw_keys(now)
+        elif self.founded is None:
+            yield from self._join(now)
+        if self.attempt is None and self.founded is None and self._wants(now, current, is_used_up=is_used_up):
+            yield from self._open(now)
+
+    def is_busy(self, current: Setup | None, *, is_used_up: bool) -> bool:
+        return self.attempt is not None or is_used_up or bool(self._newcomers(current))
+
+    def _draw_keys(self, now: float) -> Keys:
+        self._secrets = Secrets(self._draw, self._settings.sums)
+        self._serial += 1
+        self._since, self._is_quorum = now, False
+        self._passed.clear()
+        return self._secrets.keys(self._life, self._serial)
+
+    def outlive(self, life: int) -> None:
+        """Others have keys of an earlier life of this member, which is not earlier by its number: take a later one."""
+        if life >= self._life:
+            self._life, self._secrets = life + 1, None
+
+    def _newcomers(self, current: Setup | None) -> list[int]:
+        return [m for m in self._records.fresh() if current is not None and m not in current.roster]
+
+    def _wants(self, now: float, current: Setup | None, *, is_used_up: bool) -> bool:
+        return is_used_up or (
+            bool(self._newcomers(current)) and now > self._founded_at + self._hold * self._patience.wait_s
+        )
+
+    def _open(self, now: float) -> Iterator[Statement]:
+        """Open a set-up, if it is this member's turn: the lowest with fresh keys first, the next if it does not."""
+        settings, fresh, wait_s = self._settings, self._records.fresh(), self._patience.wait_s
+        if len(fresh) < max(settings.quorum, settings.least) or settings.index not in fresh:
+            return
+        if not self._is_quorum:
+            self._quorum_at, self._is_quorum = now, True
+        rank = sorted(fresh).index(settings.index)
+        late = now > self._quorum_at + 2 * (self._quorum_at - self._since) + wait_s * (1 + 2 * rank)
+        if late or (rank == 0 and len(fresh) == settings.count):
+            yield Opening(members=bits_of(fresh), keys=b"".join(fresh.values()))
+            yield from self._join(now)
+
+    def _join(self, now: float) -> Iterator[Statement]:
+        """Join the first opening that names this member's fresh keys, and deal shares of them."""
+        settings, own = self._settings, self._records.latest.get(self._settings.index)
+        for name, tally in list(self._records.tallies.items()):
+            if tally.opening is None or self._secrets is None:
+                continue
+            if name in self._passed:
+                continue
+            opener, opening = tally.opening
+            if (Setup.named_keys(opening) or {}).get(settings.index) != own:
+                self._passed.add(name)
+                continue
+            keys = self._records.keys_of(opening)
+            if keys is None or len(keys) < max(settings.quorum, settings.least):
+                continue
+            secrets, self._secrets = self._secrets, None
+            try:
+                setup = Setup(settings, name, opening, keys, secrets)
+            except ValueError:
+                return
+            sealed = setup.deal(self._draw)
+            self.attempt = Attempt(setup=setup, began=now, opener=opener, sealed=sealed)
+            for holder, parcel in sealed.items():
+                yield Parcel(setup=name, to=holder, sealed=parcel, spread=False)
+            return
+
+    def _prepare(self, attempt: Attempt, now: float) -> Iterator[Statement]:
+        setup, index, tally = attempt.setup, self._settings.index, self._records.tally(attempt.setup.id)
+        since = (now - attempt.began) / self._patience.wait_s
+        yield from self._acknowledge(attempt, tally, since)
+        if since > AGAIN and not attempt.is_sent_again:
+            attempt.is_sent_again = True
+            for holder, parcel in attempt.sealed.items():
+                if index not in tally.acks.get(holder, ()):
+                    yield Parcel(setup=setup.id, to=holder, sealed=parcel, spread=True)
+        ballot = tally.slots[ROSTER].ballot
+        if attempt.opener == index and not any(author == index for author in tally.slots[ROSTER].authors.values()):
+            yield from self._propose(attempt, tally, since)
+        if index not in ballot.signed:
+            for name, proposal in list(ballot.lists.items()):
+                if setup.may_be_roster(members_of(proposal.members), tally.acks):
+                    yield Signed(setup=setup.id, number=ROSTER, chosen=name)
+                    break
+        if ballot.certified is not None:
+            self._certified(attempt, frozenset(members_of(ballot.certified[1].members)), now)
+        elif since > OVER:
+            self.attempt = None
+            self._patience.failed()
+
+    def _acknowledge(self, attempt: Attempt, tally: Tally, since: float) -> Iterator[Statement]:
+        setup = attempt.setup
+        for dealer, parcels in sorted(tally.parcels.items()):
+            for parcel in parcels:
+                if dealer not in setup.held:
+                    setup.receive(dealer, parcel)
+        held, is_all = set(setup.held), len(setup.held) == len(setup.partners[self._settings.index])
+        if held - attempt.acked and (is_all or (since > PARTIAL and not attempt.acked)):
+            attempt.acked = held
+            yield Ack(setup=setup.id, holds=bits_of(held))
+
+    def _propose(self, attempt: Attempt, tally: Tally, since: float) -> Iterator[Statement]:
+        setup = attempt.setup
+        if since <= 1.0 and any(not set(setup.partners[m]) <= tally.acks.get(m, set()) for m in setup.members):
+            return
+        roster = setup.largest_roster(tally.acks)
+        if setup.may_be_roster(roster, tally.acks):
+            yield MemberList(setup=setup.id, number=ROSTER, members=bits_of(roster), terms=b"", total=b"")
+
+    def _certified(self, attempt: Attempt, roster: frozenset[int], now: float) -> None:
+        self._patience.took(now - attempt.began)
+        self.attempt = None
+        if self._settings.index not in roster:
+            return
+        self._hold = HOLD if len(roster) > self._size else self._hold * 2
+        self._founded_at, self._size = now, len(roster)
+        attempt.setup.roster = roster
+        self.founded = attempt.setup

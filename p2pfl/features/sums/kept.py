@@ -1,0 +1,105 @@
+"""The sets of members that a member has signed, kept beside its state, so that it remembers them after a restart.
+
+The file grows by one record for each sum, flushed to disk before the signature leaves the node. A record is the digest
+of the data (32 bytes), the length of the set (2), the set as bits, and a checksum (8). A crash can leave the last one
+cut off; it was never acted on, and is removed at the next start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from p2pfl.errors import StorageError
+from p2pfl.features.sums.messages import bits_of, members_of
+from p2pfl.storage.disk import create_file, storage_errors, truncate_file, write_all
+
+FILE_NAME = "sums"
+DIGEST_BYTES, LENGTH_BYTES, CHECK_BYTES = 32, 2, 8
+
+Signed = tuple[bytes, frozenset[int]]
+
+
+class KeptSums:
+    """`folder` is the node's state folder; None: nothing outlives this object. Raises StorageError: the file is
+    damaged, or the disk refuses.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._path = None if folder is None else folder / FILE_NAME
+        self.past: list[Signed] = []
+        """All that was kept, in order."""
+        self._size = 0
+        if self._path is not None:
+            self._read(self._path)
+        self._known = set(self.past)
+
+    def add(self, data: bytes, members: frozenset[int]) -> None:
+        """Keep a record; it is on the disk when this returns. Raises StorageError."""
+        if (data, members) in self._known:
+            return
+        if self._path is not None:
+            self._append(self._path, _packed(data, members))
+        self.past.append((data, members))
+        self._known.add((data, members))
+
+    def _append(self, path: Path, record: bytes) -> None:
+        try:
+            with storage_errors(path):
+                fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+                try:
+                    write_all(fd, record)
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+        except StorageError:
+            truncate_file(path, self._size)
+            raise
+        self._size += len(record)
+
+    def _read(self, path: Path) -> None:
+        with storage_errors(path):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            create_file(path, b"")
+            return
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+        while self._size < len(raw):
+            end = _end(raw, self._size)
+            found = None if end is None else _unpacked(raw[self._size : end])
+            if found is None:
+                if end is not None and end < len(raw):
+                    text = "is damaged: without it this node might sign two sums whose difference is one summand"
+                    raise StorageError(f"{path} {text}")
+                truncate_file(path, self._size)
+                return
+            self.past.append(found)
+            self._size = end or self._size
+
+
+def _packed(data: bytes, members: frozenset[int]) -> bytes:
+    bits = bits_of(members)
+    record = data + len(bits).to_bytes(LENGTH_BYTES, "little") + bits
+    return record + _check(record)
+
+
+def _end(raw: bytes, start: int) -> int | None:
+    """Where the record that begins there ends; None: it is cut off."""
+    head = start + DIGEST_BYTES + LENGTH_BYTES
+    end = head + int.from_bytes(raw[head - LENGTH_BYTES : head], "little") + CHECK_BYTES
+    return end if head <= len(raw) and end <= len(raw) else None
+
+
+def _unpacked(record: bytes) -> Signed | None:
+    content, check = record[:-CHECK_BYTES], record[-CHECK_BYTES:]
+    if _check(content) != check:
+        return None
+    return content[:DIGEST_BYTES], frozenset(members_of(content[DIGEST_BYTES + LENGTH_BYTES :]))
+
+
+def _check(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=CHECK_BYTES, person=b"p2pfl-sums-kept").digest()

@@ -1,0 +1,293 @@
+"""The protocol of secure sums as a pure state machine: events in, effects out, time and chance as arguments.
+
+    sums = Sums(settings, identity, draw=os.urandom, past=kept)
+    effects = sums.opened(peer, now)          a session with a neighbor is open
+    effects = sums.closed(peer, now)
+    effects = sums.hear(peer, message, now)   raises PeerFault: no honest neighbor sends it
+    effects = sums.ask(label, values, terms, now)
+    effects = sums.wake(now)                  not before `sums.deadline`, soon after; None: nothing is going on
+
+Effects are `Say`, `Keep`, `Done` and `Refused`, to be carried out in order. Each `ask` ends with `Done` or `Refused`.
+It makes no task, opens no file and looks at no clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from typing import assert_never
+
+from p2pfl.crypto.identity import Identity
+from p2pfl.features.sums.board import Board, Taken
+from p2pfl.features.sums.effects import Done, Effect, Effects, Keep, Refused
+from p2pfl.features.sums.founding import Founding
+from p2pfl.features.sums.history import History
+from p2pfl.features.sums.masks import Words
+from p2pfl.features.sums.messages import (
+    Have,
+    Keys,
+    Message,
+    Opening,
+    Part,
+    Poll,
+    Post,
+    Quit,
+    Statement,
+    Total,
+    Want,
+    Wave,
+    Working,
+    id_of,
+)
+from p2pfl.features.sums.patience import FIRST_S, Patience
+from p2pfl.features.sums.records import Records
+from p2pfl.features.sums.settings import SumSettings
+from p2pfl.features.sums.setup import Draw, Setup
+from p2pfl.features.sums.summing import Asked, Sum
+from p2pfl.features.sums.tree import Tree
+
+IN_VAIN = 16
+"""In waits: a sum for which no set-up comes about is refused."""
+
+
+class Sums:
+    """One member's part. `past` is what earlier lives of this member were asked to `Keep`."""
+
+    def __init__(
+        self,
+        settings: SumSettings,
+        identity: Identity,
+        *,
+        draw: Draw,
+        past: Iterable[tuple[bytes, frozenset[int]]] = (),
+        first_wait_s: float = FIRST_S,
+    ) -> None:
+        self.settings = settings
+        self.patience = Patience(first_wait_s)
+        self._board, self._tree, self._records = Board(settings, identity), Tree(), Records(settings)
+        self._founding = Founding(settings, draw, self._records, self.patience)
+        self._history = History(settings.least, past)
+        self.setup: Setup | None = None
+        """The set-up whose roster this member is on."""
+        self._next = 0
+        self._sums: dict[int, Sum] = {}
+        self._asked: Asked | None = None
+        self._asked_at = self._ended_at = 0.0
+        self._beat_at: float | None = None
+        self._beats = 0
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call `wake`."""
+        return self._beat_at
+
+    def opened(self, peer: int, now: float) -> list[Effect]:
+        effects = Effects()
+        self._board.opened(peer, effects)
+        return self._settled(now, effects)
+
+    def closed(self, peer: int, now: float) -> list[Effect]:
+        effects = Effects()
+        self._board.closed(peer)
+        self._tree.gone(peer, effects)
+        return self._settled(now, effects)
+
+    def ask(self, label: str, values: Words, terms: bytes, now: float) -> list[Effect]:
+        """Sum this vector with those of the others, (d,) uint64; `terms` as of `FixedPoint.terms`.
+
+        Raises ValueError: a sum is going on.
+        """
+        if self._asked is not None:
+            raise ValueError(
+                f"{label!r} was asked for while {self._asked.label!r} is being summed: one after the other"
+            )
+        data = hashlib.blake2b(values.tobytes(), digest_size=32, person=b"sums data").digest()
+        pause_s = now - self._ended_at if self._ended_at else 0.0
+        self._asked = Asked(label=label, values=values, terms=terms, data=data, pause_s=pause_s)
+        self._asked_at = now
+        return self._settled(now, Effects())
+
+    def wake(self, now: float) -> list[Effect]:
+        effects = Effects()
+        if self._beat_at is not None and now >= self._beat_at:
+            self._beat_at = None
+            self._beats += 1
+            self._board.compare(effects)
+            self._tree.poll(effects)
+            neighbors = sorted(self._board.neighbors)
+            for each in self._sums.values():
+                if each.missing_total and neighbors:
+                    # Each time another one is asked.
+                    self._tree.want(each.missing_total, neighbors[self._beats % len(neighbors)], effects)
+        return self._settled(now, effects)
+
+    def hear(self, peer: int, message: Message, now: float) -> list[Effect]:
+        """Raises PeerFault."""
+        effects = Effects()
+        match message:
+            case Post():
+                self._hear_post(peer, message, now, effects, is_poll=False)
+            case Poll(wave=post):
+                self._hear_post(peer, post, now, effects, is_poll=True)
+            case Have():
+                self._board.hear_have(peer, message, effects)
+            case Working():
+                self._tree.hear_working(peer, message, effects)
+                self._moved(now)
+            case Part():
+                self._tree.hear_part(peer, message, effects)
+                self._moved(now)
+            case Total():
+                # Only totals that some list names: on each way the list comes first.
+                lists = self._records.tally(message.setup).slots[message.number].ballot.lists.values()
+                if any(proposal.members == message.members for proposal in lists):
+                    self._tree.publish(message, effects, peer)
+                self._moved(now)
+            case Want():
+                self._tree.hear_want(peer, message, effects)
+            case _:
+                assert_never(message)
+        return self._settled(now, effects)
+
+    def _hear_post(self, peer: int, post: Post, now: float, effects: Effects, *, is_poll: bool) -> None:
+        taken = self._board.hear(peer, post, effects)
+        if taken is not None:
+            self._take(taken, now, effects)
+        elif is_poll:
+            self._tree.hear_poll(peer, id_of(post.author, post.body), effects)
+            self._moved(now)
+        else:
+            self._tree.again(peer, id_of(post.author, post.body), effects)
+
+    def _take(self, taken: Taken, now: float, effects: Effects) -> None:
+        statement = taken.statement
+        if isinstance(statement, Keys) and taken.author == self.settings.index and taken.peer is not None:
+            self._founding.outlive(statement.life)
+            return
+        self._records.take(taken)
+        if isinstance(statement, Wave):
+            self._tree.wave(taken, self._board.neighbors, effects)
+        if not isinstance(statement, Keys | Opening):
+            self._moved(now)
+
+    def _moved(self, now: float) -> None:
+        for each in self._sums.values():
+            each.moved(now)
+
+    def _state(self, statement: Statement, now: float, effects: Effects) -> None:
+        self._take(self._board.state(statement, effects), now, effects)
+
+    def _settled(self, now: float, effects: Effects) -> list[Effect]:
+        """Do all that can be done now."""
+        is_new = True
+        while is_new:
+            is_new = False
+            for statement in self._founding.act(now, self.setup, is_used_up=self._is_used_up):
+                self._state(statement, now, effects)
+                is_new = True
+            is_new |= self._adopt(now, effects)
+            is_new |= self._advance(now, effects)
+        self._tire(now, effects)
+        if self._is_busy():
+            beat_s = self.patience.beat_s if self._is_urgent() else self.patience.wait_s
+            self._beat_at = min(now + beat_s, self._beat_at or math.inf)
+        else:
+            self._beat_at = None
+        return effects.found
+
+    @property
+    def _is_used_up(self) -> bool:
+        return self.setup is None or self._next >= self.settings.sums
+
+    def _adopt(self, now: float, effects: Effects) -> bool:
+        """Go over to a new set-up, unless this member has voted in a sum of the old one, which it ends first."""
+        founded, active = self._founding.founded, self._sums.get(self._next)
+        if founded is None:
+            return False
+        if active is not None and active.asked is not None and self.setup is not None:
+            if active.must_end_here():
+                return False
+            self._state(Quit(setup=self.setup.id, number=self._next, reason="there is a new set-up"), now, effects)
+        self.setup, self._founding.founded = founded, None
+        self._next, self._sums = 0, {}
+        return True
+
+    def _advance(self, now: float, effects: Effects) -> bool:
+        """Go on with all sums of the present set-up; True if something was done."""
+        if self.setup is None:
+            return False
+        slots = self._records.tally(self.setup.id).slots
+        numbers = {n for n in slots if self._next <= n < self.settings.sums}
+        if self._asked is not None and not self._is_used_up:
+            numbers.add(self._next)
+        is_new = False
+        for number in sorted(numbers):
+            if number not in self._sums:
+                self._sums[number] = Sum(self.setup, number, slots[number], self._tree, self._history, now)
+            is_new |= self._go_on(self._sums[number], now, effects)
+        return is_new
+
+    def _go_on(self, each: Sum, now: float, effects: Effects) -> bool:
+        is_new = False
+        entries = self._asked.values.size if self._asked is not None else 0
+        wait_s = self.patience.wait_for_s(entries, self.settings.count, self.settings.sums)
+        if each.number == self._next and each.asked is None and self._asked is not None:
+            each.ask(self._asked, now)
+        for step in each.act(now, wait_s):
+            is_new = True
+            if isinstance(step, Total):
+                self._tree.publish(step, effects)
+            elif isinstance(step, Keep):
+                self._history.keep(step.data, step.members)
+                effects.add(step)
+            else:
+                self._state(step, now, effects)
+        if each.outcome is not None:
+            each.setup.erase(each.number)
+            self._tree.own.pop(each.key, None)
+            if each.asked is not None:
+                self._end(each, now, effects)
+                return True
+        return is_new
+
+    def _end(self, each: Sum, now: float, effects: Effects) -> None:
+        outcome, asked = each.outcome, each.asked
+        if outcome is None or asked is None:
+            raise RuntimeError("a sum ends with an outcome, at a member that has asked for it")
+        if outcome.total is not None:
+            effects.add(
+                Done(
+                    label=asked.label,
+                    setup=each.setup.id,
+                    number=each.number,
+                    members=outcome.members,
+                    total=outcome.total,
+                )
+            )
+        else:
+            effects.add(Refused(label=asked.label, reason=outcome.reason))
+            if outcome.waited:
+                self.patience.failed()
+        del self._sums[each.number]
+        self._next, self._asked, self._ended_at = each.number + 1, None, now
+
+    def _tire(self, now: float, effects: Effects) -> None:
+        """Refuse a sum for which no set-up comes about."""
+        asked = self._asked
+        if asked is None or not self._is_used_up:
+            return
+        if now > self._asked_at + 20 * asked.pause_s + IN_VAIN * self.patience.wait_s:
+            text = f"no set-up with {self.settings.quorum} of {self.settings.count} members came about"
+            effects.add(Refused(label=asked.label, reason=text))
+            self._asked, self._ended_at = None, now
+
+    def _is_urgent(self) -> bool:
+        return self._asked is not None or self._tree.is_busy() or self._founding.attempt is not None
+
+    def _is_busy(self) -> bool:
+        return (
+            self._is_urgent()
+            or self._founding.is_busy(self.setup, is_used_up=self._is_used_up)
+            or any(each.missing_total for each in self._sums.values())
+        )

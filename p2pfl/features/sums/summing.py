@@ -1,0 +1,291 @@
+"""One sum at one member: from its vector to the sum of a named set of members, or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from p2pfl.features.sums.effects import Keep
+from p2pfl.features.sums.history import History
+from p2pfl.features.sums.masks import Words
+from p2pfl.features.sums.messages import (
+    MemberList,
+    Quit,
+    Ready,
+    Reveal,
+    Signed,
+    Statement,
+    Total,
+    Wave,
+    bits_of,
+    members_of,
+    total_digest,
+)
+from p2pfl.features.sums.setup import Setup
+from p2pfl.features.sums.tally import SlotTally
+from p2pfl.features.sums.tree import Tree
+
+MOST_EPOCHS = 4
+"""Waves of one root, if each finds another set of members."""
+MOST_TURNS = 7
+"""Waves of one member in all, if it is the root time and again."""
+LATE, OVER = 6, 10
+"""After so many waits a member gives a sum up that has no list; after so many it waits no more."""
+MINE, NEXT = 0, 1
+"""Ranks of roots."""
+STRANGE = "this member sums other things than the others"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A vector to be summed. `terms`: what is summed, 32 bytes. `data`: a digest of the vector. `pause_s`: how long
+    this member took from its last sum to this one.
+    """
+
+    label: str
+    values: Words
+    terms: bytes
+    data: bytes
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`members` is empty where a sum is refused for a reason."""
+
+    members: tuple[int, ...] = ()
+    total: Words | None = None
+    reason: str = ""
+    waited: bool = False
+    """It ended by waiting in vain."""
+
+
+Step: TypeAlias = Statement | Total | Keep
+"""What a sum does next: state something, hand a total down, or write down what it signs."""
+
+
+class Sum:
+    """The sum of one number of a set-up. It has no `asked` while others are ahead of this member."""
+
+    def __init__(  # noqa: PLR0917 - what a sum is made of
+        self, setup: Setup, number: int, tally: SlotTally, tree: Tree, history: History, now: float
+    ) -> None:
+        self.setup, self.number, self._tally, self._tree = setup, number, tally, tree
+        self._history = history
+        self.asked: Asked | None = None
+        self.outcome: Outcome | None = None
+        self._index = setup.settings.index
+        self._clock = _Clock(began=now)
+        self._last: frozenset[int] = frozenset()
+        self._flaw = ""
+        self.missing_total: bytes = b""
+        """The digest of a total that this member needs and does not have."""
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        return self.setup.id, self.number
+
+    def ask(self, asked: Asked, now: float) -> None:
+        """Begin with this member's vector; too late for that, the sum is that of the others."""
+        self.asked = asked
+        self._clock.began = self._clock.moved = now
+        if self.outcome is None and self._tally.ballot.certified is None:
+            masked = self.setup.masked(asked.values, self.number)
+            self._tree.own[self.key] = self._index, asked.terms, masked
+        elif (certified := self._tally.ballot.certified) is not None and certified[1].terms != asked.terms:
+            self.outcome = Outcome(reason=STRANGE)
+
+    def moved(self, now: float) -> None:
+        """Something about this sum has come in."""
+        self._clock.moved = now
+
+    def has_voted(self) -> bool:
+        ballot = self._tally.ballot
+        return self._index in ballot.signed or self._index in ballot.quit
+
+    def must_end_here(self) -> bool:
+        """True if this member has voted, or others have without it: the sum is not given up for a new set-up."""
+        return self.has_voted() or self._tally.ballot.certified is not None
+
+    def act(self, now: float, wait_s: float) -> Iterator[Step]:
+        """What to do now, one thing after the other; each is done before the next is asked for."""
+        if self.outcome is not None:
+            return
+        ballot = self._tally.ballot
+        if ballot.certified is not None:
+            yield from self._finish(*ballot.certified, now, wait_s)
+        elif ballot.is_dead:
+            self.outcome = Outcome(reason=ballot.commonest_reason())
+        elif self.asked is not None:
+            yield from self._agree(self.asked, now, wait_s)
+
+    def _agree(self, asked: Asked, now: float, wait_s: float) -> Iterator[Step]:
+        tally = self._tally
+        if self._index not in tally.ready:
+            yield Ready(setup=self.setup.id, number=self.number, terms=asked.terms)
+        if self._index not in tally.ballot.quit:
+            yield from self._lead(asked, now, wait_s)
+            yield from self._vote(asked)
+        yield from self._tire(asked, now, wait_s)
+
+    def _lead(self, asked: Asked, now: float, wait_s: float) -> Iterator[Step]:
+        """Send the wave out, if it is this member's turn, and propose what it has brought."""
+        tally, clock, roster = self._tally, self._clock, self.setup.roster
+        ready = sorted(m for m, terms in tally.ready.items() if m in roster and terms == asked.terms)
+        settings = self.setup.settings
+        if not clock.is_quorum and len(ready) >= settings.quorum:
+            clock.quorum, clock.is_quorum = now, True
+        gathered = self._tree.gathered.get(self.key)
+        if gathered is not None:
+            yield from self._propose(asked, *gathered[1:], frozenset(ready))
+        elif self._index in tally.ballot.signed:
+            return
+        elif clock.is_quorum and self._own_waves() < MOST_TURNS and self._is_turn(ready, now, wait_s):
+            clock.moved = now
+            yield self._wave(asked)
+
+    def _own_waves(self) -> int:
+        return sum(taken.author == self._index for taken in self._tally.waves.values())
+
+    def _is_turn(self, ready: list[int], now: float, wait_s: float) -> bool:
+        """The lowest member begins, once all are ready or most were waited for twice as long as they took themselves.
+
+        The next one takes its place when nothing has moved for a while, and so on.
+        """
+        clock, rank = self._clock, ready.index(self._index)
+        if rank == MINE and not self._tally.waves:
+            patience = 2 * (clock.quorum - clock.began) + wait_s
+            return len(ready) == len(self.setup.roster) or now >= clock.quorum + patience
+        return now > max(clock.moved, clock.quorum) + wait_s * (rank + NEXT)
+
+    def _wave(self, asked: Asked) -> Wave:
+        epoch = self._tally.last_epoch() + 1
+        return Wave(setup=self.setup.id, number=self.number, epoch=epoch, terms=asked.terms)
+
+    def _propose(self, asked: Asked, members: frozenset[int], total: Words, ready: frozenset[int]) -> Iterator[Step]:
+        """Propose who has come together; or ask all once more, where somebody who is ready was missed."""
+        del self._tree.gathered[self.key]
+        if self._index in self._tally.authors.values():
+            return
+        if not ready <= members and members != self._last and self._own_waves() < MOST_EPOCHS:
+            self._last = members
+            yield self._wave(asked)
+            return
+        flaw = self.setup.flaw(members)
+        if flaw:
+            self._flaw = flaw
+            return
+        bits, vector = bits_of(members), total.tobytes()
+        digest = total_digest(self.setup.id, self.number, bits, vector)
+        yield MemberList(setup=self.setup.id, number=self.number, members=bits, terms=asked.terms, total=digest)
+        yield Total(setup=self.setup.id, number=self.number, members=bits, vector=vector)
+
+    def _vote(self, asked: Asked) -> Iterator[Step]:
+        """Sign the first list that is in order, once its total is here: then it cannot be lost with its root."""
+        self.missing_total = b""
+        settings = self.setup.settings
+        strange = [m for m, terms in sorted(self._tally.ready.items()) if terms != asked.terms]
+        if len(strange) > settings.count - settings.quorum and not self.has_voted():
+            yield self._quit(f"member {strange[0]} sums other things")
+        for name, proposal in list(self._tally.ballot.lists.items()):
+            if self.has_voted():
+                return
+            if proposal.terms != asked.terms:
+                continue
+            members = frozenset(members_of(proposal.members))
+            flaw = self.setup.flaw(members)
+            if not flaw and not self._history.allows(asked.data, members):
+                flaw = "too near to an earlier sum of these data"
+            if flaw:
+                self._flaw = flaw
+                if self._tally.authors[name] == min(self._tally.ready):
+                    yield self._quit(flaw)
+            elif self._tree.total(proposal.total) is None:
+                self.missing_total = proposal.total
+            else:
+                yield Keep(data=asked.data, members=members)
+                yield Signed(setup=self.setup.id, number=self.number, chosen=name)
+
+    def _quit(self, reason: str) -> Quit:
+        return Quit(setup=self.setup.id, number=self.number, reason=reason[:40])
+
+    def _tire(self, asked: Asked, now: float, wait_s: float) -> Iterator[Step]:
+        clock = self._clock
+        start = clock.quorum if clock.is_quorum else clock.began + 20 * asked.pause_s
+        reason = self._flaw or (
+            "no list was signed by enough members in time" if clock.is_quorum else "too few members are ready"
+        )
+        if now > start + LATE * wait_s and not self.has_voted():
+            yield self._quit(reason)
+        if now > start + OVER * wait_s:
+            self.outcome = Outcome(reason=reason, waited=True)
+
+    def _finish(self, _: bytes, chosen: MemberList, now: float, wait_s: float) -> Iterator[Step]:
+        """There is a certificate: reveal, collect what others reveal, and unmask."""
+        clock, members = self._clock, frozenset(members_of(chosen.members))
+        if not clock.is_certified:
+            clock.certified, clock.is_certified = now, True
+            if self.asked is not None:
+                yield Keep(data=self.asked.data, members=members)
+            yield self._reveal(members, own=True)
+        if self.asked is not None and chosen.terms != self.asked.terms:
+            self.outcome = Outcome(reason=STRANGE)
+            return
+        secrets = self._secrets(members)
+        needed = list(self.setup.needs(members))
+        if len(secrets) < len(needed) and not clock.is_late and now > clock.certified + wait_s:
+            clock.is_late = True
+            reveal = self._reveal([m for m in members if m not in secrets], own=False)
+            if reveal.shares:
+                yield reveal
+        total = self._tree.total(chosen.total)
+        self.missing_total = chosen.total if total is None else b""
+        if len(secrets) == len(needed) and total is not None:
+            vector = np.frombuffer(total.vector, "<u8")
+            unmasked = self.setup.unmasked(vector, self.number, members, secrets)
+            self.outcome = Outcome(members=tuple(sorted(members)), total=unmasked)
+        elif now > clock.certified + LATE * wait_s:
+            lacking = next((member for member, _ in needed if member not in secrets), None)
+            text = "the masked sum is lost" if lacking is None else f"too few right shares of member {lacking}"
+            self.outcome = Outcome(reason=text, waited=True)
+
+    def _reveal(self, members: Collection[int], *, own: bool) -> Reveal:
+        """At first one's own secret, and shares of who is not in the sum; later of seeds that their owners owe."""
+        setup, number = self.setup, self.number
+        of = [m for m in setup.held if m in setup.roster and m not in members] if own else members
+        shares = [(m, setup.share(m, number, in_list=not own)) for m in sorted(of)]
+        secret = setup.own_secret(number, in_list=self._index in members) if own else b""
+        return Reveal(setup=setup.id, number=number, own=secret, shares=tuple(each for each in shares if each[1]))
+
+    def _secrets(self, members: frozenset[int]) -> dict[int, bytes]:
+        """The secrets that are known by now and right, by member."""
+        found, known = {}, self._clock.secrets
+        for member, in_list in self.setup.needs(members):
+            if member not in known:
+                told = self._tally.own.get(member, [])
+                right = [s for s in told if self.setup.is_right(member, self.number, s, in_list=in_list)]
+                shares = self._tally.shares.get(member, {})
+                if right:
+                    known[member] = right[0]
+                elif len(shares) != self._clock.tried.get(member, 0):
+                    self._clock.tried[member] = len(shares)
+                    secret = self.setup.rebuilt(member, self.number, shares, in_list=in_list)
+                    if secret is not None:
+                        known[member] = secret
+            if member in known:
+                found[member] = known[member]
+        return found
+
+
+class _Clock:
+    """When what happened in one sum, and what of it is known for good."""
+
+    def __init__(self, began: float) -> None:
+        self.began = self.moved = self.quorum = self.certified = began
+        self.is_quorum = self.is_certified = self.is_late = False
+        self.secrets: dict[int, bytes] = {}
+        self.tried: dict[int, int] = {}
+        """The number of shares of each member from which no secret could be rebuilt."""

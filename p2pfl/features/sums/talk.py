@@ -1,0 +1,147 @@
+"""One node's sums over its sessions: carries out what the protocol decides, and keeps its time.
+
+    talk = SumTalk(sums, links.sides.say, keep=kept.add)
+    outcome = await talk.sum(label, values, terms)      Done or Refused
+
+It is the handler of the channel `sums/1`, on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from p2pfl.errors import PeerFault
+from p2pfl.features.sums.channel import CHANNEL, Carried, Credit, Incoming, Outgoing, Piece, Say
+from p2pfl.features.sums.effects import Done, Effect, Keep, Refused
+from p2pfl.features.sums.effects import Say as SayTo
+from p2pfl.features.sums.masks import Words
+from p2pfl.features.sums.messages import Message
+from p2pfl.features.sums.protocol import Sums
+
+Outcome = Done | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Both directions of one session."""
+
+    outgoing: Outgoing
+    incoming: Incoming
+
+
+class SumTalk:
+    """`keep` writes down durably that data with this digest are in a sum of these members."""
+
+    def __init__(self, sums: Sums, say: Say, *, keep: Callable[[bytes, frozenset[int]], object]) -> None:
+        self._sums, self._say, self._keep = sums, say, keep
+        self._ends: dict[int, Ends] = {}
+        self._entries: int | None = None
+        """The entries of the latest sum that was asked for here."""
+        self._outcome: asyncio.Future[Outcome] | None = None
+        self._failure: Exception | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def sum(self, label: str, values: Words, terms: bytes) -> Outcome:
+        """Sum a vector with those of the others, (d,) uint64; `terms` as of `FixedPoint.terms`.
+
+        Raises ValueError: a sum is going on; StorageError: what was signed could not be written down.
+        """
+        if self._failure is not None:
+            raise self._failure
+        loop = asyncio.get_running_loop()
+        effects = self._sums.ask(label, values, terms, loop.time())
+        self._entries = values.size
+        outcome: asyncio.Future[Outcome] = loop.create_future()
+        self._outcome = outcome
+        self._guarded(lambda: self._carry_out(effects))
+        return await outcome
+
+    def close(self) -> None:
+        """Stop the clock."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def opened(self, peer: int) -> None:
+        def say(message: Carried) -> bool:
+            return self._say(peer, CHANNEL, message)
+
+        self._ends[peer] = Ends(Outgoing(say), Incoming())
+        self._guarded(lambda: self._carry_out(self._sums.opened(peer, self._now())))
+
+    def closed(self, peer: int) -> None:
+        if self._ends.pop(peer, None) is not None:
+            self._guarded(lambda: self._carry_out(self._sums.closed(peer, self._now())))
+
+    def hear(self, peer: int, message: Carried) -> None:
+        """Raises PeerFault."""
+        self._guarded(lambda: self._hear(peer, message))
+
+    def _hear(self, peer: int, message: Carried) -> None:
+        ends = self._ends[peer]
+        if isinstance(message, Credit):
+            ends.outgoing.credit(message)
+            return
+        credit = ends.incoming.count(message)
+        if credit is not None:
+            self._say(peer, CHANNEL, credit)
+        whole = ends.incoming.take(message, self._entries) if isinstance(message, Piece) else message
+        if whole is not None:
+            self._take(peer, whole)
+
+    def _take(self, peer: int, message: Message) -> None:
+        self._carry_out(self._sums.hear(peer, message, self._now()))
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._guarded(lambda: self._carry_out(self._sums.wake(self._now())))
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case SayTo():
+                    self._send(effect.peer, effect.message)
+                case Keep():
+                    self._keep(effect.data, effect.members)
+                case Done() | Refused():
+                    self._end(effect)
+                case _:
+                    assert_never(effect)
+        self._set_clock()
+
+    def _send(self, peer: int, message: Message) -> None:
+        ends = self._ends.get(peer)
+        if ends is not None:
+            ends.outgoing.put(message)
+
+    def _end(self, outcome: Outcome) -> None:
+        waiting, self._outcome = self._outcome, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(outcome)
+
+    def _set_clock(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._sums.deadline is not None:
+            self._timer = asyncio.get_running_loop().call_at(self._sums.deadline, self._wake)
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """A failure of ours ends the sum, and this node's part in all sums: it is raised where the sum is awaited."""
+        if self._failure is not None:
+            return
+        try:
+            act()
+        except PeerFault:
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            self._failure = error
+            self.close()
+            if self._outcome is not None and not self._outcome.done():
+                self._outcome.set_exception(error)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,73 @@
+"""What a member has signed outlives it: whatever a crash leaves of the file, all that was acted on is there."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from p2pfl.errors import StorageError
+from p2pfl.features.sums.kept import FILE_NAME, KeptSums
+
+RECORDS = [(bytes([n]) * 32, frozenset(range(n, n + 40 * n + 3))) for n in range(4)]
+
+
+def fill(folder):
+    kept = KeptSums(folder)
+    for record in RECORDS:
+        kept.add(*record)
+        kept.add(*record)
+    return folder / FILE_NAME
+
+
+def test_records_are_read_again_each_once(tmp_path):
+    fill(tmp_path / "state")
+    assert KeptSums(tmp_path / "state").past == RECORDS
+
+
+def test_without_a_folder_they_are_in_memory():
+    kept = KeptSums()
+    kept.add(*RECORDS[0])
+    assert kept.past == RECORDS[:1]
+
+
+def test_a_record_that_a_crash_has_cut_off_is_removed_and_those_before_it_stay(tmp_path):
+    path = fill(tmp_path)
+    raw = path.read_bytes()
+    last = len(raw) - 58
+    for size in range(last, len(raw)):
+        path.write_bytes(raw[:size])
+        kept = KeptSums(tmp_path)
+        assert kept.past == RECORDS[:-1]
+        kept.add(*RECORDS[-1])
+        assert path.read_bytes() == raw
+    path.write_bytes(raw[:-1] + b"?")
+    assert KeptSums(tmp_path).past == RECORDS[:-1]
+
+
+def test_a_record_that_is_damaged_in_the_middle_is_an_error(tmp_path):
+    path = fill(tmp_path)
+    raw = bytearray(path.read_bytes())
+    raw[3] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(StorageError, match="is damaged"):
+        KeptSums(tmp_path)
+
+
+def test_a_record_that_the_disk_refuses_leaves_nothing(tmp_path, monkeypatch):
+    path = fill(tmp_path)
+    raw = path.read_bytes()
+    kept = KeptSums(tmp_path)
+
+    def half(fd, record):
+        os.write(fd, record[:9])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("p2pfl.features.sums.kept.write_all", half)
+        with pytest.raises(StorageError, match="No space left"):
+            kept.add(bytes(32), frozenset({1, 2, 3}))
+    assert path.read_bytes() == raw
+    kept.add(bytes(32), frozenset({1, 2, 3}))
+    assert len(KeptSums(tmp_path).past) == len(RECORDS) + 1

@@ -1,0 +1,170 @@
+"""Shares, partners, certificates, histories, fixed point: each part alone, against what it must do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations, product
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pfl.features.sums.bearing import bearing
+from p2pfl.features.sums.certificate import Ballot, quorum
+from p2pfl.features.sums.fixed_point import FixedPoint, SpoiledSum
+from p2pfl.features.sums.history import History, atoms
+from p2pfl.features.sums.messages import MemberList, bits_of, members_of
+from p2pfl.features.sums.partners import partners, withstands
+from p2pfl.features.sums.shares import PRIME, deal, rebuild, rebuild_checked
+
+
+@given(st.integers(0, PRIME - 1), st.lists(st.integers(0, PRIME - 1), max_size=4), st.data())
+def test_any_threshold_of_shares_gives_the_secret(secret, line, data):
+    points = list(range(1, 9))
+    shares = dict(zip(points, deal(secret, line, points), strict=True))
+    chosen = data.draw(st.permutations(points))[: len(line) + 1]
+    assert rebuild({point: shares[point] for point in chosen}) == secret
+
+
+def test_fewer_shares_than_the_threshold_tell_nothing():
+    """Modulo 11, threshold 3: whatever the secret is, any two shares take each pair of values once (Shamir 1979)."""
+    for secret in range(11):
+        for one, other in combinations(range(5), 2):
+            seen = Counter()
+            for line in product(range(11), repeat=2):
+                shares = deal(secret, line, [1, 2, 3, 4, 5], 11)
+                seen[shares[one], shares[other]] += 1
+            assert set(seen.values()) == {1}
+            assert len(seen) == 121
+
+
+def test_liars_about_shares_are_found_while_a_threshold_of_holders_is_honest():
+    shares = dict(zip(range(1, 6), deal(77, [5, 9], [1, 2, 3, 4, 5]), strict=True))
+    lies = shares | {2: 1, 5: 2}
+    assert rebuild_checked(lies, 3, lambda secret: secret == 77) == 77
+    assert rebuild_checked(lies | {1: 3}, 3, lambda secret: secret == 77) is None
+
+
+@pytest.mark.parametrize("count", range(3, 8))
+def test_two_lists_of_one_slot_are_never_both_certified(count):
+    """Every way in which honest members may sign one list, the other or none, while t colluders sign both."""
+    for colluders in range(1, count - 1):
+        needed, honest = quorum(count, colluders), count - colluders
+        for choices in product("AB-", repeat=honest):
+            votes = Counter(choices)
+            assert not (votes["A"] + colluders >= needed and votes["B"] + colluders >= needed)
+        # One signer fewer, and there would be two.
+        fewer = needed - 1
+        assert 2 * max(0, fewer - colluders) <= honest
+
+
+def test_a_ballot_counts_the_first_vote_of_each_signer_in_any_order():
+    first, second = (
+        MemberList(setup=bytes(16), number=0, members=bits_of(members), terms=b"", total=b"")
+        for members in ((0, 1, 2), (1, 2, 3))
+    )
+    ballot = Ballot(3)
+    for author, name in ((0, b"b"), (1, b"a"), (1, b"b"), (2, b"a"), (3, b"a"), (0, b"a")):
+        ballot.sign(author, name)
+    assert ballot.certified is None
+    ballot.propose(b"b", second)
+    assert ballot.certified is None
+    ballot.propose(b"a", first)
+    assert ballot.certified == (b"a", first)
+
+
+@pytest.mark.parametrize(("count", "reach"), [(7, 4), (9, 4), (10, 6), (12, 6)])
+def test_partners_that_are_left_withstand_what_networkx_says(count, reach):
+    """A list is signed only if no t of its members cut the masks of the others in two: exact, for all losses."""
+    circle = tuple(np.random.default_rng(count).permutation(count).tolist())
+    neighbors = partners(circle, reach)
+    graph = nx.Graph([(one, other) for one in neighbors for other in neighbors[one]])
+    for lost in range(4):
+        for gone in combinations(range(count), lost):
+            left = set(range(count)) - set(gone)
+            kept = graph.subgraph(left)
+            for colluders in (1, 2):
+                sure = all(nx.is_connected(kept.subgraph(left - set(bad))) for bad in combinations(left, colluders))
+                assert withstands(circle, reach, left, colluders) == sure
+
+
+def test_sums_of_the_same_data_may_not_differ_by_few_members_in_any_combination():
+    history = History(3)
+    everybody = frozenset(range(9))
+    assert history.allows(b"x", everybody)
+    history.keep(b"x", everybody)
+    assert history.allows(b"x", everybody), "the same sum again tells nothing new"
+    assert not history.allows(b"x", everybody - {4})
+    assert not history.allows(b"x", everybody - {4, 5})
+    assert history.allows(b"y", everybody - {4})
+    three = everybody - {0, 1, 2}
+    assert history.allows(b"x", three)
+    history.keep(b"x", three)
+    # Each pair of these sets differs by three or more, and yet their combination tells of member 3 alone.
+    assert not history.allows(b"x", frozenset({0, 1, 2, 3}))
+    assert atoms([everybody, three, frozenset({0, 1, 2, 3})])[0] == 1
+
+
+def test_fixed_point_keeps_values_within_half_a_step():
+    point = FixedPoint(low=-2.0, high=3.0, resolution=0.01, members=4)
+    arrays = [
+        {"b": np.array([1.234, -2.0]), "a": np.array([[0.5]])},
+        {"b": np.array([3.0, 0.0]), "a": np.array([[2.5]])},
+    ]
+    total = sum((point.encode(each) for each in arrays), np.zeros(3, "<u8"))
+    found = point.decode(total, 2, {"a": (1, 1), "b": (2,)})
+    np.testing.assert_allclose(found["b"], [4.234, -2.0], atol=0.01)
+    np.testing.assert_allclose(found["a"], [[3.0]], atol=0.01)
+
+
+@pytest.mark.parametrize(("value", "text"), [(np.nan, "nan"), (np.inf, "inf"), (3.1, "3.1"), (-2.5, "-2.5")])
+def test_a_value_that_is_not_finite_or_out_of_bounds_is_one_clear_error(value, text):
+    point = FixedPoint(low=-2.0, high=3.0, resolution=0.01, members=4)
+    with pytest.raises(ValueError, match=f"entry 1 of 'x' is {text}: allowed is -2.0 to 3.0"):
+        point.encode({"x": np.array([0.0, value])})
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"members": 2**40, "resolution": 1e-6}, "1099511627776 members times .* reaches 2\\^63"),
+        ({"resolution": 1e-18}, "more than 2\\^52 steps"),
+        ({"resolution": 0.0}, "resolution = 0.0"),
+        ({"low": 70.0}, "the lower first"),
+        ({"high": np.inf}, "two finite numbers"),
+    ],
+)
+def test_bounds_that_do_not_fit_are_refused_by_name(changes, text):
+    with pytest.raises(ValueError, match=text):
+        FixedPoint(**{"low": -2.0, "high": 30.0, "resolution": 0.01, "members": 4} | changes)
+
+
+def test_a_sum_that_no_values_within_the_bounds_have_is_spoiled():
+    point = FixedPoint(low=0.0, high=1.0, resolution=0.1, members=4)
+    with pytest.raises(SpoiledSum, match="entry 1 is out of bounds"):
+        point.decode(np.array([20, 21], "<u8"), 2, {"x": (2,)})
+
+
+@pytest.mark.parametrize(
+    ("federation", "borne"),
+    [
+        ((2, 1, 3), (0, 0, 0)),
+        ((3, 2, 3), (1, 0, 0)),
+        ((4, 3, 3), (1, 1, 1)),
+        ((16, 2, 3), (1, 1, 7)),
+        ((16, 6, 6), (4, 4, 5)),
+        ((16, 6, 10), (8, 5, 3)),
+    ],
+)
+def test_check_says_how_many_colluders_are_borne(federation, borne):
+    found = bearing(*federation)
+    assert (found.colluders, found.silent, found.deaths) == borne
+    assert found.why
+    assert found.why_silent
+
+
+@given(st.sets(st.integers(0, 300)))
+def test_sets_of_members_survive_their_way(members):
+    assert members_of(bits_of(members)) == tuple(sorted(members))

@@ -21,7 +21,7 @@ import networkx as nx
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "sums"))
 from sum_world import SumWorld
 
-from p2pfl.features.sums.messages import Part, Post, Total, Wave, decode_statement
+from p2pfl.features.sums.sum_messages import BranchPart, Post, Total, Wave, decode_statement
 
 ENCODE = msgspec.msgpack.Encoder().encode
 
@@ -54,7 +54,7 @@ class Counted:
             self._sizes[id(message)] = message, len(ENCODE(message))
         self.messages[self.stage] += 1
         self.size[self.stage] += self._sizes[id(message)][1]
-        self.vectors[self.stage] += isinstance(message, Part | Total)
+        self.vectors[self.stage] += isinstance(message, BranchPart | Total)
 
     def begin(self, stage: int) -> None:
         self.stage, self.began_s = stage, self.world.now

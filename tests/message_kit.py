@@ -12,7 +12,7 @@ from p2pfl.features.status.spread import CHANNEL as VITALS
 from p2pfl.features.status.spread import VitalsTold
 from p2pfl.features.sums.channel import CHANNEL as SUMS
 from p2pfl.features.sums.channel import Credit, Piece
-from p2pfl.features.sums.messages import Have, Part, Poll, Post, Total, Want, Wave, Working, encode_statement
+from p2pfl.features.sums.sum_messages import BranchPart, Have, Poll, Post, Total, Want, Wave, Working, encode_statement
 from p2pfl.features.tables.agreeing import CHANNEL as SCHEMA
 from p2pfl.features.tables.agreeing import ProposalPart, ProposalsHeld
 from p2pfl.wire import Offer, Side, encode
@@ -142,7 +142,7 @@ ASIDE = [
     (SUMS, Have(digest=2**63 - 1, ids=b"12345678", asks=False), "9415cf7fffffffffffffffc4083132333435363738c2"),
     (SUMS, Poll(wave=WAVE), f"9216941402c4389506c410{'01' * 16}0001c420{'00' * 32}c440{'09' * 64}"),
     (SUMS, Working(wave=D1, is_child=True), f"9317c410{'01' * 16}c3"),
-    (SUMS, Part(wave=D1, members=b"\x05", vector=bytes(8)), f"9418c410{'01' * 16}c40105c408{'00' * 8}"),
+    (SUMS, BranchPart(wave=D1, members=b"\x05", vector=bytes(8)), f"9418c410{'01' * 16}c40105c408{'00' * 8}"),
     (SUMS, Total(setup=D1, number=0, members=b"\x05", vector=bytes(8)), f"9519c410{'01' * 16}00c40105c408{'00' * 8}"),
     (SUMS, Want(total=bytes(32)), f"921ac420{'00' * 32}"),
     (SUMS, Piece(size=9, offset=4, part=b"ab"), "941e0904c4026162"),

@@ -11,20 +11,20 @@ from functools import partial
 import numpy as np
 
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.sums.effects import Done, Keep, Refused, Say
-from p2pfl.features.sums.messages import (
+from p2pfl.features.sums.protocol import Sums
+from p2pfl.features.sums.sum_effects import Keep, Refused, SendMessage, SumDone
+from p2pfl.features.sums.sum_messages import (
+    BranchPart,
     MemberList,
-    Part,
     Post,
     Reveal,
-    Signed,
+    SlotVote,
     Wave,
     decode_statement,
     id_of,
     members_of,
 )
-from p2pfl.features.sums.protocol import Sums
-from p2pfl.features.sums.settings import SumSettings
+from p2pfl.features.sums.sum_settings import SumSettings
 
 FEDERATION = b"a federation"
 IDENTITIES = [Identity(hashlib.blake2b(b"member %d" % index, digest_size=32).digest()) for index in range(200)]
@@ -66,7 +66,7 @@ class Watch:
             if name not in self.seen:
                 self.seen.add(name)
                 self._see_statement(message.author, decode_statement(message.body), name)
-        elif isinstance(message, Part) and len(members_of(message.members)) == 1 and message.wave in self.waves:
+        elif isinstance(message, BranchPart) and len(members_of(message.members)) == 1 and message.wave in self.waves:
             self._see_vector(members_of(message.members)[0], message)
 
     def _see_vector(self, member, part):
@@ -85,7 +85,7 @@ class Watch:
                 self.waves[name] = statement
             case MemberList():
                 self.lists[name] = statement
-            case Signed():
+            case SlotVote():
                 slot = statement.setup, statement.number
                 if self.signed.setdefault((slot, author), statement.chosen) != statement.chosen:
                     self.found.append(f"two lists of one slot signed by {author}")
@@ -235,12 +235,12 @@ class SumWorld:
     def carry_out(self, index, effects):
         for effect in effects:
             match effect:
-                case Say(peer=peer, message=message):
+                case SendMessage(peer=peer, message=message):
                     self._send(index, peer, message)
                 case Keep(data=data, members=members):
                     self.past[index].append((data, members))
-                case Done() | Refused():
-                    if isinstance(effect, Done):
+                case SumDone() | Refused():
+                    if isinstance(effect, SumDone):
                         self.done.append((index, effect))
                     else:
                         self.refused.append((index, effect))

@@ -11,13 +11,14 @@ import pytest
 
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums import masks
-from p2pfl.features.sums.effects import Done, Say
-from p2pfl.features.sums.messages import (
+from p2pfl.features.sums.setup import SumSetup
+from p2pfl.features.sums.sum_effects import SendMessage, SumDone
+from p2pfl.features.sums.sum_messages import (
     MemberList,
     Post,
-    Quit,
     Reveal,
-    Signed,
+    SlotQuit,
+    SlotVote,
     Total,
     bits_of,
     decode_statement,
@@ -25,7 +26,6 @@ from p2pfl.features.sums.messages import (
     members_of,
     total_digest,
 )
-from p2pfl.features.sums.setup import Setup
 from p2pfl.features.sums.summing import Sum
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -52,7 +52,7 @@ def world_of(count=5, labels=("one",), **changes):
 def test_a_statement_in_anothers_name_is_a_fault_of_who_brings_it():
     world = world_of()
     world.run()
-    forged = posted(3, Quit(setup=bytes(16), number=0, reason="none"))
+    forged = posted(3, SlotQuit(setup=bytes(16), number=0, reason="none"))
     forged = Post(author=2, body=forged.body, signature=forged.signature)
     with pytest.raises(PeerFault, match="in the name of member 2"):
         world.nodes[0].hear(3, forged, world.now)
@@ -60,7 +60,7 @@ def test_a_statement_in_anothers_name_is_a_fault_of_who_brings_it():
 
 def test_a_statement_of_another_federation_counts_for_nothing():
     world = world_of()
-    body = encode_statement(Quit(setup=bytes(16), number=0, reason="none"))
+    body = encode_statement(SlotQuit(setup=bytes(16), number=0, reason="none"))
     signature = IDENTITIES[3].sign(settings_of(0, 5, least=4).domain() + body)
     with pytest.raises(PeerFault):
         world.nodes[0].hear(3, Post(author=3, body=body, signature=signature), 0.0)
@@ -113,7 +113,9 @@ def test_an_old_list_told_again_reveals_nothing_of_a_later_sum():
     before = len(world.watch.reveals)
     for message in [message for message in old if isinstance(message, Post)]:
         effects = world.nodes[1].hear(0, message, world.now)
-        assert not any(isinstance(statement_of(each.message), Reveal) for each in effects if isinstance(each, Say))
+        assert not any(
+            isinstance(statement_of(each.message), Reveal) for each in effects if isinstance(each, SendMessage)
+        )
     assert len(world.watch.reveals) == before
 
 
@@ -129,9 +131,9 @@ def test_after_a_sum_nobody_has_its_secrets_or_shares_any_more():
 
 
 def lying(monkeypatch, world, liars):
-    true_share = Setup.share
+    true_share = SumSetup.share
     monkeypatch.setattr(
-        Setup,
+        SumSetup,
         "share",
         lambda self, *a, **k: bytes([7] * 32) if self.settings.index in liars else true_share(self, *a, **k),
     )
@@ -139,9 +141,9 @@ def lying(monkeypatch, world, liars):
 
 def silent_about_oneself(monkeypatch, silent):
     """This member never reveals its own secret, as if it had died after it signed."""
-    true = Setup.own_secret
+    true = SumSetup.own_secret
     monkeypatch.setattr(
-        Setup, "own_secret", lambda self, *a, **k: b"" if self.settings.index == silent else true(self, *a, **k)
+        SumSetup, "own_secret", lambda self, *a, **k: b"" if self.settings.index == silent else true(self, *a, **k)
     )
 
 
@@ -251,8 +253,8 @@ def test_a_seed_used_twice_is_found(monkeypatch):
 
 
 def test_masks_that_are_not_cancelled_after_a_death_are_found(monkeypatch):
-    true = Setup.needs
-    monkeypatch.setattr(Setup, "needs", lambda self, members: [each for each in true(self, members) if each[1]])
+    true = SumSetup.needs
+    monkeypatch.setattr(SumSetup, "needs", lambda self, members: [each for each in true(self, members) if each[1]])
     world = world_of(labels=("one", "two"))
     world.on_outcome, go_on = lambda *a: (world.crash(1), go_on(*a)), world.on_outcome
     world.run()
@@ -277,19 +279,19 @@ def sign_all(self, asked):
     for name, proposal in list(self._tally.ballot.lists.items()):
         if name not in done and self._tree.total(proposal.total) is not None:
             done.add(name)
-            yield Signed(setup=self.setup.id, number=self.number, chosen=name)
+            yield SlotVote(setup=self.setup.id, number=self.number, chosen=name)
         elif name not in done:
             self.missing_total = proposal.total
 
 
 @pytest.mark.parametrize("is_mistaken", [False, True])
 def test_shares_of_a_living_members_mask_key_are_found(monkeypatch, is_mistaken):
-    true = Setup.share
-    monkeypatch.setattr(Setup, "erase", lambda *_: None)
+    true = SumSetup.share
+    monkeypatch.setattr(SumSetup, "erase", lambda *_: None)
     world = world_of(labels=("one",))
     silent_about_oneself(monkeypatch, 0)
     if is_mistaken:
-        monkeypatch.setattr(Setup, "share", lambda *each, in_list: true(*each, in_list=not in_list))
+        monkeypatch.setattr(SumSetup, "share", lambda *each, in_list: true(*each, in_list=not in_list))
     world.run()
     world.watch.check_kinds(
         lambda author, _, number, member, in_list: true(world.nodes[author].setup, member, number, in_list=in_list)
@@ -306,4 +308,4 @@ def test_a_reveal_before_the_certificate_is_found():
 def test_a_sum_that_is_done_names_its_slot():
     world = world_of()
     world.run()
-    assert all(isinstance(done, Done) and done.number == 0 for _, done in world.done)
+    assert all(isinstance(done, SumDone) and done.number == 0 for _, done in world.done)

@@ -22,14 +22,14 @@ from p2pfl.features.sums.channel import (
     Piece,
     is_large,
 )
-from p2pfl.features.sums.messages import Have, Part, Total, bits_of
+from p2pfl.features.sums.sum_messages import BranchPart, Have, Total, bits_of
 
 ENTRIES = 100_000
 
 
 def part(wave=1, entries=ENTRIES):
     vector = np.random.default_rng(wave).integers(0, 2**64, entries, dtype="<u8")
-    return Part(wave=bytes([wave]) * 16, members=bits_of([0, 4095]), vector=vector.tobytes())
+    return BranchPart(wave=bytes([wave]) * 16, members=bits_of([0, 4095]), vector=vector.tobytes())
 
 
 class Line:

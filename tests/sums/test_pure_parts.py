@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.features.sums.bearing import bearing
-from p2pfl.features.sums.certificate import Ballot, quorum
 from p2pfl.features.sums.fixed_point import FixedPoint, SpoiledSum
-from p2pfl.features.sums.history import History, atoms
-from p2pfl.features.sums.messages import MemberList, bits_of, members_of
 from p2pfl.features.sums.partners import partners, withstands
 from p2pfl.features.sums.shares import PRIME, deal, rebuild, rebuild_checked
+from p2pfl.features.sums.sum_certificate import Ballot, quorum
+from p2pfl.features.sums.sum_history import SumHistory, atoms
+from p2pfl.features.sums.sum_messages import MemberList, bits_of, members_of
 
 
 @given(st.integers(0, PRIME - 1), st.lists(st.integers(0, PRIME - 1), max_size=4), st.data())
@@ -91,7 +91,7 @@ def test_partners_that_are_left_withstand_what_networkx_says(count, reach):
 
 
 def test_sums_of_the_same_data_may_not_differ_by_few_members_in_any_combination():
-    history = History(3)
+    history = SumHistory(3)
     everybody = frozenset(range(9))
     assert history.allows(b"x", everybody)
     history.keep(b"x", everybody)

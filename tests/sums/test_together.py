@@ -11,12 +11,12 @@ from p2pfl import Federation, UserError
 from p2pfl.config.federation_id import federation_id
 from p2pfl.errors import PeerFault, StorageError
 from p2pfl.features.sums.channel import CHANNEL, Piece
-from p2pfl.features.sums.effects import Done, Refused
 from p2pfl.features.sums.kept import KeptSums
-from p2pfl.features.sums.messages import Post, Want, decode_statement
 from p2pfl.features.sums.sessions import open_sums
-from p2pfl.features.sums.settings import SumSettings
-from p2pfl.features.sums.talk import SumTalk
+from p2pfl.features.sums.sum_effects import Refused, SumDone
+from p2pfl.features.sums.sum_messages import Post, Want, decode_statement
+from p2pfl.features.sums.sum_settings import SumSettings
+from p2pfl.features.sums.sum_talk import SumTalk
 from p2pfl.fleet.one_process import TRANSPORTS, _with_keys
 
 NAMES = ["north", "east", "south", "west"]
@@ -192,7 +192,7 @@ class Sites:
     def check(self, alive):
         for index in alive:
             outcome = self.outcomes[index]
-            if isinstance(outcome, Done):
+            if isinstance(outcome, SumDone):
                 assert np.array_equal(outcome.total, sum(self.vectors[member] for member in outcome.members))
 
 
@@ -217,7 +217,7 @@ async def test_a_node_that_dies_in_the_middle_is_in_the_sum_or_left_out_and_the_
     assert sites.tasks[victim].cancelled()
     others = [0, 1, 3, 4]
     sites.check(others)
-    assert all(isinstance(sites.outcomes[index], Done) for index in others)
+    assert all(isinstance(sites.outcomes[index], SumDone) for index in others)
     assert len({sites.outcomes[index].members for index in others}) == 1
 
 
@@ -277,7 +277,7 @@ async def test_a_neighbor_that_talks_nonsense_is_hung_up_on_and_the_sum_goes_on(
     await sites.run(4)
     assert faults == [(1, "a piece without those before it")]
     sites.check(range(4))
-    assert all(isinstance(outcome, Done) for outcome in sites.outcomes.values())
+    assert all(isinstance(outcome, SumDone) for outcome in sites.outcomes.values())
 
 
 async def test_a_neighbor_that_floods_is_hung_up_on_and_the_sum_goes_on(monkeypatch):
@@ -308,7 +308,7 @@ async def test_a_neighbor_that_floods_is_hung_up_on_and_the_sum_goes_on(monkeypa
     await sites.run(4)
     assert ended
     sites.check(range(4))
-    assert all(isinstance(outcome, Done) for outcome in sites.outcomes.values())
+    assert all(isinstance(outcome, SumDone) for outcome in sites.outcomes.values())
 
 
 async def test_who_asks_twice_at_once_is_refused():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from p2pfl.features.sums.certificate import quorum
+from p2pfl.features.sums.sum_certificate import quorum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bearing:
+class SumBearing:
     """`colluders`: they learn no more than the sum of the others. `silent`: they cannot keep a sum from ending either.
 
     `deaths`: others that may be missing while no colluder refuses to sign. Each with a sentence that says why not more.
@@ -21,7 +21,7 @@ class Bearing:
     deaths: int
 
 
-def bearing(members: int, connectivity: int, least: int = 3) -> Bearing:
+def bearing(members: int, connectivity: int, least: int = 3) -> SumBearing:
     """`connectivity`: of how many members' loss the graph of sessions first falls apart."""
     by_least, by_members = least - 2, members - 2
     colluders = max(0, min(by_least, by_members))
@@ -41,4 +41,4 @@ def bearing(members: int, connectivity: int, least: int = 3) -> Bearing:
         needed = quorum(members, silent + 1)
         why_silent = f"{needed} of {members} must sign against {silent + 1} colluders: more than would be left"
     deaths = max(0, members - quorum(members, colluders)) if colluders else 0
-    return Bearing(colluders=colluders, why=why, silent=silent, why_silent=why_silent, deaths=deaths)
+    return SumBearing(colluders=colluders, why=why, silent=silent, why_silent=why_silent, deaths=deaths)

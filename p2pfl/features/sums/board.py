@@ -17,22 +17,22 @@ from nacl.signing import VerifyKey
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
-from p2pfl.features.sums.effects import Effects
-from p2pfl.features.sums.messages import (
+from p2pfl.features.sums.sum_effects import Effects
+from p2pfl.features.sums.sum_messages import (
     ID_BYTES,
     MOST_ID_BYTES,
     Have,
     Keys,
-    Opening,
     Parcel,
     Post,
+    SetupOpening,
     Statement,
     Wave,
     decode_statement,
     encode_statement,
     id_of,
 )
-from p2pfl.features.sums.settings import SumSettings
+from p2pfl.features.sums.sum_settings import SumSettings
 
 MOST_OF_A_KIND = 3
 """Statements of one kind that an author may make in one slot: an ack may grow, and shares be revealed late."""
@@ -169,7 +169,7 @@ class Board:
             if len(keys) > MOST_KEYS:
                 self._drop(keys.pop(min(keys)))
             return True
-        setup = name if isinstance(statement, Opening) else statement.setup
+        setup = name if isinstance(statement, SetupOpening) else statement.setup
         setups = self._setups.setdefault(author, OrderedDict())
         if setup not in setups:
             setups[setup] = None

@@ -18,12 +18,12 @@ from msgspec import Meta
 
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums.masks import WORD_BYTES
-from p2pfl.features.sums.messages import (
+from p2pfl.features.sums.sum_messages import (
     MOST_MEMBERS,
+    BranchPart,
     Count,
     Have,
     Message,
-    Part,
     Poll,
     Post,
     Told,
@@ -43,7 +43,7 @@ HEAD_BYTES = MOST_MEMBERS // 8 + 64
 """The most that a large message has beside its vector."""
 MOST_LARGE_BYTES = 2**23 + HEAD_BYTES
 
-Large: TypeAlias = Part | Total
+Large: TypeAlias = BranchPart | Total
 
 
 class Piece(Told, frozen=True, kw_only=True, tag=30):
@@ -66,7 +66,7 @@ CHANNEL = SideChannel(
     Have,
     Poll,
     Working,
-    Part,
+    BranchPart,
     Total,
     Want,
     Piece,
@@ -77,13 +77,13 @@ CHANNEL = SideChannel(
     most_waiting=2 * WINDOW,
 )
 Carried: TypeAlias = Message | Piece | Credit
-Say = Callable[[int, SideChannel, Carried], bool]
+SendMessage = Callable[[int, SideChannel, Carried], bool]
 _encode = msgspec.msgpack.Encoder().encode
-_decode_large: Callable[[bytearray], Large] = msgspec.msgpack.Decoder(Part | Total).decode
+_decode_large: Callable[[bytearray], Large] = msgspec.msgpack.Decoder(BranchPart | Total).decode
 
 
 def is_large(message: Message) -> bool:
-    return isinstance(message, Part | Total) and len(message.vector) > PIECE_BYTES
+    return isinstance(message, BranchPart | Total) and len(message.vector) > PIECE_BYTES
 
 
 class Outgoing:
@@ -159,7 +159,7 @@ def _bytes_of(message: Message) -> int:
             return 200 + len(message.wave.body)
         case Have():
             return 200 + len(message.ids)
-        case Part() | Total():
+        case BranchPart() | Total():
             return 200 + len(message.vector)
     return 200
 

@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from p2pfl.features.sums.certificate import ROSTER
-from p2pfl.features.sums.messages import (
+from p2pfl.features.sums.patience import SumPatience
+from p2pfl.features.sums.setup import Draw, SetupSecrets, SumSetup
+from p2pfl.features.sums.sum_certificate import ROSTER
+from p2pfl.features.sums.sum_messages import (
     Ack,
     Keys,
     MemberList,
-    Opening,
     Parcel,
-    Signed,
+    SetupOpening,
+    SlotVote,
     Statement,
     bits_of,
     members_of,
 )
-from p2pfl.features.sums.patience import Patience
-from p2pfl.features.sums.records import Records
-from p2pfl.features.sums.settings import SumSettings
-from p2pfl.features.sums.setup import Draw, Secrets, Setup
-from p2pfl.features.sums.tally import Tally
+from p2pfl.features.sums.sum_records import Records
+from p2pfl.features.sums.sum_settings import SumSettings
+from p2pfl.features.sums.tally import SetupTally
 
 AGAIN, PARTIAL, OVER = 0.5, 0.75, 3.0
 """In waits after an opening: parcels without an ack are sent by all ways; what is held is acknowledged; it has failed.
@@ -39,7 +39,7 @@ HOLD = 4.0
 class Attempt:
     """A set-up that this member has joined, until its roster is certified."""
 
-    setup: Setup
+    setup: SumSetup
     began: float
     opener: int
     sealed: dict[int, bytes]
@@ -48,21 +48,21 @@ class Attempt:
     is_sent_again: bool = False
 
 
-class Founding:
-    def __init__(self, settings: SumSettings, draw: Draw, records: Records, patience: Patience) -> None:
+class SetupFounding:
+    def __init__(self, settings: SumSettings, draw: Draw, records: Records, patience: SumPatience) -> None:
         self._settings, self._draw, self._records, self._patience = settings, draw, records, patience
         self._life, self._serial = settings.life, 0
-        self._secrets: Secrets | None = None
-        self._since = self._quorum_at = 0.0
-        self._is_quorum = False
+        self._secrets: SetupSecrets | None = None
+        self._since = 0.0
+        self._quorum_at: float | None = None
         self._passed: set[bytes] = set()
         """The openings that do not name the present keys."""
         self.attempt: Attempt | None = None
-        self.founded: Setup | None = None
+        self.founded: SumSetup | None = None
         """A set-up with a certified roster, until somebody takes it."""
         self._hold, self._founded_at, self._size = HOLD, 0.0, 0
 
-    def act(self, now: float, current: Setup | None, *, is_used_up: bool) -> Iterator[Statement]:
+    def act(self, now: float, current: SumSetup | None, *, is_used_up: bool) -> Iterator[Statement]:
         """What to do now, one thing after the other. `is_used_up`: the current set-up has no sum left, or there is
         none.
         """
@@ -75,13 +75,13 @@ class Founding:
         if self.attempt is None and self.founded is None and self._wants(now, current, is_used_up=is_used_up):
             yield from self._open(now)
 
-    def is_busy(self, current: Setup | None, *, is_used_up: bool) -> bool:
+    def is_busy(self, current: SumSetup | None, *, is_used_up: bool) -> bool:
         return self.attempt is not None or is_used_up or bool(self._newcomers(current))
 
     def _draw_keys(self, now: float) -> Keys:
-        self._secrets = Secrets(self._draw, self._settings.sums)
+        self._secrets = SetupSecrets(self._draw, self._settings.sums)
         self._serial += 1
-        self._since, self._is_quorum = now, False
+        self._since, self._quorum_at = now, None
         self._passed.clear()
         return self._secrets.keys(self._life, self._serial)
 
@@ -90,10 +90,10 @@ class Founding:
         if life >= self._life:
             self._life, self._secrets = life + 1, None
 
-    def _newcomers(self, current: Setup | None) -> list[int]:
+    def _newcomers(self, current: SumSetup | None) -> list[int]:
         return [m for m in self._records.fresh() if current is not None and m not in current.roster]
 
-    def _wants(self, now: float, current: Setup | None, *, is_used_up: bool) -> bool:
+    def _wants(self, now: float, current: SumSetup | None, *, is_used_up: bool) -> bool:
         return is_used_up or (
             bool(self._newcomers(current)) and now > self._founded_at + self._hold * self._patience.wait_s
         )
@@ -103,12 +103,12 @@ class Founding:
         settings, fresh, wait_s = self._settings, self._records.fresh(), self._patience.wait_s
         if len(fresh) < max(settings.quorum, settings.least) or settings.index not in fresh:
             return
-        if not self._is_quorum:
-            self._quorum_at, self._is_quorum = now, True
+        if self._quorum_at is None:
+            self._quorum_at = now
         rank = sorted(fresh).index(settings.index)
         late = now > self._quorum_at + 2 * (self._quorum_at - self._since) + wait_s * (1 + 2 * rank)
         if late or (rank == 0 and len(fresh) == settings.count):
-            yield Opening(members=bits_of(fresh), keys=b"".join(fresh.values()))
+            yield SetupOpening(members=bits_of(fresh), keys=b"".join(fresh.values()))
             yield from self._join(now)
 
     def _join(self, now: float) -> Iterator[Statement]:
@@ -120,7 +120,7 @@ class Founding:
             if name in self._passed:
                 continue
             opener, opening = tally.opening
-            if (Setup.named_keys(opening) or {}).get(settings.index) != own:
+            if (SumSetup.named_keys(opening) or {}).get(settings.index) != own:
                 self._passed.add(name)
                 continue
             keys = self._records.keys_of(opening)
@@ -128,7 +128,7 @@ class Founding:
                 continue
             secrets, self._secrets = self._secrets, None
             try:
-                setup = Setup(settings, name, opening, keys, secrets)
+                setup = SumSetup(settings, name, opening, keys, secrets)
             except ValueError:
                 return
             sealed = setup.deal(self._draw)
@@ -152,7 +152,7 @@ class Founding:
         if index not in ballot.signed:
             for name, proposal in list(ballot.lists.items()):
                 if setup.may_be_roster(members_of(proposal.members), tally.acks):
-                    yield Signed(setup=setup.id, number=ROSTER, chosen=name)
+                    yield SlotVote(setup=setup.id, number=ROSTER, chosen=name)
                     break
         if ballot.certified is not None:
             self._certified(attempt, frozenset(members_of(ballot.certified[1].members)), now)
@@ -160,7 +160,7 @@ class Founding:
             self.attempt = None
             self._patience.failed()
 
-    def _acknowledge(self, attempt: Attempt, tally: Tally, since: float) -> Iterator[Statement]:
+    def _acknowledge(self, attempt: Attempt, tally: SetupTally, since: float) -> Iterator[Statement]:
         setup = attempt.setup
         for dealer, parcels in sorted(tally.parcels.items()):
             for parcel in parcels:
@@ -171,7 +171,7 @@ class Founding:
             attempt.acked = held
             yield Ack(setup=setup.id, holds=bits_of(held))
 
-    def _propose(self, attempt: Attempt, tally: Tally, since: float) -> Iterator[Statement]:
+    def _propose(self, attempt: Attempt, tally: SetupTally, since: float) -> Iterator[Statement]:
         setup = attempt.setup
         if since <= 1.0 and any(not set(setup.partners[m]) <= tally.acks.get(m, set()) for m in setup.members):
             return

@@ -12,7 +12,7 @@ LEAST_S, MOST_S, MOST_BACKOFF = 0.5, 30.0, 4.0
 TIMES = 4.0
 
 
-class Patience:
+class SumPatience:
     """Measures whole stages of the protocol that nobody was late for, in seconds."""
 
     def __init__(self, first_s: float = FIRST_S) -> None:

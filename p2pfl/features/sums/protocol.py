@@ -7,7 +7,8 @@
     effects = sums.ask(label, values, terms, now)
     effects = sums.wake(now)                  not before `sums.deadline`, soon after; None: nothing is going on
 
-Effects are `Say`, `Keep`, `Done` and `Refused`, to be carried out in order. Each `ask` ends with `Done` or `Refused`.
+Effects are `SendMessage`, `Keep`, `SumDone` and `Refused`, to be carried out in order. Each `ask` ends with
+`SumDone` or `Refused`.
 It makes no task, opens no file and looks at no clock.
 """
 
@@ -20,19 +21,21 @@ from typing import assert_never
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.sums.board import Board, Taken
-from p2pfl.features.sums.effects import Done, Effect, Effects, Keep, Refused
-from p2pfl.features.sums.founding import Founding
-from p2pfl.features.sums.history import History
+from p2pfl.features.sums.founding import SetupFounding
 from p2pfl.features.sums.masks import Words
-from p2pfl.features.sums.messages import (
+from p2pfl.features.sums.patience import FIRST_S, SumPatience
+from p2pfl.features.sums.setup import Draw, SumSetup
+from p2pfl.features.sums.sum_effects import Effect, Effects, Keep, Refused, SumDone
+from p2pfl.features.sums.sum_history import SumHistory
+from p2pfl.features.sums.sum_messages import (
+    BranchPart,
     Have,
     Keys,
     Message,
-    Opening,
-    Part,
     Poll,
     Post,
-    Quit,
+    SetupOpening,
+    SlotQuit,
     Statement,
     Total,
     Want,
@@ -40,10 +43,8 @@ from p2pfl.features.sums.messages import (
     Working,
     id_of,
 )
-from p2pfl.features.sums.patience import FIRST_S, Patience
-from p2pfl.features.sums.records import Records
-from p2pfl.features.sums.settings import SumSettings
-from p2pfl.features.sums.setup import Draw, Setup
+from p2pfl.features.sums.sum_records import Records
+from p2pfl.features.sums.sum_settings import SumSettings
 from p2pfl.features.sums.summing import Asked, Sum
 from p2pfl.features.sums.tree import Tree
 
@@ -64,11 +65,11 @@ class Sums:
         first_wait_s: float = FIRST_S,
     ) -> None:
         self.settings = settings
-        self.patience = Patience(first_wait_s)
+        self.patience = SumPatience(first_wait_s)
         self._board, self._tree, self._records = Board(settings, identity), Tree(), Records(settings)
-        self._founding = Founding(settings, draw, self._records, self.patience)
-        self._history = History(settings.least, past)
-        self.setup: Setup | None = None
+        self._founding = SetupFounding(settings, draw, self._records, self.patience)
+        self._history = SumHistory(settings.least, past)
+        self.setup: SumSetup | None = None
         """The set-up whose roster this member is on."""
         self._next = 0
         self._sums: dict[int, Sum] = {}
@@ -135,7 +136,7 @@ class Sums:
             case Working():
                 self._tree.hear_working(peer, message, effects)
                 self._moved(now)
-            case Part():
+            case BranchPart():
                 self._tree.hear_part(peer, message, effects)
                 self._moved(now)
             case Total():
@@ -168,7 +169,7 @@ class Sums:
         self._records.take(taken)
         if isinstance(statement, Wave):
             self._tree.wave(taken, self._board.neighbors, effects)
-        if not isinstance(statement, Keys | Opening):
+        if not isinstance(statement, Keys | SetupOpening):
             self._moved(now)
 
     def _moved(self, now: float) -> None:
@@ -208,7 +209,7 @@ class Sums:
         if active is not None and active.asked is not None and self.setup is not None:
             if active.must_end_here():
                 return False
-            self._state(Quit(setup=self.setup.id, number=self._next, reason="there is a new set-up"), now, effects)
+            self._state(SlotQuit(setup=self.setup.id, number=self._next, reason="there is a new set-up"), now, effects)
         self.setup, self._founding.founded = founded, None
         self._next, self._sums = 0, {}
         return True
@@ -257,7 +258,7 @@ class Sums:
             raise RuntimeError("a sum ends with an outcome, at a member that has asked for it")
         if outcome.total is not None:
             effects.add(
-                Done(
+                SumDone(
                     label=asked.label,
                     setup=each.setup.id,
                     number=each.number,

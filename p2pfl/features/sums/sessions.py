@@ -18,8 +18,8 @@ from p2pfl.features.sums.channel import CHANNEL
 from p2pfl.features.sums.kept import KeptSums
 from p2pfl.features.sums.patience import FIRST_S
 from p2pfl.features.sums.protocol import Sums
-from p2pfl.features.sums.settings import SumSettings
-from p2pfl.features.sums.talk import SumTalk
+from p2pfl.features.sums.sum_settings import SumSettings
+from p2pfl.features.sums.sum_talk import SumTalk
 from p2pfl.net.link import MALFORMED
 from p2pfl.net.links import Links, Membership, Watcher
 from p2pfl.net.session_table import Callbacks

@@ -28,10 +28,10 @@ from p2pfl.features.sums.masks import (
     sign,
     stream,
 )
-from p2pfl.features.sums.messages import ID_BYTES, Keys, Opening, Parcel, members_of
 from p2pfl.features.sums.partners import holders_left, order, partners, withstands
-from p2pfl.features.sums.settings import SumSettings
 from p2pfl.features.sums.shares import PRIME, deal, rebuild_checked
+from p2pfl.features.sums.sum_messages import ID_BYTES, Keys, Parcel, SetupOpening, members_of
+from p2pfl.features.sums.sum_settings import SumSettings
 
 Draw = Callable[[int], bytes]
 """Returns so many random bytes: `os.urandom`, and in tests what a seed gives."""
@@ -44,7 +44,7 @@ def drawn_secret(draw: Draw) -> bytes:
     return (int.from_bytes(draw(48), "little") % PRIME).to_bytes(KEY_BYTES, "little")
 
 
-class Secrets:
+class SetupSecrets:
     """A member's secrets for one set-up; those of a sum are erased once it has ended."""
 
     def __init__(self, draw: Draw, sums: int) -> None:
@@ -60,16 +60,16 @@ class Secrets:
         return Keys(life=life, serial=serial, box=box, masks=masks, seeds=seeds)
 
 
-class Setup:
+class SumSetup:
     """`keys` are those of the opening's members. Raises ValueError: the opening does not fit them."""
 
     def __init__(
         self,
         settings: SumSettings,
         identity: bytes,
-        opening: Opening,
+        opening: SetupOpening,
         keys: Mapping[int, Keys],
-        secrets: Secrets,
+        secrets: SetupSecrets,
     ) -> None:
         self.id, self.settings, self.keys = identity, settings, keys
         self.members = members_of(opening.members)
@@ -89,7 +89,7 @@ class Setup:
                 raise ValueError(f"keys for another number of sums than {sums}")
 
     @staticmethod
-    def named_keys(opening: Opening) -> dict[int, bytes] | None:
+    def named_keys(opening: SetupOpening) -> dict[int, bytes] | None:
         """The ids of the members' keys; None: the opening is not well formed."""
         members = members_of(opening.members)
         if len(opening.keys) != ID_BYTES * len(members):

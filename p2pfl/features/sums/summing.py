@@ -8,23 +8,23 @@ from typing import TypeAlias
 
 import numpy as np
 
-from p2pfl.features.sums.effects import Keep
-from p2pfl.features.sums.history import History
 from p2pfl.features.sums.masks import Words
-from p2pfl.features.sums.messages import (
+from p2pfl.features.sums.setup import SumSetup
+from p2pfl.features.sums.sum_effects import Keep
+from p2pfl.features.sums.sum_history import SumHistory
+from p2pfl.features.sums.sum_messages import (
     MemberList,
-    Quit,
-    Ready,
     Reveal,
-    Signed,
+    SlotQuit,
+    SlotVote,
     Statement,
     Total,
+    VectorReady,
     Wave,
     bits_of,
     members_of,
     total_digest,
 )
-from p2pfl.features.sums.setup import Setup
 from p2pfl.features.sums.tally import SlotTally
 from p2pfl.features.sums.tree import Tree
 
@@ -53,7 +53,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SumOutcome:
     """`members` is empty where a sum is refused for a reason."""
 
     members: tuple[int, ...] = ()
@@ -71,12 +71,12 @@ class Sum:
     """The sum of one number of a set-up. It has no `asked` while others are ahead of this member."""
 
     def __init__(  # noqa: PLR0917 - what a sum is made of
-        self, setup: Setup, number: int, tally: SlotTally, tree: Tree, history: History, now: float
+        self, setup: SumSetup, number: int, tally: SlotTally, tree: Tree, history: SumHistory, now: float
     ) -> None:
         self.setup, self.number, self._tally, self._tree = setup, number, tally, tree
         self._history = history
         self.asked: Asked | None = None
-        self.outcome: Outcome | None = None
+        self.outcome: SumOutcome | None = None
         self._index = setup.settings.index
         self._clock = _Clock(began=now)
         self._last: frozenset[int] = frozenset()
@@ -96,7 +96,7 @@ class Sum:
             masked = self.setup.masked(asked.values, self.number)
             self._tree.own[self.key] = self._index, asked.terms, masked
         elif (certified := self._tally.ballot.certified) is not None and certified[1].terms != asked.terms:
-            self.outcome = Outcome(reason=STRANGE)
+            self.outcome = SumOutcome(reason=STRANGE)
 
     def moved(self, now: float) -> None:
         """Something about this sum has come in."""
@@ -118,14 +118,14 @@ class Sum:
         if ballot.certified is not None:
             yield from self._finish(*ballot.certified, now, wait_s)
         elif ballot.is_dead:
-            self.outcome = Outcome(reason=ballot.commonest_reason())
+            self.outcome = SumOutcome(reason=ballot.commonest_reason())
         elif self.asked is not None:
             yield from self._agree(self.asked, now, wait_s)
 
     def _agree(self, asked: Asked, now: float, wait_s: float) -> Iterator[Step]:
         tally = self._tally
         if self._index not in tally.ready:
-            yield Ready(setup=self.setup.id, number=self.number, terms=asked.terms)
+            yield VectorReady(setup=self.setup.id, number=self.number, terms=asked.terms)
         if self._index not in tally.ballot.quit:
             yield from self._lead(asked, now, wait_s)
             yield from self._vote(asked)
@@ -207,10 +207,10 @@ class Sum:
                 self.missing_total = proposal.total
             else:
                 yield Keep(data=asked.data, members=members)
-                yield Signed(setup=self.setup.id, number=self.number, chosen=name)
+                yield SlotVote(setup=self.setup.id, number=self.number, chosen=name)
 
-    def _quit(self, reason: str) -> Quit:
-        return Quit(setup=self.setup.id, number=self.number, reason=reason[:40])
+    def _quit(self, reason: str) -> SlotQuit:
+        return SlotQuit(setup=self.setup.id, number=self.number, reason=reason[:40])
 
     def _tire(self, asked: Asked, now: float, wait_s: float) -> Iterator[Step]:
         clock = self._clock
@@ -221,7 +221,7 @@ class Sum:
         if now > start + LATE * wait_s and not self.has_voted():
             yield self._quit(reason)
         if now > start + OVER * wait_s:
-            self.outcome = Outcome(reason=reason, waited=True)
+            self.outcome = SumOutcome(reason=reason, waited=True)
 
     def _finish(self, _: bytes, chosen: MemberList, now: float, wait_s: float) -> Iterator[Step]:
         """There is a certificate: reveal, collect what others reveal, and unmask."""
@@ -232,7 +232,7 @@ class Sum:
                 yield Keep(data=self.asked.data, members=members)
             yield self._reveal(members, own=True)
         if self.asked is not None and chosen.terms != self.asked.terms:
-            self.outcome = Outcome(reason=STRANGE)
+            self.outcome = SumOutcome(reason=STRANGE)
             return
         secrets = self._secrets(members)
         needed = list(self.setup.needs(members))
@@ -246,11 +246,11 @@ class Sum:
         if len(secrets) == len(needed) and total is not None:
             vector = np.frombuffer(total.vector, "<u8")
             unmasked = self.setup.unmasked(vector, self.number, members, secrets)
-            self.outcome = Outcome(members=tuple(sorted(members)), total=unmasked)
+            self.outcome = SumOutcome(members=tuple(sorted(members)), total=unmasked)
         elif now > clock.certified + LATE * wait_s:
             lacking = next((member for member, _ in needed if member not in secrets), None)
             text = "the masked sum is lost" if lacking is None else f"too few right shares of member {lacking}"
-            self.outcome = Outcome(reason=text, waited=True)
+            self.outcome = SumOutcome(reason=text, waited=True)
 
     def _reveal(self, members: Collection[int], *, own: bool) -> Reveal:
         """At first one's own secret, and shares of who is not in the sum; later of seeds that their owners owe."""

@@ -6,16 +6,16 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from p2pfl.features.sums.board import Taken
-from p2pfl.features.sums.certificate import Ballot
-from p2pfl.features.sums.messages import (
+from p2pfl.features.sums.sum_certificate import Ballot
+from p2pfl.features.sums.sum_messages import (
     Ack,
     MemberList,
-    Opening,
     Parcel,
-    Quit,
-    Ready,
     Reveal,
-    Signed,
+    SetupOpening,
+    SlotQuit,
+    SlotVote,
+    VectorReady,
     Wave,
     members_of,
 )
@@ -47,11 +47,11 @@ class SlotTally:
             self.shares.setdefault(member, {}).setdefault(author, share)
 
 
-class Tally:
+class SetupTally:
     """Everything said of one set-up, from before its opening is known."""
 
     def __init__(self, needed: int) -> None:
-        self.opening: tuple[int, Opening] | None = None
+        self.opening: tuple[int, SetupOpening] | None = None
         """Its opener, and the opening."""
         self.parcels: dict[int, list[Parcel]] = defaultdict(list)
         """Those for this node, by dealer: it may have dealt a false one first."""
@@ -62,14 +62,14 @@ class Tally:
         """`index` is this node's."""
         author, statement = taken.author, taken.statement
         match statement:
-            case Opening():
+            case SetupOpening():
                 self.opening = author, statement
             case Parcel():
                 if statement.to == index:
                     self.parcels[author].append(statement)
             case Ack():
                 self.acks[author].update(members_of(statement.holds))
-            case Ready():
+            case VectorReady():
                 self.slots[statement.number].ready.setdefault(author, statement.terms)
             case Wave():
                 self.slots[statement.number].waves[taken.id] = taken
@@ -77,9 +77,9 @@ class Tally:
                 slot = self.slots[statement.number]
                 slot.ballot.propose(taken.id, statement)
                 slot.authors[taken.id] = author
-            case Signed():
+            case SlotVote():
                 self.slots[statement.number].ballot.sign(author, statement.chosen)
-            case Quit():
+            case SlotQuit():
                 self.slots[statement.number].ballot.give_up(author, statement.reason)
             case Reveal():
                 self.slots[statement.number].take_reveal(author, statement)

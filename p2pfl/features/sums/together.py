@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -16,11 +15,11 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.features.sums.arrays import WHERE, encoding_of, mistake, read_arrays, refuse_differences
 from p2pfl.features.sums.bearing import bearing
-from p2pfl.features.sums.effects import Done, Refused
 from p2pfl.features.sums.fixed_point import SpoiledSum
 from p2pfl.features.sums.patience import FIRST_S
 from p2pfl.features.sums.sessions import open_sums
-from p2pfl.features.sums.settings import SumSettings
+from p2pfl.features.sums.sum_effects import Refused, SumDone
+from p2pfl.features.sums.sum_settings import SumSettings
 from p2pfl.learn.load import resolved
 from p2pfl.learn.task import NodeContext
 from p2pfl.net.transport import MakeTransport
@@ -68,7 +67,6 @@ class SumTogether:
 
         Raises UserError: the sum was refused.
         """
-        life = time.time_ns() // 1000
         terms = self._encoding.fixed.terms(LABEL, self._encoding.shapes)
         async with AsyncExitStack() as doors, asyncio.TaskGroup() as group:
             asked = []
@@ -77,7 +75,7 @@ class SumTogether:
                     federation=federation_id(federation),
                     members=tuple(each.key for each in federation.members),
                     index=member.index,
-                    life=life,
+                    life=1,  # with keys of their own, the nodes of each call have only one
                     colluders=self._colluders,
                     least=self._least,
                     sums=SUMS_OF_A_SETUP,
@@ -96,8 +94,8 @@ class SumTogether:
             outcomes = [await each for each in asked]
         return self._result(outcomes)
 
-    def _result(self, outcomes: Sequence[Done | Refused]) -> SecureSum:
-        done = next((each for each in outcomes if isinstance(each, Done)), None)
+    def _result(self, outcomes: Sequence[SumDone | Refused]) -> SecureSum:
+        done = next((each for each in outcomes if isinstance(each, SumDone)), None)
         if done is None:
             reasons = Counter(each.reason for each in outcomes if isinstance(each, Refused))
             raise UserError(f"the sum was refused: {reasons.most_common(1)[0][0]}", file=WHERE)

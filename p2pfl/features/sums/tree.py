@@ -18,10 +18,10 @@ from typing import TypeAlias
 import numpy as np
 
 from p2pfl.features.sums.board import Taken
-from p2pfl.features.sums.effects import Effects
 from p2pfl.features.sums.masks import WORD_BYTES, Words
-from p2pfl.features.sums.messages import (
-    Part,
+from p2pfl.features.sums.sum_effects import Effects
+from p2pfl.features.sums.sum_messages import (
+    BranchPart,
     Poll,
     Total,
     Want,
@@ -47,7 +47,7 @@ class Branch:
     waiting: set[int]
     parts: dict[int, tuple[frozenset[int], Words]] = field(default_factory=dict)
     """The parts of the children, by neighbor."""
-    sent: Part | None = None
+    sent: BranchPart | None = None
     silent: Counter[int] = field(default_factory=Counter)
     """The polls that each neighbor has left unanswered in a row."""
     asked: int = 0
@@ -142,7 +142,7 @@ class Tree:
             branch.waiting.discard(peer)
             self._answer(key, branch, effects)
 
-    def hear_part(self, peer: int, part: Part, effects: Effects) -> None:
+    def hear_part(self, peer: int, part: BranchPart, effects: Effects) -> None:
         key = self._by_wave.get(part.wave)
         if key is None or len(part.vector) % WORD_BYTES:
             return
@@ -173,7 +173,7 @@ class Tree:
                 self.gathered[key] = branch.taken.id, *branch.merged(self.own.get(key))
             return
         members, total = branch.merged(self.own.get(key))
-        branch.sent = Part(wave=branch.taken.id, members=bits_of(members), vector=total.tobytes())
+        branch.sent = BranchPart(wave=branch.taken.id, members=bits_of(members), vector=total.tobytes())
         effects.say(parent, branch.sent)
 
     def total(self, digest: bytes) -> Total | None:

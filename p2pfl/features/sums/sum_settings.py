@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from p2pfl.features.sums.certificate import quorum
-from p2pfl.features.sums.messages import MOST_MEMBERS, MOST_SUMS
 from p2pfl.features.sums.partners import degree
+from p2pfl.features.sums.sum_certificate import quorum
+from p2pfl.features.sums.sum_messages import MOST_MEMBERS, MOST_SUMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

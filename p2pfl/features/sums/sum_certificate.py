@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from p2pfl.features.sums.messages import MemberList
+from p2pfl.features.sums.sum_messages import MemberList
 
 ROSTER = -1
 """The number of the slot about a set-up's roster; those of sums follow from 0."""

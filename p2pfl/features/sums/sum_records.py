@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from p2pfl.features.sums.board import Taken
-from p2pfl.features.sums.messages import Keys, Opening
-from p2pfl.features.sums.settings import SumSettings
-from p2pfl.features.sums.setup import Setup
-from p2pfl.features.sums.tally import Tally
+from p2pfl.features.sums.setup import SumSetup
+from p2pfl.features.sums.sum_messages import Keys, SetupOpening
+from p2pfl.features.sums.sum_settings import SumSettings
+from p2pfl.features.sums.tally import SetupTally
 
 MOST_TALLIES = 32
 MOST_KEYS = 4
@@ -18,16 +18,16 @@ MOST_KEYS = 4
 class Records:
     def __init__(self, settings: SumSettings) -> None:
         self._settings = settings
-        self.tallies: OrderedDict[bytes, Tally] = OrderedDict()
+        self.tallies: OrderedDict[bytes, SetupTally] = OrderedDict()
         """What is said about each set-up, by its id."""
         self.latest: dict[int, bytes] = {}
         """The id of each member's latest keys, in whatever order they have come."""
         self._keys: dict[int, OrderedDict[bytes, Keys]] = {}
         self._used: set[bytes] = set()
 
-    def tally(self, setup: bytes) -> Tally:
+    def tally(self, setup: bytes) -> SetupTally:
         if setup not in self.tallies:
-            self.tallies[setup] = Tally(self._settings.quorum)
+            self.tallies[setup] = SetupTally(self._settings.quorum)
             if len(self.tallies) > MOST_TALLIES:
                 self.tallies.popitem(last=False)
         self.tallies.move_to_end(setup)
@@ -43,20 +43,20 @@ class Records:
             if len(of) > MOST_KEYS:
                 self._used.discard(of.popitem(last=False)[0])
             return
-        if isinstance(statement, Opening):
-            named = Setup.named_keys(statement)
+        if isinstance(statement, SetupOpening):
+            named = SumSetup.named_keys(statement)
             self._used.update(() if named is None else named.values())
-        setup = taken.id if isinstance(statement, Opening) else statement.setup
+        setup = taken.id if isinstance(statement, SetupOpening) else statement.setup
         self.tally(setup).take(taken, self._settings.index)
 
     def fresh(self) -> dict[int, bytes]:
         """The members whose latest keys no opening has named, and the ids of these."""
         return {member: name for member, name in sorted(self.latest.items()) if name not in self._used}
 
-    def keys_of(self, opening: Opening) -> dict[int, Keys] | None:
+    def keys_of(self, opening: SetupOpening) -> dict[int, Keys] | None:
         """The keys that an opening names; None: they are not all here (yet)."""
         found = {}
-        named = Setup.named_keys(opening)
+        named = SumSetup.named_keys(opening)
         for member, name in ({} if named is None else named).items():
             of = self._keys.get(member)
             keys = of.get(name) if of is not None else None

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from p2pfl.errors import PeerFault
-from p2pfl.features.sums.channel import CHANNEL, Carried, Credit, Incoming, Outgoing, Piece, Say
-from p2pfl.features.sums.effects import Done, Effect, Keep, Refused
-from p2pfl.features.sums.effects import Say as SayTo
+from p2pfl.features.sums.channel import CHANNEL, Carried, Credit, Incoming, Outgoing, Piece, SendMessage
 from p2pfl.features.sums.masks import Words
-from p2pfl.features.sums.messages import Message
 from p2pfl.features.sums.protocol import Sums
+from p2pfl.features.sums.sum_effects import Effect, Keep, Refused, SumDone
+from p2pfl.features.sums.sum_effects import SendMessage as SayTo
+from p2pfl.features.sums.sum_messages import Message
 
-Outcome = Done | Refused
+SumOutcome = SumDone | Refused
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class SessionEnds:
     """Both directions of one session."""
 
     outgoing: Outgoing
@@ -35,16 +35,16 @@ class Ends:
 class SumTalk:
     """`keep` writes down durably that data with this digest are in a sum of these members."""
 
-    def __init__(self, sums: Sums, say: Say, *, keep: Callable[[bytes, frozenset[int]], object]) -> None:
+    def __init__(self, sums: Sums, say: SendMessage, *, keep: Callable[[bytes, frozenset[int]], object]) -> None:
         self._sums, self._say, self._keep = sums, say, keep
-        self._ends: dict[int, Ends] = {}
+        self._ends: dict[int, SessionEnds] = {}
         self._entries: int | None = None
         """The entries of the latest sum that was asked for here."""
-        self._outcome: asyncio.Future[Outcome] | None = None
+        self._outcome: asyncio.Future[SumOutcome] | None = None
         self._failure: Exception | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    async def sum(self, label: str, values: Words, terms: bytes) -> Outcome:
+    async def sum(self, label: str, values: Words, terms: bytes) -> SumOutcome:
         """Sum a vector with those of the others, (d,) uint64; `terms` as of `FixedPoint.terms`.
 
         Raises ValueError: a sum is going on; StorageError: what was signed could not be written down.
@@ -54,7 +54,7 @@ class SumTalk:
         loop = asyncio.get_running_loop()
         effects = self._sums.ask(label, values, terms, loop.time())
         self._entries = values.size
-        outcome: asyncio.Future[Outcome] = loop.create_future()
+        outcome: asyncio.Future[SumOutcome] = loop.create_future()
         self._outcome = outcome
         self._guarded(lambda: self._carry_out(effects))
         return await outcome
@@ -68,7 +68,7 @@ class SumTalk:
         def say(message: Carried) -> bool:
             return self._say(peer, CHANNEL, message)
 
-        self._ends[peer] = Ends(Outgoing(say), Incoming())
+        self._ends[peer] = SessionEnds(Outgoing(say), Incoming())
         self._guarded(lambda: self._carry_out(self._sums.opened(peer, self._now())))
 
     def closed(self, peer: int) -> None:
@@ -105,7 +105,7 @@ class SumTalk:
                     self._send(effect.peer, effect.message)
                 case Keep():
                     self._keep(effect.data, effect.members)
-                case Done() | Refused():
+                case SumDone() | Refused():
                     self._end(effect)
                 case _:
                     assert_never(effect)
@@ -116,7 +116,7 @@ class SumTalk:
         if ends is not None:
             ends.outgoing.put(message)
 
-    def _end(self, outcome: Outcome) -> None:
+    def _end(self, outcome: SumOutcome) -> None:
         waiting, self._outcome = self._outcome, None
         if waiting is not None and not waiting.done():
             waiting.set_result(outcome)

@@ -15,7 +15,7 @@ def atoms(sets: Collection[frozenset[int]]) -> list[int]:
     return sorted(groups.values())
 
 
-class History:
+class SumHistory:
     """The member sets for which this member has signed sums, by the digest of its own data in them.
 
     Any linear combination of sums weighs all members of an atom alike. So if each atom has at least `least` members, no

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from p2pfl.features.sums.masks import Words
-from p2pfl.features.sums.messages import Message
+from p2pfl.features.sums.sum_messages import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Say:
+class SendMessage:
     """Send a message to a neighbor. It may be lost, if the session ends; it may come late."""
 
     peer: int
@@ -26,7 +26,7 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class SumDone:
     """The sum of these members' vectors, modulo 2^64. All who get the sum of this set-up and number get this one."""
 
     label: str
@@ -44,7 +44,7 @@ class Refused:
     reason: str
 
 
-Effect: TypeAlias = Say | Keep | Done | Refused
+Effect: TypeAlias = SendMessage | Keep | SumDone | Refused
 
 
 class Effects:
@@ -54,7 +54,7 @@ class Effects:
         self.found: list[Effect] = []
 
     def say(self, peer: int, message: Message) -> None:
-        self.found.append(Say(peer=peer, message=message))
+        self.found.append(SendMessage(peer=peer, message=message))
 
     def add(self, effect: Effect) -> None:
         self.found.append(effect)

@@ -1,8 +1,8 @@
 """Messages of the sums: statements, which their authors sign and all members get, and words between two neighbors.
 
 A statement is signed together with a domain text and the federation's id. All but two name their set-up: `Keys` begins
-with a number that only grows, and the digest of an `Opening` is the id of the set-up that it opens. Sets of members
-travel as bits, the lowest member in the lowest bit of the first byte.
+with a number that only grows, and the digest of a `SetupOpening` is the id of the set-up that it opens. Sets of
+members travel as bits, the lowest member in the lowest bit of the first byte.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Keys(Told, frozen=True, kw_only=True, tag=1):
     seeds: Annotated[bytes, Meta(min_length=16, max_length=16 * MOST_SUMS)]
 
 
-class Opening(Told, frozen=True, kw_only=True, tag=2):
+class SetupOpening(Told, frozen=True, kw_only=True, tag=2):
     """Opens a set-up of these members with these keys: for each member, in ascending order, the id of its `Keys`."""
 
     members: Bits
@@ -72,7 +72,7 @@ class Ack(Told, frozen=True, kw_only=True, tag=4):
     holds: Bits
 
 
-class Ready(Told, frozen=True, kw_only=True, tag=5):
+class VectorReady(Told, frozen=True, kw_only=True, tag=5):
     """The author has its vector for this sum. `terms` say what is summed: names, shapes, bounds, label."""
 
     setup: Id
@@ -99,7 +99,7 @@ class MemberList(Told, frozen=True, kw_only=True, tag=7):
     total: Annotated[bytes, Meta(max_length=32)]
 
 
-class Signed(Told, frozen=True, kw_only=True, tag=8):
+class SlotVote(Told, frozen=True, kw_only=True, tag=8):
     """The author's one vote in this slot, for the list with this id."""
 
     setup: Id
@@ -107,7 +107,7 @@ class Signed(Told, frozen=True, kw_only=True, tag=8):
     chosen: Id
 
 
-class Quit(Told, frozen=True, kw_only=True, tag=9):
+class SlotQuit(Told, frozen=True, kw_only=True, tag=9):
     """The author gives the slot up, and will sign no list in it."""
 
     setup: Id
@@ -126,8 +126,10 @@ class Reveal(Told, frozen=True, kw_only=True, tag=10):
     shares: Annotated[tuple[tuple[Index, Digest], ...], Meta(max_length=MOST_MEMBERS)]
 
 
-Statement: TypeAlias = Keys | Opening | Parcel | Ack | Ready | Wave | MemberList | Signed | Quit | Reveal
-InSetup: TypeAlias = Parcel | Ack | Ready | Wave | MemberList | Signed | Quit | Reveal
+Statement: TypeAlias = (
+    Keys | SetupOpening | Parcel | Ack | VectorReady | Wave | MemberList | SlotVote | SlotQuit | Reveal
+)
+InSetup: TypeAlias = Parcel | Ack | VectorReady | Wave | MemberList | SlotVote | SlotQuit | Reveal
 encode_statement = Encoder().encode
 decode_statement = Decoder(Statement).decode
 
@@ -161,7 +163,7 @@ class Working(Told, frozen=True, kw_only=True, tag=23):
     is_child: bool
 
 
-class Part(Told, frozen=True, kw_only=True, tag=24):
+class BranchPart(Told, frozen=True, kw_only=True, tag=24):
     """The sum of the masked vectors of a branch of the tree, and whose they are: 8 bytes for each entry."""
 
     wave: Id
@@ -184,7 +186,7 @@ class Want(Told, frozen=True, kw_only=True, tag=26):
     total: Digest
 
 
-Message: TypeAlias = Post | Have | Poll | Working | Part | Total | Want
+Message: TypeAlias = Post | Have | Poll | Working | BranchPart | Total | Want
 
 
 def bits_of(members: Iterable[int]) -> bytes:

@@ -15,7 +15,7 @@ from p2pfl.features.sums.sum_messages import Post, decode_statement
 sys.path.insert(0, str(Path(__file__).parent))
 from sum_world import Link, SumWorld, complete, ring
 
-STEPS = ("Keys", "Opening", "Parcel", "Ack", "Ready", "Wave", "MemberList", "Signed", "Reveal")
+STEPS = ("Keys", "SetupOpening", "Parcel", "Ack", "VectorReady", "Wave", "MemberList", "SlotVote", "Reveal")
 LABELS = ("first", "second", "third")
 
 
@@ -134,7 +134,7 @@ def killer(world, step, index):
 
     def look(sender, message):
         if isinstance(message, Post) and type(decode_statement(message.body)).__name__ == step:
-            author_is_due = message.author == index or step in {"Opening", "Wave", "MemberList"}
+            author_is_due = message.author == index or step in {"SetupOpening", "Wave", "MemberList"}
             if author_is_due and world.nodes[index] is not None:
                 world.later(lambda: world.crash(index))
 

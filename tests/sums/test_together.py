@@ -198,7 +198,7 @@ class Sites:
 
 @pytest.mark.parametrize(
     ("step", "transport"),
-    [("Ack", "memory"), ("Wave", "memory"), ("Wave", "sockets"), ("Signed", "memory"), ("Reveal", "memory")],
+    [("Ack", "memory"), ("Wave", "memory"), ("Wave", "sockets"), ("SlotVote", "memory"), ("Reveal", "memory")],
 )
 async def test_a_node_that_dies_in_the_middle_is_in_the_sum_or_left_out_and_the_others_get_it(
     step, transport, monkeypatch

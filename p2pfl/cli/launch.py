@@ -272,13 +272,18 @@ def _show(report: Report, form: Form) -> None:
         **privacy_facts(report),
         "consensus distance": report.consensus_distance,
         "algebraic connectivity": report.algebraic_connectivity,
-        "contraction, predicted": report.contraction.predicted,
+        "contraction, predicted": _without_rounding_noise(report.contraction.predicted),
         "contraction, measured": report.contraction.measured,
         "sent in all": size(report.bytes_sent or 0),
         "sent by compressor": _by_compressor(report.compressors),
         "seconds": report.wall_time_s,
     }
     write_facts(facts)
+
+
+def _without_rounding_noise(factor: float | None) -> float | None:
+    """Return a predicted contraction, 0 where only rounding keeps it from that: on a complete graph of equal nodes."""
+    return 0.0 if factor is not None and factor < 1e-12 else factor
 
 
 def _by_compressor(compressors: dict[str, EdgeTraffic]) -> str | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.cli import launch as launch_command
 from p2pfl.cli.launch import ALONE, _left_alone
 from p2pfl.crypto.identity import Identity
 from p2pfl.reporting.report import NodeReport
@@ -170,3 +171,8 @@ def test_a_feature_of_the_file_has_its_say_too(p2pfl, launch, tmp_path):
 def test_who_was_alone_for_more_than_a_tenth_of_its_rounds_is_told_beside_the_result(capsys, node, code, said):
     assert _left_alone([node]) == code
     assert capsys.readouterr() == ("", said)
+
+
+@pytest.mark.parametrize(("factor", "shown"), [(2.22e-16, 0.0), (0.002, 0.002), (None, None)])
+def test_a_predicted_contraction_that_is_0_but_for_rounding_is_shown_as_0(factor, shown):
+    assert launch_command._without_rounding_noise(factor) == shown

@@ -113,6 +113,7 @@ ENDS_INVITES = ROOT / "p2pfl/console/wall_clock.py"
 """An invite ends after some days, by the clock of who made it: commands of people ask, and no node does."""
 
 
+@pytest.mark.long
 def test_no_node_imports_the_clock_that_ends_invites():
     known = modules()
     users = {name for name, path in known.items() if "p2pfl.console.wall_clock" in imported(name, path, known)}

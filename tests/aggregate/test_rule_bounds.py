@@ -244,6 +244,7 @@ def test_the_order_of_the_others_does_not_matter(name, seed, f):
     np.testing.assert_allclose(ALL[name](f)(vectors), ALL[name](f)(vectors[order]), atol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 @given(st.integers(0, 1000), st.integers(0, 2), st.floats(1e-3, 1e3), st.floats(-1e3, 1e3))
 def test_it_moves_and_grows_with_the_vectors(name, seed, f, scale, offset):

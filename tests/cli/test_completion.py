@@ -59,6 +59,7 @@ def in_shell(p2pfl, tmp_path):
     return in_shell
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "completed"),
     [

@@ -83,6 +83,7 @@ def test_ports_that_others_have_are_all_named_and_nobody_is_started(p2pfl, tmp_p
     assert untouched(ward)
 
 
+@pytest.mark.long
 def test_mistakes_in_tables_are_said_once_and_nobody_is_started(p2pfl, launch, tmp_path):
     for site in ("north", "south"):
         rows = "\n".join(f"{n % 7},{n % 2}" for n in range(40))
@@ -141,6 +142,7 @@ class Sensors(Feature):
 """
 
 
+@pytest.mark.long
 def test_a_feature_of_the_file_has_its_say_too(p2pfl, launch, tmp_path):
     p2pfl("new", "ward", "--nodes", "2", "--task", "digits")
     ward = tmp_path / "ward"

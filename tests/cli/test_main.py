@@ -223,6 +223,7 @@ def test_too_little_memory_is_a_line_and_no_traceback(p2pfl, failing):
     assert (outcome.code, outcome.err) == (1, "error: not enough memory\n")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="a shell of Unix")
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_streams_that_are_closed_are_no_traceback(tmp_path, closed):

@@ -171,6 +171,7 @@ def test_check_names_what_the_schema_tells_of_private_rows(p2pfl, write, tmp_pat
     assert not any("without noise" in text for text in said)
 
 
+@pytest.mark.long
 def test_a_private_schema_within_the_federation_file_is_named_too(p2pfl, write, tmp_path):
     pytest.importorskip("opacus")
     assert p2pfl(*write()).code == 0

@@ -67,6 +67,7 @@ def test_rows_equal_single_vectors_to_the_last_bit(spec, rows):
     assert compressor.quantize_rows(rows, chances=range(len(rows))).tobytes() == decoded
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("count", "size"),
     [

@@ -62,6 +62,7 @@ def test_a_number_that_python_refuses_to_write_out_is_a_mistake_like_any_other(w
     assert any("a list of 1" in str(mistake) for mistake in found)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "piece",

@@ -215,6 +215,7 @@ def test_a_server_leaves_when_its_launcher_is_killed_while_it_imports(launch, wa
     assert of(ward) == {}
 
 
+@pytest.mark.long
 def test_ctrl_c_need_not_wait_for_an_import(inject, launch, ward):
     inject(SLOW)
     process = launch()

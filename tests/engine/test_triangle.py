@@ -154,6 +154,7 @@ def test_any_order_of_rounds_and_exchanges_leaves_equal_replicas_and_logs_that_t
         assert picture(triangle.recovered(index)) == picture(engine.state)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", CHAINS)
 def test_after_each_kind_of_change_the_log_has_led_to_the_same_bits(spec):
     triangle = Triangle((spec, "none", spec))

@@ -133,6 +133,7 @@ def test_the_page_about_gpus_runs_without_one(capsys):
     assert "'cpu'" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_page_about_the_notebook_shows_its_first_cells(capsys):
     """With fewer rounds here; the notebook as it stands runs in `test_python_guide`."""

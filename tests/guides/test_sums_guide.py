@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "sums.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_the_page_runs_from_top_to_bottom_and_prints_what_it_says(tmp_path):
     text = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
     script = tmp_path / "script.py"

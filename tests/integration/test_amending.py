@@ -77,6 +77,7 @@ async def test_the_edge_to_a_newcomer_may_have_a_compressor_of_its_own(ward, sta
     assert min(one.exchanges for one in results[3].neighbors) > 5
 
 
+@pytest.mark.long
 async def test_who_was_removed_ends_and_the_others_neither_wait_nor_let_it_in(ward, start):
     field = ward(4, training={"rounds": 40}, task=PACED)
     nodes = start(field)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+import pytest
+
 from p2pfl.core.facts import Phase
 from p2pfl.reporting.figures import contraction
 
@@ -24,6 +26,7 @@ def hold_evaluation(node):
     node.setup.learner.evaluate = late
 
 
+@pytest.mark.long
 async def test_a_closing_round_is_told_as_it_was_however_late_its_model_is_scored(ward, start, finish):
     field = ward(4, training={"rounds": 6, "closing_rounds": ROUNDS, "evaluate_every": 1})
     nodes = start(field)

@@ -49,6 +49,7 @@ def test_each_node_has_the_intervals_of_its_own_test_rows(report):
     assert " to " in row["95% interval"]
 
 
+@pytest.mark.long
 def test_references_are_compared_on_the_same_rows_and_say_that_these_are_few(report):
     found = report.reference.against_alone
     assert (found.measure, found.rows) == ("auc", 3 * TEST_ROWS)

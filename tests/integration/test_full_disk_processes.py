@@ -144,6 +144,7 @@ def test_a_start_on_a_full_disk_waits_and_then_goes_on_where_it_was(node, disk, 
     assert one.process.returncode == 130
 
 
+@pytest.mark.long
 def test_a_first_start_on_a_full_disk_can_be_stopped(node, disk):
     """It has no snapshot and no result: nothing is lost, and there is no traceback."""
     ballast = fill(disk)

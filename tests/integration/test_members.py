@@ -136,6 +136,7 @@ async def test_a_newcomer_waits_until_it_is_taken_in_and_then_has_the_charter(
     assert newest(federation, state).edition == charter.edition
 
 
+@pytest.mark.long
 async def test_under_a_newer_charter_nodes_go_on_with_the_edges_that_stay(chartered, start, finish):
     """One member more, behind the others: nobody's memory of an edge is lost."""
     field = chartered(3, gossip={"linger_s": 1.0, "start_wait_s": 1.0})

@@ -68,6 +68,7 @@ def _is_alone_with_one(node, phase):
     return status is not None and status.phase == phase and status.peers == 1
 
 
+@pytest.mark.long
 async def test_a_very_slow_neighbor_does_not_slow_the_others(ward, start):
     """The others take sixty rounds in its first."""
     slow, *fast = start(ward(4, training={"rounds": 100_000}, task={"step_s": 0.005}))

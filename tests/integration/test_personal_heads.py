@@ -184,6 +184,7 @@ async def test_a_round_that_the_engine_drops_takes_its_personal_part_with_it(fie
     assert [head_of(learned(made, index)).tolist() for index in range(3)] == [[row.rounds - 1] for row in results]
 
 
+@pytest.mark.long
 async def test_a_node_that_lost_its_disk_begins_with_the_personal_part_of_the_initial_model(field, start, finish):
     made = field(COUNTED, share="shared.*", **COUNTING | {"rounds": 20})
     nodes = start(made)

@@ -87,6 +87,7 @@ PLANNED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", PLANNED)
 @pytest.mark.usefixtures("patient")
 async def test_a_change_of_the_file_and_a_restart_are_no_warning(ward, start, caplog, change):

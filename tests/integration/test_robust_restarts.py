@@ -46,6 +46,7 @@ def remember_models(node):
     return had
 
 
+@pytest.mark.long
 async def test_a_node_that_was_broken_off_goes_on_from_the_very_bits_of_a_model_that_it_had(ward, start, finish):
     """The latest, or one before it whose successor was not on the disk yet."""
     field = four(ward, training={"rounds": 25})

@@ -37,6 +37,7 @@ async def test_nodes_with_neighbors_enough_tell_what_was_kept_and_hold_nothing_a
     assert [text for text in said if text.startswith("tolerates")] == [sentence] * 4
 
 
+@pytest.mark.long
 async def test_nodes_with_two_neighbors_learn_alone_and_say_so(ward, start, finish, caplog):
     field = ward(4, gossip={"rule": "median:b=1"})
     results = await finish(start(field), rounds=20)

@@ -30,6 +30,7 @@ def clone_of(field):
     return copy
 
 
+@pytest.mark.long
 @pytest.mark.timeout(150)
 async def test_a_second_process_with_the_key_of_a_node_ends_as_a_failure_and_the_first_goes_on(
     ward, start, monkeypatch

@@ -145,6 +145,7 @@ def test_another_process_computes_the_same_round():
     assert other.stdout.strip() == round_digest()
 
 
+@pytest.mark.long
 def test_training_is_what_a_plain_loop_of_torch_does(learner):
     training = TrainingConfig(local_steps=5, batch_size=50, learning_rate=0.1, momentum=0.9, weight_decay=0.01)
     mine = learner(training=training)

@@ -298,6 +298,7 @@ async def test_a_node_without_an_interface_says_so_once_and_goes_on(monkeypatch,
     assert [record.message for record in caplog.records if record.name == "p2pfl.net"] == [said]
 
 
+@pytest.mark.long
 def test_zeroconf_is_imported_only_where_it_is_used():
     look = "import sys, p2pfl.fleet.process; print('zeroconf' in sys.modules, 'ifaddr' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)

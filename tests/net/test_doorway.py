@@ -231,6 +231,7 @@ async def neighbors_in(federation, node, limits, delay_s):
     return came_in
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("opening", "delay_s"),

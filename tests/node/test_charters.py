@@ -456,6 +456,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.long
 @given(STEPS)
 @settings(max_examples=60)
 def test_all_end_with_the_newest_whatever_the_order_of_versions_restarts_and_partitions(steps):

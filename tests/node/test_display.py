@@ -223,6 +223,7 @@ def test_the_own_row_is_fresh_however_seldom_it_is_said_to_the_others(clock):
     assert own.bytes_per_s is not None
 
 
+@pytest.mark.long
 def test_where_rows_are_rare_who_was_there_all_along_has_not_joined(clock):
     """With 200 members each says something every 80 s, so that many are heard of after the first minute."""
     made = Made(200)

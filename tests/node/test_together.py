@@ -92,6 +92,7 @@ def test_real_nodes_of_one_process_reach_the_known_optimum(untouched, monkeypatc
     assert found.consensus_distance < 1e-3
 
 
+@pytest.mark.long
 def test_in_memory_no_socket_is_opened(untouched, monkeypatch):
     opened = []
     monkeypatch.setattr(asyncio.BaseEventLoop, "create_server", lambda *_, **__: opened.append("server"))
@@ -106,6 +107,7 @@ def test_a_transport_that_there_is_not_is_named_with_those_that_there_are():
     assert (caught.value.key, caught.value.value, caught.value.allowed) == ("transport", "pigeons", "sockets, memory")
 
 
+@pytest.mark.long
 def test_it_runs_while_another_event_loop_is_busy_as_in_a_notebook(untouched):
     async def cell():
         return small().run()
@@ -113,6 +115,7 @@ def test_it_runs_while_another_event_loop_is_busy_as_in_a_notebook(untouched):
     assert asyncio.run(cell()).nodes[0].rounds >= 5
 
 
+@pytest.mark.long
 def test_a_method_of_the_program_itself_is_found(untouched):
     assert small(method=Half).run().config["training"]["method"].endswith(":Half")
 
@@ -332,6 +335,7 @@ def full(tmp_path_factory):
     return described.run(**asked), heard, folder
 
 
+@pytest.mark.long
 def test_a_program_hears_of_each_round_of_each_node_and_has_the_model_in_its_hands(full):
     report, heard, _ = full
     for node in report.nodes:

@@ -95,6 +95,7 @@ def test_weighted_by_n_the_variates_sum_to_zero(samples):
     assert np.abs(variates.sum(axis=0)).max() < 1e-10 * np.abs(variates).max()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("samples", [pytest.param(EQUAL, marks=pytest.mark.long), UNEQUAL])
 def test_it_takes_the_bias_out_of_the_point_where_local_training_meets(samples):
     """Measured: distance to the optimum 0.07 without, below 1e-6 with it."""

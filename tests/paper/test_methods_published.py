@@ -75,6 +75,7 @@ def distance(spec, **options):
     return float(np.linalg.norm(mean - learners[0].optimum()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("spec", "tenfold"), [("tracking:gain=1", False), pytest.param("tracking", True, marks=pytest.mark.long)]
 )

@@ -85,6 +85,7 @@ def test_no_node_of_a_kautz_graph_is_further_than_d_hops_and_its_second_modulus_
     assert moduli[-2] == pytest.approx(1 / k, abs=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("k", range(1, 5))
 @pytest.mark.parametrize("family", ["base", "simple-base"])
 def test_base_averages_any_number_of_nodes_exactly_with_at_most_k_peers(family, k):

@@ -90,6 +90,7 @@ def run_checking(world, until_s):
         assert world.oracle.replicas_agree()
 
 
+@pytest.mark.long
 @settings(
     max_examples=settings.default.max_examples // 3,
     suppress_health_check=list(HealthCheck),

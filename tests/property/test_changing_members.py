@@ -100,6 +100,7 @@ def many_changes(seed):
     return charters(chance.choice(SHAPES), found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.long)])
 def test_without_faults_no_half_of_an_exchange_is_lost_when_edges_go(seed):
     """Whoever hears of it first: what is on its way on an edge that goes comes to its end at both."""
@@ -175,6 +176,7 @@ def learners_of(seed, nodes):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS[:3])
 def test_the_flows_of_those_who_are_members_sum_to_zero_once_nothing_is_on_its_way(seed):
     """What an edge that goes has kept is dropped at both ends, also where one of them was removed or has crashed."""

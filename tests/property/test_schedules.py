@@ -41,6 +41,7 @@ def farthest(world, target):
     return max(np.abs(host.engine.state.model - target).max() for host in world.hosts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("graph", SCHEDULES.values(), ids=SCHEDULES)
 def test_all_end_at_the_weighted_mean_without_a_resync_and_hardly_stale(graph):
     world = make_world(graph, 1, link=LinkSpec(), compressor="none", round_s=ALIKE, rounds=40)

@@ -24,6 +24,7 @@ def pair(rng, rows, *, better, place=0, signal=1.0):
     return Pair(together=together, other=other, targets=labels, place=place)
 
 
+@pytest.mark.long
 def test_fourteen_rows_a_node_do_not_tell_who_is_better():
     """The AUC of .9983 beside .9949 on a few rows of each node's own."""
     rng = np.random.default_rng(0)
@@ -47,6 +48,7 @@ def test_few_rows_are_said_to_be_few():
     assert "3 test rows of a class" in found.why
 
 
+@pytest.mark.long
 def test_rows_enough_tell_which_is_better_and_which_end_is_good():
     rng = np.random.default_rng(2)
     found = paired([pair(rng, 400, better=1.0)], AUC, BUILT_IN["auc"])

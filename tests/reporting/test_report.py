@@ -221,6 +221,7 @@ def test_a_table_of_nothing_is_empty():
     assert run(history=[]).to_frame().empty
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("suffix", "begin"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
 def test_a_plot_is_a_figure_and_a_file_where_one_is_wanted(tmp_path, suffix, begin):
     path = tmp_path / f"run.{suffix}"

@@ -42,6 +42,7 @@ def test_the_report_says_what_each_edge_used_and_what_it_cost():
     assert sum(size for _, size in told.values()) == report.bytes_sent
 
 
+@pytest.mark.long
 def test_the_size_of_a_packed_payload_is_known_only_when_it_is_packed():
     packed = replace(federation(), edge_compressors={(0, 1): "q4+zstd"})
     report = simulate(packed, references=False)

@@ -24,6 +24,7 @@ def quadratic(*, rounds=8, closing_rounds=4, topology="ring", nodes=6, linger_s=
     return replace(federation, task=TaskConfig(name="quadratic"), training=training, gossip=gossip)
 
 
+@pytest.mark.long
 def test_a_dead_node_leaves_the_history_and_the_last_point_agrees_with_the_final_figures():
     world = WorldSpec(compute=STEADY, crashes=(CrashSpec(nodes=(1,), at_s=0.02),))
     report = simulate(quadratic(), world=world, references=False)

@@ -52,6 +52,7 @@ def undisturbed():
     return run()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("topology", "rule"), [("ring", "mean"), pytest.param("complete", "hampel:b=1", marks=pytest.mark.long)]
 )
@@ -66,6 +67,7 @@ def test_a_dead_member_costs_the_others_no_rounds_but_those_until_they_know(topo
     assert min(row.rounds for row in alive) >= ROUNDS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("topology", ["ring", pytest.param("complete", marks=pytest.mark.long)])
 def test_a_member_that_keeps_its_sessions_and_exchanges_nothing_costs_no_more_than_the_waits_for_it(
     monkeypatch, topology, undisturbed

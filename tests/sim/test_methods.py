@@ -161,6 +161,7 @@ def test_a_second_channel_and_outer_momentum_keep_every_invariant_in_bad_luck():
 INVARIANT = ["tracking", "momentum:mu=0.5", "outer", "fair:q=1"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "method", [INVARIANT[0], *(pytest.param(one, marks=pytest.mark.long) for one in INVARIANT[1:])]
 )

@@ -86,6 +86,7 @@ def test_after_a_restart_a_node_is_seen_as_it_is_until_it_trains():
     assert waited
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "crashes", [pytest.param((), marks=pytest.mark.long), (CrashSpec(nodes=(1, 4), at_s=0.05, down_s=0.02),)]
 )

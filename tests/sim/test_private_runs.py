@@ -54,6 +54,7 @@ def run(spec=SPEC, *, world=None, **how):
 ADAM = {"method": "momentum:mu=0.5", "optimizer": "adam", "learning_rate": 0.05, "keep_optimizer": True}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how",
     [

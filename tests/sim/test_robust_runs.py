@@ -34,6 +34,7 @@ def run(*, topology="random-regular:degree=4", rule="trimmed-mean:b=1", liars=No
     )
 
 
+@pytest.mark.long
 def test_every_tick_with_neighbors_enough_is_mixed_by_the_rule():
     report = run()
     assert report.rule == "trimmed-mean:b=1"

@@ -250,6 +250,7 @@ def test_a_request_that_takes_the_place_of_one_not_yet_applied_is_seen(monkeypat
     assert not all(same(seed) for seed in SEEDS)
 
 
+@pytest.mark.long
 def test_a_round_that_starts_from_a_later_model_is_seen(monkeypatch):
     def wrong(rows, learners, nodes, *rest):
         rows.begin(nodes, [10**12] * len(nodes), [()] * len(nodes))

@@ -100,6 +100,7 @@ def test_a_run_with_liars_is_the_same_again_and_whether_or_not_rounds_are_batche
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("attack", "compressor"),
     [
@@ -117,6 +118,7 @@ def test_what_is_no_model_is_refused_moves_nothing_and_stops_nobody(attack, comp
     assert np.isfinite(report.loss.max)
 
 
+@pytest.mark.long
 def test_a_liar_that_wakes_up_to_say_nonsense_moves_nothing_by_it():
     """By then the edges mix, so that an exchange that one end refuses would break the conservation of the sum."""
     report = run("sleeper:nan@2", small(rounds=4), check=True)

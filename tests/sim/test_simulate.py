@@ -29,6 +29,7 @@ def figures(report):
     return report.digest, report.value_digest
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_run_and_another_seed_another():
     first, second, other = (simulate(quadratic(seed=seed), references=False) for seed in (1, 1, 2))
     assert figures(first) == figures(second)

@@ -32,6 +32,7 @@ def report():
     return simulated(metrics=named(["auc", "brier"]), metric="auc")
 
 
+@pytest.mark.long
 def test_a_task_of_two_classes_is_measured_by_its_auc(report):
     assert [one.name for one in report.measures] == ["auc", "accuracy", "brier", "loss"]
     assert report.metrics["auc"].min == min(node.metrics["auc"] for node in report.nodes) > 0.5

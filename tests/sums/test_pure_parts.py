@@ -75,6 +75,7 @@ def test_a_ballot_counts_the_first_vote_of_each_signer_in_any_order():
     assert ballot.certified == (b"a", first)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("count", "reach"), [(7, 4), (9, 4), (10, 6), (12, 6)])
 def test_partners_that_are_left_withstand_what_networkx_says(count, reach):
     """A list is signed only if no t of its members cut the masks of the others in two: exact, for all losses."""

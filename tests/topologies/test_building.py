@@ -60,6 +60,7 @@ def test_edges_are_sorted_unique_pairs_of_nodes_and_equal_for_equal_seeds(name):
     assert build(name, nodes, seed=3) == topology
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", STATIC)
 def test_only_a_random_family_depends_on_the_seed(name, tmp_path):
     (tmp_path / "labels.csv").write_text("".join(f"{node % 2},{1 - node % 2}\n" for node in range(20)))

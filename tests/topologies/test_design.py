@@ -76,6 +76,7 @@ def assert_close(mine, best):
     assert mine[1] == pytest.approx(best[1], abs=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("minimize", CRITERIA)
 @pytest.mark.parametrize("nodes", [3, 4, 5, *(pytest.param(nodes, marks=pytest.mark.long) for nodes in (6, 7))])
 def test_up_to_seven_nodes_the_winner_is_the_best_of_all_connected_graphs(nodes, minimize):
@@ -99,6 +100,7 @@ def assert_best(nodes, highest, minimize, weights):
     assert_close(reached(found), best_value(nodes, highest, minimize, weights))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weights", ["metropolis", "best-constant"])
 @pytest.mark.parametrize(
     ("nodes", "highest"), [(6, 3), (6, 4), *(pytest.param(7, highest, marks=pytest.mark.long) for highest in (3, 4))]

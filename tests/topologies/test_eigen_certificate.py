@@ -51,6 +51,7 @@ def negative_eigenvalues(laplacian: Laplacian, sigma: float) -> int:
     return count
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spread", [0.0, 1.0, 4.0, 10.0])
 def test_what_is_proven_is_true_and_what_is_true_is_proven(spread):
     """Node and edge weights from e^-20 to e^20, an eigenvalue far below the rounding error of the largest entries."""

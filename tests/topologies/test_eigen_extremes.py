@@ -57,6 +57,7 @@ def by_lanczos(laplacian: Laplacian) -> tuple[ladder.Ends, ladder.Extremes | Non
     return ladder.lanczos_extremes(laplacian, ladder.krylov_of(laplacian))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "first", [*range(0, 80, 20), *(pytest.param(first, marks=pytest.mark.long) for first in range(80, 200, 20))]
 )

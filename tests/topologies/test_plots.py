@@ -24,6 +24,7 @@ def call(*arguments):
     return CliRunner().invoke(topology, ["plot", *map(str, arguments)], catch_exceptions=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "suffix", [suffix if suffix == ".svg" else pytest.param(suffix, marks=pytest.mark.long) for suffix in HEADS]
 )

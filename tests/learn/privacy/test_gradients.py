@@ -160,6 +160,7 @@ def apart(one, other):
     return length_of([a.double() - b.double() for a, b in zip(one, other, strict=True)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_goes_the_fastest_way_that_it_allows(name):
     expected = MODELS[name][1]

@@ -111,6 +111,7 @@ def test_a_round_of_a_member_is_one_step_at_rate_one_however_many_rows_it_has():
     assert few.spend(10) == few.spend(10**6) == Spend(few.noise, 1.0, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("training", "samples", "steps", "rate"),
     [

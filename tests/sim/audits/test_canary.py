@@ -21,6 +21,7 @@ def seeded():
     return Seeded(5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("unit", "chain"), [("record", True), pytest.param("record", False, marks=pytest.mark.long), ("member", True)]
 )

@@ -78,6 +78,7 @@ SAMPLINGS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", SAMPLINGS)
 def test_rows_that_are_not_drawn_each_by_itself_are_seen(kind):
     rows, said = SAMPLINGS[kind]
@@ -101,6 +102,7 @@ def few_numbers(monkeypatch):
     monkeypatch.setattr(mechanism, "NUMBERS", mechanism.NUMBERS // 2)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_numbers")
 @pytest.mark.parametrize("kind", NOISES)
 def test_noise_that_is_none_is_seen(kind):

@@ -78,6 +78,7 @@ def test_a_real_run_beside_a_simulated_one_is_drawn_by_rounds_for_their_seconds_
     assert "seconds" in drawn(simulated, real, x="time").axes[-1].get_xlabel()
 
 
+@pytest.mark.long
 def test_by_default_the_picture_lies_beside_its_report(p2pfl, write, tmp_path):
     write("deep/run.json", report([point(0.0), point(2.0)], reference=REFERENCE))
     write("other.json", report([point(0.0), point(1.0)]))

@@ -74,6 +74,7 @@ def test_one_operation_at_a_time_is_the_same_run(simulated):
     assert [one["batching"]["operations"] for one in (batched, single)] == ["batched", "one at a time"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [(), LIARS], ids=["honest", "liars"])
 def test_a_replay_has_the_events_of_the_run_and_says_that_invariants_held(p2pfl, ward, simulated, options):
     plain = simulated("--seed", 5, *options)
@@ -191,6 +192,7 @@ def test_where_time_bounds_a_run_a_server_takes_as_many_rounds_as_a_node(p2pfl, 
     assert report["reference"]["fedavg"]["history"][-1]["rounds"] == round(sum(taken) / 4) > 1
 
 
+@pytest.mark.long
 def test_report_and_picture_are_written_and_named_on_stderr(p2pfl, ward, tmp_path):
     outcome = p2pfl(
         "sim", "run", ward(), "--report", "r.json", "--plot", "r.svg", "--quiet", "--format", "json", "--no-references"

@@ -96,6 +96,7 @@ class Rows(torch.utils.data.Dataset):
         return self.inputs[row], self.targets[row]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("optimizer", "rounds"), EACH_ONCE + OTHERS, ids=lambda one: "-".join(map(str, one.values())))
 def test_a_batched_round_has_the_bits_of_the_shipped_learner(optimizer, rounds):
     """Several layers, unequal numbers of samples, corrections on some rows; losses and scores too."""

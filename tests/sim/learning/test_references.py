@@ -48,6 +48,7 @@ def test_a_server_that_compresses_to_float32_is_the_one_that_does_not(federation
     assert told.bytes_sent == plain.bytes_sent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", ["q4", "rotate+sign", "top-k:0.1+q8"])
 def test_a_server_that_compresses_makes_up_for_what_it_left_out(federation, spec):
     """The quadratic task has a known optimum; compressing the changes themselves never gets there."""

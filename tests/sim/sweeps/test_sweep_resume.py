@@ -145,6 +145,7 @@ def test_a_spoiled_report_is_made_again(sweep, write, starts):
     assert one.read_bytes() == whole
 
 
+@pytest.mark.long
 def test_a_failed_run_is_listed_and_only_run_again_on_request(sweep, write, starts):
     file = write("[sweep]\nseeds = 1\nbyzantine = 1\n[axes]\nattack = ['sign-flip', 'raises']\n")
     first = sweep(file)

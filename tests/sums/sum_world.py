@@ -12,7 +12,7 @@ import numpy as np
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.sums.protocol import Sums
-from p2pfl.features.sums.sum_effects import Keep, Refused, SendMessage, SumDone
+from p2pfl.features.sums.sum_effects import Keep, Refused, SendToNeighbor, SumDone
 from p2pfl.features.sums.sum_messages import (
     BranchPart,
     MemberList,
@@ -235,7 +235,7 @@ class SumWorld:
     def carry_out(self, index, effects):
         for effect in effects:
             match effect:
-                case SendMessage(peer=peer, message=message):
+                case SendToNeighbor(peer=peer, message=message):
                     self._send(index, peer, message)
                 case Keep(data=data, members=members):
                     self.past[index].append((data, members))

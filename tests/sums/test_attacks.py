@@ -12,7 +12,7 @@ import pytest
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums import masks
 from p2pfl.features.sums.setup import SumSetup
-from p2pfl.features.sums.sum_effects import SendMessage, SumDone
+from p2pfl.features.sums.sum_effects import SendToNeighbor, SumDone
 from p2pfl.features.sums.sum_messages import (
     MemberList,
     Post,
@@ -114,7 +114,7 @@ def test_an_old_list_told_again_reveals_nothing_of_a_later_sum():
     for message in [message for message in old if isinstance(message, Post)]:
         effects = world.nodes[1].hear(0, message, world.now)
         assert not any(
-            isinstance(statement_of(each.message), Reveal) for each in effects if isinstance(each, SendMessage)
+            isinstance(statement_of(each.message), Reveal) for each in effects if isinstance(each, SendToNeighbor)
         )
     assert len(world.watch.reveals) == before
 

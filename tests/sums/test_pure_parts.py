@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.features.sums.bearing import bearing
 from p2pfl.features.sums.fixed_point import FixedPoint, SpoiledSum
 from p2pfl.features.sums.partners import partners, withstands
 from p2pfl.features.sums.shares import PRIME, deal, rebuild, rebuild_checked
@@ -146,24 +145,6 @@ def test_a_sum_that_no_values_within_the_bounds_have_is_spoiled():
     point = FixedPoint(low=0.0, high=1.0, resolution=0.1, members=4)
     with pytest.raises(SpoiledSum, match="entry 1 is out of bounds"):
         point.decode(np.array([20, 21], "<u8"), 2, {"x": (2,)})
-
-
-@pytest.mark.parametrize(
-    ("federation", "borne"),
-    [
-        ((2, 1, 3), (0, 0, 0)),
-        ((3, 2, 3), (1, 0, 0)),
-        ((4, 3, 3), (1, 1, 1)),
-        ((16, 2, 3), (1, 1, 7)),
-        ((16, 6, 6), (4, 4, 5)),
-        ((16, 6, 10), (8, 5, 3)),
-    ],
-)
-def test_check_says_how_many_colluders_are_borne(federation, borne):
-    found = bearing(*federation)
-    assert (found.colluders, found.silent, found.deaths) == borne
-    assert found.why
-    assert found.why_silent
 
 
 @given(st.sets(st.integers(0, 300)))

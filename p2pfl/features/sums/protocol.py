@@ -7,7 +7,7 @@
     effects = sums.ask(label, values, terms, now)
     effects = sums.wake(now)                  not before `sums.deadline`, soon after; None: nothing is going on
 
-Effects are `SendMessage`, `Keep`, `SumDone` and `Refused`, to be carried out in order. Each `ask` ends with
+Effects are `SendToNeighbor`, `Keep`, `SumDone` and `Refused`, to be carried out in order. Each `ask` ends with
 `SumDone` or `Refused`.
 It makes no task, opens no file and looks at no clock.
 """

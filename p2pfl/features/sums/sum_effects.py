@@ -10,7 +10,7 @@ from p2pfl.features.sums.sum_messages import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SendMessage:
+class SendToNeighbor:
     """Send a message to a neighbor. It may be lost, if the session ends; it may come late."""
 
     peer: int
@@ -44,7 +44,7 @@ class Refused:
     reason: str
 
 
-Effect: TypeAlias = SendMessage | Keep | SumDone | Refused
+Effect: TypeAlias = SendToNeighbor | Keep | SumDone | Refused
 
 
 class Effects:
@@ -54,7 +54,7 @@ class Effects:
         self.found: list[Effect] = []
 
     def say(self, peer: int, message: Message) -> None:
-        self.found.append(SendMessage(peer=peer, message=message))
+        self.found.append(SendToNeighbor(peer=peer, message=message))
 
     def add(self, effect: Effect) -> None:
         self.found.append(effect)

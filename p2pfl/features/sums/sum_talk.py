@@ -1,7 +1,7 @@
 """One node's sums over its sessions: carries out what the protocol decides, and keeps its time.
 
     talk = SumTalk(sums, links.sides.say, keep=kept.add)
-    outcome = await talk.sum(label, values, terms)      Done or Refused
+    outcome = await talk.sum(label, values, terms)      SumDone or Refused
 
 It is the handler of the channel `sums/1`, on the event loop.
 """
@@ -17,11 +17,10 @@ from p2pfl.errors import PeerFault
 from p2pfl.features.sums.channel import CHANNEL, Carried, Credit, Incoming, Outgoing, Piece, SendMessage
 from p2pfl.features.sums.masks import Words
 from p2pfl.features.sums.protocol import Sums
-from p2pfl.features.sums.sum_effects import Effect, Keep, Refused, SumDone
-from p2pfl.features.sums.sum_effects import SendMessage as SayTo
+from p2pfl.features.sums.sum_effects import Effect, Keep, Refused, SendToNeighbor, SumDone
 from p2pfl.features.sums.sum_messages import Message
 
-SumOutcome = SumDone | Refused
+SumEnding = SumDone | Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +39,11 @@ class SumTalk:
         self._ends: dict[int, SessionEnds] = {}
         self._entries: int | None = None
         """The entries of the latest sum that was asked for here."""
-        self._outcome: asyncio.Future[SumOutcome] | None = None
+        self._outcome: asyncio.Future[SumEnding] | None = None
         self._failure: Exception | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    async def sum(self, label: str, values: Words, terms: bytes) -> SumOutcome:
+    async def sum(self, label: str, values: Words, terms: bytes) -> SumEnding:
         """Sum a vector with those of the others, (d,) uint64; `terms` as of `FixedPoint.terms`.
 
         Raises ValueError: a sum is going on; StorageError: what was signed could not be written down.
@@ -54,7 +53,7 @@ class SumTalk:
         loop = asyncio.get_running_loop()
         effects = self._sums.ask(label, values, terms, loop.time())
         self._entries = values.size
-        outcome: asyncio.Future[SumOutcome] = loop.create_future()
+        outcome: asyncio.Future[SumEnding] = loop.create_future()
         self._outcome = outcome
         self._guarded(lambda: self._carry_out(effects))
         return await outcome
@@ -101,7 +100,7 @@ class SumTalk:
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case SayTo():
+                case SendToNeighbor():
                     self._send(effect.peer, effect.message)
                 case Keep():
                     self._keep(effect.data, effect.members)
@@ -116,7 +115,7 @@ class SumTalk:
         if ends is not None:
             ends.outgoing.put(message)
 
-    def _end(self, outcome: SumOutcome) -> None:
+    def _end(self, outcome: SumEnding) -> None:
         waiting, self._outcome = self._outcome, None
         if waiting is not None and not waiting.done():
             waiting.set_result(outcome)

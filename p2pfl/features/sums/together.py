@@ -14,7 +14,6 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.features.sums.arrays import WHERE, encoding_of, mistake, read_arrays, refuse_differences
-from p2pfl.features.sums.bearing import bearing
 from p2pfl.features.sums.fixed_point import SpoiledSum
 from p2pfl.features.sums.patience import FIRST_S
 from p2pfl.features.sums.sessions import open_sums
@@ -138,6 +137,6 @@ def _refuse_numbers(count: int, least: int, colluders: int) -> None:
         raise mistake("too many nodes for a secure sum in one program", "nodes", count, f"3 to {MOST_NODES}")
     if least > count:
         raise mistake("more than there are nodes", "least", least, f"3 to {count}")
-    borne = bearing(count, count - 1, least)
-    if colluders > borne.colluders:
-        raise mistake("too many", "colluders", colluders, f"1 to {borne.colluders}, as {borne.why}")
+    if colluders > least - 2:
+        why = f"a sum may have as few as least = {least} members, and two of them must be honest: raise least for more"
+        raise mistake("too many", "colluders", colluders, f"1 to {least - 2}, as {why}")

@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import os
-import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -23,10 +21,9 @@ from msgspec import Meta, Struct
 from nacl.exceptions import BadSignatureError
 from nacl.signing import VerifyKey
 
-from p2pfl.config.federation_id import HASH_BYTES, federation_id, keys
+from p2pfl.config.federation_id import HASH_BYTES, federation_id
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto import FederationMismatch
-from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.features.lan.announcing import discovery_of
@@ -35,14 +32,11 @@ from p2pfl.learn.table.merging import Merged, merge
 from p2pfl.learn.table.proposal import MOST_BYTES, Proposal, text_of, unpack
 from p2pfl.learn.table.proposing import own_proposal
 from p2pfl.learn.table.writing import schema_text
-from p2pfl.net.link import MALFORMED
-from p2pfl.net.links import Links, Membership, Watcher
+from p2pfl.net.links import Links
 from p2pfl.net.refusals import DIFFERS
-from p2pfl.net.session_table import Callbacks
 from p2pfl.net.side import Feeding, SideChannel
-from p2pfl.node.amendment import keys_with_session
-from p2pfl.node.assembly import learned_sections
 from p2pfl.node.leash import on_a_leash
+from p2pfl.node.phase_links import links_of_phase
 from p2pfl.storage.disk import replace_file
 
 log = logging.getLogger("p2pfl")
@@ -56,8 +50,6 @@ TEXT_NAME = "proposal.json"
 SAY_AGAIN_S = 30.0
 FAREWELL_S = 1.0
 """The time to wait for the last message to arrive; it does no harm if it does not."""
-REST_S = 30.0
-"""The time to ignore a neighbor after a message that an honest node would not send."""
 LEARNING = str(FederationMismatch(b"", ("schema", "model")))
 """The error in a session with a neighbor that has agreed and already trains."""
 MOST_PART_BYTES = 48 * 1024
@@ -369,37 +361,12 @@ async def _until_through(talk: SchemaTalk, stop: asyncio.Event) -> bool:
 
 
 def _links(federation: FederationConfig, node: NodeConfig, identity: Identity, talk: Callable[[], SchemaTalk]) -> Links:
-    index, members = federation.member(node.name).index, federation.members
-    peers = federation.neighbors(index)
-    phase = hashlib.blake2b(b"agreeing", digest_size=HASH_BYTES, person=b"p2pfl-schema").digest()
-
-    def ended(peer: int, session: int, reason: str) -> None:
-        if reason.startswith(MALFORMED):
-            links.close(peer, session, "", REST_S)
-
-    links = Links(
-        Membership(
-            identity=identity,
-            own_index=index,
-            members=keys_with_session(federation),
-            neighbors=frozenset(peers),
-            dial={peer: members[peer].address for peer in peers},
-            binding=FederationBinding(
-                federation_id=federation_id(federation), sections=(*keys(federation), *learned_sections(phase, phase))
-            ),
-        ),
-        Callbacks(
-            on_open=lambda peer, session: None,  # noqa: ARG005 - there is no core yet
-            on_message=lambda peer, session, message: None,  # noqa: ARG005 - as above
-            on_close=ended,
-        ),
-        Watcher(
-            log=logging.getLogger("p2pfl.net"),
-            name_of=lambda peer: members[peer].name,
-            on_alarm=lambda kind, peer, text: talk().alarm(kind, peer, text),
-        ),
+    return links_of_phase(
+        federation,
+        federation.member(node.name).index,
+        identity,
+        hashlib.blake2b(b"agreeing", digest_size=HASH_BYTES, person=b"p2pfl-schema").digest(),
         listen=node.listen,
         max_body_bytes=MOST_PART_BYTES,
-        rng=random.Random(os.urandom(16)),  # jitter for dialing
+        on_alarm=lambda kind, peer, text: talk().alarm(kind, peer, text),
     )
-    return links

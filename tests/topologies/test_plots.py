@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import sys
 
 import networkx as nx
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 from topologies import Topology, TopologyError, build, describe, mixing_matrix
 from topologies.cli import topology
 from topologies.errors import UnwritableError
-from topologies.plots import heat, single
+from topologies.plots import heat, save, single
 from topologies.plots.single import decay, is_circulant_in_order, layout
 
 HEADS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -209,3 +210,15 @@ def test_a_path_is_an_open_circle_and_a_grid_of_networkx_needs_no_more_than_spri
     grid = nx.convert_node_labels_to_integers(nx.grid_2d_graph(3, 5))
     points = layout(Topology("", 15, grid.edges)).points
     assert np.ptp(points[:, 0]) > np.ptp(points[:, 1])
+
+
+def test_fonts_that_a_machine_lacks_are_no_lines_on_the_terminal(tmp_path, caplog):
+    class Noisy:
+        def savefig(self, file, **options):
+            logging.getLogger("matplotlib.font_manager").warning("findfont: Font family ['STIXGeneral'] not found.")
+            file.write(b"picture")
+
+    save(Noisy(), tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes() == b"picture"
+    assert caplog.text == ""
+    assert logging.getLogger("matplotlib.font_manager").isEnabledFor(logging.WARNING)

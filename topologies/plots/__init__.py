@@ -4,6 +4,7 @@ bytes.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from io import BytesIO
 from pathlib import Path
@@ -72,10 +73,16 @@ def save(figure: Any, path: Path) -> None:
 
     form = path.suffix.lower().removeprefix(".")
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {"Software": None})
+    fonts = logging.getLogger("matplotlib.font_manager")
+    level = fonts.level
     try:
+        # a machine whose fonts were never listed has a line for each mathematical font that it lacks, and uses another
+        fonts.setLevel(logging.ERROR)
         with mpl.rc_context({"svg.hashsalt": "p2pfl"}), warnings.catch_warnings():
             # a name may have characters that the font lacks: they become boxes, which is no reason to fail
             warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
             replace(path, lambda file: figure.savefig(file, format=form, dpi=DPI, metadata=metadata))
     except OSError as error:
         raise not_written("cannot be written", error, key="output", path=path) from None
+    finally:
+        fonts.setLevel(level)

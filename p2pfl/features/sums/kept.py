@@ -18,7 +18,7 @@ from p2pfl.storage.disk import create_file, storage_errors, truncate_file, write
 FILE_NAME = "sums"
 DIGEST_BYTES, LENGTH_BYTES, CHECK_BYTES = 32, 2, 8
 
-SlotVote = tuple[bytes, frozenset[int]]
+KeptRecord = tuple[bytes, frozenset[int]]
 
 
 class KeptSums:
@@ -28,7 +28,7 @@ class KeptSums:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._path = None if folder is None else folder / FILE_NAME
-        self.past: list[SlotVote] = []
+        self.past: list[KeptRecord] = []
         """All that was kept, in order."""
         self._size = 0
         if self._path is not None:
@@ -94,7 +94,7 @@ def _end(raw: bytes, start: int) -> int | None:
     return end if head <= len(raw) and end <= len(raw) else None
 
 
-def _unpacked(record: bytes) -> SlotVote | None:
+def _unpacked(record: bytes) -> KeptRecord | None:
     content, check = record[:-CHECK_BYTES], record[-CHECK_BYTES:]
     if _check(content) != check:
         return None

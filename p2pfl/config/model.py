@@ -223,8 +223,9 @@ class FederationConfig:
 
     @property
     def method(self) -> str:
-        """Return the spec of the learning method, by default the usual one for the rule."""
-        return self.training.method or usual_method(self.gossip.rule)
+        """Return the spec of the learning method, by default the usual one for the rule; with shared noise `plain`."""
+        usual = "plain" if self.privacy is not None and self.privacy.is_shared else usual_method(self.gossip.rule)
+        return self.training.method or usual
 
     @property
     def edition(self) -> Edition | None:

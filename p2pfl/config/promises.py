@@ -21,6 +21,8 @@ def refuse_broken_promises(federation: FederationConfig, mistakes: Mistakes) -> 
         return
     _refuse_unbounded(federation, privacy, mistakes)
     _refuse_stop(federation, privacy, mistakes)
+    if privacy.is_shared:
+        _refuse_unshared(federation, privacy, mistakes)
     if federation.task.name == "csv":
         _refuse_tables(federation, privacy, mistakes)
     if privacy.unit == MEMBER and "*" not in federation.gossip.share:
@@ -39,9 +41,30 @@ def _refuse_unbounded(federation: FederationConfig, privacy: PrivacyConfig, mist
     if privacy.rounds is None and federation.training.rounds is None:
         text = "is missing, and so is training.rounds: the budget is planned for a number of rounds"
         mistakes.add(text, "privacy.rounds", None, PRIVACY["rounds"].allowed)
-    elif privacy.rounds is None and privacy.noise is not None and federation.admin:
+    elif privacy.rounds is None and privacy.multiplier is not None and federation.admin:
         text = "is missing: the noise is fixed, so whoever may change training.rounds could raise the budget"
         mistakes.add(text, "privacy.rounds", None, f"{PRIVACY['rounds'].allowed}; or epsilon instead of noise")
+
+
+def _refuse_unshared(federation: FederationConfig, privacy: PrivacyConfig, mistakes: Mistakes) -> None:
+    """Report what a sum of all members cannot do, or too few members for one."""
+    members, least = len(federation.present), privacy.least_of(len(federation.present))
+    if members < 3:
+        text = "too few nodes for shared noise: of the sum of two, each knows the other's part"
+        mistakes.add(text, "node", members, "3 or more, or noise of each node's own: no privacy.noise")
+    elif least > members:
+        mistakes.add("more than there are members", "privacy.least", least, f"3 to {members}")
+    elif privacy.colluders > least - 2:
+        text = f"too many: a sum has as few as {least} members, of whom two must be honest"
+        mistakes.add(text, "privacy.colluders", privacy.colluders, f"1 to {least - 2}, or a larger privacy.least")
+    for key, value, usual in (
+        ("gossip.rule", federation.gossip.rule, "mean"),
+        ("training.method", federation.method, "plain"),
+        ("gossip.share", list(federation.gossip.share), ["*"]),
+    ):
+        if value != usual:
+            text = "cannot be combined with shared noise: a round is one sum, in which no node's part is seen alone"
+            mistakes.add(text, key, value, f"{usual}; or noise of each node's own: no privacy.noise")
 
 
 def _refuse_tables(federation: FederationConfig, privacy: PrivacyConfig, mistakes: Mistakes) -> None:

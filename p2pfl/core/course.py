@@ -59,6 +59,16 @@ class Course:
         return None
 
     @property
+    def connected(self) -> int:
+        """Return the number of neighbors with a session."""
+        return sum(edge.is_open for edge in self.edges.values())
+
+    @property
+    def exchanges(self) -> int:
+        """Return the number of exchanges with neighbors, or of whatever takes their place."""
+        return sum(edge.service.exchanges for edge in self.edges.values())
+
+    @property
     def failed_rounds(self) -> int:
         return 0
 

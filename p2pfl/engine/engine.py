@@ -369,8 +369,9 @@ class Engine:
         )
 
     def _bootstrap(self, op: Bootstrap) -> Outcome:
-        """Replace the model by the coordinate median of the neighbors' replicas."""
-        model = median([self.state.edges[peer].peer for peer in op.peers])
+        """Replace the model by the coordinate median of the neighbors' replicas, or by what a course has brought."""
+        given = None if op.peers else self.outcomes.get_nowait()
+        model = given[1].vector if given else median([self.state.edges[peer].peer for peer in op.peers])
         change = ModelWasReplaced(model=model, rounds=op.rounds, elapsed_s=op.elapsed_s)
         return self._done(Bootstrapped(), change, urgent=True)
 

@@ -33,7 +33,7 @@ class Promise(NamedTuple):
 
     @classmethod
     def in_file(cls, privacy: PrivacyConfig) -> Promise:
-        return cls(privacy.unit, privacy.epsilon, privacy.delta, privacy.noise)
+        return cls(privacy.unit, privacy.epsilon, privacy.delta, privacy.multiplier)
 
     def weaker_than(self, permitted: Promise) -> str:
         """Return, in words, the figures in which this promise is weaker; empty if there are none."""

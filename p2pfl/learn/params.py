@@ -99,6 +99,11 @@ class FlatModule:
             for parameter, place in self._trained
         ]
 
+    @property
+    def trained_parts(self) -> list[tuple[nn.Parameter, slice]]:
+        """Return each trained parameter in the vector, and its part of it."""
+        return [(cast("nn.Parameter", parameter), place.part) for parameter, place in self._trained]
+
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         """Return copies of the tensors that are not shared and may change, by name."""
         return {name: _as_array(lookup()) for name, lookup in self._local.items()}

@@ -7,6 +7,7 @@ in two threads of a process at the same time. The model itself is in `torch_mode
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
@@ -29,6 +30,7 @@ from p2pfl.learn.privacy.plan import Plan, refuse_delta
 from p2pfl.learn.privacy.private_rounds import PrivateRounds
 from p2pfl.learn.privacy.protection import Protection
 from p2pfl.learn.privacy.record import PrivateSteps
+from p2pfl.learn.privacy.shared import SharedRounds
 from p2pfl.learn.reloading import files_of
 from p2pfl.learn.samples import DataSets, Samples, TensorSamples, batch_sizes, draw_batches, read_samples
 from p2pfl.learn.sharing import WHOLE
@@ -130,7 +132,14 @@ class TorchLearner:
     def initial(self) -> Vector:
         return self.model.initial()
 
+    @property
+    def shared(self) -> SharedRounds | None:
+        """Return its rounds with shared noise, or None if each node adds its own, or none."""
+        return None if self.private is None else self.private.shared
+
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
+        if self.private is not None and self.private.shared is not None and not self.private.hides_member:
+            return self._give_part(start, round_index, self.private)
         model, private, place = self.model, self.private, (self.context.node, round_index)
         model.flat.load(start.model)
         put_gradients, rate = model.gradients(start), self.training.rate(round_index, start.elapsed_s)
@@ -145,6 +154,22 @@ class TorchLearner:
         if private is not None and draws is not None:
             loss, vector = private.public_loss(loss), private.next_model(start.model, vector, draws)
         return LocalRound(vector=vector, steps=len(batches), learning_rate=rate, samples=self.samples, loss=loss)
+
+    def _give_part(self, start: RoundStart, round_index: int, private: PrivateRounds) -> LocalRound:
+        """Make this node's part of a sum of all rows' clipped gradients; the model stays as it is until the sum is
+        known.
+        """
+        model, draws = self.model, private.draws(self.context.node, round_index)
+        model.flat.load(start.model)
+        model.module.train()
+        try:
+            with model.attempt(), self.device.seeded(draws.seed()):
+                private.gradient_part(self.samples, draws, model.reader(self.train_set))
+        except FAILURES as error:
+            self.device.refuse_shortage(error)
+            raise LearningError(f"{self.task.name}: training failed: {describe_failure(error)}") from error
+        loss, rate = private.public_loss(math.nan), self.training.learning_rate
+        return LocalRound(vector=start.model.copy(), steps=1, learning_rate=rate, samples=self.samples, loss=loss)
 
     def _batches(self, node: int, round_index: int) -> list[Tensor]:
         return draw_batches(self.training, self.samples, generator(self.context.seed, "batches", node, round_index))
@@ -220,10 +245,10 @@ class TorchLearner:
         return outputs_of(self.model.module, self.test_set, self.task, self.device)
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
-        return self.model.local_state()
+        return self.model.local_state() | ({} if self.shared is None else self.shared.kept())
 
     def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
-        self.model.load_local_state(state)
+        self.model.load_local_state(state if self.shared is None else self.shared.load_kept(state))
 
     def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
         self.model.flat.load(vector)

@@ -128,7 +128,7 @@ class Status:
             bytes_received=traffic.bytes_received,
             messages_sent=traffic.messages_sent,
             messages_received=traffic.messages_received,
-            peers=sum(edge.is_open for edge in self.core.edges.values()),
+            peers=self.core.connected,
             quarantined=away,
             exchanges=self.exchanges,
             closing_rounds=self.core.facts.closing_rounds_done,
@@ -150,7 +150,7 @@ class Status:
 
     @property
     def exchanges(self) -> int:
-        return sum(edge.service.exchanges for edge in self.core.edges.values())
+        return self.core.exchanges
 
     def staleness(self) -> MeanAndMax:
         """Return the mean and maximum staleness of all weighed exchanges."""

@@ -55,7 +55,7 @@ def withheld(setup: Setup) -> frozenset[str]:
 
 def promise_of(federation: FederationConfig, plan: Plan) -> Promise:
     """Return the promise that the federation file makes to a node with this plan."""
-    noise = None if federation.privacy is None else federation.privacy.noise
+    noise = None if federation.privacy is None else federation.privacy.multiplier
     return Promise(plan.unit, plan.epsilon, plan.delta, noise)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
-from p2pfl.learn.privacy.draws import Draws
+from p2pfl.learn.privacy.draws import Draws, Integers
 from p2pfl.learn.privacy.gaussian import UNIT
 
 Reals = NDArray[np.float64]
@@ -48,12 +48,17 @@ class Grid:
         `in_sequence` roundings of the sum of all norms (Higham 2002, equation 4.4). Raises UserError: these errors
         exceed the clip.
         """
-        step = noise * clip / UNIT
+        step = cls.step_of(noise=noise, clip=clip)
         length = MARGIN * clip - math.sqrt(size) * step * (1.0 + 2.0**-10) - 2.0 * in_sequence * ULP * rows * clip
         if length <= 0.0:
             text = f"no sum of {rows:,} rows of {size:,} numbers is exact enough for this"
             raise UserError(text, key="privacy.noise", value=noise, allowed="less, fewer rows, or a smaller model")
         return cls(step=step, length=length)
+
+    @staticmethod
+    def step_of(*, noise: float, clip: float) -> float:
+        """Return the distance between the points of a grid."""
+        return noise * clip / UNIT
 
     def hidden(self, total: Reals, draws: Draws) -> Reals:
         """Add noise to the sum (d,) on the grid."""
@@ -61,3 +66,7 @@ class Grid:
         found += draws.noise(total.size)
         found *= self.step
         return found
+
+    def hidden_steps(self, total: Reals, draws: Draws) -> Integers:
+        """Add noise to the sum (d,), which has at most 2^62 steps of the grid; return it in steps."""
+        return np.rint(total / self.step).astype(np.int64) + draws.noise(total.size)

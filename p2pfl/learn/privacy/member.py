@@ -21,6 +21,7 @@ from p2pfl.learn.privacy.draws import Draws
 from p2pfl.learn.privacy.grid import Grid
 from p2pfl.learn.privacy.plan import Plan
 from p2pfl.learn.privacy.protection import Protected, Protection
+from p2pfl.learn.privacy.shared import SharedRounds
 
 
 def hide_round(start: Vector, ended: Vector, plan: Plan, draws: Draws) -> Vector:
@@ -73,6 +74,9 @@ class HiddenRounds:
         self.node = node
         self.protected = Protected(protection, learner.samples)
         self.plan = self.protected.plan
+        self.shared = None
+        if self.plan.shared_rate is not None:
+            self.shared = SharedRounds(self.plan, learner.samples, [slice(0, learner.size)])
 
     def __getattr__(self, name: str) -> Any:
         """Return the learner's attribute, including optional ones such as measures, device and data files."""
@@ -86,17 +90,21 @@ class HiddenRounds:
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
         local = self.learner.train(start, round_index)
         draws = self.protected.draws(self.node, round_index)
-        vector = hide_round(start.model, local.vector, self.plan, draws)
+        if self.shared is None:
+            vector = hide_round(start.model, local.vector, self.plan, draws)
+        else:
+            self.shared.give_change(start.model, local.vector, draws)
+            vector = start.model.copy()
         return replace(local, vector=vector, loss=self.protected.public_loss(local.loss))
 
     def evaluate(self, vector: Vector, part: str) -> Score | None:
         return self.learner.evaluate(vector, part) if self.protected.may_report(part) else None
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
-        return self.learner.local_state()
+        return self.learner.local_state() | ({} if self.shared is None else self.shared.kept())
 
     def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
-        self.learner.load_local_state(state)
+        self.learner.load_local_state(state if self.shared is None else self.shared.load_kept(state))
 
     def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
         return self.learner.state_dict(vector)

@@ -39,9 +39,15 @@ class Plan:
     rounds: int
     """The number of rounds that the budget was planned for."""
     training: TrainingConfig
+    shared_rate: float | None = None
+    """With shared noise, the probability with which a round samples each row (1 for unit `member`); otherwise None."""
+    share: float = 1.0
+    """This node's part of the standard deviation of the noise."""
 
     def spend(self, samples: int) -> Spend:
         """Return the cost of one round at a node with `samples` rows."""
+        if self.shared_rate is not None:
+            return Spend(self.noise, self.shared_rate, 1)
         return spend_of(self.unit, self.training, self.noise, samples)
 
     def allows(self, spent: Sequence[Spend], next: Spend) -> bool:  # noqa: A002 - reads as a sentence
@@ -72,7 +78,8 @@ class Plan:
 
     def _cost(self, last: Spend) -> Spend:
         """Return the cost of a round that consists of steps of the latest kind."""
-        return last._replace(steps=self.training.local_steps or 1 if self.unit == RECORD else 1)
+        is_one = self.shared_rate is not None or self.unit == MEMBER
+        return last._replace(steps=1 if is_one else self.training.local_steps or 1)
 
     @property
     def _budget(self) -> Budget:
@@ -96,12 +103,15 @@ def plan_of(federation: FederationConfig, samples: int) -> Plan | None:
     require_opacus(federation.path)
     refuse_delta(privacy.unit, privacy.delta, samples, federation.path)
     rounds = planned_rounds(federation)
-    once = spend_of(privacy.unit, federation.training, privacy.noise or 1.0, samples)
+    shared_rate = shared_rate_of(privacy)
+    once = spend_of(privacy.unit, federation.training, privacy.multiplier or 1.0, samples)
+    if shared_rate is not None:
+        once = Spend(1.0, shared_rate, 1)
     told = (privacy.delta, privacy.accountant)
-    if privacy.noise is None:
+    if privacy.multiplier is None:
         noise, epsilon = _noise(federation, privacy, once, rounds), privacy.epsilon or 0.0
     else:
-        noise, epsilon = privacy.noise, epsilon_of((once._replace(steps=rounds * once.steps),), *told)
+        noise, epsilon = privacy.multiplier, epsilon_of((once._replace(steps=rounds * once.steps),), *told)
     if not epsilon <= MOST_EPSILON:
         text = f"is too little for any protection: epsilon is {epsilon:.3g}"
         allowed = f"enough that epsilon is at most {MOST_EPSILON:g}; or epsilon, from which the noise follows"
@@ -115,12 +125,33 @@ def plan_of(federation: FederationConfig, samples: int) -> Plan | None:
         accountant=privacy.accountant,
         rounds=rounds,
         training=federation.training,
+        shared_rate=shared_rate,
+        share=1.0 if shared_rate is None else share_of(privacy, len(federation.present)),
     )
+
+
+def shared_rate_of(privacy: PrivacyConfig) -> float | None:
+    """Return the rate at which a round with shared noise samples; None without shared noise."""
+    if not privacy.is_shared:
+        return None
+    return privacy.rate if privacy.unit == RECORD else 1.0
+
+
+def share_of(privacy: PrivacyConfig, members: int) -> float:
+    """Return each member's part of the standard deviation of a shared noise.
+
+    The smallest set whose sum may be revealed has the whole noise even if all colluders in it leave theirs out. All
+    others add to it.
+    """
+    return 1.0 / math.sqrt(privacy.least_of(members) - privacy.colluders)
 
 
 def planned_in_words(federation: FederationConfig) -> str:
     """Describe the settings that determine epsilon, besides the noise and each node's number of rows."""
     training, privacy = federation.training, federation.privacy
+    if privacy is not None and privacy.is_shared:
+        rate = f", each row with probability {privacy.rate:g}" if privacy.unit == RECORD else ""
+        return f"{planned_rounds(federation)} sums with shared noise{rate}, by {privacy.accountant}"
     length = f"{training.local_steps} steps" if training.local_steps else f"{training.local_epochs:g} epochs"
     accountant = "" if privacy is None else f", by {privacy.accountant}"
     return f"{planned_rounds(federation)} rounds of {length}, batches of {training.batch_size}{accountant}"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from p2pfl.learn.privacy.draws import Draws
 from p2pfl.learn.privacy.gradients import RowGradients
-from p2pfl.learn.privacy.grid import Grid
+from p2pfl.learn.privacy.grid import Grid, Reals
 from p2pfl.learn.privacy.plan import Plan
 
 Read = Callable[[Tensor], tuple[Any, Any]]
@@ -34,7 +34,7 @@ class PrivateSteps:
         self._spend = plan.spend(samples)
         self.batches = [torch.from_numpy(draws.rows(samples, self._spend.rate)) for _ in range(self._spend.steps)]
         self._draws, self._gradients = draws, gradients
-        self._clip, self._samples = plan.clip, samples
+        self._clip, self._samples, self._noise = plan.clip, samples, plan.noise * plan.share
         self._shape = shape_of(plan.training.batch_size)
 
     def backward(self, parameters: Sequence[nn.Parameter], read: Read) -> Callable[[Tensor], Tensor | None]:
@@ -42,25 +42,32 @@ class PrivateSteps:
         the mean loss over the rows, or None if there were none.
         """
         sizes = [parameter.numel() for parameter in parameters]
-        grid = self._grid(sum(sizes))
+        grid = self.grid(sum(sizes))
         expected = self._spend.rate * self._samples
 
         def differentiate(rows: Tensor) -> Tensor | None:
-            total, losses = torch.zeros(sum(sizes), dtype=torch.float64), []
-            for piece, among in pieces(rows, self._shape, self._draws):
-                sums, found = self._gradients.clipped_sum(*read(piece), grid.length, among)
-                total += torch.cat([one.flatten() for one in sums]).cpu()
-                losses.append(found)
-            hidden = torch.from_numpy(grid.hidden(total.numpy(), self._draws) / expected)
+            total, losses = self.clipped_total(rows, read, sum(sizes))
+            hidden = torch.from_numpy(grid.hidden(total, self._draws) / expected)
             for parameter, part in zip(parameters, torch.split(hidden, sizes), strict=True):
                 parameter.grad = part.view(parameter.shape).to(parameter)
             return torch.cat(losses).mean() if losses else None
 
         return differentiate
 
-    def _grid(self, size: int) -> Grid:
+    def clipped_total(self, rows: Tensor, read: Read, size: int) -> tuple[Reals, list[Tensor]]:
+        """Return the sum (size,) of the rows' clipped gradients, still without noise, and their losses."""
+        total, losses = torch.zeros(size, dtype=torch.float64), []
+        length = self.grid(size).length
+        for piece, among in pieces(rows, self._shape, self._draws):
+            sums, found = self._gradients.clipped_sum(*read(piece), length, among)
+            total += torch.cat([one.flatten() for one in sums]).cpu()
+            losses.append(found)
+        return total.numpy(), losses
+
+    def grid(self, size: int) -> Grid:
+        """Return the grid for gradients (size,)."""
         in_sequence = 2 * self._shape + self._samples // self._shape + 1
-        return Grid.of(noise=self._spend.noise, clip=self._clip, size=size, rows=self._samples, in_sequence=in_sequence)
+        return Grid.of(noise=self._noise, clip=self._clip, size=size, rows=self._samples, in_sequence=in_sequence)
 
 
 def shape_of(batch_size: int) -> int:

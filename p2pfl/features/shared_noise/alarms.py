@@ -1,0 +1,27 @@
+"""The alarms about rounds with shared noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from p2pfl.reporting.alarms import AlarmText
+
+ALARMS: Mapping[str, AlarmText] = {
+    "sum-refused": AlarmText(
+        means="A round's secure sum did not come about; the text says why. Mostly too few members are there.",
+        does="Keeps its part, which is paid for, and tries again; nothing is learned meanwhile.",
+        advice="Start the members that are missing. A smaller privacy.least needs fewer, and more noise.",
+        ended_by="sum-done",
+    ),
+    "no-part": AlarmText(
+        means="This node gives no part to a round: its training failed, or its budget does not allow it.",
+        does="Follows the others' model.",
+        advice="Read the text; `p2pfl privacy show` says what is spent.",
+        ended_by="sum-done",
+    ),
+    "members-changed": AlarmText(
+        means="The federation's members have changed while nodes with shared noise run.",
+        does="Goes on with the members that it began with.",
+        advice="Start all nodes again.",
+    ),
+}

@@ -1,0 +1,51 @@
+"""Shared noise at a node: its course, and the rounds attached to it."""
+
+from __future__ import annotations
+
+from p2pfl.core.course import Course
+from p2pfl.core.facts import Facts
+from p2pfl.engine.state import NodeState
+from p2pfl.errors import UserError
+from p2pfl.features.shared_noise.alarms import ALARMS
+from p2pfl.features.shared_noise.course import SummedRounds
+from p2pfl.features.shared_noise.rounds import SumRounds
+from p2pfl.features.sums.arrays import MOST_ENTRIES
+from p2pfl.learn.interface import shared_by
+from p2pfl.node.assembly import Setup, settings_for
+from p2pfl.node.feature import Attached, Feature, NodeView
+
+
+class SharedNoiseFeature(Feature):
+    name = "shared_noise"
+    needs = ("privacy",)
+    alarms = ALARMS
+
+    def guards(self, setup: Setup) -> bool:
+        return shared_by(setup.learner) is not None
+
+    def check(self, setup: Setup) -> None:
+        """Check that the model fits in a sum. Raises UserError: it is too large."""
+        shared = shared_by(setup.learner)
+        if shared is not None and shared.entries > MOST_ENTRIES:
+            text, allowed = "the model is too large for shared noise", f"at most {MOST_ENTRIES:,} trained numbers"
+            raise UserError(
+                text, file=setup.federation.path, key="task.name", value=f"{shared.entries:,}", allowed=allowed
+            )
+
+    def course(self, setup: Setup, state: NodeState) -> Course | None:
+        if shared_by(setup.learner) is None:
+            return None
+        facts = Facts(
+            degree=len(setup.peers),
+            samples=setup.learner.samples,
+            version=state.version,
+            rounds=state.rounds,
+            trained=state.rounds,
+        )
+        return SummedRounds(settings_for(setup), facts)
+
+    def attach(self, node: NodeView) -> Attached | None:
+        shared = shared_by(node.setup().learner)
+        if shared is None or not isinstance(node.core, SummedRounds):
+            return None
+        return SumRounds(node, node.core, shared)

@@ -1,0 +1,345 @@
+"""One node's rounds, each a secure sum: make its part, sum, take the step, tell where it stands, and so on to the end.
+
+All nodes take the same step from the same state, so a sum names the state that it begins from: who has another one is
+left out, and fetches that of the others. A part is paid for once, and given again if its sum was refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from p2pfl.config.federation_id import federation_id
+from p2pfl.core.effects import Bootstrap, CommitRound, StartRound
+from p2pfl.core.events import RoundRefused, RoundTrained
+from p2pfl.core.facts import Phase
+from p2pfl.engine.engine import Engine
+from p2pfl.errors import PeerFault, StorageError
+from p2pfl.features.shared_noise.course import SummedRounds
+from p2pfl.features.shared_noise.standings import Place, Standings
+from p2pfl.features.shared_noise.standings_talk import CHANNEL, StandingsTalk
+from p2pfl.features.sums.channel import CHANNEL as SUMS
+from p2pfl.features.sums.fixed_point import FixedPoint
+from p2pfl.features.sums.node_sums import NodeSums
+from p2pfl.features.sums.sum_effects import Refused, SumDone
+from p2pfl.learn.interface import LocalRound, Vector
+from p2pfl.learn.privacy.shared import SharedRounds, Words, state_digest
+from p2pfl.net.side import Feeding
+from p2pfl.node.engine_thread import Look
+from p2pfl.node.feature import Attached, NodeView
+from p2pfl.storage.disk import replace_file
+
+notice = logging.getLogger("p2pfl.notice")
+
+T = TypeVar("T")
+
+ROWS_FILE = "rows-of-all.json"
+MOST_ROWS = 2**40
+"""The most rows of one node."""
+REST_S, MOST_REST_S = 0.5, 30.0
+"""The rest after a refused sum: at first, and at most."""
+TELL_S = 15.0
+"""How long a wait lasts before it is told, and told again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """This node's part of the sum of a round from `place`, paid for. `start` and `local` belong to the engine."""
+
+    place: Place
+    words: Words
+    start: Vector
+    local: LocalRound
+
+
+class SumRounds(Attached):
+    """The rounds of one node."""
+
+    def __init__(self, node: NodeView, course: SummedRounds, shared: SharedRounds) -> None:
+        self._node, self.course, self.shared = node, course, shared
+        setup = node.setup()
+        federation, privacy = setup.federation, setup.federation.privacy
+        assert privacy is not None  # noqa: S101 - the learner would have no shared rounds
+        self.least = privacy.least_of(len(federation.present))
+        identity = federation_id(federation)
+        own, needed = setup.member.index, privacy.colluders + 1
+        self.standings = Standings(federation, identity, setup.identity, own, needed)
+        self._talk = StandingsTalk(self.standings, node.say, shared.packed_bytes + 4 * setup.learner.size)
+        self.sums = NodeSums(
+            federation,
+            setup.member.index,
+            setup.identity,
+            node.say,
+            least=self.least,
+            colluders=privacy.colluders,
+            folder=setup.node.state_dir,
+        )
+        self._id = identity
+        self._place = Place(0, b"")
+        self._given: Given | None = None
+        self._rest_s = REST_S
+        self._waits_for = ""
+        self._counts = {"sums": 0, "refused": 0, "fetched": 0}
+        self._latest: tuple[int, ...] = ()
+
+    # -- hooks ------------------------------------------------------------------------------------------------------
+
+    def feedings(self) -> tuple[Feeding, ...]:
+        return (
+            Feeding(channel=SUMS, handler=self.sums.talk, guards=True),
+            Feeding(channel=CHANNEL, handler=self._talk, guards=True),
+        )
+
+    def status(self) -> Mapping[str, Any]:
+        figures = {"members_in_the_latest_sum": len(self._latest), "members_needed": self.least}
+        return figures | self._counts | {"waits_for": self._waits_for or None}
+
+    async def run(self) -> None:
+        await self._know_state()
+        await self._until(self._has_company, self._company_in_words)
+        while not self.course.is_over and self.course.facts.rounds < self._rounds_to_do:
+            ahead = self.standings.ahead_of(self._place)
+            if ahead is not None:
+                await self._take_over(ahead)
+            elif self.course.halted_by:
+                if not await self._until(self._is_behind, lambda: "the others, as it gives no part", self._linger_s):
+                    break
+            elif self.shared.counts_rows and self.shared.rows is None:
+                await self._count_rows()
+            else:
+                await self._round()
+        await self._end()
+
+    async def farewell(self, *, hasty: bool) -> None:  # noqa: ARG002 - there is nothing to wait for
+        self.sums.talk.close()
+
+    # -- the state ----------------------------------------------------------------------------------------------------
+
+    async def _know_state(self) -> None:
+        """Read the rows of all nodes if they are known and no round has been done, and tell where this node stands."""
+        file = self._node.setup().node.state_dir / ROWS_FILE
+        if self.shared.rows is None and file.is_file():
+            self.shared.rows = _read_rows(file)
+        await self._tell()
+
+    async def _tell(self) -> None:
+        """Tell all where this node stands."""
+        model = await self._look(lambda engine: engine.state.model.copy())
+        state = self.shared.packed(model, self.course.facts.rounds)
+        self._place = Place(self._sums_after(self.course.facts.rounds), state_digest(state))
+        self._talk.fetching.keep(state, self._place.digest)
+        self._talk.spread(self.standings.state(self._place, time.time_ns() // 1_000_000))
+
+    async def _take_over(self, place: Place) -> None:
+        """Fetch the state of the others, and go on from it."""
+        self.course.stage = Phase.JOINING
+        state = await self._talk.fetch(place)
+        size = self._node.setup().learner.size
+        if state is None:
+            await self._rest()  # the others have gone on by then
+            return
+        try:
+            rounds, model, adopt = self.shared.unpack(state, size)
+        except ValueError as error:
+            raise PeerFault(f"more than {self.standings.needed - 1} members have signed for {error}") from error
+        adopt()
+        self._given = None
+        if rounds == 0:
+            self._write_rows()
+        else:
+            await self._adopt(model, rounds)
+        self._counts["fetched"] += 1
+        self._node.feed.tell("state-fetched", None, f"this node goes on after round {rounds}, with the others' state")
+        await self._tell()
+
+    async def _adopt(self, model: Vector, rounds: int) -> None:
+        """Make a fetched model this node's own, and durable with all that belongs to it."""
+        local = LocalRound(
+            vector=model, steps=0, learning_rate=0.0, samples=int(self.course.facts.samples), loss=float("nan")
+        )
+        await self._look(lambda engine: engine.outcomes.put((model, local)))
+        answer = self.course.answer()
+        self._node.carry_out([Bootstrap(peers=(), rounds=rounds - 1)])
+        await answer
+        await self._commit(model.copy(), local)
+
+    async def _commit(self, start: Vector, local: LocalRound) -> None:
+        facts = self.course.facts
+        learner = self._node.setup().learner
+        whole = replace(local, local=learner.local_state())
+        await self._look(lambda engine: engine.outcomes.put((start, whole)))
+        answer = self.course.answer()
+        self._node.carry_out(
+            [CommitRound(version=facts.version + 1, trained=True, rho=1.0, elapsed_s=0.0, least_samples=facts.samples)]
+        )
+        await answer
+
+    # -- rounds -------------------------------------------------------------------------------------------------------
+
+    async def _count_rows(self) -> None:
+        """Learn how many rows all nodes have together, and of none how many it has."""
+        self.course.stage = Phase.JOINING
+        samples = np.array([self.course.facts.samples], "<u8")
+        fixed = FixedPoint(low=0.0, high=float(MOST_ROWS), resolution=1.0, members=self.sums.members)
+        done = await self._sum("rows", samples, fixed.terms("rows of all nodes", {"rows": (1,)}))
+        if done is not None:
+            self.shared.rows = int(done.total[0])
+            self._write_rows()
+            notice.info("%d nodes have %d rows together", len(done.members), self.shared.rows)
+            await self._tell()
+
+    def _write_rows(self) -> None:
+        if self.shared.rows is not None:
+            content = msgspec.json.encode({"rows": self.shared.rows})
+            replace_file(self._node.setup().node.state_dir / ROWS_FILE, [content])
+
+    async def _round(self) -> None:
+        given = self._given
+        if given is None or given.place != self._place:
+            given = self._given = await self._make_part()
+        if given is None:
+            await self._rest()
+            return
+        self.course.stage = Phase.TRAINING
+        terms = hashlib.blake2b(self._id + given.place.digest, digest_size=32, person=b"p2pfl-sum-round").digest()
+        self.sums.was_signed = False
+        done = await self._sum(f"round {self.course.facts.rounds + 1}", given.words, terms)
+        if done is None:
+            if self.sums.was_signed:
+                # A list with this part is signed: with other members it could tell of one.
+                self._given = None
+            await self._rest()
+            return
+        self._given, self._rest_s = None, REST_S
+        model = self.shared.next_model(given.start, done.total, len(done.members), self.course.facts.rounds)
+        await self._commit(given.start, replace(given.local, vector=model))
+        await self._tell()
+
+    async def _make_part(self) -> Given | None:
+        """Make this node's part, once it is paid for; None if that is not possible now."""
+        course, place = self.course, self._place
+        course.stage = Phase.TRAINING
+        answer = course.answer()
+        self._node.carry_out([StartRound(index=course.facts.rounds, accompanied=True)])
+        event = await answer
+        if isinstance(event, RoundRefused):
+            if event.for_good:
+                course.halted_by = event.why
+                self._node.alarm("budget-spent" if event.planned else "no-part", None, event.why)
+            return None
+        outcome = await self._look(lambda engine: engine.outcomes.get_nowait())
+        if not isinstance(event, RoundTrained) or outcome is None or self.shared.part is None:
+            self._node.alarm("no-part", None, "its training failed, so that it has no part of this round")
+            return None
+        words = self.shared.part.view(np.uint64).astype("<u8")
+        self.shared.part = None
+        return Given(place, words, *outcome)
+
+    async def _sum(self, label: str, words: Words, terms: bytes) -> SumDone | None:
+        """Sum with the others; None if that was refused."""
+        self._waits_for = f"the sum of {label}"
+        ended = await self.sums.talk.sum(label, words, terms)
+        self._waits_for = ""
+        if isinstance(ended, Refused):
+            self._counts["refused"] += 1
+            if self.standings.ahead_of(self._place) is None:
+                self._node.alarm("sum-refused", None, f"{label}: {ended.reason}")
+            return None
+        self._counts["sums"] += 1
+        self.course.sums += 1
+        self._latest = ended.members
+        self._node.feed.settle("sum-done", None)
+        return ended
+
+    # -- waiting and ending -------------------------------------------------------------------------------------------
+
+    def _has_company(self) -> bool:
+        return len(self.standings.latest) >= self.least
+
+    def _company_in_words(self) -> str:
+        return f"{self.least - len(self.standings.latest)} more members: {self.least} must give their parts"
+
+    def _is_behind(self) -> bool:
+        return self.standings.ahead_of(self._place) is not None
+
+    def _sums_after(self, rounds: int) -> int:
+        """Return the sums that have ended well after so many rounds: that of the rows is one too."""
+        return rounds + (self.shared.counts_rows and self.shared.rows is not None)
+
+    @property
+    def _rounds_to_do(self) -> int:
+        return self.course.settings.rounds or 0
+
+    @property
+    def _linger_s(self) -> float:
+        return self.course.settings.linger_s
+
+    async def _rest(self) -> None:
+        """Wait a little, longer each time; not once the others are ahead."""
+        rest_s, self._rest_s = self._rest_s, min(2 * self._rest_s, MOST_REST_S)
+        await self._until(self._is_behind, lambda: "others", rest_s)
+
+    async def _until(
+        self, holds: Callable[[], bool], for_whom: Callable[[], str], limit_s: float | None = None
+    ) -> bool:
+        """Wait for news until something holds; tell now and then for whom. False: it did not within `limit_s`."""
+        began = told = time.monotonic()
+        while not holds():
+            now = time.monotonic()
+            left = TELL_S if limit_s is None else began + limit_s - now
+            if left <= 0:
+                return False
+            if limit_s is None:
+                self.course.stage, self._waits_for = Phase.WAITING, for_whom()
+                if now >= told + TELL_S:
+                    told = now
+                    notice.info("waiting for %s", self._waits_for)
+            self._talk.news.clear()
+            try:
+                await asyncio.wait_for(self._talk.news.wait(), min(left, 1.0))
+            except TimeoutError:
+                continue
+        self._waits_for = ""
+        return True
+
+    async def _end(self) -> None:
+        """Go on answering until all who are there have done all rounds, or have been waited for long enough."""
+        course = self.course
+        if course.is_over:
+            return
+        course.facts.done, course.stage = True, Phase.LINGERING
+        members = {member.index for member in self._node.setup().federation.present}
+
+        def are_through() -> bool:
+            return members <= self.standings.who(lambda place: place.sums >= self._sums_after(self._rounds_to_do))
+
+        await self._until(are_through, lambda: "the others", self._linger_s)
+        self._node.carry_out(course.finish())
+
+    async def _look(self, use: Callable[[Engine], T]) -> T:
+        """Use the engine between two operations, and return what came of it."""
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[T] = loop.create_future()
+
+        def look(engine: Engine) -> None:
+            result = use(engine)
+            loop.call_soon_threadsafe(lambda: None if found.done() else found.set_result(result))
+
+        self._node.thread.jobs.put(Look(look))
+        return await found
+
+
+def _read_rows(file: Any) -> int:
+    try:
+        return int(msgspec.json.decode(file.read_bytes(), type=dict[str, int])["rows"])
+    except (OSError, msgspec.MsgspecError, KeyError) as error:
+        text = f"{file} is damaged ({error}): remove it, and the others' state will be fetched"
+        raise StorageError(text) from error

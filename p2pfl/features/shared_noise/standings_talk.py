@@ -1,0 +1,70 @@
+"""The channel on which neighbors tell where members stand, and hand a state to who is behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from p2pfl.features.shared_noise.fetching import StateFetching
+from p2pfl.features.shared_noise.standings import (
+    PIECE_BYTES,
+    Place,
+    Standing,
+    Standings,
+    StandingTold,
+    StatePiece,
+    StateWanted,
+)
+from p2pfl.net.side import SideChannel
+
+CHANNEL = SideChannel(
+    "standings",
+    Standing,
+    StateWanted,
+    StatePiece,
+    most_bytes=PIECE_BYTES + 256,
+    per_s=2000.0,
+    at_once=20_000.0,
+    most_waiting=4096,
+)
+
+
+class StandingsTalk:
+    """The handler of the channel. `news` is set when a standing has come."""
+
+    def __init__(
+        self, standings: Standings, say: Callable[[int, SideChannel, StandingTold], bool], most_bytes: int
+    ) -> None:
+        self._standings, self._say = standings, say
+        self.fetching = StateFetching(lambda peer, message: say(peer, CHANNEL, message), most_bytes)
+        self.news = asyncio.Event()
+        self._peers: list[int] = []
+
+    def opened(self, peer: int) -> None:
+        self._peers.append(peer)
+        for standing in self._standings.latest.values():
+            self._say(peer, CHANNEL, standing)
+
+    def closed(self, peer: int) -> None:
+        if peer in self._peers:
+            self._peers.remove(peer)
+
+    def hear(self, peer: int, message: StandingTold) -> None:
+        """Raises PeerFault."""
+        if isinstance(message, StateWanted):
+            self.fetching.hear_wanted(peer, message)
+        elif isinstance(message, StatePiece):
+            self.fetching.hear_piece(peer, message)
+        elif isinstance(message, Standing) and self._standings.hear(message):
+            self.spread(message, but=peer)
+            self.news.set()
+
+    def spread(self, standing: Standing, but: int | None = None) -> None:
+        for peer in self._peers:
+            if peer != but:
+                self._say(peer, CHANNEL, standing)
+
+    async def fetch(self, place: Place) -> bytes | None:
+        """Return the state of that place from a neighbor, None if none gives it; those that say to have it first."""
+        peers = sorted(self._peers, key=lambda peer: self._standings.place_of(peer) != place)
+        return await self.fetching.fetch(place.digest, peers)

@@ -1,0 +1,59 @@
+"""The sums of a node that learns, over its own sessions."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from p2pfl.config.federation_id import federation_id
+from p2pfl.config.model import FederationConfig
+from p2pfl.crypto.identity import Identity
+from p2pfl.features.sums.kept import KeptSums
+from p2pfl.features.sums.patience import FIRST_S
+from p2pfl.features.sums.protocol import Sums
+from p2pfl.features.sums.sum_settings import SumSettings
+from p2pfl.features.sums.sum_talk import SumTalk
+
+SHARE_S = 0.2
+"""Nodes may share a machine: each waits this much longer for each member before anything was measured."""
+
+
+class NodeSums:
+    """`talk` is the handler of the channel `sums/1`. What is signed is kept in `folder`.
+
+    `was_signed` is set when a list of members with the vector of the present sum was certified here.
+    """
+
+    def __init__(
+        self,
+        federation: FederationConfig,
+        index: int,
+        identity: Identity,
+        say: Callable[..., bool],
+        *,
+        least: int,
+        colluders: int,
+        folder: Path,
+    ) -> None:
+        """Raises StorageError: what was kept there is damaged, or the disk refuses."""
+        self.members = len(federation.members)
+        self.was_signed = False
+        self._kept = KeptSums(folder)
+        settings = SumSettings(
+            federation=federation_id(federation),
+            members=tuple(member.key for member in federation.members),
+            index=index,
+            life=int(time.time()),
+            colluders=colluders,
+            least=least,
+        )
+        sums = Sums(
+            settings, identity, draw=os.urandom, past=self._kept.past, first_wait_s=FIRST_S + SHARE_S * self.members
+        )
+        self.talk = SumTalk(sums, say, keep=self._keep)
+
+    def _keep(self, data: bytes, members: frozenset[int]) -> None:
+        self._kept.add(data, members)
+        self.was_signed = True

@@ -1,0 +1,189 @@
+"""Rounds with shared noise: each node gives one vector of whole numbers, and all take the same step by their sum.
+
+A node's part is its rows' clipped gradients (unit `record`: DP-SGD over the rows of all nodes, Abadi et al., arXiv
+1607.00133) or its clipped change of a local round (`member`: DP-FedAvg, McMahan et al., arXiv 1710.06963), plus its
+share of the noise. Only the sum of all parts becomes known, so the noise is that of one trusted center. Shares are
+discrete Gaussians (`gaussian`); the sum of such is one too but for terms of exp(-pi^2 UNIT^2) (Kairouz, Liu and
+Steinke, arXiv 2102.06387, theorem 1), so accountants for Gaussians apply.
+
+All nodes must compute the same bits from the same sum: every operation here is one of IEEE 754 on doubles, each rounded
+by itself, and none is a function of a library for mathematics.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.config.privacy import RECORD
+from p2pfl.errors import UserError
+from p2pfl.learn.interface import Vector
+from p2pfl.learn.privacy.draws import Draws, Integers
+from p2pfl.learn.privacy.grid import Grid, Reals
+from p2pfl.learn.privacy.plan import Plan
+
+PREFIX = "shared:"
+"""The prefix for the names of the arrays that all nodes keep alike, stored with what a learner keeps for itself."""
+MOST_SUM = 2**62
+DIGITS = 9
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+FIRST, SECOND, POWERS = "first", "second", "powers"
+
+Words = NDArray[np.uint64]
+
+
+class SharedRounds:
+    """One node's rounds with shared noise. `places` has, for each trained tensor, its part of the model's vector.
+
+    `part` is this node's part of the present round's sum, (n,) in steps of the grid. `common` has the arrays that all
+    nodes keep alike besides the model: the optimizer's.
+    """
+
+    def __init__(self, plan: Plan, samples: int, places: Sequence[slice]) -> None:
+        """Prepare the rounds. Raises UserError: a sum of such parts might not fit."""
+        self.plan = plan
+        self.places = tuple(places)
+        self.entries = sum(place.stop - place.start for place in places)
+        self.part: Integers | None = None
+        self.rows: int | None = None
+        """The rows of all nodes together; None until their sum is known."""
+        self.common: dict[str, NDArray[np.float64]] = {}
+        bound = samples * plan.clip / self.step
+        if not bound < MOST_SUM:
+            text = f"{samples:,} rows times the clip are {bound:.3g} steps of the noise's grid"
+            raise UserError(f"{text}, above 2^62", key="privacy.noise", allowed="more noise: a smaller epsilon")
+
+    @property
+    def step(self) -> float:
+        """The distance between the grid's points, the same at all nodes."""
+        return Grid.step_of(noise=self.plan.noise * self.plan.share, clip=self.plan.clip)
+
+    @property
+    def counts_rows(self) -> bool:
+        """True if a step is divided by the rows of all nodes, which must be known first."""
+        return self.plan.unit == RECORD
+
+    def give_gradients(self, total: Reals, grid: Grid, draws: Draws) -> None:
+        """Make this node's part from the sum (n,) of its rows' clipped gradients."""
+        self.part = grid.hidden_steps(total, draws)
+
+    def give_change(self, start: Vector, ended: Vector, draws: Draws) -> None:
+        """Make this node's part from the change in a local round, from `start` to `ended` (d,), which is clipped. A
+        change that is not finite counts as zero.
+        """
+        plan = self.plan
+        grid = Grid.of(noise=plan.noise * plan.share, clip=plan.clip, size=self.entries, rows=1, in_sequence=1)
+        change = self._trained(ended.astype(np.float64) - start)
+        length = float(np.linalg.norm(change))
+        if not np.isfinite(length):
+            change = np.zeros(change.shape)
+        elif length > grid.length:
+            change *= grid.length / length
+        self.part = grid.hidden_steps(change, draws)
+
+    def next_model(self, start: Vector, total: Words, members: int, round_index: int) -> Vector:
+        """Return the model (d,) after the sum (n,) modulo 2^64 of the parts of so many members, and update `common`.
+
+        Raises ValueError: the rows of all nodes are not known.
+        """
+        found = total.view(np.int64).astype(np.float64) * self.step
+        model = self._trained(start).astype(np.float64)
+        if self.counts_rows:
+            if self.rows is None or self.plan.shared_rate is None:
+                raise ValueError("a step is divided by the rows of all nodes, which are not known")
+            # Gradients point up; divided by the expected number of rows, as in DP-SGD.
+            after = self._descended(model, found / (self.plan.shared_rate * self.rows), round_index)
+        else:
+            after = model + found / members
+        ended, at = start.copy(), 0
+        for place in self.places:
+            size = place.stop - place.start
+            ended[place] = after[at : at + size]
+            at += size
+        return ended
+
+    def _trained(self, vector: NDArray[Any]) -> NDArray[Any]:
+        return np.concatenate([vector[place] for place in self.places])
+
+    def _descended(self, model: Reals, gradient: Reals, round_index: int) -> Reals:
+        """Take a step of the optimizer: torch's SGD, Adam or AdamW, on doubles."""
+        training, common = self.plan.training, self.common
+        # A cosine schedule is a function of a library for mathematics, whose last bit may differ.
+        rate = float(f"{training.rate(round_index, 0.0):.{DIGITS}g}")
+        decay = training.weight_decay
+        if decay and training.optimizer != "adamw":
+            gradient = gradient + model * decay
+        if training.optimizer == "sgd" and training.momentum:
+            common[FIRST] = gradient = common.get(FIRST, np.zeros_like(model)) * training.momentum + gradient
+        if training.optimizer == "sgd":
+            moved: Reals = model - gradient * rate
+            return moved
+        if training.optimizer == "adamw":
+            model = model * (1.0 - rate * decay)
+        zero = np.zeros_like(model)
+        first = common.get(FIRST, zero) * BETA1 + gradient * (1.0 - BETA1)
+        second = common.get(SECOND, zero) * BETA2 + gradient * gradient * (1.0 - BETA2)
+        powers = common.get(POWERS, np.ones(2)) * np.array([BETA1, BETA2])
+        common.update({FIRST: first, SECOND: second, POWERS: powers})
+        size = np.sqrt(second) / np.sqrt(1.0 - powers[1]) + EPSILON
+        adapted: Reals = model - first / size * (rate / (1.0 - powers[0]))
+        return adapted
+
+    # -- the state that all nodes have alike ------------------------------------------------------------------------
+
+    def kept(self) -> dict[str, NDArray[np.generic]]:
+        """Return what must survive a restart, by name."""
+        rows = {} if self.rows is None else {"rows": np.array([self.rows], np.float64)}
+        return {PREFIX + name: array for name, array in (self.common | rows).items()}
+
+    def load_kept(self, state: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+        """Restore what `kept` returned; return the rest of the state."""
+        mine = {name.removeprefix(PREFIX): array for name, array in state.items() if name.startswith(PREFIX)}
+        self.common = {name: array.astype(np.float64) for name, array in mine.items() if name != "rows"}
+        if "rows" in mine:
+            self.rows = round(float(mine["rows"].sum()))
+        return {name: array for name, array in state.items() if not name.startswith(PREFIX)}
+
+    @property
+    def packed_bytes(self) -> int:
+        """The largest size of `packed` beside the model."""
+        return 8 * (3 + 2 * self.entries) + 64
+
+    def packed(self, model: Vector, rounds: int) -> bytes:
+        """Return the state after so many rounds, the same bytes at all nodes."""
+        arrays = [self.common.get(name, np.zeros(0)) for name in (FIRST, SECOND, POWERS)]
+        head = np.array([rounds, self.rows or 0, *(array.size for array in arrays)], "<i8")
+        parts = [head.tobytes(), model.astype("<f4").tobytes(), *(array.astype("<f8").tobytes() for array in arrays)]
+        return b"".join(parts)
+
+    def unpack(self, state: bytes, size: int) -> tuple[int, Vector, Callable[[], None]]:
+        """Return the rounds and the model (size,) of a packed state, and what adopts the rest of it.
+
+        Raises ValueError: it is no state of such a model.
+        """
+        head = np.frombuffer(state, "<i8", count=5).tolist()
+        rounds, rows, *sizes = head
+        allowed = ((0, self.entries), (0, self.entries), (0, 2))
+        known = all(one in allowed[at] for at, one in enumerate(sizes))
+        if not known or rounds < 0 or rows < 0 or len(state) != 40 + 4 * size + 8 * sum(sizes):
+            raise ValueError("no state of this model")
+        model = np.frombuffer(state, "<f4", count=size, offset=40).astype(np.float32)
+        arrays, offset = {}, 40 + 4 * size
+        for name, count in zip((FIRST, SECOND, POWERS), sizes, strict=True):
+            if count:
+                arrays[name] = np.frombuffer(state, "<f8", count=count, offset=offset).astype(np.float64)
+            offset += 8 * count
+
+        def adopt() -> None:
+            self.common, self.rows, self.part = arrays, rows or None, None
+
+        return rounds, model, adopt
+
+
+def state_digest(state: bytes) -> bytes:
+    """Return the digest (32 bytes) of a packed state."""
+    return hashlib.blake2b(state, digest_size=32, person=b"p2pfl-shared").digest()

@@ -59,7 +59,7 @@ def print_brief(report: Mapping[str, Any], federation: FederationConfig, inspect
         "duration": duration(federation, inspected),
         "privacy": _privacy(report.get("privacy")),
     }
-    write_facts(facts)
+    write_facts(facts | inspected.brief)
     for warning in merged(report["warnings"], [member.name for member in federation.present]):
         click.echo(f"warning: {warning}")
 

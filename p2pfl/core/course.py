@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from p2pfl.core.edge import Edge
@@ -59,9 +59,19 @@ class Course:
         return None
 
     @property
-    def connected(self) -> int:
-        """Return the number of neighbors with a session."""
-        return sum(edge.is_open for edge in self.edges.values())
+    def peers(self) -> Collection[int]:
+        """Return the neighbors that this node has sessions with, or should have."""
+        return self.edges.keys()
+
+    @property
+    def connected(self) -> Collection[int]:
+        """Return the neighbors with a session."""
+        return [peer for peer, edge in self.edges.items() if edge.is_open]
+
+    def may_miss(self, peer: int) -> bool:
+        """Return True if the absence of a neighbor is nothing to report."""
+        edge = self.edges[peer]
+        return edge.progress.done or edge.line.standing.is_out or edge.line.barred or self.facts.halted
 
     @property
     def exchanges(self) -> int:

@@ -117,7 +117,7 @@ class FederationInForce:
         setup = self.setup
         members = setup.federation.members
         trusted = live.trusted_members(keys_with_session(setup.federation))
-        neighbors = frozenset(live.status.core.edges).union(setup.peers).intersection(trusted.values())
+        neighbors = frozenset(live.status.core.peers).union(setup.peers).intersection(trusted.values())
         live.links.amend(
             members=trusted,
             dial={peer: members[peer].address for peer in neighbors},

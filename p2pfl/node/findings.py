@@ -26,6 +26,8 @@ class Inspected:
     unusable: set[int] = field(default_factory=set)
     has_model: bool = True
     """True if it is known which model the nodes will have."""
+    brief: dict[str, str] = field(default_factory=dict)
+    """Lines for the short report, by name; they replace those of the same name about gossip."""
 
 
 class Findings:

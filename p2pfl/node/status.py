@@ -89,7 +89,8 @@ class Status:
             too_few_neighbors=None if counted is None else counted.too_few,
             neighbors=[
                 self._neighbor(edge, held[edge.peer], kept.get(edge.peer), now) for edge in self.core.edges.values()
-            ],
+            ]
+            or [self._of_line(peer) for peer in sorted(self.core.peers)],
             device=device_of(self.workshop.learner),
             through_by=self.core.through_by(now),
             **self.features(),
@@ -128,7 +129,7 @@ class Status:
             bytes_received=traffic.bytes_received,
             messages_sent=traffic.messages_sent,
             messages_received=traffic.messages_received,
-            peers=self.core.connected,
+            peers=len(self.core.connected),
             quarantined=away,
             exchanges=self.exchanges,
             closing_rounds=self.core.facts.closing_rounds_done,
@@ -159,6 +160,18 @@ class Status:
         return MeanAndMax(
             mean=sum(edge.exchange.weighing.staleness_sum for edge in edges) / weighed if weighed else 0.0,
             max=max((edge.exchange.weighing.staleness_max for edge in edges), default=0),
+        )
+
+    def _of_line(self, peer: int) -> NeighborStatus:
+        """Return what there is to say of a neighbor with which no model is mixed."""
+        traffic = self.counters.peers[peer]
+        return NeighborStatus(
+            name=self.name_of(peer),
+            bytes_sent=traffic.bytes_sent,
+            bytes_received=traffic.bytes_received,
+            messages_sent=traffic.messages_sent,
+            messages_received=traffic.messages_received,
+            live=peer in self.core.connected,
         )
 
     def _neighbor(self, edge: Edge, standing: View, kept: float | None, now: float) -> NeighborStatus:
@@ -246,7 +259,7 @@ class Presence:
         self.feed = feed or Feed(name_of)
         self.silent_s: Callable[[int], float] = lambda peer: 0.0  # noqa: ARG005 - until somebody counts
         """Returns the seconds since any data arrived in the session with a neighbor."""
-        self.away = {peer: Absence(now) for peer in core.edges}
+        self.away = {peer: Absence(now) for peer in core.peers}
         self.seen: set[int] = set()
         """Neighbors that have had a session since the start."""
         self._lines: defaultdict[int, int] = defaultdict(int)
@@ -265,20 +278,20 @@ class Presence:
     def ended(self, peer: int, reason: str, now: float) -> None:
         reason = clip(reason, REASON_BYTES)
         self._ended[peer].tell(f"session with {self.name_of(peer)} ended: {reason}", now)
-        if peer in self.core.edges:
+        if peer in self.core.peers:
             self.away.setdefault(peer, Absence(now - self.silent_s(peer), reason))
 
     def follow(self, now: float) -> None:
         """Adopt changed neighbors: former ones are no longer missed, new ones may be."""
         edges = self.core.edges
-        self.away = {peer: absence for peer, absence in self.away.items() if peer in edges}
+        self.away = {peer: absence for peer, absence in self.away.items() if peer in self.core.peers}
         for peer, edge in edges.items():
             if edge.line.greeting.number is None:
                 self.away.setdefault(peer, Absence(now))
 
     def look(self, now: float) -> None:
         for peer, absence in sorted(self.away.items()):
-            if self._may_be_away(peer):
+            if self.core.may_miss(peer):
                 continue
             away_s = now - absence.since
             if peer in self.seen and away_s >= LOST_S and not absence.is_logged:
@@ -289,11 +302,6 @@ class Presence:
                 since = f"since {absence.reason}" if peer in self.seen else "since this node started"
                 text = f"no session for {away_s:.0f} s, {since}"
                 self.on_alarm(Alarm(kind="neighbor-lost", peer=peer, text=text))
-
-    def _may_be_away(self, peer: int) -> bool:
-        edge = self.core.edges[peer]
-        line = edge.line
-        return edge.progress.done or line.standing.is_out or line.barred or self.core.facts.halted
 
     def _tell(self, peer: int, kind: str, text: str) -> None:
         self._lines[peer] += 1

@@ -226,6 +226,9 @@ def _loudness(plan: Plan, samples: int, parameters: int, nodes: int) -> Loudness
     once = plan.spend(samples)
     rows = 1.0 if plan.unit == MEMBER else once.rate * samples
     length = plan.noise * plan.clip * math.sqrt(parameters) / rows
+    if plan.shared_rate is not None:  # one noise for the sum over all nodes, of as many rows each
+        length *= plan.share / math.sqrt(nodes)
+        nodes = 1
     return Loudness(length=length, signal=plan.clip, steps=once.steps * plan.rounds, nodes=nodes)
 
 

@@ -6,4 +6,4 @@ state of the others. `p2pfl.learn.privacy.shared` computes a node's part of a su
 """
 
 FEATURE = "p2pfl.features.shared_noise.feature:SharedNoiseFeature"
-# FINDINGS = "p2pfl.features.shared_noise.findings:SharedNoiseFindings"
+FINDINGS = "p2pfl.features.shared_noise.findings:SharedNoiseFindings"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from p2pfl.core.course import Course
 from p2pfl.core.effects import Alarm, Effect, Finish
@@ -30,8 +31,8 @@ class SummedRounds(Course):
     `halted_by` is why this node gives no more parts, if it gives none; it then follows the others.
     """
 
-    def __init__(self, settings: Settings, facts: Facts) -> None:
-        self.settings, self.facts = settings, facts
+    def __init__(self, settings: Settings, facts: Facts, neighbors: tuple[int, ...]) -> None:
+        self.settings, self.facts, self._neighbors = settings, facts, neighbors
         self.sums = 0
         """The sums that ended well in this life of the node."""
         self.failures = 0
@@ -45,8 +46,15 @@ class SummedRounds(Course):
         return self.stage
 
     @property
-    def connected(self) -> int:
-        return len(self._open)
+    def peers(self) -> Collection[int]:
+        return self._neighbors
+
+    @property
+    def connected(self) -> Collection[int]:
+        return self._open.keys()
+
+    def may_miss(self, peer: int) -> bool:  # noqa: ARG002 - none is missed once this node has done its rounds
+        return self.facts.done
 
     @property
     def exchanges(self) -> int:

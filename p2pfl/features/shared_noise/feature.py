@@ -42,7 +42,7 @@ class SharedNoiseFeature(Feature):
             rounds=state.rounds,
             trained=state.rounds,
         )
-        return SummedRounds(settings_for(setup), facts)
+        return SummedRounds(settings_for(setup), facts, setup.peers)
 
     def attach(self, node: NodeView) -> Attached | None:
         shared = shared_by(node.setup().learner)

@@ -163,7 +163,7 @@ class Shown(Attached):
         while True:
             await asyncio.sleep(1.0)
             self._lookout.look(time.monotonic())
-            self._hearing.look(self._node.core.edges)
+            self._hearing.look(self._node.core.peers)
             self.display.tick()
 
     async def farewell(self, *, hasty: bool) -> None:

@@ -69,11 +69,11 @@ class Lookout:
             self.alone_since = now
         alone_s = 0.0 if self.alone_since is None else now - self.alone_since
         if self.in_a_row >= ROUNDS_ALONE and alone_s >= ALONE_S:
-            text = f"{self.in_a_row} rounds were trained without any of the {len(self.core.edges)} listed neighbors"
+            text = f"{self.in_a_row} rounds were trained without any of the {len(self.core.peers)} listed neighbors"
             self._raise_alarm("training-alone", text)
 
     def _is_accompanied(self) -> bool:
-        return any(edge.is_open for edge in self.core.edges.values())
+        return bool(self.core.connected)
 
     def _look_at_loss(self, now: float) -> None:
         """While the loss grows, raise an alarm or log an explanation once.
@@ -85,8 +85,7 @@ class Lookout:
             self.feed.settle("loss-back", None)
             self.away, self.explained = 0, False
             return
-        edges = self.core.edges.values()
-        self.away = max(self.away, self.missing(now), sum(not edge.is_open for edge in edges))
+        self.away = max(self.away, self.missing(now), len(self.core.peers) - len(self.core.connected))
         if growth.reason == NOISY:
             self._raise_alarm("noise-prevails", growth.text)
         elif self._is_driven(growth):

@@ -91,7 +91,7 @@ class MemberNews:
 
         Neighbors have their own lines. If hundreds of members finish together, a few lines are enough.
         """
-        if member in self.core.edges and kind in ("back", "joined", "not-heard"):
+        if member in self.core.peers and kind in ("back", "joined", "not-heard"):
             return
         if self.lines.take(now) > 0.0:
             self.left_out += 1

@@ -17,6 +17,9 @@ from p2pfl.config.privacy import MEMBER, MOST_EPSILON, MOST_NOISE, PRIVACY, RECO
 from p2pfl.errors import UserError
 from p2pfl.learn.privacy.accounting import Spend, epsilon_of, merged, noise_for, require_opacus
 
+SPARE = 20
+"""With shared noise a refused sum has been paid for, so that the budget holds one in this many rounds more."""
+
 STAGES = 32
 """The number of stages in which `Plan.spent` reports a budget: computing each takes time."""
 
@@ -159,8 +162,10 @@ def planned_in_words(federation: FederationConfig) -> str:
 
 def planned_rounds(federation: FederationConfig) -> int:
     """Return the rounds that the budget is planned for. A file without this number is refused."""
-    told = None if federation.privacy is None else federation.privacy.rounds
-    return told or federation.training.rounds or 0
+    privacy, rounds = federation.privacy, federation.training.rounds or 0
+    if privacy is not None and privacy.is_shared and privacy.rounds is None:
+        return rounds + math.ceil(rounds / SPARE)
+    return (None if privacy is None else privacy.rounds) or rounds
 
 
 def spend_of(unit: str, training: TrainingConfig, noise: float, samples: int) -> Spend:

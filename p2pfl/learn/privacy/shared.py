@@ -47,7 +47,7 @@ class SharedRounds:
         """Prepare the rounds. Raises UserError: a sum of such parts might not fit."""
         self.plan = plan
         self.places = tuple(places)
-        self.entries = sum(place.stop - place.start for place in places)
+        self.entries: int = sum(place.stop - place.start for place in places)
         self.part: Integers | None = None
         self.rows: int | None = None
         """The rows of all nodes together; None until their sum is known."""

@@ -32,6 +32,7 @@ SHOWN = {
 }
 
 TRUST = 'rule = "mean" is no protection against malicious neighbors: one of them can ruin the model of all'
+TRUST_SUMS = "shared noise is no protection against malicious members: one of them can spoil every sum, unnoticed"
 HONEST_EACH, HONEST_BETTER = 4, 8
 """The honest neighbors needed per malicious one, and the better number; 3, 4 and 8 were measured (20 nodes, Dirichlet
 0.5).
@@ -84,6 +85,8 @@ def rule_facts(
         "guaranteed": None,
         "measured": None,
     }
+    if federation.privacy is not None and federation.privacy.is_shared:
+        return facts, [TRUST_SUMS]
     if not b:
         return facts, [TRUST + _instead(expected)]
     honest = [one.neighbors - b for one in all_of_them if one.mixes]

@@ -25,6 +25,7 @@ from p2pfl.learn.samples import DataSets, Samples, TensorSamples, read_samples
 from p2pfl.learn.table.agreed import with_agreed
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.trainer import TorchLearner
+from sim.learning.nodes import refuse_shared
 
 MOST_NODES = 4
 """The maximum number of nodes in a scene: the attacked one and its neighbors."""
@@ -95,6 +96,7 @@ def scene_of(file: Path, *, node: str | None = None, seed: int | None = None) ->
     Raises UserError if there are no data here, or if the task has no rows that could be attacked.
     """
     federation = replace(compacted(load_config(file)), admin=(), signed=None)
+    refuse_shared(federation, "is not attacked here: a neighbor gets no node's own messages, but sums")
     if seed is not None:
         federation = replace(federation, seed=seed)
     names = [member.name for member in federation.members]

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from p2pfl.config.model import FederationConfig, TrainingConfig
+from p2pfl.config.privacy import SHARED
 from p2pfl.errors import UserError
 from p2pfl.learn.devices import seeded
 from p2pfl.learn.interface import Learner, Vector
@@ -138,6 +139,7 @@ def load_learners(
     With `[privacy]` rounds are private, with randomness from the federation's seed. Raises UserError if the task or its
     data are wrong, or if a promise cannot be kept.
     """
+    refuse_shared(federation, "is not simulated, where nodes gossip: its rounds are secure sums, in step")
     task = load_task(federation.task, federation.path.parent, file=federation.path)
     contexts = [_context(federation, index, local or {}) for index in range(len(federation.members))]
     training, share, protection = (
@@ -153,6 +155,13 @@ def load_learners(
         if error.file is None:
             error.file = str(federation.path)
         raise
+
+
+def refuse_shared(federation: FederationConfig, text: str) -> None:
+    """Refuse a federation with shared noise. Raises UserError."""
+    if federation.privacy is not None and federation.privacy.is_shared:
+        allowed = "real nodes (p2pfl launch, Federation.run); or noise of each node's own: no privacy.noise"
+        raise UserError(text, file=federation.path, key="privacy.noise", value=SHARED, allowed=allowed)
 
 
 def gathered(learners: Sequence[Learner]) -> TorchNodes | str:

@@ -1,4 +1,4 @@
-"""The findings of `p2pfl check` about shared noise: what a round costs, how many may work together, who waits for whom."""
+"""The findings of `p2pfl check` about shared noise: what a round costs, who may work together, who waits for whom."""
 
 from __future__ import annotations
 

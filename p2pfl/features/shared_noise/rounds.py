@@ -112,6 +112,9 @@ class SumRounds(Attached):
             elif self.course.halted_by:
                 if not await self._until(self._is_behind, lambda: "the others, as it gives no part", self._linger_s):
                     break
+            elif not self.sums.is_member:
+                # What it gave now would be paid for in vain.
+                await self._until(lambda: self._is_behind() or self.sums.is_member, lambda: "a set-up of sums")
             elif self.shared.counts_rows and self.shared.rows is None:
                 await self._count_rows()
             else:

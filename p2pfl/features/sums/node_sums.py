@@ -49,10 +49,14 @@ class NodeSums:
             colluders=colluders,
             least=least,
         )
-        sums = Sums(
-            settings, identity, draw=os.urandom, past=self._kept.past, first_wait_s=FIRST_S + SHARE_S * self.members
-        )
-        self.talk = SumTalk(sums, say, keep=self._keep)
+        wait_s = FIRST_S + SHARE_S * self.members
+        self._sums = Sums(settings, identity, draw=os.urandom, past=self._kept.past, first_wait_s=wait_s)
+        self.talk = SumTalk(self._sums, say, keep=self._keep)
+
+    @property
+    def is_member(self) -> bool:
+        """True if this node takes part in sums; after its start it waits for the next set-up."""
+        return self._sums.setup is not None
 
     def _keep(self, data: bytes, members: frozenset[int]) -> None:
         self._kept.add(data, members)

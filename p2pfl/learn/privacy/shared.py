@@ -4,7 +4,7 @@ A node's part is its rows' clipped gradients (unit `record`: DP-SGD over the row
 1607.00133) or its clipped change of a local round (`member`: DP-FedAvg, McMahan et al., arXiv 1710.06963), plus its
 share of the noise. Only the sum of all parts becomes known, so the noise is that of one trusted center. Shares are
 discrete Gaussians (`gaussian`); the sum of such is one too but for terms of exp(-pi^2 UNIT^2) (Kairouz, Liu and
-Steinke, arXiv 2102.06387, theorem 1), so accountants for Gaussians apply.
+Steinke, arXiv 2102.06387), so accountants for Gaussians apply.
 
 All nodes must compute the same bits from the same sum: every operation here is one of IEEE 754 on doubles, each rounded
 by itself, and none is a function of a library for mathematics.

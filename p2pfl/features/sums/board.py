@@ -3,13 +3,15 @@
 A statement is taken once and passed on to all neighbors but the one it came from. Neighbors compare digests of what
 they have when a session opens, and while something is going on; what one lacks, the other sends. So in any graph that
 is connected for long enough all get all statements, in any order. What an author may say is bounded, for each slot and
-in all.
+in all; what it has said of sums long ended is dropped, by a rule that depends only on what else it has said, so that
+neighbors keep the same.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 
 import msgspec
 from nacl.exceptions import CryptoError
@@ -17,6 +19,7 @@ from nacl.signing import VerifyKey
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
+from p2pfl.features.sums.sum_certificate import ROSTER
 from p2pfl.features.sums.sum_effects import Effects
 from p2pfl.features.sums.sum_messages import (
     ID_BYTES,
@@ -41,6 +44,10 @@ MOST_SETUPS = 6
 """The latest set-ups of which an author's statements are kept."""
 MOST_KEYS = 2
 """An author's latest keys that are kept: those of the present set-up, and fresh ones."""
+MOST_SLOTS = 8
+"""The latest sums of a set-up of which an author's statements are kept."""
+LOOK_EVERY = 4
+"""In beats: while statements come in anyway, neighbors compare only so often."""
 SHORT = 8
 """The bytes of an id by which neighbors compare."""
 
@@ -56,6 +63,22 @@ class Taken:
     peer: int | None
 
 
+@dataclass(slots=True)
+class Said:
+    """What an author has said in one set-up."""
+
+    counts: Counter[tuple[type[Statement], int]] = field(default_factory=Counter)
+    """How many statements of a kind, by slot or receiver."""
+    names: dict[int | None, list[bytes]] = field(default_factory=dict)
+    """The ids of all its statements, by sum; those of the set-up and its roster under None."""
+    latest: int = 0
+    """The greatest number of a sum in which it has said something."""
+
+    def is_past(self, number: int) -> bool:
+        """True if what it says of this sum is not kept any more: nobody speaks of a sum so many before its latest."""
+        return ROSTER < number <= self.latest - MOST_SLOTS
+
+
 class Board:
     def __init__(self, settings: SumSettings, identity: Identity) -> None:
         self._settings, self._identity = settings, identity
@@ -63,10 +86,14 @@ class Board:
         self._verify = [VerifyKey(key) for key in settings.members]
         self._posts: OrderedDict[bytes, Post] = OrderedDict()
         self._seen: dict[bytes, None] = {}
-        """The short ids of all that has ever been taken or refused: it is not asked for again."""
+        """The short ids of what has been taken or refused: it is not asked for again."""
         self._digest = 0
-        self._made: Counter[tuple[int, str, bytes, int]] = Counter()
-        self._setups: dict[int, OrderedDict[bytes, None]] = {}
+        self._said: list[OrderedDict[bytes, Said]] = [OrderedDict() for _ in settings.members]
+        """What each member has said, by set-up."""
+        self._over: list[set[bytes]] = [set() for _ in settings.members]
+        """The set-ups of which a member's statements have been dropped: nothing more of them is taken."""
+        self._news = False
+        self._quiet = 0
         self._keys: dict[int, dict[tuple[int, int], bytes]] = {}
         """The ids of the latest keys of each member, by life and serial."""
         self.route: dict[int, int] = {}
@@ -109,7 +136,14 @@ class Board:
         self.route = {member: through for member, through in self.route.items() if through != peer}
 
     def compare(self, effects: Effects) -> None:
-        """Ask all neighbors whether they have what this node has."""
+        """Ask all neighbors whether they have what this node has; not at each beat while statements come in, for then
+        they would say that they lack what is on its way.
+        """
+        self._quiet = self._quiet + 1 if self._news else LOOK_EVERY
+        self._news = False
+        if self._quiet < LOOK_EVERY:
+            return
+        self._quiet = 0
         for peer in sorted(self.neighbors):
             effects.say(peer, Have(digest=self._digest))
 
@@ -120,7 +154,9 @@ class Board:
             effects.say(peer, Have(digest=self._digest, ids=self._latest_ids()))
             return
         theirs = {have.ids[at : at + SHORT] for at in range(0, len(have.ids), SHORT)}
-        for name, post in self._posts.items():
+        # Who has more than one message tells has only told the latest.
+        first = 0 if len(theirs) < MOST_ID_BYTES // SHORT else max(0, len(self._posts) - len(theirs) // 2)
+        for name, post in islice(self._posts.items(), first, None):
             if name[:SHORT] not in theirs:
                 effects.say(peer, post)
         if have.asks and not theirs <= self._seen.keys():
@@ -143,6 +179,7 @@ class Board:
         else:
             self._posts[name] = post
             self._flip(name)
+            self._news = True
             for neighbor in sorted(self.neighbors - {peer}):
                 effects.say(neighbor, post)
         if isinstance(statement, Keys) and peer is not None:
@@ -167,28 +204,41 @@ class Board:
                 return False
             keys[order] = name
             if len(keys) > MOST_KEYS:
-                self._drop(keys.pop(min(keys)))
+                self._forget([keys.pop(min(keys))])
             return True
         setup = name if isinstance(statement, SetupOpening) else statement.setup
-        setups = self._setups.setdefault(author, OrderedDict())
-        if setup not in setups:
-            setups[setup] = None
-            if len(setups) > MOST_SETUPS:
-                self._forget(author, setups.popitem(last=False)[0])
-        to = statement.to if isinstance(statement, Parcel) else getattr(statement, "number", 0)
-        key = (author, type(statement).__name__, setup, to)
-        self._made[key] += 1
-        return self._made[key] <= (MOST_WAVES if isinstance(statement, Wave) else MOST_OF_A_KIND)
+        said, number = self._said_in(author, setup), getattr(statement, "number", ROSTER)
+        if said is None or said.is_past(number):
+            self._seen.pop(name[:SHORT], None)
+            return False
+        if number > said.latest:
+            said.latest = number
+            for old in [each for each in said.names if each is not None and said.is_past(each)]:
+                self._forget(said.names.pop(old))
+        said.names.setdefault(None if number == ROSTER else number, []).append(name)
+        kind = type(statement), statement.to if isinstance(statement, Parcel) else number
+        said.counts[kind] += 1
+        return said.counts[kind] <= (MOST_WAVES if isinstance(statement, Wave) else MOST_OF_A_KIND)
 
-    def _forget(self, author: int, setup: bytes) -> None:
-        """Drop an author's statements of its oldest set-up."""
-        for key in [key for key in self._made if key[0] == author and key[2] == setup]:
-            del self._made[key]
-        for name, post in list(self._posts.items()):
-            if post.author == author:
-                statement = decode_statement(post.body)
-                if name == setup or getattr(statement, "setup", b"") == setup:
-                    self._drop(name)
+    def _said_in(self, author: int, setup: bytes) -> Said | None:
+        """What an author has said in a set-up; None: it was dropped, as that of the oldest one is for a new one."""
+        of = self._said[author]
+        if setup in self._over[author]:
+            return None
+        if setup not in of:
+            of[setup] = Said()
+            if len(of) > MOST_SETUPS:
+                old, said = of.popitem(last=False)
+                self._over[author].add(old)
+                for names in said.names.values():
+                    self._forget(names)
+        return of[setup]
+
+    def _forget(self, names: list[bytes]) -> None:
+        """Drop statements that would not be taken again."""
+        for name in names:
+            self._drop(name)
+            self._seen.pop(name[:SHORT], None)
 
     def _drop(self, name: bytes) -> None:
         if self._posts.pop(name, None) is not None:

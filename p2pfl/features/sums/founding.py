@@ -91,7 +91,7 @@ class SetupFounding:
             self._life, self._secrets = life + 1, None
 
     def _newcomers(self, current: SumSetup | None) -> list[int]:
-        return [m for m in self._records.fresh() if current is not None and m not in current.roster]
+        return [] if current is None else [m for m in self._records.fresh if m not in current.roster]
 
     def _wants(self, now: float, current: SumSetup | None, *, is_used_up: bool) -> bool:
         return is_used_up or (
@@ -100,15 +100,15 @@ class SetupFounding:
 
     def _open(self, now: float) -> Iterator[Statement]:
         """Open a set-up, if it is this member's turn: the lowest with fresh keys first, the next if it does not."""
-        settings, fresh, wait_s = self._settings, self._records.fresh(), self._patience.wait_s
+        settings, fresh, wait_s = self._settings, self._records.fresh, self._patience.wait_s
         if len(fresh) < max(settings.quorum, settings.least) or settings.index not in fresh:
             return
         if self._quorum_at is None:
             self._quorum_at = now
-        rank = sorted(fresh).index(settings.index)
+        rank = sum(member < settings.index for member in fresh)
         late = now > self._quorum_at + 2 * (self._quorum_at - self._since) + wait_s * (1 + 2 * rank)
         if late or (rank == 0 and len(fresh) == settings.count):
-            yield SetupOpening(members=bits_of(fresh), keys=b"".join(fresh.values()))
+            yield SetupOpening(members=bits_of(fresh), keys=b"".join(fresh[member] for member in sorted(fresh)))
             yield from self._join(now)
 
     def _join(self, now: float) -> Iterator[Statement]:

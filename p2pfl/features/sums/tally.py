@@ -36,6 +36,8 @@ class SlotTally:
     """The secrets that members have revealed of their own."""
     shares: dict[int, dict[int, bytes]] = field(default_factory=dict)
     """For each member the shares revealed of it, by holder."""
+    news: set[int] = field(default_factory=set)
+    """The members of whom something was revealed that nobody has looked at yet."""
 
     def last_epoch(self) -> int:
         return max((_wave(taken).epoch for taken in self.waves.values()), default=-1)
@@ -43,8 +45,10 @@ class SlotTally:
     def take_reveal(self, author: int, reveal: Reveal) -> None:
         if reveal.own:
             self.own.setdefault(author, []).append(reveal.own)
+            self.news.add(author)
         for member, share in reveal.shares:
             self.shares.setdefault(member, {}).setdefault(author, share)
+            self.news.add(member)
 
 
 class SetupTally:

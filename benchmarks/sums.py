@@ -1,119 +1,260 @@
-"""Messages and bytes of secure sums: how many a set-up and a sum take, for how many members, entries and deaths.
+"""Secure sums for many members, with deaths at each step: is a sum right or refused, and what does it take?
 
 The protocol's own state machines, in the network in memory of its tests (tests/sums/sum_world.py): a graph of members
-with `--degree` neighbors, messages that take 5 to 50 ms, none lost. Dying members are gone when the wave of the second
-sum goes out; the first sum is undisturbed, and in it everybody spreads keys for the next set-up. Bytes are those of the
-encoded messages, without the sessions' own. Seconds are the network's: nothing takes a processor any time in it.
-Usage: python benchmarks/sums.py [--members 3,16] [--entries 10,1000,100000] [--dying none,one,tenth] [--sums 64]
+with `--degree` neighbors, messages that take 5 to 50 ms, none lost, virtual time. A set-up is made once for each number
+of members; all rows in which nobody dies before it is done go on from there, each in a process of its own. `one` that
+dies is not the root of the sum; of a tenth (two of sixteen at least) the root is one. Who dies is gone
+
+    before the keys       and never came
+    before the roster     when the set-up is opened: all have its keys
+    before the wave       before it has said that it has its vector
+    in the wave           when the first part of the tree is told
+    after the list        when the list is proposed
+    at the reveal         when the first secret is revealed
+
+Each sum is compared with the true one of the members it names, and what is said is watched for what no honest member
+does. Bytes are those of the encoded messages, without the sessions' own. Seconds are the network's: nothing takes a
+processor any time in it. A signature that one simulated member has verified the others do not verify again.
+Usage: python benchmarks/sums.py [--members 3,16,200] [--entries 10,1000,100000] [--sums 64] [--out sums.md]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import networkx as nx
+import numpy as np
+from nacl.signing import VerifyKey
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "sums"))
 from sum_world import SumWorld
 
-from p2pfl.features.sums.sum_messages import BranchPart, Post, Total, Wave, decode_statement
+from p2pfl.features.sums import board
+from p2pfl.features.sums.sum_messages import BranchPart, MemberList, Post, Reveal, SetupOpening, Total, decode_statement
 
 ENCODE = msgspec.msgpack.Encoder().encode
+LABEL = "sum"
+BEFORE_KEYS, BEFORE_ROSTER, BEFORE_WAVE = "before the keys", "before the roster", "before the wave"
+IN_WAVE, AFTER_LIST, AT_REVEAL = "in the wave", "after the list", "at the reveal"
+STEPS = (BEFORE_KEYS, BEFORE_ROSTER, BEFORE_WAVE, IN_WAVE, AFTER_LIST, AT_REVEAL)
+TRIGGERS = {BEFORE_ROSTER: SetupOpening, IN_WAVE: BranchPart, AFTER_LIST: MemberList, AT_REVEAL: Reveal}
+MOST_WATCHED = 1000
+"""Entries up to which masks are compared with each other: they are kept for that."""
+HEAD = """| members | entries | dying | when | sum | messages | bytes | a member | seconds | processor |
+|---|---|---|---|---|---|---|---|---|---|"""
 
 
-def edges_of(members: int, degree: int) -> list[tuple[int, int]]:
+class Once(VerifyKey):
+    """Verifies each signature for all members of this process."""
+
+    known: set[tuple[bytes, int]] = set()
+
+    def verify(self, text, signature):
+        name = signature, hash(text)
+        if name not in self.known:
+            super().verify(text, signature)
+            self.known.add(name)
+
+
+@dataclass
+class Spent:
+    """Messages and bytes, from a moment on."""
+
+    began_s: float
+    messages: int = 0
+    size: int = 0
+
+
+class CountedWorld(SumWorld):
+    """Counts all messages, and lets `doomed` members die at a step."""
+
+    def __init__(self, *args, **kwargs):
+        self.spent, self.doomed, self.step = Spent(0.0), (), ""
+        self._sizes = {}
+        super().__init__(*args, **kwargs)
+
+    def begin(self):
+        self.spent, self._sizes = Spent(self.now), {}
+
+    def _send(self, index, peer, message):
+        edge = min(index, peer), max(index, peer)
+        if edge not in self.open:
+            return
+        if id(message) not in self._sizes:
+            self._sizes[id(message)] = message, len(ENCODE(message))
+            self._look(message)
+        self.spent.messages += 1
+        self.spent.size += self._sizes[id(message)][1]
+        at = self.now + self.random.uniform(*self.link.delay_s)
+        receiver = self.nodes[peer]
+        self._later(at, lambda: self._arrive(edge, index, peer, receiver, message))
+
+    def _look(self, message):
+        if not isinstance(message, BranchPart | Total) or self.size <= MOST_WATCHED:
+            self.watch.see(message)
+        trigger = TRIGGERS.get(self.step)
+        if not self.doomed or trigger is None:
+            return
+        statement = decode_statement(message.body) if isinstance(message, Post) else message
+        if isinstance(statement, trigger) and getattr(statement, "number", 0) >= 0:
+            self.kill()
+
+    def kill(self):
+        for member in self.doomed:
+            self.later(lambda member=member: self.crash(member))
+        self.doomed = ()
+
+    def set_up(self):
+        """Run until all who are there have a set-up, and for as long as there is nothing more to say."""
+        while not all(node.setup for node in self.nodes.values() if node is not None):
+            self.run_once()
+        until_s = self.now + 1.0
+        while self._queue and self._queue[0][0] < until_s:
+            self.run_once()
+
+    def sum(self):
+        for index in range(self.count):
+            self.schedule(self.now, lambda index=index: self.ask(index, LABEL))
+        self.run(until_s=1e5, most=10**8)
+
+    def result(self):
+        """Whether each sum is that of the members it names, and who has one. Raises AssertionError."""
+        named = {done.members for _, done in self.done}
+        assert len(named) <= 1, "two sums of one number"
+        for members in named:
+            true = sum((self.vector(member, LABEL) for member in members), np.zeros(self.size, "<u8"))
+            assert all(np.array_equal(done.total, true) for _, done in self.done), "a wrong sum"
+        assert not self.watch.found, self.watch.found
+        there = sum(node is not None for node in self.nodes.values())
+        done = len({index for index, _ in self.done if self.nodes[index] is not None})
+        text = f"of {len(next(iter(named)))}, at {done} of {there}" if named else ""
+        refused = Counter(refused.reason for index, refused in self.refused if self.nodes[index] is not None)
+        reasons = [f"{count} refused: {reason}" for reason, count in refused.most_common(1)]
+        return "; ".join([text] * bool(text) + reasons)
+
+
+def edges_of(members, degree):
     """A random regular graph, or the complete one."""
     if members <= degree + 1:
         return [(a, b) for b in range(members) for a in range(b)]
     return sorted(tuple(sorted(edge)) for edge in nx.random_regular_graph(degree, members, seed=1).edges)
 
 
-class Counted:
-    """Counts all messages of a world, by stage: the set-up, the first sum, the second."""
-
-    def __init__(self, world: SumWorld, dying: int) -> None:
-        self.world, self.dying = world, dying
-        self.messages: Counter[int] = Counter()
-        self.size: Counter[int] = Counter()
-        self.vectors: Counter[int] = Counter()
-        self._sizes: dict[int, tuple[object, int]] = {}
-        self.stage, self.began_s, self.took_s = 0, 0.0, {}
-
-    def look(self, _: int, message: object) -> None:
-        statement = decode_statement(message.body) if isinstance(message, Post) else None
-        if isinstance(statement, Wave) and self.stage == 2 and self.dying:
-            doomed, self.dying = range(1, 1 + self.dying), 0
-            for member in doomed:
-                self.world.later(lambda member=member: self.world.crash(member))
-        if id(message) not in self._sizes:
-            self._sizes[id(message)] = message, len(ENCODE(message))
-        self.messages[self.stage] += 1
-        self.size[self.stage] += self._sizes[id(message)][1]
-        self.vectors[self.stage] += isinstance(message, BranchPart | Total)
-
-    def begin(self, stage: int) -> None:
-        self.stage, self.began_s = stage, self.world.now
-        self._sizes.clear()
-
-    def end(self) -> None:
-        self.took_s[self.stage] = self.world.now - self.began_s
+def doomed_of(word, members):
+    """A tenth has the root, which is member 0."""
+    if word == "none":
+        return ()
+    return (1,) if word == "one" else tuple(range(0, members, members // max(2, members // 10)))[: max(2, members // 10)]
 
 
-def run(members: int, entries: int, dying: int, options: argparse.Namespace) -> None:
-    world = SumWorld(members, edges_of(members, options.degree), size=entries, sums=options.sums)
-    world.messages = Nothing()
-    counted = Counted(world, dying)
-    world.on_message = counted.look
-    for stage, label in enumerate(("", "first", "second")):
-        counted.begin(stage)
-        if label:
-            for index in range(members):
-                world.schedule(world.now, lambda index=index, label=label: world.ask(index, label))
-            world.run()
-        else:
-            while not all(node.setup for node in world.nodes.values()):
-                world.run_once()
-        counted.end()
-    world.check()
-    done = Counter(done.label for _, done in world.done)
-    sizes = sorted({len(done.members) for _, done in world.done if done.label == "second"})
-    for stage, name in enumerate(("set-up", "sum", f"{dying} dying")):
-        print(
-            f"{members:4} {entries:7} {name:9} {counted.messages[stage]:9,} messages {counted.size[stage]:14,} bytes "
-            f"{counted.size[stage] / members / 1000:10.1f} kB a member {counted.vectors[stage]:6} vectors "
-            f"{counted.took_s[stage]:6.2f} s  {done['second' if stage == 2 else 'first'] if stage else '':>4} done "
-            f"{sizes if stage == 2 else ''}",
-            flush=True,
+class Table:
+    def __init__(self, path):
+        self._file = path.open("w") if path else None
+        self._write(HEAD)
+
+    def add(self, world, entries, word, step, outcome, started):
+        spent, members = world.spent, world.count
+        took_s, processor_s = world.now - spent.began_s, time.process_time() - started
+        self._write(
+            f"| {members} | {entries} | {word} | {step} | {outcome} | {spent.messages:,} | {short(spent.size)} | "
+            f"{short(spent.size / members)} | {took_s:.1f} | {processor_s:.1f} |"
         )
 
-
-class Nothing(list):
-    """Keeps no messages: they would fill the memory."""
-
-    def append(self, _: object) -> None:
-        pass
+    def _write(self, text):
+        print(text, flush=True)
+        if self._file:
+            print(text, file=self._file, flush=True)
 
 
-def main() -> None:
+def short(size):
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+
+
+def in_child(act):
+    """Run in a process of its own, so that this one's world stays as it is. Raises ChildProcessError."""
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+        except BaseException as error:  # noqa: BLE001 - the parent says that it failed
+            print(f"    failed: {error!r}", flush=True)
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        raise ChildProcessError("a row failed")
+
+
+def one_sum(world, table, entries, word, step):
+    """A sum in a world with a set-up, and a row about it."""
+    started = time.process_time()
+    world.size = entries
+    world.begin()
+    if step not in {BEFORE_KEYS, BEFORE_ROSTER}:
+        world.step, world.doomed = step, doomed_of(word, world.count)
+    if step == BEFORE_WAVE:
+        for member in world.doomed:
+            world.crash(member)
+        world.doomed = ()
+    world.sum()
+    table.add(world, entries, word, step, world.result(), started)
+
+
+def early_death(options, table, members, word, step):
+    """A set-up during which members die, and a sum after it."""
+    world, started = new_world(options, members), time.process_time()
+    world.step, world.doomed = step, doomed_of(word, members)
+    if step == BEFORE_KEYS:
+        for member in world.doomed:
+            world.crash(member)
+        world.doomed = ()
+    if members - len(doomed_of(word, members)) >= world.nodes[members - 1].settings.quorum:
+        world.set_up()
+        table.add(world, "", word, step, "set-up", started)
+    one_sum(world, table, 10, word, step)
+
+
+def new_world(options, members):
+    return CountedWorld(members, edges_of(members, options.degree), sums=options.sums, size=10)
+
+
+def rows_of(options, table, members):
+    words = ("one",) if members == 3 else ("one", "tenth")
+    world, started = new_world(options, members), time.process_time()
+    world.set_up()
+    table.add(world, "", "none", "", "set-up", started)
+    for entries in options.entries:
+        in_child(lambda entries=entries: one_sum(world, table, entries, "none", ""))
+    for word in words:
+        for step in STEPS[2:]:
+            in_child(lambda word=word, step=step: one_sum(world, table, 10, word, step))
+    for word in words:
+        for step in STEPS[:2]:
+            in_child(lambda word=word, step=step: early_death(options, table, members, word, step))
+
+
+def numbers(text):
+    return [int(each) for each in text.split(",")]
+
+
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--members", default="3,16")
-    parser.add_argument("--entries", default="10,1000,100000")
-    parser.add_argument("--dying", default="none,one,tenth")
+    parser.add_argument("--members", type=numbers, default="3,16,200")
+    parser.add_argument("--entries", type=numbers, default="10,1000,100000")
     parser.add_argument("--degree", type=int, default=4)
     parser.add_argument("--sums", type=int, default=64)
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    for members in map(int, options.members.split(",")):
-        for entries in map(int, options.entries.split(",")):
-            for word in options.dying.split(","):
-                dying = {"none": 0, "one": 1, "tenth": max(2, members // 10)}[word]
-                started = time.process_time()
-                run(members, entries, dying, options)
-                print(f"     {time.process_time() - started:.1f} s of processor", flush=True)
+    board.VerifyKey = Once
+    table = Table(options.out)
+    for members in options.members:
+        rows_of(options, table, members)
 
 
 if __name__ == "__main__":

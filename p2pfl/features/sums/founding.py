@@ -27,8 +27,9 @@ from p2pfl.features.sums.sum_records import Records
 from p2pfl.features.sums.sum_settings import SumSettings
 from p2pfl.features.sums.tally import SetupTally
 
-AGAIN, PARTIAL, OVER = 0.5, 0.75, 3.0
-"""In waits after an opening: parcels without an ack are sent by all ways; what is held is acknowledged; it has failed.
+PARTIAL, AGAIN, GROWN, OVER = 0.5, 0.65, 0.9, 3.0
+"""In waits after an opening: a member acknowledges what it holds, though that is not all; parcels that a holder has not
+acknowledged with others are sent by all ways; more that is held by now is acknowledged; it has failed.
 """
 HOLD = 4.0
 """In waits: how long newcomers wait at least for a set-up with them, twice as long after each that had no more members.
@@ -44,8 +45,11 @@ class Attempt:
     opener: int
     sealed: dict[int, bytes]
     """The parcel for each partner."""
-    acked: set[int] = field(default_factory=set)
-    is_sent_again: bool = False
+    acked: set[int] | None = None
+    """The dealers whose shares this member has acknowledged."""
+    has_grown: bool = False
+    again: set[int] = field(default_factory=set)
+    """The holders to whom parcels were sent by all ways."""
 
 
 class SetupFounding:
@@ -141,11 +145,8 @@ class SetupFounding:
         setup, index, tally = attempt.setup, self._settings.index, self._records.tally(attempt.setup.id)
         since = (now - attempt.began) / self._patience.wait_s
         yield from self._acknowledge(attempt, tally, since)
-        if since > AGAIN and not attempt.is_sent_again:
-            attempt.is_sent_again = True
-            for holder, parcel in attempt.sealed.items():
-                if index not in tally.acks.get(holder, ()):
-                    yield Parcel(setup=setup.id, to=holder, sealed=parcel, spread=True)
+        if since > AGAIN:
+            yield from self._send_again(attempt, tally)
         ballot = tally.slots[ROSTER].ballot
         if attempt.opener == index and not any(author == index for author in tally.slots[ROSTER].authors.values()):
             yield from self._propose(attempt, tally, since)
@@ -160,14 +161,28 @@ class SetupFounding:
             self.attempt = None
             self._patience.failed()
 
+    def _send_again(self, attempt: Attempt, tally: SetupTally) -> Iterator[Parcel]:
+        """Who has acknowledged nothing is not there: what is for it would burden everybody."""
+        for holder, parcel in attempt.sealed.items():
+            acks = tally.acks.get(holder)
+            if acks is not None and self._settings.index not in acks and holder not in attempt.again:
+                attempt.again.add(holder)
+                yield Parcel(setup=attempt.setup.id, to=holder, sealed=parcel, spread=True)
+
     def _acknowledge(self, attempt: Attempt, tally: SetupTally, since: float) -> Iterator[Statement]:
         setup = attempt.setup
         for dealer, parcels in sorted(tally.parcels.items()):
             for parcel in parcels:
                 if dealer not in setup.held:
                     setup.receive(dealer, parcel)
-        held, is_all = set(setup.held), len(setup.held) == len(setup.partners[self._settings.index])
-        if held - attempt.acked and (is_all or (since > PARTIAL and not attempt.acked)):
+        held, acked = set(setup.held), attempt.acked
+        is_all = len(held) == len(setup.partners[self._settings.index])
+        if acked is None:
+            is_due = is_all or since > PARTIAL
+        else:
+            is_due = len(held) > len(acked) and (is_all or (since > GROWN and not attempt.has_grown))
+            attempt.has_grown |= is_due
+        if is_due:
             attempt.acked = held
             yield Ack(setup=setup.id, holds=bits_of(held))
 

@@ -104,18 +104,17 @@ class Board:
         """Sign a statement of this node's own, and spread it."""
         body = encode_statement(statement)
         post = Post(author=self._settings.index, body=body, signature=self._identity.sign(self._domain + body))
-        taken = self._take(post, statement, None, effects)
+        taken = self._take(post, id_of(post.author, body), statement, None, effects)
         if taken is None:
             raise RuntimeError(f"more statements in one slot than a member may make: {statement}")
         return taken
 
-    def hear(self, peer: int, post: Post, effects: Effects) -> Taken | None:
-        """Take a statement and pass it on; None: it is known, or more than its author may make.
+    def hear(self, peer: int, post: Post, name: bytes, effects: Effects) -> Taken | None:
+        """Take a statement with this id and pass it on; None: it is known, or more than its author may make.
 
         Keys of this node's own that it has not stated are of an earlier life: not kept, and told to the caller.
         Raises PeerFault: its author did not sign it, or it is no statement.
         """
-        name = id_of(post.author, post.body)
         if name[:SHORT] in self._seen:
             return None
         if post.author >= self._settings.count:
@@ -125,7 +124,7 @@ class Board:
             statement = decode_statement(post.body)
         except (CryptoError, ValueError, msgspec.MsgspecError) as error:
             raise PeerFault(f"a statement in the name of member {post.author}: {error}") from error
-        return self._take(post, statement, peer, effects)
+        return self._take(post, name, statement, peer, effects)
 
     def opened(self, peer: int, effects: Effects) -> None:
         self.neighbors.add(peer)
@@ -166,8 +165,7 @@ class Board:
         """Return the short ids of the latest statements, as many as one message may hold."""
         return b"".join(list(self._seen)[-(MOST_ID_BYTES // SHORT) :])
 
-    def _take(self, post: Post, statement: Statement, peer: int | None, effects: Effects) -> Taken | None:
-        name = id_of(post.author, post.body)
+    def _take(self, post: Post, name: bytes, statement: Statement, peer: int | None, effects: Effects) -> Taken | None:
         self._seen[name[:SHORT]] = None
         taken = Taken(id=name, author=post.author, statement=statement, post=post, peer=peer)
         if post.author == self._settings.index and peer is not None and isinstance(statement, Keys):

@@ -45,9 +45,11 @@ class Attempt:
     opener: int
     sealed: dict[int, bytes]
     """The parcel for each partner."""
-    acked: set[int] | None = None
-    """The dealers whose shares this member has acknowledged."""
+    acked: int | None = None
+    """The number of dealers whose shares this member has acknowledged; None: it has acknowledged nothing."""
     has_grown: bool = False
+    parcels: int = 0
+    """The parcels that were looked at."""
     again: set[int] = field(default_factory=set)
     """The holders to whom parcels were sent by all ways."""
 
@@ -80,7 +82,7 @@ class SetupFounding:
             yield from self._open(now)
 
     def is_busy(self, current: SumSetup | None, *, is_used_up: bool) -> bool:
-        return self.attempt is not None or is_used_up or bool(self._newcomers(current))
+        return self.attempt is not None or is_used_up or self._has_newcomers(current)
 
     def _draw_keys(self, now: float) -> Keys:
         self._secrets = SetupSecrets(self._draw, self._settings.sums)
@@ -94,12 +96,12 @@ class SetupFounding:
         if life >= self._life:
             self._life, self._secrets = life + 1, None
 
-    def _newcomers(self, current: SumSetup | None) -> list[int]:
-        return [] if current is None else [m for m in self._records.fresh if m not in current.roster]
+    def _has_newcomers(self, current: SumSetup | None) -> bool:
+        return current is not None and not self._records.fresh.keys() <= current.roster
 
     def _wants(self, now: float, current: SumSetup | None, *, is_used_up: bool) -> bool:
         return is_used_up or (
-            bool(self._newcomers(current)) and now > self._founded_at + self._hold * self._patience.wait_s
+            self._has_newcomers(current) and now > self._founded_at + self._hold * self._patience.wait_s
         )
 
     def _open(self, now: float) -> Iterator[Statement]:
@@ -171,20 +173,19 @@ class SetupFounding:
 
     def _acknowledge(self, attempt: Attempt, tally: SetupTally, since: float) -> Iterator[Statement]:
         setup = attempt.setup
-        for dealer, parcels in sorted(tally.parcels.items()):
-            for parcel in parcels:
-                if dealer not in setup.held:
-                    setup.receive(dealer, parcel)
-        held, acked = set(setup.held), attempt.acked
-        is_all = len(held) == len(setup.partners[self._settings.index])
-        if acked is None:
+        for dealer, parcel in tally.parcels[attempt.parcels :]:
+            if dealer not in setup.held:
+                setup.receive(dealer, parcel)
+        attempt.parcels = len(tally.parcels)
+        is_all = len(setup.held) == len(setup.partners[self._settings.index])
+        if attempt.acked is None:
             is_due = is_all or since > PARTIAL
         else:
-            is_due = len(held) > len(acked) and (is_all or (since > GROWN and not attempt.has_grown))
+            is_due = len(setup.held) > attempt.acked and (is_all or (since > GROWN and not attempt.has_grown))
             attempt.has_grown |= is_due
         if is_due:
-            attempt.acked = held
-            yield Ack(setup=setup.id, holds=bits_of(held))
+            attempt.acked = len(setup.held)
+            yield Ack(setup=setup.id, holds=bits_of(setup.held))
 
     def _propose(self, attempt: Attempt, tally: SetupTally, since: float) -> Iterator[Statement]:
         setup = attempt.setup

@@ -158,14 +158,15 @@ class Sums:
         return self._settled(now, effects)
 
     def _hear_post(self, peer: int, post: Post, now: float, effects: Effects, *, is_poll: bool) -> None:
-        taken = self._board.hear(peer, post, effects)
+        name = id_of(post.author, post.body)
+        taken = self._board.hear(peer, post, name, effects)
         if taken is not None:
             self._take(taken, now, effects)
         elif is_poll:
-            self._tree.hear_poll(peer, id_of(post.author, post.body), effects)
+            self._tree.hear_poll(peer, name, effects)
             self._moved(now)
         else:
-            self._tree.again(peer, id_of(post.author, post.body), effects)
+            self._tree.again(peer, name, effects)
 
     def _take(self, taken: Taken, now: float, effects: Effects) -> None:
         statement = taken.statement

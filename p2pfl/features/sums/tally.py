@@ -57,8 +57,8 @@ class SetupTally:
     def __init__(self, needed: int) -> None:
         self.opening: tuple[int, SetupOpening] | None = None
         """Its opener, and the opening."""
-        self.parcels: dict[int, list[Parcel]] = defaultdict(list)
-        """Those for this node, by dealer: it may have dealt a false one first."""
+        self.parcels: list[tuple[int, Parcel]] = []
+        """Those for this node, with their dealers, who may have dealt a false one first."""
         self.acks: dict[int, set[int]] = defaultdict(set)
         self.slots: dict[int, SlotTally] = defaultdict(lambda: SlotTally(ballot=Ballot(needed)))
 
@@ -70,7 +70,7 @@ class SetupTally:
                 self.opening = author, statement
             case Parcel():
                 if statement.to == index:
-                    self.parcels[author].append(statement)
+                    self.parcels.append((author, statement))
             case Ack():
                 self.acks[author].update(members_of(statement.holds))
             case VectorReady():

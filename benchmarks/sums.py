@@ -27,9 +27,11 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, ClassVar
 
 import msgspec
 import networkx as nx
@@ -40,7 +42,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "sums"))
 from sum_world import SumWorld
 
 from p2pfl.features.sums import board
-from p2pfl.features.sums.sum_messages import BranchPart, MemberList, Post, Reveal, SetupOpening, Total, decode_statement
+from p2pfl.features.sums.sum_messages import (
+    BranchPart,
+    MemberList,
+    Message,
+    Post,
+    Reveal,
+    SetupOpening,
+    Total,
+    decode_statement,
+)
 
 ENCODE = msgspec.msgpack.Encoder().encode
 LABEL = "sum"
@@ -57,13 +68,35 @@ HEAD = """| members | entries | dying | when | sum | messages | bytes | a member
 class Once(VerifyKey):
     """Verifies each signature for all members of this process."""
 
-    known: set[tuple[bytes, int]] = set()
+    known: ClassVar[set[tuple[bytes, int]]] = set()
 
-    def verify(self, text, signature):
+    def verify(self, text: bytes, signature: bytes) -> bytes:
         name = signature, hash(text)
         if name not in self.known:
             super().verify(text, signature)
             self.known.add(name)
+        return text
+
+
+@dataclass(frozen=True)
+class Dying:
+    """Who dies at which step."""
+
+    word: str = "none"
+    step: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.word} | {self.step}"
+
+    def members(self, count: int) -> tuple[int, ...]:
+        """A tenth has the root, which is member 0."""
+        if self.word == "none":
+            return ()
+        dead = max(2, count // 10)
+        return (1,) if self.word == "one" else tuple(range(0, count, count // dead))[:dead]
+
+
+NOBODY = Dying()
 
 
 @dataclass
@@ -78,15 +111,15 @@ class Spent:
 class CountedWorld(SumWorld):
     """Counts all messages, and lets `doomed` members die at a step."""
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, count: int, edges: list[tuple[int, int]], **changes: Any) -> None:
         self.spent, self.doomed, self.step = Spent(0.0), (), ""
         self._sizes, self.deadlines = {}, {}
-        super().__init__(*args, **kwargs)
+        super().__init__(count, edges, **changes)
 
-    def begin(self):
+    def begin(self) -> None:
         self.spent, self._sizes = Spent(self.now), {}
 
-    def _send(self, index, peer, message):
+    def _send(self, index: int, peer: int, message: Message) -> None:
         edge = min(index, peer), max(index, peer)
         if edge not in self.open:
             return
@@ -100,7 +133,7 @@ class CountedWorld(SumWorld):
         at = self.now + least_s + (most_s - least_s) * self.random.random()
         heapq.heappush(self._queue, (at, self._count, partial(self._come, edge, index, peer, message)))
 
-    def _come(self, edge, index, peer, message):
+    def _come(self, edge: tuple[int, int], index: int, peer: int, message: Message) -> None:
         """Nobody starts again here, so who has an edge is who had it when this was sent."""
         if edge in self.open:
             node = self.nodes[peer]
@@ -109,7 +142,7 @@ class CountedWorld(SumWorld):
                 self.deadlines[peer] = deadline
                 self.carry_out(peer, effects)
 
-    def _look(self, message):
+    def _look(self, message: Message) -> None:
         if not isinstance(message, BranchPart | Total) or self.size <= MOST_WATCHED:
             self.watch.see(message)
         trigger = TRIGGERS.get(self.step)
@@ -119,12 +152,19 @@ class CountedWorld(SumWorld):
         if isinstance(statement, trigger) and getattr(statement, "number", 0) >= 0:
             self.kill()
 
-    def kill(self):
+    def doom(self, dying: Dying) -> None:
+        self.step, self.doomed = dying.step, dying.members(self.count)
+        if self.step in {BEFORE_KEYS, BEFORE_WAVE}:
+            for member in self.doomed:
+                self.crash(member)
+            self.doomed = ()
+
+    def kill(self) -> None:
         for member in self.doomed:
             self.later(lambda member=member: self.crash(member))
         self.doomed = ()
 
-    def set_up(self):
+    def set_up(self) -> None:
         """Run until all who are there have a set-up, and for as long as there is nothing more to say."""
         while not all(node.setup for node in self.nodes.values() if node is not None):
             self.run_once()
@@ -132,19 +172,20 @@ class CountedWorld(SumWorld):
         while self._queue and self._queue[0][0] < until_s:
             self.run_once()
 
-    def sum(self):
+    def sum(self) -> None:
         for index in range(self.count):
             self.schedule(self.now, lambda index=index: self.ask(index, LABEL))
         self.run(until_s=1e5, most=10**8)
 
-    def result(self):
+    def result(self) -> str:
         """Whether each sum is that of the members it names, and who has one. Raises AssertionError."""
         named = {done.members for _, done in self.done}
-        assert len(named) <= 1, "two sums of one number"
+        wrong = list(self.watch.found) + ["two sums of one number"] * (len(named) > 1)
         for members in named:
             true = sum((self.vector(member, LABEL) for member in members), np.zeros(self.size, "<u8"))
-            assert all(np.array_equal(done.total, true) for _, done in self.done), "a wrong sum"
-        assert not self.watch.found, self.watch.found
+            wrong += [f"a wrong sum at {at}" for at, done in self.done if not np.array_equal(done.total, true)]
+        if wrong:
+            raise AssertionError(wrong)
         there = sum(node is not None for node in self.nodes.values())
         done = len({index for index, _ in self.done if self.nodes[index] is not None})
         text = f"of {len(next(iter(named)))}, at {done} of {there}" if named else ""
@@ -153,46 +194,38 @@ class CountedWorld(SumWorld):
         return "; ".join([text] * bool(text) + reasons)
 
 
-def edges_of(members, degree):
+def edges_of(members: int, degree: int) -> list[tuple[int, int]]:
     """A random regular graph, or the complete one."""
     if members <= degree + 1:
         return [(a, b) for b in range(members) for a in range(b)]
     return sorted(tuple(sorted(edge)) for edge in nx.random_regular_graph(degree, members, seed=1).edges)
 
 
-def doomed_of(word, members):
-    """A tenth has the root, which is member 0."""
-    if word == "none":
-        return ()
-    return (
-        (1,) if word == "one" else tuple(range(0, members, members // max(2, members // 10)))[: max(2, members // 10)]
-    )
-
-
 class Table:
-    def __init__(self, path):
+    def __init__(self, path: Path | None) -> None:
         self._file = path.open("w") if path else None
         self._write(HEAD)
 
-    def add(self, world, entries, word, step, outcome, started):
+    def add(self, world: CountedWorld, first: str, outcome: str, started: float) -> None:
+        """`first`: the entries, and who dies when."""
         spent, members = world.spent, world.count
         took_s, processor_s = world.now - spent.began_s, time.process_time() - started
         self._write(
-            f"| {members} | {entries} | {word} | {step} | {outcome} | {spent.messages:,} | {short(spent.size)} | "
+            f"| {members} | {first} | {outcome} | {spent.messages:,} | {short(spent.size)} | "
             f"{short(spent.size / members)} | {took_s:.1f} | {processor_s:.1f} |"
         )
 
-    def _write(self, text):
+    def _write(self, text: str) -> None:
         print(text, flush=True)
         if self._file:
             print(text, file=self._file, flush=True)
 
 
-def short(size):
+def short(size: float) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 
-def in_child(act):
+def in_child(act: Callable[[], None]) -> None:
     """Run in a process of its own, so that this one's world stays as it is. Raises ChildProcessError."""
     child = os.fork()
     if child == 0:
@@ -206,59 +239,51 @@ def in_child(act):
         raise ChildProcessError("a row failed")
 
 
-def one_sum(world, table, entries, word, step):
+def one_sum(world: CountedWorld, table: Table, entries: int, dying: Dying) -> None:
     """A sum in a world with a set-up, and a row about it."""
     started = time.process_time()
     world.size = entries
     world.begin()
-    if step not in {BEFORE_KEYS, BEFORE_ROSTER}:
-        world.step, world.doomed = step, doomed_of(word, world.count)
-    if step == BEFORE_WAVE:
-        for member in world.doomed:
-            world.crash(member)
-        world.doomed = ()
+    if dying.step not in {BEFORE_KEYS, BEFORE_ROSTER}:
+        world.doom(dying)
     world.sum()
-    table.add(world, entries, word, step, world.result(), started)
+    table.add(world, f"{entries} | {dying}", world.result(), started)
 
 
-def early_death(options, table, members, word, step):
+def early_death(options: argparse.Namespace, table: Table, members: int, dying: Dying) -> None:
     """A set-up during which members die, and a sum after it."""
     world, started = new_world(options, members), time.process_time()
-    world.step, world.doomed = step, doomed_of(word, members)
-    if step == BEFORE_KEYS:
-        for member in world.doomed:
-            world.crash(member)
-        world.doomed = ()
-    if members - len(doomed_of(word, members)) >= world.nodes[members - 1].settings.quorum:
+    world.doom(dying)
+    if members - len(dying.members(members)) >= world.nodes[members - 1].settings.quorum:
         world.set_up()
-        table.add(world, "", word, step, "set-up", started)
-    one_sum(world, table, 10, word, step)
+        table.add(world, f" | {dying}", "set-up", started)
+    one_sum(world, table, 10, dying)
 
 
-def new_world(options, members):
+def new_world(options: argparse.Namespace, members: int) -> CountedWorld:
     return CountedWorld(members, edges_of(members, options.degree), sums=options.sums, size=10)
 
 
-def rows_of(options, table, members):
+def rows_of(options: argparse.Namespace, table: Table, members: int) -> None:
     words = ("one",) if members == 3 else ("one", "tenth")
     world, started = new_world(options, members), time.process_time()
     world.set_up()
-    table.add(world, "", "none", "", "set-up", started)
+    table.add(world, f" | {NOBODY}", "set-up", started)
     for entries in options.entries:
-        in_child(lambda entries=entries: one_sum(world, table, entries, "none", ""))
+        in_child(partial(one_sum, world, table, entries, NOBODY))
     for word in words:
         for step in STEPS[2:]:
-            in_child(lambda word=word, step=step: one_sum(world, table, 10, word, step))
+            in_child(partial(one_sum, world, table, 10, Dying(word, step)))
     for word in words:
         for step in STEPS[:2]:
-            in_child(lambda word=word, step=step: early_death(options, table, members, word, step))
+            in_child(partial(early_death, options, table, members, Dying(word, step)))
 
 
-def numbers(text):
+def numbers(text: str) -> list[int]:
     return [int(each) for each in text.split(",")]
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--members", type=numbers, default="3,16,200")
     parser.add_argument("--entries", type=numbers, default="10,1000,100000")

@@ -75,7 +75,7 @@ class Said:
     """The greatest number of a sum in which it has said something."""
 
     def is_past(self, number: int) -> bool:
-        """True if what it says of this sum is not kept any more: nobody speaks of a sum so many before its latest."""
+        """True if what it says of this sum is not kept any more."""
         return ROSTER < number <= self.latest - MOST_SLOTS
 
 
@@ -170,7 +170,7 @@ class Board:
         taken = Taken(id=name, author=post.author, statement=statement, post=post, peer=peer)
         if post.author == self._settings.index and peer is not None and isinstance(statement, Keys):
             return taken
-        if not self._may(post.author, name, statement):
+        if not self._may(post.author, name, statement, is_own=peer is None):
             return None
         if isinstance(statement, Parcel) and not statement.spread:
             self._route(taken, statement.to, effects)
@@ -194,8 +194,11 @@ class Board:
         if to != self._settings.index and through is not None and through != taken.peer:
             effects.say(through, taken.post)
 
-    def _may(self, author: int, name: bytes, statement: Statement) -> bool:
-        """Count a statement; False: its author has made enough of this kind, or a later one."""
+    def _may(self, author: int, name: bytes, statement: Statement, *, is_own: bool) -> bool:
+        """Count a statement; False: its author has made enough of this kind, or a later one.
+
+        This node itself may be so late with a sum that the others no longer take what it says of it.
+        """
         if isinstance(statement, Keys):
             order, keys = (statement.life, statement.serial), self._keys.setdefault(author, {})
             if order in keys or (len(keys) >= MOST_KEYS and order < min(keys)):
@@ -206,7 +209,7 @@ class Board:
             return True
         setup = name if isinstance(statement, SetupOpening) else statement.setup
         said, number = self._said_in(author, setup), getattr(statement, "number", ROSTER)
-        if said is None or said.is_past(number):
+        if said is None or (said.is_past(number) and not is_own):
             self._seen.pop(name[:SHORT], None)
             return False
         if number > said.latest:

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.sums.board import MOST_SLOTS, Board, Taken
+from p2pfl.features.sums.board import Board, Taken
 from p2pfl.features.sums.founding import SetupFounding
 from p2pfl.features.sums.masks import Words
 from p2pfl.features.sums.patience import FIRST_S, SumPatience
@@ -240,9 +240,7 @@ class Sums:
                 numbers.add(self._next)
         else:
             numbers = {key[1] for key in due if key is not None and key[0] == self.setup.id}
-        # Nobody speaks of sums so far ahead: their statements would put those of this one off the boards.
-        end = min(self._next + MOST_SLOTS, self.settings.sums)
-        for number in sorted(number for number in numbers if self._next <= number < end):
+        for number in sorted(number for number in numbers if self._next <= number < self.settings.sums):
             if number not in self._sums:
                 self._sums[number] = Sum(self.setup, number, slots[number], self._tree, self._history, now)
             self._go_on(self._sums[number], now, effects)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
-from p2pfl.features.sums.board import MOST_SLOTS
+from p2pfl.features.sums.board import MOST_SLOTS, fingers
 from p2pfl.features.sums.sum_messages import Parcel, Post, SetupOpening, decode_statement
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -123,3 +124,21 @@ def killer(world, doomed):
                 world.later(lambda index=index: world.crash(index))
 
     return look
+
+
+def test_among_many_neighbors_a_statement_reaches_all_by_few_of_them():
+    for count in (8, 16, 33, 64):
+        to = {n: fingers([other for other in range(count) if other != n], n) for n in range(count)}
+        assert max(map(len, to.values())) <= 2 + count.bit_length()
+        graph = nx.DiGraph([(n, other) for n, others in to.items() for other in others])
+        assert nx.diameter(graph) <= count.bit_length()
+    assert fingers([1, 5, 9], 3) == [1, 5, 9], "all, where they are few"
+
+
+def test_in_a_dense_graph_a_sum_takes_few_messages():
+    world = SumWorld(20, complete(20))
+    world.ask_all("one")
+    world.run()
+    world.check()
+    assert len(world.done) == 20
+    assert len(statements(world)) < 40_000, "flooding takes 56,000"

@@ -1,15 +1,17 @@
 """The board: every member's copy of all signed statements, filled by flooding, with gaps filled on request.
 
-A statement is taken once and passed on to all neighbors but the one it came from. Neighbors compare digests of what
-they have when a session opens, and while something is going on; what one lacks, the other sends. So in any graph that
-is connected for long enough all get all statements, in any order. What an author may say is bounded, for each slot and
-in all; what it has said of sums long ended is dropped, by a rule that depends only on what else it has said, so that
-neighbors keep the same.
+A statement is taken once and passed on to the neighbors, or to some where they are many. Neighbors compare digests of
+what they have when a session opens, and while something is going on; what one lacks, the other sends. So in any graph
+that is connected for long enough all get all statements, in any order. What an author may say is bounded, for each slot
+and in all; what it has said of sums long ended is dropped, by a rule that depends only on what else it has said, so
+that neighbors keep the same.
 """
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -26,6 +28,7 @@ from p2pfl.features.sums.sum_messages import (
     MOST_ID_BYTES,
     Have,
     Keys,
+    MemberList,
     Parcel,
     Post,
     SetupOpening,
@@ -44,6 +47,8 @@ MOST_SETUPS = 6
 """The latest set-ups of which an author's statements are kept."""
 MOST_KEYS = 2
 """An author's latest keys that are kept: those of the present set-up, and fresh ones."""
+MOST_FIRST = 6
+"""A node with so many neighbors hands each statement to all of them."""
 MOST_SLOTS = 8
 """The latest sums of a set-up of which an author's statements are kept."""
 LOOK_EVERY = 4
@@ -61,6 +66,21 @@ class Taken:
     statement: Statement
     post: Post
     peer: int | None
+
+
+def fingers(neighbors: Sequence[int], index: int) -> list[int]:
+    """The neighbors to whom a node of this index hands a statement on: all, where they are few.
+
+    Of many they are those next to it on the circle of indices and some at twice the distance each, as in Chord (Stoica
+    et al. 2001, doi 10.1145/383059.383071): where all are neighbors, they reach everybody in log2 n steps. What these
+    leave out anywhere, the comparison with all neighbors brings.
+    """
+    if len(neighbors) <= MOST_FIRST:
+        return list(neighbors)
+    start = bisect(neighbors, index)
+    circle = [*neighbors[start:], *neighbors[:start]]
+    places = {2**power - 1 for power in range(len(circle).bit_length()) if 2**power <= len(circle)}
+    return sorted(circle[place] for place in places | {len(circle) - 1, len(circle) - 2})
 
 
 @dataclass(slots=True)
@@ -98,7 +118,10 @@ class Board:
         """The ids of the latest keys of each member, by life and serial."""
         self.route: dict[int, int] = {}
         """The neighbor who was the first to bring the latest keys of each member."""
-        self.neighbors: set[int] = set()
+        self.neighbors: list[int] = []
+        """In ascending order."""
+        self._first: list[int] = []
+        """The neighbors to whom statements go at once."""
 
     def state(self, statement: Statement, effects: Effects) -> Taken:
         """Sign a statement of this node's own, and spread it."""
@@ -127,12 +150,16 @@ class Board:
         return self._take(post, name, statement, peer, effects)
 
     def opened(self, peer: int, effects: Effects) -> None:
-        self.neighbors.add(peer)
+        self._meet({*self.neighbors, peer})
         effects.say(peer, Have(digest=self._digest))
 
     def closed(self, peer: int) -> None:
-        self.neighbors.discard(peer)
+        self._meet({*self.neighbors} - {peer})
         self.route = {member: through for member, through in self.route.items() if through != peer}
+
+    def _meet(self, neighbors: set[int]) -> None:
+        self.neighbors = sorted(neighbors)
+        self._first = fingers(self.neighbors, self._settings.index)
 
     def compare(self, effects: Effects) -> None:
         """Ask all neighbors whether they have what this node has; not at each beat while statements come in, for then
@@ -143,7 +170,7 @@ class Board:
         if self._quiet < LOOK_EVERY:
             return
         self._quiet = 0
-        for peer in sorted(self.neighbors):
+        for peer in self.neighbors:
             effects.say(peer, Have(digest=self._digest))
 
     def hear_have(self, peer: int, have: Have, effects: Effects) -> None:
@@ -178,8 +205,11 @@ class Board:
             self._posts[name] = post
             self._flip(name)
             self._news = True
-            for neighbor in sorted(self.neighbors - {peer}):
-                effects.say(neighbor, post)
+            # Each neighbor says whether it is in another branch of a wave, and takes a total only after its list.
+            to = self.neighbors if isinstance(statement, Wave | MemberList) else self._first
+            for neighbor in to:
+                if neighbor != peer:
+                    effects.say(neighbor, post)
         if isinstance(statement, Keys) and peer is not None:
             self.route[post.author] = peer
         return taken

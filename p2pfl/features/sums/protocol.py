@@ -121,7 +121,7 @@ class Sums:
             self._beats += 1
             self._board.compare(effects)
             self._tree.poll(effects)
-            neighbors = sorted(self._board.neighbors)
+            neighbors = self._board.neighbors
             for each in self._sums.values():
                 if each.missing_total and neighbors:
                     # Each time another one is asked.

@@ -142,3 +142,15 @@ def test_in_a_dense_graph_a_sum_takes_few_messages():
     world.check()
     assert len(world.done) == 20
     assert len(statements(world)) < 40_000, "flooding takes 56,000"
+
+
+def test_two_dense_groups_with_one_edge_between_them_have_one_sum():
+    """That edge is none of the few on which its ends hand statements on."""
+    edges = [*complete(12), *((a + 12, b + 12) for a, b in complete(12)), (3, 18)]
+    assert 18 not in fingers([*sorted(set(range(12)) - {3}), 18], 3)
+    assert 3 not in fingers([3, *sorted(set(range(12, 24)) - {18})], 18)
+    world = SumWorld(24, edges)
+    world.ask_all("one", "two")
+    world.run()
+    world.check()
+    assert len(world.done) == 48

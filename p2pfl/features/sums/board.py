@@ -49,6 +49,8 @@ MOST_KEYS = 2
 """An author's latest keys that are kept: those of the present set-up, and fresh ones."""
 MOST_FIRST = 6
 """A node with so many neighbors hands each statement to all of them."""
+MOST_ASKED = 8
+"""The neighbors that a node compares its statements with at once."""
 MOST_SLOTS = 8
 """The latest sums of a set-up of which an author's statements are kept."""
 LOOK_EVERY = 4
@@ -113,7 +115,7 @@ class Board:
         self._over: list[set[bytes]] = [set() for _ in settings.members]
         """The set-ups of which a member's statements have been dropped: nothing more of them is taken."""
         self._news = False
-        self._quiet = 0
+        self._quiet = self._turn = 0
         self._keys: dict[int, dict[tuple[int, int], bytes]] = {}
         """The ids of the latest keys of each member, by life and serial."""
         self.route: dict[int, int] = {}
@@ -162,16 +164,18 @@ class Board:
         self._first = fingers(self.neighbors, self._settings.index)
 
     def compare(self, effects: Effects) -> None:
-        """Ask all neighbors whether they have what this node has; not at each beat while statements come in, for then
-        they would say that they lack what is on its way.
+        """Ask neighbors whether they have what this node has, some after the others if they are many: all would send
+        the same. Not at each beat while statements come in, for then they would say that they lack what is on its way.
         """
         self._quiet = self._quiet + 1 if self._news else LOOK_EVERY
         self._news = False
         if self._quiet < LOOK_EVERY:
             return
         self._quiet = 0
-        for peer in self.neighbors:
-            effects.say(peer, Have(digest=self._digest))
+        count = len(self.neighbors)
+        for place in range(self._turn, self._turn + min(count, MOST_ASKED)):
+            effects.say(self.neighbors[place % count], Have(digest=self._digest))
+        self._turn += MOST_ASKED
 
     def hear_have(self, peer: int, have: Have, effects: Effects) -> None:
         if have.digest == self._digest:

@@ -72,6 +72,13 @@ def test_large_arrays_travel_in_pieces(transport):
     assert np.array_equal(found.sums["y"], 4 * np.arange(50_000))
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_sixty_four_nodes_of_one_program_have_the_sum_of_all():
+    found = ring(64).sum(lambda node: {"x": node.node}, within=(0, 63), transport="memory")
+    assert (found.sums["x"], len(found.members)) == (63 * 32, 64)
+
+
 def test_it_works_below_a_running_event_loop_as_in_a_notebook():
     async def cell():
         return ring(3).sum(counts, within=(0, 1000), transport="memory")

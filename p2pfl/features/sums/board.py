@@ -1,15 +1,19 @@
 """The board: every member's copy of all signed statements, filled by flooding, with gaps filled on request.
 
-A statement is taken once and passed on to all neighbors but the one it came from. Neighbors compare digests of what
-they have when a session opens, and while something is going on; what one lacks, the other sends. So in any graph that
-is connected for long enough all get all statements, in any order. What an author may say is bounded, for each slot and
-in all.
+A statement is taken once and passed on to the neighbors, or to some where they are many. Neighbors compare digests of
+what they have when a session opens, and while something is going on; what one lacks, the other sends. So in any graph
+that is connected for long enough all get all statements, in any order. What an author may say is bounded, for each slot
+and in all; what it has said of sums long ended is dropped, by a rule that depends only on what else it has said, so
+that neighbors keep the same.
 """
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 
 import msgspec
 from nacl.exceptions import CryptoError
@@ -17,12 +21,14 @@ from nacl.signing import VerifyKey
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
+from p2pfl.features.sums.sum_certificate import ROSTER
 from p2pfl.features.sums.sum_effects import Effects
 from p2pfl.features.sums.sum_messages import (
     ID_BYTES,
     MOST_ID_BYTES,
     Have,
     Keys,
+    MemberList,
     Parcel,
     Post,
     SetupOpening,
@@ -41,6 +47,14 @@ MOST_SETUPS = 6
 """The latest set-ups of which an author's statements are kept."""
 MOST_KEYS = 2
 """An author's latest keys that are kept: those of the present set-up, and fresh ones."""
+MOST_FIRST = 6
+"""A node with so many neighbors hands each statement to all of them."""
+MOST_ASKED = 8
+"""The neighbors that a node compares its statements with at once."""
+MOST_SLOTS = 8
+"""The latest sums of a set-up of which an author's statements are kept."""
+LOOK_EVERY = 4
+"""In beats: while statements come in anyway, neighbors compare only so often."""
 SHORT = 8
 """The bytes of an id by which neighbors compare."""
 
@@ -56,6 +70,37 @@ class Taken:
     peer: int | None
 
 
+def fingers(neighbors: Sequence[int], index: int) -> list[int]:
+    """The neighbors to whom a node of this index hands a statement on: all, where they are few.
+
+    Of many they are those next to it on the circle of indices and some at twice the distance each, as in Chord (Stoica
+    et al. 2001, doi 10.1145/383059.383071): where all are neighbors, they reach everybody in log2 n steps. What these
+    leave out anywhere, the comparison with all neighbors brings.
+    """
+    if len(neighbors) <= MOST_FIRST:
+        return list(neighbors)
+    start = bisect(neighbors, index)
+    circle = [*neighbors[start:], *neighbors[:start]]
+    places = {2**power - 1 for power in range(len(circle).bit_length()) if 2**power <= len(circle)}
+    return sorted(circle[place] for place in places | {len(circle) - 1, len(circle) - 2})
+
+
+@dataclass(slots=True)
+class Said:
+    """What an author has said in one set-up."""
+
+    counts: Counter[tuple[type[Statement], int]] = field(default_factory=Counter)
+    """How many statements of a kind, by slot or receiver."""
+    names: dict[int | None, list[bytes]] = field(default_factory=dict)
+    """The ids of all its statements, by sum; those of the set-up and its roster under None."""
+    latest: int = 0
+    """The greatest number of a sum in which it has said something."""
+
+    def is_past(self, number: int) -> bool:
+        """True if what it says of this sum is not kept any more."""
+        return ROSTER < number <= self.latest - MOST_SLOTS
+
+
 class Board:
     def __init__(self, settings: SumSettings, identity: Identity) -> None:
         self._settings, self._identity = settings, identity
@@ -63,32 +108,38 @@ class Board:
         self._verify = [VerifyKey(key) for key in settings.members]
         self._posts: OrderedDict[bytes, Post] = OrderedDict()
         self._seen: dict[bytes, None] = {}
-        """The short ids of all that has ever been taken or refused: it is not asked for again."""
+        """The short ids of what has been taken or refused: it is not asked for again."""
         self._digest = 0
-        self._made: Counter[tuple[int, str, bytes, int]] = Counter()
-        self._setups: dict[int, OrderedDict[bytes, None]] = {}
+        self._said: list[OrderedDict[bytes, Said]] = [OrderedDict() for _ in settings.members]
+        """What each member has said, by set-up."""
+        self._over: list[set[bytes]] = [set() for _ in settings.members]
+        """The set-ups of which a member's statements have been dropped: nothing more of them is taken."""
+        self._news = False
+        self._quiet = self._turn = 0
         self._keys: dict[int, dict[tuple[int, int], bytes]] = {}
         """The ids of the latest keys of each member, by life and serial."""
         self.route: dict[int, int] = {}
         """The neighbor who was the first to bring the latest keys of each member."""
-        self.neighbors: set[int] = set()
+        self.neighbors: list[int] = []
+        """In ascending order."""
+        self._first: list[int] = []
+        """The neighbors to whom statements go at once."""
 
     def state(self, statement: Statement, effects: Effects) -> Taken:
         """Sign a statement of this node's own, and spread it."""
         body = encode_statement(statement)
         post = Post(author=self._settings.index, body=body, signature=self._identity.sign(self._domain + body))
-        taken = self._take(post, statement, None, effects)
+        taken = self._take(post, id_of(post.author, body), statement, None, effects)
         if taken is None:
             raise RuntimeError(f"more statements in one slot than a member may make: {statement}")
         return taken
 
-    def hear(self, peer: int, post: Post, effects: Effects) -> Taken | None:
-        """Take a statement and pass it on; None: it is known, or more than its author may make.
+    def hear(self, peer: int, post: Post, name: bytes, effects: Effects) -> Taken | None:
+        """Take a statement with this id and pass it on; None: it is known, or more than its author may make.
 
         Keys of this node's own that it has not stated are of an earlier life: not kept, and told to the caller.
         Raises PeerFault: its author did not sign it, or it is no statement.
         """
-        name = id_of(post.author, post.body)
         if name[:SHORT] in self._seen:
             return None
         if post.author >= self._settings.count:
@@ -98,20 +149,33 @@ class Board:
             statement = decode_statement(post.body)
         except (CryptoError, ValueError, msgspec.MsgspecError) as error:
             raise PeerFault(f"a statement in the name of member {post.author}: {error}") from error
-        return self._take(post, statement, peer, effects)
+        return self._take(post, name, statement, peer, effects)
 
     def opened(self, peer: int, effects: Effects) -> None:
-        self.neighbors.add(peer)
+        self._meet({*self.neighbors, peer})
         effects.say(peer, Have(digest=self._digest))
 
     def closed(self, peer: int) -> None:
-        self.neighbors.discard(peer)
+        self._meet({*self.neighbors} - {peer})
         self.route = {member: through for member, through in self.route.items() if through != peer}
 
+    def _meet(self, neighbors: set[int]) -> None:
+        self.neighbors = sorted(neighbors)
+        self._first = fingers(self.neighbors, self._settings.index)
+
     def compare(self, effects: Effects) -> None:
-        """Ask all neighbors whether they have what this node has."""
-        for peer in sorted(self.neighbors):
-            effects.say(peer, Have(digest=self._digest))
+        """Ask neighbors whether they have what this node has, some after the others if they are many: all would send
+        the same. Not at each beat while statements come in, for then they would say that they lack what is on its way.
+        """
+        self._quiet = self._quiet + 1 if self._news else LOOK_EVERY
+        self._news = False
+        if self._quiet < LOOK_EVERY:
+            return
+        self._quiet = 0
+        count = len(self.neighbors)
+        for place in range(self._turn, self._turn + min(count, MOST_ASKED)):
+            effects.say(self.neighbors[place % count], Have(digest=self._digest))
+        self._turn += MOST_ASKED
 
     def hear_have(self, peer: int, have: Have, effects: Effects) -> None:
         if have.digest == self._digest:
@@ -120,7 +184,9 @@ class Board:
             effects.say(peer, Have(digest=self._digest, ids=self._latest_ids()))
             return
         theirs = {have.ids[at : at + SHORT] for at in range(0, len(have.ids), SHORT)}
-        for name, post in self._posts.items():
+        # Who has more than one message tells has only told the latest.
+        first = 0 if len(theirs) < MOST_ID_BYTES // SHORT else max(0, len(self._posts) - len(theirs) // 2)
+        for name, post in islice(self._posts.items(), first, None):
             if name[:SHORT] not in theirs:
                 effects.say(peer, post)
         if have.asks and not theirs <= self._seen.keys():
@@ -130,21 +196,24 @@ class Board:
         """Return the short ids of the latest statements, as many as one message may hold."""
         return b"".join(list(self._seen)[-(MOST_ID_BYTES // SHORT) :])
 
-    def _take(self, post: Post, statement: Statement, peer: int | None, effects: Effects) -> Taken | None:
-        name = id_of(post.author, post.body)
+    def _take(self, post: Post, name: bytes, statement: Statement, peer: int | None, effects: Effects) -> Taken | None:
         self._seen[name[:SHORT]] = None
         taken = Taken(id=name, author=post.author, statement=statement, post=post, peer=peer)
         if post.author == self._settings.index and peer is not None and isinstance(statement, Keys):
             return taken
-        if not self._may(post.author, name, statement):
+        if not self._may(post.author, name, statement, is_own=peer is None):
             return None
         if isinstance(statement, Parcel) and not statement.spread:
             self._route(taken, statement.to, effects)
         else:
             self._posts[name] = post
             self._flip(name)
-            for neighbor in sorted(self.neighbors - {peer}):
-                effects.say(neighbor, post)
+            self._news = True
+            # Each neighbor says whether it is in another branch of a wave, and takes a total only after its list.
+            to = self.neighbors if isinstance(statement, Wave | MemberList) else self._first
+            for neighbor in to:
+                if neighbor != peer:
+                    effects.say(neighbor, post)
         if isinstance(statement, Keys) and peer is not None:
             self.route[post.author] = peer
         return taken
@@ -159,36 +228,52 @@ class Board:
         if to != self._settings.index and through is not None and through != taken.peer:
             effects.say(through, taken.post)
 
-    def _may(self, author: int, name: bytes, statement: Statement) -> bool:
-        """Count a statement; False: its author has made enough of this kind, or a later one."""
+    def _may(self, author: int, name: bytes, statement: Statement, *, is_own: bool) -> bool:
+        """Count a statement; False: its author has made enough of this kind, or a later one.
+
+        This node itself may be so late with a sum that the others no longer take what it says of it.
+        """
         if isinstance(statement, Keys):
             order, keys = (statement.life, statement.serial), self._keys.setdefault(author, {})
             if order in keys or (len(keys) >= MOST_KEYS and order < min(keys)):
                 return False
             keys[order] = name
             if len(keys) > MOST_KEYS:
-                self._drop(keys.pop(min(keys)))
+                self._forget([keys.pop(min(keys))])
             return True
         setup = name if isinstance(statement, SetupOpening) else statement.setup
-        setups = self._setups.setdefault(author, OrderedDict())
-        if setup not in setups:
-            setups[setup] = None
-            if len(setups) > MOST_SETUPS:
-                self._forget(author, setups.popitem(last=False)[0])
-        to = statement.to if isinstance(statement, Parcel) else getattr(statement, "number", 0)
-        key = (author, type(statement).__name__, setup, to)
-        self._made[key] += 1
-        return self._made[key] <= (MOST_WAVES if isinstance(statement, Wave) else MOST_OF_A_KIND)
+        said, number = self._said_in(author, setup), getattr(statement, "number", ROSTER)
+        if said is None or (said.is_past(number) and not is_own):
+            self._seen.pop(name[:SHORT], None)
+            return False
+        if number > said.latest:
+            said.latest = number
+            for old in [each for each in said.names if each is not None and said.is_past(each)]:
+                self._forget(said.names.pop(old))
+        said.names.setdefault(None if number == ROSTER else number, []).append(name)
+        kind = type(statement), statement.to if isinstance(statement, Parcel) else number
+        said.counts[kind] += 1
+        return said.counts[kind] <= (MOST_WAVES if isinstance(statement, Wave) else MOST_OF_A_KIND)
 
-    def _forget(self, author: int, setup: bytes) -> None:
-        """Drop an author's statements of its oldest set-up."""
-        for key in [key for key in self._made if key[0] == author and key[2] == setup]:
-            del self._made[key]
-        for name, post in list(self._posts.items()):
-            if post.author == author:
-                statement = decode_statement(post.body)
-                if name == setup or getattr(statement, "setup", b"") == setup:
-                    self._drop(name)
+    def _said_in(self, author: int, setup: bytes) -> Said | None:
+        """What an author has said in a set-up; None: it was dropped, as that of the oldest one is for a new one."""
+        of = self._said[author]
+        if setup in self._over[author]:
+            return None
+        if setup not in of:
+            of[setup] = Said()
+            if len(of) > MOST_SETUPS:
+                old, said = of.popitem(last=False)
+                self._over[author].add(old)
+                for names in said.names.values():
+                    self._forget(names)
+        return of[setup]
+
+    def _forget(self, names: list[bytes]) -> None:
+        """Drop statements that would not be taken again."""
+        for name in names:
+            self._drop(name)
+            self._seen.pop(name[:SHORT], None)
 
     def _drop(self, name: bytes) -> None:
         if self._posts.pop(name, None) is not None:

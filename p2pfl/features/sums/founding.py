@@ -27,8 +27,9 @@ from p2pfl.features.sums.sum_records import Records
 from p2pfl.features.sums.sum_settings import SumSettings
 from p2pfl.features.sums.tally import SetupTally
 
-AGAIN, PARTIAL, OVER = 0.5, 0.75, 3.0
-"""In waits after an opening: parcels without an ack are sent by all ways; what is held is acknowledged; it has failed.
+PARTIAL, AGAIN, GROWN, OVER = 0.5, 0.65, 0.9, 3.0
+"""In waits after an opening: a member acknowledges what it holds, though that is not all; parcels that a holder has not
+acknowledged with others are sent by all ways; more that is held by now is acknowledged; it has failed.
 """
 HOLD = 4.0
 """In waits: how long newcomers wait at least for a set-up with them, twice as long after each that had no more members.
@@ -44,8 +45,13 @@ class Attempt:
     opener: int
     sealed: dict[int, bytes]
     """The parcel for each partner."""
-    acked: set[int] = field(default_factory=set)
-    is_sent_again: bool = False
+    acked: int | None = None
+    """The number of dealers whose shares this member has acknowledged; None: it has acknowledged nothing."""
+    has_grown: bool = False
+    parcels: int = 0
+    """The parcels that were looked at."""
+    again: set[int] = field(default_factory=set)
+    """The holders to whom parcels were sent by all ways."""
 
 
 class SetupFounding:
@@ -76,7 +82,7 @@ class SetupFounding:
             yield from self._open(now)
 
     def is_busy(self, current: SumSetup | None, *, is_used_up: bool) -> bool:
-        return self.attempt is not None or is_used_up or bool(self._newcomers(current))
+        return self.attempt is not None or is_used_up or self._has_newcomers(current)
 
     def _draw_keys(self, now: float) -> Keys:
         self._secrets = SetupSecrets(self._draw, self._settings.sums)
@@ -90,25 +96,25 @@ class SetupFounding:
         if life >= self._life:
             self._life, self._secrets = life + 1, None
 
-    def _newcomers(self, current: SumSetup | None) -> list[int]:
-        return [m for m in self._records.fresh() if current is not None and m not in current.roster]
+    def _has_newcomers(self, current: SumSetup | None) -> bool:
+        return current is not None and not self._records.fresh.keys() <= current.roster
 
     def _wants(self, now: float, current: SumSetup | None, *, is_used_up: bool) -> bool:
         return is_used_up or (
-            bool(self._newcomers(current)) and now > self._founded_at + self._hold * self._patience.wait_s
+            self._has_newcomers(current) and now > self._founded_at + self._hold * self._patience.wait_s
         )
 
     def _open(self, now: float) -> Iterator[Statement]:
         """Open a set-up, if it is this member's turn: the lowest with fresh keys first, the next if it does not."""
-        settings, fresh, wait_s = self._settings, self._records.fresh(), self._patience.wait_s
+        settings, fresh, wait_s = self._settings, self._records.fresh, self._patience.wait_s
         if len(fresh) < max(settings.quorum, settings.least) or settings.index not in fresh:
             return
         if self._quorum_at is None:
             self._quorum_at = now
-        rank = sorted(fresh).index(settings.index)
+        rank = sum(member < settings.index for member in fresh)
         late = now > self._quorum_at + 2 * (self._quorum_at - self._since) + wait_s * (1 + 2 * rank)
         if late or (rank == 0 and len(fresh) == settings.count):
-            yield SetupOpening(members=bits_of(fresh), keys=b"".join(fresh.values()))
+            yield SetupOpening(members=bits_of(fresh), keys=b"".join(fresh[member] for member in sorted(fresh)))
             yield from self._join(now)
 
     def _join(self, now: float) -> Iterator[Statement]:
@@ -141,11 +147,8 @@ class SetupFounding:
         setup, index, tally = attempt.setup, self._settings.index, self._records.tally(attempt.setup.id)
         since = (now - attempt.began) / self._patience.wait_s
         yield from self._acknowledge(attempt, tally, since)
-        if since > AGAIN and not attempt.is_sent_again:
-            attempt.is_sent_again = True
-            for holder, parcel in attempt.sealed.items():
-                if index not in tally.acks.get(holder, ()):
-                    yield Parcel(setup=setup.id, to=holder, sealed=parcel, spread=True)
+        if since > AGAIN:
+            yield from self._send_again(attempt, tally)
         ballot = tally.slots[ROSTER].ballot
         if attempt.opener == index and not any(author == index for author in tally.slots[ROSTER].authors.values()):
             yield from self._propose(attempt, tally, since)
@@ -160,16 +163,29 @@ class SetupFounding:
             self.attempt = None
             self._patience.failed()
 
+    def _send_again(self, attempt: Attempt, tally: SetupTally) -> Iterator[Parcel]:
+        """Who has acknowledged nothing is not there: what is for it would burden everybody."""
+        for holder, parcel in attempt.sealed.items():
+            acks = tally.acks.get(holder)
+            if acks is not None and self._settings.index not in acks and holder not in attempt.again:
+                attempt.again.add(holder)
+                yield Parcel(setup=attempt.setup.id, to=holder, sealed=parcel, spread=True)
+
     def _acknowledge(self, attempt: Attempt, tally: SetupTally, since: float) -> Iterator[Statement]:
         setup = attempt.setup
-        for dealer, parcels in sorted(tally.parcels.items()):
-            for parcel in parcels:
-                if dealer not in setup.held:
-                    setup.receive(dealer, parcel)
-        held, is_all = set(setup.held), len(setup.held) == len(setup.partners[self._settings.index])
-        if held - attempt.acked and (is_all or (since > PARTIAL and not attempt.acked)):
-            attempt.acked = held
-            yield Ack(setup=setup.id, holds=bits_of(held))
+        for dealer, parcel in tally.parcels[attempt.parcels :]:
+            if dealer not in setup.held:
+                setup.receive(dealer, parcel)
+        attempt.parcels = len(tally.parcels)
+        is_all = len(setup.held) == len(setup.partners[self._settings.index])
+        if attempt.acked is None:
+            is_due = is_all or since > PARTIAL
+        else:
+            is_due = len(setup.held) > attempt.acked and (is_all or (since > GROWN and not attempt.has_grown))
+            attempt.has_grown |= is_due
+        if is_due:
+            attempt.acked = len(setup.held)
+            yield Ack(setup=setup.id, holds=bits_of(setup.held))
 
     def _propose(self, attempt: Attempt, tally: SetupTally, since: float) -> Iterator[Statement]:
         setup = attempt.setup

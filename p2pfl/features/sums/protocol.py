@@ -25,11 +25,13 @@ from p2pfl.features.sums.founding import SetupFounding
 from p2pfl.features.sums.masks import Words
 from p2pfl.features.sums.patience import FIRST_S, SumPatience
 from p2pfl.features.sums.setup import Draw, SumSetup
+from p2pfl.features.sums.sum_certificate import ROSTER
 from p2pfl.features.sums.sum_effects import Effect, Effects, Keep, Refused, SumDone
 from p2pfl.features.sums.sum_history import SumHistory
 from p2pfl.features.sums.sum_messages import (
     BranchPart,
     Have,
+    InSetup,
     Keys,
     Message,
     Poll,
@@ -46,7 +48,7 @@ from p2pfl.features.sums.sum_messages import (
 from p2pfl.features.sums.sum_records import Records
 from p2pfl.features.sums.sum_settings import SumSettings
 from p2pfl.features.sums.summing import Asked, Sum
-from p2pfl.features.sums.tree import Tree
+from p2pfl.features.sums.tree import Key, Tree
 
 IN_VAIN = 16
 """In waits: a sum for which no set-up comes about is refused."""
@@ -77,6 +79,7 @@ class Sums:
         self._asked_at = self._ended_at = 0.0
         self._beat_at: float | None = None
         self._beats = 0
+        self._due = _Due()
 
     @property
     def deadline(self) -> float | None:
@@ -92,6 +95,7 @@ class Sums:
         effects = Effects()
         self._board.closed(peer)
         self._tree.gone(peer, effects)
+        self._due.everything()
         return self._settled(now, effects)
 
     def ask(self, label: str, values: Words, terms: bytes, now: float) -> list[Effect]:
@@ -107,6 +111,7 @@ class Sums:
         pause_s = now - self._ended_at if self._ended_at else 0.0
         self._asked = Asked(label=label, values=values, terms=terms, data=data, pause_s=pause_s)
         self._asked_at = now
+        self._due.everything()
         return self._settled(now, Effects())
 
     def wake(self, now: float) -> list[Effect]:
@@ -116,11 +121,12 @@ class Sums:
             self._beats += 1
             self._board.compare(effects)
             self._tree.poll(effects)
-            neighbors = sorted(self._board.neighbors)
+            neighbors = self._board.neighbors
             for each in self._sums.values():
                 if each.missing_total and neighbors:
                     # Each time another one is asked.
                     self._tree.want(each.missing_total, neighbors[self._beats % len(neighbors)], effects)
+            self._due.everything()
         return self._settled(now, effects)
 
     def hear(self, peer: int, message: Message, now: float) -> list[Effect]:
@@ -152,14 +158,15 @@ class Sums:
         return self._settled(now, effects)
 
     def _hear_post(self, peer: int, post: Post, now: float, effects: Effects, *, is_poll: bool) -> None:
-        taken = self._board.hear(peer, post, effects)
+        name = id_of(post.author, post.body)
+        taken = self._board.hear(peer, post, name, effects)
         if taken is not None:
             self._take(taken, now, effects)
         elif is_poll:
-            self._tree.hear_poll(peer, id_of(post.author, post.body), effects)
+            self._tree.hear_poll(peer, name, effects)
             self._moved(now)
         else:
-            self._tree.again(peer, id_of(post.author, post.body), effects)
+            self._tree.again(peer, name, effects)
 
     def _take(self, taken: Taken, now: float, effects: Effects) -> None:
         statement = taken.statement
@@ -169,8 +176,11 @@ class Sums:
         self._records.take(taken)
         if isinstance(statement, Wave):
             self._tree.wave(taken, self._board.neighbors, effects)
-        if not isinstance(statement, Keys | SetupOpening):
-            self._moved(now)
+        if isinstance(statement, Keys | SetupOpening):
+            self._due.founding = True
+            return
+        self._due.about(statement)
+        self._moved(now)
 
     def _moved(self, now: float) -> None:
         for each in self._sums.values():
@@ -180,15 +190,19 @@ class Sums:
         self._take(self._board.state(statement, effects), now, effects)
 
     def _settled(self, now: float, effects: Effects) -> list[Effect]:
-        """Do all that can be done now."""
-        is_new = True
-        while is_new:
-            is_new = False
-            for statement in self._founding.act(now, self.setup, is_used_up=self._is_used_up):
-                self._state(statement, now, effects)
-                is_new = True
-            is_new |= self._adopt(now, effects)
-            is_new |= self._advance(now, effects)
+        """Do all that can be done now, where something has changed; what only waits is looked at when it wakes."""
+        self._due.slots |= self._tree.changed
+        self._tree.changed.clear()
+        if not self._due.is_any():
+            return effects.found
+        while self._due.is_any():
+            if self._due.founding:
+                self._due.founding = False
+                for statement in self._founding.act(now, self.setup, is_used_up=self._is_used_up):
+                    self._state(statement, now, effects)
+                    self._due.founding = True
+            self._adopt(now, effects)
+            self._advance(now, effects)
         self._tire(now, effects)
         if self._is_busy():
             beat_s = self.patience.beat_s if self._is_urgent() else self.patience.wait_s
@@ -201,42 +215,43 @@ class Sums:
     def _is_used_up(self) -> bool:
         return self.setup is None or self._next >= self.settings.sums
 
-    def _adopt(self, now: float, effects: Effects) -> bool:
+    def _adopt(self, now: float, effects: Effects) -> None:
         """Go over to a new set-up, unless this member has voted in a sum of the old one, which it ends first."""
         founded, active = self._founding.founded, self._sums.get(self._next)
         if founded is None:
-            return False
+            return
         if active is not None and active.asked is not None and self.setup is not None:
             if active.must_end_here():
-                return False
+                return
             self._state(SlotQuit(setup=self.setup.id, number=self._next, reason="there is a new set-up"), now, effects)
         self.setup, self._founding.founded = founded, None
         self._next, self._sums = 0, {}
-        return True
+        self._due.everything()
 
-    def _advance(self, now: float, effects: Effects) -> bool:
-        """Go on with all sums of the present set-up; True if something was done."""
+    def _advance(self, now: float, effects: Effects) -> None:
+        """Go on with the sums of the present set-up in which something has changed."""
+        due, self._due.slots = self._due.slots, set()
         if self.setup is None:
-            return False
+            return
         slots = self._records.tally(self.setup.id).slots
-        numbers = {n for n in slots if self._next <= n < self.settings.sums}
-        if self._asked is not None and not self._is_used_up:
-            numbers.add(self._next)
-        is_new = False
-        for number in sorted(numbers):
+        if None in due:
+            numbers = set(slots)
+            if self._asked is not None:
+                numbers.add(self._next)
+        else:
+            numbers = {key[1] for key in due if key is not None and key[0] == self.setup.id}
+        for number in sorted(number for number in numbers if self._next <= number < self.settings.sums):
             if number not in self._sums:
                 self._sums[number] = Sum(self.setup, number, slots[number], self._tree, self._history, now)
-            is_new |= self._go_on(self._sums[number], now, effects)
-        return is_new
+            self._go_on(self._sums[number], now, effects)
 
-    def _go_on(self, each: Sum, now: float, effects: Effects) -> bool:
-        is_new = False
+    def _go_on(self, each: Sum, now: float, effects: Effects) -> None:
         entries = self._asked.values.size if self._asked is not None else 0
         wait_s = self.patience.wait_for_s(entries, self.settings.count, self.settings.sums)
         if each.number == self._next and each.asked is None and self._asked is not None:
             each.ask(self._asked, now)
         for step in each.act(now, wait_s):
-            is_new = True
+            self._due.slots.add(each.key)
             if isinstance(step, Total):
                 self._tree.publish(step, effects)
             elif isinstance(step, Keep):
@@ -249,8 +264,6 @@ class Sums:
             self._tree.own.pop(each.key, None)
             if each.asked is not None:
                 self._end(each, now, effects)
-                return True
-        return is_new
 
     def _end(self, each: Sum, now: float, effects: Effects) -> None:
         outcome, asked = each.outcome, each.asked
@@ -272,6 +285,7 @@ class Sums:
                 self.patience.failed()
         del self._sums[each.number]
         self._next, self._asked, self._ended_at = each.number + 1, None, now
+        self._due.everything()
 
     def _tire(self, now: float, effects: Effects) -> None:
         """Refuse a sum for which no set-up comes about."""
@@ -292,3 +306,27 @@ class Sums:
             or self._founding.is_busy(self.setup, is_used_up=self._is_used_up)
             or any(each.missing_total for each in self._sums.values())
         )
+
+
+class _Due:
+    """What has changed since it was looked at: all, at first."""
+
+    def __init__(self) -> None:
+        self.founding = True
+        """Something about set-ups that are not certified."""
+        self.slots: set[Key | None] = {None}
+        """These sums; None: all."""
+
+    def is_any(self) -> bool:
+        return self.founding or bool(self.slots)
+
+    def everything(self) -> None:
+        self.founding = True
+        self.slots.add(None)
+
+    def about(self, statement: InSetup) -> None:
+        number = getattr(statement, "number", ROSTER)
+        if number == ROSTER:
+            self.founding = True
+        else:
+            self.slots.add((statement.setup, number))

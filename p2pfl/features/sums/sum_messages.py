@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
@@ -196,6 +197,7 @@ def bits_of(members: Iterable[int]) -> bytes:
     return number.to_bytes((number.bit_length() + 7) // 8, "little")
 
 
+@lru_cache(512)
 def members_of(bits: bytes) -> tuple[int, ...]:
     """In ascending order."""
     number = int.from_bytes(bits, "little")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 
 from p2pfl.features.sums.board import Taken
 from p2pfl.features.sums.setup import SumSetup
@@ -24,6 +25,7 @@ class Records:
         """The id of each member's latest keys, in whatever order they have come."""
         self._keys: dict[int, OrderedDict[bytes, Keys]] = {}
         self._used: set[bytes] = set()
+        self._fresh: dict[int, bytes] = {}
 
     def tally(self, setup: bytes) -> SetupTally:
         if setup not in self.tallies:
@@ -40,18 +42,29 @@ class Records:
             of[taken.id] = statement
             newest = max(of.items(), key=lambda each: (each[1].life, each[1].serial))
             self.latest[taken.author] = newest[0]
+            self._refresh(taken.author)
             if len(of) > MOST_KEYS:
                 self._used.discard(of.popitem(last=False)[0])
             return
         if isinstance(statement, SetupOpening):
             named = SumSetup.named_keys(statement)
             self._used.update(() if named is None else named.values())
+            for member in named or ():
+                self._refresh(member)
         setup = taken.id if isinstance(statement, SetupOpening) else statement.setup
         self.tally(setup).take(taken, self._settings.index)
 
-    def fresh(self) -> dict[int, bytes]:
-        """The members whose latest keys no opening has named, and the ids of these."""
-        return {member: name for member, name in sorted(self.latest.items()) if name not in self._used}
+    def _refresh(self, member: int) -> None:
+        name = self.latest.get(member)
+        if name is not None and name not in self._used:
+            self._fresh[member] = name
+        else:
+            self._fresh.pop(member, None)
+
+    @property
+    def fresh(self) -> Mapping[int, bytes]:
+        """The members whose latest keys no opening has named, and the ids of these, in no order."""
+        return self._fresh
 
     def keys_of(self, opening: SetupOpening) -> dict[int, Keys] | None:
         """The keys that an opening names; None: they are not all here (yet)."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
@@ -81,6 +82,11 @@ class Sum:
         self._clock = _Clock(began=now)
         self._last: frozenset[int] = frozenset()
         self._flaw = ""
+        self._flaws: dict[bytes, str] = {}
+        """What is wrong with each list, by id."""
+        self._ready = _Ready()
+        self._secrets: _Secrets | None = None
+        """What is known and what is lacking, once there is a certificate."""
         self.missing_total: bytes = b""
         """The digest of a total that this member needs and does not have."""
 
@@ -133,9 +139,9 @@ class Sum:
 
     def _lead(self, asked: Asked, now: float, wait_s: float) -> Iterator[Step]:
         """Send the wave out, if it is this member's turn, and propose what it has brought."""
-        tally, clock, roster = self._tally, self._clock, self.setup.roster
-        ready = sorted(m for m, terms in tally.ready.items() if m in roster and terms == asked.terms)
-        settings = self.setup.settings
+        tally, clock, settings = self._tally, self._clock, self.setup.settings
+        self._ready.look(tally.ready, self.setup.roster, asked.terms)
+        ready = self._ready.alike
         if not clock.is_quorum and len(ready) >= settings.quorum:
             clock.quorum, clock.is_quorum = now, True
         gathered = self._tree.gathered.get(self.key)
@@ -150,12 +156,12 @@ class Sum:
     def _own_waves(self) -> int:
         return sum(taken.author == self._index for taken in self._tally.waves.values())
 
-    def _is_turn(self, ready: list[int], now: float, wait_s: float) -> bool:
+    def _is_turn(self, ready: Collection[int], now: float, wait_s: float) -> bool:
         """The lowest member begins, once all are ready or most were waited for twice as long as they took themselves.
 
         The next one takes its place when nothing has moved for a while, and so on.
         """
-        clock, rank = self._clock, ready.index(self._index)
+        clock, rank = self._clock, sum(member < self._index for member in ready)
         if rank == MINE and not self._tally.waves:
             patience = 2 * (clock.quorum - clock.began) + wait_s
             return len(ready) == len(self.setup.roster) or now >= clock.quorum + patience
@@ -187,18 +193,16 @@ class Sum:
         """Sign the first list that is in order, once its total is here: then it cannot be lost with its root."""
         self.missing_total = b""
         settings = self.setup.settings
-        strange = [m for m, terms in sorted(self._tally.ready.items()) if terms != asked.terms]
+        strange = self._ready.strange
         if len(strange) > settings.count - settings.quorum and not self.has_voted():
-            yield self._quit(f"member {strange[0]} sums other things")
+            yield self._quit(f"member {min(strange)} sums other things")
         for name, proposal in list(self._tally.ballot.lists.items()):
             if self.has_voted():
                 return
             if proposal.terms != asked.terms:
                 continue
             members = frozenset(members_of(proposal.members))
-            flaw = self.setup.flaw(members)
-            if not flaw and not self._history.allows(asked.data, members):
-                flaw = "too near to an earlier sum of these data"
+            flaw = self._flaw_of(name, members, asked)
             if flaw:
                 self._flaw = flaw
                 if self._tally.authors[name] == min(self._tally.ready):
@@ -208,6 +212,15 @@ class Sum:
             else:
                 yield Keep(data=asked.data, members=members)
                 yield SlotVote(setup=self.setup.id, number=self.number, chosen=name)
+
+    def _flaw_of(self, name: bytes, members: frozenset[int], asked: Asked) -> str:
+        """Why this member does not sign a list; it stays so until it has signed one."""
+        if name not in self._flaws:
+            flaw = self.setup.flaw(members)
+            if not flaw and not self._history.allows(asked.data, members):
+                flaw = "too near to an earlier sum of these data"
+            self._flaws[name] = flaw
+        return self._flaws[name]
 
     def _quit(self, reason: str) -> SlotQuit:
         return SlotQuit(setup=self.setup.id, number=self.number, reason=reason[:40])
@@ -225,31 +238,34 @@ class Sum:
 
     def _finish(self, _: bytes, chosen: MemberList, now: float, wait_s: float) -> Iterator[Step]:
         """There is a certificate: reveal, collect what others reveal, and unmask."""
-        clock, members = self._clock, frozenset(members_of(chosen.members))
-        if not clock.is_certified:
-            clock.certified, clock.is_certified = now, True
+        clock = self._clock
+        if self._secrets is None:
+            clock.certified = now
+            members = frozenset(members_of(chosen.members))
+            self._secrets = _Secrets(self.setup, self.number, members)
             if self.asked is not None:
                 yield Keep(data=self.asked.data, members=members)
             yield self._reveal(members, own=True)
         if self.asked is not None and chosen.terms != self.asked.terms:
             self.outcome = SumOutcome(reason=STRANGE)
             return
-        secrets = self._secrets(members)
-        needed = list(self.setup.needs(members))
-        if len(secrets) < len(needed) and not clock.is_late and now > clock.certified + wait_s:
+        secrets = self._secrets
+        secrets.look(self._tally)
+        if secrets.lacking and not clock.is_late and now > clock.certified + wait_s:
             clock.is_late = True
-            reveal = self._reveal([m for m in members if m not in secrets], own=False)
+            reveal = self._reveal([m for m, in_list in secrets.lacking.items() if in_list], own=False)
             if reveal.shares:
                 yield reveal
         total = self._tree.total(chosen.total)
         self.missing_total = chosen.total if total is None else b""
-        if len(secrets) == len(needed) and total is not None:
+        if not secrets.lacking and total is not None:
             vector = np.frombuffer(total.vector, "<u8")
-            unmasked = self.setup.unmasked(vector, self.number, members, secrets)
-            self.outcome = SumOutcome(members=tuple(sorted(members)), total=unmasked)
+            unmasked = self.setup.unmasked(vector, self.number, secrets.members, secrets.known)
+            self.outcome = SumOutcome(members=tuple(sorted(secrets.members)), total=unmasked)
         elif now > clock.certified + LATE * wait_s:
-            lacking = next((member for member, _ in needed if member not in secrets), None)
-            text = "the masked sum is lost" if lacking is None else f"too few right shares of member {lacking}"
+            text = "the masked sum is lost"
+            if secrets.lacking:
+                text = f"too few right shares of member {min(secrets.lacking)}"
             self.outcome = SumOutcome(reason=text, waited=True)
 
     def _reveal(self, members: Collection[int], *, own: bool) -> Reveal:
@@ -260,32 +276,58 @@ class Sum:
         secret = setup.own_secret(number, in_list=self._index in members) if own else b""
         return Reveal(setup=setup.id, number=number, own=secret, shares=tuple(each for each in shares if each[1]))
 
-    def _secrets(self, members: frozenset[int]) -> dict[int, bytes]:
-        """The secrets that are known by now and right, by member."""
-        found, known = {}, self._clock.secrets
-        for member, in_list in self.setup.needs(members):
-            if member not in known:
-                told = self._tally.own.get(member, [])
-                right = [s for s in told if self.setup.is_right(member, self.number, s, in_list=in_list)]
-                shares = self._tally.shares.get(member, {})
-                if right:
-                    known[member] = right[0]
-                elif len(shares) != self._clock.tried.get(member, 0):
-                    self._clock.tried[member] = len(shares)
-                    secret = self.setup.rebuilt(member, self.number, shares, in_list=in_list)
-                    if secret is not None:
-                        known[member] = secret
-            if member in known:
-                found[member] = known[member]
-        return found
+
+class _Ready:
+    """Who has its vector for one sum, as far as it was looked at."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self.alike: set[int] = set()
+        """Members of the roster who sum the same as this one."""
+        self.strange: set[int] = set()
+        """Members who sum other things."""
+
+    def look(self, ready: Mapping[int, bytes], roster: Collection[int], terms: bytes) -> None:
+        """`ready`: the terms of all, by member, in the order in which they came."""
+        for member, theirs in islice(ready.items(), self._seen, None):
+            if theirs != terms:
+                self.strange.add(member)
+            elif member in roster:
+                self.alike.add(member)
+        self._seen = len(ready)
+
+
+class _Secrets:
+    """The secrets that unmask a certified sum, as they become known. Those revealed before are in the tally."""
+
+    def __init__(self, setup: SumSetup, number: int, members: frozenset[int]) -> None:
+        self._setup, self._number, self.members = setup, number, members
+        self.known: dict[int, bytes] = {}
+        self.lacking = dict(setup.needs(members))
+        """The members whose secret is not known yet, and whether they are in the list."""
+
+    def look(self, tally: SlotTally) -> None:
+        for member in tally.news & self.lacking.keys():
+            secret = self._found(tally, member, in_list=self.lacking[member])
+            if secret is not None:
+                self.known[member] = secret
+                del self.lacking[member]
+        tally.news.clear()
+
+    def _found(self, tally: SlotTally, member: int, *, in_list: bool) -> bytes | None:
+        """What the member told itself, if it is right; else what its holders' shares give."""
+        setup, number = self._setup, self._number
+        told = tally.own.get(member, [])
+        right = next((each for each in told if setup.is_right(member, number, each, in_list=in_list)), None)
+        shares = tally.shares.get(member)
+        if right is not None or not shares:
+            return right
+        return setup.rebuilt(member, number, shares, in_list=in_list)
 
 
 class _Clock:
-    """When what happened in one sum, and what of it is known for good."""
+    """When what happened in one sum."""
 
     def __init__(self, began: float) -> None:
         self.began = self.moved = self.quorum = self.certified = began
-        self.is_quorum = self.is_certified = self.is_late = False
-        self.secrets: dict[int, bytes] = {}
-        self.tried: dict[int, int] = {}
-        """The number of shares of each member from which no secret could be rebuilt."""
+        self.is_quorum = self.is_late = False

@@ -36,6 +36,8 @@ class SlotTally:
     """The secrets that members have revealed of their own."""
     shares: dict[int, dict[int, bytes]] = field(default_factory=dict)
     """For each member the shares revealed of it, by holder."""
+    news: set[int] = field(default_factory=set)
+    """The members of whom something was revealed that nobody has looked at yet."""
 
     def last_epoch(self) -> int:
         return max((_wave(taken).epoch for taken in self.waves.values()), default=-1)
@@ -43,8 +45,10 @@ class SlotTally:
     def take_reveal(self, author: int, reveal: Reveal) -> None:
         if reveal.own:
             self.own.setdefault(author, []).append(reveal.own)
+            self.news.add(author)
         for member, share in reveal.shares:
             self.shares.setdefault(member, {}).setdefault(author, share)
+            self.news.add(member)
 
 
 class SetupTally:
@@ -53,8 +57,8 @@ class SetupTally:
     def __init__(self, needed: int) -> None:
         self.opening: tuple[int, SetupOpening] | None = None
         """Its opener, and the opening."""
-        self.parcels: dict[int, list[Parcel]] = defaultdict(list)
-        """Those for this node, by dealer: it may have dealt a false one first."""
+        self.parcels: list[tuple[int, Parcel]] = []
+        """Those for this node, with their dealers, who may have dealt a false one first."""
         self.acks: dict[int, set[int]] = defaultdict(set)
         self.slots: dict[int, SlotTally] = defaultdict(lambda: SlotTally(ballot=Ballot(needed)))
 
@@ -66,7 +70,7 @@ class SetupTally:
                 self.opening = author, statement
             case Parcel():
                 if statement.to == index:
-                    self.parcels[author].append(statement)
+                    self.parcels.append((author, statement))
             case Ack():
                 self.acks[author].update(members_of(statement.holds))
             case VectorReady():

@@ -79,6 +79,8 @@ class Tree:
         """This node's own index, terms and masked vector, for each sum that it takes part in."""
         self.gathered: dict[Key, tuple[bytes, frozenset[int], Words]] = {}
         """Where this node is the root: the wave, and what it has brought."""
+        self.changed: set[Key] = set()
+        """The sums with something gathered, or a total, that nobody has looked at yet."""
         self._branches: OrderedDict[Key, Branch] = OrderedDict()
         self._totals: OrderedDict[bytes, Total] = OrderedDict()
         self._by_wave: dict[bytes, Key] = {}
@@ -171,6 +173,7 @@ class Tree:
         if parent is None:
             if key not in self.gathered or self.gathered[key][0] != branch.taken.id:
                 self.gathered[key] = branch.taken.id, *branch.merged(self.own.get(key))
+                self.changed.add(key)
             return
         members, total = branch.merged(self.own.get(key))
         branch.sent = BranchPart(wave=branch.taken.id, members=bits_of(members), vector=total.tobytes())
@@ -185,6 +188,7 @@ class Tree:
         if digest in self._totals or len(total.vector) % WORD_BYTES:
             return
         self._totals[digest] = total
+        self.changed.add((total.setup, total.number))
         if len(self._totals) > MOST_TOTALS:
             self._totals.popitem(last=False)
         branch = self._branches.get((total.setup, total.number))

@@ -1,0 +1,156 @@
+"""Many members and many sums: what a member keeps is bounded, what has come once costs nothing again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+from p2pfl.features.sums.board import MOST_SLOTS, fingers
+from p2pfl.features.sums.sum_messages import Parcel, Post, SetupOpening, decode_statement
+
+sys.path.insert(0, str(Path(__file__).parent))
+from sum_world import SumWorld, complete, ring
+
+
+def statements(world):
+    return [decode_statement(message.body) for _, message in world.messages if isinstance(message, Post)]
+
+
+def test_statements_of_sums_long_ended_leave_the_board_and_all_keep_the_same():
+    world = SumWorld(4, ring(4), sums=64)
+    world.ask_all(*[str(number) for number in range(30)], pause_s=0.5)
+    world.run()
+    world.check()
+    assert len(world.done) == 4 * 30
+    boards = [node._board for node in world.nodes.values()]
+    of_setup, of_sum = 5, 5
+    for board in boards:
+        assert len(board._posts) <= 4 * (of_setup + of_sum * MOST_SLOTS)
+        assert len(board._seen) <= 4 * (of_setup + of_sum * MOST_SLOTS) + 4 * 3, "parcels that were handed on"
+    assert len({board._digest for board in boards}) == 1
+
+
+def test_a_member_that_is_many_sums_behind_has_each_of_them_when_it_asks():
+    labels = [str(number) for number in range(2 * MOST_SLOTS)]
+    world = SumWorld(5, complete(5), sums=64)
+
+    def go_on(index, effect):
+        at = labels.index(effect.label) + 1
+        if at < len(labels):
+            world.schedule(world.now + 0.1, lambda: world.ask(index, labels[at]))
+
+    world.on_outcome = go_on
+    for index in range(4):
+        world.schedule(0.0, lambda index=index: world.ask(index, labels[0]))
+    world.run()
+    assert len(world.done) == 4 * len(labels)
+    world.schedule(world.now, lambda: world.ask(4, labels[0]))
+    world.run()
+    world.check()
+    assert [done.label for index, done in world.done if index == 4] == labels
+    assert {done.members for _, done in world.done} == {(0, 1, 2, 3)}
+
+
+def test_what_has_come_before_has_no_effect():
+    world = SumWorld(4, complete(4))
+    world.ask_all("one")
+    world.run()
+    for sender, message in world.messages:
+        if isinstance(message, Post) and not isinstance(decode_statement(message.body), Parcel):
+            receiver = (sender + 1) % 4
+            effects = world.nodes[receiver].hear(sender, message, world.now)
+            assert all(not isinstance(each.message, Post) for each in effects)
+
+
+def test_parcels_for_who_died_before_the_roster_do_not_burden_everybody():
+    world = SumWorld(8, complete(8))
+    world.ask_all("one")
+
+    def look(sender, message):
+        if isinstance(message, Post) and isinstance(decode_statement(message.body), SetupOpening):
+            world.later(lambda: world.crash(3))
+
+    world.on_message = look
+    world.run()
+    world.check()
+    assert {done.members for _, done in world.done} == {(0, 1, 2, 4, 5, 6, 7)}
+    assert not any(isinstance(each, Parcel) and each.spread for each in statements(world))
+
+
+def test_a_parcel_that_was_lost_on_its_way_comes_by_all_ways():
+    world = SumWorld(5, complete(5))
+    world.ask_all("one")
+    true, lost = world._send, []
+
+    def lose(index, peer, message):
+        statement = decode_statement(message.body) if isinstance(message, Post) else None
+        if isinstance(statement, Parcel) and not statement.spread and statement.to == 2:
+            lost.append(statement)
+        else:
+            true(index, peer, message)
+
+    world._send = lose
+    world.run()
+    world.check()
+    assert len(lost) == 4
+    assert {done.members for _, done in world.done} == {(0, 1, 2, 3, 4)}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_a_hundred_members_of_whom_a_tenth_dies_in_the_wave_have_the_sum_of_the_others():
+    world = SumWorld(100, sorted({*ring(100), *((n, (n + 11) % 100) for n in range(89))}))
+    world.messages = Nothing()
+    world.ask_all("one")
+    world.on_message = killer(world, range(0, 100, 10))
+    world.run(most=10**7)
+    world.check()
+    assert len(world.done) == 90
+    assert {done.members for _, done in world.done} == {tuple(n for n in range(100) if n % 10)}
+
+
+class Nothing(list):
+    def append(self, _):
+        pass
+
+
+def killer(world, doomed):
+    def look(_, message):
+        if type(message).__name__ == "BranchPart" and world.nodes[0] is not None:
+            for index in doomed:
+                world.later(lambda index=index: world.crash(index))
+
+    return look
+
+
+def test_among_many_neighbors_a_statement_reaches_all_by_few_of_them():
+    for count in (8, 16, 33, 64):
+        to = {n: fingers([other for other in range(count) if other != n], n) for n in range(count)}
+        assert max(map(len, to.values())) <= 2 + count.bit_length()
+        graph = nx.DiGraph([(n, other) for n, others in to.items() for other in others])
+        assert nx.diameter(graph) <= count.bit_length()
+    assert fingers([1, 5, 9], 3) == [1, 5, 9], "all, where they are few"
+
+
+def test_in_a_dense_graph_a_sum_takes_few_messages():
+    world = SumWorld(20, complete(20))
+    world.ask_all("one")
+    world.run()
+    world.check()
+    assert len(world.done) == 20
+    assert len(statements(world)) < 40_000, "flooding takes 56,000"
+
+
+def test_two_dense_groups_with_one_edge_between_them_have_one_sum():
+    """That edge is none of the few on which its ends hand statements on."""
+    edges = [*complete(12), *((a + 12, b + 12) for a, b in complete(12)), (3, 18)]
+    assert 18 not in fingers([*sorted(set(range(12)) - {3}), 18], 3)
+    assert 3 not in fingers([3, *sorted(set(range(12, 24)) - {18})], 18)
+    world = SumWorld(24, edges)
+    world.ask_all("one", "two")
+    world.run()
+    world.check()
+    assert len(world.done) == 48

@@ -166,7 +166,7 @@ class SchemaTalk:
             return
         if text != LEARNING:
             log.warning("%s: %s", self.agreement.federation.members[peer].name, text)
-        elif not self.digest and self.agreement.lacking:
+        elif not self.digest:
             name = self.agreement.federation.members[peer].name
             advice = "copy state/schema.toml of its folder to that of this node"
             notice.warning("%s has already agreed on a schema with the others: %s", name, advice)

@@ -94,8 +94,8 @@ class Node:
 
         All give the same names, shapes and keywords, which mean the same as for `Federation.sum`. The node must not be
         running. The sum begins when all nodes are there. If some do not come, but more than (n + `colluders`) / 2 of n
-        are there, it begins without the others: a minute later, and twice as long after as those took to come. If no
-        sum comes about, it is refused after about a quarter of an hour. To stop waiting, cancel it.
+        were there within five minutes, it begins without them: after another minute and twice the time that the others
+        took. If no sum comes about, it is refused after about a quarter of an hour. To stop waiting, cancel it.
 
         Raises UserError: an argument is wrong, the node runs, or the sum was refused; StorageError: the disk refuses
         to record what the node signs.

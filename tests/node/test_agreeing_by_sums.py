@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tomllib
-from functools import partial
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ NAMES = ["north", "east", "south", "west"]
 def hasty(monkeypatch):
     monkeypatch.setattr(agreeing, "FAREWELL_S", 0.05)
     monkeypatch.setattr(summing_figures, "AGAIN_S", 0.05)
-    monkeypatch.setattr(agreeing, "sums_over", partial(agreeing.sums_over, first_wait_s=0.5))
+    monkeypatch.setattr(agreeing, "FIRST_WAIT_S", 0.5)
     monkeypatch.setattr("p2pfl.features.sums.patience.LEAST_S", 0.1)
 
 

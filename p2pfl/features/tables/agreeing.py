@@ -44,6 +44,10 @@ FAREWELL_S = 1.0
 """The time to wait for the last message to arrive; it does no harm if it does not."""
 LEARNING = str(FederationMismatch(b"", ("schema", "model")))
 """The error in a session with a neighbor that has agreed and already trains."""
+FIRST_WAIT_S = 20.0
+"""All members must be in the sum, so a node that is slow is rather waited for. When one dies in the middle, the others
+wait that long before they begin again.
+"""
 MOST_PART_BYTES = 48 * 1024
 """The largest size of a proposal's piece in one message."""
 
@@ -299,7 +303,9 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
             lambda: keep(federation, node, agreement.merge_all()),
         )
         links.sides.add(Feeding(channel=CHANNEL, handler=talk, guards=True))
-        sums = None if settings is None else sums_over(links, settings, identity, folder=node.state_dir)
+        sums = None
+        if settings is not None:
+            sums = sums_over(links, settings, identity, folder=node.state_dir, first_wait_s=FIRST_WAIT_S)
         talk.begin()
         await doors.enter_async_context(links)
         if node.discovery:

@@ -16,6 +16,8 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.features.sums import node_sum, sum_talk
 from p2pfl.features.sums.kept import KeptSums, next_life
 from p2pfl.features.sums.node_sum import sum_at_node
+from p2pfl.features.sums.sum_messages import Post, Reveal, Total, decode_statement
+from p2pfl.features.sums.sum_talk import SumTalk
 from p2pfl.storage.disk import lock_folder
 
 NAMES = ["north", "east", "south", "west"]
@@ -40,8 +42,8 @@ def ward(tmp_path, monkeypatch):
 @pytest.fixture
 def hasty(monkeypatch):
     """Nobody waits long for others."""
-    monkeypatch.setattr(node_sum, "FIRST_WAIT_S", 0.2)
-    monkeypatch.setattr("p2pfl.features.sums.patience.LEAST_S", 0.05)
+    monkeypatch.setattr(node_sum, "FIRST_WAIT_S", 0.3)
+    monkeypatch.setattr("p2pfl.features.sums.patience.LEAST_S", 0.1)
 
 
 async def ask(folder, name, arrays, **terms):
@@ -153,6 +155,51 @@ async def test_who_has_lost_its_folder_takes_a_later_life_from_the_others(ward):
     (ward / "north" / "state" / "sums.life").unlink()
     found = await all_ask(ward, rows())
     assert all(total.sums["rows"] == 406 for total in found.values())
+
+
+async def test_those_who_have_the_sum_stay_until_a_slow_neighbor_has_it(ward, monkeypatch):
+    """West hears neither the total nor any secret before the others have theirs."""
+    hear, farewell, through, held, stays = SumTalk._take, SumTalk.farewell, set(), [], {}
+
+    def late(talk, peer, message):
+        is_last = isinstance(message, Total) or (
+            isinstance(message, Post) and isinstance(decode_statement(message.body), Reveal)
+        )
+        if is_last and talk._sums.settings.index == 3 and len(through) < 3:
+            held.append((talk, peer, message))
+        else:
+            hear(talk, peer, message)
+
+    async def stay(talk, members):
+        through.add(talk._sums.settings.index)
+        if len(through) == 3:
+            for each in held:
+                hear(*each)
+        await farewell(talk, members)
+        stays[talk._sums.settings.index] = set(talk._gone)
+
+    monkeypatch.setattr(SumTalk, "_take", late)
+    monkeypatch.setattr(SumTalk, "farewell", stay)
+    found = await all_ask(ward, rows())
+    assert {str(total) for total in found.values()} == {"SecureSum(of north, east, south, west; 'rows': 406)"}
+    assert stays == {0: {1, 3}, 1: {0, 2}, 2: {1, 3}, 3: {0, 2}}
+
+
+async def test_a_neighbor_that_dies_after_the_sum_is_not_waited_for_long(ward, monkeypatch):
+    farewell = SumTalk.farewell
+
+    async def die(talk, members):
+        if talk._sums.settings.index == 3:
+            tasks["west"].cancel()
+        await farewell(talk, members)
+
+    monkeypatch.setattr(SumTalk, "farewell", die)
+    monkeypatch.setattr(sum_talk, "GONE_S", 0.2)
+    tasks = {name: asyncio.create_task(ask(ward, name, *given[:1])) for name, given in rows().items()}
+    async with asyncio.timeout(20):
+        outcomes = await asyncio.gather(*tasks.values(), return_exceptions=True)
+    assert [isinstance(outcome, asyncio.CancelledError) for outcome in outcomes] == [False] * 3 + [True]
+    assert outcomes[0].sums["rows"] == 406
 
 
 async def test_a_sum_that_is_cancelled_leaves_the_node_free(ward):

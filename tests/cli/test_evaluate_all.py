@@ -65,13 +65,15 @@ def test_the_figures_are_those_of_all_rows_and_of_no_node(p2pfl, hospitals):
         assert f"{one['test_loss']:.4g}" not in shown
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_on_machines_of_their_own_each_waits_for_the_others_and_all_print_the_same(p2pfl, copy):
     command = [sys.executable, "-m", "p2pfl", "evaluate", str(copy), "--federation", "--format", "json", "--node"]
     started = [
         subprocess.Popen([*command, site], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for site in SITES
     ]
     try:
-        outcomes = [process.communicate(timeout=100) for process in started]
+        outcomes = [process.communicate(timeout=250) for process in started]
     finally:
         for process in started:
             process.kill()

@@ -221,6 +221,8 @@ def start(folder, name, number):
     )
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_processes_of_their_own_sum_and_ctrl_c_ends_one_that_waits(ward):
     waiting = start(ward, "north", 1)
     try:
@@ -230,7 +232,7 @@ def test_processes_of_their_own_sum_and_ctrl_c_ends_one_that_waits(ward):
         _, said = waiting.communicate(timeout=60)
         assert "KeyboardInterrupt" in said
         started = [start(ward, name, number) for number, name in enumerate(NAMES)]
-        outcomes = [process.communicate(timeout=100) for process in started]
+        outcomes = [process.communicate(timeout=250) for process in started]
     finally:
         waiting.kill()
     assert {out for out, _ in outcomes} == {"SecureSum(of north, east, south, west; 'rows': 6)\n"}, outcomes

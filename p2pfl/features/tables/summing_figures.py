@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.features.sums.arrays import encoding_of
@@ -17,11 +17,8 @@ from p2pfl.features.sums.node_sum import names_of, settings_of
 from p2pfl.features.sums.sum_effects import Refused, SumDone
 from p2pfl.features.sums.sum_settings import SumSettings
 from p2pfl.features.sums.sum_talk import SumTalk
-from p2pfl.features.tables.agreement import COLLUDERS
+from p2pfl.features.tables.agreement import COLLUDERS, Agreement
 from p2pfl.learn.table.figures import WITHIN
-
-if TYPE_CHECKING:
-    from p2pfl.features.tables.agreeing import SchemaTalk
 
 notice = logging.getLogger("p2pfl.notice")
 
@@ -31,6 +28,19 @@ SUMS_OF_A_SETUP = 4
 FIGURES = "figures"
 
 
+class Talk(Protocol):
+    """What the sum needs of the exchange of names, and gives to it: sums, or a failure."""
+
+    agreement: Agreement
+    named: asyncio.Event
+    digest: bytes
+    failure: Exception | None
+    changed: asyncio.Event
+
+    def take_sums(self, sums: bytes) -> None: ...
+    def refused(self) -> None: ...
+
+
 def sum_settings(federation: FederationConfig, node: NodeConfig) -> SumSettings:
     """Return the settings of this sum, which is of all members. Raises StorageError."""
     least = len(federation.present)
@@ -38,7 +48,7 @@ def sum_settings(federation: FederationConfig, node: NodeConfig) -> SumSettings:
 
 
 @asynccontextmanager
-async def summing(talk: SchemaTalk, sums: SumTalk) -> AsyncIterator[None]:
+async def summing(talk: Talk, sums: SumTalk) -> AsyncIterator[None]:
     """Sum in the background, and give `talk` the sums; a failure is given to it too."""
 
     async def work() -> None:
@@ -56,7 +66,7 @@ async def summing(talk: SchemaTalk, sums: SumTalk) -> AsyncIterator[None]:
         sums.close()
 
 
-async def _sum(talk: SchemaTalk, sums: SumTalk) -> None:
+async def _sum(talk: Talk, sums: SumTalk) -> None:
     await talk.named.wait()
     agreement, layout = talk.agreement, talk.agreement.layout
     figures = layout.figures(agreement.statistics)

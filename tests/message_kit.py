@@ -11,7 +11,7 @@ from p2pfl.features.members.talk import CharterAsked, CharterPart, CharterTold
 from p2pfl.features.status.spread import CHANNEL as VITALS
 from p2pfl.features.status.spread import VitalsTold
 from p2pfl.features.sums.channel import CHANNEL as SUMS
-from p2pfl.features.sums.channel import Credit, Piece
+from p2pfl.features.sums.channel import Credit, Farewell, Piece
 from p2pfl.features.sums.sum_messages import BranchPart, Have, Poll, Post, Total, Want, Wave, Working, encode_statement
 from p2pfl.features.tables.agreeing import CHANNEL as SCHEMA
 from p2pfl.features.tables.agreeing import ProposalPart, ProposalsHeld
@@ -147,6 +147,7 @@ ASIDE = [
     (SUMS, Want(total=bytes(32)), f"921ac420{'00' * 32}"),
     (SUMS, Piece(size=9, offset=4, part=b"ab"), "941e0904c4026162"),
     (SUMS, Credit(taken=7), "921f07"),
+    (SUMS, Farewell(), "9120"),
 ]
 """Every message of every side channel, and its bytes."""
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from p2pfl.node.outcomes import Learned
 
 STDOUT = Path("-")
+ALL = Path("*")
+"""The value of --federation without a file: all of its nodes."""
 FINETUNE = click.option(
     "--finetune",
     type=click.IntRange(1),
@@ -34,9 +36,17 @@ FINETUNE = click.option(
 
 @click.command(
     epilog="\b\nExamples:\n  p2pfl evaluate ward-7/node0\n  p2pfl evaluate model.safetensors --federation ward-7"
+    "\n  p2pfl evaluate ward-7 --federation\n  p2pfl evaluate ward-7 --node node0 --federation"
 )
 @click.argument("snapshot", metavar="SNAPSHOT", type=click.Path(path_type=Path))
-@click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above SNAPSHOT.")
+@click.option(
+    "--federation",
+    type=click.Path(path_type=Path),
+    is_flag=False,
+    flag_value=str(ALL),
+    metavar="[FILE]",
+    help="Its file; by default looked for above SNAPSHOT. Without FILE: test all its nodes.",
+)
 @click.option("--node", metavar="NAME", help="The node whose data to use, if SNAPSHOT does not say.")
 @FINETUNE
 @format_option("table", "json")
@@ -45,8 +55,17 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finet
 
     SNAPSHOT is a node's folder, or the federation's with --node, or the node's state folder, or a file from `p2pfl
     export`. The node may be running: its folder is only read, up to the last round on disk.
+
+    With --federation alone, SNAPSHOT is the federation's folder. Each node's model is tested on the node's own test
+    rows, and a secure sum over all nodes is printed, and no node's own figures. If the nodes are on several machines,
+    run it with --node on each, at about the same time and while the nodes do not run: each waits for the others, at
+    most a quarter of an hour.
     """
-    from p2pfl.node.outcomes import read_learned  # noqa: PLC0415 - `--help` stays instant
+    if federation == ALL:
+        from p2pfl.cli.evaluate_all import evaluate_all  # noqa: PLC0415 - `--help` stays instant
+
+        return evaluate_all(snapshot, node, finetune, form)
+    from p2pfl.node.outcomes import read_learned  # noqa: PLC0415 - as above
 
     learned = read_learned(snapshot, federation=federation, node=node)
     for warning in learned.warnings:

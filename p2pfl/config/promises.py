@@ -69,9 +69,9 @@ def _refuse_unshared(federation: FederationConfig, privacy: PrivacyConfig, mista
 
 def _refuse_tables(federation: FederationConfig, privacy: PrivacyConfig, mistakes: Mistakes) -> None:
     options = federation.task.options
-    if options.get("schema") == "agreed":
-        text = "to agree on a schema, nodes send statistics of their tables without noise; [privacy] forbids that"
-        mistakes.add(text, "task.schema", "agreed", "the name of a schema file, such as `p2pfl schema` writes")
+    if options.get("schema") in ("agreed", "agreed-openly"):
+        text = "to agree on a schema, nodes sum or send statistics without noise; [privacy] forbids that"
+        mistakes.add(text, "task.schema", options["schema"], "the name of a schema file, such as `p2pfl schema` writes")
     for key in ("partition", "path"):
         if options.get(key) is not None:
             text = "one table is split among the nodes, and one more row would move other rows between nodes"

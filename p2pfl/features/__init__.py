@@ -7,6 +7,7 @@ demand:
 - `NEW`: its options for `p2pfl new`, derived from `p2pfl.console.founding.Founding`.
 - `ARRIVE`: (federation, node's name, its node file or None) -> the federation to start with; it may wait for one.
 - `SUM`: (federation, make, settings) -> the sum over all nodes of one program, for `Federation.sum`.
+- `NODE_SUM`: (federation, node, identity, arrays, settings) -> the sum with nodes on other machines, for `Node.sum`.
 - `PREPARE`: (federation, node, launched) -> bool: prepares what a node needs before its model; False if it was stopped.
 """
 

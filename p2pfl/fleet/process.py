@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
@@ -12,6 +13,7 @@ from p2pfl.node.application import Application
 from p2pfl.node.assembly import Setup, read_setup
 from p2pfl.node.leash import on_a_leash
 from p2pfl.node.round_callback import OnRound
+from p2pfl.reporting.secure_sum import SecureSum
 from p2pfl.reporting.status import NodeLine, NodeResult
 
 
@@ -69,9 +71,8 @@ class Node:
     ) -> None:
         described = arrived(load_config(federation), name)
         config = load_node(node_file(described, name), described, name)
-        self._application = Application(
-            read_setup(described, config), on_line=on_progress, on_round=on_round, features=FEATURES
-        )
+        self._setup = read_setup(described, config)
+        self._application = Application(self._setup, on_line=on_progress, on_round=on_round, features=FEATURES)
 
     async def run(self) -> NodeResult | None:
         """Run until the rounds are done or `stop` is called; the result is also written to `<state_dir>/result.json`.
@@ -79,6 +80,31 @@ class Node:
         Return None if it was stopped before it could begin, because its disk was full.
         """
         return await self._application.run()
+
+    async def sum(
+        self,
+        arrays: Mapping[str, Any],
+        *,
+        within: tuple[float, float],
+        resolution: float | None = None,
+        least: int = 3,
+        colluders: int = 1,
+    ) -> SecureSum:
+        """Sum arrays with the other nodes, which call this too, on their machines, so that no node learns another's.
+
+        All give the same names, shapes and keywords, which mean the same as for `Federation.sum`. The node must not be
+        running. The sum begins when all nodes are there. If some do not come, but more than (n + `colluders`) / 2 of n
+        were there within five minutes, it begins without them: after another minute and twice the time that the others
+        took. If no sum comes about, it is refused after about a quarter of an hour. To stop waiting, cancel it.
+
+        Raises UserError: an argument is wrong, the node runs, or the sum was refused; StorageError: the disk refuses
+        to record what the node signs.
+        """
+        setup = self._setup
+        (sum_at_node,) = import_declared("NODE_SUM")
+        terms = {"within": within, "resolution": resolution, "least": least, "colluders": colluders}
+        result: SecureSum = await sum_at_node(setup.federation, setup.node, setup.identity, arrays, **terms)
+        return result
 
     def stop(self) -> None:
         """End cleanly, keeping a snapshot. Call it from the event loop that runs the node."""

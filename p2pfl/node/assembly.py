@@ -92,6 +92,11 @@ def read_setup(federation: FederationConfig, node: NodeConfig) -> Setup:
 
     Raises UserError if something in the user's files is wrong.
     """
+    return setup_of(federation, node, load_identity(federation, node))
+
+
+def load_identity(federation: FederationConfig, node: NodeConfig) -> Identity:
+    """Load the node's key. Raises UserError: it cannot be read, or is not the one that the federation lists."""
     member = find_member(federation, node.name)
     identity = Identity.load(node.key_file)
     if identity.public != member.key:
@@ -104,7 +109,7 @@ def read_setup(federation: FederationConfig, node: NodeConfig) -> Setup:
             value=public_text(identity.public),
             allowed=public_text(member.key),
         )
-    return setup_of(federation, node, identity)
+    return identity
 
 
 def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity, *, passing: bool = False) -> Setup:

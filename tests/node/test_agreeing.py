@@ -12,15 +12,10 @@ from p2pfl.config.load import load_config
 from p2pfl.config.writing import NewMember, federation_text
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import PeerFault
-from p2pfl.features.tables.agreeing import (
-    LEARNING,
-    Agreement,
-    ProposalPart,
-    ProposalsHeld,
-    SchemaTalk,
-    sign_proposal,
-    verify,
-)
+from p2pfl.features.tables.agreeing import LEARNING, ProposalPart, ProposalsHeld, SchemaTalk
+from p2pfl.features.tables.agreement import Agreement, Signed, sign_proposal, verify
+from p2pfl.learn.table import naming
+from p2pfl.learn.table.agreed import is_open
 from p2pfl.learn.table.proposal import ColumnProposal, Proposal, pack
 from p2pfl.net.refusals import DIFFERS
 
@@ -28,16 +23,25 @@ NODES = 5
 KEYS = [Identity(bytes([n]) * 32) for n in range(NODES)]
 
 
-@pytest.fixture
-def federation(tmp_path):
+def make(folder, schema):
     members = [
         NewMember(name=f"n{n}", key=public_text(key.public), address=f"127.0.0.1:{9000 + n}")
         for n, key in enumerate(KEYS)
     ]
-    keys = 'schema = "agreed"\ntarget = "y"\n'
+    keys = f'schema = "{schema}"\ntarget = "y"\n'
     text = federation_text(name="f", topology="path", task="csv", members=members, task_keys=keys)
-    (tmp_path / "federation.toml").write_text(text, encoding="utf-8")
-    return load_config(tmp_path)
+    (folder / "federation.toml").write_text(text, encoding="utf-8")
+    return load_config(folder)
+
+
+@pytest.fixture(params=["agreed", "agreed-openly"])
+def federation(tmp_path, request):
+    return make(tmp_path, request.param)
+
+
+@pytest.fixture
+def by_sums(tmp_path):
+    return make(tmp_path, "agreed")
 
 
 def proposal(federation, node, *, of=None, total=10.0, values=0):
@@ -49,7 +53,8 @@ def proposal(federation, node, *, of=None, total=10.0, values=0):
     }
     rows = max(10, values)
     made = Proposal(node=of or f"n{node}", federation="f", rows=rows, least_count=1, columns=columns)
-    return sign_proposal(federation, pack(made), KEYS[node])
+    packed = pack(made) if is_open(federation.task) else naming.pack(naming.names_in(made))
+    return Signed(raw=sign_proposal(federation, packed, KEYS[node]), statistics=made)
 
 
 class Network:
@@ -59,12 +64,14 @@ class Network:
         self.federation, self.queues = federation, {}
         self.digests = {}
         self.talks = [self._talk(n, proposal(federation, n, **told)) for n in range(NODES)]
+        self.without_sum = set()
+        """Those that get no sum of their own."""
 
-    def _talk(self, n, raw):
-        agreement = Agreement(self.federation, n, raw)
+    def _talk(self, n, signed):
+        agreement = Agreement(self.federation, n, signed)
 
         def conclude():
-            self.digests[n] = agreement.merge_proposals().schema.digest()
+            self.digests[n] = agreement.merge_all().schema.digest()
             return self.digests[n]
 
         return SchemaTalk(
@@ -84,6 +91,14 @@ class Network:
         while waiting := [edge for edge, queue in self.queues.items() if queue]:
             sender, receiver = rng.choice(waiting)
             self.talks[receiver].hear(sender, self.queues[sender, receiver].popleft())
+            self.sum_up(receiver)
+
+    def sum_up(self, n):
+        """Give a node that has all names the sums, as the protocol does."""
+        talk = self.talks[n]
+        if talk.named.is_set() and not talk.digest and n not in self.without_sum and not talk.agreement.is_open:
+            layout = talk.agreement.layout
+            talk.take_sums(sum(layout.figures(one.agreement.statistics) for one in self.talks).astype("<i8").tobytes())
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -132,14 +147,14 @@ def test_a_neighbor_that_learns_has_what_it_needs(federation):
 
 
 def test_a_proposal_that_its_node_has_not_signed_is_refused(federation):
-    raw = proposal(federation, 1)
+    raw = proposal(federation, 1).raw
     assert verify(federation, 1, raw).node == "n1"
-    changed = raw.replace(b'"total":11', b'"total":99')
+    changed = raw.replace(b'"x"', b'"q"')
     other = replace(federation, name="g")
     for given, member in ((federation, 2), (other, 1)):
         with pytest.raises(PeerFault):
             verify(given, member, raw)
-    for wrong in (changed, raw[:-1], b"", proposal(federation, 1, of="n2")):
+    for wrong in (changed, raw[:-1], b"", proposal(federation, 1, of="n2").raw):
         with pytest.raises(PeerFault):
             verify(federation, 1, wrong)
 
@@ -169,3 +184,54 @@ def test_another_schema_at_a_neighbor_is_named_and_stops_nobody(federation, capl
     network.talks[0].hear(1, ProposalsHeld(held=b"\x1f", agreed=b"another" + bytes(25)))
     assert network.talks[0].failure is None
     assert "n1 has agreed on another schema" in caplog.text
+
+
+def test_who_missed_the_sum_gets_it_from_all_its_neighbors(by_sums):
+    network = Network(by_sums)
+    network.without_sum = {2}
+    for a, b in by_sums.edges:
+        network.connect(a, b)
+    network.run(0)
+    assert len(set(network.digests.values())) == 1
+    assert all(talk.is_through for talk in network.talks)
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_sums_of_one_neighbor_alone_are_taken_only_after_the_own_part_has_failed(by_sums, is_refused):
+    network = Network(by_sums)
+    network.without_sum = {1, 2, 3, 4}
+    for a, b in by_sums.edges:
+        network.connect(a, b)
+    network.run(0)
+    assert network.digests.keys() == {0}
+    assert network.talks[1].missing_text() == "the sum of all nodes' figures"
+    if is_refused:
+        network.talks[1].refused()
+    assert (1 in network.digests) == is_refused
+
+
+@pytest.mark.parametrize("wrong", [b"", bytes(7), bytes(8), b"\xff" * 8])
+def test_sums_that_no_tables_have_are_not_taken(by_sums, wrong, caplog):
+    network = Network(by_sums)
+    network.without_sum = set(range(NODES))
+    for a, b in by_sums.edges:
+        network.connect(a, b)
+    network.run(0)
+    talk, item = network.talks[0], network.talks[0].agreement.sums_item
+    wrong = wrong * (talk.agreement.layout.size if wrong == b"\xff" * 8 else 1) or bytes(1)
+    talk.hear(1, ProposalPart(member=item, size=len(wrong), offset=0, part=wrong))
+    assert not talk.digest
+    assert "neighbors pass on sums of tables that there cannot be" in caplog.text
+
+
+def test_names_and_sums_give_the_schema_that_statistics_give(tmp_path):
+    digests = []
+    for value in ("agreed", "agreed-openly"):
+        (tmp_path / value).mkdir()
+        network = Network(make(tmp_path / value, value))
+        for a, b in network.federation.edges:
+            network.connect(a, b)
+        network.run(0)
+        digests += network.digests.values()
+    assert len(digests) == 2 * NODES
+    assert len(set(digests)) == 1

@@ -6,3 +6,4 @@ as arguments), what it is made of, and what attaches it to a node's sessions (`t
 """
 
 SUM = "p2pfl.features.sums.together:SumTogether"
+NODE_SUM = "p2pfl.features.sums.node_sum:sum_at_node"

@@ -1,4 +1,4 @@
-"""Arrays of all nodes of one program, checked and turned into vectors, and their sum turned back."""
+"""Arrays of one node or of all, checked and turned into vectors, and their sum turned back."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def mistake(text: str, key: str, value: object = None, allowed: str | None = Non
 
 
 def read_arrays(node: str, made: Any) -> dict[str, NDArray[Any]]:
-    """Read what `make` has returned for a node. Raises UserError."""
+    """Read the arrays that a program gives for a node. Raises UserError."""
     if not isinstance(made, Mapping) or not made or not all(isinstance(name, str) for name in made):
         allowed = "a dictionary of arrays by name, such as {'patients': 812}"
-        raise mistake(f"{node} returned a {type(made).__name__}", "make", allowed=allowed)
+        raise mistake(f"{node} gave a {type(made).__name__}", "make", allowed=allowed)
     arrays = {}
     for name in sorted(made):
         try:
@@ -45,7 +45,7 @@ def read_arrays(node: str, made: Any) -> dict[str, NDArray[Any]]:
         arrays[name] = array
     entries = sum(array.size for array in arrays.values())
     if not 1 <= entries <= MOST_ENTRIES:
-        raise mistake(f"{node} returned {entries} entries", "make", allowed=f"1 to {MOST_ENTRIES} in all arrays")
+        raise mistake(f"{node} gave {entries} entries", "make", allowed=f"1 to {MOST_ENTRIES} in all arrays")
     return arrays
 
 
@@ -94,8 +94,11 @@ class Encoding:
         return found
 
 
-def encoding_of(given: Sequence[Arrays], within: Any, resolution: Any) -> Encoding:
-    """`resolution` None is 1 for whole numbers, else the 2^32nd part of the bounds. Raises UserError."""
+def encoding_of(given: Sequence[Arrays], within: Any, resolution: Any, members: int) -> Encoding:
+    """`given` are the arrays of one node or more, `members` the nodes that may be in a sum.
+
+    `resolution` None is 1 for whole numbers, else the 2^32nd part of the bounds. Raises UserError.
+    """
     low, high = _bounds(within)
     whole = frozenset(name for name in given[0] if all(arrays[name].dtype.kind != "f" for arrays in given))
     if resolution is None:
@@ -106,7 +109,7 @@ def encoding_of(given: Sequence[Arrays], within: Any, resolution: Any) -> Encodi
     elif isinstance(resolution, bool) or not isinstance(resolution, int | float | np.number):
         raise mistake("impossible value", "resolution", resolution, "a number above 0")
     try:
-        fixed = FixedPoint(low=low, high=high, resolution=float(resolution), members=len(given))
+        fixed = FixedPoint(low=low, high=high, resolution=float(resolution), members=members)
     except ValueError as error:
         raise mistake(str(error), "within") from None
     if max(abs(low), abs(high)) / fixed.resolution > MOST_EXACT:
@@ -124,3 +127,15 @@ def _bounds(within: Any) -> tuple[float, float]:
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise mistake("impossible value", "within", within, allowed)
     return low, high
+
+
+def refuse_numbers(count: int, least: int, colluders: int) -> None:
+    """Raises UserError: no sum of `count` nodes is private with these numbers."""
+    if count < 3:
+        text = "too few nodes for a secure sum: of two, each knows the other's part"
+        raise mistake(text, "nodes", count, "3 or more")
+    if least > count:
+        raise mistake("more than there are nodes", "least", least, f"3 to {count}")
+    if colluders > least - 2:
+        why = f"a sum may have as few as least = {least} members, and two of them must be honest: raise least for more"
+        raise mistake("too many", "colluders", colluders, f"1 to {least - 2}, as {why}")

@@ -60,6 +60,10 @@ class Credit(Told, frozen=True, kw_only=True, tag=31):
     taken: Count
 
 
+class Farewell(Told, frozen=True, kw_only=True, tag=32):
+    """The sender has all that it came for: its neighbors may leave."""
+
+
 CHANNEL = SideChannel(
     "sums",
     Post,
@@ -71,12 +75,13 @@ CHANNEL = SideChannel(
     Want,
     Piece,
     Credit,
+    Farewell,
     most_bytes=MOST_SIDE_BYTES,
     per_s=4000.0,
     at_once=20_000.0,
     most_waiting=2 * WINDOW,
 )
-Carried: TypeAlias = Message | Piece | Credit
+Carried: TypeAlias = Message | Piece | Credit | Farewell
 SendMessage = Callable[[int, SideChannel, Carried], bool]
 _encode = msgspec.msgpack.Encoder().encode
 _decode_large: Callable[[bytearray], Large] = msgspec.msgpack.Decoder(BranchPart | Total).decode

@@ -13,10 +13,14 @@ from pathlib import Path
 
 from p2pfl.errors import StorageError
 from p2pfl.features.sums.sum_messages import bits_of, members_of
-from p2pfl.storage.disk import create_file, storage_errors, truncate_file, write_all
+from p2pfl.storage.disk import create_file, replace_file, storage_errors, truncate_file, write_all
 
 FILE_NAME = "sums"
 DIGEST_BYTES, LENGTH_BYTES, CHECK_BYTES = 32, 2, 8
+
+LIFE_NAME = "sums.life"
+MOST_DIGITS = 15
+"""A longer number was not written here."""
 
 KeptRecord = tuple[bytes, frozenset[int]]
 
@@ -79,6 +83,24 @@ class KeptSums:
                 return
             self.past.append(found)
             self._size = end or self._size
+
+
+def next_life(folder: Path) -> int:
+    """Return the number of this start of a member, greater than all before it, and keep it. From a file that is lost or
+    damaged it begins anew, and learns the later number from the others. Raises StorageError.
+    """
+    path = folder / LIFE_NAME
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        text = ""
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+    life = 1 + (int(text) if text.isdecimal() and len(text) < MOST_DIGITS else 0)
+    with storage_errors(path):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    replace_file(path, [str(life).encode()])
+    return life
 
 
 def _packed(data: bytes, members: frozenset[int]) -> bytes:

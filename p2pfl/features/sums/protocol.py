@@ -86,6 +86,11 @@ class Sums:
         """When to call `wake`."""
         return self._beat_at
 
+    @property
+    def came(self) -> frozenset[int]:
+        """The members whose keys are here, this one among them."""
+        return frozenset(self._records.latest)
+
     def opened(self, peer: int, now: float) -> list[Effect]:
         effects = Effects()
         self._board.opened(peer, effects)
@@ -280,7 +285,7 @@ class Sums:
                 )
             )
         else:
-            effects.add(Refused(label=asked.label, reason=outcome.reason))
+            effects.add(Refused(label=asked.label, reason=outcome.reason, differ=each.differ()))
             if outcome.waited:
                 self.patience.failed()
         del self._sums[each.number]

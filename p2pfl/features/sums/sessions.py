@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from p2pfl.config.federation_id import HASH_BYTES
-from p2pfl.config.model import FederationConfig
+from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
+from p2pfl.features.lan.announcing import discovery_of
 from p2pfl.features.sums.channel import CHANNEL
 from p2pfl.features.sums.kept import KeptSums
 from p2pfl.features.sums.patience import FIRST_S
@@ -19,6 +20,7 @@ from p2pfl.features.sums.protocol import Sums
 from p2pfl.features.sums.sum_settings import SumSettings
 from p2pfl.features.sums.sum_talk import SumTalk
 from p2pfl.net.links import Links
+from p2pfl.net.refusals import DIFFERS
 from p2pfl.net.side import Feeding
 from p2pfl.net.transport import MakeTransport
 from p2pfl.net.websocket import WebSocketTransport
@@ -39,39 +41,51 @@ async def open_sums(
     folder: Path | None = None,
     first_wait_s: float = FIRST_S,
     transport: MakeTransport = WebSocketTransport,
+    finder: NodeConfig | None = None,
+    on_other: Callable[[int], object] = lambda _: None,
 ) -> AsyncIterator[SumTalk]:
     """This node's part in sums, while its sessions are open. With a folder, what it signs is kept there.
 
-    `first_wait_s` is how long to wait before anything was measured.
+    `first_wait_s` is how long to wait before anything was measured. With `discovery` of `finder`, the node finds the
+    others on its LAN. `on_other` is called with a neighbor that does something else than sums with these settings.
 
     Raises UserError: an address is not valid or cannot be bound; StorageError: the folder cannot be used.
     """
-    kept = KeptSums(folder)
-    links = _links(federation, settings.index, identity, listen, transport)
-    sums = Sums(settings, identity, draw=os.urandom, past=kept.past, first_wait_s=first_wait_s)
-    talk = SumTalk(sums, links.sides.say, keep=kept.add)
-    links.sides.add(Feeding(channel=CHANNEL, handler=talk))
-    try:
-        async with links:
-            yield talk
-    finally:
-        talk.close()
+    name_of = [member.name for member in federation.members]
 
-
-def _links(
-    federation: FederationConfig, index: int, identity: Identity, listen: str, transport: MakeTransport
-) -> Links:
     def alarm(kind: str, peer: int | None, text: str) -> None:
+        if kind == DIFFERS and peer is not None:
+            on_other(peer)
         about = f" ({text})" if peer is None else f": {text}"
-        log.warning("%s: %s%s", federation.members[index].name, kind, about)
+        log.warning("%s: %s%s", name_of[settings.index], kind, about)
 
-    return links_of_phase(
+    links = links_of_phase(
         federation,
-        index,
+        settings.index,
         identity,
-        hashlib.blake2b(b"summing", digest_size=HASH_BYTES, person=b"p2pfl-sums").digest(),
+        hashlib.blake2b(b"summing" + settings.domain(), digest_size=HASH_BYTES, person=b"p2pfl-sums").digest(),
         listen=listen,
         max_body_bytes=MOST_BODY_BYTES,
         on_alarm=alarm,
         transport=transport,
     )
+    talk = sums_over(links, settings, identity, folder=folder, first_wait_s=first_wait_s)
+    try:
+        async with links, AsyncExitStack() as doors:
+            if finder is not None and finder.discovery:
+                member = federation.members[settings.index]
+                await doors.enter_async_context(discovery_of(member, finder, lambda: federation, links))
+            yield talk
+    finally:
+        talk.close()
+
+
+def sums_over(
+    links: Links, settings: SumSettings, identity: Identity, *, folder: Path | None, first_wait_s: float = FIRST_S
+) -> SumTalk:
+    """This node's part in sums over links that are not open yet. Raises StorageError: the folder cannot be used."""
+    kept = KeptSums(folder)
+    sums = Sums(settings, identity, draw=os.urandom, past=kept.past, first_wait_s=first_wait_s)
+    talk = SumTalk(sums, links.sides.say, keep=kept.add)
+    links.sides.add(Feeding(channel=CHANNEL, handler=talk))
+    return talk

@@ -42,6 +42,8 @@ class Refused:
 
     label: str
     reason: str
+    differ: tuple[int, ...] = ()
+    """The members who sum other things than this one."""
 
 
 Effect: TypeAlias = SendToNeighbor | Keep | SumDone | Refused

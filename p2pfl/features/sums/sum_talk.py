@@ -2,6 +2,7 @@
 
     talk = SumTalk(sums, links.sides.say, keep=kept.add)
     outcome = await talk.sum(label, values, terms)      SumDone or Refused
+    await talk.farewell(outcome.members)                before the sessions are closed
 
 It is the handler of the channel `sums/1`, on the event loop.
 """
@@ -9,24 +10,30 @@ It is the handler of the channel `sums/1`, on the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import assert_never
 
 from p2pfl.errors import PeerFault
-from p2pfl.features.sums.channel import CHANNEL, Carried, Credit, Incoming, Outgoing, Piece, SendMessage
+from p2pfl.features.sums.channel import CHANNEL, Carried, Credit, Farewell, Incoming, Outgoing, Piece, SendMessage
 from p2pfl.features.sums.masks import Words
 from p2pfl.features.sums.protocol import Sums
 from p2pfl.features.sums.sum_effects import Effect, Keep, Refused, SendToNeighbor, SumDone
 from p2pfl.features.sums.sum_messages import Message
 
 SumEnding = SumDone | Refused
+STAY_S, GONE_S = 30.0, 5.0
+"""The longest stay for neighbors that still lack their sum: while there is a session, and without one."""
+LAST_S = 0.5
+"""The time for the last messages to arrive; it does no harm if they do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionEnds:
     """Both directions of one session."""
 
+    say: Callable[[Carried], bool]
     outgoing: Outgoing
     incoming: Incoming
 
@@ -42,6 +49,18 @@ class SumTalk:
         self._outcome: asyncio.Future[SumEnding] | None = None
         self._failure: Exception | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_leaving = False
+        self._seen: set[int] = set()
+        """The neighbors that have had a session with this node."""
+        self._gone: set[int] = set()
+        """The neighbors that have said farewell."""
+        self._moved = asyncio.Event()
+        """Set when a session begins or ends, and by a farewell."""
+
+    @property
+    def came(self) -> frozenset[int]:
+        """The members whose keys are here, this one among them."""
+        return self._sums.came
 
     async def sum(self, label: str, values: Words, terms: bytes) -> SumEnding:
         """Sum a vector with those of the others, (d,) uint64; `terms` as of `FixedPoint.terms`.
@@ -58,6 +77,25 @@ class SumTalk:
         self._guarded(lambda: self._carry_out(effects))
         return await outcome
 
+    async def farewell(self, members: Collection[int]) -> None:
+        """Stay until those of these members that are neighbors have all they need too, at most for half a minute.
+
+        No sum may be asked for after that.
+        """
+        self._is_leaving = True
+        for ends in self._ends.values():
+            ends.say(Farewell())
+        began = self._now()
+        while waiting := self._seen.intersection(members) - self._gone:
+            end = began + (GONE_S if self._ends.keys().isdisjoint(waiting) else STAY_S)
+            if self._now() >= end:
+                break
+            self._moved.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(end - self._now()):
+                    await self._moved.wait()
+        await asyncio.sleep(LAST_S)
+
     def close(self) -> None:
         """Stop the clock."""
         if self._timer is not None:
@@ -67,11 +105,16 @@ class SumTalk:
         def say(message: Carried) -> bool:
             return self._say(peer, CHANNEL, message)
 
-        self._ends[peer] = SessionEnds(Outgoing(say), Incoming())
+        self._ends[peer] = ends = SessionEnds(say, Outgoing(say), Incoming())
+        self._seen.add(peer)
+        self._moved.set()
+        if self._is_leaving:
+            ends.say(Farewell())
         self._guarded(lambda: self._carry_out(self._sums.opened(peer, self._now())))
 
     def closed(self, peer: int) -> None:
         if self._ends.pop(peer, None) is not None:
+            self._moved.set()
             self._guarded(lambda: self._carry_out(self._sums.closed(peer, self._now())))
 
     def hear(self, peer: int, message: Carried) -> None:
@@ -82,6 +125,10 @@ class SumTalk:
         ends = self._ends[peer]
         if isinstance(message, Credit):
             ends.outgoing.credit(message)
+            return
+        if isinstance(message, Farewell):
+            self._gone.add(peer)
+            self._moved.set()
             return
         credit = ends.incoming.count(message)
         if credit is not None:

@@ -112,6 +112,11 @@ class Sum:
         ballot = self._tally.ballot
         return self._index in ballot.signed or self._index in ballot.quit
 
+    def differ(self) -> tuple[int, ...]:
+        """The members who are ready to sum other things than this one."""
+        own = None if self.asked is None else self.asked.terms
+        return tuple(member for member, terms in sorted(self._tally.ready.items()) if terms != own)
+
     def must_end_here(self) -> bool:
         """True if this member has voted, or others have without it: the sum is not given up for a new set-up."""
         return self.has_voted() or self._tally.ballot.certified is not None

@@ -13,7 +13,7 @@ from p2pfl.config.load import load_node, node_file
 from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
-from p2pfl.features.sums.arrays import WHERE, encoding_of, mistake, read_arrays, refuse_differences
+from p2pfl.features.sums.arrays import WHERE, encoding_of, mistake, read_arrays, refuse_differences, refuse_numbers
 from p2pfl.features.sums.fixed_point import SpoiledSum
 from p2pfl.features.sums.patience import FIRST_S
 from p2pfl.features.sums.sessions import open_sums
@@ -52,11 +52,14 @@ class SumTogether:
         colluders: int,
     ) -> None:
         self._least, self._colluders = least, colluders
-        _refuse_numbers(len(federation.members), least, colluders)
+        count = len(federation.members)
+        if count > MOST_NODES:
+            raise mistake("too many nodes for a secure sum in one program", "nodes", count, f"3 to {MOST_NODES}")
+        refuse_numbers(count, least, colluders)
         self._names = tuple(member.name for member in federation.members)
         given = [read_arrays(name, _made(make, _context(federation, name))) for name in self._names]
         refuse_differences(self._names, given)
-        self._encoding = encoding_of(given, within, resolution)
+        self._encoding = encoding_of(given, within, resolution, len(given))
         self._vectors = [self._encoding.encode(name, arrays) for name, arrays in zip(self._names, given, strict=True)]
 
     async def run(
@@ -127,16 +130,3 @@ def _made(make: Make, context: NodeContext) -> Any:
         raise
     except Exception as error:
         raise mistake(f"{context.name} raised {type(error).__name__}: {error}", "make") from error
-
-
-def _refuse_numbers(count: int, least: int, colluders: int) -> None:
-    if count < 3:
-        text = "too few nodes for a secure sum: of two, each knows the other's part"
-        raise mistake(text, "nodes", count, "3 or more")
-    if count > MOST_NODES:
-        raise mistake("too many nodes for a secure sum in one program", "nodes", count, f"3 to {MOST_NODES}")
-    if least > count:
-        raise mistake("more than there are nodes", "least", least, f"3 to {count}")
-    if colluders > least - 2:
-        why = f"a sum may have as few as least = {least} members, and two of them must be honest: raise least for more"
-        raise mistake("too many", "colluders", colluders, f"1 to {least - 2}, as {why}")

@@ -124,19 +124,22 @@ def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig])
 def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound:
     """Check the proposals of the nodes on this machine, and the schema that they would agree on without others."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.learn.table.agreed import declared_by  # noqa: PLC0415 - as above
-    from p2pfl.learn.table.merging import merge  # noqa: PLC0415 - as above
+    from p2pfl.features.tables.agreement import preview, refuse_few_members  # noqa: PLC0415 - as above
     from p2pfl.learn.table.mistakes import mistakes_of  # noqa: PLC0415 - as above
     from p2pfl.learn.table.proposing import own_proposal  # noqa: PLC0415 - as above
 
     found, proposals = TablesFound(wrong=set(here), has_schema=False), []
+    try:
+        refuse_few_members(federation)
+    except UserError as error:
+        found.mistakes.append(error)
     for node in here.values():
         try:
             proposals.append(own_proposal(federation, node)[0])
         except UserError as error:
             found.mistakes += mistakes_of(error)
     try:
-        merged = merge(proposals, declared_by(federation.task)) if proposals else None
+        merged = preview(federation, proposals) if proposals else None
     except UserError as error:
         found.mistakes.append(error)
     else:

@@ -1,7 +1,7 @@
 """`p2pfl schema`: find one schema for tables that nobody may see together.
 
-Each site can review which statistics of its table the others would get. Then the nodes agree by themselves (`[task]
-schema = "agreed"`), or a person collects the files and merges them.
+Each site can review the statistics of its table. Then the nodes agree by themselves, by sums (`[task] schema =
+"agreed"`), or a person collects the files and merges them.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ _federation = click.argument("federation", metavar="FEDERATION", type=click.Path
 def propose(*, federation: Path, name: str, output: Path | None, least_count: int, force: bool, form: Form) -> None:
     """Show which statistics of a node's table would leave the node, and write them to a file.
 
-    They are counts, sums, sums of squares, and the categories that enough rows have: other nodes get nothing else. This
-    command sends nothing. With `[task] schema = "agreed"`, the node sends the contents of NAME/proposal.json: you may
-    remove columns from it, or list them in `leave_out` in [data].
+    They are counts, sums, sums of squares, and the categories that enough rows have: nothing else is used. This command
+    sends nothing. With `[task] schema = "agreed"`, the node sends the names in NAME/proposal.json, and its figures only
+    in sums over all nodes; with "agreed-openly" it sends all of it. You may remove columns from that file, or list them
+    in `leave_out` in [data].
     """
     from p2pfl.config.load import load_config, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.proposal import rows_of, text_of  # noqa: PLC0415 - as above

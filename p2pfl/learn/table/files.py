@@ -13,7 +13,9 @@ from p2pfl.learn.table.schema import KEYS, Schema, make_schema
 
 FILE_NAME = "schema.toml"
 AGREED = "agreed"
-"""The value used instead of a file name: the nodes agree on a schema before they train."""
+"""The value used instead of a file name: the nodes agree on a schema before they train, by secure sums."""
+OPENLY = "agreed-openly"
+"""The same without secure sums: each node shows all others its statistics."""
 FILE_KEYS = (*KEYS, "missing")
 """The keys of a schema file. `missing` has codes, as in `[task]`."""
 
@@ -29,7 +31,7 @@ def schema_of(options: Mapping[str, Any], base_dir: Path) -> tuple[Schema, Mappi
         return make_schema(options), {}
     if not isinstance(name, str) or not name:
         raise UserError("no file", key="task.schema", value=name, allowed='a file such as "schema.toml"')
-    if name == AGREED:
+    if name in (AGREED, OPENLY):
         allowed = "`p2pfl run`, which asks the other nodes first; or a schema file: `p2pfl schema --help`"
         raise UserError("the nodes have not agreed on a schema yet", key="task.schema", value=name, allowed=allowed)
     if not (base_dir / name).is_file():

@@ -24,6 +24,7 @@ DIGITS = 6
 """The number of significant digits in means and standard deviations."""
 LEAST_LEVELS = 3
 """Integers with fewer distinct values, such as 0 and 1, remain numbers, which takes one input less."""
+WITHHELD = "too few nodes have it to sum without showing single ones"
 NEARLY_EMPTY = 0.9
 """The share of missing cells above which a column draws a remark."""
 UNUSED = {
@@ -66,9 +67,16 @@ class Merged:
         return make_schema({key: value for key, value in self.contents.items() if key in KEYS}, prefix="")
 
 
-def merge(proposals: Iterable[Proposal], declared: Mapping[str, Any], *, digits: int | None = None) -> Merged:
+def merge(
+    proposals: Iterable[Proposal],
+    declared: Mapping[str, Any],
+    *,
+    digits: int | None = None,
+    counts_classes: bool = True,
+) -> Merged:
     """Merge the proposals. `declared` are the schema keys in `[task]`, which include at least the target. All figures
-    are rounded to `digits`.
+    are rounded to `digits`. A column that nodes name, but with no cell in it, is one whose figures they do not show;
+    without `counts_classes`, neither do they show the rows of each class.
 
     Raises UserError: no column is left, or there is no target.
     """
@@ -78,7 +86,7 @@ def merge(proposals: Iterable[Proposal], declared: Mapping[str, Any], *, digits:
     merged = Merged(given, digits=digits)
     if not target:
         raise UserError("the task needs this option", key="task.target", allowed="the name of a column")
-    _add_target(merged, str(target), _column(told, str(target)))
+    _add_target(merged, str(target), _column(told, str(target)), counts_classes=counts_classes)
     chosen = {*declared.get("numeric", ()), *declared.get("categories", {})}
     for name in dict.fromkeys(column for one in told for column in one.columns):
         if name != target and (not chosen or name in chosen):
@@ -122,6 +130,11 @@ class _Column:
         return found
 
     @property
+    def is_withheld(self) -> bool:
+        """Return True if nodes have cells in the column and do not show how many."""
+        return bool(self.used) and not self.count
+
+    @property
     def are_levels(self) -> bool:
         """Return True if every node counts its cells by value."""
         return all(one.values or one.rare for one in self.used.values())
@@ -130,6 +143,8 @@ class _Column:
     def mean_and_std(self) -> tuple[float, float]:
         numbers = [one for one in self.used.values() if one.kind == "number"]
         count = sum(one.count for one in numbers)
+        if not count:
+            return 0.0, 0.0
         mean = math.fsum(one.total or 0.0 for one in numbers) / count
         square = math.fsum(one.squares or 0.0 for one in numbers) / count
         variance = square - mean * mean
@@ -141,7 +156,7 @@ def _column(proposals: Sequence[Proposal], name: str) -> _Column:
     return _Column({one.node: one.columns[name] for one in proposals if name in one.columns})
 
 
-def _add_target(merged: Merged, target: str, column: _Column) -> None:
+def _add_target(merged: Merged, target: str, column: _Column, *, counts_classes: bool) -> None:
     contents = merged.contents
     if not column.used:
         raise UserError("no table has this column", key="task.target", value=target)
@@ -167,6 +182,11 @@ def _add_target(merged: Merged, target: str, column: _Column) -> None:
         place = schema.class_of(value)
         if place is not None and schema.classes:
             counts[schema.classes[place]] += count
+    if not counts_classes:
+        merged.notes[target] = f"classes: {', '.join(counts)}"
+        if "class_counts" not in contents:
+            merged.warnings.append(f'{target}: no class_counts, for class_weights = "balanced", because {WITHHELD}')
+        return
     counts = {name: merged.count(count) for name, count in counts.items()}
     contents.setdefault("class_counts", counts)
     merged.notes[target] = ", ".join(f"{name}: {count} rows" for name, count in counts.items())
@@ -184,6 +204,9 @@ def _add_column(merged: Merged, name: str, column: _Column, nodes: int, declared
             merged.warnings.append(f"{name}: left out, because {_who_says(column)}")
     elif _is_category(column):
         _add_category(merged, name, column)
+    elif column.kinds == {"number"} and column.is_withheld and not _is_scaled(name, declared):
+        merged.notes[name] = f"left out: {WITHHELD}"
+        merged.warnings.append(f"{name}: left out, as {WITHHELD}: write its mean and std to means and stds of [task]")
     elif column.kinds == {"number"}:
         _add_number(merged, name, column)
     else:
@@ -214,14 +237,18 @@ def _add_category(merged: Merged, name: str, column: _Column) -> None:
     values = sorted_values(column.values)
     merged.contents.setdefault("categories", {})[name] = values
     merged.notes[name] = f"{len(values)} values in {_cells(merged, column)}"
-    if any(one.rare for one in column.used.values()):
+    if column.is_withheld or any(one.rare for one in column.used.values()):
         merged.contents.setdefault("unseen", "missing")
         merged.notes[name] += "; values of few rows count as missing"
 
 
+def _is_scaled(name: str, declared: Mapping[str, Any]) -> bool:
+    return all(name in declared.get(key, {}) for key in ("means", "stds"))
+
+
 def _add_number(merged: Merged, name: str, column: _Column) -> None:
     mean, std = merged.scale(*column.mean_and_std)
-    if not std:
+    if not std and not column.is_withheld:
         merged.notes[name] = f"left out: constant, always {mean:g}"
         merged.warnings.append(f"{name}: left out: it is the same in every row")
         return
@@ -231,7 +258,11 @@ def _add_number(merged: Merged, name: str, column: _Column) -> None:
 
 
 def _add_declared_number(merged: Merged, name: str, column: _Column) -> None:
-    if column.kinds == {"number"}:
+    if column.kinds == {"number"} and column.is_withheld:
+        merged.notes[name] = "as declared"
+        if not _is_scaled(name, merged.contents):
+            merged.warnings.append(f"{name}: no mean and std, because {WITHHELD}: write means and stds to [task]")
+    elif column.kinds == {"number"}:
         _scale(merged, name, column)
         merged.notes[name] = _cells(merged, column, "numbers")
     else:
@@ -246,6 +277,8 @@ def _scale(merged: Merged, name: str, column: _Column) -> None:
 
 
 def _cells(merged: Merged, column: _Column, what: str = "cells") -> str:
+    if column.is_withheld:
+        return f"{what} that are not counted"
     return f"{merged.count(column.count)} {what}, {merged.count(column.missing)} missing"
 
 

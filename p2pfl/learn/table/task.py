@@ -57,7 +57,7 @@ TYPES: Mapping[str, Any] = {
 }
 """The keys in `[task]` that belong neither to a schema nor to a layout."""
 MEANS: Mapping[str, str] = {
-    "schema": 'a file with the keys of the schema, or "agreed": the nodes agree on one themselves',
+    "schema": 'a file with the keys of the schema, or "agreed": the nodes agree on one, by secure sums',
     "model": "the kind of model: linear, the default, or mlp",
     "hidden": "widths of the mlp's layers, such as 64 or [64, 32]; 32 by default",
     "class_weights": '"balanced", by class_counts of the schema, or a weight for each class, { ill = 2.0 }',

@@ -1,0 +1,112 @@
+"""What a coalition learns of a play: all linear combinations of the others' vectors that it can work out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from p2pfl.features.sums.sum_messages import members_of
+from sim.audits.sums.board import ROSTER, SumBoard, board_of
+from sim.audits.sums.play import SumCast, SumRecord
+from sim.audits.sums.probes import Probes, Ring
+from sim.audits.sums.ring import Rows, combinations_without, rank, reduced, signed
+from sim.audits.sums.secrets import KnownSecrets, secrets_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coalition:
+    """What these members have seen, and the secrets that they can reconstruct of it."""
+
+    members: frozenset[int]
+    board: SumBoard
+    known: KnownSecrets
+    totals: tuple[Ring, ...]
+    """The sums that they got."""
+
+
+def coalition_of(members: Collection[int], cast: SumCast, record: SumRecord) -> Coalition:
+    seen = [each.message for each in record.sent if each.sender in members or each.receiver in members]
+    board = board_of(seen)
+    draws = {member: record.draws[member] for member in members}
+    return Coalition(
+        members=frozenset(members),
+        board=board,
+        known=secrets_of(members, board, draws, cast.colluders + 1),
+        totals=tuple(done.total for at, done in record.done if at in members),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """`rows` span what is determined of the honest members' data; their columns are `columns` of the probes.
+
+    `promised` span what the sums that came about tell by themselves.
+    """
+
+    honest: tuple[int, ...]
+    columns: tuple[int, ...]
+    rows: Rows
+    promised: Rows
+
+    @property
+    def excess(self) -> int:
+        """How many numbers more are determined, for each entry, than the sums tell."""
+        return rank([*self.promised, *self.rows]) - rank(self.promised)
+
+    def smallest(self, probes: Probes) -> tuple[int, ...]:
+        """The fewest honest members of whom a combination was found; empty: nothing was.
+
+        Exact for one member: others may be missed, as only some bases are looked at.
+        """
+        best: tuple[int, ...] = ()
+        orders = [list(range(len(self.columns)))]
+        orders.append(orders[0][::-1])
+        orders += [orders[0][at:] + orders[0][:at] for at in range(1, len(self.columns))]
+        for order in orders:
+            for row in reduced([[row[at] for at in order] for row in self.rows]):
+                owners = {probes.owner(self.columns[at]) for at, value in zip(order, row, strict=True) if value}
+                if not best or len(owners) < len(best):
+                    best = tuple(sorted(owners))
+        return best
+
+
+def learned(coalition: Coalition, cast: SumCast, probes: Probes, everything: SumBoard, needed: int) -> Learned:
+    """`everything` is what all members have said; `needed` is how many signatures certify a list."""
+    honest = tuple(member for member in range(cast.count) if member not in coalition.members)
+    columns = tuple(
+        sorted({probes.column(label, member) for label in probes.labels for member in honest})
+    )
+    vectors = {vector: np.frombuffer(vector, "<u8") for _, vector in coalition.board.parts}
+    rows = [row for row in vectors.values() if row.size == probes.size] + list(coalition.totals)
+    masks = coalition.known.streams(coalition.board, probes.size)
+    matrix = np.array([*rows, *masks.values()], "<u8").reshape(-1, probes.size)
+    carried = np.zeros((len(matrix), probes.ones.stop - probes.ones.start), "<u8")
+    carried[: len(rows)] = matrix[: len(rows), probes.ones]
+    carried[len(rows) :] = matrix[len(rows) :, probes.ones]
+    found = signed(combinations_without(matrix[:, : probes.zeros], carried))
+    at = [column for column in columns]
+    return Learned(
+        honest=honest,
+        columns=columns,
+        rows=reduced([[row[column] for column in at] for row in found]),
+        promised=[_of_list(members, label, columns, probes) for members, label in certified(everything, probes, needed)],
+    )
+
+
+def certified(everything: SumBoard, probes: Probes, needed: int) -> list[tuple[tuple[int, ...], str]]:
+    """The members of each sum that a quorum has signed, and what was summed."""
+    found = []
+    for (_, number), lists in everything.certified(needed).items():
+        for chosen in lists if number != ROSTER else ():
+            label = probes.label_of(chosen.terms)
+            if label is not None:
+                found.append((members_of(chosen.members), label))
+    return found
+
+
+def _of_list(members: Sequence[int], label: str, columns: Sequence[int], probes: Probes) -> list[Fraction]:
+    inside = {probes.column(label, member) for member in members}
+    return [Fraction(int(column in inside)) for column in columns]

@@ -1,0 +1,254 @@
+"""One play: every member's real `Sums` on a graph, in virtual time, with all that is sent and drawn written down."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from p2pfl.crypto.identity import Identity
+from p2pfl.errors import PeerFault
+from p2pfl.features.sums.protocol import Sums
+from p2pfl.features.sums.sum_effects import Effect, Keep, Refused, SendToNeighbor, SumDone
+from p2pfl.features.sums.sum_messages import Message, Post, Statement, encode_statement
+from p2pfl.features.sums.sum_settings import SumSettings
+from sim.audits.sums.probes import Probes
+from sim.kernel import NS, Kernel
+
+LONGEST_S = 1_500.0
+"""Virtual seconds after which a play ends, whoever still waits."""
+MOST_EVENTS = 2_000_000
+PAUSE_S = 0.2
+"""From the end of a sum to the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumCast:
+    """Who plays: a federation's members and graph, and the numbers that its sums have in common."""
+
+    names: tuple[str, ...]
+    edges: tuple[tuple[int, int], ...]
+    colluders: int
+    least: int
+    sums: int = 3
+    """The sums of one set-up."""
+
+    @property
+    def count(self) -> int:
+        return len(self.names)
+
+    def neighbors(self, member: int) -> list[int]:
+        return sorted(low + high - member for low, high in self.edges if member in (low, high))
+
+    def settings(self, index: int, life: int, identities: Sequence[Identity]) -> SumSettings:
+        """Raises ValueError: no sum is private with these numbers."""
+        return SumSettings(
+            federation=b"audit",
+            members=tuple(identity.public for identity in identities),
+            index=index,
+            life=life,
+            colluders=self.colluders,
+            least=self.least,
+            sums=self.sums,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """One message on an edge."""
+
+    at_s: float
+    sender: int
+    receiver: int
+    message: Message
+
+
+@dataclass(slots=True, kw_only=True)
+class SumRecord:
+    """All that has happened in a play."""
+
+    sent: list[Sent] = field(default_factory=list)
+    draws: list[list[bytes]]
+    """What each member has drawn at random, in all of its lives."""
+    done: list[tuple[int, SumDone]] = field(default_factory=list)
+    refused: list[tuple[int, Refused]] = field(default_factory=list)
+    died: set[int] = field(default_factory=set)
+    """Who died at least once."""
+
+
+Tap = Callable[[Sent], bool]
+"""Sees a message of or for a colluder before it leaves; False: a colluder does not send it."""
+
+
+class SumPlay:
+    """Members ask for the sums `labels` one after the other. `colluders` are taps and deeds put in by an active attack;
+    what they break is theirs.
+    """
+
+    def __init__(
+        self, cast: SumCast, probes: Probes, *, seed: int, colluders: Iterable[int] = (), delay_s: float = 0.05
+    ) -> None:
+        self.cast, self.probes, self.colluders = cast, probes, frozenset(colluders)
+        self.kernel, self._chance, self._delay_s = Kernel(), random.Random(f"sums play {seed}"), delay_s
+        self._seed = seed
+        self.identities = [
+            Identity(hashlib.blake2b(b"%d %d" % (seed, index), digest_size=32, person=b"sums audit").digest())
+            for index in range(cast.count)
+        ]
+        self.record = SumRecord(draws=[[] for _ in range(cast.count)])
+        self.members: list[Sums | None] = [None] * cast.count
+        self.taps: list[Tap] = []
+        self.on_outcome: Callable[[int, SumDone | Refused], None] = lambda *_: None
+        self.faults = 0
+        """Messages of colluders that were refused as no honest neighbor's."""
+        self._lives = [0] * cast.count
+        self._past: list[list[tuple[bytes, frozenset[int]]]] = [[] for _ in range(cast.count)]
+        self._asking: dict[int, str] = {}
+        self._todo = 0
+        for index in range(cast.count):
+            self.start(index)
+            self.later(self._chance.random() * PAUSE_S, partial(self.ask, index, probes.labels[0]))
+
+    @property
+    def now(self) -> float:
+        return self.kernel.now
+
+    def later(self, delay_s: float, deed: Callable[[], object]) -> None:
+        """Do something from outside; the play waits for it."""
+        self._todo += 1
+        self.kernel.after(delay_s, partial(self._do, deed))
+
+    def _do(self, deed: Callable[[], object]) -> None:
+        self._todo -= 1
+        deed()
+
+    def start(self, index: int, *, is_forgetful: bool = False) -> None:
+        """Begin a life of a member; `is_forgetful`: it draws what it has drawn in its first life."""
+        self._lives[index] += 1
+        life = 1 if is_forgetful else self._lives[index]
+        drawn, chance = self.record.draws[index], random.Random(f"{self._seed} {index} {life}")
+
+        def draw(size: int) -> bytes:
+            drawn.append(chance.randbytes(size))
+            return drawn[-1]
+
+        settings = self.cast.settings(index, self._lives[index], self.identities)
+        self.members[index] = Sums(settings, self.identities[index], draw=draw, past=list(self._past[index]))
+        for peer in self.cast.neighbors(index):
+            if self.members[peer] is not None:
+                for end, other in ((index, peer), (peer, index)):
+                    self.kernel.after(1e-6, partial(self._opened, end, other, self.members[end]))
+
+    def _opened(self, end: int, other: int, member: Sums | None) -> None:
+        if member is not None and self.members[end] is member and self.members[other] is not None:
+            self._carry_out(end, member.opened(other, self.now))
+
+    def kill(self, index: int) -> None:
+        if self.members[index] is None:
+            return
+        self.members[index] = None
+        self.record.died.add(index)
+        self._asking.pop(index, None)
+        for peer in self.cast.neighbors(index):
+            member = self.members[peer]
+            if member is not None:
+                self._carry_out(peer, member.closed(index, self.now))
+
+    def ask(self, index: int, label: str) -> None:
+        member = self.members[index]
+        if member is None or index in self._asking:
+            return
+        self._asking[index] = label
+        vector, terms = self.probes.vector(index, label), self.probes.terms(label)
+        self._guarded(index, lambda: member.ask(label, vector, terms, self.now))
+
+    def ask_on(self, index: int) -> None:
+        """Go on after a restart with the first sum that this member has had no outcome of."""
+        had = {each.label for at, each in [*self.record.done, *self.record.refused] if at == index}
+        for label in self.probes.labels:
+            if label not in had:
+                self.ask(index, label)
+                return
+
+    def post(self, author: int, statement: Statement) -> Post:
+        """A statement that a colluder signs."""
+        body = encode_statement(statement)
+        domain = self.cast.settings(author, 1, self.identities).domain()
+        return Post(author=author, body=body, signature=self.identities[author].sign(domain + body))
+
+    def tell(self, sender: int, receiver: int, message: Message) -> None:
+        """A colluder hands a message to anybody, neighbor or not."""
+        self.record.sent.append(Sent(at_s=self.now, sender=sender, receiver=receiver, message=message))
+        self.later(0.0, lambda: self._hear(receiver, sender, message))
+
+    def run(self) -> SumRecord:
+        """Play until nobody waits for a sum, or for too long."""
+        for _ in range(MOST_EVENTS):
+            if not (self._asking or self._todo) or self.kernel.next_ns > LONGEST_S * NS or not self.kernel.step():
+                break
+        return self.record
+
+    def _guarded(self, index: int, act: Callable[[], list[Effect]]) -> None:
+        """A colluder that has tied its own node in knots is dead; an honest one never does."""
+        try:
+            effects = act()
+        except PeerFault:
+            self.faults += 1
+            return
+        except RuntimeError:
+            if index not in self.colluders:
+                raise
+            self.kill(index)
+            return
+        self._carry_out(index, effects)
+
+    def _carry_out(self, index: int, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, SendToNeighbor):
+                self._send(index, effect.peer, effect.message)
+            elif isinstance(effect, Keep):
+                self._past[index].append((effect.data, effect.members))
+            else:
+                self._end(index, effect)
+        member = self.members[index]
+        if member is not None and member.deadline is not None:
+            self.kernel.at(max(member.deadline, self.now), partial(self._wake, index, member, member.deadline))
+
+    def _end(self, index: int, outcome: SumDone | Refused) -> None:
+        if isinstance(outcome, SumDone):
+            self.record.done.append((index, outcome))
+        else:
+            self.record.refused.append((index, outcome))
+        self._asking.pop(index, None)
+        at = self.probes.labels.index(outcome.label) + 1
+        if at < len(self.probes.labels):
+            self.later(PAUSE_S, partial(self.ask, index, self.probes.labels[at]))
+        self.on_outcome(index, outcome)
+
+    def _wake(self, index: int, member: Sums, deadline: float) -> None:
+        if self.members[index] is member and member.deadline == deadline:
+            self._guarded(index, lambda: member.wake(self.now))
+
+    def _send(self, sender: int, receiver: int, message: Message) -> None:
+        if self.members[receiver] is None:
+            return
+        sent = Sent(at_s=self.now, sender=sender, receiver=receiver, message=message)
+        if sender in self.colluders or receiver in self.colluders:
+            passed = [tap(sent) for tap in self.taps]
+            if sender in self.colluders and not all(passed):
+                return
+        self.record.sent.append(sent)
+        delay_s = self._delay_s * (0.1 + 0.9 * self._chance.random())
+        self.kernel.after(delay_s, partial(self._arrive, sender, receiver, self.members[receiver], message))
+
+    def _arrive(self, sender: int, receiver: int, member: Sums | None, message: Message) -> None:
+        if member is not None and self.members[receiver] is member and self.members[sender] is not None:
+            self._hear(receiver, sender, message)
+
+    def _hear(self, receiver: int, sender: int, message: Message) -> None:
+        member = self.members[receiver]
+        if member is not None:
+            self._guarded(receiver, lambda: member.hear(sender, message, self.now))
+

@@ -25,17 +25,24 @@ class Coalition:
     known: KnownSecrets
     totals: tuple[Ring, ...]
     """The sums that they got."""
+    lists: tuple[tuple[tuple[int, ...], str], ...]
+    """The members of each of these sums, and its label."""
+    reused: frozenset[int]
+    """Of whom one secret serves more than one sum that its owner took part in."""
 
 
 def coalition_of(members: Collection[int], cast: SumCast, record: SumRecord) -> Coalition:
     seen = [each.message for each in record.sent if each.sender in members or each.receiver in members]
     board = board_of(seen)
     draws = {member: record.draws[member] for member in members}
+    known = secrets_of(members, board, draws, cast.colluders + 1)
     return Coalition(
         members=frozenset(members),
         board=board,
-        known=secrets_of(members, board, draws, cast.colluders + 1),
+        known=known,
         totals=tuple(done.total for at, done in record.done if at in members),
+        lists=tuple({(done.members, done.label) for at, done in record.done if at in members}),
+        reused=frozenset(known.reused),
     )
 
 
@@ -50,6 +57,10 @@ class Learned:
     columns: tuple[int, ...]
     rows: Rows
     promised: Rows
+    free: Ring
+    """Combinations without masks, in the game's entries, less what is the coalition's own; (k, d). First come those in
+    which there is the victim alone.
+    """
 
     @property
     def excess(self) -> int:
@@ -76,23 +87,23 @@ class Learned:
 def learned(coalition: Coalition, cast: SumCast, probes: Probes, everything: SumBoard, needed: int) -> Learned:
     """`everything` is what all members have said; `needed` is how many signatures certify a list."""
     honest = tuple(member for member in range(cast.count) if member not in coalition.members)
-    columns = tuple(
-        sorted({probes.column(label, member) for label in probes.labels for member in honest})
-    )
+    columns = tuple(sorted({probes.column(label, member) for label in probes.labels for member in honest}))
     vectors = {vector: np.frombuffer(vector, "<u8") for _, vector in coalition.board.parts}
     rows = [row for row in vectors.values() if row.size == probes.size] + list(coalition.totals)
     masks = coalition.known.streams(coalition.board, probes.size)
     matrix = np.array([*rows, *masks.values()], "<u8").reshape(-1, probes.size)
-    carried = np.zeros((len(matrix), probes.ones.stop - probes.ones.start), "<u8")
-    carried[: len(rows)] = matrix[: len(rows), probes.ones]
-    carried[len(rows) :] = matrix[len(rows) :, probes.ones]
-    found = signed(combinations_without(matrix[:, : probes.zeros], carried))
-    at = [column for column in columns]
+    found = combinations_without(matrix[:, : probes.zeros], matrix[:, probes.zeros :])
+    ones = found[:, : probes.ones.stop - probes.zeros]
+    free = found[:, ones.shape[1] :] - ones @ probes.own_game(coalition.members)
+    target = probes.column(probes.labels[0], probes.victim)
+    others = [column for column in columns if column != target]
+    alone = combinations_without(ones[:, others], np.concatenate([ones[:, [target]], free], axis=1))
     return Learned(
         honest=honest,
         columns=columns,
-        rows=reduced([[row[column] for column in at] for row in found]),
+        rows=reduced([[row[column] for column in columns] for row in signed(ones)]),
         promised=[_of_list(members, label, columns, probes) for members, label in certified(everything, probes, needed)],
+        free=np.concatenate([_whole(alone), free]),
     )
 
 
@@ -110,3 +121,9 @@ def certified(everything: SumBoard, probes: Probes, needed: int) -> list[tuple[t
 def _of_list(members: Sequence[int], label: str, columns: Sequence[int], probes: Probes) -> list[Fraction]:
     inside = {probes.column(label, member) for member in members}
     return [Fraction(int(column in inside)) for column in columns]
+
+
+def _whole(rows: Ring) -> Ring:
+    """Rows that begin with how often the victim is in them, without that number, and once each."""
+    factors = [pow(int(row[0]), -1, 2**64) if row[0] % 2 else 1 for row in rows]
+    return rows[:, 1:] * np.array(factors, "<u8")[:, None]

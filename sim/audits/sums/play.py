@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
@@ -14,7 +15,7 @@ from p2pfl.features.sums.protocol import Sums
 from p2pfl.features.sums.sum_effects import Effect, Keep, Refused, SendToNeighbor, SumDone
 from p2pfl.features.sums.sum_messages import Message, Post, Statement, encode_statement
 from p2pfl.features.sums.sum_settings import SumSettings
-from sim.audits.sums.probes import Probes
+from sim.audits.sums.probes import Ring
 from sim.kernel import NS, Kernel
 
 LONGEST_S = 1_500.0
@@ -55,6 +56,17 @@ class SumCast:
         )
 
 
+class SumData(Protocol):
+    """What the members sum, under each label in turn."""
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+    def vector(self, member: int, label: str) -> Ring: ...
+
+    def terms(self, label: str) -> bytes: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
     """One message on an edge."""
@@ -76,6 +88,10 @@ class SumRecord:
     refused: list[tuple[int, Refused]] = field(default_factory=list)
     died: set[int] = field(default_factory=set)
     """Who died at least once."""
+    broken: dict[int, str] = field(default_factory=dict)
+    """Honest members that a message broke: each leaves the play, as a real node leaves all sums."""
+    wronged: set[int] = field(default_factory=set)
+    """Honest members of whom another honest one refused a message as a liar's."""
 
 
 Tap = Callable[[Sent], bool]
@@ -83,14 +99,13 @@ Tap = Callable[[Sent], bool]
 
 
 class SumPlay:
-    """Members ask for the sums `labels` one after the other. `colluders` are taps and deeds put in by an active attack;
-    what they break is theirs.
+    """Members ask for the sums of `data` one after the other. An active attack puts taps and deeds of `colluders` in.
     """
 
     def __init__(
-        self, cast: SumCast, probes: Probes, *, seed: int, colluders: Iterable[int] = (), delay_s: float = 0.05
+        self, cast: SumCast, data: SumData, *, seed: int, colluders: Iterable[int] = (), delay_s: float = 0.05
     ) -> None:
-        self.cast, self.probes, self.colluders = cast, probes, frozenset(colluders)
+        self.cast, self.data, self.colluders = cast, data, frozenset(colluders)
         self.kernel, self._chance, self._delay_s = Kernel(), random.Random(f"sums play {seed}"), delay_s
         self._seed = seed
         self.identities = [
@@ -101,15 +116,13 @@ class SumPlay:
         self.members: list[Sums | None] = [None] * cast.count
         self.taps: list[Tap] = []
         self.on_outcome: Callable[[int, SumDone | Refused], None] = lambda *_: None
-        self.faults = 0
-        """Messages of colluders that were refused as no honest neighbor's."""
         self._lives = [0] * cast.count
         self._past: list[list[tuple[bytes, frozenset[int]]]] = [[] for _ in range(cast.count)]
         self._asking: dict[int, str] = {}
         self._todo = 0
         for index in range(cast.count):
             self.start(index)
-            self.later(self._chance.random() * PAUSE_S, partial(self.ask, index, probes.labels[0]))
+            self.later(self._chance.random() * PAUSE_S, partial(self.ask, index, data.labels[0]))
 
     @property
     def now(self) -> float:
@@ -161,13 +174,13 @@ class SumPlay:
         if member is None or index in self._asking:
             return
         self._asking[index] = label
-        vector, terms = self.probes.vector(index, label), self.probes.terms(label)
+        vector, terms = self.data.vector(index, label), self.data.terms(label)
         self._guarded(index, lambda: member.ask(label, vector, terms, self.now))
 
     def ask_on(self, index: int) -> None:
         """Go on after a restart with the first sum that this member has had no outcome of."""
         had = {each.label for at, each in [*self.record.done, *self.record.refused] if at == index}
-        for label in self.probes.labels:
+        for label in self.data.labels:
             if label not in had:
                 self.ask(index, label)
                 return
@@ -190,16 +203,19 @@ class SumPlay:
                 break
         return self.record
 
-    def _guarded(self, index: int, act: Callable[[], list[Effect]]) -> None:
-        """A colluder that has tied its own node in knots is dead; an honest one never does."""
+    def _guarded(self, index: int, act: Callable[[], list[Effect]], sender: int | None = None) -> None:
+        """Carry out what a member does. Where its code fails, it leaves: a colluder has tied itself in knots."""
         try:
             effects = act()
         except PeerFault:
-            self.faults += 1
+            if sender is not None and not {sender, index} & self.colluders:
+                self.record.wronged.add(sender)
             return
-        except RuntimeError:
-            if index not in self.colluders:
+        except Exception as error:  # noqa: BLE001 - whatever it is, no message may do that
+            if not self.colluders:
                 raise
+            if index not in self.colluders:
+                self.record.broken[index] = f"{type(error).__name__}: {error}"
             self.kill(index)
             return
         self._carry_out(index, effects)
@@ -222,9 +238,9 @@ class SumPlay:
         else:
             self.record.refused.append((index, outcome))
         self._asking.pop(index, None)
-        at = self.probes.labels.index(outcome.label) + 1
-        if at < len(self.probes.labels):
-            self.later(PAUSE_S, partial(self.ask, index, self.probes.labels[at]))
+        at = self.data.labels.index(outcome.label) + 1
+        if at < len(self.data.labels):
+            self.later(PAUSE_S, partial(self.ask, index, self.data.labels[at]))
         self.on_outcome(index, outcome)
 
     def _wake(self, index: int, member: Sums, deadline: float) -> None:
@@ -250,5 +266,5 @@ class SumPlay:
     def _hear(self, receiver: int, sender: int, message: Message) -> None:
         member = self.members[receiver]
         if member is not None:
-            self._guarded(receiver, lambda: member.hear(sender, message, self.now))
+            self._guarded(receiver, lambda: member.hear(sender, message, self.now), sender)
 

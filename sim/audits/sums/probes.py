@@ -11,7 +11,7 @@ the toss of a coin, and all others have random ones.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -73,6 +73,14 @@ class Probes:
         vector[self.zeros + self.column(label, member)] = 1
         vector[self.game] = self._game[self.data[label]][member]
         return vector
+
+    def own_game(self, members: Collection[int]) -> Ring:
+        """The game's values of these members, by column of the ones; zeros for all others. (ones, tosses)."""
+        rows = np.zeros((len(self._sets) * self.members, self.coins.size), "<u8")
+        for at, name in enumerate(self._sets):
+            for member in members:
+                rows[at * self.members + member] = self._game[name][member]
+        return rows
 
     def total(self, members: Sequence[int], label: str) -> Ring:
         return np.sum([self.vector(member, label) for member in members], axis=0, dtype="<u8")

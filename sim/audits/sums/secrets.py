@@ -125,7 +125,11 @@ def secrets_of(coalition: Collection[int], board: SumBoard, draws: Mapping[int, 
             offer(author, reveal.own)
     for (_, _, member, _), shares in _shares(coalition, board, drawn).items():
         any(offer(member, secret) for secret in _interpolated(shares, most))
-    known.reused = {member for (member, _), places in opened.items() if len(places) > 1}
+    for (member, _), places in opened.items():
+        # Keys may be named in more than one opening; their owner takes part in one.
+        joined = [place for place in places if member in board.held[place[0]]]
+        if len(joined) > 1:
+            known.reused.add(member)
     return known
 
 

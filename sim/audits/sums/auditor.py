@@ -13,16 +13,16 @@ import numpy as np
 
 from sim.audits.sums.board import SumBoard, board_of
 from sim.audits.sums.deeds import DEEDS
-from sim.audits.sums.game import SURE, Guesses, play_game, surprise, unmasked
-from sim.audits.sums.learned import Coalition, Learned, coalition_of, learned
+from sim.audits.sums.game import play_game, surprise, unmasked
+from sim.audits.sums.learned import Coalition, Learned, certified, coalition_of, learned
 from sim.audits.sums.outcome import CoalitionRow, DeedRow, SumsFound
 from sim.audits.sums.play import SumCast, SumPlay, SumRecord
 from sim.audits.sums.probes import Probes, zeros_needed
 
 MOST_MEMBERS = 32
 """One processor plays no more of them in minutes."""
-UNSURE = 5.0
-"""In standard deviations: bytes that are farther from chance are none."""
+UNEVEN = 5.5
+"""In standard deviations: bytes that are farther from chance are not random."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,16 +129,16 @@ class SumsAuditor:
         coalition = coalition_of(members, self.cast, record)
         found = learned(coalition, self.cast, probes, everything, self._quorum)
         guesses = play_game(coalition, found, probes)
-        row.take(tuple(sorted(members)), found, found.smallest(probes), guesses, self._surprise(coalition, probes))
+        row.take(coalition, found, found.smallest(probes), guesses, self._surprises(coalition, probes, everything))
         if len(members) <= self.cast.colluders:
             self._judge(coalition, found, row, probes)
         return found
 
-    def _surprise(self, coalition: Coalition, probes: Probes) -> float:
-        """How far from chance the bytes of what is not unmasked are; 0 if there is nothing of the kind."""
-        sums = {frozenset(members) for members, _ in coalition.lists}
-        words = [row for members, row in unmasked(coalition, probes) if not _is_told(members, sums, coalition.members)]
-        return surprise(words) if words else 0.0
+    def _surprises(self, coalition: Coalition, probes: Probes, everything: SumBoard) -> list[float]:
+        """How far from chance the bytes of each vector that should stay masked are."""
+        sums = {frozenset(members) for members, _ in certified(everything, probes, self._quorum)}
+        masked = unmasked(coalition, probes)
+        return [surprise(row) for members, row in masked if not _is_told(members, sums, coalition.members)]
 
     def _judge(self, coalition: Coalition, found: Learned, row: CoalitionRow, probes: Probes) -> None:
         """Note what no coalition of the promised size may learn."""
@@ -153,7 +153,7 @@ class SumsAuditor:
             mistake(f"one secret of {self.found.named([member])} serves more than one sum, as {who} can see")
         if row.guesses is not None and row.guesses.is_sure:
             mistake(f"{who} tell which of two values {self.found.named([self.victim])} has")
-        if row.surprise > UNSURE:
+        if row.surprise > UNEVEN:
             mistake(f"what {who} see of {self.found.named([self.victim])} is not as good as random")
 
     # -- who cheats ---------------------------------------------------------------------------------------------------
@@ -176,6 +176,8 @@ class SumsAuditor:
             learner = CoalitionRow(size=len(members))
             found = self._look(members, record, probes, everything, learner)
             honest = [done for at, done in record.done if at not in members]
+            if any(done.total.size != probes.size for done in honest):
+                self.found.mistake(f"{name}: a sum has another number of entries than its summands")
             row.take(learner, sums=len(honest), of=len(found.honest) * len(deed.data))
         if row.plays:
             self.found.deeds.append(row)

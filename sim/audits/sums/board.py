@@ -85,6 +85,9 @@ class SumBoard:
             found |= {author for author in authors if authors.count(author) > 1}
         return found
 
+    def forget(self, vector: bytes) -> None:
+        self.parts = {key: members for key, members in self.parts.items() if key[1] != vector}
+
     def take(self, message: Message) -> None:
         match message:
             case Post():

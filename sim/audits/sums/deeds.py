@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from p2pfl.features.sums.sum_messages import (
     BranchPart,
+    Keys,
     MemberList,
     Message,
     Post,
@@ -164,6 +165,38 @@ def misfits(play: SumPlay, victim: int) -> None:
     play.taps.append(tap)
 
 
+def hollow(play: SumPlay, victim: int) -> None:
+    """Propose a list of all whose total has no entries."""
+    told: set[bytes] = set()
+
+    def tap(sent: Sent) -> bool:
+        true = statement_of(sent.message)
+        if isinstance(true, MemberList) and true.total and true.setup not in told:
+            told.add(true.setup)
+            honest = [member for member in range(play.cast.count) if member not in play.colluders]
+            _tell_list(play, min(play.colluders), true, members_of(true.members), np.zeros(0, "<u8"), honest)
+        return not isinstance(true, MemberList) or not true.total
+
+    del victim
+    play.taps.append(tap)
+
+
+def other_keys(play: SumPlay, victim: int) -> None:
+    """Publish keys for another number of sums than was agreed."""
+
+    def tap(sent: Sent) -> bool:
+        keys, message = statement_of(sent.message), sent.message
+        if not isinstance(keys, Keys) or not isinstance(message, Post) or message.author not in play.colluders:
+            return True
+        if sent.sender == message.author:
+            short = replace(keys, masks=keys.masks[:32], seeds=keys.seeds[:16])
+            play.tell(sent.sender, sent.receiver, play.post(message.author, short))
+        return False
+
+    del victim
+    play.taps.append(tap)
+
+
 class _Forger:
     """Turns the list of a sum, when it first shows, into one without the victim, for a share of the honest members."""
 
@@ -234,8 +267,10 @@ def _tell_list(
     vote = SlotVote(setup=like.setup, number=like.number, chosen=id_of(liar, post.body))
     votes = [play.post(colluder, vote) for colluder in sorted(play.colluders)]
     for member in to:
-        for message in (post, Total(setup=like.setup, number=like.number, members=bits, vector=total), *votes):
+        for message in (post, *votes):
             play.tell(liar, member, message)
+        if like.total:
+            play.tell(liar, member, Total(setup=like.setup, number=like.number, members=bits, vector=total))
 
 
 def _say_again(play: SumPlay, seen: Sequence[Message], setup: bytes) -> None:
@@ -283,5 +318,7 @@ DEEDS: Mapping[str, Deed] = {
     "replay": Deed(text=replay.__doc__ or "", install=replay, data=("a", "b", "c"), sums=1),
     "restart": Deed(text=restart.__doc__ or "", install=restart, data=("a", "b", "a"), sums=1),
     "misfits": Deed(text=misfits.__doc__ or "", install=misfits),
+    "hollow": Deed(text=hollow.__doc__ or "", install=hollow),
+    "other keys": Deed(text=other_keys.__doc__ or "", install=other_keys),
     "chaos": Deed(text=chaos.__doc__ or "", install=chaos, data=("a", "b", "a"), sums=2),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import NormalDist
@@ -67,9 +66,9 @@ def unmasked(coalition: Coalition, probes: Probes) -> list[tuple[frozenset[int],
     return found
 
 
-def surprise(words: Sequence[Ring]) -> float:
+def surprise(words: Ring) -> float:
     """How many standard deviations the bytes of these words are from being equally frequent (chi-square)."""
-    counts = np.bincount(np.concatenate(list(words)).view(np.uint8), minlength=256).astype(float)
+    counts = np.bincount(words.view(np.uint8), minlength=256).astype(float)
     expected = counts.sum() / 256
     chi_square, freedom = float(((counts - expected) ** 2 / expected).sum()), 255
     cubic = (chi_square / freedom) ** (1 / 3)  # Wilson and Hilferty 1931
@@ -90,14 +89,15 @@ def play_game(coalition: Coalition, found: Learned, probes: Probes) -> Guesses:
     seen = [row[probes.game] for _, row in unmasked(coalition, probes)][:MOST_ROWS]
     pairs = [each for a, b in combinations(seen, 2) for each in (a - b, a + b)]
     rows = [*seen, *pairs, *found.free[:MOST_FREE]]
-    best: tuple[float, NDArray[np.bool_]] = 0.5, np.zeros(probes.coins.size, bool)
+    coins, bits = probes.coins, np.arange(64, dtype="<u8")[:, None]
+    best: tuple[float, NDArray[np.bool_]] = 0.5, np.zeros(coins.size, bool)
     for row in rows:
-        ways = (row[None, :] >> np.arange(64, dtype="<u8")[:, None] & np.uint64(1)).astype(bool)
         above = row.view(np.int64) > sum(VALUES) // 2
-        for way in (*ways, above):
-            share = float((way[:half] == probes.coins[:half]).mean())
-            for right, guess in ((share, way), (1 - share, ~way)):
-                if right > best[0]:
-                    best = right, guess
-    right = int((best[1][half:] == probes.coins[half:]).sum())
-    return Guesses(right=right, tosses=probes.coins.size - half, trained=best[0])
+        ways = np.concatenate([(row[None, :] >> bits & np.uint64(1)).astype(bool), above[None, :]])
+        shares = (ways[:, :half] == coins[:half]).mean(axis=1)
+        place = int(np.abs(shares - 0.5).argmax())
+        share = float(shares[place])
+        if max(share, 1 - share) > best[0]:
+            best = max(share, 1 - share), ways[place] ^ (share < 0.5)
+    right = int((best[1][half:] == coins[half:]).sum())
+    return Guesses(right=right, tosses=coins.size - half, trained=best[0])

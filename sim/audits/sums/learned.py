@@ -8,10 +8,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from p2pfl.features.sums.sum_messages import members_of
+from p2pfl.features.sums.sum_messages import BranchPart, Total, members_of
 from sim.audits.sums.board import ROSTER, SumBoard, board_of
 from sim.audits.sums.play import SumCast, SumRecord
-from sim.audits.sums.probes import Probes, Ring
+from sim.audits.sums.probes import SPARE, Probes, Ring
 from sim.audits.sums.ring import Rows, combinations_without, rank, reduced, signed
 from sim.audits.sums.secrets import KnownSecrets, secrets_of
 
@@ -25,15 +25,16 @@ class Coalition:
     known: KnownSecrets
     totals: tuple[Ring, ...]
     """The sums that they got."""
-    lists: tuple[tuple[tuple[int, ...], str], ...]
-    """The members of each of these sums, and its label."""
     reused: frozenset[int]
     """Of whom one secret serves more than one sum that its owner took part in."""
 
 
 def coalition_of(members: Collection[int], cast: SumCast, record: SumRecord) -> Coalition:
-    seen = [each.message for each in record.sent if each.sender in members or each.receiver in members]
-    board = board_of(seen)
+    seen = [each for each in record.sent if each.sender in members or each.receiver in members]
+    board = board_of(each.message for each in seen)
+    for each in seen:
+        if each.is_forged and isinstance(each.message, BranchPart | Total):
+            board.forget(each.message.vector)  # they made it up, and others may have passed it back
     draws = {member: record.draws[member] for member in members}
     known = secrets_of(members, board, draws, cast.colluders + 1)
     return Coalition(
@@ -41,7 +42,6 @@ def coalition_of(members: Collection[int], cast: SumCast, record: SumRecord) -> 
         board=board,
         known=known,
         totals=tuple(done.total for at, done in record.done if at in members),
-        lists=tuple({(done.members, done.label) for at, done in record.done if at in members}),
         reused=frozenset(known.reused),
     )
 
@@ -89,9 +89,11 @@ def learned(coalition: Coalition, cast: SumCast, probes: Probes, everything: Sum
     honest = tuple(member for member in range(cast.count) if member not in coalition.members)
     columns = tuple(sorted({probes.column(label, member) for label in probes.labels for member in honest}))
     vectors = {vector: np.frombuffer(vector, "<u8") for _, vector in coalition.board.parts}
-    rows = [row for row in vectors.values() if row.size == probes.size] + list(coalition.totals)
+    rows = [row for row in (*vectors.values(), *coalition.totals) if row.size == probes.size]
     masks = coalition.known.streams(coalition.board, probes.size)
     matrix = np.array([*rows, *masks.values()], "<u8").reshape(-1, probes.size)
+    if len(matrix) > probes.zeros - SPARE // 2:
+        raise RuntimeError(f"{probes.zeros} zeros cannot tell {len(matrix)} vectors and masks apart")
     found = combinations_without(matrix[:, : probes.zeros], matrix[:, probes.zeros :])
     ones = found[:, : probes.ones.stop - probes.zeros]
     free = found[:, ones.shape[1] :] - ones @ probes.own_game(coalition.members)

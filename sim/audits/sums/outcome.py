@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sim.audits.sums.game import Guesses, probability
-from sim.audits.sums.learned import Learned
+from sim.audits.sums.learned import Coalition, Learned
 from sim.audits.sums.play import SumCast
 
 MOST_NAMES = 4
@@ -18,7 +18,7 @@ class CoalitionRow:
     """What the best of the coalitions of one size learns.
 
     `smallest`: the fewest honest members of whom a combination was found; `guesses`: the game's; `surprise`: how far
-    from chance the bytes are, in standard deviations.
+    from chance the least even bytes are, in standard deviations.
     """
 
     size: int
@@ -29,22 +29,25 @@ class CoalitionRow:
     has_excess: bool = False
     guesses: Guesses | None = None
     surprise: float = 0.0
+    vectors: int = 0
+    """The number of vectors whose bytes were counted."""
 
     def take(
         self,
-        members: tuple[int, ...],
+        coalition: Coalition,
         found: Learned,
         smallest: tuple[int, ...],
         guesses: Guesses,
-        surprise: float,
+        surprises: Sequence[float],
     ) -> None:
         self.tried += 1
-        self.surprise = max(self.surprise, surprise)
+        self.vectors += len(surprises)
+        self.surprise = max([self.surprise, *surprises])
         if self.guesses is None or guesses.trained > self.guesses.trained:
             self.guesses = guesses
         is_better = bool(smallest) and (not self.smallest or len(smallest) < len(self.smallest))
         if not self.members or (found.excess > 0, is_better) > (self.has_excess, False):
-            self.members, self.smallest = members, smallest
+            self.members, self.smallest = tuple(sorted(coalition.members)), smallest
             self.honest, self.has_excess = len(found.honest), found.excess > 0
 
 
@@ -105,14 +108,17 @@ class SumsFound:
         if len(row.smallest) == 1:
             return f"the vector of {self.named(row.smallest)}"
         whose = "all others" if len(row.smallest) == row.honest else self.named(row.smallest)
-        return f"the sum of {whose}" + (" by themselves" if row.has_excess else "")
+        if row.has_excess:
+            return f"the sum of {whose} by themselves"
+        return "the sum of all others" if len(row.smallest) == row.honest else f"sums, the smallest that of {whose}"
 
     def rows(self) -> list[dict[str, Any]]:
         """The table: sizes of coalitions that only look, then deeds."""
         rows = [self._row(f"{row.size} look", row, row.tried) for _, row in sorted(self.sizes.items())]
         for deed in self.deeds:
             if deed.best is not None:
-                rows.append(self._row(f"{deed.best.size}: {deed.name}", deed.best, deed.plays))
+                done = {"sums of the others": f"{deed.sums} of {deed.of}"}
+                rows.append(self._row(f"{deed.best.size}: {deed.name}", deed.best, deed.plays) | done)
         return rows
 
     def _row(self, name: str, row: CoalitionRow, tried: int) -> dict[str, Any]:
@@ -123,7 +129,8 @@ class SumsFound:
             "such as": self.named(row.members),
             "learn": self.learn(row),
             "tell two values apart": self._advantage(row.guesses),
-            "promised": ("no" if row.has_excess else "yes") if is_promised else "-",
+            "sums of the others": None,
+            "as promised": ("no" if row.has_excess else "yes") if is_promised else "-",
         }
 
     @staticmethod
@@ -145,11 +152,12 @@ class SumsFound:
         if beyond is not None and self.held < most:
             words.append(f"{self.held + 1} together, such as {self.named(beyond.members)}, learn {self.learn(beyond)}.")
         looked = [row for row in self.sizes.values() if row.size <= cast.colluders]
-        if looked:
-            worst = max(row.surprise for row in looked)
+        if any(row.vectors for row in looked):
+            worst, vectors = max(row.surprise for row in looked), sum(row.vectors for row in looked)
             words.append(
-                f"What up to {cast.colluders} see of {self.named([self.victim])} looks random: so uneven bytes come by "
-                f"chance in {probability(worst):.2g} of cases (the least even of all that were tried)."
+                f"What up to {cast.colluders} see of {self.named([self.victim])}, less all masks that they know: among "
+                f"{vectors} random vectors the least even bytes would be as uneven in "
+                f"{min(1.0, vectors * probability(worst)):.1%} of cases or more."
             )
         return words
 
@@ -167,6 +175,3 @@ class SumsFound:
             "seconds": round(self.seconds, 1),
         }
 
-
-def titles(found: Sequence[DeedRow]) -> list[str]:
-    return [f"{row.name}: {row.text}" for row in found]

@@ -18,7 +18,7 @@ from p2pfl.features.sums.sum_settings import SumSettings
 from sim.audits.sums.probes import Ring
 from sim.kernel import NS, Kernel
 
-LONGEST_S = 1_500.0
+LONGEST_S = 150.0
 """Virtual seconds after which a play ends, whoever still waits."""
 MOST_EVENTS = 2_000_000
 PAUSE_S = 0.2
@@ -75,6 +75,8 @@ class Sent:
     sender: int
     receiver: int
     message: Message
+    is_forged: bool = False
+    """A deed sent it, and not a member's own program."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,6 +121,7 @@ class SumPlay:
         self._lives = [0] * cast.count
         self._past: list[list[tuple[bytes, frozenset[int]]]] = [[] for _ in range(cast.count)]
         self._asking: dict[int, str] = {}
+        self._due: dict[int, tuple[Sums, float]] = {}
         self._todo = 0
         for index in range(cast.count):
             self.start(index)
@@ -193,7 +196,8 @@ class SumPlay:
 
     def tell(self, sender: int, receiver: int, message: Message) -> None:
         """A colluder hands a message to anybody, neighbor or not."""
-        self.record.sent.append(Sent(at_s=self.now, sender=sender, receiver=receiver, message=message))
+        sent = Sent(at_s=self.now, sender=sender, receiver=receiver, message=message, is_forged=True)
+        self.record.sent.append(sent)
         self.later(0.0, lambda: self._hear(receiver, sender, message))
 
     def run(self) -> SumRecord:
@@ -229,7 +233,8 @@ class SumPlay:
             else:
                 self._end(index, effect)
         member = self.members[index]
-        if member is not None and member.deadline is not None:
+        if member is not None and member.deadline is not None and self._due.get(index) != (member, member.deadline):
+            self._due[index] = member, member.deadline
             self.kernel.at(max(member.deadline, self.now), partial(self._wake, index, member, member.deadline))
 
     def _end(self, index: int, outcome: SumDone | Refused) -> None:

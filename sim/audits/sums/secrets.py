@@ -80,13 +80,17 @@ class KnownSecrets:
         return set(self.seeds) & set(self.masks)
 
     def streams(self, board: SumBoard, size: int) -> dict[tuple[bytes, int, int, int], Ring]:
-        """All masks that these secrets give, by set-up, number and pair (a member's own: twice itself); (size,)."""
-        found = {}
+        """The masks that these secrets give of all sums of which vectors were seen, by set-up, number and pair (a
+        member's own: twice itself); (size,).
+        """
+        found, seen = {}, {slot for slot, _ in board.parts}
         for (setup, number, member), seed in self.seeds.items():
+            if (setup, number) not in seen:
+                continue
             own = derived(b"sums own", seed, setup + number.to_bytes(4, "little"))
             found[setup, number, member, member] = stream(own, size)
         for (setup, number, member), secret in self.masks.items():
-            for other, keys in board.keys_in(setup).items():
+            for other, keys in board.keys_in(setup).items() if (setup, number) in seen else ():
                 pair = min(member, other), max(member, other)
                 if other == member or (setup, number, *pair) in found:
                     continue

@@ -68,7 +68,8 @@ def cast_of(federation: FederationConfig, colluders: int) -> SumCast:
 
 def _victim(federation: FederationConfig, cast: SumCast, node: str | None) -> int:
     if node is None:
-        return max(range(cast.count), key=lambda member: len(cast.neighbors(member)))
+        # The last one: who leads a sum, the lowest, is worth more to an attack as a colluder.
+        return max(range(cast.count), key=lambda member: (len(cast.neighbors(member)), member))
     if node not in cast.names:
         raise UserError("no such node", file=federation.path, key="--node", value=node, allowed=", ".join(cast.names))
     return cast.names.index(node)

@@ -213,10 +213,12 @@ class SumsAuditor:
                 self.found.mistake(f"{where}: two lists of one sum are certified")
 
     def _check_broken(self, record: SumRecord, where: str) -> None:
-        for member, error in sorted(record.broken.items()):
-            self.found.mistake(f"{where}: a message breaks {self.found.named([member])} ({error})")
-        for member in sorted(record.wronged):
-            self.found.mistake(f"{where}: {self.found.named([member])} is made to say what others take for a lie")
+        for error in sorted(set(record.broken.values())):
+            whom = self.found.named([member for member, each in record.broken.items() if each == error])
+            self.found.mistake(f"{where}: a message breaks {whom} ({error})")
+        if record.wronged:
+            whom = self.found.named(record.wronged)
+            self.found.mistake(f"{where}: {whom} is made to say what others take for a lie")
 
     @property
     def _quorum(self) -> int:

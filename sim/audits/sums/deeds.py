@@ -223,22 +223,28 @@ class _Forger:
         return True
 
     def _forge(self, proposal: MemberList) -> None:
-        play, victim = self.play, self.victim
-        members = [member for member in members_of(proposal.members) if member != victim]
+        play = self.play
+        members, total = self._without_victim(frozenset(members_of(proposal.members)))
         honest = [member for member in range(play.cast.count) if member not in play.colluders]
         fooled = honest[len(honest) - round(self.share * len(honest)) :]
         for liar in sorted(play.colluders):
-            _tell_list(play, liar, proposal, members, self._total_without(victim, proposal), fooled)
+            _tell_list(play, liar, proposal, sorted(members), total, fooled)
         if self.share < 1.0:
             self._tell_true()
 
-    def _total_without(self, victim: int, proposal: MemberList) -> Ring:
-        """The sum of the masked vectors without the victim's, where the colluders can tell; else zeros."""
-        found = {whose: np.frombuffer(vector, "<u8") for (_, vector), whose in board_of(self._seen).parts.items()}
-        everybody = frozenset(members_of(proposal.members))
-        if everybody in found and frozenset({victim}) in found:
-            return found[everybody] - found[frozenset({victim})]
-        return found.get(everybody - {victim}, _zeros(self.play))
+    def _without_victim(self, everybody: frozenset[int]) -> tuple[frozenset[int], Ring]:
+        """The largest set without the victim of whose masked vectors the colluders know the sum; else zeros."""
+        parts = {members: np.frombuffer(vector, "<u8") for (_, vector), members in board_of(self._seen).parts.items()}
+        known = {members: vector for members, vector in parts.items() if self.victim not in members}
+        if everybody in parts:
+            for members, vector in parts.items():
+                if self.victim in members < everybody:
+                    known[everybody - members] = parts[everybody] - vector
+        large = [members for members in known if len(members) >= self.play.cast.least]
+        if not large:
+            return everybody - {self.victim}, _zeros(self.play)
+        best = max(large, key=lambda members: (len(members), sorted(members)))
+        return best, known[best]
 
     def _tell_true(self) -> None:
         """Show the true list to everybody, with the colluders' signatures."""

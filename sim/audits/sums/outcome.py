@@ -10,7 +10,7 @@ from sim.audits.sums.game import Guesses, probability
 from sim.audits.sums.learned import Coalition, Learned
 from sim.audits.sums.play import SumCast
 
-MOST_NAMES = 4
+MOST_NAMES = 3
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class SumsFound:
         rows = [self._row(f"{row.size} look", row, row.tried) for _, row in sorted(self.sizes.items())]
         for deed in self.deeds:
             if deed.best is not None:
-                done = {"sums of the others": f"{deed.sums} of {deed.of}"}
+                done = {"sums": f"{deed.sums} of {deed.of}"}
                 rows.append(self._row(f"{deed.best.size}: {deed.name}", deed.best, deed.plays) | done)
         return rows
 
@@ -128,8 +128,8 @@ class SumsFound:
             "tried": tried,
             "such as": self.named(row.members),
             "learn": self.learn(row),
-            "tell two values apart": self._advantage(row.guesses),
-            "sums of the others": None,
+            "advantage": self._advantage(row.guesses),
+            "sums": None,
             "as promised": ("no" if row.has_excess else "yes") if is_promised else "-",
         }
 

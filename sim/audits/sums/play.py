@@ -18,9 +18,10 @@ from p2pfl.features.sums.sum_settings import SumSettings
 from sim.audits.sums.probes import Ring
 from sim.kernel import NS, Kernel
 
-LONGEST_S = 150.0
+LONGEST_S = 100.0
 """Virtual seconds after which a play ends, whoever still waits."""
-MOST_EVENTS = 2_000_000
+MOST_SENT, MOST_SENT_A_PAIR = 5_000, 400
+"""Messages after which a play ends, and how many more for each pair of members, in both directions."""
 PAUSE_S = 0.2
 """From the end of a sum to the next."""
 
@@ -202,8 +203,9 @@ class SumPlay:
 
     def run(self) -> SumRecord:
         """Play until nobody waits for a sum, or for too long."""
-        for _ in range(MOST_EVENTS):
-            if not (self._asking or self._todo) or self.kernel.next_ns > LONGEST_S * NS or not self.kernel.step():
+        most = MOST_SENT + MOST_SENT_A_PAIR * self.cast.count**2
+        while (self._asking or self._todo) and self.kernel.next_ns <= LONGEST_S * NS and len(self.record.sent) < most:
+            if not self.kernel.step():
                 break
         return self.record
 

@@ -75,8 +75,17 @@ def audit(
     if names == (SUMS,):
         from sim.cli.audit_sums import audit_sums  # noqa: PLC0415 - as above
 
-        asked = {"node": node, "colluders": colluders, "seed": seed, "quick": quick, "budget_s": budget_s}
-        return audit_sums(federation, **asked, report=report, quiet=quiet, form=form)
+        return audit_sums(
+            federation,
+            node=node,
+            colluders=colluders,
+            seed=seed,
+            quick=quick,
+            budget_s=budget_s,
+            report=report,
+            quiet=quiet,
+            form=form,
+        )
     if colluders is not None:
         raise UserError("is for sums", key="--colluders", value=colluders, allowed="with --attacks sums")
     _quiet_nodes()

@@ -161,7 +161,7 @@ class SumsAuditor:
     def _deed(self, name: str) -> None:
         deed = DEEDS[name]
         cast = replace(self.cast, sums=deed.sums)
-        row = DeedRow(name=name, text=" ".join(deed.text.split()))
+        row = DeedRow(name=name, text=deed.text)
         for members in list(self._casts())[: self.effort.casts]:
             if self.left_s <= 0:
                 break
@@ -185,9 +185,14 @@ class SumsAuditor:
     def _casts(self) -> Iterator[tuple[int, ...]]:
         """Who colludes in a deed: the lowest ones, who lead; neighbors of the victim, who see its vector; others."""
         size, others = self.cast.colluders, [m for m in range(self.cast.count) if m != self.victim]
-        near = [m for m in self.cast.neighbors(self.victim)]
+        near = self.cast.neighbors(self.victim)
         seen = set[tuple[int, ...]]()
-        for order in (others, near + others, others[::-1], *(self.chance.sample(others, len(others)) for _ in range(9))):
+        for order in (
+            others,
+            near + others,
+            others[::-1],
+            *(self.chance.sample(others, len(others)) for _ in range(9)),
+        ):
             members = tuple(sorted(list(dict.fromkeys(order))[:size]))
             if members not in seen:
                 seen.add(members)
@@ -226,9 +231,7 @@ class SumsAuditor:
 
     def _probes(self, data: Sequence[str]) -> Probes:
         zeros = zeros_needed(self.cast.count, len(self.cast.edges), len(data))
-        return Probes(
-            self.cast.count, data, zeros=zeros, tosses=self.effort.tosses, victim=self.victim, seed=self.seed
-        )
+        return Probes(self.cast.count, data, zeros=zeros, tosses=self.effort.tosses, victim=self.victim, seed=self.seed)
 
     def _coalitions(self, size: int, most: int) -> list[tuple[int, ...]]:
         """Coalitions without the victim: all if there are few, else its neighbors first, the lowest, and drawn ones."""

@@ -48,7 +48,7 @@ class Guesses:
 
 
 def unmasked(coalition: Coalition, probes: Probes) -> list[tuple[frozenset[int], Ring]]:
-    """Each vector that is said to have the victim's in it, less all masks that the coalition knows; with its members."""
+    """Each vector with the victim's in it, as is said, and its members, less all masks that the coalition knows."""
     found, masks = [], coalition.known.streams(coalition.board, probes.size)
     for ((setup, number), sent), members in coalition.board.parts.items():
         vector = np.frombuffer(sent, "<u8").copy()

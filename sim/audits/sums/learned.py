@@ -104,7 +104,7 @@ def learned(coalition: Coalition, cast: SumCast, probes: Probes, everything: Sum
         honest=honest,
         columns=columns,
         rows=reduced([[row[column] for column in columns] for row in signed(ones)]),
-        promised=[_of_list(members, label, columns, probes) for members, label in certified(everything, probes, needed)],
+        promised=[_of_list(*each, columns, probes) for each in certified(everything, probes, needed)],
         free=np.concatenate([_whole(alone), free]),
     )
 

@@ -144,10 +144,8 @@ class SumsFound:
         """Sentences for people. They claim what was tried, and no more."""
         cast, most = self.cast, max(self.sizes, default=0)
         promised = f"promised is {cast.colluders}"
-        words = [
-            f"{cast.count} members, {len(cast.edges)} edges: no coalition of up to {self.held} that was tried learned "
-            f"more than the sum of the others ({promised})."
-        ]
+        tried = f"no coalition of up to {self.held} that was tried learned more than the sum of the others"
+        words = [f"{cast.count} members, {len(cast.edges)} edges: {tried} ({promised})."]
         beyond = self.sizes.get(self.held + 1)
         if beyond is not None and self.held < most:
             words.append(f"{self.held + 1} together, such as {self.named(beyond.members)}, learn {self.learn(beyond)}.")
@@ -174,4 +172,3 @@ class SumsFound:
             "mistakes": self.mistakes,
             "seconds": round(self.seconds, 1),
         }
-

@@ -22,6 +22,7 @@ LONGEST_S = 100.0
 """Virtual seconds after which a play ends, whoever still waits."""
 MOST_SENT, MOST_SENT_A_PAIR = 5_000, 400
 """Messages after which a play ends, and how many more for each pair of members, in both directions."""
+DELAY_S = 0.005, 0.05
 PAUSE_S = 0.2
 """From the end of a sum to the next."""
 
@@ -102,14 +103,11 @@ Tap = Callable[[Sent], bool]
 
 
 class SumPlay:
-    """Members ask for the sums of `data` one after the other. An active attack puts taps and deeds of `colluders` in.
-    """
+    """Members ask for the sums of `data` in turn. An active attack puts taps and deeds of `colluders` in."""
 
-    def __init__(
-        self, cast: SumCast, data: SumData, *, seed: int, colluders: Iterable[int] = (), delay_s: float = 0.05
-    ) -> None:
+    def __init__(self, cast: SumCast, data: SumData, *, seed: int, colluders: Iterable[int] = ()) -> None:
         self.cast, self.data, self.colluders = cast, data, frozenset(colluders)
-        self.kernel, self._chance, self._delay_s = Kernel(), random.Random(f"sums play {seed}"), delay_s
+        self.kernel, self._chance = Kernel(), random.Random(f"sums play {seed}")
         self._seed = seed
         self.identities = [
             Identity(hashlib.blake2b(b"%d %d" % (seed, index), digest_size=32, person=b"sums audit").digest())
@@ -118,7 +116,6 @@ class SumPlay:
         self.record = SumRecord(draws=[[] for _ in range(cast.count)])
         self.members: list[Sums | None] = [None] * cast.count
         self.taps: list[Tap] = []
-        self.on_outcome: Callable[[int, SumDone | Refused], None] = lambda *_: None
         self._lives = [0] * cast.count
         self._past: list[list[tuple[bytes, frozenset[int]]]] = [[] for _ in range(cast.count)]
         self._asking: dict[int, str] = {}
@@ -217,7 +214,7 @@ class SumPlay:
             if sender is not None and not {sender, index} & self.colluders:
                 self.record.wronged.add(sender)
             return
-        except Exception as error:  # noqa: BLE001 - whatever it is, no message may do that
+        except Exception as error:
             if not self.colluders:
                 raise
             if index not in self.colluders:
@@ -248,7 +245,6 @@ class SumPlay:
         at = self.data.labels.index(outcome.label) + 1
         if at < len(self.data.labels):
             self.later(PAUSE_S, partial(self.ask, index, self.data.labels[at]))
-        self.on_outcome(index, outcome)
 
     def _wake(self, index: int, member: Sums, deadline: float) -> None:
         if self.members[index] is member and member.deadline == deadline:
@@ -263,7 +259,7 @@ class SumPlay:
             if sender in self.colluders and not all(passed):
                 return
         self.record.sent.append(sent)
-        delay_s = self._delay_s * (0.1 + 0.9 * self._chance.random())
+        delay_s = self._chance.uniform(*DELAY_S)
         self.kernel.after(delay_s, partial(self._arrive, sender, receiver, self.members[receiver], message))
 
     def _arrive(self, sender: int, receiver: int, member: Sums | None, message: Message) -> None:
@@ -274,4 +270,3 @@ class SumPlay:
         member = self.members[receiver]
         if member is not None:
             self._guarded(receiver, lambda: member.hear(sender, message, self.now), sender)
-

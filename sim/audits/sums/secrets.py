@@ -21,13 +21,12 @@ from nacl.bindings import (
 )
 from nacl.exceptions import CryptoError
 
-from p2pfl.features.sums.sum_messages import Keys, Parcel, Reveal
+from p2pfl.features.sums.sum_messages import Keys, Parcel
 from sim.audits.sums.board import SumBoard
 from sim.audits.sums.probes import Ring
 
 PRIME = 2**255 - 19
-KEY = 32
-TAG = 16
+KEY, TAG, COMMITMENT = 32, 16, 16
 MOST_TRIES = 400
 """The sets of shares that are tried for one secret."""
 SEED, MASK = "seed", "mask key"
@@ -101,40 +100,56 @@ class KnownSecrets:
         return found
 
 
-def secrets_of(coalition: Collection[int], board: SumBoard, draws: Mapping[int, list[bytes]], most: int) -> KnownSecrets:
+def secrets_of(
+    coalition: Collection[int], board: SumBoard, draws: Mapping[int, list[bytes]], most: int
+) -> KnownSecrets:
     """All secrets that the coalition can reconstruct. `most`: the threshold of the shares is at most this."""
-    known = KnownSecrets()
+    pool = _Pool(board)
     drawn = {member: [_uniform(each) for each in draws[member] if len(each) >= KEY] for member in coalition}
-    opened: dict[tuple[int, bytes], set[tuple[bytes, int]]] = {}
-
-    def offer(member: int, secret: bytes) -> bool:
-        """Take a secret for all places of its member that it opens; False: it opens none."""
-        for setup in board.setups_of(member):
-            keys = board.keys_in(setup)[member]
-            for number in range(len(keys.masks) // KEY):
-                place = setup, number, member
-                if public_of(secret) == _cut(keys.masks, number, KEY):
-                    known.masks[place] = secret
-                    opened.setdefault((member, secret), set()).add((setup, number))
-                if commitment(secret, keys.box, number) == _cut(keys.seeds, number, 16):
-                    known.seeds[place] = secret
-                    opened.setdefault((member, secret), set()).add((setup, number))
-        return (member, secret) in opened
-
     for member, secrets in drawn.items():
         for secret in secrets:
-            offer(member, secret)
+            pool.offer(member, secret)
     for author, reveal in board.reveals:
         if len(reveal.own) == KEY:
-            offer(author, reveal.own)
+            pool.offer(author, reveal.own)
     for (_, _, member, _), shares in _shares(coalition, board, drawn).items():
-        any(offer(member, secret) for secret in _interpolated(shares, most))
-    for (member, _), places in opened.items():
-        # Keys may be named in more than one opening; their owner takes part in one.
-        joined = [place for place in places if member in board.held[place[0]]]
-        if len(joined) > 1:
-            known.reused.add(member)
-    return known
+        any(pool.offer(member, secret) for secret in _interpolated(shares, most))
+    pool.known.reused |= pool.reused()
+    return pool.known
+
+
+class _Pool:
+    """Secrets that may be somebody's, tried against all that their owner has published."""
+
+    def __init__(self, board: SumBoard) -> None:
+        self.known = KnownSecrets()
+        self._board = board
+        self._opened: dict[tuple[int, bytes], set[tuple[bytes, int]]] = {}
+
+    def offer(self, member: int, secret: bytes) -> bool:
+        """Take a secret for all places of its member that it opens; False: it opens none."""
+        for setup in self._board.setups_of(member):
+            keys = self._board.keys_in(setup)[member]
+            for number in range(len(keys.masks) // KEY):
+                if public_of(secret) == _cut(keys.masks, number, KEY):
+                    self._opens(self.known.masks, (setup, number, member), secret)
+                if commitment(secret, keys.box, number) == _cut(keys.seeds, number, COMMITMENT):
+                    self._opens(self.known.seeds, (setup, number, member), secret)
+        return (member, secret) in self._opened
+
+    def _opens(self, kind: dict[Place, bytes], place: Place, secret: bytes) -> None:
+        kind[place] = secret
+        self._opened.setdefault((place[2], secret), set()).add(place[:2])
+
+    def reused(self) -> set[int]:
+        """Of whom one secret opens more than one sum. Keys may be named in more than one opening; their owner takes
+        part in one.
+        """
+        found = set[int]()
+        for (member, _), slots in self._opened.items():
+            if sum(member in self._board.held[setup] for setup, _ in slots) > 1:
+                found.add(member)
+        return found
 
 
 def _shares(
@@ -177,7 +192,7 @@ def _unsealed(parcel: Parcel, dealer: int, secret: bytes, of: Keys) -> bytes | N
     key = derived(b"sums parcel", agreed(secret, of.box), parcel.setup + ends)
     try:
         return crypto_aead_chacha20poly1305_ietf_decrypt(parcel.sealed, parcel.setup, bytes(12), key)
-    except CryptoError:
+    except (CryptoError, ValueError):
         return None
 
 
@@ -197,5 +212,3 @@ def _interpolated(shares: Mapping[int, int], most: int) -> Iterator[bytes]:
 
 def _cut(text: bytes, number: int, size: int) -> bytes:
     return text[number * size : (number + 1) * size]
-
-

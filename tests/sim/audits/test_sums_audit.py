@@ -8,6 +8,7 @@ import pytest
 from p2pfl.features.sums import masks
 from p2pfl.features.sums.setup import SetupSecrets, SumSetup
 from p2pfl.features.sums.sum_messages import SlotVote
+from p2pfl.features.sums.sum_settings import SumSettings
 from p2pfl.features.sums.summing import Sum
 from sim.audits.sums.auditor import SumsAuditor, SumsEffort
 from sim.audits.sums.board import board_of
@@ -21,7 +22,8 @@ from sim.audits.sums.ring import combinations_without, rank, reduced, signed
 
 SETUP = "p2pfl.features.sums.setup"
 FAST = SumsEffort(coalitions=4, beyond=1, deaths=1, casts=1, tosses=400)
-BREAKING = {"misfits", "hollow", "other keys"}
+ONE_PLAY = SumsEffort(coalitions=1, beyond=1, deaths=0, casts=1, tosses=200)
+BREAKING = {"misplaced", "last wave", "hollow", "other keys", "empty parcels"}
 """Deeds by which one member stops or spoils the sums of the others, and learns nothing."""
 SAFE = [name for name in DEEDS if name not in BREAKING]
 
@@ -29,9 +31,7 @@ SAFE = [name for name in DEEDS if name not in BREAKING]
 def cast_of(count=5, colluders=1, edges=None, **changes):
     ring = {(min(a, b), max(a, b)) for a in range(count) for b in [(a + 1) % count]}
     names = tuple(f"node{index}" for index in range(count))
-    return SumCast(
-        names=names, edges=tuple(sorted(edges or ring)), colluders=colluders, least=colluders + 2, **changes
-    )
+    return SumCast(names=names, edges=tuple(sorted(edges or ring)), colluders=colluders, least=colluders + 2, **changes)
 
 
 def complete(count):
@@ -61,14 +61,14 @@ def test_as_it_is_a_member_learns_sums_and_two_together_all_of_a_third():
 
 @pytest.mark.parametrize("deed", ["silenced", "replay", "restart", "chaos"])
 def test_no_deed_makes_the_honest_reveal_more(deed):
-    assert audited(deeds=[deed], effort=SumsEffort(coalitions=1, beyond=1, deaths=0, casts=1, tosses=200)).mistakes == []
+    assert audited(deeds=[deed], effort=ONE_PLAY).mistakes == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("edges", [None, complete(7)])
 @pytest.mark.timeout(600)
 def test_seven_hold_against_two_in_every_deed(edges):
-    effort = SumsEffort(coalitions=21, deaths=4, casts=3, tosses=2000, budget_s=500)
+    effort = SumsEffort(coalitions=12, deaths=3, casts=2, tosses=2000, budget_s=500)
     found = audited(cast_of(7, 2, edges), deeds=SAFE, effort=effort)
     assert found.mistakes == []
     assert found.held == 2
@@ -86,20 +86,30 @@ def test_the_deeds_do_what_they_say():
 # Bugs: one member of five stops or spoils everybody's sums.
 
 
-@pytest.mark.xfail(strict=True, reason="a total for the slot of the roster breaks whoever hears it; so does a last wave")
-def test_messages_out_of_place_break_no_member():
-    assert audited(deeds=["misfits"], effort=SumsEffort(coalitions=1, deaths=0, casts=1, tosses=200)).mistakes == []
+@pytest.mark.xfail(strict=True, reason="a total for the slot of the roster is an OverflowError")
+def test_a_total_out_of_place_breaks_no_member():
+    assert audited(deeds=["misplaced"], effort=ONE_PLAY).mistakes == []
+
+
+@pytest.mark.xfail(strict=True, reason="the wave after it has a number that nobody can read")
+def test_after_a_last_wave_honest_members_are_not_taken_for_liars():
+    assert audited(deeds=["last wave"], effort=ONE_PLAY).mistakes == []
 
 
 @pytest.mark.xfail(strict=True, reason="a certified total with no entries is taken for the sum")
 def test_a_sum_has_as_many_entries_as_its_summands():
-    assert audited(deeds=["hollow"], effort=SumsEffort(coalitions=1, deaths=0, casts=1, tosses=200)).mistakes == []
+    assert audited(deeds=["hollow"], effort=ONE_PLAY).mistakes == []
 
 
-@pytest.mark.xfail(strict=True, reason="keys for another number of sums are named in every opening, which fails")
+@pytest.mark.xfail(strict=True, reason="each opening names these keys and fails, and the next one follows at once")
 def test_one_member_with_other_keys_does_not_keep_the_others_from_summing():
-    found = audited(deeds=["other keys"], effort=SumsEffort(coalitions=1, deaths=0, casts=1, tosses=200))
+    found = audited(deeds=["other keys"], effort=ONE_PLAY)
     assert found.deeds[0].sums == found.deeds[0].of
+
+
+@pytest.mark.xfail(strict=True, reason="a parcel shorter than its seal is a ValueError")
+def test_a_parcel_with_nothing_in_it_breaks_no_member():
+    assert audited(deeds=["empty parcels"], effort=ONE_PLAY).mistakes == []
 
 
 # Planted mistakes.
@@ -126,7 +136,7 @@ def test_a_secret_that_serves_two_sums_is_found(monkeypatch):
 def test_masks_that_are_not_cancelled_after_a_death_are_found(monkeypatch):
     true = SumSetup.needs
     monkeypatch.setattr(SumSetup, "needs", lambda self, members: [each for each in true(self, members) if each[1]])
-    assert one_of(audited(deeds=["claimed death"], effort=SumsEffort(coalitions=1, deaths=4, tosses=200)), "is not that")
+    assert one_of(audited(effort=SumsEffort(coalitions=1, deaths=4, tosses=200)), "has a sum that is not that of")
 
 
 def test_two_survivor_lists_are_found(monkeypatch):
@@ -161,17 +171,13 @@ def test_shares_of_a_living_members_mask_key_are_found(monkeypatch):
     assert one_of(found, "can tell both secrets of") or one_of(found, "can work out a combination")
 
 
-def test_too_few_partners_are_found(monkeypatch):
-    """Two members between whom a third one has no other partner."""
-    monkeypatch.setattr("p2pfl.features.sums.sum_settings.degree", lambda *_: 2)
-    monkeypatch.setattr(f"{SETUP}.withstands", lambda *_: True)
-    effort = SumsEffort(coalitions=21, beyond=1, deaths=0, tosses=200)
-    assert one_of(audited(cast_of(7, 2, complete(7)), effort=effort), "can work out a combination of the vectors of")
+def test_masks_between_partners_that_are_left_out_are_found(monkeypatch):
+    """Then the seed that a member reveals of its own unmasks it."""
+    monkeypatch.setattr(SumSetup, "_pair_stream", lambda *each: np.zeros(each[-1], "<u8"))
+    assert one_of(audited(cast_of(5, 1, complete(5))), "can work out a combination of the vectors of")
 
 
 def test_a_threshold_of_as_many_shares_as_there_are_colluders_is_found(monkeypatch):
-    from p2pfl.features.sums.sum_settings import SumSettings
-
     monkeypatch.setattr(SumSettings, "threshold", property(lambda self: self.colluders))
     assert one_of(audited(), "can tell both secrets of")
 

@@ -12,7 +12,8 @@ from p2pfl.config.load import load_config
 from p2pfl.config.model import FederationConfig
 from p2pfl.console.output import Form, write_json, write_rows
 from p2pfl.errors import UserError
-from sim.audits.sums.auditor import MOST_MEMBERS, QUICK_SUMS, SumsAuditor, SumsEffort
+from sim.audits.sums import auditor
+from sim.audits.sums.auditor import MOST_MEMBERS, SumsAuditor, SumsEffort
 from sim.audits.sums.outcome import SumsFound
 from sim.audits.sums.play import SumCast
 from sim.cli.audit_report import write_report
@@ -36,15 +37,14 @@ def audit_sums(
     """Play, attack and print. Returns 1 if something learns what it should not. Raises UserError."""
     federation = compacted(load_config(path))
     cast = cast_of(federation, 1 if colluders is None else colluders)
-    effort = QUICK_SUMS if quick else SumsEffort()
-    auditor = SumsAuditor(
+    effort = auditor.QUICK_SUMS if quick else SumsEffort()
+    found = SumsAuditor(
         cast,
         _victim(federation, cast, node),
         seed=federation.seed if seed is None else seed,
         effort=effort if budget_s is None else replace(effort, budget_s=budget_s),
         on_progress=lambda text: None if quiet else click.echo(f"  {text}", err=True),
-    )
-    found = auditor.run()
+    ).run()
     _deliver(found, report, form)
     return 1 if found.mistakes else 0
 

@@ -52,11 +52,12 @@ class SumsAuditor:
         *,
         seed: int = 0,
         effort: SumsEffort | None = None,
-        deeds: Collection[str] = tuple(DEEDS),
+        deeds: Collection[str] | None = None,
         on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.cast, self.victim, self.seed, self.effort = cast, victim, seed, effort or SumsEffort()
-        self.deeds, self.on_progress = tuple(deeds), on_progress
+        self.deeds = tuple(DEEDS if deeds is None else deeds)
+        self.on_progress = on_progress
         self.chance = random.Random(f"sums audit {seed}")
         self._began = time.monotonic()
         self.found = SumsFound(cast=cast, victim=victim)

@@ -11,10 +11,12 @@ from msgspec.structs import replace
 
 from p2pfl.features.sums.sum_messages import (
     BranchPart,
+    Keys,
     MemberList,
     Message,
     Post,
     Reveal,
+    SetupOpening,
     SlotVote,
     Statement,
     Total,
@@ -80,13 +82,15 @@ class ListForger:
 
     def _tell_true(self) -> None:
         """Show the true list to everybody, with the colluders' signatures."""
-        if self._true is None:
+        true = self._true
+        statement = None if true is None else statement_of(true)
+        if true is None or not isinstance(statement, MemberList):
             return
-        statement, name = statement_of(self._true), id_of(self._true.author, self._true.body)
+        name = id_of(true.author, true.body)
+        vote = SlotVote(setup=statement.setup, number=statement.number, chosen=name)
         for member in range(self.play.cast.count):
-            self.play.tell(min(self.play.colluders), member, self._true)
-            for liar in sorted(self.play.colluders) if isinstance(statement, MemberList) else ():
-                vote = SlotVote(setup=statement.setup, number=statement.number, chosen=name)
+            self.play.tell(min(self.play.colluders), member, true)
+            for liar in sorted(self.play.colluders):
                 self.play.tell(liar, member, self.play.post(liar, vote))
 
 
@@ -116,8 +120,10 @@ def say_again(play: SumPlay, seen: Sequence[Message], setup: bytes) -> None:
     again = unique(seen)
     for message in list(again):
         statement = statement_of(message)
-        if isinstance(message, Post) and message.author in play.colluders and hasattr(statement, "setup"):
-            again.append(play.post(message.author, replace(statement, setup=setup)))  # type: ignore[type-var]
+        if statement is None or isinstance(statement, Keys | SetupOpening):
+            continue
+        if isinstance(message, Post) and message.author in play.colluders:
+            again.append(play.post(message.author, replace(statement, setup=setup)))
     for member in honest:
         for message in again:
             play.tell(min(play.colluders), member, message)

@@ -69,9 +69,9 @@ def unmasked(coalition: Coalition, probes: Probes) -> list[tuple[frozenset[int],
 def surprise(words: Ring) -> float:
     """How many standard deviations the bytes of these words are from being equally frequent (chi-square)."""
     counts = np.bincount(words.view(np.uint8), minlength=256).astype(float)
-    expected = counts.sum() / 256
+    expected = float(counts.sum()) / 256
     chi_square, freedom = float(((counts - expected) ** 2 / expected).sum()), 255
-    cubic = (chi_square / freedom) ** (1 / 3)  # Wilson and Hilferty 1931
+    cubic = float((chi_square / freedom) ** (1 / 3))  # Wilson and Hilferty 1931
     return (cubic - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
 
 

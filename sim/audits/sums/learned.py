@@ -128,4 +128,5 @@ def _of_list(members: Sequence[int], label: str, columns: Sequence[int], probes:
 def _whole(rows: Ring) -> Ring:
     """Rows that begin with how often the victim is in them, without that number, and once each."""
     factors = [pow(int(row[0]), -1, 2**64) if row[0] % 2 else 1 for row in rows]
-    return rows[:, 1:] * np.array(factors, "<u8")[:, None]
+    whole: Ring = rows[:, 1:] * np.array(factors, "<u8")[:, None]
+    return whole

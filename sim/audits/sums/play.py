@@ -180,7 +180,8 @@ class SumPlay:
 
     def ask_on(self, index: int) -> None:
         """Go on after a restart with the first sum that this member has had no outcome of."""
-        had = {each.label for at, each in [*self.record.done, *self.record.refused] if at == index}
+        had = {each.label for at, each in self.record.done if at == index}
+        had |= {each.label for at, each in self.record.refused if at == index}
         for label in self.data.labels:
             if label not in had:
                 self.ask(index, label)

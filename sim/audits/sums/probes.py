@@ -59,7 +59,7 @@ class Probes:
 
     @property
     def size(self) -> int:
-        return self.game.stop
+        return self.zeros + len(self._sets) * self.members + self.coins.size
 
     def column(self, label: str, member: int) -> int:
         """The place of a member's data among the `ones`."""
@@ -83,7 +83,8 @@ class Probes:
         return rows
 
     def total(self, members: Sequence[int], label: str) -> Ring:
-        return np.sum([self.vector(member, label) for member in members], axis=0, dtype="<u8")
+        total: Ring = np.sum([self.vector(member, label) for member in members], axis=0, dtype="<u8")
+        return total
 
     def terms(self, label: str) -> bytes:
         return hashlib.blake2b(label.encode(), digest_size=32, person=b"audit terms").digest()

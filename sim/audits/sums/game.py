@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sim.audits.sums.learned import Coalition, Learned
 from sim.audits.sums.probes import VALUES, Probes, Ring
 
-MOST_ROWS = 12
+MOST_ROWS = 16
 MOST_FREE = 12
 SURE = 4.0
 """In standard deviations: beyond this a figure is no chance."""
@@ -48,10 +48,13 @@ class Guesses:
 
 
 def unmasked(coalition: Coalition, probes: Probes) -> list[tuple[frozenset[int], Ring]]:
-    """Each vector with the victim's in it, as is said, and its members, less all masks that the coalition knows."""
-    found, masks = [], coalition.known.streams(coalition.board, probes.size)
+    """Each vector with the victim's in it, as is said, and its members: less all masks that the coalition knows, and as
+    it was seen, in case the masks are others than those.
+    """
+    found, seen, masks = [], [], coalition.known.streams(coalition.board, probes.size)
     for ((setup, number), sent), members in coalition.board.parts.items():
-        vector = np.frombuffer(sent, "<u8").copy()
+        raw = np.frombuffer(sent, "<u8")
+        vector = raw.copy()
         if vector.size != probes.size or probes.victim not in members:
             continue
         for member in members:
@@ -63,7 +66,9 @@ def unmasked(coalition: Coalition, probes: Probes) -> list[tuple[frozenset[int],
                 if between is not None:
                     vector = vector - between if member < partner else vector + between
         found.append((members, vector))
-    return found
+        if not np.array_equal(raw, vector):
+            seen.append((members, raw))
+    return found + seen
 
 
 def surprise(words: Ring) -> float:

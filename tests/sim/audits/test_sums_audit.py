@@ -219,7 +219,7 @@ def test_noise_left_out_by_one_member_is_found_in_the_sum_and_by_all_others():
 
     mistakes = check_noise(cast_of(), lazy, CLAIMED).mistakes
     assert "node3 adds 0.00 times the noise that it claims, as all others can tell together" in mistakes
-    assert mistakes[0].startswith("the sum has 0.8")
+    assert mistakes[0] in {f"the sum has 0.{part} times the noise that its members claim" for part in range(76, 85)}
     assert len(mistakes) == 2
 
 
@@ -242,8 +242,9 @@ def test_combinations_without_masks_are_all_found_and_no_others():
     rows = np.array([a, a + b, b, c, 2 * d, c + 4 * d + a])
     found = reduced(signed(combinations_without(rows, np.eye(6, dtype="<u8"))))
     assert rank(found) == 3, "and the last bit of d"
-    assert [1, -1, 1, 0, 0, 0] in found
-    assert [0, 0, 0, 0, 1, 0] in found, "2^63 times it: its last bit"
+    for true in ([1, -1, 1, 0, 0, 0], [-1, 0, 0, -1, -2, 1], [0, 0, 0, 0, 1, 0]):
+        assert rank([*found, true]) == 3
+    assert rank([*found, [1, 0, 0, 0, 0, 0]]) == 4
 
 
 def test_bytes_that_are_random_are_no_surprise():

@@ -32,6 +32,11 @@ class CoalitionRow:
     vectors: int = 0
     """The number of vectors whose bytes were counted."""
 
+    @property
+    def reach(self) -> tuple[bool, bool, int]:
+        """Orders rows by how much is learned."""
+        return self.has_excess, bool(self.smallest), -len(self.smallest)
+
     def take(
         self,
         coalition: Coalition,
@@ -45,8 +50,8 @@ class CoalitionRow:
         self.surprise = max([self.surprise, *surprises])
         if self.guesses is None or guesses.trained > self.guesses.trained:
             self.guesses = guesses
-        is_better = bool(smallest) and (not self.smallest or len(smallest) < len(self.smallest))
-        if not self.members or (found.excess > 0, is_better) > (self.has_excess, False):
+        reach = found.excess > 0, bool(smallest), -len(smallest)
+        if not self.members or reach > self.reach:
             self.members, self.smallest = tuple(sorted(coalition.members)), smallest
             self.honest, self.has_excess = len(found.honest), found.excess > 0
 
@@ -65,7 +70,7 @@ class DeedRow:
     def take(self, row: CoalitionRow, *, sums: int, of: int) -> None:
         self.plays += 1
         self.sums, self.of = self.sums + sums, self.of + of
-        if self.best is None or (row.has_excess, -len(row.smallest)) > (self.best.has_excess, -len(self.best.smallest)):
+        if self.best is None or row.reach > self.best.reach:
             self.best = row
 
 

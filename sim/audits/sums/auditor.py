@@ -14,7 +14,7 @@ import numpy as np
 from sim.audits.sums.board import SumBoard, board_of
 from sim.audits.sums.deeds import DEEDS
 from sim.audits.sums.game import play_game, surprise, unmasked
-from sim.audits.sums.learned import Coalition, Learned, certified, coalition_of, learned
+from sim.audits.sums.learned import Coalition, Learned, TooManyVectorsError, certified, coalition_of, learned
 from sim.audits.sums.outcome import CoalitionRow, DeedRow, SumsFound
 from sim.audits.sums.play import SumCast, SumPlay, SumRecord
 from sim.audits.sums.probes import Probes, zeros_needed
@@ -126,14 +126,17 @@ class SumsAuditor:
 
     def _look(
         self, members: Collection[int], record: SumRecord, probes: Probes, everything: SumBoard, row: CoalitionRow
-    ) -> Learned:
+    ) -> None:
         coalition = coalition_of(members, self.cast, record)
-        found = learned(coalition, self.cast, probes, everything, self._quorum)
+        try:
+            found = learned(coalition, self.cast, probes, everything, self._quorum)
+        except TooManyVectorsError as error:
+            self.found.notes.append(f"what {self.found.named(members)} saw was not worked out: {error}")
+            return
         guesses = play_game(coalition, found, probes)
         row.take(coalition, found, found.smallest(probes), guesses, self._surprises(coalition, probes, everything))
         if len(members) <= self.cast.colluders:
             self._judge(coalition, found, row, probes)
-        return found
 
     def _surprises(self, coalition: Coalition, probes: Probes, everything: SumBoard) -> list[float]:
         """How far from chance the bytes of each vector that should stay masked are."""
@@ -175,7 +178,7 @@ class SumsAuditor:
             everything = board_of(each.message for each in record.sent)
             self._check_signed(everything, members, name)
             learner = CoalitionRow(size=len(members))
-            found = self._look(members, record, probes, everything, learner)
+            self._look(members, record, probes, everything, learner)
             honest = [done for at, done in record.done if at not in members]
             if any(done.total.size != probes.size for done in honest):
                 self.found.mistake(f"{name}: a sum has another number of entries than its summands")

@@ -16,6 +16,10 @@ from sim.audits.sums.ring import Rows, combinations_without, rank, reduced, sign
 from sim.audits.sums.secrets import KnownSecrets, secrets_of
 
 
+class TooManyVectorsError(Exception):
+    """There are not enough zeros in the vectors for all that was seen."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coalition:
     """What these members have seen, and the secrets that they can reconstruct of it."""
@@ -85,7 +89,10 @@ class Learned:
 
 
 def learned(coalition: Coalition, cast: SumCast, probes: Probes, everything: SumBoard, needed: int) -> Learned:
-    """`everything` is what all members have said; `needed` is how many signatures certify a list."""
+    """`everything` is what all members have said; `needed` is how many signatures certify a list.
+
+    Raises TooManyVectorsError.
+    """
     honest = tuple(member for member in range(cast.count) if member not in coalition.members)
     columns = tuple(sorted({probes.column(label, member) for label in probes.labels for member in honest}))
     vectors = {vector: np.frombuffer(vector, "<u8") for _, vector in coalition.board.parts}
@@ -93,7 +100,7 @@ def learned(coalition: Coalition, cast: SumCast, probes: Probes, everything: Sum
     masks = coalition.known.streams(coalition.board, probes.size)
     matrix = np.array([*rows, *masks.values()], "<u8").reshape(-1, probes.size)
     if len(matrix) > probes.zeros - SPARE // 2:
-        raise RuntimeError(f"{probes.zeros} zeros cannot tell {len(matrix)} vectors and masks apart")
+        raise TooManyVectorsError(f"{probes.zeros} zeros cannot tell {len(matrix)} vectors and masks apart")
     found = combinations_without(matrix[:, : probes.zeros], matrix[:, probes.zeros :])
     ones = found[:, : probes.ones.stop - probes.zeros]
     free = found[:, ones.shape[1] :] - ones @ probes.own_game(coalition.members)

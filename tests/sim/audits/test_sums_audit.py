@@ -10,6 +10,8 @@ from p2pfl.features.sums.setup import SetupSecrets, SumSetup
 from p2pfl.features.sums.sum_messages import SlotVote
 from p2pfl.features.sums.sum_settings import SumSettings
 from p2pfl.features.sums.summing import Sum
+from p2pfl.learn.privacy.draws import Seeded
+from p2pfl.learn.privacy.gaussian import UNIT
 from sim.audits.sums.auditor import SumsAuditor, SumsEffort
 from sim.audits.sums.board import board_of
 from sim.audits.sums.deeds import DEEDS
@@ -211,6 +213,13 @@ def test_noise_of_all_members_is_as_much_as_they_claim():
     found = check_noise(cast_of(), share, CLAIMED)
     assert found.mistakes == []
     assert found.total == pytest.approx(1.0, abs=0.1)
+
+
+def test_discrete_gaussians_as_nodes_draw_them_are_as_much_as_they_claim():
+    def drawn(member, label, entries):
+        return Seeded(7).of_round(member, int(label[-1])).noise(entries)
+
+    assert check_noise(cast_of(), drawn, dict.fromkeys(range(5), float(UNIT) ** 2)).mistakes == []
 
 
 def test_noise_left_out_by_one_member_is_found_in_the_sum_and_by_all_others():

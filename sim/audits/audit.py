@@ -37,6 +37,8 @@ ATTACKS: Mapping[str, str] = {
     "steps": "whether steps draw rows, clip them, add noise and are paid for as promised, measured from outside",
     "restart": "whether noise repeats, and every step is paid for, when real nodes are killed and restarted",
 }
+SUMS = "sums"
+"""The attack on secure sums, which is no attack on rows: `sim.audits.sums`."""
 NOT_RUN = "no time"
 SIMULATOR = "simulator"
 LISTENED = 2

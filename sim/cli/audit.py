@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from p2pfl.console.output import Form, cell, format_option, report_target, write_json, write_rows
+from p2pfl.errors import UserError
+from sim.cli.audit_report import write_report
 
 if TYPE_CHECKING:
     from sim.audits.audit import Auditor, Effort
@@ -20,9 +21,10 @@ Examples:
   p2pfl audit ward-7
   p2pfl audit ward-7 --quick --picture rebuilt.png
   p2pfl audit ward-7 --attacks rank-one,canary --format json
+  p2pfl audit ward-7 --attacks sums --colluders 2
 
 Attacks: rank-one, inversion, membership, told, canary, steps, restart. What each is, and what its figures mean:
-docs/explanation/privacy.md.
+docs/explanation/privacy.md. And sums, by itself: docs/explanation/sums.md.
 """
 
 SHARE = "recognizable"
@@ -30,12 +32,13 @@ SHARE = "recognizable"
 
 @click.command("audit", epilog=EPILOG)
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
-@click.option("--attacks", metavar="NAMES", help="Only these attacks, separated by commas.  [default: all]")
+@click.option("--attacks", metavar="NAMES", help="Only these attacks, separated by commas.  [default: all but sums]")
 @click.option("--node", metavar="NAME", help="The node to attack.  [default: the one with most neighbors]")
 @click.option("--quick", is_flag=True, help="One minute: fewer rounds and tries, no membership attack.")
 @click.option(
     "--budget-s", type=click.FloatRange(1), metavar="SECONDS", help="Start no attack after this time.  [default: 300]"
 )
+@click.option("--colluders", type=click.IntRange(1), help="For sums: how many members may cheat.  [default: 1]")
 @click.option("--simulated", is_flag=True, help="Use the simulator alone, without real nodes.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write everything to this file, as JSON; - is stdout.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw the rebuilt rows: .png, .svg or .pdf.")
@@ -49,6 +52,7 @@ def audit(
     node: str | None,
     quick: bool,
     budget_s: float | None,
+    colluders: int | None,
     simulated: bool,
     report: Path | None,
     picture: Path | None,
@@ -62,12 +66,28 @@ def audit(
     the nodes whose folders are here, in the simulator and with real nodes in this process. Nothing leaves the machine.
     Exits with 1 if the mechanism does not do what it claims; 0 means that what was tried has found no such mistake.
     """
-    from sim.audits.audit import Auditor  # noqa: PLC0415 - `--help` stays instant
+    from sim.audits.audit import SUMS, Auditor  # noqa: PLC0415 - `--help` stays instant
     from sim.audits.scene import scene_of  # noqa: PLC0415 - as above
 
     report, form = report_target(report, form)
     names, effort = _attack_names(attacks, quick=quick), _effort(quick=quick, budget_s=budget_s)
     _check_targets(report, picture, names)
+    if names == (SUMS,):
+        from sim.cli.audit_sums import audit_sums  # noqa: PLC0415 - as above
+
+        return audit_sums(
+            federation,
+            node=node,
+            colluders=colluders,
+            seed=seed,
+            quick=quick,
+            budget_s=budget_s,
+            report=report,
+            quiet=quiet,
+            form=form,
+        )
+    if colluders is not None:
+        raise UserError("is for sums", key="--colluders", value=colluders, allowed="with --attacks sums")
     _quiet_nodes()
     scene = scene_of(federation, node=node, seed=seed)
     if picture is not None:
@@ -90,15 +110,16 @@ def audit(
 
 
 def _attack_names(attacks: str | None, *, quick: bool) -> tuple[str, ...]:
-    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from sim.audits.audit import ATTACKS, LONG  # noqa: PLC0415 - as above
+    from sim.audits.audit import ATTACKS, LONG, SUMS  # noqa: PLC0415 - as above
 
     if attacks is None:
         return tuple(name for name in ATTACKS if not (quick and name in LONG))
     names = tuple(name.strip() for name in attacks.split(",") if name.strip())
     for name in names or ("",):
-        if name not in ATTACKS:
-            raise UserError("no such attack", key="--attacks", value=name, allowed=", ".join(ATTACKS))
+        if name not in (*ATTACKS, SUMS):
+            raise UserError("no such attack", key="--attacks", value=name, allowed=", ".join((*ATTACKS, SUMS)))
+    if SUMS in names and len(set(names)) > 1:
+        raise UserError("attacks no rows, but sums", key="--attacks", value=SUMS, allowed="sums by itself")
     return names
 
 
@@ -113,7 +134,6 @@ def _effort(*, quick: bool, budget_s: float | None) -> Effort:
 
 def _check_targets(report: Path | None, picture: Path | None, names: Sequence[str]) -> None:
     from p2pfl.console.output import check_report  # noqa: PLC0415 - as above
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
 
     if report is not None:
@@ -158,8 +178,7 @@ def _deliver(findings: AuditFound, report: Path | None, form: Form) -> None:
     for mistake in findings.mistakes:
         click.echo(f"error: {mistake}", err=True)
     if report is not None:
-        _write(findings, report)
-        click.echo(f"report: {report}", err=True)
+        write_report(findings.as_json(), report)
 
 
 def _rows(findings: AuditFound) -> list[dict[str, Any]]:
@@ -185,22 +204,6 @@ def _cell_text(value: Any, unit: str) -> str | None:
             return f"{value:.0%}"
         case _:
             return cell(float(f"{value:.3g}"))
-
-
-def _write(findings: AuditFound, path: Path) -> None:
-    """Write the whole file or nothing. Raises StorageError if it cannot be written."""
-    from p2pfl.errors import StorageError  # noqa: PLC0415 - as above
-    from topologies.files import replace  # noqa: PLC0415 - as above
-
-    content = json.dumps(findings.as_json(), indent=2).encode()
-
-    def write(file: BinaryIO) -> None:
-        file.write(content)
-
-    try:
-        replace(path, write)
-    except OSError as error:
-        raise StorageError(f"{path} could not be written: {error.strerror}") from error
 
 
 def _draw(auditor: Auditor, path: Path) -> None:

@@ -8,6 +8,7 @@ from p2pfl import Federation
 from p2pfl.cli.main import main
 from p2pfl.learn.privacy import plan
 from sim.audits import audit as audits
+from sim.audits.sums import auditor
 from sim.cli.audit import audit
 
 
@@ -70,9 +71,37 @@ def test_no_time_is_no_failure(ward, capsys):
     assert "no time" in capsys.readouterr().out
 
 
+@pytest.fixture
+def few_deeds(monkeypatch):
+    """The cheapest of them."""
+    deed = auditor.DEEDS["claimed death"]
+    monkeypatch.setattr(auditor, "DEEDS", {"claimed death": deed})
+    monkeypatch.setattr(auditor, "QUICK_SUMS", auditor.SumsEffort(coalitions=2, beyond=1, deaths=0, tosses=200))
+
+
+def test_sums_are_attacked_without_any_data(few_deeds, tmp_path, capsys):
+    ward = Federation(task="digits", nodes=4).save(tmp_path / "ward")
+    report = tmp_path / "sums.json"
+
+    assert run(ward, "--attacks", "sums", "--quick", "--node", "node3", "--report", report) == 0
+
+    said = capsys.readouterr()
+    assert "what members learn of the vector of node3" in said.out
+    assert "no coalition of up to 1 that was tried learned more than the sum of the others (promised is 1)" in said.out
+    assert said.err.startswith("  sums that nothing disturbs")
+    found = json.loads(report.read_text())
+    assert found["held"] == 1
+    assert [row["as promised"] for row in found["rows"]] == ["yes", "-", "-", "yes"]
+    assert found["rows"][2]["learn"] == "the vector of node3: the sum less their own"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--attacks", "sums,told"], "--attacks: attacks no rows, but sums (found 'sums'); allowed: sums by itself"),
+        (["--attacks", "sums", "--colluders", "2"], "--colluders: too many (found 2); allowed: up to 1 of 3 members"),
+        (["--attacks", "sums", "--node", "nobody"], "no such node"),
+        (["--colluders", "1"], "--colluders: is for sums (found 1); allowed: with --attacks sums"),
         (
             ["--attacks", "guess"],
             "--attacks: no such attack (found 'guess'); allowed: rank-one, inversion, membership, told, canary",

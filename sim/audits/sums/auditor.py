@@ -182,7 +182,7 @@ class SumsAuditor:
             honest = [done for at, done in record.done if at not in members]
             if any(done.total.size != probes.size for done in honest):
                 self.found.mistake(f"{name}: a sum has another number of entries than its summands")
-            row.take(learner, sums=len(honest), of=len(found.honest) * len(deed.data))
+            row.take(learner, sums=len(honest), of=(cast.count - len(members)) * len(deed.data))
         if row.plays:
             self.found.deeds.append(row)
 

@@ -32,7 +32,7 @@ class SumsEffort:
     """
 
     coalitions: int = 24
-    beyond: int = 4
+    beyond: int = 2
     deaths: int = 6
     casts: int = 3
     tosses: int = 2000
@@ -66,10 +66,15 @@ class SumsAuditor:
     def left_s(self) -> float:
         return self.effort.budget_s - (time.monotonic() - self._began)
 
+    @property
+    def _may_look(self) -> bool:
+        """Half of the time is for deeds."""
+        return self.left_s > (self.effort.budget_s / 2 if self.deeds else 0.0)
+
     def run(self) -> SumsFound:
         quiet = self._quiet()
         for number in range(self.effort.deaths):
-            if self.left_s > 0:
+            if self._may_look:
                 self._dying(number, quiet)
         for name in self.deeds:
             self._deed(name)
@@ -120,7 +125,7 @@ class SumsAuditor:
         for size in sizes:
             is_promised = size <= self.cast.colluders
             for members in self._coalitions(size, self.effort.coalitions if is_promised else self.effort.beyond):
-                if self.left_s <= 0:
+                if not self._may_look:
                     return
                 self._look(members, record, probes, everything, self.found.of_size(size))
 
@@ -182,7 +187,7 @@ class SumsAuditor:
             honest = [done for at, done in record.done if at not in members]
             if any(done.total.size != probes.size for done in honest):
                 self.found.mistake(f"{name}: a sum has another number of entries than its summands")
-            row.take(learner, sums=len(honest), of=len(found.honest) * len(deed.data))
+            row.take(learner, sums=len(honest), of=(cast.count - len(members)) * len(deed.data))
         if row.plays:
             self.found.deeds.append(row)
 

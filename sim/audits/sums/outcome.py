@@ -94,9 +94,11 @@ class SumsFound:
 
     @property
     def held(self) -> int:
-        """The largest size up to which no coalition that was tried learned more than the sums."""
+        """The largest size up to which no coalition that was tried learned more than the sums; of all others but one,
+        the sum is a vector.
+        """
         broken = [row.size for row in self.sizes.values() if row.has_excess]
-        return min(broken, default=max(self.sizes, default=0) + 1) - 1
+        return min([*broken, self.cast.count - 1, max(self.sizes, default=0) + 1]) - 1
 
     def named(self, members: Collection[int]) -> str:
         names = [self.cast.names[member] for member in sorted(members)]

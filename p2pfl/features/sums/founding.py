@@ -63,6 +63,8 @@ class SetupFounding:
         self._quorum_at: float | None = None
         self._passed: set[bytes] = set()
         """The openings that do not name the present keys."""
+        self._stuck_at: float | None = None
+        """When an opening came that names the present keys, and others that are not here."""
         self.attempt: Attempt | None = None
         self.founded: SumSetup | None = None
         """A set-up with a certified roster, until somebody takes it."""
@@ -87,7 +89,7 @@ class SetupFounding:
     def _draw_keys(self, now: float) -> Keys:
         self._secrets = SetupSecrets(self._draw, self._settings.sums)
         self._serial += 1
-        self._since, self._quorum_at = now, None
+        self._since, self._quorum_at, self._stuck_at = now, None, None
         self._passed.clear()
         return self._secrets.keys(self._life, self._serial)
 
@@ -131,6 +133,7 @@ class SetupFounding:
                 continue
             keys = self._records.keys_of(opening)
             if keys is None or len(keys) < max(settings.quorum, settings.least):
+                self._wait_for_keys(opener, now)
                 continue
             secrets, self._secrets = self._secrets, None
             try:
@@ -142,6 +145,16 @@ class SetupFounding:
             for holder, parcel in sealed.items():
                 yield Parcel(setup=name, to=holder, sealed=parcel, spread=False)
             return
+
+    def _wait_for_keys(self, opener: int, now: float) -> None:
+        """Keys that an opening names may be on their way. If they do not come, this member's own, which it has used up,
+        are drawn anew, and the opener is not believed again.
+        """
+        if self._stuck_at is None:
+            self._stuck_at = now
+        elif now > self._stuck_at + OVER * self._patience.wait_s:
+            self._records.blamed.add(opener)
+            self._secrets = None
 
     def _prepare(self, attempt: Attempt, now: float) -> Iterator[Statement]:
         setup, index, tally = attempt.setup, self._settings.index, self._records.tally(attempt.setup.id)
@@ -198,6 +211,7 @@ class SetupFounding:
     def _certified(self, attempt: Attempt, roster: frozenset[int], now: float) -> None:
         self._patience.took(now - attempt.began)
         self.attempt = None
+        self._records.blamed.clear()
         if self._settings.index not in roster:
             return
         self._hold = HOLD if len(roster) > self._size else self._hold * 2

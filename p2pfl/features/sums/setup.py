@@ -36,12 +36,18 @@ from p2pfl.features.sums.sum_settings import SumSettings
 Draw = Callable[[int], bytes]
 """Returns so many random bytes: `os.urandom`, and in tests what a seed gives."""
 PAIR_BYTES = 2 * KEY_BYTES
+SEAL_BYTES = 16
 _NONCE = bytes(12)
 
 
 def drawn_secret(draw: Draw) -> bytes:
     """32 bytes: a uniform number below the prime, which is a private key of X25519 too."""
     return (int.from_bytes(draw(48), "little") % PRIME).to_bytes(KEY_BYTES, "little")
+
+
+def fits(keys: Keys, sums: int) -> bool:
+    """True if these are keys for so many sums."""
+    return len(keys.masks) == sums * KEY_BYTES and len(keys.seeds) == sums * COMMITMENT_BYTES
 
 
 class SetupSecrets:
@@ -83,10 +89,8 @@ class SumSetup:
         self.held: dict[int, bytearray] = {}
         """The shares that this member holds, by dealer: seed and mask key for each sum."""
         self._secrets = secrets
-        sums = settings.sums
-        for each in keys.values():
-            if len(each.masks) != sums * KEY_BYTES or len(each.seeds) != sums * COMMITMENT_BYTES:
-                raise ValueError(f"keys for another number of sums than {sums}")
+        if not all(fits(each, settings.sums) for each in keys.values()):
+            raise ValueError(f"keys for another number of sums than {settings.sums}")
 
     @staticmethod
     def named_keys(opening: SetupOpening) -> dict[int, bytes] | None:
@@ -116,14 +120,13 @@ class SumSetup:
 
     def receive(self, dealer: int, parcel: Parcel) -> bool:
         """Take a partner's shares; False: they are not what a partner seals."""
-        if dealer not in self.partners[self.settings.index]:
+        size = self.settings.sums * PAIR_BYTES
+        if dealer not in self.partners[self.settings.index] or len(parcel.sealed) != size + SEAL_BYTES:
             return False
         try:
             key = self._parcel_key(dealer, self.settings.index)
             plain = crypto_aead_chacha20poly1305_ietf_decrypt(parcel.sealed, self.id, _NONCE, key)
         except CryptoError:
-            return False
-        if len(plain) != self.settings.sums * PAIR_BYTES:
             return False
         self.held.setdefault(dealer, bytearray(plain))
         return True

@@ -27,6 +27,9 @@ Bits = Annotated[bytes, Meta(max_length=MOST_MEMBERS // 8)]
 Index = Annotated[int, Meta(ge=0, lt=MOST_MEMBERS)]
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Number = Annotated[int, Meta(ge=-1, lt=MOST_SUMS)]
+"""The number of a sum in its set-up; -1: the roster."""
+SumNumber = Annotated[int, Meta(ge=0, lt=MOST_SUMS)]
+MOST_EPOCH = 2**32
 Vector = Annotated[bytes, Meta(max_length=2**23)]
 
 
@@ -77,7 +80,7 @@ class VectorReady(Told, frozen=True, kw_only=True, tag=5):
     """The author has its vector for this sum. `terms` say what is summed: names, shapes, bounds, label."""
 
     setup: Id
-    number: Number
+    number: SumNumber
     terms: Digest
 
 
@@ -85,8 +88,8 @@ class Wave(Told, frozen=True, kw_only=True, tag=6):
     """Asks for all masked vectors of these terms. A node's parent in its tree is who brought it the wave first."""
 
     setup: Id
-    number: Number
-    epoch: Count
+    number: SumNumber
+    epoch: Annotated[int, Meta(ge=0, le=MOST_EPOCH)]
     terms: Digest
 
 
@@ -122,7 +125,7 @@ class Reveal(Told, frozen=True, kw_only=True, tag=10):
     """
 
     setup: Id
-    number: Number
+    number: SumNumber
     own: Annotated[bytes, Meta(max_length=32)]
     shares: Annotated[tuple[tuple[Index, Digest], ...], Meta(max_length=MOST_MEMBERS)]
 
@@ -176,7 +179,7 @@ class Total(Told, frozen=True, kw_only=True, tag=25):
     """The sum of the masked vectors of a list's members."""
 
     setup: Id
-    number: Number
+    number: SumNumber
     members: Bits
     vector: Vector
 

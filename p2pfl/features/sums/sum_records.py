@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from p2pfl.features.sums.board import Taken
-from p2pfl.features.sums.setup import SumSetup
+from p2pfl.features.sums.setup import SumSetup, fits
 from p2pfl.features.sums.sum_messages import Keys, SetupOpening
 from p2pfl.features.sums.sum_settings import SumSettings
 from p2pfl.features.sums.tally import SetupTally
@@ -25,6 +25,8 @@ class Records:
         """The id of each member's latest keys, in whatever order they have come."""
         self._keys: dict[int, OrderedDict[bytes, Keys]] = {}
         self._used: set[bytes] = set()
+        self.blamed: set[int] = set()
+        """The authors whose openings are ignored, as one of theirs named keys that nobody has."""
         self._fresh: dict[int, bytes] = {}
 
     def tally(self, setup: bytes) -> SetupTally:
@@ -38,6 +40,8 @@ class Records:
     def take(self, taken: Taken) -> None:
         statement = taken.statement
         if isinstance(statement, Keys):
+            if not fits(statement, self._settings.sums):
+                return
             of = self._keys.setdefault(taken.author, OrderedDict())
             of[taken.id] = statement
             newest = max(of.items(), key=lambda each: (each[1].life, each[1].serial))
@@ -47,6 +51,8 @@ class Records:
                 self._used.discard(of.popitem(last=False)[0])
             return
         if isinstance(statement, SetupOpening):
+            if taken.author in self.blamed:
+                return
             named = SumSetup.named_keys(statement)
             self._used.update(() if named is None else named.values())
             for member in named or ():

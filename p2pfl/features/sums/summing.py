@@ -14,6 +14,7 @@ from p2pfl.features.sums.setup import SumSetup
 from p2pfl.features.sums.sum_effects import Keep
 from p2pfl.features.sums.sum_history import SumHistory
 from p2pfl.features.sums.sum_messages import (
+    MOST_EPOCH,
     MemberList,
     Reveal,
     SlotQuit,
@@ -38,6 +39,7 @@ LATE, OVER = 6, 10
 MINE, NEXT = 0, 1
 """Ranks of roots."""
 STRANGE = "this member sums other things than the others"
+OTHER_SIZE = "the masked sum has another size"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +161,9 @@ class Sum:
             yield self._wave(asked)
 
     def _own_waves(self) -> int:
+        """The waves that this member has sent; as many as may be, where a liar has used up their numbers."""
+        if self._tally.last_epoch() >= MOST_EPOCH:
+            return MOST_TURNS
         return sum(taken.author == self._index for taken in self._tally.waves.values())
 
     def _is_turn(self, ready: Collection[int], now: float, wait_s: float) -> bool:
@@ -212,8 +217,10 @@ class Sum:
                 self._flaw = flaw
                 if self._tally.authors[name] == min(self._tally.ready):
                     yield self._quit(flaw)
-            elif self._tree.total(proposal.total) is None:
+            elif (total := self._tree.total(proposal.total)) is None:
                 self.missing_total = proposal.total
+            elif len(total.vector) != asked.values.nbytes:
+                self._flaw = OTHER_SIZE
             else:
                 yield Keep(data=asked.data, members=members)
                 yield SlotVote(setup=self.setup.id, number=self.number, chosen=name)
@@ -263,7 +270,9 @@ class Sum:
                 yield reveal
         total = self._tree.total(chosen.total)
         self.missing_total = chosen.total if total is None else b""
-        if not secrets.lacking and total is not None:
+        if total is not None and self.asked is not None and len(total.vector) != self.asked.values.nbytes:
+            self.outcome = SumOutcome(reason=OTHER_SIZE)
+        elif not secrets.lacking and total is not None:
             vector = np.frombuffer(total.vector, "<u8")
             unmasked = self.setup.unmasked(vector, self.number, secrets.members, secrets.known)
             self.outcome = SumOutcome(members=tuple(sorted(secrets.members)), total=unmasked)

@@ -8,6 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from p2pfl.features.sums.sum_messages import (
+    MOST_EPOCH,
     Keys,
     MemberList,
     Message,
@@ -39,7 +40,7 @@ def last_wave(play: SumPlay, victim: int) -> None:
     """Send the wave after which no number is left for another."""
 
     def last(ready: VectorReady) -> Post:
-        wave = Wave(setup=ready.setup, number=ready.number, epoch=2**53 - 1, terms=ready.terms)
+        wave = Wave(setup=ready.setup, number=ready.number, epoch=MOST_EPOCH, terms=ready.terms)
         return play.post(min(play.colluders), wave)
 
     del victim

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+import msgspec
+
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums.protocol import Sums
@@ -56,6 +58,10 @@ class SumCast:
             least=self.least,
             sums=self.sums,
         )
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).decode
 
 
 class SumData(Protocol):
@@ -194,7 +200,11 @@ class SumPlay:
         return Post(author=author, body=body, signature=self.identities[author].sign(domain + body))
 
     def tell(self, sender: int, receiver: int, message: Message) -> None:
-        """A colluder hands a message to anybody, neighbor or not."""
+        """A colluder hands a message to anybody, neighbor or not. What no session would carry does not arrive."""
+        try:
+            _decode(_encode(message))
+        except msgspec.MsgspecError:
+            return
         sent = Sent(at_s=self.now, sender=sender, receiver=receiver, message=message, is_forged=True)
         self.record.sent.append(sent)
         self.later(0.0, lambda: self._hear(receiver, sender, message))

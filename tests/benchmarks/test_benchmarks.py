@@ -47,7 +47,7 @@ SMALLEST = {
     "spectral": "--nodes 50 --limit-s 0",
     "start": "--nodes 2 --pairs 1 --train 0.5",
     "stutter": "--round 0.1 --runs 0.04 --period 0.5 --window 1 --pairs 1",
-    "sums": "--members 3 --entries 10 --dying none --sums 2",
+    "sums": "--members 3 --entries 10 --sums 2",
     "wiped_digits": "--rounds 5 --seeds 1",
     "robust/averaging": "--rounds 2 --liars 1",
     "study/study": "--size smallest --only references slow served real --jobs 1 --out here",
@@ -64,6 +64,7 @@ PARTS = {
     "robust/momentum",
     "robust/shared_images",
     "robust/tables",
+    "secaggplus",
     "study/budget",
     "study/cells",
     "study/contenders",
@@ -74,7 +75,7 @@ PARTS = {
     "study/study_page",
     "study/twice",
 }
-"""Imported by others, tested elsewhere, need a browser or coverage, or read what a long study has written."""
+"""Imported by others, tested elsewhere, need a browser, coverage or Flower, or read what a long study has written."""
 TOLD = {"conformance", "endings", "losses"}
 """exit with 1 where figures are not as they should be, as they are not in so few rounds."""
 

@@ -204,7 +204,7 @@ def test_a_sum_that_no_right_parts_can_have_is_known_to_be_spoiled_and_noise_nev
     assert not shared.is_possible(words(np.array([0, 0, 0, 0, 0, 2**60])), 3)
 
 
-# -- the state that all have alike --------------------------------------------------------------------------------------
+# -- the state that all have alike ------------------------------------------------------------------------------------
 
 
 def run(shared, vector, rounds):
@@ -261,7 +261,7 @@ def test_more_rows_than_a_sum_can_hold_are_refused():
     assert not rounds_of(noise=1e-3, share=1e-3).fits(10**9)
 
 
-# -- learners -----------------------------------------------------------------------------------------------------------
+# -- learners ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_sum_of_unit_member_has_buffers_too_and_that_of_records_no_frozen_layer():

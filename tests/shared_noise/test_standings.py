@@ -157,9 +157,9 @@ DIGEST = state_digest(STATE)
 class Peers:
     """Neighbors that answer as `answers` say, by number: a function of what is wanted, or None for silence."""
 
-    def __init__(self, *answers, most_bytes=2 * len(STATE)):
+    def __init__(self, *answers):
         self.answers, self.faults, self.asked = answers, [], []
-        self.fetching = StateFetching(self.say, most_bytes)
+        self.fetching = StateFetching(self.say, 2 * len(STATE))
 
     def say(self, peer, message):
         self.asked.append(peer)

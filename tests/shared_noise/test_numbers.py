@@ -14,13 +14,16 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.nn import functional
 
+from p2pfl import Federation
 from p2pfl.config.model import TrainingConfig
 from p2pfl.config.privacy import PrivacyConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart, shared_by
 from p2pfl.learn.load import learner_for
+from p2pfl.learn.privacy import Spend
+from p2pfl.learn.privacy.accounting import epsilon_of
 from p2pfl.learn.privacy.gaussian import UNIT
-from p2pfl.learn.privacy.plan import share_of
+from p2pfl.learn.privacy.plan import plan_of, share_of
 from p2pfl.learn.privacy.protection import Protection
 from p2pfl.learn.privacy.shared import SharedRounds, state_digest
 from p2pfl.learn.quadratic import QuadraticTask
@@ -114,6 +117,17 @@ def test_a_change_is_cut_to_the_clip_and_one_that_is_not_finite_counts_as_none()
 
 
 # -- noise ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("unit", "rate", "delta"), [("record", 0.3, 1e-5), ("member", 1.0, 1e-3)])
+def test_the_accountant_counts_one_step_a_sum_at_the_rate_at_which_rows_are_drawn(unit, rate, delta):
+    privacy = {"epsilon": 3, "noise": "shared", "delta": delta, "unit": unit, "rate": 0.3, "accountant": "rdp"}
+    federation = Federation(nodes=5, rounds=10, privacy=privacy).config
+    found = plan_of(federation, samples=90)
+    assert found.spend(90) == found.spend(5) == Spend(found.noise, rate, 1)
+    assert 2.9 < epsilon_of([Spend(found.noise, rate, 11)], delta, "rdp") <= 3
+    assert (found.rounds_left([], 90), found.share) == (11, share_of(federation.privacy, 5))
+    assert not found.allows([Spend(found.noise, rate, 11)], found.spend(90))
 
 
 @given(st.integers(3, 300), st.integers(1, 298), st.none() | st.integers(3, 300))

@@ -88,6 +88,26 @@ async def test_records_of_all_nodes_lead_to_the_solution_of_pooled_least_squares
     assert {seen.rounds[index].shared.rows for index in range(4)} == {160}
 
 
+async def test_the_rows_of_all_are_known_again_after_a_crash_before_they_were_written_down(
+    shared_ward, start, seen, monkeypatch
+):
+    privacy = {"unit": "record", "delta": 1e-3, "clip": 20.0, "rate": 1.0}
+    field = shared_ward(privacy=privacy, task={"name": "least_squares.py:task"})
+    (field.folder / "least_squares.py").write_text(LEAST_SQUARES)
+    crashed = crash_at(monkeypatch, SumRounds, "_round", 1, lambda _: True, after=False)
+    nodes = start(field)
+    crashed.break_off = nodes[1].task.cancel
+    await asyncio.wait([nodes[1].task])
+    file = field.folder / "node1" / "state" / rounds_of.ROWS_FILE
+    assert file.exists()
+    file.unlink()
+    (nodes[1],) = start(field, 1)
+    await finished(nodes)
+    alike(field)
+    assert seen.rounds[1].shared.rows == 160
+    assert file.exists()
+
+
 # -- crashes ----------------------------------------------------------------------------------------------------------
 
 

@@ -302,7 +302,7 @@ class Sums:
             return
         if now > self._asked_at + 20 * asked.pause_s + IN_VAIN * self.patience.wait_s:
             text = f"no set-up with {self.settings.quorum} of {self.settings.count} members came about"
-            missing = tuple(m for m in range(self.settings.count) if m not in self._records.fresh())
+            missing = tuple(m for m in range(self.settings.count) if m not in self._records.fresh)
             effects.add(Refused(label=asked.label, reason=text, missing=missing))
             self._asked, self._ended_at = None, now
 

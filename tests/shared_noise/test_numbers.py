@@ -268,6 +268,15 @@ def test_any_bytes_give_a_state_of_that_model_or_a_value_error(raw):
     assert all(array.size in {2, 6} for array in other.common.values())
 
 
+@pytest.mark.parametrize(
+    "head", [(-1, 0, 0, 0, 0), (0, -1, 0, 0, 0), (0, 0, 3, 0, 3), (0, 0, 6, 6, 3), (0, 0, -6, 6, 0), (0, 0, 7, 0, 0)]
+)
+def test_a_state_of_the_right_length_with_impossible_numbers_is_none(head):
+    raw = np.array(head, "<i8").tobytes() + bytes(4 * 6 + 8 * sum(head[2:]))
+    with pytest.raises(ValueError, match="no state"):
+        rounds_of().unpack(raw, 6)
+
+
 def test_more_rows_than_a_sum_can_hold_are_refused():
     with pytest.raises(UserError, match=r"above 2\^62"):
         SharedRounds(plan(noise=1e-3, share=1e-3), 10**9, [slice(0, 1)])

@@ -49,6 +49,7 @@ PAUSE_S, MOST_VAIN, LOST_S = 0.2, 10, 30.0
 """The pause before a state is asked for again, and for how long it is not after so many times in vain."""
 REST_S, MOST_REST_S = 0.5, 30.0
 """The rest after a refused sum: at first, and at most."""
+PATIENT_TIMES = 4.0
 TELL_S = 15.0
 """How long a wait lasts before it is told, and told again."""
 
@@ -89,6 +90,8 @@ class SumRounds(Attached):
         self._place = Place(0, b"")
         self._given: Given | None = None
         self._rest_s = REST_S
+        self._slowest_s, self._told_at = 0.0, 0.0
+        """The longest time from one state of this node to the next."""
         self._vain, self._lost = 0, dict[Place, float]()
         """How often in a row no neighbor gave a state; and until when which state is not asked for."""
         self._returns = False
@@ -118,7 +121,7 @@ class SumRounds(Attached):
             if place is not None:
                 await self._take_over(place)
             elif self.course.halted_by:
-                if not await self._until(self._is_behind, lambda: "the others, as it gives no part", self._linger_s):
+                if not await self._until(self._is_behind, lambda: "the others, as it gives no part", self._patience_s):
                     break
             elif not self.sums.is_member:
                 # What it gave now would be paid for in vain.
@@ -147,6 +150,8 @@ class SumRounds(Attached):
         state = self.shared.packed(model, self.course.facts.rounds)
         before, self._place = self._place, Place(self._sums_after(self.course.facts.rounds), state_digest(state))
         self._returns = self._returns and before == self._place
+        now = time.monotonic()
+        self._slowest_s, self._told_at = max(self._slowest_s, now - (self._told_at or now)), now
         self._talk.fetching.keep(state, self._place.digest)
         self._talk.spread(self.standings.state(self._place, time.time_ns() // 1_000_000))
 
@@ -340,6 +345,11 @@ class SumRounds(Attached):
     @property
     def _linger_s(self) -> float:
         return self.course.settings.linger_s
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a node that gives no part waits for the others' next state."""
+        return max(self._linger_s, PATIENT_TIMES * self._slowest_s)
 
     async def _rest(self) -> None:
         """Wait a little, longer each time; not once the others are ahead."""

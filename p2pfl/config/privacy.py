@@ -104,6 +104,11 @@ OF_SHARED = ("rate", "least", "colluders")
 """The keys that say something only with shared noise."""
 
 
+def keys_of(privacy: PrivacyConfig) -> tuple[str, ...]:
+    """Return the keys that say something in this table."""
+    return tuple(key for key in PRIVACY if privacy.is_shared or key not in OF_SHARED)
+
+
 def read_privacy(table: Any, mistakes: Mistakes) -> PrivacyConfig | None:
     """Read the table `[privacy]`; return None if there is none, or if it has mistakes."""
     if table is None:

@@ -6,6 +6,7 @@ Checks that need the model, the data or imported code are in `learn.methods.cata
 
 from __future__ import annotations
 
+from p2pfl.config.learning_rate import parse_schedule
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.privacy import MEMBER, PRIVACY, PRIVATE, PUBLIC, PrivacyConfig
 from p2pfl.config.stop import parse_stop
@@ -57,6 +58,18 @@ def _refuse_unshared(federation: FederationConfig, privacy: PrivacyConfig, mista
     elif privacy.colluders > least - 2:
         text = f"too many: a sum has as few as {least} members, of whom two must be honest"
         mistakes.add(text, "privacy.colluders", privacy.colluders, f"1 to {least - 2}, or a larger privacy.least")
+    training, quorum = federation.training, (len(federation.members) + privacy.colluders) // 2 + 1
+    if members < quorum and federation.retired:
+        text = f"too few nodes for shared noise: {quorum} must sign each sum, as removed members count too"
+        mistakes.add(text, "node", members, f"{quorum} or more, or a federation without those that were removed")
+    for key, spec in (
+        ("training.time_s", training.time_s),
+        ("training.stop", training.stop),
+        ("training.schedule", training.schedule if parse_schedule(training.schedule).by_time else None),
+    ):
+        if spec is not None:
+            text = "cannot be combined with shared noise: all nodes go in step, by the number of rounds"
+            mistakes.add(text, key, spec, "training.rounds; or noise of each node's own: no privacy.noise")
     for key, value, usual in (
         ("gossip.rule", federation.gossip.rule, "mean"),
         ("training.method", federation.method, "plain"),

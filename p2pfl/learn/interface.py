@@ -132,7 +132,7 @@ def plan_by(learner: Learner) -> Plan | None:
 
 def shared_by(learner: Learner) -> SharedRounds | None:
     """Return a learner's rounds with shared noise, or None if it has no such rounds."""
-    shared: SharedRounds | None = getattr(learner, "shared", None)
+    shared: SharedRounds | None = None if plan_by(learner) is None else getattr(learner, "shared", None)
     return shared
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from p2pfl.config.load import FILE_NAME, federation_mistakes
 from p2pfl.config.model import Compute, FederationConfig, GossipConfig, TrainingConfig
+from p2pfl.config.privacy import keys_of
 from p2pfl.config.writing import NewMember, node_text, toml_value
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import StorageError, UserError
@@ -56,7 +57,7 @@ def save(federation: FederationConfig, folder: Path, *, compute: Mapping[str, Co
         tables = [_table("[federation]", head), _table("[task]", task)]
         tables += [_table("[training]", training), _table("[gossip]", gossip)]
         if federation.privacy is not None:
-            told = {field.name: getattr(federation.privacy, field.name) for field in fields(federation.privacy)}
+            told = {name: getattr(federation.privacy, name) for name in keys_of(federation.privacy)}
             tables.append(_table("[privacy]", {key: value for key, value in told.items() if value is not None}))
         tables += [_table("[[node]]", {"name": m.name, "key": m.key, "address": m.address}) for m in members]
         edges = federation.edge_compressors.items()

@@ -56,6 +56,9 @@ DEFAULTS = {
         "rounds": None,
         "accountant": "prv",
         "test_set": "private",
+        "rate": 0.2,
+        "least": None,
+        "colluders": 1,
     },
 }
 """Of this file a row is added for a new key; none is ever changed."""

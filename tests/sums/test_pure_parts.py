@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import combinations, product
+from types import SimpleNamespace
 
 import networkx as nx
 import numpy as np
@@ -11,12 +12,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2pfl.features.sums.board import Taken
 from p2pfl.features.sums.fixed_point import FixedPoint, SpoiledSum
 from p2pfl.features.sums.partners import partners, withstands
 from p2pfl.features.sums.shares import PRIME, deal, rebuild, rebuild_checked
 from p2pfl.features.sums.sum_certificate import Ballot, quorum
 from p2pfl.features.sums.sum_history import SumHistory, atoms
-from p2pfl.features.sums.sum_messages import MemberList, bits_of, members_of
+from p2pfl.features.sums.sum_messages import (
+    MemberList,
+    Post,
+    SlotQuit,
+    SlotVote,
+    VectorReady,
+    Wave,
+    bits_of,
+    encode_statement,
+    id_of,
+    members_of,
+)
+from p2pfl.features.sums.summing import Asked, Sum
+from p2pfl.features.sums.tally import SetupTally, SlotTally
+from p2pfl.features.sums.tree import Tree
 
 
 @given(st.integers(0, PRIME - 1), st.lists(st.integers(0, PRIME - 1), max_size=4), st.data())
@@ -150,3 +166,45 @@ def test_a_sum_that_no_values_within_the_bounds_have_is_spoiled():
 @given(st.sets(st.integers(0, 300)))
 def test_sets_of_members_survive_their_way(members):
     assert members_of(bits_of(members)) == tuple(sorted(members))
+
+
+def slot(*statements, needed=3):
+    """What member 0 of four has of a sum for which it has given a vector, once it has heard all this."""
+    tally = SlotTally(ballot=Ballot(needed))
+    setup = SimpleNamespace(id=bytes(16), settings=SimpleNamespace(index=0, count=4))
+    each = Sum(setup, 0, tally, Tree(), SumHistory(3), 0.0)
+    each.asked = Asked(label="x", values=np.zeros(1, "<u8"), terms=bytes(32), data=bytes(32), pause_s=0.0)
+    whole = SetupTally(needed)
+    whole.slots[0] = tally
+    for author, statement in statements:
+        body = encode_statement(statement)
+        post = Post(author=author, body=body, signature=bytes(64))
+        name = id_of(author, body)
+        whole.take(Taken(id=name, author=author, statement=statement, post=post, peer=1), 0)
+    return each
+
+
+def test_a_vector_that_left_its_member_may_be_in_a_sum_until_enough_have_given_it_up_or_it_is_left_out():
+    wave = (1, Wave(setup=bytes(16), number=0, epoch=0, terms=bytes(32)))
+    others = (1, Wave(setup=bytes(16), number=0, epoch=0, terms=b"\x01" * 32))
+    quits = [(member, SlotQuit(setup=bytes(16), number=0, reason="late")) for member in range(3)]
+
+    def certified(*members):
+        bits = bits_of(frozenset(members))
+        chosen = MemberList(setup=bytes(16), number=0, members=bits, terms=bytes(32), total=bytes(32))
+        name = id_of(1, encode_statement(chosen))
+        return [(1, chosen), *((m, SlotVote(setup=bytes(16), number=0, chosen=name)) for m in (1, 2, 3))]
+
+    for said, is_out in (
+        ([], False),
+        ([others], False),
+        ([wave], True),
+        ([wave, *quits[:2]], True),
+        ([wave, *quits], False),
+        ([wave, *certified(0, 1, 2)], True),
+        ([wave, *certified(1, 2, 3)], False),
+    ):
+        each = slot(*said)
+        assert each.is_out() == is_out
+        assert each.must_end_here() == (is_out or len(said) > 3)
+    assert slot((2, VectorReady(setup=bytes(16), number=0, terms=bytes(32)))).missing() == (0, 1, 3)

@@ -13,6 +13,12 @@ ALARMS: Mapping[str, AlarmText] = {
         advice="Start the members that are missing. A smaller privacy.least needs fewer, and more noise.",
         ended_by="sum-done",
     ),
+    "sum-spoiled": AlarmText(
+        means="A sum is larger than right parts can make it: some member's part was wrong. Nobody knows whose.",
+        does="Leaves that sum out, and makes another part, which is paid for.",
+        advice="If it happens again, look for the member whose software or files differ.",
+        ended_by="sum-done",
+    ),
     "no-part": AlarmText(
         means="This node gives no part to a round: its training failed, or its budget does not allow it.",
         does="Follows the others' model.",

@@ -43,8 +43,13 @@ class StateFetching:
         """Raises PeerFault: the piece is none of the state that was asked for."""
         if peer != self._from or piece.digest != self._wanted or piece.offset != len(self._body):
             return  # an answer that came too late
-        if piece.size > self._most_bytes or piece.offset + len(piece.part) > piece.size:
+        if piece.size > self._most_bytes:
             raise PeerFault(f"a state of {piece.size} bytes; at most {self._most_bytes}")
+        if piece.size == 0 and not piece.part:
+            self._news.set()  # it does not have the state any longer
+            return
+        if len(piece.part) != min(PIECE_BYTES, piece.size - piece.offset) or self._size not in (0, piece.size):
+            raise PeerFault("a piece of a state that is not as long as it should be")
         self._size = piece.size
         self._body += piece.part
         self._news.set()

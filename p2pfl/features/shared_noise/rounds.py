@@ -1,7 +1,8 @@
 """One node's rounds, each a secure sum: make its part, sum, take the step, tell where it stands, and so on to the end.
 
 All nodes take the same step from the same state, so a sum names the state that it begins from: who has another one is
-left out, and fetches that of the others. A part is paid for once, and given again if its sum was refused.
+left out, and fetches that of the others. A part is paid for once. If its sum is refused it is given again, unless it
+may be in a sum that others get: then another one is made, and paid for.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ import numpy as np
 
 from p2pfl.config.federation_id import federation_id
 from p2pfl.core.effects import Bootstrap, CommitRound, StartRound
-from p2pfl.core.events import RoundRefused, RoundTrained
+from p2pfl.core.events import RoundCommitted, RoundRefused, RoundTrained
 from p2pfl.core.facts import Phase
 from p2pfl.engine.engine import Engine
 from p2pfl.errors import PeerFault, StorageError
@@ -44,8 +45,11 @@ T = TypeVar("T")
 ROWS_FILE = "rows-of-all.json"
 MOST_ROWS = 2**40
 """The most rows of one node."""
+PAUSE_S, MOST_VAIN, LOST_S = 0.2, 10, 30.0
+"""The pause before a state is asked for again, and for how long it is not after so many times in vain."""
 REST_S, MOST_REST_S = 0.5, 30.0
 """The rest after a refused sum: at first, and at most."""
+PATIENT_TIMES = 4.0
 TELL_S = 15.0
 """How long a wait lasts before it is told, and told again."""
 
@@ -86,6 +90,12 @@ class SumRounds(Attached):
         self._place = Place(0, b"")
         self._given: Given | None = None
         self._rest_s = REST_S
+        self._slowest_s, self._told_at = 0.0, 0.0
+        """The longest time from one state of this node to the next."""
+        self._vain, self._lost = 0, dict[Place, float]()
+        """How often in a row no neighbor gave a state; and until when which state is not asked for."""
+        self._returns = False
+        """True once a sum from this node's state was refused: then it may go back to an earlier one."""
         self._waits_for = ""
         self._counts = {"sums": 0, "refused": 0, "fetched": 0}
         self._latest: tuple[int, ...] = ()
@@ -104,17 +114,18 @@ class SumRounds(Attached):
 
     async def run(self) -> None:
         await self._know_state()
-        await self._until(self._has_company, self._company_in_words)
+        if self.course.facts.rounds < self._rounds_to_do:
+            await self._until(self._has_company, self._company_in_words)
         while not self.course.is_over and self.course.facts.rounds < self._rounds_to_do:
-            ahead = self.standings.ahead_of(self._place)
-            if ahead is not None:
-                await self._take_over(ahead)
+            place = self._next_place()
+            if place is not None:
+                await self._take_over(place)
             elif self.course.halted_by:
-                if not await self._until(self._is_behind, lambda: "the others, as it gives no part", self._linger_s):
+                if not await self._until(self._is_behind, lambda: "the others, as it gives no part", self._patience_s):
                     break
             elif not self.sums.is_member:
                 # What it gave now would be paid for in vain.
-                await self._until(lambda: self._is_behind() or self.sums.is_member, lambda: "a set-up of sums")
+                await self._until(lambda: self._is_behind() or self.sums.is_member, self._setup_in_words)
             elif self.shared.counts_rows and self.shared.rows is None:
                 await self._count_rows()
             else:
@@ -137,7 +148,10 @@ class SumRounds(Attached):
         """Tell all where this node stands."""
         model = await self._look(lambda engine: engine.state.model.copy())
         state = self.shared.packed(model, self.course.facts.rounds)
-        self._place = Place(self._sums_after(self.course.facts.rounds), state_digest(state))
+        before, self._place = self._place, Place(self._sums_after(self.course.facts.rounds), state_digest(state))
+        self._returns = self._returns and before == self._place
+        now = time.monotonic()
+        self._slowest_s, self._told_at = max(self._slowest_s, now - (self._told_at or now)), now
         self._talk.fetching.keep(state, self._place.digest)
         self._talk.spread(self.standings.state(self._place, time.time_ns() // 1_000_000))
 
@@ -147,21 +161,29 @@ class SumRounds(Attached):
         state = await self._talk.fetch(place)
         size = self._node.setup().learner.size
         if state is None:
-            await self._rest()  # the others have gone on by then
+            await self._note_lost(place)
             return
         try:
             rounds, model, adopt = self.shared.unpack(state, size)
         except ValueError as error:
             raise PeerFault(f"more than {self.standings.needed - 1} members have signed for {error}") from error
         adopt()
-        self._given = None
-        if rounds == 0:
-            self._write_rows()
-        else:
-            await self._adopt(model, rounds)
+        self._given, self._returns, self._vain = None, False, 0
+        self._write_rows()
+        await self._adopt(model, rounds)
         self._counts["fetched"] += 1
         self._node.feed.tell("state-fetched", None, f"this node goes on after round {rounds}, with the others' state")
         await self._tell()
+
+    async def _note_lost(self, place: Place) -> None:
+        """No neighbor gives that state: pause, and after some times in a row go on without it for a while, for all who
+        had it may be gone.
+        """
+        if self._talk.has_peers:
+            self._vain += 1
+        if self._vain >= MOST_VAIN:
+            self._vain, self._lost[place] = 0, time.monotonic() + LOST_S
+        await asyncio.sleep(PAUSE_S)
 
     async def _adopt(self, model: Vector, rounds: int) -> None:
         """Make a fetched model this node's own, and durable with all that belongs to it."""
@@ -170,11 +192,14 @@ class SumRounds(Attached):
         )
         await self._look(lambda engine: engine.outcomes.put((model, local)))
         answer = self.course.answer()
-        self._node.carry_out([Bootstrap(peers=(), rounds=rounds - 1)])
+        self._node.carry_out([Bootstrap(peers=(), rounds=max(0, rounds - 1))])
         await answer
-        await self._commit(model.copy(), local)
+        self.course.facts.rounds = self.course.facts.trained = max(0, rounds - 1)
+        if rounds > 0:  # before the first round nothing is kept besides the model
+            await self._commit(model.copy(), local)
 
-    async def _commit(self, start: Vector, local: LocalRound) -> None:
+    async def _commit(self, start: Vector, local: LocalRound) -> bool:
+        """Commit a round; False: its model is too large, and nodes keep the one before."""
         facts = self.course.facts
         learner = self._node.setup().learner
         whole = replace(local, local=learner.local_state())
@@ -183,7 +208,8 @@ class SumRounds(Attached):
         self._node.carry_out(
             [CommitRound(version=facts.version + 1, trained=True, rho=1.0, elapsed_s=0.0, least_samples=facts.samples)]
         )
-        await answer
+        event = await answer
+        return isinstance(event, RoundCommitted) and not event.failed
 
     # -- rounds -------------------------------------------------------------------------------------------------------
 
@@ -193,16 +219,24 @@ class SumRounds(Attached):
         samples = np.array([self.course.facts.samples], "<u8")
         fixed = FixedPoint(low=0.0, high=float(MOST_ROWS), resolution=1.0, members=self.sums.members)
         done = await self._sum("rows", samples, fixed.terms("rows of all nodes", {"rows": (1,)}))
-        if done is not None:
-            self.shared.rows = int(done.total[0])
+        if done is None:
+            await self._rest()
+            return
+        rows = int(done.total[0])
+        if not (0 < rows <= len(done.members) * MOST_ROWS and self.shared.fits(rows)):
+            await self._refuse_spoiled("rows")
+        else:
+            self.shared.rows = rows
             self._write_rows()
             notice.info("%d nodes have %d rows together", len(done.members), self.shared.rows)
             await self._tell()
 
     def _write_rows(self) -> None:
+        file = self._node.setup().node.state_dir / ROWS_FILE
         if self.shared.rows is not None:
-            content = msgspec.json.encode({"rows": self.shared.rows})
-            replace_file(self._node.setup().node.state_dir / ROWS_FILE, [content])
+            replace_file(file, [msgspec.json.encode({"rows": self.shared.rows})])
+        else:
+            file.unlink(missing_ok=True)
 
     async def _round(self) -> None:
         given = self._given
@@ -213,18 +247,25 @@ class SumRounds(Attached):
             return
         self.course.stage = Phase.TRAINING
         terms = hashlib.blake2b(self._id + given.place.digest, digest_size=32, person=b"p2pfl-sum-round").digest()
-        self.sums.was_signed = False
-        done = await self._sum(f"round {self.course.facts.rounds + 1}", given.words, terms)
+        label = f"round {self.course.facts.rounds + 1}"
+        done = await self._sum(label, given.words, terms)
         if done is None:
-            if self.sums.was_signed:
-                # A list with this part is signed: with other members it could tell of one.
-                self._given = None
             await self._rest()
             return
-        self._given, self._rest_s = None, REST_S
+        self._given = None
+        if not self.shared.is_possible(done.total, len(done.members)):
+            await self._refuse_spoiled(label)
+            return
+        self._rest_s, before = REST_S, self.shared.common
         model = self.shared.next_model(given.start, done.total, len(done.members), self.course.facts.rounds)
-        await self._commit(given.start, replace(given.local, vector=model))
+        if not await self._commit(given.start, replace(given.local, vector=model)):
+            self.shared.common = before
         await self._tell()
+
+    async def _refuse_spoiled(self, label: str) -> None:
+        """Leave a sum out that no right parts can have; all who got it do."""
+        self._node.alarm("sum-spoiled", None, f"{label}: no right parts have such a sum, so a member's part was wrong")
+        await self._rest()
 
     async def _make_part(self) -> Given | None:
         """Make this node's part, once it is paid for; None if that is not possible now."""
@@ -248,13 +289,18 @@ class SumRounds(Attached):
 
     async def _sum(self, label: str, words: Words, terms: bytes) -> SumDone | None:
         """Sum with the others; None if that was refused."""
-        self._waits_for = f"the sum of {label}"
+        self._waits_for, self.sums.was_signed = f"the sum of {label}", False
         ended = await self.sums.talk.sum(label, words, terms)
         self._waits_for = ""
         if isinstance(ended, Refused):
             self._counts["refused"] += 1
-            if self.standings.ahead_of(self._place) is None:
-                self._node.alarm("sum-refused", None, f"{label}: {ended.reason}")
+            if self.sums.was_signed or ended.is_out:
+                self._given = None  # others may have a sum with this part: with other members it could tell of one
+            self._returns = True
+            if not self._is_behind():
+                missing = self._names(ended.missing)
+                text = f"{label}: {ended.reason}; missing: {missing}" if missing else f"{label}: {ended.reason}"
+                self._node.alarm("sum-refused", None, text)
             return None
         self._counts["sums"] += 1
         self.course.sums += 1
@@ -268,10 +314,25 @@ class SumRounds(Attached):
         return len(self.standings.latest) >= self.least
 
     def _company_in_words(self) -> str:
-        return f"{self.least - len(self.standings.latest)} more members: {self.least} must give their parts"
+        missing = self._names(range(self.sums.members), without=self.standings.latest)
+        return f"{self.least - len(self.standings.latest)} more of {missing}: {self.least} must give their parts"
+
+    def _setup_in_words(self) -> str:
+        missing = self._names(range(self.sums.members), without=self.sums.came)
+        return f"a set-up of sums; without keys yet: {missing}" if missing else "a set-up of sums"
+
+    def _names(self, members: Iterable[int], without: Container[int] = ()) -> str:
+        there = {member.index: member.name for member in self._node.setup().federation.present}
+        return ", ".join(there[member] for member in members if member in there and member not in without)
 
     def _is_behind(self) -> bool:
-        return self.standings.ahead_of(self._place) is not None
+        return self._next_place() is not None
+
+    def _next_place(self) -> Place | None:
+        """Return the state of the others that this node should have in place of its own, None if there is none."""
+        now = time.monotonic()
+        ahead = self.standings.ahead_of(self._place, but=[place for place, until in self._lost.items() if now < until])
+        return self.standings.common_before(self._place) if ahead is None and self._returns else ahead
 
     def _sums_after(self, rounds: int) -> int:
         """Return the sums that have ended well after so many rounds: that of the rows is one too."""
@@ -284,6 +345,11 @@ class SumRounds(Attached):
     @property
     def _linger_s(self) -> float:
         return self.course.settings.linger_s
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a node that gives no part waits for the others' next state."""
+        return max(self._linger_s, PATIENT_TIMES * self._slowest_s)
 
     async def _rest(self) -> None:
         """Wait a little, longer each time; not once the others are ahead."""

@@ -7,7 +7,7 @@ members have signed, an honest one has: a state with that digest may be taken ov
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -77,19 +77,29 @@ class Standings:
         self._id, self._identity, self._own = federation_id, identity, own
         self.needed = needed
         self.latest: dict[int, Standing] = {}
+        self._least_serial = 0
+        """Above the serials that this node has signed in earlier lives, as far as they are known."""
 
     def state(self, place: Place, clock_ms: int) -> Standing:
         """Sign where this node stands."""
         before = self.latest.get(self._own)
-        serial = max(clock_ms, 0 if before is None else before.serial + 1)
+        serial = max(clock_ms, self._least_serial, 0 if before is None else before.serial + 1)
         signed = self._signed(self._own, serial, place.sums, place.digest)
         signature = self._identity.sign(signed)
         standing = Standing(member=self._own, serial=serial, sums=place.sums, digest=place.digest, signature=signature)
         self.latest[self._own] = standing
         return standing
 
+    def restated(self) -> Standing:
+        """Sign once more where this node stands, later than all that it has signed before."""
+        own = self.latest[self._own]
+        return self.state(Place(own.sums, own.digest), 0)
+
     def hear(self, standing: Standing) -> bool:
-        """Take a standing; return True if it is news. Raises PeerFault: its member has not signed it."""
+        """Take a standing; return True if it is news. Raises PeerFault: its member has not signed it.
+
+        One of an earlier life of this node is none, but `is_outdated` may be true afterwards.
+        """
         member = standing.member
         if member >= len(self._keys):
             raise PeerFault(f"a standing of member {member} of {len(self._keys)}")
@@ -101,29 +111,52 @@ class Standings:
             self._keys[member].verify(signed, standing.signature)
         except BadSignatureError:
             raise PeerFault(f"a standing that member {member} did not sign") from None
-        if member == self._own or member in self._retired:
-            return False  # of an earlier life of this node, or of a member that is no more
+        if member == self._own:
+            self._least_serial = max(self._least_serial, standing.serial + 1)
+            return False
+        if member in self._retired:
+            return False
         self.latest[member] = standing
         return True
+
+    @property
+    def is_outdated(self) -> bool:
+        """True if others have a standing of an earlier life of this node that counts as later: the clock was set
+        back. Then it must state where it stands once more.
+        """
+        own = self.latest.get(self._own)
+        return own is not None and own.serial < self._least_serial
 
     def place_of(self, member: int) -> Place | None:
         standing = self.latest.get(member)
         return None if standing is None else Place(standing.sums, standing.digest)
 
-    def ahead_of(self, own: Place) -> Place | None:
-        """Return the state of the others that this node should take over, None if there is none.
+    def ahead_of(self, own: Place, but: Collection[Place] = ()) -> Place | None:
+        """Return the state of the others that this node should take over, None if there is none; none of `but`.
 
         That is the latest one for which enough others have signed; of two after equally many sums, the one that more
         members have.
         """
         others = Counter(Place(one.sums, one.digest) for member, one in self.latest.items() if member != self._own)
-        vouched = [place for place, count in others.items() if count >= self.needed]
+        vouched = [place for place, count in others.items() if count >= self.needed and place not in but]
         best = max(vouched, key=lambda place: (place.sums, others[place], place.digest), default=None)
         if best is None or best.sums < own.sums or best == own:
             return None
         if best.sums > own.sums:
             return best
         return best if (others[best], best.digest) > (others[own] + 1, own.digest) else None
+
+    def common_before(self, own: Place) -> Place | None:
+        """Return the earlier state that a node ahead of all others should go back to, None if there is none.
+
+        So few members have its own state that nobody will take it over, and enough have signed for the earlier one: a
+        sum that few got, while the others cannot go on without them.
+        """
+        others = Counter(Place(one.sums, one.digest) for member, one in self.latest.items() if member != self._own)
+        if others[own] + 1 >= self.needed:
+            return None
+        earlier = [place for place, count in others.items() if count >= self.needed and place.sums < own.sums]
+        return max(earlier, key=lambda place: (place.sums, others[place], place.digest), default=None)
 
     def who(self, fits: Callable[[Place], bool]) -> set[int]:
         """Return the members, this one included, whose standing fits."""

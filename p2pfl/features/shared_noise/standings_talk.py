@@ -40,6 +40,10 @@ class StandingsTalk:
         self.news = asyncio.Event()
         self._peers: list[int] = []
 
+    @property
+    def has_peers(self) -> bool:
+        return bool(self._peers)
+
     def opened(self, peer: int) -> None:
         self._peers.append(peer)
         for standing in self._standings.latest.values():
@@ -58,6 +62,8 @@ class StandingsTalk:
         elif isinstance(message, Standing) and self._standings.hear(message):
             self.spread(message, but=peer)
             self.news.set()
+        if self._standings.is_outdated:
+            self.spread(self._standings.restated())
 
     def spread(self, standing: Standing, but: int | None = None) -> None:
         for peer in self._peers:

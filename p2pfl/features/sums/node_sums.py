@@ -58,6 +58,11 @@ class NodeSums:
         """True if this node takes part in sums; after its start it waits for the next set-up."""
         return self._sums.setup is not None
 
+    @property
+    def came(self) -> frozenset[int]:
+        """The members whose keys are here, this one among them."""
+        return self._sums.came
+
     def _keep(self, data: bytes, members: frozenset[int]) -> None:
         self._kept.add(data, members)
         self.was_signed = True

@@ -285,7 +285,10 @@ class Sums:
                 )
             )
         else:
-            effects.add(Refused(label=asked.label, reason=outcome.reason, differ=each.differ()))
+            is_out, missing, differ = each.is_out(), each.missing(), each.differ()
+            effects.add(
+                Refused(label=asked.label, reason=outcome.reason, differ=differ, is_out=is_out, missing=missing)
+            )
             if outcome.waited:
                 self.patience.failed()
         del self._sums[each.number]
@@ -299,7 +302,8 @@ class Sums:
             return
         if now > self._asked_at + 20 * asked.pause_s + IN_VAIN * self.patience.wait_s:
             text = f"no set-up with {self.settings.quorum} of {self.settings.count} members came about"
-            effects.add(Refused(label=asked.label, reason=text))
+            missing = tuple(m for m in range(self.settings.count) if m not in self._records.fresh)
+            effects.add(Refused(label=asked.label, reason=text, missing=missing))
             self._asked, self._ended_at = None, now
 
     def _is_urgent(self) -> bool:

@@ -44,6 +44,10 @@ class Refused:
     reason: str
     differ: tuple[int, ...] = ()
     """The members who sum other things than this one."""
+    is_out: bool = False
+    """This member's masked vector has left it, and others may still get a sum with it."""
+    missing: tuple[int, ...] = ()
+    """The members that have not said that they have a vector, or have no keys for a set-up."""
 
 
 Effect: TypeAlias = SendToNeighbor | Keep | SumDone | Refused

@@ -119,9 +119,26 @@ class Sum:
         own = None if self.asked is None else self.asked.terms
         return tuple(member for member, terms in sorted(self._tally.ready.items()) if terms != own)
 
+    def is_out(self) -> bool:
+        """True if this member's masked vector may be in a list that others certify, now or later."""
+        asked, ballot = self.asked, self._tally.ballot
+        statements = [taken.statement for taken in self._tally.waves.values()]
+        if asked is None or all(not isinstance(s, Wave) or s.terms != asked.terms for s in statements):
+            return False
+        if ballot.certified is not None:
+            return self._index in members_of(ballot.certified[1].members)
+        return not ballot.is_dead
+
     def must_end_here(self) -> bool:
-        """True if this member has voted, or others have without it: the sum is not given up for a new set-up."""
-        return self.has_voted() or self._tally.ballot.certified is not None
+        """True if this member has voted, or others have without it, or may: the sum is not given up for a new set-up.
+
+        Otherwise the same vector might be in two sums.
+        """
+        return self.has_voted() or self._tally.ballot.certified is not None or self.is_out()
+
+    def missing(self) -> tuple[int, ...]:
+        """The members that have not said that they have a vector."""
+        return tuple(m for m in range(self.setup.settings.count) if m not in self._tally.ready)
 
     def act(self, now: float, wait_s: float) -> Iterator[Step]:
         """What to do now, one thing after the other; each is done before the next is asked for."""

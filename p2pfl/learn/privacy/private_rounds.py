@@ -81,6 +81,8 @@ class PrivateRounds(Protected):
 def _shared(plan: Plan, samples: int, model: TorchModel) -> SharedRounds | None:
     if plan.shared_rate is None:
         return None
+    if plan.unit == MEMBER:  # buffers change too, such as BatchNorm's
+        return SharedRounds(plan, samples, [slice(0, model.flat.size)])
     trained = model.flat.trained_parts
     if [id(parameter) for parameter, _ in trained] != [id(parameter) for parameter in model.parameters]:
         text = "trains tensors that are not shared, or in another order: with shared noise each must be in the sum"

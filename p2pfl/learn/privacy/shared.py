@@ -23,12 +23,15 @@ from p2pfl.config.privacy import RECORD
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.draws import Draws, Integers
+from p2pfl.learn.privacy.gaussian import FACTOR, HALF, LEVELS
 from p2pfl.learn.privacy.grid import Grid, Reals
 from p2pfl.learn.privacy.plan import Plan
 
 PREFIX = "shared:"
 """The prefix for the names of the arrays that all nodes keep alike, stored with what a learner keeps for itself."""
 MOST_SUM = 2**62
+MOST_NOISE_STEPS = HALF * sum(FACTOR**level for level in range(LEVELS))
+"""No noise of one node has more steps."""
 DIGITS = 9
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 FIRST, SECOND, POWERS = "first", "second", "powers"
@@ -40,7 +43,7 @@ class SharedRounds:
     """One node's rounds with shared noise. `places` has, for each trained tensor, its part of the model's vector.
 
     `part` is this node's part of the present round's sum, (n,) in steps of the grid. `common` has the arrays that all
-    nodes keep alike besides the model: the optimizer's.
+    nodes keep alike besides the model: the optimizer's. It is replaced, never modified.
     """
 
     def __init__(self, plan: Plan, samples: int, places: Sequence[slice]) -> None:
@@ -52,10 +55,18 @@ class SharedRounds:
         self.rows: int | None = None
         """The rows of all nodes together; None until their sum is known."""
         self.common: dict[str, NDArray[np.float64]] = {}
-        bound = samples * plan.clip / self.step
-        if not bound < MOST_SUM:
-            text = f"{samples:,} rows times the clip are {bound:.3g} steps of the noise's grid"
+        if not self.fits(samples):
+            text = f"{samples:,} rows times the clip are {self._most_steps(samples, 1):.3g} steps of the noise's grid"
             raise UserError(f"{text}, above 2^62", key="privacy.noise", allowed="more noise: a smaller epsilon")
+
+    def fits(self, rows: int) -> bool:
+        """Return True if a sum over so many rows is surely below 2^63 steps."""
+        return self._most_steps(rows, 1) < MOST_SUM
+
+    def _most_steps(self, rows: int, members: int) -> float:
+        """Return a bound on each number of a sum of right parts, in steps of the grid."""
+        vectors = rows if self.counts_rows else members
+        return float(vectors * self.plan.clip / self.step + members * MOST_NOISE_STEPS)
 
     @property
     def step(self) -> float:
@@ -85,8 +96,14 @@ class SharedRounds:
             change *= grid.length / length
         self.part = grid.hidden_steps(change, draws)
 
+    def is_possible(self, total: Words, members: int) -> bool:
+        """Return False if no right parts of so many members have this sum (n,) modulo 2^64."""
+        found = total.view(np.int64)
+        bound = self._most_steps(self.rows or 0, members)
+        return total.size == self.entries and bool(-bound <= found.min()) and bool(found.max() <= bound)
+
     def next_model(self, start: Vector, total: Words, members: int, round_index: int) -> Vector:
-        """Return the model (d,) after the sum (n,) modulo 2^64 of the parts of so many members, and update `common`.
+        """Return the model (d,) after the sum (n,) modulo 2^64 of the parts of so many members, and replace `common`.
 
         Raises ValueError: the rows of all nodes are not known.
         """
@@ -111,7 +128,8 @@ class SharedRounds:
 
     def _descended(self, model: Reals, gradient: Reals, round_index: int) -> Reals:
         """Take a step of the optimizer: torch's SGD, Adam or AdamW, on doubles."""
-        training, common = self.plan.training, self.common
+        training, common = self.plan.training, dict(self.common)
+        self.common = common
         # A cosine schedule is a function of a library for mathematics, whose last bit may differ.
         rate = float(f"{training.rate(round_index, 0.0):.{DIGITS}g}")
         decay = training.weight_decay

@@ -70,7 +70,7 @@ SETTINGS = {
 }
 RATES: dict[tuple[str, str], tuple[float, ...]] = {
     (NONE, "record"): (0.1, 0.3, 1.0),
-    (LOCAL, "record"): (0.02, 0.05, 0.1, 0.2, 0.4),
+    (LOCAL, "record"): (0.02, 0.1, 0.4, 0.8),
     (CENTER, "record"): (0.5, 1.0, 2.0, 4.0, 8.0),
     (LOCAL, "member"): (0.05, 0.2, 0.5),
     (CENTER, "member"): (0.05, 0.2, 0.5),

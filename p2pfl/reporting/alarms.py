@@ -207,9 +207,9 @@ NEWS: Mapping[str, str] = {
     "probation": "A quarantine is over, and the neighbor is on trial.",
     "software-agrees": "The member runs the same version.",
     "started": "The node has started.",
-    "state-fetched": "This node goes on with the state of the others, which a neighbor gave it.",
+    "state-fetched": "The node was behind in rounds with shared noise, and goes on from the others' state.",
+    "sum-done": "A secure sum came about.",
     "storage-restored": "The state can be written to disk again.",
-    "sum-done": "A round's secure sum came about.",
     "trained-enough": "The node has stopped training, because the condition `stop` was met.",
 }
 """Kinds of events that are reported but are not alarms; some of them end one (`AlarmText.ended_by`)."""

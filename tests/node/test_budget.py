@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from p2pfl.config.privacy import PrivacyConfig
 from p2pfl.engine.durable import image
 from p2pfl.engine.ledger import Ledger, Promise, Signed, reconcile
 from p2pfl.engine.state import NodeState
@@ -216,7 +218,8 @@ def setup_at(folder, promise=PERMITTED):
     node = SimpleNamespace(key_file=folder / "node.key", state_dir=folder / "state")
     plan = TwoRounds()
     plan.unit, plan.epsilon, plan.delta, noise = promise
-    federation = SimpleNamespace(name="ward", path=folder / "federation.toml", privacy=SimpleNamespace(noise=noise))
+    privacy = PrivacyConfig(noise=noise, delta=plan.delta)
+    federation = SimpleNamespace(name="ward", path=folder / "federation.toml", privacy=privacy)
     return SimpleNamespace(
         learner=SimpleNamespace(plan=plan), node=node, federation=federation, member=SimpleNamespace(name="pi1")
     )
@@ -307,7 +310,7 @@ def planned(rounds=40, local_steps=20):
         name="ward",
         path=Path("ward/federation.toml"),
         training=training,
-        privacy=SimpleNamespace(noise=4.0, rounds=None, accountant="prv"),
+        privacy=PrivacyConfig(noise=4.0, delta=1e-5),
     )
 
 
@@ -325,7 +328,7 @@ def test_a_word_for_a_noise_permits_the_epsilon_that_follows_from_it_and_no_othe
     """The file said epsilon 900 before the first start, in place of noise 4: the node trained at a noise of .12."""
     give_permission(tmp_path / "node.key", Promise("record", None, 1e-5, 4.0), planned=planned_in_words(planned()))
     setup = setup_at(tmp_path, Promise("record", 900.0, 1e-5, noise))
-    file.privacy.noise = noise
+    file.privacy = replace(file.privacy, noise=noise)
     setup.federation = file
     if not less:
         assert "starts: epsilon 900" in opened(setup, state_with())

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from p2pfl.core.course import Course
 from p2pfl.core.effects import CloseSession
 from p2pfl.core.events import RoundTrained, SessionClosed
 from p2pfl.errors import LearningError
@@ -19,7 +20,7 @@ from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.workshop import Moment
 
 
-class Recording:
+class Recording(Course):
     """Core and links at once: what each is told, and what the core answers next."""
 
     def __init__(self):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from p2pfl.core.course import Course
 from p2pfl.errors import UserError
 from p2pfl.node import reloading
 from p2pfl.node.driver import Driver
@@ -181,7 +182,7 @@ def test_losses_of_other_data_are_not_compared(site):
 
 async def test_refused_data_are_an_alarm_until_data_were_read_again():
     local = LocalRounds(SimpleNamespace(), Workshop(SimpleNamespace(), 0), on_measure=int)
-    driver = Driver(SimpleNamespace(edges={}), SimpleNamespace(), local, name_of=str)
+    driver = Driver(Course(), SimpleNamespace(), local, name_of=str)
     local._tell_of_data(DataNews("line 3: no number", refused=True))
     assert driver.feed.kinds == ["data-refused"]
     local._tell_of_data(DataNews("180 to 240 samples"))

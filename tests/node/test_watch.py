@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from p2pfl.core.course import Course
 from p2pfl.core.facts import Phase
 from p2pfl.features.status.feature import StatusFeature
 from p2pfl.features.status.lookout import ALONE_S, DISK_EVERY_S, ROUNDS_ALONE, Lookout
@@ -22,6 +23,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from vitals_kit import ROW
 
 
+class Training(Course):
+    phase = Phase.TRAINING
+
+    def __init__(self, facts, edge):
+        self.facts, self.edges = facts, {1: edge}
+
+
 class World:
     def __init__(self):
         self.facts = SimpleNamespace(rounds=0, alone=0)
@@ -29,7 +37,7 @@ class World:
         self.room, self.now, self.missing = 10_000.0, 0.0, 0
         self.feed = Feed("pi{}".format, texts=alarm_texts([StatusFeature()]))
         self.raised = []
-        self.core = SimpleNamespace(facts=self.facts, edges={1: self.edge}, phase=Phase.TRAINING)
+        self.core = Training(self.facts, self.edge)
         self.watch = Lookout(
             core=self.core,
             feed=self.feed,

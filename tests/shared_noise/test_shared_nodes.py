@@ -141,7 +141,9 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point", [pytest.param(one, marks=[] if one == "once it has the sum" else pytest.mark.long) for one in POINTS]
+)
 async def test_a_node_that_crashes_is_back_with_the_others_and_pays_for_each_part(
     point, shared_ward, start, seen, monkeypatch
 ):
@@ -350,7 +352,13 @@ async def test_a_signed_part_of_a_refused_sum_is_not_given_again(shared_ward, st
         assert seen.steps(node) == ROUNDS + 1
 
 
-@pytest.mark.parametrize("wrong", [np.full(16, 2**61, np.uint64), np.zeros(1, np.uint64)], ids=["garbage", "short"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(np.full(16, 2**61, np.uint64), id="garbage"),
+        pytest.param(np.zeros(1, np.uint64), id="short", marks=pytest.mark.long),
+    ],
+)
 async def test_a_wrong_part_spoils_a_sum_at_most(wrong, shared_ward, start, seen, monkeypatch):
     total, lies = SumTalk.sum, []
 

@@ -11,6 +11,7 @@ from p2pfl import Federation
 from p2pfl.errors import PeerFault
 from p2pfl.features.shared_noise import fetching
 from p2pfl.features.shared_noise.fetching import KEPT, StateFetching
+from p2pfl.features.shared_noise.following import LOST_S, MOST_VAIN, Following
 from p2pfl.features.shared_noise.standings import PIECE_BYTES, Place, Standing, Standings, StatePiece, StateWanted
 from p2pfl.features.shared_noise.standings_talk import StandingsTalk
 from p2pfl.fleet.one_process import _with_keys
@@ -148,6 +149,28 @@ def test_a_node_ahead_that_nobody_will_follow_goes_back_and_nobody_else_does():
     assert view(P1, FORK, FORK).common_before(P1) is None
 
 
+def test_a_node_goes_back_only_after_a_refused_sum_and_forgets_that_once_it_has_another_state():
+    following = Following(view(P1, P0, P0))
+    following.moved(P1)
+    assert following.next_place(0.0) is None
+    following.refused()
+    assert following.next_place(0.0) == P0
+    following.moved(P1)
+    assert following.next_place(0.0) == P0
+    following.moved(FORK)
+    assert following.next_place(0.0) is None
+
+
+def test_a_state_asked_for_in_vain_time_and_again_is_left_alone_for_a_while():
+    following = Following(view(P0, P2, P2))
+    following.moved(P0)
+    for _ in range(MOST_VAIN):
+        assert following.next_place(0.0) == P2
+        following.asked_in_vain(P2, 0.0)
+    assert following.next_place(LOST_S - 1) is None
+    assert following.next_place(LOST_S + 1) == P2
+
+
 # -- states -----------------------------------------------------------------------------------------------------------
 
 STATE = bytes(range(256)) * 500
@@ -221,6 +244,7 @@ async def test_a_liar_costs_a_wait_and_the_state_comes_from_another(name, impati
     peers = Peers((LIES | FAULTS)[name], honest)
     assert await peers.fetch() == STATE
     assert bool(peers.faults) == (name in FAULTS)
+    assert name != "too large" or peers.asked.count(0) == 1
 
 
 async def test_pieces_that_nobody_asked_for_are_left_out(impatient):

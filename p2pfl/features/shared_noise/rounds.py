@@ -25,6 +25,7 @@ from p2pfl.core.facts import Phase
 from p2pfl.engine.engine import Engine
 from p2pfl.errors import PeerFault, StorageError
 from p2pfl.features.shared_noise.course import SummedRounds
+from p2pfl.features.shared_noise.following import Following
 from p2pfl.features.shared_noise.standings import Place, Standings
 from p2pfl.features.shared_noise.standings_talk import CHANNEL, StandingsTalk
 from p2pfl.features.sums.channel import CHANNEL as SUMS
@@ -45,8 +46,8 @@ T = TypeVar("T")
 ROWS_FILE = "rows-of-all.json"
 MOST_ROWS = 2**40
 """The most rows of one node."""
-PAUSE_S, MOST_VAIN, LOST_S = 0.2, 10, 30.0
-"""The pause before a state is asked for again, and for how long it is not after so many times in vain."""
+PAUSE_S = 0.2
+"""The pause before a state is asked for again."""
 REST_S, MOST_REST_S = 0.5, 30.0
 """The rest after a refused sum: at first, and at most."""
 PATIENT_TIMES = 4.0
@@ -87,15 +88,11 @@ class SumRounds(Attached):
             folder=setup.node.state_dir,
         )
         self._id = identity
-        self._place = Place(0, b"")
+        self._following = Following(self.standings)
         self._given: Given | None = None
         self._rest_s = REST_S
         self._slowest_s, self._told_at = 0.0, 0.0
         """The longest time from one state of this node to the next."""
-        self._vain, self._lost = 0, dict[Place, float]()
-        """How often in a row no neighbor gave a state; and until when which state is not asked for."""
-        self._returns = False
-        """True once a sum from this node's state was refused: then it may go back to an earlier one."""
         self._waits_for = ""
         self._counts = {"sums": 0, "refused": 0, "fetched": 0}
         self._latest: tuple[int, ...] = ()
@@ -148,12 +145,11 @@ class SumRounds(Attached):
         """Tell all where this node stands."""
         model = await self._look(lambda engine: engine.state.model.copy())
         state = self.shared.packed(model, self.course.facts.rounds)
-        before, self._place = self._place, Place(self._sums_after(self.course.facts.rounds), state_digest(state))
-        self._returns = self._returns and before == self._place
+        self._following.moved(Place(self._sums_after(self.course.facts.rounds), state_digest(state)))
         now = time.monotonic()
         self._slowest_s, self._told_at = max(self._slowest_s, now - (self._told_at or now)), now
-        self._talk.fetching.keep(state, self._place.digest)
-        self._talk.spread(self.standings.state(self._place, time.time_ns() // 1_000_000))
+        self._talk.fetching.keep(state, self._following.place.digest)
+        self._talk.spread(self.standings.state(self._following.place, time.time_ns() // 1_000_000))
 
     async def _take_over(self, place: Place) -> None:
         """Fetch the state of the others, and go on from it."""
@@ -161,29 +157,21 @@ class SumRounds(Attached):
         state = await self._talk.fetch(place)
         size = self._node.setup().learner.size
         if state is None:
-            await self._note_lost(place)
+            if self._talk.has_peers:
+                self._following.asked_in_vain(place, time.monotonic())
+            await asyncio.sleep(PAUSE_S)  # not `_rest`, which ends at once where another state is to be had
             return
         try:
             rounds, model, adopt = self.shared.unpack(state, size)
         except ValueError as error:
             raise PeerFault(f"more than {self.standings.needed - 1} members have signed for {error}") from error
         adopt()
-        self._given, self._returns, self._vain = None, False, 0
+        self._given = None
         self._write_rows()
         await self._adopt(model, rounds)
         self._counts["fetched"] += 1
         self._node.feed.tell("state-fetched", None, f"this node goes on after round {rounds}, with the others' state")
         await self._tell()
-
-    async def _note_lost(self, place: Place) -> None:
-        """No neighbor gives that state: pause, and after some times in a row go on without it for a while, for all who
-        had it may be gone.
-        """
-        if self._talk.has_peers:
-            self._vain += 1
-        if self._vain >= MOST_VAIN:
-            self._vain, self._lost[place] = 0, time.monotonic() + LOST_S
-        await asyncio.sleep(PAUSE_S)
 
     async def _adopt(self, model: Vector, rounds: int) -> None:
         """Make a fetched model this node's own, and durable with all that belongs to it."""
@@ -240,7 +228,7 @@ class SumRounds(Attached):
 
     async def _round(self) -> None:
         given = self._given
-        if given is None or given.place != self._place:
+        if given is None or given.place != self._following.place:
             given = self._given = await self._make_part()
         if given is None:
             await self._rest()
@@ -269,7 +257,7 @@ class SumRounds(Attached):
 
     async def _make_part(self) -> Given | None:
         """Make this node's part, once it is paid for; None if that is not possible now."""
-        course, place = self.course, self._place
+        course, place = self.course, self._following.place
         course.stage = Phase.TRAINING
         answer = course.answer()
         self._node.carry_out([StartRound(index=course.facts.rounds, accompanied=True)])
@@ -296,7 +284,7 @@ class SumRounds(Attached):
             self._counts["refused"] += 1
             if self.sums.was_signed or ended.is_out:
                 self._given = None  # others may have a sum with this part: with other members it could tell of one
-            self._returns = True
+            self._following.refused()
             if not self._is_behind():
                 missing = self._names(ended.missing)
                 text = f"{label}: {ended.reason}; missing: {missing}" if missing else f"{label}: {ended.reason}"
@@ -330,9 +318,7 @@ class SumRounds(Attached):
 
     def _next_place(self) -> Place | None:
         """Return the state of the others that this node should have in place of its own, None if there is none."""
-        now = time.monotonic()
-        ahead = self.standings.ahead_of(self._place, but=[place for place, until in self._lost.items() if now < until])
-        return self.standings.common_before(self._place) if ahead is None and self._returns else ahead
+        return self._following.next_place(time.monotonic())
 
     def _sums_after(self, rounds: int) -> int:
         """Return the sums that have ended well after so many rounds: that of the rows is one too."""

@@ -50,6 +50,7 @@ SMALLEST = {
     "sums": "--members 3 --entries 10 --sums 2",
     "wiped_digits": "--rounds 5 --seeds 1",
     "robust/averaging": "--rounds 2 --liars 1",
+    "shared_noise": "tune --smallest --out here",
     "study/study": "--size smallest --only references slow served real --jobs 1 --out here",
 }
 PARTS = {

@@ -1,4 +1,4 @@
-"""Where members stand, and how a state is fetched: liars and clocks change nothing."""
+"""Where members stand, and how a state is fetched: liars and old copies change nothing."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def standings(own=0, needed=2, federation=FEDERATION, number=b"id"):
     return Standings(federation, number, IDENTITIES[own], own, needed)
 
 
-def signed(member, sums, digest, clock=NOW, number=b"id"):
-    return standings(member, number=number).state(Place(sums, digest), clock)
+def signed(member, sums, digest, serial=NOW, number=b"id"):
+    return standings(member, number=number).state(Place(sums, digest), serial)
 
 
 def view(own, *others, needed=2):
@@ -70,7 +70,7 @@ def test_a_standing_of_another_federation_or_of_nobody_is_a_fault():
 
 
 def test_an_older_standing_changes_nothing_so_nobody_can_send_a_member_back_and_forth():
-    mine, first, second = standings(), signed(1, 3, OLD), signed(1, 4, NEW, clock=NOW + 1)
+    mine, first, second = standings(), signed(1, 3, OLD), signed(1, 4, NEW, serial=NOW + 1)
     assert mine.hear(second)
     assert not mine.hear(first)
     assert mine.place_of(1) == Place(4, NEW)
@@ -83,8 +83,8 @@ def test_a_removed_member_does_not_count():
     assert not mine.latest
 
 
-def test_after_its_clock_was_set_back_a_node_is_heard_all_the_same():
-    others, before = standings(1), signed(0, 3, OLD, clock=NOW)
+def test_a_node_that_begins_from_an_old_copy_of_its_folder_is_heard_all_the_same():
+    others, before = standings(1), signed(0, 3, OLD, serial=NOW)
     others.hear(before)
     again = standings(0)
     told = again.state(Place(4, NEW), NOW - 1000)
@@ -284,5 +284,5 @@ async def test_news_go_to_all_neighbors_but_the_one_who_brought_them_and_a_new_o
     assert talk.news.is_set()
     said.clear()
     talk.closed(1)
-    talk.hear(2, signed(0, 9, OTHER, clock=NOW + 5))
+    talk.hear(2, signed(0, 9, OTHER, serial=NOW + 5))
     assert [(peer, message.serial) for peer, message in said] == [(2, NOW + 6), (3, NOW + 6)]

@@ -51,6 +51,8 @@ PAUSE_S = 0.2
 REST_S, MOST_REST_S = 0.5, 30.0
 """The rest after a refused sum: at first, and at most."""
 PATIENT_TIMES = 4.0
+SERIALS = 2**24
+"""The serials of one life of a node: those of the next one are larger."""
 TELL_S = 15.0
 """How long a wait lasts before it is told, and told again."""
 
@@ -149,7 +151,7 @@ class SumRounds(Attached):
         now = time.monotonic()
         self._slowest_s, self._told_at = max(self._slowest_s, now - (self._told_at or now)), now
         self._talk.fetching.keep(state, self._following.place.digest)
-        self._talk.spread(self.standings.state(self._following.place, time.time_ns() // 1_000_000))
+        self._talk.spread(self.standings.state(self._following.place, self.sums.life * SERIALS))
 
     async def _take_over(self, place: Place) -> None:
         """Fetch the state of the others, and go on from it."""

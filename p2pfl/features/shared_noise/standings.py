@@ -80,10 +80,10 @@ class Standings:
         self._least_serial = 0
         """Above the serials that this node has signed in earlier lives, as far as they are known."""
 
-    def state(self, place: Place, clock_ms: int) -> Standing:
-        """Sign where this node stands."""
+    def state(self, place: Place, least_serial: int) -> Standing:
+        """Sign where this node stands, with a serial of at least that."""
         before = self.latest.get(self._own)
-        serial = max(clock_ms, self._least_serial, 0 if before is None else before.serial + 1)
+        serial = max(least_serial, self._least_serial, 0 if before is None else before.serial + 1)
         signed = self._signed(self._own, serial, place.sums, place.digest)
         signature = self._identity.sign(signed)
         standing = Standing(member=self._own, serial=serial, sums=place.sums, digest=place.digest, signature=signature)
@@ -121,8 +121,8 @@ class Standings:
 
     @property
     def is_outdated(self) -> bool:
-        """True if others have a standing of an earlier life of this node that counts as later: the clock was set
-        back. Then it must state where it stands once more.
+        """True if others have a standing of an earlier life of this node that counts as later: its folder is
+        an old copy. Then it must state where it stands once more.
         """
         own = self.latest.get(self._own)
         return own is not None and own.serial < self._least_serial

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from p2pfl.config.federation_id import federation_id
 from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.sums.kept import KeptSums
+from p2pfl.features.sums.kept import KeptSums, next_life
 from p2pfl.features.sums.patience import FIRST_S
 from p2pfl.features.sums.protocol import Sums
 from p2pfl.features.sums.sum_settings import SumSettings
@@ -40,12 +39,12 @@ class NodeSums:
         """Raises StorageError: what was kept there is damaged, or the disk refuses."""
         self.members = len(federation.members)
         self.was_signed = False
-        self._kept = KeptSums(folder)
+        self._kept, self.life = KeptSums(folder), next_life(folder)
         settings = SumSettings(
             federation=federation_id(federation),
             members=tuple(member.key for member in federation.members),
             index=index,
-            life=int(time.time()),
+            life=self.life,
             colluders=colluders,
             least=least,
         )

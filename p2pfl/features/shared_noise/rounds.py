@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -206,9 +207,11 @@ class SumRounds(Attached):
     async def _count_rows(self) -> None:
         """Learn how many rows all nodes have together, and of none how many it has."""
         self.course.stage = Phase.JOINING
-        samples = np.array([self.course.facts.samples], "<u8")
+        # A number drawn anew beside them: rows are public, so that what is left of a refused sum may be summed again.
+        salt = int.from_bytes(os.urandom(4), "little")
+        samples = np.array([self.course.facts.samples, salt], "<u8")
         fixed = FixedPoint(low=0.0, high=float(MOST_ROWS), resolution=1.0, members=self.sums.members)
-        done = await self._sum("rows", samples, fixed.terms("rows of all nodes", {"rows": (1,)}))
+        done = await self._sum("rows", samples, fixed.terms("rows of all nodes", {"rows": (2,)}))
         if done is None:
             await self._rest()
             return

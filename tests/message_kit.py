@@ -8,7 +8,7 @@ from p2pfl.core.messages import Ask, Busy, Done, Hello, LivesTold, Ready, Reply,
 from p2pfl.errors import PeerFault
 from p2pfl.features.members.talk import CHANNEL as CHARTER
 from p2pfl.features.members.talk import CharterAsked, CharterPart, CharterTold
-from p2pfl.features.shared_noise.standings import Standing, StatePiece, StateWanted
+from p2pfl.features.shared_noise.standings import StatePiece, StateWanted, SumStanding
 from p2pfl.features.shared_noise.standings_talk import CHANNEL as STANDINGS
 from p2pfl.features.status.spread import CHANNEL as VITALS
 from p2pfl.features.status.spread import VitalsTold
@@ -152,7 +152,7 @@ ASIDE = [
     (SUMS, Farewell(), "9120"),
     (
         STANDINGS,
-        Standing(member=2, serial=300, sums=4, digest=bytes(32), signature=bytes([9]) * 64),
+        SumStanding(member=2, serial=300, sums=4, digest=bytes(32), signature=bytes([9]) * 64),
         f"960102cd012c04c420{'00' * 32}c440{'09' * 64}",
     ),
     (STANDINGS, StateWanted(digest=bytes(32), offset=4), f"9302c420{'00' * 32}04"),

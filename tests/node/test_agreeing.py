@@ -13,7 +13,7 @@ from p2pfl.config.writing import NewMember, federation_text
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import PeerFault
 from p2pfl.features.tables.agreeing import LEARNING, ProposalPart, ProposalsHeld, SchemaTalk
-from p2pfl.features.tables.agreement import Agreement, Signed, sign_proposal, verify
+from p2pfl.features.tables.agreement import Agreement, SignedStatement, sign_proposal, verify
 from p2pfl.learn.table import naming
 from p2pfl.learn.table.agreed import is_open
 from p2pfl.learn.table.proposal import ColumnProposal, Proposal, pack
@@ -54,7 +54,7 @@ def proposal(federation, node, *, of=None, total=10.0, values=0):
     rows = max(10, values)
     made = Proposal(node=of or f"n{node}", federation="f", rows=rows, least_count=1, columns=columns)
     packed = pack(made) if is_open(federation.task) else naming.pack(naming.names_in(made))
-    return Signed(raw=sign_proposal(federation, packed, KEYS[node]), statistics=made)
+    return SignedStatement(raw=sign_proposal(federation, packed, KEYS[node]), statistics=made)
 
 
 class Network:

@@ -12,7 +12,7 @@ import torch
 
 from p2pfl.engine.ledger import Promise
 from p2pfl.features.privacy.permission import give_permission
-from p2pfl.features.shared_noise.rounds import SumRounds
+from p2pfl.features.shared_noise.sum_rounds import SumRounds
 from p2pfl.learn.privacy.draws import Secret
 
 torch.set_num_threads(1)

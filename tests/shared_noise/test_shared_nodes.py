@@ -10,8 +10,8 @@ import pytest
 from p2pfl.core.events import RoundRefused
 from p2pfl.features.privacy.budget import BudgetGuard
 from p2pfl.features.shared_noise import rounds as rounds_of
-from p2pfl.features.shared_noise.rounds import SumRounds
 from p2pfl.features.shared_noise.standings import Place, Standings
+from p2pfl.features.shared_noise.sum_rounds import SumRounds
 from p2pfl.features.sums.node_sums import NodeSums
 from p2pfl.features.sums.sum_effects import Refused
 from p2pfl.features.sums.sum_talk import SumTalk

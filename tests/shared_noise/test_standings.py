@@ -12,7 +12,7 @@ from p2pfl.errors import PeerFault
 from p2pfl.features.shared_noise import fetching
 from p2pfl.features.shared_noise.fetching import KEPT, StateFetching
 from p2pfl.features.shared_noise.following import LOST_S, MOST_VAIN, Following
-from p2pfl.features.shared_noise.standings import PIECE_BYTES, Place, Standing, Standings, StatePiece, StateWanted
+from p2pfl.features.shared_noise.standings import PIECE_BYTES, Place, Standings, StatePiece, StateWanted, SumStanding
 from p2pfl.features.shared_noise.standings_talk import StandingsTalk
 from p2pfl.fleet.one_process import _with_keys
 from p2pfl.learn.privacy.shared import state_digest
@@ -63,7 +63,7 @@ def test_whatever_its_member_did_not_sign_is_a_fault(change):
 
 
 def test_a_standing_of_another_federation_or_of_nobody_is_a_fault():
-    nobody = Standing(member=6, serial=NOW, sums=3, digest=NEW, signature=bytes(64))
+    nobody = SumStanding(member=6, serial=NOW, sums=3, digest=NEW, signature=bytes(64))
     for told in (signed(1, 3, NEW, number=b"another"), nobody):
         with pytest.raises(PeerFault):
             standings().hear(told)

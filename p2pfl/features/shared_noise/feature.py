@@ -7,8 +7,8 @@ from p2pfl.core.facts import Facts
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features.shared_noise.alarms import ALARMS
-from p2pfl.features.shared_noise.course import SummedRounds
-from p2pfl.features.shared_noise.rounds import SumRounds
+from p2pfl.features.shared_noise.sum_rounds import SumRounds
+from p2pfl.features.shared_noise.summed_rounds import SummedRounds
 from p2pfl.features.sums.arrays import MOST_ENTRIES
 from p2pfl.learn.interface import shared_by
 from p2pfl.node.assembly import Setup, settings_for

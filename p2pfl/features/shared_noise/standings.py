@@ -30,7 +30,7 @@ class StandingTold(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     """A message about where members stand."""
 
 
-class Standing(StandingTold, frozen=True, kw_only=True, tag=1):
+class SumStanding(StandingTold, frozen=True, kw_only=True, tag=1):
     """`member` has the state with this digest, after so many sums. Of two, the one with the larger `serial` is the
     later one.
     """
@@ -76,26 +76,28 @@ class Standings:
         self._retired = federation.retired
         self._id, self._identity, self._own = federation_id, identity, own
         self.needed = needed
-        self.latest: dict[int, Standing] = {}
+        self.latest: dict[int, SumStanding] = {}
         self._least_serial = 0
         """Above the serials that this node has signed in earlier lives, as far as they are known."""
 
-    def state(self, place: Place, least_serial: int) -> Standing:
+    def state(self, place: Place, least_serial: int) -> SumStanding:
         """Sign where this node stands, with a serial of at least that."""
         before = self.latest.get(self._own)
         serial = max(least_serial, self._least_serial, 0 if before is None else before.serial + 1)
         signed = self._signed(self._own, serial, place.sums, place.digest)
         signature = self._identity.sign(signed)
-        standing = Standing(member=self._own, serial=serial, sums=place.sums, digest=place.digest, signature=signature)
+        standing = SumStanding(
+            member=self._own, serial=serial, sums=place.sums, digest=place.digest, signature=signature
+        )
         self.latest[self._own] = standing
         return standing
 
-    def restated(self) -> Standing:
+    def restated(self) -> SumStanding:
         """Sign once more where this node stands, later than all that it has signed before."""
         own = self.latest[self._own]
         return self.state(Place(own.sums, own.digest), 0)
 
-    def hear(self, standing: Standing) -> bool:
+    def hear(self, standing: SumStanding) -> bool:
         """Take a standing; return True if it is news. Raises PeerFault: its member has not signed it.
 
         One of an earlier life of this node is none, but `is_outdated` may be true afterwards.

@@ -9,17 +9,17 @@ from p2pfl.features.shared_noise.fetching import StateFetching
 from p2pfl.features.shared_noise.standings import (
     PIECE_BYTES,
     Place,
-    Standing,
     Standings,
     StandingTold,
     StatePiece,
     StateWanted,
+    SumStanding,
 )
 from p2pfl.net.side import SideChannel
 
 CHANNEL = SideChannel(
     "standings",
-    Standing,
+    SumStanding,
     StateWanted,
     StatePiece,
     most_bytes=PIECE_BYTES + 256,
@@ -59,13 +59,13 @@ class StandingsTalk:
             self.fetching.hear_wanted(peer, message)
         elif isinstance(message, StatePiece):
             self.fetching.hear_piece(peer, message)
-        elif isinstance(message, Standing) and self._standings.hear(message):
+        elif isinstance(message, SumStanding) and self._standings.hear(message):
             self.spread(message, but=peer)
             self.news.set()
         if self._standings.is_outdated:
             self.spread(self._standings.restated())
 
-    def spread(self, standing: Standing, but: int | None = None) -> None:
+    def spread(self, standing: SumStanding, but: int | None = None) -> None:
         for peer in self._peers:
             if peer != but:
                 self._say(peer, CHANNEL, standing)

@@ -1,7 +1,7 @@
 """What nodes that agree on a schema sign, and all of it that a node has.
 
 With `schema = "agreed"` a node signs the names of its columns and categories (`learn.table.naming`). Its figures leave
-it only in a secure sum over all nodes (`learn.table.figures`). With "agreed-openly" it signs its statistics
+it only in a secure sum over all nodes (`learn.table.figure_sums`). With "agreed-openly" it signs its statistics
 (`learn.table.proposal`), which all others see.
 """
 
@@ -22,7 +22,7 @@ from p2pfl.errors import PeerFault, UserError
 from p2pfl.features.sums.node_sum import refuse_few
 from p2pfl.learn.table import naming, proposal
 from p2pfl.learn.table.agreed import agreed_file, declared_by, is_open
-from p2pfl.learn.table.figures import FigureLayout
+from p2pfl.learn.table.figure_sums import FigureLayout
 from p2pfl.learn.table.merging import Merged, merge
 from p2pfl.learn.table.naming import TableNames
 from p2pfl.learn.table.proposal import Proposal
@@ -45,7 +45,7 @@ LEAST = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signed:
+class SignedStatement:
     """What this node signs, in the form in which it is sent, and its statistics."""
 
     raw: bytes
@@ -55,7 +55,7 @@ class Signed:
 class Agreement:
     """What a node has of all members' statements, by member, and the sums over all. `own` is this node's index."""
 
-    def __init__(self, federation: FederationConfig, own: int, signed: Signed) -> None:
+    def __init__(self, federation: FederationConfig, own: int, signed: SignedStatement) -> None:
         self.federation = federation
         self.own = own
         self.statistics = signed.statistics
@@ -175,7 +175,7 @@ def _domain(federation: FederationConfig) -> bytes:
     return DOMAINS[is_open(federation.task)] + federation_id(federation)
 
 
-def signed_statement(federation: FederationConfig, node: NodeConfig, identity: Identity) -> Signed:
+def signed_statement(federation: FederationConfig, node: NodeConfig, identity: Identity) -> SignedStatement:
     """Return this node's statement. It is stored with the state, with a readable text, so that it is the same at each
     start.
 
@@ -186,7 +186,7 @@ def signed_statement(federation: FederationConfig, node: NodeConfig, identity: I
         raw = file.read_bytes()
         found = verify(federation, federation.member(node.name).index, raw)
         statistics = found if isinstance(found, Proposal) else proposal.unpack(figures.read_bytes())
-        signed = Signed(raw=raw, statistics=statistics)
+        signed = SignedStatement(raw=raw, statistics=statistics)
     except (OSError, PeerFault, ValueError):
         signed = _sign_anew(federation, node, identity)
     if opened:
@@ -197,7 +197,7 @@ def signed_statement(federation: FederationConfig, node: NodeConfig, identity: I
     return signed
 
 
-def _sign_anew(federation: FederationConfig, node: NodeConfig, identity: Identity) -> Signed:
+def _sign_anew(federation: FederationConfig, node: NodeConfig, identity: Identity) -> SignedStatement:
     made, packed = own_proposal(federation, node)
     node.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = proposal.text_of(made)
@@ -208,7 +208,7 @@ def _sign_anew(federation: FederationConfig, node: NodeConfig, identity: Identit
     raw = sign_proposal(federation, packed, identity)
     replace_file(node.state_dir / TEXT_NAME, [text.encode()])
     replace_file(node.state_dir / FILE_NAME, [raw])
-    return Signed(raw=raw, statistics=made)
+    return SignedStatement(raw=raw, statistics=made)
 
 
 def keep(federation: FederationConfig, node: NodeConfig, merged: Merged) -> bytes:

@@ -18,7 +18,7 @@ from p2pfl.features.sums.sum_effects import Refused, SumDone
 from p2pfl.features.sums.sum_settings import SumSettings
 from p2pfl.features.sums.sum_talk import SumTalk
 from p2pfl.features.tables.agreement import COLLUDERS, Agreement
-from p2pfl.learn.table.figures import WITHIN
+from p2pfl.learn.table.figure_sums import WITHIN
 
 notice = logging.getLogger("p2pfl.notice")
 

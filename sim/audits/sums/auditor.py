@@ -11,13 +11,20 @@ from math import comb
 
 import numpy as np
 
-from sim.audits.sums.board import SumBoard, board_of
+from sim.audits.sums.combinations import (
+    Coalition,
+    KnownCombinations,
+    TooManyVectorsError,
+    certified,
+    coalition_of,
+    learned,
+)
 from sim.audits.sums.deeds import DEEDS
 from sim.audits.sums.game import play_game, surprise, unmasked
-from sim.audits.sums.learned import Coalition, Learned, TooManyVectorsError, certified, coalition_of, learned
 from sim.audits.sums.outcome import CoalitionRow, DeedRow, SumsFound
 from sim.audits.sums.play import SumCast, SumPlay, SumRecord
 from sim.audits.sums.probes import Probes, zeros_needed
+from sim.audits.sums.seen_board import SumBoard, board_of
 
 MOST_MEMBERS = 32
 """One processor plays no more of them in minutes."""
@@ -149,7 +156,7 @@ class SumsAuditor:
         masked = unmasked(coalition, probes)
         return [surprise(row) for members, row in masked if not _is_told(members, sums, coalition.members)]
 
-    def _judge(self, coalition: Coalition, found: Learned, row: CoalitionRow, probes: Probes) -> None:
+    def _judge(self, coalition: Coalition, found: KnownCombinations, row: CoalitionRow, probes: Probes) -> None:
         """Note what no coalition of the promised size may learn."""
         who, mistake = self.found.named(coalition.members), self.found.mistake
         smallest = found.smallest(probes)

@@ -26,9 +26,9 @@ from p2pfl.features.sums.sum_messages import (
     members_of,
     total_digest,
 )
-from sim.audits.sums.board import board_of
 from sim.audits.sums.play import Sent, SumPlay
 from sim.audits.sums.probes import Ring
+from sim.audits.sums.seen_board import board_of
 
 
 class ListForger:

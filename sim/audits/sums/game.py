@@ -10,7 +10,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.audits.sums.learned import Coalition, Learned
+from sim.audits.sums.combinations import Coalition, KnownCombinations
 from sim.audits.sums.probes import VALUES, Probes, Ring
 
 MOST_ROWS = 16
@@ -84,7 +84,7 @@ def probability(deviations: float) -> float:
     return 1 - NormalDist().cdf(deviations)
 
 
-def play_game(coalition: Coalition, found: Learned, probes: Probes) -> Guesses:
+def play_game(coalition: Coalition, found: KnownCombinations, probes: Probes) -> Guesses:
     """Guess the victim's value in each entry of the game, by the best of many simple ways.
 
     Ways are each bit, and a threshold, of each vector with the victim in it, unmasked as far as possible, of their

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sim.audits.sums.combinations import Coalition, KnownCombinations
 from sim.audits.sums.game import Guesses, probability
-from sim.audits.sums.learned import Coalition, Learned
 from sim.audits.sums.play import SumCast
 
 MOST_NAMES = 3
@@ -40,7 +40,7 @@ class CoalitionRow:
     def take(
         self,
         coalition: Coalition,
-        found: Learned,
+        found: KnownCombinations,
         smallest: tuple[int, ...],
         guesses: Guesses,
         surprises: Sequence[float],

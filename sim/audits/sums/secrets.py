@@ -22,8 +22,8 @@ from nacl.bindings import (
 from nacl.exceptions import CryptoError
 
 from p2pfl.features.sums.sum_messages import Keys, Parcel
-from sim.audits.sums.board import SumBoard
 from sim.audits.sums.probes import Ring
+from sim.audits.sums.seen_board import SumBoard
 
 PRIME = 2**255 - 19
 KEY, TAG, COMMITMENT = 32, 16, 16

@@ -9,7 +9,7 @@ import pytest
 
 from p2pfl.errors import UserError
 from p2pfl.learn.table import naming
-from p2pfl.learn.table.figures import LEAST_HOLDERS, WITHIN, FigureLayout
+from p2pfl.learn.table.figure_sums import LEAST_HOLDERS, WITHIN, FigureLayout
 from p2pfl.learn.table.layout import make_layout
 from p2pfl.learn.table.merging import merge
 from p2pfl.learn.table.naming import TableNames, names_in

@@ -13,14 +13,14 @@ from p2pfl.features.sums.summing import Sum
 from p2pfl.learn.privacy.draws import Seeded
 from p2pfl.learn.privacy.gaussian import UNIT
 from sim.audits.sums.auditor import SumsAuditor, SumsEffort
-from sim.audits.sums.board import board_of
+from sim.audits.sums.combinations import coalition_of, learned
 from sim.audits.sums.deeds import DEEDS
 from sim.audits.sums.game import surprise
-from sim.audits.sums.learned import coalition_of, learned
 from sim.audits.sums.noise import check_noise
 from sim.audits.sums.play import SumCast, SumPlay
 from sim.audits.sums.probes import Probes, zeros_needed
 from sim.audits.sums.ring import combinations_without, rank, reduced, signed
+from sim.audits.sums.seen_board import board_of
 
 SETUP = "p2pfl.features.sums.setup"
 FAST = SumsEffort(coalitions=4, beyond=1, deaths=1, casts=1, tosses=400)

@@ -9,11 +9,11 @@ from fractions import Fraction
 import numpy as np
 
 from p2pfl.features.sums.sum_messages import BranchPart, Total, members_of
-from sim.audits.sums.board import ROSTER, SumBoard, board_of
 from sim.audits.sums.play import SumCast, SumRecord
 from sim.audits.sums.probes import SPARE, Probes, Ring
 from sim.audits.sums.ring import Rows, combinations_without, rank, reduced, signed
 from sim.audits.sums.secrets import KnownSecrets, secrets_of
+from sim.audits.sums.seen_board import ROSTER, SumBoard, board_of
 
 
 class TooManyVectorsError(Exception):
@@ -51,7 +51,7 @@ def coalition_of(members: Collection[int], cast: SumCast, record: SumRecord) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
+class KnownCombinations:
     """`rows` span what is determined of the honest members' data; their columns are `columns` of the probes.
 
     `promised` span what the sums that came about tell by themselves.
@@ -88,7 +88,9 @@ class Learned:
         return best
 
 
-def learned(coalition: Coalition, cast: SumCast, probes: Probes, everything: SumBoard, needed: int) -> Learned:
+def learned(
+    coalition: Coalition, cast: SumCast, probes: Probes, everything: SumBoard, needed: int
+) -> KnownCombinations:
     """`everything` is what all members have said; `needed` is how many signatures certify a list.
 
     Raises TooManyVectorsError.
@@ -107,7 +109,7 @@ def learned(coalition: Coalition, cast: SumCast, probes: Probes, everything: Sum
     target = probes.column(probes.labels[0], probes.victim)
     others = [column for column in columns if column != target]
     alone = combinations_without(ones[:, others], np.concatenate([ones[:, [target]], free], axis=1))
-    return Learned(
+    return KnownCombinations(
         honest=honest,
         columns=columns,
         rows=reduced([[row[column] for column in columns] for row in signed(ones)]),

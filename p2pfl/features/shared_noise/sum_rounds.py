@@ -25,10 +25,10 @@ from p2pfl.core.events import RoundCommitted, RoundRefused, RoundTrained
 from p2pfl.core.facts import Phase
 from p2pfl.engine.engine import Engine
 from p2pfl.errors import PeerFault, StorageError
-from p2pfl.features.shared_noise.course import SummedRounds
 from p2pfl.features.shared_noise.following import Following
 from p2pfl.features.shared_noise.standings import Place, Standings
 from p2pfl.features.shared_noise.standings_talk import CHANNEL, StandingsTalk
+from p2pfl.features.shared_noise.summed_rounds import SummedRounds
 from p2pfl.features.sums.channel import CHANNEL as SUMS
 from p2pfl.features.sums.fixed_point import FixedPoint
 from p2pfl.features.sums.node_sums import NodeSums

@@ -33,7 +33,7 @@ import torch
 
 from p2pfl import Federation
 from p2pfl.config.model import FederationConfig, TaskConfig
-from p2pfl.learn.interface import RoundStart
+from p2pfl.learn.interface import RoundStart, shared_by
 from p2pfl.learn.load import load_task
 from p2pfl.learn.privacy.draws import Secret
 from p2pfl.learn.privacy.plan import Plan, plan_of
@@ -205,9 +205,9 @@ class Cell:
             total = np.zeros(0, np.int64)
             for learner in learners:
                 learner.train(RoundStart(vector), index)
-                part = learner.shared.part  # type: ignore[union-attr]
+                part = shared_by(learner).part  # type: ignore[union-attr]
                 total = part if total.size == 0 else total + part
-            shared = learners[0].shared
+            shared = shared_by(learners[0])
             assert shared is not None  # noqa: S101 - as [privacy] says
             shared.rows = total_rows
             vector = shared.next_model(vector, total.view(np.uint64), NODES, index)

@@ -321,7 +321,7 @@ def _print_in_full(report: dict[str, Any], findings: Sequence[Findings]) -> None
     write_facts(facts)
     if report["rule"]:
         print_rule(report["rule"])
-    if report["traffic"]:
+    if report["traffic"] and not report.get("shared_noise"):
         print_traffic(report["traffic"])
     for one in findings:
         if report.get(one.part):

@@ -205,6 +205,7 @@ rule = {rule}  # {protects}
 #   [privacy]
 #   unit = "record"
 #   epsilon = 8.0  # ; or noise = 1.1
+#   noise = "shared"  # one noise for the sum of all nodes, in step: docs/how-to/shared-noise.md
 #   delta = 1e-5
 #   clip = 1.0
 #   test_set = "private"

@@ -132,7 +132,10 @@ def plan_by(learner: Learner) -> Plan | None:
 
 def shared_by(learner: Learner) -> SharedRounds | None:
     """Return a learner's rounds with shared noise, or None if it has no such rounds."""
-    shared: SharedRounds | None = None if plan_by(learner) is None else getattr(learner, "shared", None)
+    if plan_by(learner) is None:
+        return None
+    own = vars(learner)  # not what a wrapped learner of the user's may call so
+    shared: SharedRounds | None = own.get("shared") or getattr(own.get("private"), "shared", None)
     return shared
 
 

@@ -24,13 +24,13 @@ from p2pfl.config.model import Compute, TrainingConfig
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.devices import Device
 from p2pfl.learn.evaluation import are_classes, are_labels, loss_of, outputs_of, score
-from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector, shared_by
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
 from p2pfl.learn.privacy.plan import Plan, refuse_delta
 from p2pfl.learn.privacy.private_rounds import PrivateRounds
 from p2pfl.learn.privacy.protection import Protection
 from p2pfl.learn.privacy.record import PrivateSteps
-from p2pfl.learn.privacy.shared import SharedRounds
+from p2pfl.learn.privacy.shared import own_part
 from p2pfl.learn.reloading import files_of
 from p2pfl.learn.samples import DataSets, Samples, TensorSamples, batch_sizes, draw_batches, read_samples
 from p2pfl.learn.sharing import WHOLE
@@ -131,11 +131,6 @@ class TorchLearner:
 
     def initial(self) -> Vector:
         return self.model.initial()
-
-    @property
-    def shared(self) -> SharedRounds | None:
-        """Return its rounds with shared noise, or None if each node adds its own, or none."""
-        return None if self.private is None else self.private.shared
 
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
         if self.private is not None and self.private.shared is not None and not self.private.hides_member:
@@ -245,10 +240,11 @@ class TorchLearner:
         return outputs_of(self.model.module, self.test_set, self.task, self.device)
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
-        return self.model.local_state() | ({} if self.shared is None else self.shared.kept())
+        shared = shared_by(self)
+        return self.model.local_state() | ({} if shared is None else shared.kept())
 
     def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
-        self.model.load_local_state(state if self.shared is None else self.shared.load_kept(state))
+        self.model.load_local_state(own_part(shared_by(self), state))
 
     def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
         self.model.flat.load(vector)

@@ -96,7 +96,8 @@ def scene_of(file: Path, *, node: str | None = None, seed: int | None = None) ->
     Raises UserError if there are no data here, or if the task has no rows that could be attacked.
     """
     federation = replace(compacted(load_config(file)), admin=(), signed=None)
-    refuse_shared(federation, "is not attacked here: a neighbor gets no node's own messages, but sums")
+    text = "is not attacked here: a neighbor gets no node's own messages, but sums"
+    refuse_shared(federation, text, "`p2pfl audit FOLDER --attacks sums`, which attacks these")
     if seed is not None:
         federation = replace(federation, seed=seed)
     names = [member.name for member in federation.members]

@@ -157,10 +157,10 @@ def load_learners(
         raise
 
 
-def refuse_shared(federation: FederationConfig, text: str) -> None:
-    """Refuse a federation with shared noise. Raises UserError."""
+def refuse_shared(federation: FederationConfig, text: str, instead: str = "") -> None:
+    """Refuse a federation with shared noise; `instead` is what may be done. Raises UserError."""
     if federation.privacy is not None and federation.privacy.is_shared:
-        allowed = "real nodes (p2pfl launch, Federation.run); or noise of each node's own: no privacy.noise"
+        allowed = instead or "real nodes (p2pfl launch, Federation.run); or noise of each node's own: no privacy.noise"
         raise UserError(text, file=federation.path, key="privacy.noise", value=SHARED, allowed=allowed)
 
 

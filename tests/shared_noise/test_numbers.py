@@ -69,7 +69,7 @@ def test_the_sum_of_the_parts_is_the_pooled_clipped_gradients_of_the_rows_drawn_
         model = mine.initial() if model is None else model
         local = mine.train(RoundStart(model.copy()), 0)
         np.testing.assert_array_equal(local.vector, model)
-        total += mine.shared.part
+        total += shared_by(mine).part
         noise += sum(chance.added)
         ((taken, rate),) = chance.taken
         assert rate == 0.5 == mine.plan.spend(20).rate
@@ -98,9 +98,9 @@ def test_a_row_more_changes_a_part_by_at_most_the_clip_whatever_the_rounding_doe
             mine, _ = learner(0, rows=40, chance=Noted(silent=True), how=how)
             mine.samples = count
             mine.train(RoundStart(np.zeros(SIZE, np.float32)), 0)
-            parts.append(mine.shared.part.astype(object))
+            parts.append(shared_by(mine).part.astype(object))
         difference = [Fraction(int(b - a)) for a, b in zip(*parts, strict=True)]
-        step = Fraction(mine.shared.step)
+        step = Fraction(shared_by(mine).step)
         most = max(most, float(sum(one * one for one in difference) * step * step))
     assert 0.9 < most <= 1.0
 
@@ -297,11 +297,11 @@ def test_the_sum_of_unit_member_has_buffers_too_and_that_of_records_no_frozen_la
         return module
 
     mine, _ = learner(0, model=normed, how={"unit": "member"})
-    assert mine.shared.entries == mine.size == SIZE + 4 * CLASSES
+    assert shared_by(mine).entries == mine.size == SIZE + 4 * CLASSES
     mine.train(RoundStart(mine.initial()), 0)
-    assert mine.shared.part.size == mine.size
+    assert shared_by(mine).part.size == mine.size
     other, _ = learner(0, model=frozen)
-    assert (other.shared.entries, other.size) == (SIZE, SIZE + WIDTH * WIDTH + WIDTH)
+    assert (shared_by(other).entries, other.size) == (SIZE, SIZE + WIDTH * WIDTH + WIDTH)
 
 
 def test_any_learner_has_rounds_with_shared_noise_for_its_member_and_none_without_privacy():
@@ -314,15 +314,15 @@ def test_any_learner_has_rounds_with_shared_noise_for_its_member_and_none_withou
     change = bare.train(begun, 0).vector - begun.model
     local = hidden.train(begun, 0)
     np.testing.assert_array_equal(local.vector, begun.model)
-    np.testing.assert_allclose(hidden.shared.part * hidden.shared.step, change, rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(shared_by(hidden).part * shared_by(hidden).step, change, rtol=1e-5, atol=1e-3)
     bare.shared = "something of the user's own"
     assert shared_by(bare) is None
 
 
 def test_what_a_learner_keeps_has_the_state_of_all_and_its_own():
     mine, _ = learner(0, how={}, training=replace(TrainingConfig(), momentum=0.9))
-    mine.shared.rows = 60
-    model = mine.shared.next_model(mine.initial(), np.zeros(SIZE, np.uint64), 3, 0)
+    shared_by(mine).rows = 60
+    model = shared_by(mine).next_model(mine.initial(), np.zeros(SIZE, np.uint64), 3, 0)
     other, _ = learner(0, training=replace(TrainingConfig(), momentum=0.9))
     other.load_local_state(mine.local_state())
-    assert other.shared.packed(model, 1) == mine.shared.packed(model, 1)
+    assert shared_by(other).packed(model, 1) == shared_by(mine).packed(model, 1)

@@ -9,7 +9,8 @@ import pytest
 
 from p2pfl.core.events import RoundRefused
 from p2pfl.features.privacy.budget import BudgetGuard
-from p2pfl.features.shared_noise import rounds as rounds_of
+from p2pfl.features.shared_noise import common_state
+from p2pfl.features.shared_noise.common_state import CommonState
 from p2pfl.features.shared_noise.standings import Place, Standings
 from p2pfl.features.shared_noise.sum_rounds import SumRounds
 from p2pfl.features.sums.node_sums import NodeSums
@@ -98,7 +99,7 @@ async def test_the_rows_of_all_are_known_again_after_a_crash_before_they_were_wr
     nodes = start(field)
     crashed.break_off = nodes[1].task.cancel
     await asyncio.wait([nodes[1].task])
-    file = field.folder / "node1" / "state" / rounds_of.ROWS_FILE
+    file = field.folder / "node1" / "state" / common_state.ROWS_FILE
     assert file.exists()
     file.unlink()
     (nodes[1],) = start(field, 1)
@@ -121,7 +122,7 @@ def crash_at(monkeypatch, owner, name, index, when, *, after):
         await asyncio.Event().wait()
 
     async def broken(rounds, *arguments):
-        is_now = rounds.index == index and not crashed.is_set() and when(rounds)
+        is_now = rounds._node.setup().member.index == index and not crashed.is_set() and when(rounds)
         if is_now and not after:
             await crash()
         found = await method(rounds, *arguments)
@@ -137,7 +138,7 @@ POINTS = {
     "before it pays": ("_make_part", False),
     "once its part is made": ("_make_part", True),
     "once it has the sum": ("_sum", True),
-    "once it has committed": ("_commit", True),
+    "once it has committed": ("commit", True),
 }
 
 
@@ -148,7 +149,8 @@ async def test_a_node_that_crashes_is_back_with_the_others_and_pays_for_each_par
     point, shared_ward, start, seen, monkeypatch
 ):
     name, after = POINTS[point]
-    crashed = crash_at(monkeypatch, SumRounds, name, 1, lambda one: one.course.facts.rounds == 2, after=after)
+    owner = CommonState if name == "commit" else SumRounds
+    crashed = crash_at(monkeypatch, owner, name, 1, lambda one: one.course.facts.rounds == 2, after=after)
     field = shared_ward()
     nodes = start(field)
     crashed.break_off = nodes[1].task.cancel
@@ -171,7 +173,7 @@ async def test_a_crash_while_a_state_is_taken_over_is_repaired_by_fetching_it_ag
     await nodes[1].break_off()
     await nodes[0].until(lambda: nodes[0].rounds >= 4)
     crashed = crash_at(
-        monkeypatch, SumRounds, "_commit", 1, lambda one: one.course.stage.value == "joining", after=False
+        monkeypatch, CommonState, "commit", 1, lambda one: one.course.stage.value == "joining", after=False
     )
     (again,) = start(field, 1)
     crashed.break_off = again.task.cancel
@@ -190,7 +192,7 @@ async def test_of_three_two_crash_with_a_sum_that_the_third_has_and_it_goes_back
     """All three must be there: it cannot go on alone, and one member's word is not enough for the others."""
     field = shared_ward(3, privacy={"rounds": 20})
     crashes = [
-        crash_at(monkeypatch, SumRounds, "_commit", index, lambda one: one.course.facts.rounds == 2, after=False)
+        crash_at(monkeypatch, CommonState, "commit", index, lambda one: one.course.facts.rounds == 2, after=False)
         for index in (1, 2)
     ]
     nodes = start(field)
@@ -249,7 +251,7 @@ async def test_with_too_few_nothing_is_learned_one_part_is_paid_for_and_the_miss
 
 async def test_until_enough_are_there_a_node_says_for_whom_it_waits(shared_ward, start, seen):
     nodes = start(shared_ward(), 0, 1)
-    await nodes[0].until(lambda: 0 in seen.rounds and len(seen.rounds[0].standings.latest) == 2)
+    await nodes[0].until(lambda: 0 in seen.rounds and len(seen.rounds[0].state.standings.latest) == 2)
     await nodes[0].until(lambda: "node2, node3" in (seen.rounds[0].status()["waits_for"] or ""))
     assert 0 not in seen.parts
     assert seen.steps(nodes[0]) == 0
@@ -276,9 +278,9 @@ async def test_a_node_whose_budget_is_spent_follows_the_others(shared_ward, star
 async def test_a_node_behind_that_has_no_neighbor_waits_and_does_not_spin(shared_ward, start, seen):
     field = shared_ward()
     (node,) = start(field, 0)
-    await node.until(lambda: 0 in seen.rounds and seen.rounds[0].standings.latest)
+    await node.until(lambda: 0 in seen.rounds and seen.rounds[0].state.standings.latest)
     for standing in foreign(node, Place(7, bytes(32)), (1, 2, 3), field):
-        seen.rounds[0].standings.hear(standing)
+        seen.rounds[0].state.standings.hear(standing)
     async with asyncio.timeout(10):
         await node.until(lambda: node.phase == "joining")
         await asyncio.sleep(0.5)
@@ -295,12 +297,12 @@ def foreign(node, place, members, field):
 
 
 async def test_a_state_that_is_gone_with_all_who_had_it_is_done_without(shared_ward, start, seen, monkeypatch):
-    monkeypatch.setattr(rounds_of, "PAUSE_S", 0.01)
+    monkeypatch.setattr(common_state, "PAUSE_S", 0.01)
     field = shared_ward(6, privacy={"least": 4})
     nodes = start(field, 0, 1, 2, 3)
-    await nodes[0].until(lambda: 0 in seen.rounds and seen.rounds[0].standings.latest)
+    await nodes[0].until(lambda: 0 in seen.rounds and seen.rounds[0].state.standings.latest)
     for standing in foreign(nodes[0], Place(3, bytes(32)), (4, 5), field):
-        seen.rounds[0]._talk.hear(1, standing)
+        seen.rounds[0].state.talk.hear(1, standing)
     await nodes[0].until(lambda: nodes[0].rounds >= 2, 60)
 
 

@@ -173,7 +173,7 @@ def slot(*statements, needed=3):
     tally = SlotTally(ballot=Ballot(needed))
     setup = SimpleNamespace(id=bytes(16), settings=SimpleNamespace(index=0, count=4))
     each = Sum(setup, 0, tally, Tree(), SumHistory(3), 0.0)
-    each.asked = Asked(label="x", values=np.zeros(1, "<u8"), terms=bytes(32), data=bytes(32), pause_s=0.0)
+    each.asked = Asked(label="x", values=np.zeros(1, "<u8"), terms=bytes(32), data=bytes(32), pause_s=0.0, at=0.0)
     whole = SetupTally(needed)
     whole.slots[0] = tally
     for author, statement in statements:
@@ -207,4 +207,5 @@ def test_a_vector_that_left_its_member_may_be_in_a_sum_until_enough_have_given_i
         each = slot(*said)
         assert each.is_out() == is_out
         assert each.must_end_here() == (is_out or len(said) > 3)
-    assert slot((2, VectorReady(setup=bytes(16), number=0, terms=bytes(32)))).missing() == (0, 1, 3)
+    each = slot((2, VectorReady(setup=bytes(16), number=0, terms=bytes(32))))
+    assert each.refused(each.asked, "").missing == (0, 1, 3)

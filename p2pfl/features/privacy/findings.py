@@ -61,7 +61,8 @@ class Loudness:
     def in_words(self) -> str:
         of = self.of_the_run
         cost = "little accuracy" if of <= FREE else "accuracy" if of <= DEAF else "most of the accuracy"
-        run = f"{of:.2g} times over all {self.steps:,} steps and {self.nodes} nodes"
+        nodes = f" and {self.nodes} nodes" if self.nodes > 1 else ""
+        run = f"{of:.2g} times over all {self.steps:,} steps{nodes}"
         return f"{self.of_a_step:.2g} times the signal in one step, {run}: it costs {cost}"
 
 
@@ -197,6 +198,7 @@ def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int], pa
         "accountant": privacy.accountant,
         "rounds": planned_rounds(federation),
         "test_set": privacy.test_set,
+        "shared": privacy.is_shared,
         "noise_in_words": loudest and loudest.in_words,
         "nodes": rows,
     }
@@ -253,7 +255,9 @@ def print_privacy(facts: dict[str, Any]) -> None:
     if facts["test_set"] == "private":
         said["scores"] = 'withheld; test_set = "public" shows those on a test set that is nobody\'s data'
         said["scores"] += f"; {SCORE}" if facts["task"] == TABLES else ""
-    said["accuracy"] = "`p2pfl sim run` says what to expect; its scores of private rows have no noise: show them nobody"
+    if not facts["shared"]:
+        hint = "`p2pfl sim run` says what to expect; its scores of private rows have no noise: show them nobody"
+        said["accuracy"] = hint
     if facts["noise_in_words"]:
         said["noise"] = facts["noise_in_words"]
     if not facts["nodes"]:

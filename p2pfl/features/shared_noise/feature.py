@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from p2pfl.config.model import FederationConfig
 from p2pfl.core.course import Course
 from p2pfl.core.facts import Facts
 from p2pfl.engine.state import NodeState
@@ -11,8 +12,17 @@ from p2pfl.features.shared_noise.sum_rounds import SumRounds
 from p2pfl.features.shared_noise.summed_rounds import SummedRounds
 from p2pfl.features.sums.arrays import MOST_ENTRIES
 from p2pfl.learn.interface import shared_by
+from p2pfl.learn.privacy.shared import SharedRounds
 from p2pfl.node.assembly import Setup, settings_for
 from p2pfl.node.feature import Attached, Feature, NodeView
+
+
+def too_large(federation: FederationConfig, shared: SharedRounds | None) -> UserError | None:
+    """Return the mistake of a model that does not fit in a sum, None if it does."""
+    if shared is None or shared.entries <= MOST_ENTRIES:
+        return None
+    text, allowed = "the model is too large for shared noise", f"at most {MOST_ENTRIES:,} trained numbers"
+    return UserError(text, file=federation.path, key="task.name", value=f"{shared.entries:,}", allowed=allowed)
 
 
 class SharedNoiseFeature(Feature):
@@ -25,12 +35,8 @@ class SharedNoiseFeature(Feature):
 
     def check(self, setup: Setup) -> None:
         """Check that the model fits in a sum. Raises UserError: it is too large."""
-        shared = shared_by(setup.learner)
-        if shared is not None and shared.entries > MOST_ENTRIES:
-            text, allowed = "the model is too large for shared noise", f"at most {MOST_ENTRIES:,} trained numbers"
-            raise UserError(
-                text, file=setup.federation.path, key="task.name", value=f"{shared.entries:,}", allowed=allowed
-            )
+        if (mistake := too_large(setup.federation, shared_by(setup.learner))) is not None:
+            raise mistake
 
     def course(self, setup: Setup, state: NodeState) -> Course | None:
         if shared_by(setup.learner) is None:

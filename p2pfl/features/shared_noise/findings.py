@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 VECTORS = 2.3
 """The masked vectors that a member sends for a sum, on average: up the tree, down again, and some once more."""
 ENTRY_BYTES = 8
-STATEMENT_BYTES = 2800
+STATEMENT_BYTES = 2000
 """The bytes that a member sends for a sum for each other member, besides vectors: `python benchmarks/sums.py`."""
 
 
@@ -28,11 +28,14 @@ class SharedNoiseFindings(Findings):
         federation, privacy = inspected.federation, inspected.federation.privacy
         if privacy is None or not privacy.is_shared:
             return
-        from p2pfl.learn.interface import shared_by  # noqa: PLC0415 - `--help` stays instant
+        from p2pfl.features.shared_noise.feature import too_large  # noqa: PLC0415 - `--help` stays instant
+        from p2pfl.learn.interface import shared_by  # noqa: PLC0415 - as above
         from p2pfl.learn.privacy.plan import planned_rounds  # noqa: PLC0415 - as above
 
         shared = next(filter(None, map(shared_by, inspected.learners.values())), None)
         entries = None if shared is None else shared.entries
+        if (mistake := too_large(federation, shared)) is not None:
+            inspected.mistakes.append(mistake)
         self._facts = facts = _facts(federation, entries)
         rounds, members = federation.training.rounds or 0, facts["members"]
         is_record = privacy.unit == "record"

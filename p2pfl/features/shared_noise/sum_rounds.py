@@ -14,46 +14,34 @@ import os
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 import numpy as np
 
 from p2pfl.config.federation_id import federation_id
-from p2pfl.core.effects import Bootstrap, CommitRound, StartRound
-from p2pfl.core.events import RoundCommitted, RoundRefused, RoundTrained
+from p2pfl.core.effects import StartRound
+from p2pfl.core.events import RoundRefused, RoundTrained
 from p2pfl.core.facts import Phase
-from p2pfl.engine.engine import Engine
-from p2pfl.errors import PeerFault, StorageError
-from p2pfl.features.shared_noise.following import Following
+from p2pfl.features.shared_noise.common_state import CommonState
 from p2pfl.features.shared_noise.standings import Place, Standings
-from p2pfl.features.shared_noise.standings_talk import CHANNEL, StandingsTalk
+from p2pfl.features.shared_noise.standings_talk import CHANNEL
 from p2pfl.features.shared_noise.summed_rounds import SummedRounds
 from p2pfl.features.sums.channel import CHANNEL as SUMS
 from p2pfl.features.sums.fixed_point import FixedPoint
 from p2pfl.features.sums.node_sums import NodeSums
 from p2pfl.features.sums.sum_effects import Refused, SumDone
 from p2pfl.learn.interface import LocalRound, Vector
-from p2pfl.learn.privacy.shared import SharedRounds, Words, state_digest
+from p2pfl.learn.privacy.shared import SharedRounds, Words
 from p2pfl.net.side import Feeding
-from p2pfl.node.engine_thread import Look
 from p2pfl.node.feature import Attached, NodeView
-from p2pfl.storage.disk import replace_file
 
 notice = logging.getLogger("p2pfl.notice")
 
-T = TypeVar("T")
-
-ROWS_FILE = "rows-of-all.json"
 MOST_ROWS = 2**40
 """The most rows of one node."""
-PAUSE_S = 0.2
-"""The pause before a state is asked for again."""
 REST_S, MOST_REST_S = 0.5, 30.0
 """The rest after a refused sum: at first, and at most."""
 PATIENT_TIMES = 4.0
-SERIALS = 2**24
-"""The serials of one life of a node: those of the next one are larger."""
 TELL_S = 15.0
 """How long a wait lasts before it is told, and told again."""
 
@@ -79,8 +67,6 @@ class SumRounds(Attached):
         self.least = privacy.least_of(len(federation.present))
         identity = federation_id(federation)
         own, needed = setup.member.index, privacy.colluders + 1
-        self.standings = Standings(federation, identity, setup.identity, own, needed)
-        self._talk = StandingsTalk(self.standings, node.say, shared.packed_bytes + 4 * setup.learner.size)
         self.sums = NodeSums(
             federation,
             setup.member.index,
@@ -90,14 +76,13 @@ class SumRounds(Attached):
             colluders=privacy.colluders,
             folder=setup.node.state_dir,
         )
+        standings = Standings(federation, identity, setup.identity, own, needed)
+        self.state = CommonState(node, course, shared, standings, life=self.sums.life)
         self._id = identity
-        self._following = Following(self.standings)
         self._given: Given | None = None
         self._rest_s = REST_S
-        self._slowest_s, self._told_at = 0.0, 0.0
-        """The longest time from one state of this node to the next."""
         self._waits_for = ""
-        self._counts = {"sums": 0, "refused": 0, "fetched": 0}
+        self._counts = {"sums": 0, "refused": 0}
         self._latest: tuple[int, ...] = ()
 
     # -- hooks ------------------------------------------------------------------------------------------------------
@@ -105,27 +90,30 @@ class SumRounds(Attached):
     def feedings(self) -> tuple[Feeding, ...]:
         return (
             Feeding(channel=SUMS, handler=self.sums.talk, guards=True),
-            Feeding(channel=CHANNEL, handler=self._talk, guards=True),
+            Feeding(channel=CHANNEL, handler=self.state.talk, guards=True),
         )
 
     def status(self) -> Mapping[str, Any]:
         figures = {"members_in_the_latest_sum": len(self._latest), "members_needed": self.least}
-        return figures | self._counts | {"waits_for": self._waits_for or None}
+        return figures | self._counts | {"fetched": self.state.fetched, "waits_for": self._waits_for or None}
 
     async def run(self) -> None:
-        await self._know_state()
+        await self.state.know()
         if self.course.facts.rounds < self._rounds_to_do:
             await self._until(self._has_company, self._company_in_words)
         while not self.course.is_over and self.course.facts.rounds < self._rounds_to_do:
-            place = self._next_place()
+            place = self.state.next_place()
             if place is not None:
-                await self._take_over(place)
+                if await self.state.take_over(place):
+                    self._given = None
             elif self.course.halted_by:
-                if not await self._until(self._is_behind, lambda: "the others, as it gives no part", self._patience_s):
+                if not await self._until(
+                    self.state.is_behind, lambda: "the others, as it gives no part", self._patience_s
+                ):
                     break
             elif not self.sums.is_member:
                 # What it gave now would be paid for in vain.
-                await self._until(lambda: self._is_behind() or self.sums.is_member, self._setup_in_words)
+                await self._until(lambda: self.state.is_behind() or self.sums.is_member, self._setup_in_words)
             elif self.shared.counts_rows and self.shared.rows is None:
                 await self._count_rows()
             else:
@@ -134,73 +122,6 @@ class SumRounds(Attached):
 
     async def farewell(self, *, hasty: bool) -> None:  # noqa: ARG002 - there is nothing to wait for
         self.sums.talk.close()
-
-    # -- the state ----------------------------------------------------------------------------------------------------
-
-    async def _know_state(self) -> None:
-        """Read the rows of all nodes if they are known and no round has been done, and tell where this node stands."""
-        file = self._node.setup().node.state_dir / ROWS_FILE
-        if self.shared.rows is None and file.is_file():
-            self.shared.rows = _read_rows(file)
-        await self._tell()
-
-    async def _tell(self) -> None:
-        """Tell all where this node stands."""
-        model = await self._look(lambda engine: engine.state.model.copy())
-        state = self.shared.packed(model, self.course.facts.rounds)
-        self._following.moved(Place(self._sums_after(self.course.facts.rounds), state_digest(state)))
-        now = time.monotonic()
-        self._slowest_s, self._told_at = max(self._slowest_s, now - (self._told_at or now)), now
-        self._talk.fetching.keep(state, self._following.place.digest)
-        self._talk.spread(self.standings.state(self._following.place, self.sums.life * SERIALS))
-
-    async def _take_over(self, place: Place) -> None:
-        """Fetch the state of the others, and go on from it."""
-        self.course.stage = Phase.JOINING
-        state = await self._talk.fetch(place)
-        size = self._node.setup().learner.size
-        if state is None:
-            if self._talk.has_peers:
-                self._following.asked_in_vain(place, time.monotonic())
-            await asyncio.sleep(PAUSE_S)  # not `_rest`, which ends at once where another state is to be had
-            return
-        try:
-            rounds, model, adopt = self.shared.unpack(state, size)
-        except ValueError as error:
-            raise PeerFault(f"more than {self.standings.needed - 1} members have signed for {error}") from error
-        adopt()
-        self._given = None
-        self._write_rows()
-        await self._adopt(model, rounds)
-        self._counts["fetched"] += 1
-        self._node.feed.tell("state-fetched", None, f"this node goes on after round {rounds}, with the others' state")
-        await self._tell()
-
-    async def _adopt(self, model: Vector, rounds: int) -> None:
-        """Make a fetched model this node's own, and durable with all that belongs to it."""
-        local = LocalRound(
-            vector=model, steps=0, learning_rate=0.0, samples=int(self.course.facts.samples), loss=float("nan")
-        )
-        await self._look(lambda engine: engine.outcomes.put((model, local)))
-        answer = self.course.answer()
-        self._node.carry_out([Bootstrap(peers=(), rounds=max(0, rounds - 1))])
-        await answer
-        self.course.facts.rounds = self.course.facts.trained = max(0, rounds - 1)
-        if rounds > 0:  # before the first round nothing is kept besides the model
-            await self._commit(model.copy(), local)
-
-    async def _commit(self, start: Vector, local: LocalRound) -> bool:
-        """Commit a round; False: its model is too large, and nodes keep the one before."""
-        facts = self.course.facts
-        learner = self._node.setup().learner
-        whole = replace(local, local=learner.local_state())
-        await self._look(lambda engine: engine.outcomes.put((start, whole)))
-        answer = self.course.answer()
-        self._node.carry_out(
-            [CommitRound(version=facts.version + 1, trained=True, rho=1.0, elapsed_s=0.0, least_samples=facts.samples)]
-        )
-        event = await answer
-        return isinstance(event, RoundCommitted) and not event.failed
 
     # -- rounds -------------------------------------------------------------------------------------------------------
 
@@ -220,25 +141,18 @@ class SumRounds(Attached):
             await self._refuse_spoiled("rows")
         else:
             self.shared.rows = rows
-            self._write_rows()
+            self.state.write_rows()
             notice.info("%d nodes have %d rows together", len(done.members), self.shared.rows)
-            await self._tell()
-
-    def _write_rows(self) -> None:
-        file = self._node.setup().node.state_dir / ROWS_FILE
-        if self.shared.rows is not None:
-            replace_file(file, [msgspec.json.encode({"rows": self.shared.rows})])
-        else:
-            file.unlink(missing_ok=True)
+            await self.state.tell()
 
     async def _round(self) -> None:
         given = self._given
-        if given is None or given.place != self._following.place:
+        if given is None or given.place != self.state.place:
             given = self._given = await self._make_part()
         if given is None:
             await self._rest()
             return
-        self.course.stage = Phase.TRAINING
+        self.course.stage = Phase.WAITING if self._rest_s > REST_S else Phase.TRAINING
         terms = hashlib.blake2b(self._id + given.place.digest, digest_size=32, person=b"p2pfl-sum-round").digest()
         label = f"round {self.course.facts.rounds + 1}"
         done = await self._sum(label, given.words, terms)
@@ -251,9 +165,9 @@ class SumRounds(Attached):
             return
         self._rest_s, before = REST_S, self.shared.common
         model = self.shared.next_model(given.start, done.total, len(done.members), self.course.facts.rounds)
-        if not await self._commit(given.start, replace(given.local, vector=model)):
+        if not await self.state.commit(given.start, replace(given.local, vector=model)):
             self.shared.common = before
-        await self._tell()
+        await self.state.tell()
 
     async def _refuse_spoiled(self, label: str) -> None:
         """Leave a sum out that no right parts can have; all who got it do."""
@@ -262,7 +176,7 @@ class SumRounds(Attached):
 
     async def _make_part(self) -> Given | None:
         """Make this node's part, once it is paid for; None if that is not possible now."""
-        course, place = self.course, self._following.place
+        course, place = self.course, self.state.place
         course.stage = Phase.TRAINING
         answer = course.answer()
         self._node.carry_out([StartRound(index=course.facts.rounds, accompanied=True)])
@@ -272,7 +186,7 @@ class SumRounds(Attached):
                 course.halted_by = event.why
                 self._node.alarm("budget-spent" if event.planned else "no-part", None, event.why)
             return None
-        outcome = await self._look(lambda engine: engine.outcomes.get_nowait())
+        outcome = await self.state.look(lambda engine: engine.outcomes.get_nowait())
         if not isinstance(event, RoundTrained) or outcome is None or self.shared.part is None:
             self._node.alarm("no-part", None, "its training failed, so that it has no part of this round")
             return None
@@ -287,10 +201,11 @@ class SumRounds(Attached):
         self._waits_for = ""
         if isinstance(ended, Refused):
             self._counts["refused"] += 1
+            self.course.stage = Phase.WAITING
             if self.sums.was_signed or ended.is_out:
                 self._given = None  # others may have a sum with this part: with other members it could tell of one
-            self._following.refused()
-            if not self._is_behind():
+            self.state.following.refused()
+            if not self.state.is_behind():
                 missing = self._names(ended.missing)
                 text = f"{label}: {ended.reason}; missing: {missing}" if missing else f"{label}: {ended.reason}"
                 self._node.alarm("sum-refused", None, text)
@@ -304,11 +219,11 @@ class SumRounds(Attached):
     # -- waiting and ending -------------------------------------------------------------------------------------------
 
     def _has_company(self) -> bool:
-        return len(self.standings.latest) >= self.least
+        return len(self.state.standings.latest) >= self.least
 
     def _company_in_words(self) -> str:
-        missing = self._names(range(self.sums.members), without=self.standings.latest)
-        return f"{self.least - len(self.standings.latest)} more of {missing}: {self.least} must give their parts"
+        missing = self._names(range(self.sums.members), without=self.state.standings.latest)
+        return f"{self.least - len(self.state.standings.latest)} more of {missing}: {self.least} must give their parts"
 
     def _setup_in_words(self) -> str:
         missing = self._names(range(self.sums.members), without=self.sums.came)
@@ -317,17 +232,6 @@ class SumRounds(Attached):
     def _names(self, members: Iterable[int], without: Container[int] = ()) -> str:
         there = {member.index: member.name for member in self._node.setup().federation.present}
         return ", ".join(there[member] for member in members if member in there and member not in without)
-
-    def _is_behind(self) -> bool:
-        return self._next_place() is not None
-
-    def _next_place(self) -> Place | None:
-        """Return the state of the others that this node should have in place of its own, None if there is none."""
-        return self._following.next_place(time.monotonic())
-
-    def _sums_after(self, rounds: int) -> int:
-        """Return the sums that have ended well after so many rounds: that of the rows is one too."""
-        return rounds + (self.shared.counts_rows and self.shared.rows is not None)
 
     @property
     def _rounds_to_do(self) -> int:
@@ -340,12 +244,12 @@ class SumRounds(Attached):
     @property
     def _patience_s(self) -> float:
         """How long a node that gives no part waits for the others' next state."""
-        return max(self._linger_s, PATIENT_TIMES * self._slowest_s)
+        return max(self._linger_s, PATIENT_TIMES * self.state.slowest_s)
 
     async def _rest(self) -> None:
         """Wait a little, longer each time; not once the others are ahead."""
         rest_s, self._rest_s = self._rest_s, min(2 * self._rest_s, MOST_REST_S)
-        await self._until(self._is_behind, lambda: "others", rest_s)
+        await self._until(self.state.is_behind, lambda: "others", rest_s)
 
     async def _until(
         self, holds: Callable[[], bool], for_whom: Callable[[], str], limit_s: float | None = None
@@ -362,9 +266,9 @@ class SumRounds(Attached):
                 if now >= told + TELL_S:
                     told = now
                     notice.info("waiting for %s", self._waits_for)
-            self._talk.news.clear()
+            self.state.talk.news.clear()
             try:
-                await asyncio.wait_for(self._talk.news.wait(), min(left, 1.0))
+                await asyncio.wait_for(self.state.talk.news.wait(), min(left, 1.0))
             except TimeoutError:
                 continue
         self._waits_for = ""
@@ -379,27 +283,9 @@ class SumRounds(Attached):
         members = {member.index for member in self._node.setup().federation.present}
 
         def are_through() -> bool:
-            return members <= self.standings.who(lambda place: place.sums >= self._sums_after(self._rounds_to_do))
+            return members <= self.state.standings.who(
+                lambda place: place.sums >= self.state.sums_after(self._rounds_to_do)
+            )
 
         await self._until(are_through, lambda: "the others", self._linger_s)
         self._node.carry_out(course.finish())
-
-    async def _look(self, use: Callable[[Engine], T]) -> T:
-        """Use the engine between two operations, and return what came of it."""
-        loop = asyncio.get_running_loop()
-        found: asyncio.Future[T] = loop.create_future()
-
-        def look(engine: Engine) -> None:
-            result = use(engine)
-            loop.call_soon_threadsafe(lambda: None if found.done() else found.set_result(result))
-
-        self._node.thread.jobs.put(Look(look))
-        return await found
-
-
-def _read_rows(file: Any) -> int:
-    try:
-        return int(msgspec.json.decode(file.read_bytes(), type=dict[str, int])["rows"])
-    except (OSError, msgspec.MsgspecError, KeyError) as error:
-        text = f"{file} is damaged ({error}): remove it, and the others' state will be fetched"
-        raise StorageError(text) from error

@@ -101,6 +101,24 @@ class Said:
         return ROSTER < number <= self.latest - MOST_SLOTS
 
 
+@dataclass(slots=True)
+class Comparing:
+    """When this node compares its statements with neighbors, and with which of them it begins."""
+
+    news: bool = False
+    quiet: int = 0
+    turn: int = 0
+
+    def is_due(self) -> bool:
+        """Ask at each beat: after one without news, or after some."""
+        self.quiet = self.quiet + 1 if self.news else LOOK_EVERY
+        self.news = False
+        if self.quiet < LOOK_EVERY:
+            return False
+        self.quiet = 0
+        return True
+
+
 class Board:
     def __init__(self, settings: SumSettings, identity: Identity) -> None:
         self._settings, self._identity = settings, identity
@@ -114,8 +132,7 @@ class Board:
         """What each member has said, by set-up."""
         self._over: list[set[bytes]] = [set() for _ in settings.members]
         """The set-ups of which a member's statements have been dropped: nothing more of them is taken."""
-        self._news = False
-        self._quiet = self._turn = 0
+        self._comparing = Comparing()
         self._keys: dict[int, dict[tuple[int, int], bytes]] = {}
         """The ids of the latest keys of each member, by life and serial."""
         self.route: dict[int, int] = {}
@@ -167,15 +184,11 @@ class Board:
         """Ask neighbors whether they have what this node has, some after the others if they are many: all would send
         the same. Not at each beat while statements come in, for then they would say that they lack what is on its way.
         """
-        self._quiet = self._quiet + 1 if self._news else LOOK_EVERY
-        self._news = False
-        if self._quiet < LOOK_EVERY:
-            return
-        self._quiet = 0
-        count = len(self.neighbors)
-        for place in range(self._turn, self._turn + min(count, MOST_ASKED)):
-            effects.say(self.neighbors[place % count], Have(digest=self._digest))
-        self._turn += MOST_ASKED
+        if self._comparing.is_due():
+            count, turn = len(self.neighbors), self._comparing.turn
+            for place in range(turn, turn + min(count, MOST_ASKED)):
+                effects.say(self.neighbors[place % count], Have(digest=self._digest))
+            self._comparing.turn += MOST_ASKED
 
     def hear_have(self, peer: int, have: Have, effects: Effects) -> None:
         if have.digest == self._digest:
@@ -208,7 +221,7 @@ class Board:
         else:
             self._posts[name] = post
             self._flip(name)
-            self._news = True
+            self._comparing.news = True
             # Each neighbor says whether it is in another branch of a wave, and takes a total only after its list.
             to = self.neighbors if isinstance(statement, Wave | MemberList) else self._first
             for neighbor in to:

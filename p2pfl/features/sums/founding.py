@@ -54,17 +54,25 @@ class Attempt:
     """The holders to whom parcels were sent by all ways."""
 
 
+@dataclass(slots=True)
+class KeyTimes:
+    """When what happened to this member's present keys."""
+
+    drawn: float
+    quorum: float | None = None
+    """When enough members had fresh keys."""
+    stuck: float | None = None
+    """When an opening came that names these keys, and others that are not here."""
+
+
 class SetupFounding:
     def __init__(self, settings: SumSettings, draw: Draw, records: Records, patience: SumPatience) -> None:
         self._settings, self._draw, self._records, self._patience = settings, draw, records, patience
         self._life, self._serial = settings.life, 0
         self._secrets: SetupSecrets | None = None
-        self._since = 0.0
-        self._quorum_at: float | None = None
+        self._at = KeyTimes(0.0)
         self._passed: set[bytes] = set()
         """The openings that do not name the present keys."""
-        self._stuck_at: float | None = None
-        """When an opening came that names the present keys, and others that are not here."""
         self.attempt: Attempt | None = None
         self.founded: SumSetup | None = None
         """A set-up with a certified roster, until somebody takes it."""
@@ -89,7 +97,7 @@ class SetupFounding:
     def _draw_keys(self, now: float) -> Keys:
         self._secrets = SetupSecrets(self._draw, self._settings.sums)
         self._serial += 1
-        self._since, self._quorum_at, self._stuck_at = now, None, None
+        self._at = KeyTimes(now)
         self._passed.clear()
         return self._secrets.keys(self._life, self._serial)
 
@@ -111,10 +119,10 @@ class SetupFounding:
         settings, fresh, wait_s = self._settings, self._records.fresh, self._patience.wait_s
         if len(fresh) < max(settings.quorum, settings.least) or settings.index not in fresh:
             return
-        if self._quorum_at is None:
-            self._quorum_at = now
+        if self._at.quorum is None:
+            self._at.quorum = now
         rank = sum(member < settings.index for member in fresh)
-        late = now > self._quorum_at + 2 * (self._quorum_at - self._since) + wait_s * (1 + 2 * rank)
+        late = now > self._at.quorum + 2 * (self._at.quorum - self._at.drawn) + wait_s * (1 + 2 * rank)
         if late or (rank == 0 and len(fresh) == settings.count):
             yield SetupOpening(members=bits_of(fresh), keys=b"".join(fresh[member] for member in sorted(fresh)))
             yield from self._join(now)
@@ -150,9 +158,9 @@ class SetupFounding:
         """Keys that an opening names may be on their way. If they do not come, this member's own, which it has used up,
         are drawn anew, and the opener is not believed again.
         """
-        if self._stuck_at is None:
-            self._stuck_at = now
-        elif now > self._stuck_at + OVER * self._patience.wait_s:
+        if self._at.stuck is None:
+            self._at.stuck = now
+        elif now > self._at.stuck + OVER * self._patience.wait_s:
             self._records.blamed.add(opener)
             self._secrets = None
 

@@ -60,7 +60,7 @@ class NodeSums:
     @property
     def came(self) -> frozenset[int]:
         """The members whose keys are here, this one among them."""
-        return self._sums.came
+        return frozenset(self._sums.records.latest)
 
     def _keep(self, data: bytes, members: frozenset[int]) -> None:
         self._kept.add(data, members)

@@ -68,15 +68,15 @@ class Sums:
     ) -> None:
         self.settings = settings
         self.patience = SumPatience(first_wait_s)
-        self._board, self._tree, self._records = Board(settings, identity), Tree(), Records(settings)
-        self._founding = SetupFounding(settings, draw, self._records, self.patience)
+        self._board, self._tree, self.records = Board(settings, identity), Tree(), Records(settings)
+        self._founding = SetupFounding(settings, draw, self.records, self.patience)
         self._history = SumHistory(settings.least, past)
         self.setup: SumSetup | None = None
         """The set-up whose roster this member is on."""
         self._next = 0
         self._sums: dict[int, Sum] = {}
         self._asked: Asked | None = None
-        self._asked_at = self._ended_at = 0.0
+        self._ended_at = 0.0
         self._beat_at: float | None = None
         self._beats = 0
         self._due = _Due()
@@ -85,11 +85,6 @@ class Sums:
     def deadline(self) -> float | None:
         """When to call `wake`."""
         return self._beat_at
-
-    @property
-    def came(self) -> frozenset[int]:
-        """The members whose keys are here, this one among them."""
-        return frozenset(self._records.latest)
 
     def opened(self, peer: int, now: float) -> list[Effect]:
         effects = Effects()
@@ -114,8 +109,7 @@ class Sums:
             )
         data = hashlib.blake2b(values.tobytes(), digest_size=32, person=b"sums data").digest()
         pause_s = now - self._ended_at if self._ended_at else 0.0
-        self._asked = Asked(label=label, values=values, terms=terms, data=data, pause_s=pause_s)
-        self._asked_at = now
+        self._asked = Asked(label=label, values=values, terms=terms, data=data, pause_s=pause_s, at=now)
         self._due.everything()
         return self._settled(now, Effects())
 
@@ -152,7 +146,7 @@ class Sums:
                 self._moved(now)
             case Total():
                 # Only totals that some list names: on each way the list comes first.
-                lists = self._records.tally(message.setup).slots[message.number].ballot.lists.values()
+                lists = self.records.tally(message.setup).slots[message.number].ballot.lists.values()
                 if any(proposal.members == message.members for proposal in lists):
                     self._tree.publish(message, effects, peer)
                 self._moved(now)
@@ -178,7 +172,7 @@ class Sums:
         if isinstance(statement, Keys) and taken.author == self.settings.index and taken.peer is not None:
             self._founding.outlive(statement.life)
             return
-        self._records.take(taken)
+        self.records.take(taken)
         if isinstance(statement, Wave):
             self._tree.wave(taken, self._board.neighbors, effects)
         if isinstance(statement, Keys | SetupOpening):
@@ -238,7 +232,7 @@ class Sums:
         due, self._due.slots = self._due.slots, set()
         if self.setup is None:
             return
-        slots = self._records.tally(self.setup.id).slots
+        slots = self.records.tally(self.setup.id).slots
         if None in due:
             numbers = set(slots)
             if self._asked is not None:
@@ -285,10 +279,7 @@ class Sums:
                 )
             )
         else:
-            is_out, missing, differ = each.is_out(), each.missing(), each.differ()
-            effects.add(
-                Refused(label=asked.label, reason=outcome.reason, differ=differ, is_out=is_out, missing=missing)
-            )
+            effects.add(each.refused(asked, outcome.reason))
             if outcome.waited:
                 self.patience.failed()
         del self._sums[each.number]
@@ -300,9 +291,9 @@ class Sums:
         asked = self._asked
         if asked is None or not self._is_used_up:
             return
-        if now > self._asked_at + 20 * asked.pause_s + IN_VAIN * self.patience.wait_s:
+        if now > asked.at + 20 * asked.pause_s + IN_VAIN * self.patience.wait_s:
             text = f"no set-up with {self.settings.quorum} of {self.settings.count} members came about"
-            missing = tuple(m for m in range(self.settings.count) if m not in self._records.fresh)
+            missing = tuple(m for m in range(self.settings.count) if m not in self.records.fresh)
             effects.add(Refused(label=asked.label, reason=text, missing=missing))
             self._asked, self._ended_at = None, now
 

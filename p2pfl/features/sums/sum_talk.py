@@ -60,7 +60,7 @@ class SumTalk:
     @property
     def came(self) -> frozenset[int]:
         """The members whose keys are here, this one among them."""
-        return self._sums.came
+        return frozenset(self._sums.records.latest)
 
     async def sum(self, label: str, values: Words, terms: bytes) -> SumEnding:
         """Sum a vector with those of the others, (d,) uint64; `terms` as of `FixedPoint.terms`.

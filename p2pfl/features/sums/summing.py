@@ -11,7 +11,7 @@ import numpy as np
 
 from p2pfl.features.sums.masks import Words
 from p2pfl.features.sums.setup import SumSetup
-from p2pfl.features.sums.sum_effects import Keep
+from p2pfl.features.sums.sum_effects import Keep, Refused
 from p2pfl.features.sums.sum_history import SumHistory
 from p2pfl.features.sums.sum_messages import (
     MOST_EPOCH,
@@ -45,7 +45,7 @@ OTHER_SIZE = "the masked sum has another size"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """A vector to be summed. `terms`: what is summed, 32 bytes. `data`: a digest of the vector. `pause_s`: how long
-    this member took from its last sum to this one.
+    this member took from its last sum to this one, which it has asked for `at` this time.
     """
 
     label: str
@@ -53,6 +53,7 @@ class Asked:
     terms: bytes
     data: bytes
     pause_s: float
+    at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +84,7 @@ class Sum:
         self._index = setup.settings.index
         self._clock = _Clock(began=now)
         self._last: frozenset[int] = frozenset()
-        self._flaw = ""
-        self._flaws: dict[bytes, str] = {}
-        """What is wrong with each list, by id."""
+        self._flaws = _Flaws(setup, history)
         self._ready = _Ready()
         self._secrets: _Secrets | None = None
         """What is known and what is lacking, once there is a certificate."""
@@ -114,11 +113,6 @@ class Sum:
         ballot = self._tally.ballot
         return self._index in ballot.signed or self._index in ballot.quit
 
-    def differ(self) -> tuple[int, ...]:
-        """The members who are ready to sum other things than this one."""
-        own = None if self.asked is None else self.asked.terms
-        return tuple(member for member, terms in sorted(self._tally.ready.items()) if terms != own)
-
     def is_out(self) -> bool:
         """True if this member's masked vector may be in a list that others certify, now or later."""
         asked, ballot = self.asked, self._tally.ballot
@@ -136,9 +130,16 @@ class Sum:
         """
         return self.has_voted() or self._tally.ballot.certified is not None or self.is_out()
 
-    def missing(self) -> tuple[int, ...]:
-        """The members that have not said that they have a vector."""
-        return tuple(m for m in range(self.setup.settings.count) if m not in self._tally.ready)
+    def refused(self, asked: Asked, reason: str) -> Refused:
+        """Say that there is no sum here, and what is known of the others."""
+        ready = self._tally.ready
+        return Refused(
+            label=asked.label,
+            reason=reason,
+            differ=tuple(member for member, terms in sorted(ready.items()) if terms != asked.terms),
+            is_out=self.is_out(),
+            missing=tuple(member for member in range(self.setup.settings.count) if member not in ready),
+        )
 
     def act(self, now: float, wait_s: float) -> Iterator[Step]:
         """What to do now, one thing after the other; each is done before the next is asked for."""
@@ -209,7 +210,7 @@ class Sum:
             return
         flaw = self.setup.flaw(members)
         if flaw:
-            self._flaw = flaw
+            self._flaws.latest = flaw
             return
         bits, vector = bits_of(members), total.tobytes()
         digest = total_digest(self.setup.id, self.number, bits, vector)
@@ -229,27 +230,17 @@ class Sum:
             if proposal.terms != asked.terms:
                 continue
             members = frozenset(members_of(proposal.members))
-            flaw = self._flaw_of(name, members, asked)
+            flaw = self._flaws.of(name, members, asked)
             if flaw:
-                self._flaw = flaw
                 if self._tally.authors[name] == min(self._tally.ready):
                     yield self._quit(flaw)
             elif (total := self._tree.total(proposal.total)) is None:
                 self.missing_total = proposal.total
             elif len(total.vector) != asked.values.nbytes:
-                self._flaw = OTHER_SIZE
+                self._flaws.latest = OTHER_SIZE
             else:
                 yield Keep(data=asked.data, members=members)
                 yield SlotVote(setup=self.setup.id, number=self.number, chosen=name)
-
-    def _flaw_of(self, name: bytes, members: frozenset[int], asked: Asked) -> str:
-        """Why this member does not sign a list; it stays so until it has signed one."""
-        if name not in self._flaws:
-            flaw = self.setup.flaw(members)
-            if not flaw and not self._history.allows(asked.data, members):
-                flaw = "too near to an earlier sum of these data"
-            self._flaws[name] = flaw
-        return self._flaws[name]
 
     def _quit(self, reason: str) -> SlotQuit:
         return SlotQuit(setup=self.setup.id, number=self.number, reason=reason[:40])
@@ -257,7 +248,7 @@ class Sum:
     def _tire(self, asked: Asked, now: float, wait_s: float) -> Iterator[Step]:
         clock = self._clock
         start = clock.quorum if clock.is_quorum else clock.began + 20 * asked.pause_s
-        reason = self._flaw or (
+        reason = self._flaws.latest or (
             "no list was signed by enough members in time" if clock.is_quorum else "too few members are ready"
         )
         if now > start + LATE * wait_s and not self.has_voted():
@@ -306,6 +297,25 @@ class Sum:
         shares = [(m, setup.share(m, number, in_list=not own)) for m in sorted(of)]
         secret = setup.own_secret(number, in_list=self._index in members) if own else b""
         return Reveal(setup=setup.id, number=number, own=secret, shares=tuple(each for each in shares if each[1]))
+
+
+class _Flaws:
+    """Why this member does not sign the lists of one sum; what it has found stays so until it has signed one."""
+
+    def __init__(self, setup: SumSetup, history: SumHistory) -> None:
+        self._setup, self._history = setup, history
+        self._found: dict[bytes, str] = {}
+        self.latest = ""
+
+    def of(self, name: bytes, members: frozenset[int], asked: Asked) -> str:
+        """Return what is wrong with a list; empty: nothing."""
+        if name not in self._found:
+            flaw = self._setup.flaw(members)
+            if not flaw and not self._history.allows(asked.data, members):
+                flaw = "too near to an earlier sum of these data"
+            self._found[name] = flaw
+        self.latest = self._found[name] or self.latest
+        return self._found[name]
 
 
 class _Ready:

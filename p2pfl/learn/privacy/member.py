@@ -21,7 +21,7 @@ from p2pfl.learn.privacy.draws import Draws
 from p2pfl.learn.privacy.grid import Grid
 from p2pfl.learn.privacy.plan import Plan
 from p2pfl.learn.privacy.protection import Protected, Protection
-from p2pfl.learn.privacy.shared import SharedRounds
+from p2pfl.learn.privacy.shared import SharedRounds, own_part
 
 
 def hide_round(start: Vector, ended: Vector, plan: Plan, draws: Draws) -> Vector:
@@ -104,7 +104,7 @@ class HiddenRounds:
         return self.learner.local_state() | ({} if self.shared is None else self.shared.kept())
 
     def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
-        self.learner.load_local_state(state if self.shared is None else self.shared.load_kept(state))
+        self.learner.load_local_state(own_part(self.shared, state))
 
     def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
         return self.learner.state_dict(vector)

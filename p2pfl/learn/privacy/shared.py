@@ -205,3 +205,16 @@ class SharedRounds:
 def state_digest(state: bytes) -> bytes:
     """Return the digest (32 bytes) of a packed state."""
     return hashlib.blake2b(state, digest_size=32, person=b"p2pfl-shared").digest()
+
+
+def own_part(shared: SharedRounds | None, state: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+    """Return the part of a learner's state that is its own, and let `shared` take the rest.
+
+    Raises UserError: the state was learned with shared noise, and is to go on without.
+    """
+    if shared is not None:
+        return shared.load_kept(state)
+    if any(name.startswith(PREFIX) for name in state):
+        text, allowed = "this state was learned with shared noise", 'noise = "shared"; or another folder, to begin anew'
+        raise UserError(text, key="privacy.noise", allowed=allowed)
+    return state

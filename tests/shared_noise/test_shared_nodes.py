@@ -89,6 +89,7 @@ async def test_records_of_all_nodes_lead_to_the_solution_of_pooled_least_squares
     assert {seen.rounds[index].shared.rows for index in range(4)} == {160}
 
 
+@pytest.mark.long
 async def test_the_rows_of_all_are_known_again_after_a_crash_before_they_were_written_down(
     shared_ward, start, seen, monkeypatch
 ):
@@ -164,6 +165,7 @@ async def test_a_node_that_crashes_is_back_with_the_others_and_pays_for_each_par
         assert len({paid for *_, paid in parts}) == len(parts) <= seen.steps(node) <= len(parts) + 1
 
 
+@pytest.mark.long
 async def test_a_crash_while_a_state_is_taken_over_is_repaired_by_fetching_it_again(
     shared_ward, start, seen, monkeypatch
 ):
@@ -186,6 +188,7 @@ async def test_a_crash_while_a_state_is_taken_over_is_repaired_by_fetching_it_ag
     assert seen.rounds[1].status()["fetched"] >= 1
 
 
+@pytest.mark.long
 async def test_of_three_two_crash_with_a_sum_that_the_third_has_and_it_goes_back_to_them(
     shared_ward, start, seen, monkeypatch
 ):
@@ -219,6 +222,7 @@ async def test_a_stopped_node_misses_rounds_and_goes_on_with_the_others_state(sh
     assert seen.rounds[2].status()["fetched"] >= 1
 
 
+@pytest.mark.long
 async def test_a_node_that_is_through_and_starts_again_alone_ends(shared_ward, start):
     field = shared_ward(3)
     await finished(start(field))
@@ -388,6 +392,7 @@ async def test_another_initial_model_of_one_node_gives_way_to_that_of_most(share
     np.testing.assert_allclose(alike(field), pooled(nodes[0]), atol=1e-5)
 
 
+@pytest.mark.long
 async def test_a_disk_that_refuses_what_is_signed_ends_that_node_and_not_the_others(
     shared_ward, start, seen, monkeypatch
 ):

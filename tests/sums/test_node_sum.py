@@ -82,6 +82,7 @@ async def test_who_does_not_come_is_left_out_and_the_same_rows_without_another_a
     assert str(again["east"]) == text
 
 
+@pytest.mark.long
 async def test_whoever_does_not_come_is_named_if_the_others_are_too_few(ward, hasty):
     found = await all_ask(ward, rows(NAMES[:2]))
     for error in found.values():
@@ -103,6 +104,7 @@ async def test_a_node_that_sums_other_things_is_named(ward, other):
         assert found[name].sums["rows"] == 304
 
 
+@pytest.mark.long
 async def test_nodes_that_want_other_safety_do_not_sum_together(ward, hasty):
     found = await all_ask(ward, rows() | {"south": ({"rows": 1}, {"least": 4, "colluders": 2})})
     assert "north, east, west did not come" in str(found["south"])
@@ -221,6 +223,7 @@ def start(folder, name, number):
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_processes_of_their_own_sum_and_ctrl_c_ends_one_that_waits(ward):

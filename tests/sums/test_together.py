@@ -228,6 +228,7 @@ async def test_a_node_that_dies_in_the_middle_is_in_the_sum_or_left_out_and_the_
     assert len({sites.outcomes[index].members for index in others}) == 1
 
 
+@pytest.mark.long
 async def test_of_three_nodes_none_may_die_and_the_others_are_told_so(monkeypatch):
     sites = Sites(3)
     hear = SumTalk._take

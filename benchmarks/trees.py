@@ -99,7 +99,9 @@ def main() -> None:
                 print(f"| {name} | {seed} | {what} | {area:.4f} | {seconds:.1f} | {sums} | {size:.0f} |", flush=True)
             if xgboost is not None:
                 area, seconds = theirs(*table, args)
-                print(f"| {name} | {seed} | XGBoost {xgboost.__version__} | {area:.4f} | {seconds:.1f} | | |", flush=True)
+                print(
+                    f"| {name} | {seed} | XGBoost {xgboost.__version__} | {area:.4f} | {seconds:.1f} | | |", flush=True
+                )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ category has one bin for each value in the schema. Each column's last bin is for
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from p2pfl.learn.table.schema import Schema
 
 KEYS = 1 << 32
-SIGN = 1 << 31
+ZERO = 1 << 31
 EXPONENTS = 512
 """The first buckets: one for each sign and exponent of a float32."""
 DIVISIONS = 2
@@ -40,15 +41,15 @@ def as_cells(values: NDArray[np.float64]) -> Cells:
 
 
 def keys_of(values: Cells) -> Counts:
-    """Return whole numbers (n,) from 0 to 2^32 - 1 in the order of the values, which are not NaN."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return np.where(bits >= SIGN, ~bits, bits | np.uint32(SIGN)).astype(np.int64)
+    """Return whole numbers (n,) from 1 to 2^32 - 1 in the order of the values, which are not NaN; that of 0 is 2^31."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.int32).astype(np.int64)
+    return ZERO + np.where(bits < 0, -(bits + ZERO), bits)
 
 
 def value_of(key: int) -> float:
     """Return the float32 with this key."""
-    bits = key - SIGN if key >= SIGN else KEYS - 1 - key
-    return float(np.array([bits], np.uint32).view(np.float32)[0])
+    bits = abs(key - ZERO)
+    return math.copysign(float(np.array([bits], np.uint32).view(np.float32)[0]), key - ZERO)
 
 
 def first_cuts() -> list[int]:
@@ -83,7 +84,8 @@ def edges_of(cuts: Sequence[int], counts: Counts, bins: int, least_rows: int) ->
     rest = int(counts.sum())
     left, rows, edges = max(1, min(bins, rest // least_rows)), 0, list[float]()
     for start, count in zip(cuts, counts.tolist(), strict=True):
-        if count and left > 1 and rows >= least_rows and rows * left >= rest:
+        is_due = max(rows, count) * left >= rest
+        if count and left > 1 and rows >= least_rows and is_due:
             edges.append(value_of(start))
             left, rest, rows = left - 1, rest - rows, 0
         rows += count
@@ -111,7 +113,7 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
     def codes(self, cells: Cells) -> NDArray[np.uint16] | NDArray[np.uint8]:
         """Return the bin (columns, n) of each cell."""
         widths = self.widths
-        codes = np.empty(cells.shape, np.uint8 if max(widths) <= 256 else np.uint16)  # noqa: PLR2004 - of a byte
+        codes = np.empty(cells.shape, np.uint8 if max(widths) <= 256 else np.uint16)
         for place, values in enumerate(cells):
             is_missing = np.isnan(values)
             if place < len(self.edges):

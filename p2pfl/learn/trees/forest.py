@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +34,21 @@ class Tree(msgspec.Struct, array_like=True):
 
     def __len__(self) -> int:
         return len(self.columns)
+
+    def fits(self, splits: Sequence[int]) -> bool:
+        """Return True if all ways end at leaves, and each node splits a column in one of so many places."""
+        lists = (self.bins, self.missing_left, self.lefts, self.values, self.gains, self.weights)
+        size = len(self)
+        return (
+            size > 0
+            and all(len(each) == size for each in lists)
+            and all(
+                left == node
+                if column == LEAF
+                else node < left < size - 1 and 0 <= column < len(splits) and 0 <= place < splits[column]
+                for node, (column, place, left) in enumerate(zip(self.columns, self.bins, self.lefts, strict=True))
+            )
+        )
 
     def add(self, sums: Sums, splitter: Splitter) -> int:
         """Add a leaf, and return its place."""

@@ -60,7 +60,7 @@ class Growth:
 
     @classmethod
     def begin(cls, schema: Schema, settings: TreeSettings, site: SiteRows) -> Growth:
-        """Begin without trees. Raises UserError: the schema has no columns that the settings can bear."""
+        """Begin without trees; `tree_settings` has checked that the schema suits them."""
         columns = len(schema.numeric) + (settings.objective == "squared")
         cuts = [bins.first_cuts() for _ in range(columns)]
         sizes = tuple(map(len, schema.categories.values()))
@@ -104,7 +104,7 @@ class Growth:
         if self.state.grid is None:
             self._take_counts(total)
         else:
-            self._take_level(total)
+            self._take_level(total, self.state.grid)
         self.state.step += 1
 
     def _make(self) -> tuple[str, dict[str, Whole]]:
@@ -160,24 +160,18 @@ class Growth:
 
     # -- trees
 
-    def _take_level(self, total: Mapping[str, Whole]) -> None:
-        state, grid = self.state, self.state.grid
-        assert grid is not None
-        found: Whole | None = None
-        if "gradients" in total:
-            found = _histograms(total, grid)
-        if "losses" in total and self._look_at_losses(total["losses"]):
-            state.done = True
-            return
-        if found is None:
+    def _take_level(self, total: Mapping[str, Whole], grid: Grid) -> None:
+        state = self.state
+        found = _histograms(total, grid) if "rows" in total else None
+        stops = "losses" in total and self._look_at_losses(total["losses"])
+        if found is None or stops:
             state.done = True
             return
         leaves = self._leaves(grid)
-        splitter = Splitter(settings=state.settings, grid=grid, bits=state.bits, scale=state.scale)
         if not state.trees:
             state.trees = [Tree() for _ in range(state.settings.outputs)]
             state.frontier = [(output, 0) for output in range(state.settings.outputs)]
-        self._split(leaves, found, splitter)
+        self._split(leaves, found, grid)
         state.decided += len(leaves)
         if state.decided == len(state.frontier):
             state.frontier, state.below, state.decided = state.below, [], 0
@@ -185,8 +179,9 @@ class Growth:
             if not state.frontier:
                 self._end_round()
 
-    def _split(self, leaves: Leaves, found: Whole, splitter: Splitter) -> None:
+    def _split(self, leaves: Leaves, found: Whole, grid: Grid) -> None:
         state, settings = self.state, self.state.settings
+        splitter = Splitter(settings=settings, grid=grid, bits=state.bits, scale=state.scale)
         for (output, node), split, histogram in zip(leaves, splitter.best(found), found, strict=True):
             tree = state.trees[output]
             if not state.level:

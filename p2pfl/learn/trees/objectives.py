@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ def exp(values: Floats) -> Floats:
 
 def log(value: float) -> float:
     """Return the natural logarithm, correctly rounded to 28 digits and then to a double."""
-    return float(Decimal(value).ln())
+    return float(Decimal(value).ln(Context(prec=28)))
 
 
 def shares(margins: Floats) -> Floats:
@@ -76,14 +76,14 @@ def gradients(objective: Objective, margins: Floats, targets: Floats) -> tuple[F
 def losses(objective: Objective, margins: Floats, targets: Floats) -> Floats:
     """Return the loss (n,) of each row, clipped."""
     if objective == "squared":
-        found = (margins[0] - targets) ** 2
+        found: Floats = (margins[0] - targets) ** 2
     elif objective == "logistic":
         found = np.logaddexp(0.0, np.where(targets == 1.0, -margins[0], margins[0]))
     else:
         own = margins[targets.astype(np.int64), np.arange(len(targets))]
         top = margins.max(axis=0)
         found = np.log(np.exp(margins - top).sum(axis=0)) + top - own
-    return np.minimum(found, 2.0 ** LOSS_BITS[objective])
+    return np.asarray(np.minimum(found, 2.0 ** LOSS_BITS[objective]), np.float64)
 
 
 def in_steps(values: Floats, bits: int) -> Floats:
@@ -96,7 +96,7 @@ def step_bits(settings: TreeSettings, weights: Sequence[float]) -> int:
     if settings.objective == "squared":
         return BITS - CLIP_BITS
     most = max(weights)
-    return BITS - max(0, math.frexp(most)[1] - (math.frexp(most)[0] == 0.5))  # noqa: PLR2004 - a power of two
+    return BITS - max(0, math.frexp(most)[1] - (math.frexp(most)[0] == 0.5))
 
 
 def weights_of(settings: TreeSettings, class_counts: Sequence[int]) -> list[float]:

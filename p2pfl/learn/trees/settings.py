@@ -66,7 +66,7 @@ class TreeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 def tree_settings(schema: Schema, options: Mapping[str, Any], prefix: str = "task.") -> TreeSettings:
     """Make the settings for a schema's target. Raises UserError."""
     classes = 0 if schema.classes is None else len(schema.classes)
-    objective = "squared" if not classes else "logistic" if classes == 2 else "softmax"  # noqa: PLR2004 - a pair
+    objective = "squared" if not classes else "logistic" if classes == 2 else "softmax"
     try:
         made = msgspec.convert({**options, "objective": objective, "classes": classes}, TreeSettings)
     except msgspec.ValidationError as error:
@@ -87,7 +87,7 @@ def _check_weights(made: TreeSettings, prefix: str) -> None:
     if made.objective == "squared":
         raise UserError("the target has no classes", key=f"{prefix}class_weights", value=weights, allowed="nothing")
     if not isinstance(weights, str) and not (
-        len(weights) == made.classes and all(math.isfinite(weight) and 0 < weight <= 1e6 for weight in weights)  # noqa: PLR2004
+        len(weights) == made.classes and all(math.isfinite(weight) and 0 < weight <= 1e6 for weight in weights)
     ):
         allowed = f'"balanced", or {made.classes} numbers above 0, at most a million'
         raise UserError("not a weight for each class", key=f"{prefix}class_weights", value=weights, allowed=allowed)

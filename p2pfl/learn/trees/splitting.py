@@ -44,8 +44,8 @@ class Splitter:
     def value(self, sums: Sums) -> float:
         """Return a leaf's value, which is a float32."""
         gradients, hessians = np.ldexp(sums[:2].astype(np.float64), -self.bits)
-        shrunk = -(gradients / (hessians + self.settings.reg_lambda)) * self.settings.eta
-        return float(np.float32(shrunk))
+        total = hessians + self.settings.reg_lambda
+        return float(np.float32(-(gradients / total) * self.settings.eta)) if total > 0.0 else 0.0
 
     def weight(self, sums: Sums) -> float:
         """Return the sum of hessians."""
@@ -69,29 +69,28 @@ class Splitter:
         possible = (np.arange(histograms.shape[2]) < splits[:, None])[None, :, :, None]
         least = possible & self._is_enough(left) & self._is_enough(right)
         gains = np.where(least, gains, -np.inf).reshape(len(gains), -1)
-        chosen = gains.argmax(axis=1)
-        return [
-            self._split(node, np.unravel_index(place, left.shape[1:4]), float(gains[node, place]), left, right, missing)
-            for node, place in enumerate(chosen.tolist())
-        ]
+        chosen, found = gains.argmax(axis=1), list[Split | None]()
+        for node, place in enumerate(chosen.tolist()):
+            gain = float(gains[node, place])
+            if not self._is_gain(gain):
+                found.append(None)
+                continue
+            column, split, side = map(int, np.unravel_index(place, left.shape[1:4]))
+            lower, upper = left[node, column, split, side], right[node, column, split, side]
+            missing_left = bool(side) if missing[node, column, 2] else bool(lower[2] >= upper[2])
+            found.append(Split(column=column, bin=split, missing_left=missing_left, gain=gain, left=lower, right=upper))
+        return found
+
+    def _is_gain(self, gain: float) -> bool:
+        return gain > LEAST_GAIN and gain * self.scale * self.scale >= self.settings.gamma
 
     def _score(self, sums: Sums) -> Floats:
         gradients = np.ldexp(sums[..., 0].astype(np.float64), -self.bits)
         hessians = np.ldexp(sums[..., 1].astype(np.float64), -self.bits) + self.settings.reg_lambda
-        return np.divide(gradients * gradients, hessians, out=np.zeros_like(hessians), where=hessians > 0.0)
+        found: Floats = np.divide(gradients * gradients, hessians, out=np.zeros_like(hessians), where=hessians > 0.0)
+        return found
 
     def _is_enough(self, sums: Sums) -> NDArray[np.bool_]:
         weights = np.ldexp(sums[..., 1].astype(np.float64), -self.bits)
         enough = (sums[..., 2] >= self.settings.least_rows) & (weights >= self.settings.min_child_weight)
         return np.asarray(enough & (weights > 0.0))
-
-    def _split(
-        self, node: int, place: tuple[np.intp, ...], gain: float, left: Sums, right: Sums, missing: Sums
-    ) -> Split | None:
-        unit = self.scale * self.scale
-        if not gain > LEAST_GAIN or gain * unit < self.settings.gamma:
-            return None
-        column, split, side = map(int, place)
-        lower, upper = left[(node, *place)], right[(node, *place)]
-        missing_left = bool(side) if missing[node, column, 2] else bool(lower[2] >= upper[2])
-        return Split(column=column, bin=split, missing_left=missing_left, gain=gain, left=lower, right=upper)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from p2pfl.learn.trees.bins import Grid
@@ -79,7 +81,29 @@ class State(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     @classmethod
     def unpack(cls, packed: bytes | memoryview) -> State:
         """Raises ValueError: this is no state."""
-        found = msgspec.msgpack.decode(packed, type=cls)
+        try:
+            found = msgspec.msgpack.decode(packed, type=cls)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"no state of trees: {error}") from None
         if found.format != FORMAT:
             raise ValueError(f"a state of format {found.format}: known is {FORMAT}")
+        found.check()
         return found
+
+    def check(self) -> None:
+        """Raises ValueError: trees, bins and leaves do not belong together."""
+        settings, growing = self.settings, [self.trees] if self.trees else []
+        splits = self.grid.splits if self.grid else []
+        leaves = [*self.frontier, *self.below]
+        numbers = [self.center, self.scale, *self.base, *self.weights]
+        if (
+            any(len(trees) != settings.outputs for trees in (*self.rounds, *growing))
+            or not all(tree.fits(splits) for trees in (*self.rounds, *growing) for tree in trees)
+            or not all(0 <= output < len(self.trees) and 0 <= node < len(self.trees[output]) for output, node in leaves)
+            or not 0 <= self.decided <= len(self.frontier)
+            or (self.grid and not len(self.base) == settings.outputs)
+            or (self.grid and not len(self.weights) == max(1, settings.classes))
+            or not all(map(math.isfinite, numbers))
+            or not self.scale > 0
+        ):
+            raise ValueError("a state of trees that contradicts itself")

@@ -8,6 +8,7 @@ between versions.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,12 @@ import numpy as np
 from p2pfl.learn.table.schema import Schema
 from p2pfl.learn.trees.bins import Grid
 from p2pfl.learn.trees.forest import LEAF, Forest, Tree
+from p2pfl.learn.trees.settings import Objective
 
-OBJECTIVES = {
-    "logistic": ("binary:logistic", {"reg_loss_param": {"scale_pos_weight": "1"}}),
-    "softmax": ("multi:softprob", {"softmax_multiclass_param": {}}),
-    "squared": ("reg:squarederror", {"reg_loss_param": {"scale_pos_weight": "1"}}),
+OBJECTIVES: Mapping[Objective, tuple[str, str]] = {
+    "logistic": ("binary:logistic", "reg_loss_param"),
+    "softmax": ("multi:softprob", "softmax_multiclass_param"),
+    "squared": ("reg:squarederror", "reg_loss_param"),
 }
 NO_PARENT = 2**31 - 1
 VERSION = [1, 7, 0]
@@ -31,25 +33,22 @@ def with_base(forest: Forest) -> list[list[tuple[Tree, list[float]]]]:
     outputs = len(forest.base)
     rounds = forest.rounds or (tuple(STUMP for _ in range(outputs)),)
     return [
-        [
-            (tree, _values(tree, forest.scale, 0.0 if place else base))
-            for tree, base in zip(trees, forest.base, strict=True)
-        ]
-        for place, trees in enumerate(rounds)
+        _valued(trees, forest.scale, [0.0] * outputs if place else forest.base) for place, trees in enumerate(rounds)
     ]
 
 
-def _values(tree: Tree, scale: float, base: float) -> list[float]:
-    found: list[float] = np.float32(np.array(tree.values) * scale + base).tolist()
-    return found
+def _valued(trees: Sequence[Tree], scale: float, bases: Sequence[float]) -> list[tuple[Tree, list[float]]]:
+    return [
+        (tree, (np.array(tree.values) * scale + base).astype(np.float32).tolist())
+        for tree, base in zip(trees, bases, strict=True)
+    ]
 
 
 def to_xgboost(forest: Forest, schema: Schema) -> str:
     """Return the content of the file."""
     name, parameters = OBJECTIVES[forest.objective]
-    classes = str(len(forest.base) if forest.objective == "softmax" else 0)
-    if forest.objective == "softmax":
-        parameters = {"softmax_multiclass_param": {"num_class": classes}}
+    softmax = forest.objective == "softmax"
+    classes = str(len(forest.base) if softmax else 0)
     trees = [tree for trees in with_base(forest) for tree in trees]
     outputs, columns = len(forest.base), len(forest.grid.widths)
     model = {
@@ -70,7 +69,7 @@ def to_xgboost(forest: Forest, schema: Schema) -> str:
             "num_feature": str(columns),
             "num_target": "1",
         },
-        "objective": {"name": name, **parameters},
+        "objective": {"name": name, parameters: {"num_class": classes} if softmax else {"scale_pos_weight": "1"}},
     }
     return json.dumps({"learner": learner, "version": VERSION})
 

@@ -52,15 +52,14 @@ def grow(
     settings: TreeSettings,
     sites: Sequence[Rows],
     *,
-    after: Callable[[list[Growth], int], None] = lambda nodes, step: None,
+    after: Callable[[list[Growth]], None] | None = None,
 ) -> list[Growth]:
     """Let the nodes grow their trees to the end. `after` may look at them, or replace them, after each step."""
     nodes = [Growth.begin(schema, settings, site_of(rows)) for rows in sites]
-    step = 0
     while not nodes[0].done:
         total = sum_of([node.next_part() for node in nodes])
         for node in nodes:
             node.take(total, len(nodes))
-        after(nodes, step)
-        step += 1
+        if after is not None:
+            after(nodes)
     return nodes

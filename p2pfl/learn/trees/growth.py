@@ -30,6 +30,8 @@ from p2pfl.learn.trees.splitting import Splitter
 from p2pfl.learn.trees.state import Loss, State
 
 LOSSES = 4
+HISTOGRAMS = ("gradients", "hessians", "rows")
+"""The arrays (leaves, bins of all columns) of a level."""
 FINEST = float(np.finfo(np.float32).tiny)
 
 
@@ -83,11 +85,34 @@ class Growth:
         """Return the model of all rounds, or of the best ones. Raises ValueError: there are no bins yet."""
         return self.state.forest()
 
+    @property
+    def label(self) -> str:
+        """What the next sum is of."""
+        state = self.state
+        if state.grid is None:
+            return f"bins {state.divisions + 1} of {bins.DIVISIONS + 1}"
+        if len(state.rounds) == state.settings.rounds:
+            return "loss"
+        return f"round {len(state.rounds) + 1}, level {state.level + 1}"
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The names and shapes of the next part's arrays, which follow from the state."""
+        state = self.state
+        if state.grid is None:
+            return {"targets": (state.settings.classes or 2,), "buckets": (sum(map(len, state.cuts)),)}
+        found: dict[str, tuple[int, ...]] = {"losses": (LOSSES,)} if not state.level and not state.decided else {}
+        if len(state.rounds) < state.settings.rounds:
+            shape = len(self._leaves(state.grid)), sum(state.grid.widths)
+            found |= dict.fromkeys(HISTOGRAMS, shape)
+        return found
+
     def next_part(self) -> Part:
         """Return this node's summand of the next sum; the same one until that is taken."""
+        if self.state.done:
+            raise ValueError("the trees have grown")
         if self._part is None or self._part.step != self.state.step:
-            label, arrays = self._make()
-            self._part = Part(step=self.state.step, label=label, arrays=arrays)
+            self._part = Part(step=self.state.step, label=self.label, arrays=self._make())
         return self._part
 
     def take(self, total: Mapping[str, NDArray[np.int64]], members: int) -> None:
@@ -95,32 +120,27 @@ class Growth:
 
         Raises WrongSum: no parts have this sum; UserError: there are too few rows. The state is then as before.
         """
-        shapes = {name: array.shape for name, array in self.next_part().arrays.items()}
-        if {name: array.shape for name, array in total.items()} != shapes:
-            raise WrongSum(f"step {self.state.step}: other names or shapes than those of the parts")
+        state = self.state
+        if {name: array.shape for name, array in total.items()} != self.shapes:
+            raise WrongSum(f"step {state.step}: other names or shapes than those of the parts")
         for name, array in total.items():
-            if array.size and int(np.abs(array).max()) > members * BOUND:
-                raise WrongSum(f"step {self.state.step}: {name} is beyond what {members} members can have")
-        if self.state.grid is None:
+            if max(int(array.max(initial=0)), -int(array.min(initial=0))) > members * BOUND:
+                raise WrongSum(f"step {state.step}: {name} is beyond what {members} members can have")
+        if state.grid is None:
             self._take_counts(total)
         else:
-            self._take_level(total, self.state.grid)
-        self.state.step += 1
+            self._take_level(total, state.grid)
+        state.step += 1
 
-    def _make(self) -> tuple[str, dict[str, Whole]]:
-        state, site = self.state, self._site
-        if state.done:
-            raise ValueError("the trees have grown")
+    def _make(self) -> dict[str, Whole]:
+        state, site, shapes = self.state, self._site, self.shapes
         if state.grid is None:
-            return f"bins {state.divisions + 1} of {bins.DIVISIONS + 1}", site.counts(state)
-        arrays = {}
-        if not state.level and not state.decided:
-            arrays["losses"] = site.losses(state)
-        if len(state.rounds) == state.settings.rounds:
-            return "loss", arrays
-        found = site.histograms(state, state.grid, self._leaves(state.grid))[:, :, _bins(state.grid)]
-        arrays |= dict(zip(("gradients", "hessians", "rows"), found, strict=True))
-        return f"round {len(state.rounds) + 1}, level {state.level + 1}", arrays
+            return site.counts(state)
+        arrays = {"losses": site.losses(state)} if "losses" in shapes else {}
+        if "rows" in shapes:
+            found = site.histograms(state, state.grid, self._leaves(state.grid))[:, :, _bins(state.grid)]
+            arrays |= dict(zip(HISTOGRAMS, found, strict=True))
+        return arrays
 
     def _leaves(self, grid: Grid) -> Leaves:
         """Return the leaves of the next part: those of one level of all trees, or as many as fit in."""
@@ -141,6 +161,9 @@ class Growth:
         counts = np.split(total["buckets"], ends) if state.cuts else []
         if min(int(total["buckets"].min(initial=0)), *targets[1 if regression else 0 :]) < 0:
             raise WrongSum("a count below 0")
+        known = [int(each.sum()) for each in counts]
+        if max(known, default=0) > rows or (regression and known[-1] != rows):
+            raise WrongSum("columns have other numbers of rows than there are")
         pairs = list(zip(state.cuts, counts, strict=True))
         if state.divisions < bins.DIVISIONS:
             state.divisions += 1
@@ -208,7 +231,7 @@ class Growth:
         state, patience = self.state, self.state.settings.patience
         bits = LOSS_BITS[state.settings.objective] - BITS
         trained, rows, held, others = sums.tolist()
-        if patience and not others:
+        if patience and not others and not state.losses:
             text = "no row is held out at any node"
             raise UserError(text, key="task.patience", value=patience, allowed="a holdout above 0, or no patience")
         loss = Loss(
@@ -228,7 +251,7 @@ def _histograms(total: Mapping[str, Whole], grid: Grid) -> Whole:
     """Return the sums (leaves, columns, bins, 3). Raises WrongSum: columns disagree, or counts are below 0."""
     mask = _bins(grid)
     found = np.zeros((len(total["rows"]), *mask.shape, SUMS), np.int64)
-    for place, name in enumerate(("gradients", "hessians", "rows")):
+    for place, name in enumerate(HISTOGRAMS):
         found[:, mask, place] = total[name]
     by_column = found.sum(axis=2)
     if (by_column != by_column[:, :1]).any() or (found[..., 1:] < 0).any():

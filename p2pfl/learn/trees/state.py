@@ -60,8 +60,8 @@ class State(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     @property
     def best(self) -> int:
         """The number of rounds with the least loss on held-out rows; all if it is not to be looked at."""
-        held = [loss.held for loss in self.losses if loss.held is not None]
-        return held.index(min(held)) if self.settings.patience and held else len(self.rounds)
+        held = [(loss.held, place) for place, loss in enumerate(self.losses) if loss.held is not None]
+        return min(held)[1] if self.settings.patience and held else len(self.rounds)
 
     def forest(self) -> Forest:
         """Return the model so far. Raises ValueError: there are no bins yet."""

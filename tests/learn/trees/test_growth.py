@@ -172,7 +172,7 @@ def test_a_wrong_sum_is_noticed_and_changes_nothing():
     for _ in range(4):
         total = {name: array.copy() for name, array in node.next_part().arrays.items()}
         before = node.pack()
-        name = sorted(total)[-1]
+        name = max(total)
         wrong = [{}, total | {name: total[name][..., :-1]}, total | {name: np.full_like(total[name], BOUND + 1)}]
         if name == "rows":
             wrong.append(total | {"rows": total["rows"] + np.eye(1, total["rows"].size, dtype=np.int64)})

@@ -43,11 +43,13 @@ class WrongSum(PeerFault):
 class Part:
     """One node's summand: arrays of whole numbers from -`bound` to `bound`. Names and shapes are the same at all nodes.
 
-    `step` counts the parts from 0, and `label` says in words what is summed.
+    `step` counts the parts from 0, and `label` says in words what is summed. `data` (32 bytes) is the same in all parts
+    of the same rows, and is for the node's own eyes: to the rule about sums of the same data all parts are the same.
     """
 
     step: int
     label: str
+    data: bytes
     arrays: Mapping[str, Whole]
     bound: int = BOUND
 
@@ -112,7 +114,8 @@ class Growth:
         if self.state.done:
             raise ValueError("the trees have grown")
         if self._part is None or self._part.step != self.state.step:
-            self._part = Part(step=self.state.step, label=self.label, arrays=self._make())
+            site = self._site
+            self._part = Part(step=self.state.step, label=self.label, data=site.data, arrays=self._make())
         return self._part
 
     def take(self, total: Mapping[str, NDArray[np.int64]], members: int) -> None:

@@ -5,6 +5,7 @@ Everything here but the rows follows from the state, so that a node can begin an
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -46,6 +47,11 @@ class SiteRows:
         self._targets = np.asarray(targets, np.float64)[order]
         self.trained = int(len(order) - is_held.sum())
         """The number of rows to train on, which stand first."""
+        digest = hashlib.blake2b(digest_size=32, person=b"p2pfl-trees")
+        for array in (self._cells, self._targets):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        self.data = digest.digest()
+        """A digest of the rows, which stays at the node: all parts of the same rows have it in common."""
         self._codes: Codes = np.zeros((0, 0), np.uint8)
         self._scaled: Floats = np.zeros(0)
         self._margins: Floats = np.zeros((0, 0))

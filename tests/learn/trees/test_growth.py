@@ -108,6 +108,19 @@ def test_members_that_leave_and_come_back_in_the_middle_of_a_tree_do_not_part_th
     assert nodes[0].state.losses[-1].trained < 0.6 * nodes[0].state.losses[0].trained
 
 
+def test_parts_of_one_node_are_one_and_the_same_data_because_they_add_up():
+    """With other members in the sum of the next level, the difference would be one node's histogram."""
+    parts = []
+    rows = rows_of(11, 400, 2)
+    grown(2, [rows], lambda nodes: nodes[0].done or parts.append(nodes[0].next_part()), rounds=1, least_rows=1)
+    root, below = (part for part in parts if part.label in ("round 1, level 1", "round 1, level 2"))
+    assert len(below.arrays["rows"]) == 2
+    for name in ("gradients", "hessians", "rows"):
+        assert below.arrays[name].sum(axis=0).tolist() == root.arrays[name][0].tolist()
+    assert {part.data for part in parts} == {site_of(rows).data}
+    assert site_of(rows_of(12, 400, 2)).data != site_of(rows).data
+
+
 @pytest.mark.parametrize("classes", [0, 2, 3])
 def test_each_leaf_and_each_bin_has_the_least_rows_over_all_nodes(classes):
     cells, targets, _ = rows_of(4, 300, classes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -102,6 +103,26 @@ class Forest(msgspec.Struct, frozen=True, kw_only=True):
     scale: float
     """A power of two, the unit of the trees' values."""
     rounds: tuple[tuple[Tree, ...], ...]
+
+    def pack(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def unpack(cls, packed: bytes | memoryview) -> Forest:
+        """Raises ValueError: these bytes are no model."""
+        try:
+            found = msgspec.msgpack.decode(packed, type=cls)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"no model of trees: {error}") from None
+        found.check()
+        return found
+
+    def check(self) -> None:
+        """Raises ValueError: trees and bins do not belong together."""
+        splits, outputs = self.grid.splits, len(self.base)
+        fit = all(len(trees) == outputs and all(tree.fits(splits) for tree in trees) for trees in self.rounds)
+        if not (fit and splits and outputs and all(map(math.isfinite, (self.scale, *self.base)))):
+            raise ValueError("a model of trees that contradicts itself")
 
     def margins(self, cells: Cells) -> NDArray[np.float64]:
         """Return the outputs (outputs, n) for raw cells (columns, n): see `bins.raw_cells`."""

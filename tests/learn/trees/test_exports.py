@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 from tree_world import grow, schema_of, settings_of
@@ -90,6 +91,19 @@ def test_onnx_takes_words_of_a_category_and_any_other_word_is_missing():
     session = runtime.InferenceSession(to_onnx(grown.forest(), schema, {}))
     labels, _ = session.run(None, {"w": np.array([["north"], ["south"], ["elsewhere"]])})
     assert labels.tolist() == ["a", "b", "b"]
+
+
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_a_model_packs_to_bytes_and_back_and_other_bytes_are_refused(classes):
+    forest = forest_of(classes)
+    packed = forest.pack()
+    assert Forest.unpack(packed) == forest
+    for wrong in (b"", packed[:-1], packed + b"x", Forest.unpack(packed).grid):
+        with pytest.raises(ValueError, match="no model"):
+            Forest.unpack(wrong if isinstance(wrong, bytes) else msgspec.msgpack.encode(wrong))
+    forest.rounds[0][0].lefts[0] = 0
+    with pytest.raises(ValueError, match="contradicts"):
+        Forest.unpack(forest.pack())
 
 
 def test_a_model_without_trees_predicts_its_base(tmp_path):

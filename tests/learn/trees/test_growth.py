@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from tree_world import Rows, grow, schema_of, settings_of, share, site_of, sum_of
 
 from p2pfl.errors import UserError
+from p2pfl.features.sums.fixed_point import FixedPoint
 from p2pfl.learn.trees import growth
 from p2pfl.learn.trees.bins import as_cells
 from p2pfl.learn.trees.forest import LEAF
-from p2pfl.learn.trees.growth import Growth, WrongSum
+from p2pfl.learn.trees.growth import MOST_ENTRIES, Growth, WrongSum
 from p2pfl.learn.trees.objectives import BOUND, MOST_ROWS
 
 CATEGORIES = (3, 5)
@@ -119,6 +120,24 @@ def test_parts_of_one_node_are_one_and_the_same_data_because_they_add_up():
         assert below.arrays[name].sum(axis=0).tolist() == root.arrays[name][0].tolist()
     assert {part.data for part in parts} == {site_of(rows).data}
     assert site_of(rows_of(12, 400, 2)).data != site_of(rows).data
+
+
+def test_secure_sums_give_the_sums_of_all_parts_exactly():
+    sites = share(rows_of(13, 200, 2), np.arange(200) % 3, 3)
+
+    def look(nodes):
+        if nodes[0].done:
+            return
+        parts = [node.next_part() for node in nodes]
+        fixed = FixedPoint(low=-parts[0].bound, high=parts[0].bound, resolution=1, members=2047)
+        words = [fixed.encode(part.arrays) for part in parts]
+        found = sum(words[1:], words[0]).astype(np.int64) - len(parts) * parts[0].bound
+        assert len(found) <= MOST_ENTRIES
+        exact = sum_of(parts)
+        assert found.tolist() == np.concatenate([exact[name].ravel() for name in sorted(exact)]).tolist()
+        assert nodes[0].shapes == {name: array.shape for name, array in parts[0].arrays.items()}
+
+    grown(2, sites, look)
 
 
 @pytest.mark.parametrize("classes", [0, 2, 3])

@@ -4,7 +4,7 @@ There is no network, no clock, no chance and no torch in here. `Growth` is one n
 
     settings = tree_settings(schema, options)             # checked; the same at all nodes, as the schema is
     site = SiteRows(raw_cells(columns, schema), targets, held)
-    node = Growth.begin(schema, settings, site)           # or Growth.unpack(packed, site): go on from any node's state
+    node = Growth.begin(schema, settings, site)           # or Growth.unpack(packed, schema, settings, site): go on
     while not node.done:
         part = node.next_part()                           # this node's summand; the same until its sum is taken
         node.take(total, members)                         # the sum of all parts: dict of int64 arrays by name
@@ -33,8 +33,8 @@ What a course must do
 2. For each step add the parts of all members, as `FixedPoint(low=-bound, high=bound, resolution=1, members=n)` with
    n <= 2047, decoded as whole numbers (int64, never by way of float64): total + members * low.
 3. Give the sums `label` and `state.step` and a digest of `pack()` as terms: who has another state is told so, and
-   fetches the state of the others. `unpack` refuses what contradicts itself; it does not prove that a state is right,
-   so believe one only if more than t members have its digest.
+   fetches the state of the others. `unpack` refuses other settings or columns and what contradicts itself; it does
+   not prove that a state is right, so believe one only if more than t members have its digest.
 4. **Give the rule about sums of the same data `part.data` as the digest of the data, in all steps.** Levels add up to
    the level above, and counts of rows are the same in each round: with another set of members in the next sum, the
    difference is the histogram of those who left. A digest of the vector, as `sums` has it now, would take them for

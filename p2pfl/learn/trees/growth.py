@@ -67,13 +67,21 @@ class Growth:
         """Begin without trees; `tree_settings` has checked that the schema suits them."""
         columns = len(schema.numeric) + (settings.objective == "squared")
         cuts = [bins.first_cuts() for _ in range(columns)]
-        sizes = tuple(map(len, schema.categories.values()))
-        return cls(State(settings=settings, cuts=cuts, sizes=sizes), site)
+        return cls(State(settings=settings, cuts=cuts, sizes=_sizes(schema)), site)
 
     @classmethod
-    def unpack(cls, packed: bytes | memoryview, site: SiteRows) -> Growth:
-        """Go on from `pack()`, of this node or another. Raises ValueError: these bytes are no state."""
-        return cls(State.unpack(packed), site)
+    def unpack(cls, packed: bytes | memoryview, schema: Schema, settings: TreeSettings, site: SiteRows) -> Growth:
+        """Go on from `pack()`, of this node or another. Raises ValueError: these bytes are no state, or one of other
+        settings or columns.
+        """
+        state = State.unpack(packed)
+        if state.settings != settings:
+            raise ValueError("a state of trees with other settings")
+        columns = len(state.cuts) - (settings.objective == "squared") if state.grid is None else len(state.grid.edges)
+        sizes = {state.sizes, _sizes(schema), state.sizes if state.grid is None else state.grid.sizes}
+        if columns != len(schema.numeric) or len(sizes) > 1:
+            raise ValueError("a state of trees with other columns")
+        return cls(state, site)
 
     def pack(self) -> bytes:
         """Return the state, which is the same at all nodes that have taken the same sums."""
@@ -242,6 +250,10 @@ class Growth:
         )
         state.losses.append(loss)
         return bool(patience) and len(state.rounds) - state.best >= (patience or 0)
+
+
+def _sizes(schema: Schema) -> tuple[int, ...]:
+    return tuple(map(len, schema.categories.values()))
 
 
 def _bins(grid: Grid) -> NDArray[np.bool_]:

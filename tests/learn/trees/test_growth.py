@@ -68,9 +68,12 @@ def test_whichever_node_has_a_row_all_states_are_those_of_one_node_with_all_rows
 def test_a_node_that_begins_anywhere_from_another_ones_state_makes_the_same_parts(classes):
     sites = share(rows_of(1, 300, classes), np.random.default_rng(1).integers(3, size=300), 3)
 
+    schema = schema_of(2, classes=classes, categories=CATEGORIES)
+    options = settings_of(schema, rounds=3, max_depth=3)
+
     def replace_one(nodes):
         packed = nodes[0].pack()
-        nodes[1] = Growth.unpack(packed, site_of(sites[1]))
+        nodes[1] = Growth.unpack(packed, schema, options, site_of(sites[1]))
         assert nodes[1].pack() == packed
 
     alone, replaced = grown(classes, sites), grown(classes, sites, replace_one)
@@ -222,12 +225,14 @@ def test_bytes_that_are_no_state_are_refused_with_a_value_error(data):
     place = data.draw(st.integers(0, len(packed) - 1))
     changed = packed[:place] + data.draw(st.binary(max_size=3)) + packed[place + data.draw(st.integers(0, 3)) :]
     try:
-        node = Growth.unpack(changed, SITE)
+        node = Growth.unpack(changed, SCHEMA, SETTINGS, SITE)
     except ValueError:
         return
-    assert Growth.unpack(node.pack(), SITE).pack() == node.pack()
+    assert Growth.unpack(node.pack(), SCHEMA, SETTINGS, SITE).pack() == node.pack()
 
 
+SCHEMA = schema_of(2, categories=CATEGORIES)
+SETTINGS = settings_of(SCHEMA, rounds=1, max_depth=3)
 ROWS = rows_of(8, 60, 2)
 SITE = site_of(ROWS)
 PACKED: list[bytes] = []
@@ -238,7 +243,17 @@ def test_a_state_whose_trees_contradict_themselves_is_refused():
     state = msgspec.msgpack.decode(PACKED[-1])
     state["rounds"][0][0][3][0] = 0  # the root is its own left child
     with pytest.raises(ValueError, match="contradicts"):
-        Growth.unpack(msgspec.msgpack.encode(state), SITE)
+        Growth.unpack(msgspec.msgpack.encode(state), SCHEMA, SETTINGS, SITE)
+
+
+@pytest.mark.parametrize("packed", [PACKED[0], PACKED[-1]])
+def test_a_state_of_other_settings_or_columns_is_refused(packed):
+    """A neighbor's state must not lower what its receiver insists on."""
+    with pytest.raises(ValueError, match="other settings"):
+        Growth.unpack(packed, SCHEMA, settings_of(SCHEMA, rounds=1, max_depth=3, least_rows=11), SITE)
+    for schema in (schema_of(3, categories=CATEGORIES), schema_of(2, categories=(3, 4)), schema_of(2)):
+        with pytest.raises(ValueError, match="other columns"):
+            Growth.unpack(packed, schema, SETTINGS, SITE)
 
 
 def test_no_entry_leaves_the_bound_whatever_the_weights_are():

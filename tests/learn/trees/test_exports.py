@@ -63,6 +63,27 @@ def test_xgboost_predicts_the_same_from_our_json(classes, tmp_path):
             assert theirs[key] == own[key]
 
 
+@pytest.mark.parametrize(("classes", "objective"), [(0, "reg:squarederror"), (2, "binary:logistic")])
+def test_xgboost_grows_the_same_trees_from_our_bins(classes, objective):
+    """It is given bins instead of numbers, so that it has no choice of cuts, and our base."""
+    xgboost = pytest.importorskip("xgboost")
+    rng = np.random.default_rng(3)
+    cells = rng.normal(size=(4, 2000))
+    score = cells[0] + cells[1] * cells[2] + rng.normal(size=2000)
+    cells[3, ::3] = np.nan
+    targets = (score > 0).astype(np.int64) if classes else 10 + 3 * score
+    schema = schema_of(4, classes=classes)
+    options = settings_of(schema, rounds=8, max_depth=4, least_rows=1, gamma=0.5)
+    forest = grow(schema, options, [(cells, targets, np.zeros(2000, np.bool_))])[0].forest()
+    codes = forest.grid.codes(as_cells(cells)).astype(np.float64)
+    codes[np.isnan(cells)] = np.nan
+    base = 1 / (1 + np.exp(-forest.base[0])) if classes else forest.base[0]
+    given = {"objective": objective, "max_depth": 4, "gamma": 0.5, "tree_method": "hist", "base_score": float(base)}
+    model = xgboost.train(given | {"nthread": 1, "max_bin": 256}, xgboost.DMatrix(codes.T, targets), 8)
+    margins = model.predict(xgboost.DMatrix(codes.T), output_margin=True)
+    assert margins == pytest.approx(forest.margins(as_cells(cells))[0], abs=2e-4)
+
+
 @pytest.mark.parametrize("classes", [0, 2, 3])
 def test_onnx_predicts_the_same_from_raw_columns(classes):
     pytest.importorskip("onnx")

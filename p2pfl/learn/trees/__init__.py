@@ -19,7 +19,7 @@ Rows are rounded before they are added: a sum is exact, and so the same whicheve
 
 | label | arrays | entries |
 |---|---|---|
-| bins i of 3 | `buckets` (all), `targets` (classes, or sum and rows) | rows in at most 1,536 buckets a column |
+| bins i of 3 | `buckets` (all), `targets` (classes, or sum and rows) | rows, in at most 2,560 buckets a column |
 | round r, level l | `gradients`, `hessians`, `rows` (leaves, bins of all columns) | of each leaf that may be split |
 | the same, level 1, and loss | `losses` (4) | sum and rows, trained on and held out |
 

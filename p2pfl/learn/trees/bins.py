@@ -52,6 +52,11 @@ def value_of(key: int) -> float:
     return math.copysign(float(np.array([bits], np.uint32).view(np.float32)[0]), key - ZERO)
 
 
+def most_buckets(bins: int) -> int:
+    """Return the most buckets of a column: those of a bucket are fewer than twice what its rows call for, or one."""
+    return EXPONENTS + DIVISIONS * 2 * FINENESS * bins
+
+
 def first_cuts() -> list[int]:
     """Return the first key of each of the first buckets."""
     return [place * (KEYS // EXPONENTS) for place in range(EXPONENTS)]

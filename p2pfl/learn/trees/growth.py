@@ -24,12 +24,11 @@ from p2pfl.learn.trees.objectives import (
     step_bits,
     weights_of,
 )
-from p2pfl.learn.trees.settings import MOST_ENTRIES, SUMS, TreeSettings
+from p2pfl.learn.trees.settings import LOSSES, MOST_ENTRIES, SUMS, TreeSettings
 from p2pfl.learn.trees.site_rows import Leaves, SiteRows, Whole
 from p2pfl.learn.trees.splitting import Splitter
 from p2pfl.learn.trees.state import Loss, State
 
-LOSSES = 4
 HISTOGRAMS = ("gradients", "hessians", "rows")
 """The arrays (leaves, bins of all columns) of a level."""
 FINEST = float(np.finfo(np.float32).tiny)

@@ -10,15 +10,16 @@ import msgspec
 
 from p2pfl.errors import UserError
 from p2pfl.learn.table.schema import Schema
+from p2pfl.learn.trees.bins import most_buckets
 
 Objective = Literal["logistic", "softmax", "squared"]
 
 MOST_ENTRIES = 1 << 20
 """The most entries of one part, as many as a secure sum has."""
+LOSSES = 4
+"""The entries for losses: sum and rows, trained on and held out."""
 SUMS = 3
 """The numbers of a bin: gradients, hessians and rows."""
-MOST_NUMERIC = 500
-"""The most numeric columns whose cuts fit in one part."""
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "rounds": (1, 10_000),
     "eta": (1e-6, 1.0),
@@ -94,8 +95,12 @@ def _check_weights(made: TreeSettings, prefix: str) -> None:
 
 
 def _check_size(schema: Schema, made: TreeSettings, prefix: str) -> None:
+    """Raises UserError: the buckets of all columns and of the target do not fit in a part, or not one leaf does."""
     widest = max([made.bins, *map(len, schema.categories.values())]) + 1
     columns = len(schema.numeric) + len(schema.categories)
-    if len(schema.numeric) > MOST_NUMERIC or columns * widest * SUMS > MOST_ENTRIES:
-        text = f"{columns} columns of up to {widest} bins do not fit in one sum"
-        raise UserError(text, key=f"{prefix}numeric", allowed=f"at most {MOST_NUMERIC} numeric columns, or fewer bins")
+    buckets = (len(schema.numeric) + 1) * most_buckets(made.bins) + made.classes
+    if buckets > MOST_ENTRIES or columns * widest * SUMS + LOSSES > MOST_ENTRIES:
+        text = f"{columns} columns of up to {widest - 1} bins do not fit in one sum"
+        most = (MOST_ENTRIES - made.classes) // most_buckets(made.bins) - 1
+        allowed = f"at most {most} numeric columns, or fewer bins or values"
+        raise UserError(text, key=f"{prefix}numeric", allowed=allowed)

@@ -20,6 +20,7 @@ def edges(values: np.ndarray, most: int = 64, least_rows: int = 10) -> list[floa
         cuts = bins.divided(cuts, bins.counted(values, cuts), most)
         assert cuts == sorted(set(cuts))
         assert cuts[0] == 0
+        assert len(cuts) <= bins.most_buckets(most)
     return bins.edges_of(cuts, bins.counted(values, cuts), most, least_rows)
 
 

@@ -31,10 +31,12 @@ def test_a_mistake_is_named(options, classes, text):
 
 
 def test_too_many_columns_or_values_for_one_sum_are_refused():
-    tree_settings(schema_of(500), {})
-    for schema in (schema_of(501), schema_of(300, categories=(3000,))):
+    tree_settings(schema_of(408), {})
+    for schema in (schema_of(409), schema_of(300, categories=(3000,))):
         with pytest.raises(UserError, match="do not fit in one sum"):
             tree_settings(schema, {})
+    with pytest.raises(UserError, match="at most 119 numeric"):
+        tree_settings(schema_of(408), {"bins": 255})
 
 
 @pytest.mark.parametrize(

@@ -24,17 +24,29 @@ INSTALL = "pip install 'p2pfl-gossip[onnx]'"
 
 def to_onnx(model: TableModel, metadata: dict[str, str]) -> bytes:
     """Return the content of the file. Raises UserError: the extra `onnx` is not installed."""
-    try:
-        from onnx import checker, helper  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise UserError("this format needs the package onnx", key="--format", value="onnx", allowed=INSTALL) from None
-    graph = _OnnxGraph()
+    needs_onnx()
+    graph = OnnxGraph()
     parts = [
         graph.number(column, *model.schema.scale(column), model.schema.indicators) for column in model.schema.numeric
     ]
     parts += [graph.category(column, values) for column, values in model.schema.categories.items()]
     outputs = graph.layers(graph.add("Concat", parts, axis=1), model)
-    graph.finish(outputs, model)
+    graph.finish(outputs, model.schema.classes, *model.schema.scale(model.schema.target))
+    return finished(graph, metadata)
+
+
+def needs_onnx() -> None:
+    """Raises UserError: the extra `onnx` is not installed."""
+    try:
+        import onnx  # noqa: F401, PLC0415 - an extra
+    except ImportError:
+        raise UserError("this format needs the package onnx", key="--format", value="onnx", allowed=INSTALL) from None
+
+
+def finished(graph: OnnxGraph, metadata: dict[str, str]) -> bytes:
+    """Return the content of the file with this graph."""
+    from onnx import checker, helper  # noqa: PLC0415 - an extra
+
     made = helper.make_model(
         helper.make_graph(graph.nodes, "p2pfl", graph.inputs, graph.outputs, graph.constants),
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)],
@@ -48,7 +60,7 @@ def to_onnx(model: TableModel, metadata: dict[str, str]) -> bytes:
 
 
 @dataclass(slots=True)
-class _OnnxGraph:
+class OnnxGraph:
     """The graph's nodes, in order. Every method returns the name of its result."""
 
     nodes: list[Any] = field(default_factory=list)
@@ -70,7 +82,8 @@ class _OnnxGraph:
         self.constants.append(numpy_helper.from_array(value, name))
         return name
 
-    def _input(self, column: str, *, is_text: bool) -> str:
+    def input(self, column: str, *, is_text: bool) -> str:
+        """Add a column of raw cells, as (n, 1)."""
         from onnx import TensorProto, helper  # noqa: PLC0415 - an extra
 
         kind = TensorProto.STRING if is_text else TensorProto.FLOAT
@@ -79,7 +92,7 @@ class _OnnxGraph:
 
     def number(self, column: str, mean: float, std: float, indicators: bool) -> str:  # noqa: FBT001 - the schema's word
         """Add a numeric column, as (n, 2), or (n, 1) without an indicator."""
-        value = self._input(column, is_text=False)
+        value = self.input(column, is_text=False)
         is_missing = self.add("IsNaN", [value])
         centered = self.add("Sub", [value, self._floats(mean)])
         scaled = self.add("Div", [centered, self._floats(std)])
@@ -91,10 +104,10 @@ class _OnnxGraph:
     def category(self, column: str, values: tuple[str, ...]) -> str:
         """Add a categorical column, as (n, values)."""
         if all_numbers(values):
-            found = self._input(column, is_text=False)
+            found = self.input(column, is_text=False)
             equal = self.add("Equal", [found, self.constant(np.array([values], dtype=np.float32))])
             return self.add("Cast", [equal], to=1)
-        found = self._input(column, is_text=True)
+        found = self.input(column, is_text=True)
         texts = [value.encode() for value in values]
         spread = self.add("OneHotEncoder", [found], domain="ai.onnx.ml", cats_strings=texts, zeros=1)
         return self.add("Squeeze", [spread, self.constant(np.array([1]))])
@@ -106,12 +119,11 @@ class _OnnxGraph:
                 inputs = self.add("Relu", [inputs])
         return inputs
 
-    def finish(self, outputs: str, model: TableModel) -> None:
+    def finish(self, outputs: str, classes: tuple[str, ...] | None, mean: float, std: float) -> None:
+        """Add what the graph returns: of logits (n, classes), or of a number (n, 1) that is to be scaled."""
         from onnx import TensorProto, helper  # noqa: PLC0415 - an extra
 
-        classes = model.schema.classes
         if classes is None:
-            mean, std = model.schema.scale(model.schema.target)
             scaled = self.add("Mul", [outputs, self._floats(std)])
             self.add("Add", [scaled, self._floats(mean)], name="value")
             self.outputs = [helper.make_tensor_value_info("value", TensorProto.FLOAT, [None, 1])]

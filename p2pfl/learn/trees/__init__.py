@@ -1,0 +1,52 @@
+"""Gradient-boosted trees from sums: all nodes grow the same trees, step by step, and none shows its own numbers.
+
+There is no network, no clock, no chance and no torch in here. `Growth` is one node's share, a state machine:
+
+    settings = tree_settings(schema, options)             # checked; the same at all nodes, as the schema is
+    site = SiteRows(raw_cells(columns, schema), targets, held)
+    node = Growth.begin(schema, settings, site)           # or Growth.unpack(packed, schema, settings, site): go on
+    while not node.done:
+        part = node.next_part()                           # this node's summand; the same until its sum is taken
+        node.take(total, members)                         # the sum of all parts: dict of int64 arrays by name
+    forest = node.forest()                                # outputs(cells); xgboost_json.to_xgboost, onnx_trees.to_onnx
+
+**A part** has named arrays of whole numbers (int64), each from -`bound` to `bound` = 2^51, at most 2^20 entries in all.
+Rows are rounded before they are added: a sum is exact, and so the same whichever node has a row. `node.shapes`,
+`node.label` and `node.state.step` are known without the rows: a node can follow sums in which it was not.
+
+**Steps.** Three sums of counts lead to the bins. A round takes `max_depth` sums, one for each level of all its trees
+(more where a level has over 2^20 entries); the first of a round also has the loss so far. One more has the last loss.
+
+| label | arrays | entries |
+|---|---|---|
+| bins i of 3 | `buckets` (all), `targets` (classes, or sum and rows) | rows, in at most 2,560 buckets a column |
+| round r, level l | `gradients`, `hessians`, `rows` (leaves, bins of all columns) | of each leaf that may be split |
+| the same, level 1, and loss | `losses` (4) | sum and rows, trained on and held out |
+
+**State.** `pack()` is the same bytes at all nodes that have taken the same sums, some 6 kB a tree of depth 6. It has
+settings, cuts or bins, trees so far and the leaves of this level; whatever else a node needs follows from that and its
+rows. Decisions use additions, multiplications and divisions in float64, which every processor rounds alike.
+
+What a course must do
+---------------------
+1. Agree on schema and settings before the first step (both in the digest that members compare).
+2. For each step add the parts of all members, as `FixedPoint(low=-bound, high=bound, resolution=1, members=n)` with
+   n <= 2047, decoded as whole numbers (int64, never by way of float64): total + members * low.
+3. Give the sums `label` and `state.step` and a digest of `pack()` as terms: who has another state is told so, and
+   fetches the state of the others. `unpack` refuses other settings or columns and what contradicts itself; it does
+   not prove that a state is right, so believe one only if more than t members have its digest.
+4. **Give the rule about sums of the same data `part.data` as the digest of the data, in all steps.** Levels add up to
+   the level above, and counts of rows are the same in each round: with another set of members in the next sum, the
+   difference is the histogram of those who left. A digest of the vector, as `sums` has it now, would take them for
+   other data. So a member that is away is waited for, or at least `least` members stay away together.
+5. Write `pack()` to the snapshot after each `take`, before the next part leaves the node, and begin from it after a
+   restart. A part depends on state and rows alone: with the same rows it is the same part again. With other rows
+   (`part.data` differs) a node must not take part before a new growth.
+6. `take` raises WrongSum (a member's part was wrong: no trees from it; ask for the sum again) or UserError (too few
+   rows; patience without held-out rows), at all nodes alike, and leaves the state as it was.
+7. Call `next_part` and `take` in a worker thread: with 100,000 rows and 28 columns both take some 20 ms.
+8. Refuse, before the start: `[privacy]` (there is no noise here), robust rules, personal parts, a task without schema.
+9. For pages: `state.losses` (after each round), `len(state.rounds)`, `settings.rounds`, `label`. Metrics of own
+   rows: `forest().outputs(cells)` are what `learn.metrics` takes, numbers in the target's unit.
+10. For `predict` and `score`: store `forest.pack()` with the schema; `Forest.unpack` checks it.
+"""

@@ -1,0 +1,129 @@
+"""Bins of all columns, agreed on by sums of counts.
+
+A float32 is mapped to a whole number in the same order, so that no range need be known: buckets of these numbers are
+counted over all nodes, full buckets are divided, and after two divisions the cuts at the quantiles are chosen. A
+category has one bin for each value in the schema. Each column's last bin is for missing values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.learn.table.schema import Schema
+
+KEYS = 1 << 32
+ZERO = 1 << 31
+EXPONENTS = 512
+"""The first buckets: one for each sign and exponent of a float32."""
+DIVISIONS = 2
+FINENESS = 8
+"""A bucket with this part of a bin's rows is not divided further."""
+MOST_PARTS = 256
+"""The most buckets that replace one."""
+Cells = NDArray[np.float32]
+Counts = NDArray[np.int64]
+
+
+def raw_cells(columns: Mapping[str, NDArray[np.float64]], schema: Schema) -> Cells:
+    """Return the cells (columns, n) as trees compare them, numeric columns first: float32, NaN if missing."""
+    return as_cells(np.stack([columns[name] for name in (*schema.numeric, *schema.categories)]))
+
+
+def as_cells(values: NDArray[np.float64]) -> Cells:
+    """Return the nearest finite float32 of each value."""
+    largest = float(np.finfo(np.float32).max)
+    return np.asarray(np.clip(values, -largest, largest) + 0.0, np.float32)  # turns -0.0 into 0.0
+
+
+def keys_of(values: Cells) -> Counts:
+    """Return whole numbers (n,) from 1 to 2^32 - 1 in the order of the values, which are not NaN; that of 0 is 2^31."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.int32).astype(np.int64)
+    return ZERO + np.where(bits < 0, -(bits + ZERO), bits)
+
+
+def value_of(key: int) -> float:
+    """Return the float32 with this key."""
+    bits = abs(key - ZERO)
+    return math.copysign(float(np.array([bits], np.uint32).view(np.float32)[0]), key - ZERO)
+
+
+def most_buckets(bins: int) -> int:
+    """Return the most buckets of a column: those of a bucket are fewer than twice what its rows call for, or one."""
+    return EXPONENTS + DIVISIONS * 2 * FINENESS * bins
+
+
+def first_cuts() -> list[int]:
+    """Return the first key of each of the first buckets."""
+    return [place * (KEYS // EXPONENTS) for place in range(EXPONENTS)]
+
+
+def counted(values: Cells, cuts: Sequence[int]) -> Counts:
+    """Count the values (n,) in each bucket; missing ones are in none."""
+    places = np.searchsorted(np.array(cuts, np.int64), keys_of(values[~np.isnan(values)]), "right") - 1
+    return np.bincount(places, minlength=len(cuts)).astype(np.int64)
+
+
+def divided(cuts: Sequence[int], counts: Counts, bins: int) -> list[int]:
+    """Divide the full buckets, and join the empty ones."""
+    found, rows = list[int](), max(1, int(counts.sum()))
+    was_empty = False
+    for start, end, count in zip(cuts, [*cuts[1:], KEYS], counts.tolist(), strict=True):
+        if not count:
+            found += [] if was_empty else [start]
+        else:
+            parts, most = 1, min(MOST_PARTS, end - start)
+            while 2 * parts <= most and parts * rows < count * bins * FINENESS:
+                parts *= 2
+            found += [start + (end - start) * place // parts for place in range(parts)]
+        was_empty = not count
+    return found
+
+
+def edges_of(cuts: Sequence[int], counts: Counts, bins: int, least_rows: int) -> list[float]:
+    """Return the first value of each bin but the lowest: bins of about equally many rows, `least_rows` at least."""
+    rest = int(counts.sum())
+    left, rows, edges = max(1, min(bins, rest // least_rows)), 0, list[float]()
+    for start, count in zip(cuts, counts.tolist(), strict=True):
+        is_due = max(rows, count) * left >= rest
+        if count and left > 1 and rows >= least_rows and is_due:
+            edges.append(value_of(start))
+            left, rest, rows = left - 1, rest - rows, 0
+        rows += count
+    return edges[:-1] if edges and rows < least_rows else edges
+
+
+class Grid(msgspec.Struct, frozen=True, kw_only=True):
+    """The bins of all columns, numeric ones first."""
+
+    edges: tuple[tuple[float, ...], ...]
+    """For each numeric column the float32 values at which the second and later bins begin."""
+    sizes: tuple[int, ...]
+    """For each category the number of its values."""
+
+    @property
+    def splits(self) -> list[int]:
+        """The number of ways to split each column: between two bins, or one value from all others."""
+        return [*map(len, self.edges), *self.sizes]
+
+    @property
+    def widths(self) -> list[int]:
+        """The number of bins of each column; the last is for missing values."""
+        return [*(len(edges) + 2 for edges in self.edges), *(size + 1 for size in self.sizes)]
+
+    def codes(self, cells: Cells) -> NDArray[np.uint16] | NDArray[np.uint8]:
+        """Return the bin (columns, n) of each cell."""
+        widths = self.widths
+        codes = np.empty(cells.shape, np.uint8 if max(widths) <= 256 else np.uint16)
+        for place, values in enumerate(cells):
+            is_missing = np.isnan(values)
+            if place < len(self.edges):
+                found = np.searchsorted(np.array(self.edges[place], np.float32), values, "right")
+            else:
+                found = np.where(is_missing, 0, values).astype(np.int64)
+            codes[place] = np.where(is_missing, widths[place] - 1, found)
+        return codes

@@ -1,0 +1,284 @@
+"""The growth of trees, a state machine: a part goes out, its sum comes in. See the head of the package."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.errors import PeerFault, UserError
+from p2pfl.learn.table.schema import Schema
+from p2pfl.learn.trees import bins
+from p2pfl.learn.trees.bins import Grid
+from p2pfl.learn.trees.forest import Forest, Tree
+from p2pfl.learn.trees.objectives import (
+    BITS,
+    BOUND,
+    CLIP_BITS,
+    LOSS_BITS,
+    base_margins,
+    step_bits,
+    weights_of,
+)
+from p2pfl.learn.trees.settings import LOSSES, MOST_ENTRIES, SUMS, TreeSettings
+from p2pfl.learn.trees.site_rows import Leaves, SiteRows, Whole
+from p2pfl.learn.trees.splitting import Splitter
+from p2pfl.learn.trees.state import Loss, State
+
+HISTOGRAMS = ("gradients", "hessians", "rows")
+"""The arrays (leaves, bins of all columns) of a level."""
+FINEST = float(np.finfo(np.float32).tiny)
+
+
+class WrongSum(PeerFault):
+    """A sum that no parts can have: some member's part was wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One node's summand: arrays of whole numbers from -`bound` to `bound`. Names and shapes are the same at all nodes.
+
+    `step` counts the parts from 0, and `label` says in words what is summed. `data` (32 bytes) is the same in all parts
+    of the same rows, and is for the node's own eyes: to the rule about sums of the same data all parts are the same.
+    """
+
+    step: int
+    label: str
+    data: bytes
+    arrays: Mapping[str, Whole]
+    bound: int = BOUND
+
+
+class Growth:
+    """One node's share. `site` has its rows; a node without rows has none in it, and follows all the same."""
+
+    def __init__(self, state: State, site: SiteRows) -> None:
+        self.state = state
+        self._site = site
+        self._part: Part | None = None
+
+    @classmethod
+    def begin(cls, schema: Schema, settings: TreeSettings, site: SiteRows) -> Growth:
+        """Begin without trees; `tree_settings` has checked that the schema suits them."""
+        columns = len(schema.numeric) + (settings.objective == "squared")
+        cuts = [bins.first_cuts() for _ in range(columns)]
+        return cls(State(settings=settings, cuts=cuts, sizes=_sizes(schema)), site)
+
+    @classmethod
+    def unpack(cls, packed: bytes | memoryview, schema: Schema, settings: TreeSettings, site: SiteRows) -> Growth:
+        """Go on from `pack()`, of this node or another. Raises ValueError: these bytes are no state, or one of other
+        settings or columns.
+        """
+        state = State.unpack(packed)
+        if state.settings != settings:
+            raise ValueError("a state of trees with other settings")
+        columns = len(state.cuts) - (settings.objective == "squared") if state.grid is None else len(state.grid.edges)
+        sizes = {state.sizes, _sizes(schema), state.sizes if state.grid is None else state.grid.sizes}
+        if columns != len(schema.numeric) or len(sizes) > 1:
+            raise ValueError("a state of trees with other columns")
+        return cls(state, site)
+
+    def pack(self) -> bytes:
+        """Return the state, which is the same at all nodes that have taken the same sums."""
+        return self.state.pack()
+
+    @property
+    def done(self) -> bool:
+        return self.state.done
+
+    def forest(self) -> Forest:
+        """Return the model of all rounds, or of the best ones. Raises ValueError: there are no bins yet."""
+        return self.state.forest()
+
+    @property
+    def label(self) -> str:
+        """What the next sum is of."""
+        state = self.state
+        if state.grid is None:
+            return f"bins {state.divisions + 1} of {bins.DIVISIONS + 1}"
+        if len(state.rounds) == state.settings.rounds:
+            return "loss"
+        return f"round {len(state.rounds) + 1}, level {state.level + 1}"
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The names and shapes of the next part's arrays, which follow from the state."""
+        state = self.state
+        if state.grid is None:
+            return {"targets": (state.settings.classes or 2,), "buckets": (sum(map(len, state.cuts)),)}
+        found: dict[str, tuple[int, ...]] = {"losses": (LOSSES,)} if not state.level and not state.decided else {}
+        if len(state.rounds) < state.settings.rounds:
+            shape = len(self._leaves(state.grid)), sum(state.grid.widths)
+            found |= dict.fromkeys(HISTOGRAMS, shape)
+        return found
+
+    def next_part(self) -> Part:
+        """Return this node's summand of the next sum; the same one until that is taken."""
+        if self.state.done:
+            raise ValueError("the trees have grown")
+        if self._part is None or self._part.step != self.state.step:
+            site = self._site
+            self._part = Part(step=self.state.step, label=self.label, data=site.data, arrays=self._make())
+        return self._part
+
+    def take(self, total: Mapping[str, NDArray[np.int64]], members: int) -> None:
+        """Take the sum of the parts of so many members, and decide.
+
+        Raises WrongSum: no parts have this sum; UserError: there are too few rows. The state is then as before.
+        """
+        state = self.state
+        if {name: array.shape for name, array in total.items()} != self.shapes:
+            raise WrongSum(f"step {state.step}: other names or shapes than those of the parts")
+        for name, array in total.items():
+            if max(int(array.max(initial=0)), -int(array.min(initial=0))) > members * BOUND:
+                raise WrongSum(f"step {state.step}: {name} is beyond what {members} members can have")
+        if state.grid is None:
+            self._take_counts(total)
+        else:
+            self._take_level(total, state.grid)
+        state.step += 1
+
+    def _make(self) -> dict[str, Whole]:
+        state, site, shapes = self.state, self._site, self.shapes
+        if state.grid is None:
+            return site.counts(state)
+        arrays = {"losses": site.losses(state)} if "losses" in shapes else {}
+        if "rows" in shapes:
+            found = site.histograms(state, state.grid, self._leaves(state.grid))[:, :, _bins(state.grid)]
+            arrays |= dict(zip(HISTOGRAMS, found, strict=True))
+        return arrays
+
+    def _leaves(self, grid: Grid) -> Leaves:
+        """Return the leaves of the next part: those of one level of all trees, or as many as fit in."""
+        fit = (MOST_ENTRIES - LOSSES) // (SUMS * sum(grid.widths))
+        roots = [(output, 0) for output in range(self.state.settings.outputs)]
+        return (self.state.frontier if self.state.trees else roots)[self.state.decided :][:fit]
+
+    # -- bins
+
+    def _take_counts(self, total: Mapping[str, Whole]) -> None:
+        state, settings, targets = self.state, self.state.settings, total["targets"].tolist()
+        regression = settings.objective == "squared"
+        rows = targets[1] if regression else sum(targets)
+        if rows < settings.least_rows:
+            allowed = f"at least {settings.least_rows} (least_rows)"
+            raise UserError("too few rows at all nodes together", value=rows, allowed=allowed)
+        ends = list(accumulate(map(len, state.cuts)))[:-1]
+        counts = np.split(total["buckets"], ends) if state.cuts else []
+        if min(int(total["buckets"].min(initial=0)), *targets[1 if regression else 0 :]) < 0:
+            raise WrongSum("a count below 0")
+        known = [int(each.sum()) for each in counts]
+        if max(known, default=0) > rows or (regression and known[-1] != rows):
+            raise WrongSum("columns have other numbers of rows than there are")
+        pairs = list(zip(state.cuts, counts, strict=True))
+        if state.divisions < bins.DIVISIONS:
+            state.divisions += 1
+            if regression:
+                state.center, state.scale = _center_and_scale(*pairs[-1], settings)
+            state.cuts = [bins.divided(cuts, count, settings.bins) for cuts, count in pairs]
+            return
+        edges = (
+            tuple(bins.edges_of(cuts, count, settings.bins, settings.least_rows))
+            for cuts, count in pairs[: len(pairs) - regression]
+        )
+        state.weights = weights_of(settings, targets)
+        state.bits = step_bits(settings, state.weights)
+        mean = math.ldexp(targets[0], CLIP_BITS - BITS) / rows
+        state.base = [mean] if regression else base_margins(settings, targets, state.weights)
+        state.grid, state.cuts = Grid(edges=tuple(edges), sizes=state.sizes), []
+
+    # -- trees
+
+    def _take_level(self, total: Mapping[str, Whole], grid: Grid) -> None:
+        state = self.state
+        found = _histograms(total, grid) if "rows" in total else None
+        stops = "losses" in total and self._look_at_losses(total["losses"])
+        if found is None or stops:
+            state.done = True
+            return
+        leaves = self._leaves(grid)
+        if not state.trees:
+            state.trees = [Tree() for _ in range(state.settings.outputs)]
+            state.frontier = [(output, 0) for output in range(state.settings.outputs)]
+        self._split(leaves, found, grid)
+        state.decided += len(leaves)
+        if state.decided == len(state.frontier):
+            state.frontier, state.below, state.decided = state.below, [], 0
+            state.level += 1
+            if not state.frontier:
+                self._end_round()
+
+    def _split(self, leaves: Leaves, found: Whole, grid: Grid) -> None:
+        state, settings = self.state, self.state.settings
+        splitter = Splitter(settings=settings, grid=grid, bits=state.bits, scale=state.scale)
+        for (output, node), split, histogram in zip(leaves, splitter.best(found), found, strict=True):
+            tree = state.trees[output]
+            if not state.level:
+                sums = histogram[0].sum(axis=0)
+                tree.add(sums if sums[2] >= settings.least_rows else np.zeros_like(sums), splitter)
+            if split is None:
+                continue
+            children = tree.split(node, split, splitter)
+            for child, sums in zip(children, (split.left, split.right), strict=True):
+                if state.level + 1 < settings.max_depth and sums[2] >= 2 * settings.least_rows:
+                    state.below.append((output, child))
+
+    def _end_round(self) -> None:
+        """Keep the round's trees; if none has a split, no further one will."""
+        state = self.state
+        if all(len(tree) == 1 for tree in state.trees):
+            state.done = True
+        else:
+            state.rounds.append(state.trees)
+        state.trees, state.level = [], 0
+
+    def _look_at_losses(self, sums: Whole) -> bool:
+        """Note the losses; return True if it is time to stop. Raises UserError: no node holds out rows for that."""
+        state, patience = self.state, self.state.settings.patience
+        bits = LOSS_BITS[state.settings.objective] - BITS
+        trained, rows, held, others = sums.tolist()
+        if patience and not others and not state.losses:
+            text = "no row is held out at any node"
+            raise UserError(text, key="task.patience", value=patience, allowed="a holdout above 0, or no patience")
+        loss = Loss(
+            *(math.ldexp(each, bits) / count if count else None for each, count in ((trained, rows), (held, others)))
+        )
+        state.losses.append(loss)
+        return bool(patience) and len(state.rounds) - state.best >= (patience or 0)
+
+
+def _sizes(schema: Schema) -> tuple[int, ...]:
+    return tuple(map(len, schema.categories.values()))
+
+
+def _bins(grid: Grid) -> NDArray[np.bool_]:
+    """Return the mask (columns, bins) of the bins that exist."""
+    widths = np.array(grid.widths)
+    return np.arange(widths.max()) < widths[:, None]
+
+
+def _histograms(total: Mapping[str, Whole], grid: Grid) -> Whole:
+    """Return the sums (leaves, columns, bins, 3). Raises WrongSum: columns disagree, or counts are below 0."""
+    mask = _bins(grid)
+    found = np.zeros((len(total["rows"]), *mask.shape, SUMS), np.int64)
+    for place, name in enumerate(HISTOGRAMS):
+        found[:, mask, place] = total[name]
+    by_column = found.sum(axis=2)
+    if (by_column != by_column[:, :1]).any() or (found[..., 1:] < 0).any():
+        raise WrongSum("the columns of a sum disagree, or a count is below 0")
+    return found
+
+
+def _center_and_scale(cuts: list[int], counts: Whole, settings: TreeSettings) -> tuple[float, float]:
+    """Return about the median of the target, and a power of two above the range of nearly all of its values."""
+    edges = bins.edges_of(cuts, counts, settings.bins, settings.least_rows)
+    full = np.flatnonzero(counts)
+    ends = [*cuts[1:], bins.KEYS]
+    low, high = bins.value_of(cuts[full[0]]), bins.value_of(ends[full[-1]] - 1)
+    center = edges[len(edges) // 2] if edges else low
+    span = edges[-1] - edges[0] if len(edges) > 1 else max(abs(low), abs(high))
+    return center, math.ldexp(1.0, math.frexp(max(span, FINEST))[1])

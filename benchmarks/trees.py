@@ -22,7 +22,7 @@ from tree_world import schema_of, settings_of, share, site_of, sum_of
 
 from p2pfl.learn.metrics import BUILT_IN
 from p2pfl.learn.trees.bins import as_cells
-from p2pfl.learn.trees.growth import Growth
+from p2pfl.learn.trees.growth import TreeGrowth
 
 try:
     import xgboost
@@ -55,7 +55,7 @@ def ours(cells: np.ndarray, targets: np.ndarray, test: np.ndarray, nodes: int, a
     settings = settings_of(schema, rounds=args.rounds)
     rows = cells[:, ~test], targets[~test], np.zeros((~test).sum(), np.bool_)
     owners = np.random.default_rng(0).integers(nodes, size=len(rows[1]))
-    grown = [Growth.begin(schema, settings, site_of(own)) for own in share(rows, owners, nodes)]
+    grown = [TreeGrowth.begin(schema, settings, site_of(own)) for own in share(rows, owners, nodes)]
     seconds, size = np.zeros(nodes), 0
     while not grown[0].done:
         parts = []

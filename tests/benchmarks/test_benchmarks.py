@@ -49,7 +49,6 @@ SMALLEST = {
     "start": "--nodes 2 --pairs 1 --train 0.5",
     "stutter": "--round 0.1 --runs 0.04 --period 0.5 --window 1 --pairs 1",
     "sums": "--members 3 --entries 10 --sums 2",
-    "sums": "--members 3 --entries 10 --dying none --sums 2",
     "trees": "--rounds 2 --rows 1000 --seeds 1",
     "wiped_digits": "--rounds 5 --seeds 1",
     "robust/averaging": "--rounds 2 --liars 1",

@@ -1,10 +1,10 @@
 """Gradient-boosted trees from sums: all nodes grow the same trees, step by step, and none shows its own numbers.
 
-There is no network, no clock, no chance and no torch in here. `Growth` is one node's share, a state machine:
+There is no network, no clock, no chance and no torch in here. `TreeGrowth` is one node's share, a state machine:
 
     settings = tree_settings(schema, options)             # checked; the same at all nodes, as the schema is
     site = SiteRows(raw_cells(columns, schema), targets, held)
-    node = Growth.begin(schema, settings, site)           # or Growth.unpack(packed, schema, settings, site): go on
+    node = TreeGrowth.begin(schema, settings, site)       # or TreeGrowth.unpack(packed, schema, settings, site)
     while not node.done:
         part = node.next_part()                           # this node's summand; the same until its sum is taken
         node.take(total, members)                         # the sum of all parts: dict of int64 arrays by name
@@ -23,9 +23,9 @@ Rows are rounded before they are added: a sum is exact, and so the same whicheve
 | round r, level l | `gradients`, `hessians`, `rows` (leaves, bins of all columns) | of each leaf that may be split |
 | the same, level 1, and loss | `losses` (4) | sum and rows, trained on and held out |
 
-**State.** `pack()` is the same bytes at all nodes that have taken the same sums, some 6 kB a tree of depth 6. It has
-settings, cuts or bins, trees so far and the leaves of this level; whatever else a node needs follows from that and its
-rows. Decisions use additions, multiplications and divisions in float64, which every processor rounds alike.
+**GrowthState.** `pack()` is the same bytes at all nodes that have taken the same sums, some 6 kB a tree of depth 6. It
+has settings, cuts or bins, trees so far and the leaves of this level; whatever else a node needs follows from that and
+its rows. Decisions use additions, multiplications and divisions in float64, which every processor rounds alike.
 
 What a course must do
 ---------------------

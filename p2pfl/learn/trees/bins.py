@@ -97,7 +97,7 @@ def edges_of(cuts: Sequence[int], counts: Counts, bins: int, least_rows: int) ->
     return edges[:-1] if edges and rows < least_rows else edges
 
 
-class Grid(msgspec.Struct, frozen=True, kw_only=True):
+class BinGrid(msgspec.Struct, frozen=True, kw_only=True):
     """The bins of all columns, numeric ones first."""
 
     edges: tuple[tuple[float, ...], ...]

@@ -9,16 +9,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.learn.trees.bins import Cells, Grid
-from p2pfl.learn.trees.settings import Objective
+from p2pfl.learn.trees.bins import BinGrid, Cells
 from p2pfl.learn.trees.splitting import Split, Splitter, Sums
+from p2pfl.learn.trees.tree_settings import Objective
 
 LEAF = -1
 Codes = NDArray[np.uint16] | NDArray[np.uint8]
 Places = NDArray[np.int64]
 
 
-class Tree(msgspec.Struct, array_like=True):
+class DecisionTree(msgspec.Struct, array_like=True):
     """A tree by its nodes, the root first. The right child stands behind the left one."""
 
     columns: list[int] = msgspec.field(default_factory=list)
@@ -70,7 +70,7 @@ class Tree(msgspec.Struct, array_like=True):
         self.lefts[node] = self.add(split.left, splitter)
         return self.lefts[node], self.add(split.right, splitter)
 
-    def walk(self, codes: Codes, places: Places, grid: Grid) -> Places:
+    def walk(self, codes: Codes, places: Places, grid: BinGrid) -> Places:
         """Move rows from the nodes `places` (n,) down to leaves, by their bins `codes` (columns, n)."""
         columns, lefts = np.array(self.columns), np.array(self.lefts)
         goes_right = self._goes_right(grid)
@@ -84,7 +84,7 @@ class Tree(msgspec.Struct, array_like=True):
             moving = moving[is_split[nodes]]
         return places
 
-    def _goes_right(self, grid: Grid) -> NDArray[np.bool_]:
+    def _goes_right(self, grid: BinGrid) -> NDArray[np.bool_]:
         """Return for each node and bin (nodes, bins) if a row goes right."""
         widths, bins = np.array(grid.widths), np.array(self.bins)[:, None]
         columns, found = np.array(self.columns), np.arange(max(grid.widths))
@@ -97,12 +97,12 @@ class Forest(msgspec.Struct, frozen=True, kw_only=True):
     """A model: `rounds` of one tree for each output, in the unit of `scale`."""
 
     objective: Objective
-    grid: Grid
+    grid: BinGrid
     base: tuple[float, ...]
     """The outputs without trees."""
     scale: float
     """A power of two, the unit of the trees' values."""
-    rounds: tuple[tuple[Tree, ...], ...]
+    rounds: tuple[tuple[DecisionTree, ...], ...]
 
     def pack(self) -> bytes:
         return msgspec.msgpack.encode(self)

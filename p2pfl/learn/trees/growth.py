@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.learn.table.schema import Schema
 from p2pfl.learn.trees import bins
-from p2pfl.learn.trees.bins import Grid
-from p2pfl.learn.trees.forest import Forest, Tree
+from p2pfl.learn.trees.bins import BinGrid
+from p2pfl.learn.trees.forest import DecisionTree, Forest
+from p2pfl.learn.trees.growth_state import GrowthState, Loss
 from p2pfl.learn.trees.objectives import (
     BITS,
     BOUND,
@@ -24,10 +25,9 @@ from p2pfl.learn.trees.objectives import (
     step_bits,
     weights_of,
 )
-from p2pfl.learn.trees.settings import LOSSES, MOST_ENTRIES, SUMS, TreeSettings
 from p2pfl.learn.trees.site_rows import Leaves, SiteRows, Whole
 from p2pfl.learn.trees.splitting import Splitter
-from p2pfl.learn.trees.state import Loss, State
+from p2pfl.learn.trees.tree_settings import LOSSES, MOST_ENTRIES, SUMS, TreeSettings
 
 HISTOGRAMS = ("gradients", "hessians", "rows")
 """The arrays (leaves, bins of all columns) of a level."""
@@ -39,7 +39,7 @@ class WrongSum(PeerFault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class TreePart:
     """One node's summand: arrays of whole numbers from -`bound` to `bound`. Names and shapes are the same at all nodes.
 
     `step` counts the parts from 0, and `label` says in words what is summed. `data` (32 bytes) is the same in all parts
@@ -53,27 +53,27 @@ class Part:
     bound: int = BOUND
 
 
-class Growth:
+class TreeGrowth:
     """One node's share. `site` has its rows; a node without rows has none in it, and follows all the same."""
 
-    def __init__(self, state: State, site: SiteRows) -> None:
+    def __init__(self, state: GrowthState, site: SiteRows) -> None:
         self.state = state
         self._site = site
-        self._part: Part | None = None
+        self._part: TreePart | None = None
 
     @classmethod
-    def begin(cls, schema: Schema, settings: TreeSettings, site: SiteRows) -> Growth:
+    def begin(cls, schema: Schema, settings: TreeSettings, site: SiteRows) -> TreeGrowth:
         """Begin without trees; `tree_settings` has checked that the schema suits them."""
         columns = len(schema.numeric) + (settings.objective == "squared")
         cuts = [bins.first_cuts() for _ in range(columns)]
-        return cls(State(settings=settings, cuts=cuts, sizes=_sizes(schema)), site)
+        return cls(GrowthState(settings=settings, cuts=cuts, sizes=_sizes(schema)), site)
 
     @classmethod
-    def unpack(cls, packed: bytes | memoryview, schema: Schema, settings: TreeSettings, site: SiteRows) -> Growth:
+    def unpack(cls, packed: bytes | memoryview, schema: Schema, settings: TreeSettings, site: SiteRows) -> TreeGrowth:
         """Go on from `pack()`, of this node or another. Raises ValueError: these bytes are no state, or one of other
         settings or columns.
         """
-        state = State.unpack(packed)
+        state = GrowthState.unpack(packed)
         if state.settings != settings:
             raise ValueError("a state of trees with other settings")
         columns = len(state.cuts) - (settings.objective == "squared") if state.grid is None else len(state.grid.edges)
@@ -102,7 +102,7 @@ class Growth:
             return f"bins {state.divisions + 1} of {bins.DIVISIONS + 1}"
         if len(state.rounds) == state.settings.rounds:
             return "loss"
-        return f"round {len(state.rounds) + 1}, level {state.level + 1}"
+        return f"round {len(state.rounds) + 1}, level {state.growing.level + 1}"
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -110,19 +110,21 @@ class Growth:
         state = self.state
         if state.grid is None:
             return {"targets": (state.settings.classes or 2,), "buckets": (sum(map(len, state.cuts)),)}
-        found: dict[str, tuple[int, ...]] = {"losses": (LOSSES,)} if not state.level and not state.decided else {}
+        found: dict[str, tuple[int, ...]] = (
+            {"losses": (LOSSES,)} if not state.growing.level and not state.growing.decided else {}
+        )
         if len(state.rounds) < state.settings.rounds:
             shape = len(self._leaves(state.grid)), sum(state.grid.widths)
             found |= dict.fromkeys(HISTOGRAMS, shape)
         return found
 
-    def next_part(self) -> Part:
+    def next_part(self) -> TreePart:
         """Return this node's summand of the next sum; the same one until that is taken."""
         if self.state.done:
             raise ValueError("the trees have grown")
         if self._part is None or self._part.step != self.state.step:
             site = self._site
-            self._part = Part(step=self.state.step, label=self.label, data=site.data, arrays=self._make())
+            self._part = TreePart(step=self.state.step, label=self.label, data=site.data, arrays=self._make())
         return self._part
 
     def take(self, total: Mapping[str, NDArray[np.int64]], members: int) -> None:
@@ -152,11 +154,11 @@ class Growth:
             arrays |= dict(zip(HISTOGRAMS, found, strict=True))
         return arrays
 
-    def _leaves(self, grid: Grid) -> Leaves:
+    def _leaves(self, grid: BinGrid) -> Leaves:
         """Return the leaves of the next part: those of one level of all trees, or as many as fit in."""
         fit = (MOST_ENTRIES - LOSSES) // (SUMS * sum(grid.widths))
         roots = [(output, 0) for output in range(self.state.settings.outputs)]
-        return (self.state.frontier if self.state.trees else roots)[self.state.decided :][:fit]
+        return (self.state.growing.frontier if self.state.growing.trees else roots)[self.state.growing.decided :][:fit]
 
     # -- bins
 
@@ -178,7 +180,7 @@ class Growth:
         if state.divisions < bins.DIVISIONS:
             state.divisions += 1
             if regression:
-                state.center, state.scale = _center_and_scale(*pairs[-1], settings)
+                state.target.center, state.target.scale = _center_and_scale(*pairs[-1], settings)
             state.cuts = [bins.divided(cuts, count, settings.bins) for cuts, count in pairs]
             return
         edges = (
@@ -189,11 +191,11 @@ class Growth:
         state.bits = step_bits(settings, state.weights)
         mean = math.ldexp(targets[0], CLIP_BITS - BITS) / rows
         state.base = [mean] if regression else base_margins(settings, targets, state.weights)
-        state.grid, state.cuts = Grid(edges=tuple(edges), sizes=state.sizes), []
+        state.grid, state.cuts = BinGrid(edges=tuple(edges), sizes=state.sizes), []
 
     # -- trees
 
-    def _take_level(self, total: Mapping[str, Whole], grid: Grid) -> None:
+    def _take_level(self, total: Mapping[str, Whole], grid: BinGrid) -> None:
         state = self.state
         found = _histograms(total, grid) if "rows" in total else None
         stops = "losses" in total and self._look_at_losses(total["losses"])
@@ -201,40 +203,40 @@ class Growth:
             state.done = True
             return
         leaves = self._leaves(grid)
-        if not state.trees:
-            state.trees = [Tree() for _ in range(state.settings.outputs)]
-            state.frontier = [(output, 0) for output in range(state.settings.outputs)]
+        if not state.growing.trees:
+            state.growing.trees = [DecisionTree() for _ in range(state.settings.outputs)]
+            state.growing.frontier = [(output, 0) for output in range(state.settings.outputs)]
         self._split(leaves, found, grid)
-        state.decided += len(leaves)
-        if state.decided == len(state.frontier):
-            state.frontier, state.below, state.decided = state.below, [], 0
-            state.level += 1
-            if not state.frontier:
+        state.growing.decided += len(leaves)
+        if state.growing.decided == len(state.growing.frontier):
+            state.growing.frontier, state.growing.below, state.growing.decided = state.growing.below, [], 0
+            state.growing.level += 1
+            if not state.growing.frontier:
                 self._end_round()
 
-    def _split(self, leaves: Leaves, found: Whole, grid: Grid) -> None:
+    def _split(self, leaves: Leaves, found: Whole, grid: BinGrid) -> None:
         state, settings = self.state, self.state.settings
-        splitter = Splitter(settings=settings, grid=grid, bits=state.bits, scale=state.scale)
+        splitter = Splitter(settings=settings, grid=grid, bits=state.bits, scale=state.target.scale)
         for (output, node), split, histogram in zip(leaves, splitter.best(found), found, strict=True):
-            tree = state.trees[output]
-            if not state.level:
+            tree = state.growing.trees[output]
+            if not state.growing.level:
                 sums = histogram[0].sum(axis=0)
                 tree.add(sums if sums[2] >= settings.least_rows else np.zeros_like(sums), splitter)
             if split is None:
                 continue
             children = tree.split(node, split, splitter)
             for child, sums in zip(children, (split.left, split.right), strict=True):
-                if state.level + 1 < settings.max_depth and sums[2] >= 2 * settings.least_rows:
-                    state.below.append((output, child))
+                if state.growing.level + 1 < settings.max_depth and sums[2] >= 2 * settings.least_rows:
+                    state.growing.below.append((output, child))
 
     def _end_round(self) -> None:
         """Keep the round's trees; if none has a split, no further one will."""
         state = self.state
-        if all(len(tree) == 1 for tree in state.trees):
+        if all(len(tree) == 1 for tree in state.growing.trees):
             state.done = True
         else:
-            state.rounds.append(state.trees)
-        state.trees, state.level = [], 0
+            state.rounds.append(state.growing.trees)
+        state.growing.trees, state.growing.level = [], 0
 
     def _look_at_losses(self, sums: Whole) -> bool:
         """Note the losses; return True if it is time to stop. Raises UserError: no node holds out rows for that."""
@@ -255,13 +257,13 @@ def _sizes(schema: Schema) -> tuple[int, ...]:
     return tuple(map(len, schema.categories.values()))
 
 
-def _bins(grid: Grid) -> NDArray[np.bool_]:
+def _bins(grid: BinGrid) -> NDArray[np.bool_]:
     """Return the mask (columns, bins) of the bins that exist."""
     widths = np.array(grid.widths)
     return np.arange(widths.max()) < widths[:, None]
 
 
-def _histograms(total: Mapping[str, Whole], grid: Grid) -> Whole:
+def _histograms(total: Mapping[str, Whole], grid: BinGrid) -> Whole:
     """Return the sums (leaves, columns, bins, 3). Raises WrongSum: columns disagree, or counts are below 0."""
     mask = _bins(grid)
     found = np.zeros((len(total["rows"]), *mask.shape, SUMS), np.int64)

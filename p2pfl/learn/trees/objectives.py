@@ -14,7 +14,7 @@ from decimal import Context, Decimal
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.learn.trees.settings import Objective, TreeSettings
+from p2pfl.learn.trees.tree_settings import Objective, TreeSettings
 
 Floats = NDArray[np.float64]
 

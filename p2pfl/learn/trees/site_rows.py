@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
 from p2pfl.learn.trees import bins
-from p2pfl.learn.trees.bins import Cells, Grid
-from p2pfl.learn.trees.forest import LEAF, Codes, Tree
+from p2pfl.learn.trees.bins import BinGrid, Cells
+from p2pfl.learn.trees.forest import LEAF, Codes, DecisionTree
+from p2pfl.learn.trees.growth_state import GrowthState
 from p2pfl.learn.trees.objectives import (
     BITS,
     CLIP_BITS,
@@ -24,7 +25,6 @@ from p2pfl.learn.trees.objectives import (
     in_steps,
     losses,
 )
-from p2pfl.learn.trees.state import State
 
 Whole = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -62,7 +62,7 @@ class SiteRows:
         self._above: dict[tuple[int, int], Floats] = {}
         self._here: dict[tuple[int, int], Floats] = {}
 
-    def counts(self, state: State) -> dict[str, Whole]:
+    def counts(self, state: GrowthState) -> dict[str, Whole]:
         """Return the rows in each bucket, and what is known of the target by then."""
         cells, targets = self._cells[:, : self.trained], self._targets[: self.trained]
         settings = state.settings
@@ -70,7 +70,7 @@ class SiteRows:
         found = {}
         if settings.objective == "squared":
             columns.append(bins.as_cells(targets))
-            scaled = np.clip((targets - state.center) / state.scale, -(2.0**CLIP_BITS), 2.0**CLIP_BITS)
+            scaled = np.clip((targets - state.target.center) / state.target.scale, -(2.0**CLIP_BITS), 2.0**CLIP_BITS)
             total = in_steps(scaled, BITS - CLIP_BITS).sum()
             found["targets"] = np.array([total, len(targets)]).astype(np.int64)
         else:
@@ -78,7 +78,7 @@ class SiteRows:
         counts = [bins.counted(values, cuts) for values, cuts in zip(columns, state.cuts, strict=True)]
         return found | {"buckets": np.concatenate([np.zeros(0, np.int64), *counts])}
 
-    def losses(self, state: State) -> Whole:
+    def losses(self, state: GrowthState) -> Whole:
         """Return sum and number of the losses (4,) of the rows trained on, and of those held out."""
         self._catch_up(state)
         objective = state.settings.objective
@@ -86,19 +86,19 @@ class SiteRows:
         parts = found[: self.trained], found[self.trained :]
         return np.array([each for part in parts for each in (part.sum(), len(part))]).astype(np.int64)
 
-    def histograms(self, state: State, grid: Grid, leaves: Leaves) -> Whole:
+    def histograms(self, state: GrowthState, grid: BinGrid, leaves: Leaves) -> Whole:
         """Return gradients, hessians and rows (3, leaves, columns, bins) of these leaves of the growing trees."""
         self._catch_up(state)
-        now = len(state.rounds), state.level
+        now = len(state.rounds), state.growing.level
         if now != self._level:
             self._above = self._here if now == (self._level[0], self._level[1] + 1) else {}
             self._here, self._level = {}, now
         for output in sorted({output for output, _ in leaves}):
-            tree = state.trees[output] if state.trees else Tree()
+            tree = state.growing.trees[output] if state.growing.trees else DecisionTree()
             self._fill(output, tree, [node for each, node in leaves if each == output], max(grid.widths))
         return np.stack([self._here[leaf] for leaf in leaves], axis=1).astype(np.int64)
 
-    def _fill(self, output: int, tree: Tree, nodes: Sequence[int], width: int) -> None:
+    def _fill(self, output: int, tree: DecisionTree, nodes: Sequence[int], width: int) -> None:
         """Compute the histograms of nodes; of two siblings the one with more rows is what the other one leaves."""
         wanted = [node for node in nodes if (output, node) not in self._here]
         rows = np.bincount(self._places[output][: self.trained], minlength=len(tree) + 1)
@@ -130,7 +130,7 @@ class SiteRows:
                 found[place, :, column] = counts.reshape(len(nodes), width)
         return [found[:, slot] for slot in range(len(nodes))]
 
-    def _catch_up(self, state: State) -> None:
+    def _catch_up(self, state: GrowthState) -> None:
         """Bring margins and places to the state's trees."""
         if state.grid is None:
             raise ValueError("no bins yet")
@@ -138,7 +138,7 @@ class SiteRows:
         if self._rounds < 0:
             self._codes, self._rounds = grid.codes(self._cells), 0
             regression = state.settings.objective == "squared"
-            self._scaled = (self._targets - state.center) / state.scale if regression else self._targets
+            self._scaled = (self._targets - state.target.center) / state.target.scale if regression else self._targets
             self._margins = np.repeat(np.array(state.base)[:, None], size, axis=1)
             self._begin(state)
         while self._rounds < len(state.rounds):
@@ -147,10 +147,10 @@ class SiteRows:
                 self._margins[output] += np.array(tree.values)[places]
             self._rounds += 1
             self._begin(state)
-        for output, tree in enumerate(state.trees):
+        for output, tree in enumerate(state.growing.trees):
             self._places[output] = tree.walk(self._codes, self._places[output], grid)
 
-    def _begin(self, state: State) -> None:
+    def _begin(self, state: GrowthState) -> None:
         """Begin a round: all rows are at the root, with new gradients and hessians."""
         margins, targets = self._margins[:, : self.trained], self._scaled[: self.trained]
         self._places = [np.zeros(self._cells.shape[1], np.int64) for _ in margins]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.learn.trees.bins import Grid
-from p2pfl.learn.trees.settings import TreeSettings
+from p2pfl.learn.trees.bins import BinGrid
+from p2pfl.learn.trees.tree_settings import TreeSettings
 
 Sums = NDArray[np.int64]
 """(..., 3): gradients and hessians in steps, and rows."""
@@ -37,7 +37,7 @@ class Splitter:
     """Finds splits. `bits` are those behind the point, and `scale` is the unit of a number to predict."""
 
     settings: TreeSettings
-    grid: Grid
+    grid: BinGrid
     bits: int
     scale: float = 1.0
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from p2pfl.learn.table.schema import Schema
-from p2pfl.learn.trees.bins import Grid
-from p2pfl.learn.trees.forest import LEAF, Forest, Tree
-from p2pfl.learn.trees.settings import Objective
+from p2pfl.learn.trees.bins import BinGrid
+from p2pfl.learn.trees.forest import LEAF, DecisionTree, Forest
+from p2pfl.learn.trees.tree_settings import Objective
 
 OBJECTIVES: Mapping[Objective, tuple[str, str]] = {
     "logistic": ("binary:logistic", "reg_loss_param"),
@@ -25,10 +25,10 @@ OBJECTIVES: Mapping[Objective, tuple[str, str]] = {
 }
 NO_PARENT = 2**31 - 1
 VERSION = [1, 7, 0]
-STUMP = Tree(columns=[LEAF], bins=[0], missing_left=[True], lefts=[0], values=[0.0], gains=[0.0], weights=[0.0])
+STUMP = DecisionTree(columns=[LEAF], bins=[0], missing_left=[True], lefts=[0], values=[0.0], gains=[0.0], weights=[0.0])
 
 
-def with_base(forest: Forest) -> list[list[tuple[Tree, list[float]]]]:
+def with_base(forest: Forest) -> list[list[tuple[DecisionTree, list[float]]]]:
     """Return each tree with its nodes' values as float32, in the target's unit; the first have the base in them."""
     outputs = len(forest.base)
     rounds = forest.rounds or (tuple(STUMP for _ in range(outputs)),)
@@ -37,7 +37,9 @@ def with_base(forest: Forest) -> list[list[tuple[Tree, list[float]]]]:
     ]
 
 
-def _valued(trees: Sequence[Tree], scale: float, bases: Sequence[float]) -> list[tuple[Tree, list[float]]]:
+def _valued(
+    trees: Sequence[DecisionTree], scale: float, bases: Sequence[float]
+) -> list[tuple[DecisionTree, list[float]]]:
     return [
         (tree, (np.array(tree.values) * scale + base).astype(np.float32).tolist())
         for tree, base in zip(trees, bases, strict=True)
@@ -74,7 +76,7 @@ def to_xgboost(forest: Forest, schema: Schema) -> str:
     return json.dumps({"learner": learner, "version": VERSION})
 
 
-def _tree(place: int, tree: Tree, values: list[float], grid: Grid) -> dict[str, Any]:
+def _tree(place: int, tree: DecisionTree, values: list[float], grid: BinGrid) -> dict[str, Any]:
     numeric, nodes = len(grid.edges), range(len(tree))
     inner = [node for node in nodes if tree.columns[node] != LEAF]
     of_categories = [node for node in inner if tree.columns[node] >= numeric]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pfl.learn.trees import bins
-from p2pfl.learn.trees.bins import Grid
+from p2pfl.learn.trees.bins import BinGrid
 
 NAN = np.float32("nan")
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -25,7 +25,7 @@ def edges(values: np.ndarray, most: int = 64, least_rows: int = 10) -> list[floa
 
 
 def of_each(values: np.ndarray, found: list[float]) -> np.ndarray:
-    codes = Grid(edges=(tuple(found),), sizes=()).codes(values[None])[0]
+    codes = BinGrid(edges=(tuple(found),), sizes=()).codes(values[None])[0]
     return np.bincount(codes[~np.isnan(values)], minlength=len(found) + 1)
 
 
@@ -87,7 +87,7 @@ def test_what_is_beyond_a_float32_counts_as_the_largest():
 
 
 def test_missing_cells_and_values_of_categories_have_their_own_bins():
-    grid = Grid(edges=((0.0, 2.0),), sizes=(3,))
+    grid = BinGrid(edges=((0.0, 2.0),), sizes=(3,))
     cells = np.array([[-1, 0, 1.5, 2, NAN], [0, 1, 2, NAN, NAN]], np.float32)
     assert grid.codes(cells).tolist() == [[0, 1, 1, 2, 3], [0, 1, 2, 3, 3]]
     assert grid.widths == [4, 4]

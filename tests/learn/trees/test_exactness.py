@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tree_world import grow, schema_of, settings_of, share
 
 from p2pfl.learn.trees.bins import as_cells
-from p2pfl.learn.trees.forest import LEAF, Forest, Tree
+from p2pfl.learn.trees.forest import LEAF, DecisionTree, Forest
 from p2pfl.learn.trees.objectives import exp, gradients, shares
-from p2pfl.learn.trees.settings import TreeSettings
+from p2pfl.learn.trees.tree_settings import TreeSettings
 
 TIE = 1e-4
 """Gains that differ by less may be a tie."""
@@ -44,7 +44,7 @@ class Plain:
                         found[column, place, missing_left] = sum(map(self.score, parts)) - self.score(rows)
         return found
 
-    def compare(self, tree: Tree, node: int, rows: np.ndarray, depth: int) -> int:
+    def compare(self, tree: DecisionTree, node: int, rows: np.ndarray, depth: int) -> int:
         """Hold a tree against the best splits; return the number of splits that are equal."""
         value = -self.given.eta * self.g[rows].sum() / (self.h[rows].sum() + self.given.reg_lambda)
         assert tree.values[node] == pytest.approx(value, abs=1e-6, rel=1e-5)
@@ -86,7 +86,7 @@ def test_trees_equal_those_of_unrounded_sums_apart_from_ties(seed, classes, reg_
     forest, state = nodes[0].forest(), nodes[0].state
     plain = Plain(forest, given, forest.grid.codes(as_cells(cells)))
     margins = np.repeat(np.array(state.base)[:, None], 120, axis=1)
-    scaled = (targets - state.center) / state.scale if not classes else targets.astype(np.float64)
+    scaled = (targets - state.target.center) / state.target.scale if not classes else targets.astype(np.float64)
     for trees in forest.rounds:
         first, second = gradients(given.objective, margins, scaled)
         for output, tree in enumerate(trees):
@@ -94,7 +94,7 @@ def test_trees_equal_those_of_unrounded_sums_apart_from_ties(seed, classes, reg_
             plain.compare(tree, 0, np.arange(120), 0)
             places = tree.walk(plain.codes, np.zeros(120, np.int64), forest.grid)
             margins[output] += np.array(tree.values)[places]
-    assert forest.margins(as_cells(cells)) == pytest.approx(margins * state.scale + state.center)
+    assert forest.margins(as_cells(cells)) == pytest.approx(margins * state.target.scale + state.target.center)
 
 
 def test_a_class_of_double_weight_has_the_trees_of_one_with_each_row_twice():

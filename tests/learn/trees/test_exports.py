@@ -10,7 +10,7 @@ import pytest
 from tree_world import grow, schema_of, settings_of
 
 from p2pfl.learn.table.schema import make_schema
-from p2pfl.learn.trees.bins import Grid, as_cells
+from p2pfl.learn.trees.bins import BinGrid, as_cells
 from p2pfl.learn.trees.forest import Forest
 from p2pfl.learn.trees.onnx_trees import to_onnx
 from p2pfl.learn.trees.xgboost_json import to_xgboost
@@ -128,7 +128,7 @@ def test_a_model_packs_to_bytes_and_back_and_other_bytes_are_refused(classes):
 
 
 def test_a_model_without_trees_predicts_its_base(tmp_path):
-    forest = Forest(objective="squared", grid=Grid(edges=((),), sizes=()), base=(7.5,), scale=1.0, rounds=())
+    forest = Forest(objective="squared", grid=BinGrid(edges=((),), sizes=()), base=(7.5,), scale=1.0, rounds=())
     schema = schema_of(1, classes=0)
     assert forest.outputs(np.zeros((1, 3), np.float32)).tolist() == [[7.5]] * 3
     assert json.loads(to_xgboost(forest, schema))["learner"]["gradient_booster"]["model"]["tree_info"] == [0]

@@ -16,7 +16,7 @@ from p2pfl.features.sums.fixed_point import FixedPoint
 from p2pfl.learn.trees import growth
 from p2pfl.learn.trees.bins import as_cells
 from p2pfl.learn.trees.forest import LEAF
-from p2pfl.learn.trees.growth import MOST_ENTRIES, Growth, WrongSum
+from p2pfl.learn.trees.growth import MOST_ENTRIES, TreeGrowth, WrongSum
 from p2pfl.learn.trees.objectives import BOUND, MOST_ROWS
 
 CATEGORIES = (3, 5)
@@ -35,7 +35,7 @@ def rows_of(seed: int, count: int, classes: int, *, held: float = 0.2) -> Rows:
     return np.concatenate([numbers, values]), targets, rng.random(count) < held
 
 
-def grown(classes: int, sites: list[Rows], after=None, **options) -> list[Growth]:
+def grown(classes: int, sites: list[Rows], after=None, **options) -> list[TreeGrowth]:
     schema = schema_of(2, classes=classes, categories=CATEGORIES)
     return grow(schema, settings_of(schema, **({"rounds": 3, "max_depth": 3} | options)), sites, after=after)
 
@@ -73,7 +73,7 @@ def test_a_node_that_begins_anywhere_from_another_ones_state_makes_the_same_part
 
     def replace_one(nodes):
         packed = nodes[0].pack()
-        nodes[1] = Growth.unpack(packed, schema, options, site_of(sites[1]))
+        nodes[1] = TreeGrowth.unpack(packed, schema, options, site_of(sites[1]))
         assert nodes[1].pack() == packed
 
     alone, replaced = grown(classes, sites), grown(classes, sites, replace_one)
@@ -83,7 +83,7 @@ def test_a_node_that_begins_anywhere_from_another_ones_state_makes_the_same_part
 
 def test_a_part_stays_the_same_until_its_sum_is_taken():
     schema = schema_of(2, categories=CATEGORIES)
-    node = Growth.begin(schema, settings_of(schema), site_of(rows_of(1, 50, 2)))
+    node = TreeGrowth.begin(schema, settings_of(schema), site_of(rows_of(1, 50, 2)))
     assert node.next_part() is node.next_part()
 
 
@@ -100,7 +100,7 @@ def test_levels_that_do_not_fit_in_one_part_take_several_and_give_the_same_trees
 def test_members_that_leave_and_come_back_in_the_middle_of_a_tree_do_not_part_the_others():
     sites = share(rows_of(3, 600, 2), np.random.default_rng(3).integers(4, size=600), 4)
     schema = schema_of(2, categories=CATEGORIES)
-    nodes = [Growth.begin(schema, settings_of(schema, rounds=6, max_depth=4), site_of(rows)) for rows in sites]
+    nodes = [TreeGrowth.begin(schema, settings_of(schema, rounds=6, max_depth=4), site_of(rows)) for rows in sites]
     step = 0
     while not nodes[0].done:
         present = [place for place in range(4) if place != 3 or step % 7 < 4]
@@ -171,7 +171,7 @@ def test_growth_stops_when_the_held_out_rows_of_all_nodes_lose_and_keeps_the_bes
 
 def test_patience_without_held_out_rows_is_refused_and_nothing_is_taken():
     schema = schema_of(2, categories=CATEGORIES)
-    node = Growth.begin(schema, settings_of(schema, patience=3), site_of(rows_of(1, 50, 2, held=0.0)))
+    node = TreeGrowth.begin(schema, settings_of(schema, patience=3), site_of(rows_of(1, 50, 2, held=0.0)))
     for _ in range(3):
         node.take(node.next_part().arrays, 1)
     before = node.pack()
@@ -203,7 +203,7 @@ def test_too_few_rows_are_refused():
 
 def test_a_wrong_sum_is_noticed_and_changes_nothing():
     schema = schema_of(2, categories=CATEGORIES)
-    node = Growth.begin(schema, settings_of(schema), site_of(rows_of(1, 200, 2)))
+    node = TreeGrowth.begin(schema, settings_of(schema), site_of(rows_of(1, 200, 2)))
     for _ in range(4):
         total = {name: array.copy() for name, array in node.next_part().arrays.items()}
         before = node.pack()
@@ -225,10 +225,10 @@ def test_bytes_that_are_no_state_are_refused_with_a_value_error(data):
     place = data.draw(st.integers(0, len(packed) - 1))
     changed = packed[:place] + data.draw(st.binary(max_size=3)) + packed[place + data.draw(st.integers(0, 3)) :]
     try:
-        node = Growth.unpack(changed, SCHEMA, SETTINGS, SITE)
+        node = TreeGrowth.unpack(changed, SCHEMA, SETTINGS, SITE)
     except ValueError:
         return
-    assert Growth.unpack(node.pack(), SCHEMA, SETTINGS, SITE).pack() == node.pack()
+    assert TreeGrowth.unpack(node.pack(), SCHEMA, SETTINGS, SITE).pack() == node.pack()
 
 
 SCHEMA = schema_of(2, categories=CATEGORIES)
@@ -243,17 +243,17 @@ def test_a_state_whose_trees_contradict_themselves_is_refused():
     state = msgspec.msgpack.decode(PACKED[-1])
     state["rounds"][0][0][3][0] = 0  # the root is its own left child
     with pytest.raises(ValueError, match="contradicts"):
-        Growth.unpack(msgspec.msgpack.encode(state), SCHEMA, SETTINGS, SITE)
+        TreeGrowth.unpack(msgspec.msgpack.encode(state), SCHEMA, SETTINGS, SITE)
 
 
 @pytest.mark.parametrize("packed", [PACKED[0], PACKED[-1]])
 def test_a_state_of_other_settings_or_columns_is_refused(packed):
     """A neighbor's state must not lower what its receiver insists on."""
     with pytest.raises(ValueError, match="other settings"):
-        Growth.unpack(packed, SCHEMA, settings_of(SCHEMA, rounds=1, max_depth=3, least_rows=11), SITE)
+        TreeGrowth.unpack(packed, SCHEMA, settings_of(SCHEMA, rounds=1, max_depth=3, least_rows=11), SITE)
     for schema in (schema_of(3, categories=CATEGORIES), schema_of(2, categories=(3, 4)), schema_of(2)):
         with pytest.raises(ValueError, match="other columns"):
-            Growth.unpack(packed, schema, SETTINGS, SITE)
+            TreeGrowth.unpack(packed, schema, SETTINGS, SITE)
 
 
 def test_no_entry_leaves_the_bound_whatever_the_weights_are():

@@ -8,9 +8,9 @@ import numpy as np
 
 from p2pfl.learn.table.schema import Schema, make_schema
 from p2pfl.learn.trees.bins import as_cells
-from p2pfl.learn.trees.growth import Growth, Part
-from p2pfl.learn.trees.settings import TreeSettings, tree_settings
+from p2pfl.learn.trees.growth import TreeGrowth, TreePart
 from p2pfl.learn.trees.site_rows import SiteRows
+from p2pfl.learn.trees.tree_settings import TreeSettings, tree_settings
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Cells (columns, n), targets (n,) and who is held out (n,)."""
@@ -38,7 +38,7 @@ def share(rows: Rows, owners: np.ndarray, nodes: int) -> list[Rows]:
     return [tuple(array[..., owners == node] for array in rows) for node in range(nodes)]
 
 
-def sum_of(parts: Sequence[Part]) -> dict[str, np.ndarray]:
+def sum_of(parts: Sequence[TreePart]) -> dict[str, np.ndarray]:
     for part in parts:
         assert (part.step, part.label) == (parts[0].step, parts[0].label)
         for array in part.arrays.values():
@@ -52,10 +52,10 @@ def grow(
     settings: TreeSettings,
     sites: Sequence[Rows],
     *,
-    after: Callable[[list[Growth]], None] | None = None,
-) -> list[Growth]:
+    after: Callable[[list[TreeGrowth]], None] | None = None,
+) -> list[TreeGrowth]:
     """Let the nodes grow their trees to the end. `after` may look at them, or replace them, after each step."""
-    nodes = [Growth.begin(schema, settings, site_of(rows)) for rows in sites]
+    nodes = [TreeGrowth.begin(schema, settings, site_of(rows)) for rows in sites]
     while not nodes[0].done:
         total = sum_of([node.next_part() for node in nodes])
         for node in nodes:

@@ -6,9 +6,9 @@ import math
 
 import msgspec
 
-from p2pfl.learn.trees.bins import Grid
-from p2pfl.learn.trees.forest import Forest, Tree
-from p2pfl.learn.trees.settings import TreeSettings
+from p2pfl.learn.trees.bins import BinGrid
+from p2pfl.learn.trees.forest import DecisionTree, Forest
+from p2pfl.learn.trees.tree_settings import TreeSettings
 
 FORMAT = 1
 
@@ -20,7 +20,28 @@ class Loss(msgspec.Struct, frozen=True, array_like=True):
     held: float | None
 
 
-class State(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class TargetScale(msgspec.Struct, array_like=True):
+    """Targets of a regression are (target - center) / scale; the scale is a power of two."""
+
+    center: float = 0.0
+    scale: float = 1.0
+
+
+class Growing(msgspec.Struct, forbid_unknown_fields=True):
+    """The trees of the present round, one for each output, and the leaves of their present level.
+
+    Leaves are pairs of output and node: of `frontier`, those of this level that may be split, so many have been
+    `decided`; `below` are those of the next level so far.
+    """
+
+    trees: list[DecisionTree] = []
+    level: int = 0
+    frontier: list[tuple[int, int]] = []
+    decided: int = 0
+    below: list[tuple[int, int]] = []
+
+
+class GrowthState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Where the growth is. Everything in it follows from the settings and the sums."""
 
     settings: TreeSettings
@@ -32,26 +53,16 @@ class State(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     step: int = 0
     """The sums taken."""
     divisions: int = 0
-    grid: Grid | None = None
+    grid: BinGrid | None = None
     weights: list[float] = []
     """The weight of each class."""
     bits: int = 0
     """The bits behind the point of gradients and hessians."""
-    center: float = 0.0
-    scale: float = 1.0
-    """Targets of a regression are (target - center) / scale; the scale is a power of two."""
+    target: TargetScale = msgspec.field(default_factory=TargetScale)
     base: list[float] = []
     """The margins without trees."""
-    rounds: list[list[Tree]] = []
-    trees: list[Tree] = []
-    """The trees of this round, one for each output."""
-    level: int = 0
-    frontier: list[tuple[int, int]] = []
-    """Output and node of those leaves of this level that may be split."""
-    decided: int = 0
-    """How many of them have been decided."""
-    below: list[tuple[int, int]] = []
-    """Those of the next level so far."""
+    rounds: list[list[DecisionTree]] = []
+    growing: Growing = msgspec.field(default_factory=Growing)
     losses: list[Loss] = []
     """The loss without trees, after one round, and so on."""
     done: bool = False
@@ -70,8 +81,8 @@ class State(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return Forest(
             objective=self.settings.objective,
             grid=self.grid,
-            base=tuple(self.center + each * self.scale for each in self.base),
-            scale=self.scale,
+            base=tuple(self.target.center + each * self.target.scale for each in self.base),
+            scale=self.target.scale,
             rounds=tuple(map(tuple, self.rounds[: self.best])),
         )
 
@@ -79,7 +90,7 @@ class State(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return msgspec.msgpack.encode(self)
 
     @classmethod
-    def unpack(cls, packed: bytes | memoryview) -> State:
+    def unpack(cls, packed: bytes | memoryview) -> GrowthState:
         """Raises ValueError: this is no state."""
         try:
             found = msgspec.msgpack.decode(packed, type=cls)
@@ -92,18 +103,21 @@ class State(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def check(self) -> None:
         """Raises ValueError: trees, bins and leaves do not belong together."""
-        settings, growing = self.settings, [self.trees] if self.trees else []
+        settings, growing = self.settings, [self.growing.trees] if self.growing.trees else []
         splits = self.grid.splits if self.grid else []
-        leaves = [*self.frontier, *self.below]
-        numbers = [self.center, self.scale, *self.base, *self.weights]
+        leaves = [*self.growing.frontier, *self.growing.below]
+        numbers = [self.target.center, self.target.scale, *self.base, *self.weights]
         if (
             any(len(trees) != settings.outputs for trees in (*self.rounds, *growing))
             or not all(tree.fits(splits) for trees in (*self.rounds, *growing) for tree in trees)
-            or not all(0 <= output < len(self.trees) and 0 <= node < len(self.trees[output]) for output, node in leaves)
-            or not 0 <= self.decided <= len(self.frontier)
+            or not all(
+                0 <= output < len(self.growing.trees) and 0 <= node < len(self.growing.trees[output])
+                for output, node in leaves
+            )
+            or not 0 <= self.growing.decided <= len(self.growing.frontier)
             or (self.grid and not len(self.base) == settings.outputs)
             or (self.grid and not len(self.weights) == max(1, settings.classes))
             or not all(map(math.isfinite, numbers))
-            or not self.scale > 0
+            or not self.target.scale > 0
         ):
             raise ValueError("a state of trees that contradicts itself")

@@ -1,4 +1,4 @@
-"""docs/how-to/sums.md: what it shows runs as it stands, and prints what it says."""
+"""What docs/how-to/sums.md shows runs as it stands, and prints what it says."""
 
 from __future__ import annotations
 

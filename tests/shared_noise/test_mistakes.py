@@ -150,6 +150,14 @@ def test_check_says_what_a_round_costs_who_may_collude_and_who_waits_for_whom(tm
         assert words in brief
 
 
+def test_check_warns_of_a_delta_above_one_in_the_rows_of_all_nodes(tmp_path):
+    """Each node has some 180 of 1,437 rows, for which .001 would do."""
+    folder = Federation(
+        task="digits", nodes=8, topology="ring", rounds=20, privacy=SHARED | {"accountant": "rdp", "delta": 1e-3}
+    ).save(tmp_path / "ward")
+    assert "exceeds one in the 1,437 rows of all nodes together" in " ".join(check(folder).split())
+
+
 # -- what the driver sees ---------------------------------------------------------------------------------------------
 
 

@@ -39,6 +39,9 @@ class SharedNoiseFindings(Findings):
         self._facts = facts = _facts(federation, entries)
         rounds, members = federation.training.rounds or 0, facts["members"]
         is_record = privacy.unit == "record"
+        rows = sum(inspected.learners[index].samples for index in inspected.here.keys() & inspected.learners.keys())
+        if is_record and privacy.delta * rows > 1.0:
+            inspected.warnings.append(delta_exceeds(privacy.delta, rows))
         what = f"one step: each row of all nodes is in it with probability {privacy.rate:g}" if is_record else "one sum"
         each, brief = facts["bytes_each"], inspected.brief
         brief["a round"] = what if each is None else f"{what}; estimate: {size(each)} sent by each node"
@@ -64,6 +67,12 @@ class SharedNoiseFindings(Findings):
                 "a liar": "can spoil a sum: a wrong part within the bounds is not noticed",
             }
         )
+
+
+def delta_exceeds(delta: float, rows: int) -> str:
+    """Return the warning about a delta that allows one of the rows of all nodes to be revealed entirely."""
+    text = "everything about one row might be revealed; better a tenth of one in that many, or less"
+    return f"privacy.delta = {delta:g} exceeds one in the {rows:,} rows of all nodes together: {text}"
 
 
 def _facts(federation: FederationConfig, entries: int | None) -> dict[str, Any]:

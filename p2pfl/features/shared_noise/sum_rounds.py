@@ -23,6 +23,7 @@ from p2pfl.core.effects import StartRound
 from p2pfl.core.events import RoundRefused, RoundTrained
 from p2pfl.core.facts import Phase
 from p2pfl.features.shared_noise.common_state import CommonState
+from p2pfl.features.shared_noise.findings import delta_exceeds
 from p2pfl.features.shared_noise.standings import Place, Standings
 from p2pfl.features.shared_noise.standings_talk import CHANNEL
 from p2pfl.features.shared_noise.summed_rounds import SummedRounds
@@ -142,7 +143,9 @@ class SumRounds(Attached):
         else:
             self.shared.rows = rows
             self.state.write_rows()
-            notice.info("%d nodes have %d rows together", len(done.members), self.shared.rows)
+            notice.info("%d nodes have %d rows together", len(done.members), rows)
+            if self.shared.plan.delta * rows > 1.0:
+                notice.warning("%s", delta_exceeds(self.shared.plan.delta, rows))
             await self.state.tell()
 
     async def _round(self) -> None:

@@ -112,7 +112,7 @@ class SharedRounds:
         if self.counts_rows:
             if self.rows is None or self.plan.shared_rate is None:
                 raise ValueError("a step is divided by the rows of all nodes, which are not known")
-            # Gradients point up; divided by the expected number of rows, as in DP-SGD.
+            # Divided by the expected number of rows, as in DP-SGD: the actual one must stay secret.
             after = self._descended(model, found / (self.plan.shared_rate * self.rows), round_index)
         else:
             after = model + found / members

@@ -78,6 +78,11 @@ def test_in_thousands_of_worlds_a_sum_is_that_of_the_named_members_or_refused(bl
             raise AssertionError(f"seed {seed}") from error
 
 
+def test_a_member_leaves_a_set_up_of_which_nothing_is_kept_any_more():
+    """It has begun many others since, which came to nothing."""
+    run(668)
+
+
 @given(st.integers(0, 2**32), st.sampled_from([3, 4, 5, 8]), st.sampled_from([ring, complete]))
 def test_where_nothing_fails_all_sums_are_done_and_of_all_members(seed, count, graph):
     world = SumWorld(count, graph(count), seed=seed, link=Link(delay_s=(0.001, 0.2), twice=0.2))

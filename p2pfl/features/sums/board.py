@@ -151,6 +151,10 @@ class Board:
             raise RuntimeError(f"more statements in one slot than a member may make: {statement}")
         return taken
 
+    def is_dropped(self, setup: bytes) -> bool:
+        """True if this node has begun so many later set-ups that what it says of this one is not kept any more."""
+        return setup in self._over[self._settings.index]
+
     def hear(self, peer: int, post: Post, name: bytes, effects: Effects) -> Taken | None:
         """Take a statement with this id and pass it on; None: it is known, or more than its author may make.
 

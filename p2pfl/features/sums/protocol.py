@@ -222,7 +222,9 @@ class Sums:
         if active is not None and active.asked is not None and self.setup is not None:
             if active.must_end_here():
                 return
-            self._state(SlotQuit(setup=self.setup.id, number=self._next, reason="there is a new set-up"), now, effects)
+            if not self._board.is_dropped(self.setup.id):
+                quits = SlotQuit(setup=self.setup.id, number=self._next, reason="there is a new set-up")
+                self._state(quits, now, effects)
         self.setup, self._founding.founded = founded, None
         self._next, self._sums = 0, {}
         self._due.everything()

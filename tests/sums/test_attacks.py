@@ -240,6 +240,17 @@ def test_the_same_data_again_without_one_member_is_refused():
     assert {refused.reason for _, refused in world.refused} == {"too near to an earlier sum of these data"}
 
 
+def test_other_vectors_of_the_same_data_without_one_member_are_refused():
+    """A histogram and the one a level below it add up: the difference would be that member's."""
+    world = SumWorld(5, complete(5), sums=4)
+    world.data = lambda index: bytes([index]) * 32
+    world.ask_all("level 1", "level 2", pause_s=5.0)
+    world.schedule(4.0, lambda: world.crash(2))
+    world.run()
+    assert {effect.label for _, effect in world.done} == {"level 1"}
+    assert {refused.reason for _, refused in world.refused} == {"too near to an earlier sum of these data"}
+
+
 # Planted mistakes: the checks of these tests must find each of them.
 
 

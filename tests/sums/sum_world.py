@@ -131,7 +131,7 @@ class SumWorld:
         self.crashed_at = {}
         self.down: set[tuple[int, int]] = set()
         self.on_outcome = lambda *_: None
-        self.data = lambda _: None
+        self.data, self.only = lambda _: None, frozenset()
         self._queue, self._count, self._todo = [], 0, 0
         for index in range(count):
             self.start(index)
@@ -231,7 +231,7 @@ class SumWorld:
             self.asked[index] = label
             values = self.vector(index, label) if values is None else values
             terms = self.terms(label) if terms is None else terms
-            self.carry_out(index, self.nodes[index].ask(label, values, terms, self.now, data=self.data(index)))
+            self.carry_out(index, self.nodes[index].ask(label, values, terms, self.now, data=self.data(index), only=self.only))
 
     def carry_out(self, index, effects):
         for effect in effects:

@@ -251,6 +251,17 @@ def test_other_vectors_of_the_same_data_without_one_member_are_refused():
     assert {refused.reason for _, refused in world.refused} == {"too near to an earlier sum of these data"}
 
 
+def test_a_sum_of_certain_members_is_refused_without_one_of_them():
+    """Also the first one, of which there is no earlier sum to compare it with."""
+    world = SumWorld(5, complete(5), sums=4)
+    world.only = frozenset(range(5))
+    world.crash(2)
+    world.ask_all("one")
+    world.run()
+    assert not world.done
+    assert {refused.reason for _, refused in world.refused} == {"other members than this sum is of"}
+
+
 # Planted mistakes: the checks of these tests must find each of them.
 
 

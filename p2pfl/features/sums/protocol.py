@@ -98,11 +98,21 @@ class Sums:
         self._due.everything()
         return self._settled(now, effects)
 
-    def ask(self, label: str, values: Words, terms: bytes, now: float, *, data: bytes | None = None) -> list[Effect]:
+    def ask(
+        self,
+        label: str,
+        values: Words,
+        terms: bytes,
+        now: float,
+        *,
+        data: bytes | None = None,
+        only: frozenset[int] = frozenset(),
+    ) -> list[Effect]:
         """Sum this vector with those of the others, (d,) uint64; `terms` as of `FixedPoint.terms`.
 
         `data` are the 32 bytes by which sums of the same data are known, where several vectors are made of them: those
-        sums must not differ by few members either. By default they are a digest of the vector.
+        sums must not differ by few members either. By default they are a digest of the vector. With `only`, it is the
+        sum of exactly these members or refused.
 
         Raises ValueError: a sum is going on.
         """
@@ -112,7 +122,7 @@ class Sums:
             )
         data = data or hashlib.blake2b(values.tobytes(), digest_size=32, person=b"sums data").digest()
         pause_s = now - self._ended_at if self._ended_at else 0.0
-        self._asked = Asked(label=label, values=values, terms=terms, data=data, pause_s=pause_s, at=now)
+        self._asked = Asked(label=label, values=values, terms=terms, data=data, only=only, pause_s=pause_s, at=now)
         self._due.everything()
         return self._settled(now, Effects())
 

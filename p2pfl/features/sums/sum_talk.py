@@ -62,15 +62,23 @@ class SumTalk:
         """The members whose keys are here, this one among them."""
         return frozenset(self._sums.records.latest)
 
-    async def sum(self, label: str, values: Words, terms: bytes, *, data: bytes | None = None) -> SumEnding:
-        """Sum a vector with those of the others, (d,) uint64; `terms` and `data` as of `Sums.ask`.
+    async def sum(
+        self,
+        label: str,
+        values: Words,
+        terms: bytes,
+        *,
+        data: bytes | None = None,
+        only: frozenset[int] = frozenset(),
+    ) -> SumEnding:
+        """Sum a vector with those of the others, (d,) uint64; the arguments as of `Sums.ask`.
 
         Raises ValueError: a sum is going on; StorageError: what was signed could not be written down.
         """
         if self._failure is not None:
             raise self._failure
         loop = asyncio.get_running_loop()
-        effects = self._sums.ask(label, values, terms, loop.time(), data=data)
+        effects = self._sums.ask(label, values, terms, loop.time(), data=data, only=only)
         self._entries = values.size
         outcome: asyncio.Future[SumEnding] = loop.create_future()
         self._outcome = outcome

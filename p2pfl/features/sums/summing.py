@@ -52,6 +52,7 @@ class Asked:
     values: Words
     terms: bytes
     data: bytes
+    only: frozenset[int]
     pause_s: float
     at: float
 
@@ -311,6 +312,8 @@ class _Flaws:
         """Return what is wrong with a list; empty: nothing."""
         if name not in self._found:
             flaw = self._setup.flaw(members)
+            if not flaw and asked.only and members != asked.only:
+                flaw = "other members than this sum is of"
             if not flaw and not self._history.allows(asked.data, members):
                 flaw = "too near to an earlier sum of these data"
             self._found[name] = flaw

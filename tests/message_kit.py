@@ -8,10 +8,10 @@ from p2pfl.core.messages import Ask, Busy, Done, Hello, LivesTold, Ready, Reply,
 from p2pfl.errors import PeerFault
 from p2pfl.features.members.talk import CHANNEL as CHARTER
 from p2pfl.features.members.talk import CharterAsked, CharterPart, CharterTold
-from p2pfl.features.shared_noise.standings import StatePiece, StateWanted, SumStanding
-from p2pfl.features.shared_noise.standings_talk import CHANNEL as STANDINGS
 from p2pfl.features.status.spread import CHANNEL as VITALS
 from p2pfl.features.status.spread import VitalsTold
+from p2pfl.features.summed.standings import StatePiece, StateWanted, SumStanding
+from p2pfl.features.summed.standings_talk import CHANNEL as STANDINGS
 from p2pfl.features.sums.channel import CHANNEL as SUMS
 from p2pfl.features.sums.channel import Credit, Farewell, Piece
 from p2pfl.features.sums.sum_messages import BranchPart, Have, Poll, Post, Total, Want, Wave, Working, encode_statement

@@ -63,7 +63,7 @@ class Seen:
 def seen(monkeypatch):
     """Note what nodes with shared noise do."""
     seen = Seen()
-    begin, make, total = SumRounds.__init__, SumRounds._make_part, SumRounds._sum
+    begin, make, total = SumRounds.__init__, SumRounds._make_part, SumRounds.sum
 
     def began(rounds, node, course, shared):
         begin(rounds, node, course, shared)
@@ -85,7 +85,7 @@ def seen(monkeypatch):
 
     monkeypatch.setattr(SumRounds, "__init__", began)
     monkeypatch.setattr(SumRounds, "_make_part", made)
-    monkeypatch.setattr(SumRounds, "_sum", summed)
+    monkeypatch.setattr(SumRounds, "sum", summed)
     return seen
 
 

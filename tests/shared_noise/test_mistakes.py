@@ -16,7 +16,7 @@ from p2pfl.config.promises import refuse_broken_promises
 from p2pfl.config.tables import Mistakes
 from p2pfl.core.events import SessionOpened
 from p2pfl.core.facts import Facts, Phase
-from p2pfl.features.shared_noise.summed_rounds import SummedRounds
+from p2pfl.features.summed.summed_rounds import SummedRounds
 from p2pfl.learn.privacy.plan import SPARE, planned_rounds
 from sim import simulate
 from sim.audits.scene import scene_of

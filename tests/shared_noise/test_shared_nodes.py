@@ -9,10 +9,11 @@ import pytest
 
 from p2pfl.core.events import RoundRefused
 from p2pfl.features.privacy.budget import BudgetGuard
-from p2pfl.features.shared_noise import common_state
-from p2pfl.features.shared_noise.common_state import CommonState
-from p2pfl.features.shared_noise.standings import Place, Standings
+from p2pfl.features.shared_noise import noise_state
 from p2pfl.features.shared_noise.sum_rounds import SumRounds
+from p2pfl.features.summed import common_state
+from p2pfl.features.summed.common_state import CommonState
+from p2pfl.features.summed.standings import Place, Standings
 from p2pfl.features.sums.node_sums import NodeSums
 from p2pfl.features.sums.sum_effects import Refused
 from p2pfl.features.sums.sum_talk import SumTalk
@@ -100,7 +101,7 @@ async def test_the_rows_of_all_are_known_again_after_a_crash_before_they_were_wr
     nodes = start(field)
     crashed.break_off = nodes[1].task.cancel
     await asyncio.wait([nodes[1].task])
-    file = field.folder / "node1" / "state" / common_state.ROWS_FILE
+    file = field.folder / "node1" / "state" / noise_state.ROWS_FILE
     assert file.exists()
     file.unlink()
     (nodes[1],) = start(field, 1)
@@ -138,7 +139,7 @@ def crash_at(monkeypatch, owner, name, index, when, *, after):
 POINTS = {
     "before it pays": ("_make_part", False),
     "once its part is made": ("_make_part", True),
-    "once it has the sum": ("_sum", True),
+    "once it has the sum": ("sum", True),
     "once it has committed": ("commit", True),
 }
 

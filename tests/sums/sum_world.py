@@ -231,7 +231,9 @@ class SumWorld:
             self.asked[index] = label
             values = self.vector(index, label) if values is None else values
             terms = self.terms(label) if terms is None else terms
-            self.carry_out(index, self.nodes[index].ask(label, values, terms, self.now, data=self.data(index), only=self.only))
+            self.carry_out(
+                index, self.nodes[index].ask(label, values, terms, self.now, data=self.data(index), only=self.only)
+            )
 
     def carry_out(self, index, effects):
         for effect in effects:

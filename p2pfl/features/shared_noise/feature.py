@@ -9,7 +9,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features.shared_noise.alarms import ALARMS
 from p2pfl.features.shared_noise.sum_rounds import SumRounds
-from p2pfl.features.shared_noise.summed_rounds import SummedRounds
+from p2pfl.features.summed.summed_rounds import SummedRounds
 from p2pfl.features.sums.arrays import MOST_ENTRIES
 from p2pfl.learn.interface import shared_by
 from p2pfl.learn.privacy.shared import SharedRounds

@@ -52,7 +52,7 @@ class Asked:
     values: Words
     terms: bytes
     data: bytes
-    only: frozenset[int]
+    only: frozenset[int] = frozenset()
     pause_s: float
     at: float
 

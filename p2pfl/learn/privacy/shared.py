@@ -12,7 +12,6 @@ by itself, and none is a function of a library for mathematics.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -200,11 +199,6 @@ class SharedRounds:
             self.common, self.rows, self.part = arrays, rows or None, None
 
         return rounds, model, adopt
-
-
-def state_digest(state: bytes) -> bytes:
-    """Return the digest (32 bytes) of a packed state."""
-    return hashlib.blake2b(state, digest_size=32, person=b"p2pfl-shared").digest()
 
 
 def own_part(shared: SharedRounds | None, state: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from p2pfl.features.shared_noise.fetching import StateFetching
-from p2pfl.features.shared_noise.standings import (
+from p2pfl.features.summed.fetching import StateFetching
+from p2pfl.features.summed.standings import (
     PIECE_BYTES,
     Place,
     Standings,

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from p2pfl.errors import PeerFault
-from p2pfl.features.shared_noise.standings import PIECE_BYTES, StatePiece, StateWanted
-from p2pfl.learn.privacy.shared import state_digest
+from p2pfl.features.summed.standings import PIECE_BYTES, StatePiece, StateWanted, state_digest
 
 PATIENCE_S = 5.0
 """How long a neighbor may take for a piece."""

@@ -9,13 +9,20 @@ import pytest
 
 from p2pfl import Federation
 from p2pfl.errors import PeerFault
-from p2pfl.features.shared_noise import fetching
-from p2pfl.features.shared_noise.fetching import KEPT, StateFetching
-from p2pfl.features.shared_noise.following import LOST_S, MOST_VAIN, Following
-from p2pfl.features.shared_noise.standings import PIECE_BYTES, Place, Standings, StatePiece, StateWanted, SumStanding
-from p2pfl.features.shared_noise.standings_talk import StandingsTalk
+from p2pfl.features.summed import fetching
+from p2pfl.features.summed.fetching import KEPT, StateFetching
+from p2pfl.features.summed.following import LOST_S, MOST_VAIN, Following
+from p2pfl.features.summed.standings import (
+    PIECE_BYTES,
+    Place,
+    Standings,
+    StatePiece,
+    StateWanted,
+    SumStanding,
+    state_digest,
+)
+from p2pfl.features.summed.standings_talk import StandingsTalk
 from p2pfl.fleet.one_process import _with_keys
-from p2pfl.learn.privacy.shared import state_digest
 
 FEDERATION, IDENTITIES = _with_keys(Federation(nodes=6, topology="complete").config)
 OLD, NEW, OTHER = (bytes([number]) * 32 for number in range(3))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from p2pfl.features.shared_noise.standings import Place, Standings
+from p2pfl.features.summed.standings import Place, Standings
 
 MOST_VAIN, LOST_S = 10, 30.0
 """After so many times in vain a state is not asked for during so many seconds."""

@@ -6,43 +6,61 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
-
-import msgspec
 
 from p2pfl.core.effects import Bootstrap, CommitRound
 from p2pfl.core.events import RoundCommitted
 from p2pfl.core.facts import Phase
 from p2pfl.engine.engine import Engine
-from p2pfl.errors import PeerFault, StorageError
-from p2pfl.features.shared_noise.following import Following
-from p2pfl.features.shared_noise.standings import Place, Standings
-from p2pfl.features.shared_noise.standings_talk import StandingsTalk
-from p2pfl.features.shared_noise.summed_rounds import SummedRounds
+from p2pfl.errors import PeerFault
+from p2pfl.features.summed.following import Following
+from p2pfl.features.summed.standings import Place, Standings, state_digest
+from p2pfl.features.summed.standings_talk import StandingsTalk
+from p2pfl.features.summed.summed_rounds import SummedRounds
 from p2pfl.learn.interface import LocalRound, Vector
-from p2pfl.learn.privacy.shared import SharedRounds, state_digest
 from p2pfl.node.engine_thread import Look
 from p2pfl.node.feature import NodeView
-from p2pfl.storage.disk import replace_file
 
 T = TypeVar("T")
 
-ROWS_FILE = "rows-of-all.json"
 PAUSE_S = 0.2
 """The pause before a state is asked for again."""
 SERIALS = 2**24
 """The serials of one life of a node: those of the next one are larger."""
 
 
+class AlikeState:
+    """What all nodes have alike after the same sums, as one course has it. `most_bytes` bounds what packs it."""
+
+    most_bytes: int
+
+    def recall(self) -> None:
+        """Read what is kept beside the node's state."""
+
+    def sums_after(self, rounds: int) -> int:
+        """Return the sums that have ended well after so many rounds."""
+        raise NotImplementedError
+
+    def packed(self, model: Vector, rounds: int) -> bytes:
+        """Return the state after so many rounds, the same bytes at all nodes."""
+        raise NotImplementedError
+
+    def unpack(self, state: bytes) -> tuple[int, Vector, Callable[[], None]]:
+        """Return the rounds and the model of a packed state, and what adopts the rest of it.
+
+        Raises ValueError: it is no state of such a model.
+        """
+        raise NotImplementedError
+
+
 class CommonState:
     """`life` is the number of this start of the node."""
 
     def __init__(
-        self, node: NodeView, course: SummedRounds, shared: SharedRounds, standings: Standings, *, life: int
+        self, node: NodeView, course: SummedRounds, alike: AlikeState, standings: Standings, *, life: int
     ) -> None:
-        self._node, self.course, self.shared, self.standings, self._life = node, course, shared, standings, life
-        self.talk = StandingsTalk(standings, node.say, shared.packed_bytes + 4 * node.setup().learner.size)
+        self._node, self.course, self._alike, self.standings, self._life = node, course, alike, standings, life
+        self.talk = StandingsTalk(standings, node.say, alike.most_bytes)
         self.following = Following(standings)
         self.fetched = 0
         """How often a state of others was taken over."""
@@ -54,17 +72,15 @@ class CommonState:
         return self.following.place
 
     async def know(self) -> None:
-        """Read the rows of all nodes if they are known and no round has been done, and tell where this node stands."""
-        file = self._node.setup().node.state_dir / ROWS_FILE
-        if self.shared.rows is None and file.is_file():
-            self.shared.rows = _read_rows(file)
+        """Recall what is kept, and tell where this node stands."""
+        self._alike.recall()
         await self.tell()
 
     async def tell(self) -> None:
         """Tell all where this node stands."""
         model = await self.look(lambda engine: engine.state.model.copy())
-        state = self.shared.packed(model, self.course.facts.rounds)
-        self.following.moved(Place(self.sums_after(self.course.facts.rounds), state_digest(state)))
+        state = self._alike.packed(model, self.course.facts.rounds)
+        self.following.moved(Place(self._alike.sums_after(self.course.facts.rounds), state_digest(state)))
         now = time.monotonic()
         self.slowest_s, self._told_at = max(self.slowest_s, now - (self._told_at or now)), now
         self.talk.fetching.keep(state, self.following.place.digest)
@@ -74,26 +90,24 @@ class CommonState:
         """Fetch the state of the others, and go on from it. False: nobody gives it now."""
         self.course.stage = Phase.JOINING
         state = await self.talk.fetch(place)
-        size = self._node.setup().learner.size
         if state is None:
             if self.talk.has_peers:
                 self.following.asked_in_vain(place, time.monotonic())
             await asyncio.sleep(PAUSE_S)
             return False
         try:
-            rounds, model, adopt = self.shared.unpack(state, size)
+            rounds, model, adopt = self._alike.unpack(state)
         except ValueError as error:
             raise PeerFault(f"more than {self.standings.needed - 1} members have signed for {error}") from error
         adopt()
-        self.write_rows()
-        await self._adopt(model, rounds)
+        await self.settle(model, rounds)
         self.fetched += 1
         self._node.feed.tell("state-fetched", None, f"this node goes on after round {rounds}, with the others' state")
         await self.tell()
         return True
 
-    async def _adopt(self, model: Vector, rounds: int) -> None:
-        """Make a fetched model this node's own, and durable with all that belongs to it."""
+    async def settle(self, model: Vector, rounds: int) -> None:
+        """Make a model this node's own after so many rounds, and durable with all that belongs to it."""
         local = LocalRound(
             vector=model, steps=0, learning_rate=0.0, samples=int(self.course.facts.samples), loss=float("nan")
         )
@@ -118,23 +132,12 @@ class CommonState:
         event = await answer
         return isinstance(event, RoundCommitted) and not event.failed
 
-    def write_rows(self) -> None:
-        file = self._node.setup().node.state_dir / ROWS_FILE
-        if self.shared.rows is not None:
-            replace_file(file, [msgspec.json.encode({"rows": self.shared.rows})])
-        else:
-            file.unlink(missing_ok=True)
-
     def is_behind(self) -> bool:
         return self.next_place() is not None
 
     def next_place(self) -> Place | None:
         """Return the state of the others that this node should have in place of its own, None if there is none."""
         return self.following.next_place(time.monotonic())
-
-    def sums_after(self, rounds: int) -> int:
-        """Return the sums that have ended well after so many rounds: that of the rows is one too."""
-        return rounds + (self.shared.counts_rows and self.shared.rows is not None)
 
     async def look(self, use: Callable[[Engine], T]) -> T:
         """Use the engine between two operations, and return what came of it."""
@@ -147,11 +150,3 @@ class CommonState:
 
         self._node.thread.jobs.put(Look(look))
         return await found
-
-
-def _read_rows(file: Path) -> int:
-    try:
-        return int(msgspec.json.decode(file.read_bytes(), type=dict[str, int])["rows"])
-    except (OSError, msgspec.MsgspecError, KeyError) as error:
-        text = f"{file} is damaged ({error}): remove it, and the others' state will be fetched"
-        raise StorageError(text) from error

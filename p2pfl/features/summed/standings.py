@@ -6,6 +6,7 @@ members have signed, an honest one has: a state with that digest may be taken ov
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
 
-DOMAIN = b"p2pfl shared noise standing\x00"
+DOMAIN = b"p2pfl standing after sums\x00"
 PIECE_BYTES = 48 * 1024
 
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
@@ -64,6 +65,11 @@ class Place:
 
     sums: int
     digest: bytes
+
+
+def state_digest(state: bytes) -> bytes:
+    """Return the digest (32 bytes) of a packed state."""
+    return hashlib.blake2b(state, digest_size=32, person=b"p2pfl-shared").digest()
 
 
 class Standings:

@@ -21,9 +21,12 @@ from p2pfl.errors import StorageError, UserError
 from p2pfl.reporting.instead_of_scores import SCORE
 
 if TYPE_CHECKING:
+    from p2pfl.learn.table.scoring import ScoresTables
     from p2pfl.node.outcomes import Learned
 
 STDOUT = Path("-")
+FORMS = {".onnx": "onnx", ".json": "xgboost"}
+"""The formats that the name of a file says."""
 ALL = Path("*")
 """The value of --federation without a file: all of its nodes."""
 FINETUNE = click.option(
@@ -94,8 +97,9 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finet
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["safetensors", "onnx"]),
-    help="By default that of OUTPUT's name, else safetensors. onnx: for a csv task, including its preprocessing.",
+    type=click.Choice(["safetensors", "onnx", "xgboost"]),
+    help="By default that of OUTPUT's name, else safetensors. onnx: for a csv task, including its preprocessing. "
+    "xgboost: trees in XGBoost's JSON.",
 )
 def export(
     *,
@@ -117,7 +121,7 @@ def export(
     from p2pfl.cli.main import software_version  # noqa: PLC0415 - the commands are imported by it
     from p2pfl.node.outcomes import read_learned  # noqa: PLC0415 - `--help` stays instant
 
-    form = form or ("onnx" if output.suffix == ".onnx" else "safetensors")
+    form = form or FORMS.get(output.suffix, "safetensors")
     if output != STDOUT:
         _check_free(output, force=force)
     beside = output.with_suffix(".schema.json") if output != STDOUT and form == "safetensors" else None
@@ -126,7 +130,10 @@ def export(
         click.echo(f"warning: {warning}", err=True)
     if finetune:
         learned = learned.finetune(finetune)
-    content = _onnx(learned, software_version()) if form == "onnx" else learned.export(software_version())
+    if form == "xgboost":
+        content = _xgboost(learned)
+    else:
+        content = _onnx(learned, software_version()) if form == "onnx" else learned.export(software_version())
     if beside is not None and learned.preprocessing:
         _check_free(beside, force=force)
         _write(beside, json.dumps(learned.preprocessing, indent=2, ensure_ascii=False).encode() + b"\n")
@@ -137,14 +144,27 @@ def export(
 
 
 def _onnx(learned: Learned, software: str) -> bytes:
-    from p2pfl.learn.table.onnx_graph import to_onnx  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.learn.table.scoring import TableModel  # noqa: PLC0415 - as above
-
     if not learned.preprocessing:
         text = "this format is for models of tables, the task csv"
         raise UserError(text, key="--format", value="onnx", allowed="safetensors, for torch.onnx.export of your module")
-    model = TableModel.of(learned.preprocessing, learned.learner.state_dict(learned.vector))
-    return to_onnx(model, learned.metadata(software))
+    return _table_model(learned).to_onnx(learned.metadata(software))
+
+
+def _xgboost(learned: Learned) -> bytes:
+    model = _table_model(learned) if learned.preprocessing else None
+    if model is None or not hasattr(model, "to_xgboost"):
+        text, allowed = (
+            "XGBoost's JSON is for trees",
+            'safetensors or onnx; xgboost with model = "trees" of the task csv',
+        )
+        raise UserError(text, key="--format", value="xgboost", allowed=allowed)
+    return str(model.to_xgboost()).encode()
+
+
+def _table_model(learned: Learned) -> ScoresTables:
+    from p2pfl.learn.table.scoring import table_model  # noqa: PLC0415 - `--help` stays instant
+
+    return table_model(learned.preprocessing, learned.learner.state_dict(learned.vector))
 
 
 def _facts(learned: Learned) -> dict[str, Any]:

@@ -125,9 +125,10 @@ def _own(federation: FederationConfig, name: str, finetune: int | None) -> _Own:
         raise UserError(text, file=federation.path, key="--federation", allowed=allowed)
     measures: Sequence[Measure] = getattr(learned.learner, "measures", None) or (LOSS,)
     predictions, torch = None, of_torch(learned.learner)
-    found = None if torch is None else torch.predictions(learned.vector)
-    if torch is not None and found is not None:
-        predictions = predictions_of(torch.task, *found, labels=torch.labels)
+    judged: Any = learned.learner if torch is None else torch.task  # what has the metrics
+    predict = getattr(learned.learner, "predictions", None)
+    if predict is not None and (found := predict(learned.vector)) is not None:
+        predictions = predictions_of(judged.metrics, *found, labels=bool(getattr(learned.learner, "labels", False)))
     arrays = row_sums(score, measures[0], predictions)
     return _Own(arrays=arrays, main=measures[0], classes=_classes(learned), warnings=learned.warnings)
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from p2pfl.learn.interface import Score
 from p2pfl.learn.limbs import LIMBS, MOST, limbs_of, value_of
 from p2pfl.learn.metrics import LOSS, Classified, Measure, Metric, OfClasses, classified
-from p2pfl.learn.task import Task
 
 WITHIN = (-(2**48), 2**48)
 MOST_ODDS, ODDS_BINS = 16, 1024
@@ -86,11 +85,11 @@ def row_sums(score: Score, main: Measure, predictions: Classified | None) -> dic
     return found
 
 
-def predictions_of(task: Task, outputs: Any, targets: Any, *, labels: bool) -> Classified | None:
-    """Interpret outputs and targets (n, ...); None: the task is no classification. With `labels` targets are classes of
-    several outputs.
+def predictions_of(metrics: Mapping[str, Any], outputs: Any, targets: Any, *, labels: bool) -> Classified | None:
+    """Interpret outputs and targets (n, ...), by the task's metrics; None: it is no classification. With `labels`
+    targets are classes of several outputs.
     """
-    is_of_classes = any(isinstance(one, Metric) and isinstance(one.compute, OfClasses) for one in task.metrics.values())
+    is_of_classes = any(isinstance(one, Metric) and isinstance(one.compute, OfClasses) for one in metrics.values())
     return classified(outputs, targets) if labels or is_of_classes else None
 
 

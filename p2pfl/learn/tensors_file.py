@@ -53,7 +53,10 @@ def from_safetensors(learner: Learner, content: bytes) -> Vector:
     except safetensors.SafetensorError as error:
         raise UserError(f"this is not a safetensors file: {error}") from None
     torch_learner = of_torch(learner)
-    return _concatenated(learner, state) if torch_learner is None else _load_through_torch(torch_learner, state)
+    if torch_learner is not None:
+        return _load_through_torch(torch_learner, state)
+    load = getattr(learner, "load_tensors", None)
+    return _concatenated(learner, state) if load is None else load(state)
 
 
 def metadata_of(content: bytes) -> dict[str, str]:

@@ -55,7 +55,8 @@ class Learned:
     def preprocessing(self) -> Mapping[str, Any]:
         """How the task turns raw data into inputs, if it does."""
         learner = of_torch(self.learner)
-        return {} if learner is None else learner.task.preprocessing
+        found: Mapping[str, Any] = getattr(self.learner, "preprocessing", {})
+        return found if learner is None else learner.task.preprocessing
 
     def finetune(self, epochs: int) -> Learned:
         """Return the model after `epochs` more passes over the node's own data; nothing in its folder changes.

@@ -49,7 +49,7 @@ def sums_of(sites, task, main):
         metrics = {name: float(metric(outputs, targets)) for name, metric in task.metrics.items()}
         accuracy = float((outputs.argmax(1) == targets).double().mean())
         score = Score(accuracy=accuracy, loss=loss, samples=len(targets), metrics=metrics)
-        own = row_sums(score, main, predictions_of(task, outputs, targets, labels=True))
+        own = row_sums(score, main, predictions_of(task.metrics, outputs, targets, labels=True))
         assert all(WITHIN[0] <= array.min() <= array.max() <= WITHIN[1] for array in own.values())
         total = {name: total.get(name, 0) + array for name, array in own.items()}
     return total
@@ -113,6 +113,6 @@ def test_outputs_that_are_not_finite_count_as_no_prediction():
 
 def test_a_regression_has_no_classes_even_if_its_targets_are_whole():
     targets = torch.ones(9, 1)
-    assert predictions_of(task_with("rmse"), torch.randn(9, 1), targets, labels=False) is None
-    odds = predictions_of(task_with("brier"), torch.randn(9, 1), targets, labels=False)
+    assert predictions_of(task_with("rmse").metrics, torch.randn(9, 1), targets, labels=False) is None
+    odds = predictions_of(task_with("brier").metrics, torch.randn(9, 1), targets, labels=False)
     assert odds.is_binary

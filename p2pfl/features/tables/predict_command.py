@@ -14,7 +14,7 @@ from p2pfl.errors import UserError
 
 if TYPE_CHECKING:
     from p2pfl.learn.table.layout import Layout
-    from p2pfl.learn.table.scoring import TableModel
+    from p2pfl.learn.table.scoring import ScoresTables
 
 ALLOWED = "a node whose task is csv, or a safetensors file that `p2pfl export` made of one"
 FORMS: tuple[Form, ...] = ("csv", "json", "table")
@@ -23,7 +23,7 @@ FORMS: tuple[Form, ...] = ("csv", "json", "table")
 class Read(NamedTuple):
     """A model and the table's layout; `learned_from` is the node's own table, None if unknown."""
 
-    model: TableModel
+    model: ScoresTables
     layout: Layout
     learned_from: Path | None
 
@@ -67,7 +67,7 @@ def read_model(path: Path, table: Path, federation: Path | None, node: str | Non
     from p2pfl.learn.exported import read_exported  # noqa: PLC0415 - as above
     from p2pfl.learn.table.guessing import guess_layout  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.layout import make_layout  # noqa: PLC0415 - as above
-    from p2pfl.learn.table.scoring import TableModel, read_preprocessing  # noqa: PLC0415 - as above
+    from p2pfl.learn.table.scoring import read_preprocessing, table_model  # noqa: PLC0415 - as above
 
     if path.suffix == ".onnx":
         text = "an ONNX file is for other programs, such as onnxruntime, and is not read here"
@@ -87,7 +87,7 @@ def read_model(path: Path, table: Path, federation: Path | None, node: str | Non
     if not preprocessing:
         raise UserError("this model is not of a csv task", key="MODEL", value=str(path), allowed=ALLOWED)
     try:
-        model = TableModel.of(preprocessing, state)
+        model = table_model(preprocessing, state)
     except UserError as error:
         error.file = error.file or str(path)
         raise

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,7 @@ from torch.nn import functional
 from p2pfl.errors import UserError
 from p2pfl.learn.digits import mlp
 from p2pfl.learn.table.schema import Schema
-
-BALANCED = "balanced"
-Weights = Literal["balanced"] | dict[str, float]
+from p2pfl.learn.table.weights import Weights, class_weights
 
 
 def make_model(schema: Schema, hidden: Sequence[int]) -> Callable[[], nn.Module]:
@@ -44,7 +42,7 @@ def make_loss(schema: Schema, weights: Weights | None) -> Callable[[Any, Any], T
         return functional.mse_loss
     if weights is None:
         return None
-    weight = torch.tensor(_class_weights(schema, schema.classes, weights), dtype=torch.float32)
+    weight = torch.tensor(class_weights(schema, schema.classes, weights), dtype=torch.float32)
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         """Compute the weighted loss. Torch's weighted mean divides by the sum of weights in the batch, which cancels
@@ -54,29 +52,3 @@ def make_loss(schema: Schema, weights: Weights | None) -> Callable[[Any, Any], T
         return (each * weight[targets]).mean()
 
     return loss
-
-
-def _class_weights(schema: Schema, classes: tuple[str, ...], weights: Weights) -> list[float]:
-    """Return the weights of the classes. If they are balanced, their mean over all rows is 1."""
-    if weights == BALANCED:
-        counts = [schema.class_counts.get(name, 0) for name in classes]
-        if not all(counts):
-            allowed = "class_counts in the schema, which `p2pfl new --task csv` and `p2pfl schema` write; or weights"
-            text = "the nodes do not know how many rows each class has on all of them"
-            raise UserError(text, key="task.class_weights", value=weights, allowed=f"{allowed} such as {{ ill = 2.0 }}")
-        return [sum(counts) / (len(counts) * count) for count in counts]
-    given = _by_class(schema, weights if isinstance(weights, Mapping) else {})
-    return [given.get(name, 1.0) for name in classes]
-
-
-def _by_class(schema: Schema, weights: Mapping[str, float]) -> dict[str, float]:
-    for name, weight in weights.items():
-        known = ", ".join(schema.classes or ())
-        if schema.spell(name) not in (schema.classes or ()) or not weight > 0:
-            raise UserError(
-                "not a weight of a class",
-                key=f"task.class_weights.{name}",
-                value=weight,
-                allowed=f"above 0, for {known}",
-            )
-    return {schema.spell(name): weight for name, weight in weights.items()}

@@ -27,19 +27,67 @@ Floats = NDArray[np.float32]
 
 def preprocessing_of(schema: Schema, missing: Mapping[str, Iterable[str]], layers: Sequence[str]) -> dict[str, Any]:
     """Return the preprocessing to store with the weights, as JSON values. `missing` has codes by column."""
-    return {
-        "format": FORMAT,
-        "kind": KIND,
-        "schema": schema.contents(),
-        "missing": {column: sorted(codes) for column, codes in missing.items()},
-        "layers": list(layers),
-        "inputs": list(schema.inputs),
-    }
+    return reading_of(schema, missing) | {"layers": list(layers), "inputs": list(schema.inputs)}
+
+
+def reading_of(schema: Schema, missing: Mapping[str, Iterable[str]]) -> dict[str, Any]:
+    """Return what every kind of model stores about the tables that it reads."""
+    codes = {column: sorted(texts) for column, texts in missing.items()}
+    return {"format": FORMAT, "kind": KIND, "schema": schema.contents(), "missing": codes}
+
+
+def schema_and_codes(preprocessing: Mapping[str, Any]) -> tuple[Schema, dict[str, list[str]]]:
+    """Return what `reading_of` has stored. Raises KeyError, TypeError, AttributeError, UserError: it is not that."""
+    found = preprocessing["schema"]
+    schema = make_schema({key: found[key] for key in KEYS if key in found}, prefix="schema.")
+    return schema, {str(column): [str(code) for code in codes] for column, codes in preprocessing["missing"].items()}
+
+
+class ScoresTables:
+    """A stand-alone model for tables, of whatever kind."""
+
+    schema: Schema
+    missing: Mapping[str, Sequence[str]]
+
+    def outputs_for(self, table: Table) -> NDArray[np.float64]:
+        """Return the logits (n, classes), or the numbers (n, 1) in the target's unit, for the rows of a table."""
+        raise NotImplementedError
+
+    def to_onnx(self, metadata: dict[str, str]) -> bytes:
+        """Return the content of an ONNX file. Raises UserError: the extra `onnx` is not installed."""
+        raise NotImplementedError
+
+    def scores(self, table: Table) -> dict[str, list[Any]]:
+        """Score each row: return its `prediction`, a class, with the probability of each class, or a number in the
+        target's unit.
+        """
+        outputs = self.outputs_for(table)
+        if self.schema.classes is None:
+            return {"prediction": outputs[:, 0].tolist()}
+        powers = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+        shares = powers / powers.sum(axis=1, keepdims=True)
+        chosen = [self.schema.classes[place] for place in outputs.argmax(axis=1)]
+        columns = {f"p({name})": shares[:, place].tolist() for place, name in enumerate(self.schema.classes)}
+        return {"prediction": chosen, **columns}
+
+
+def unreadable(error: Exception) -> UserError:
+    text = f"this model does not include how it reads tables: {error}"
+    return UserError(text, allowed="a node whose task is csv, or what `p2pfl export` made of it")
+
+
+def table_model(preprocessing: Mapping[str, Any], state: Mapping[str, NDArray[Any]]) -> ScoresTables:
+    """Build a model of whatever kind. Raises UserError: the weights or the preprocessing do not belong to one."""
+    if "trees" in preprocessing:
+        from p2pfl.learn.trees.table_trees import TableTrees  # noqa: PLC0415 - of use to trees alone
+
+        return TableTrees.of(preprocessing, state)
+    return TableModel.of(preprocessing, state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableModel:
-    """A model. Each layer is a pair of weights (out, in) and biases (out,)."""
+class TableModel(ScoresTables):
+    """A linear model or an MLP. Each layer is a pair of weights (out, in) and biases (out,)."""
 
     schema: Schema
     missing: Mapping[str, Sequence[str]]
@@ -49,16 +97,13 @@ class TableModel:
     def of(cls, preprocessing: Mapping[str, Any], state: Mapping[str, NDArray[Any]]) -> TableModel:
         """Build a model. Raises UserError: the weights or the preprocessing do not belong to such a model."""
         try:
-            found = preprocessing["schema"]
-            schema = make_schema({key: found[key] for key in KEYS if key in found}, prefix="schema.")
+            schema, missing = schema_and_codes(preprocessing)
             names = [str(name) for name in preprocessing["layers"]]
             layers = tuple(
                 (state[f"{name}.weight"].astype(np.float32), state[f"{name}.bias"].astype(np.float32)) for name in names
             )
-            missing = {str(column): [str(code) for code in codes] for column, codes in preprocessing["missing"].items()}
         except (KeyError, TypeError, AttributeError) as error:
-            text = f"this model does not include how it reads tables: {error}"
-            raise UserError(text, allowed="a node whose task is csv, or what `p2pfl export` made of it") from None
+            raise unreadable(error) from None
         widths = [schema.width, *(len(bias) for _, bias in layers)]
         if (
             not layers
@@ -78,19 +123,17 @@ class TableModel:
                 inputs = np.maximum(inputs, 0.0)
         return inputs
 
-    def scores(self, table: Table) -> dict[str, list[Any]]:
-        """Score each row: return its `prediction`, a class, with the probability of each class, or a number in the
-        target's unit.
-        """
+    def outputs_for(self, table: Table) -> NDArray[np.float64]:
         outputs = self.outputs(encode_inputs(table.columns, self.schema)).astype(np.float64)
-        if self.schema.classes is None:
-            mean, std = self.schema.scale(self.schema.target)
-            return {"prediction": (outputs[:, 0] * std + mean).tolist()}
-        powers = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-        shares = powers / powers.sum(axis=1, keepdims=True)
-        chosen = [self.schema.classes[place] for place in outputs.argmax(axis=1)]
-        columns = {f"p({name})": shares[:, place].tolist() for place, name in enumerate(self.schema.classes)}
-        return {"prediction": chosen, **columns}
+        if self.schema.classes is not None:
+            return outputs
+        mean, std = self.schema.scale(self.schema.target)
+        return outputs * std + mean
+
+    def to_onnx(self, metadata: dict[str, str]) -> bytes:
+        from p2pfl.learn.table.onnx_graph import to_onnx  # noqa: PLC0415 - imports what it takes from here
+
+        return to_onnx(self, metadata)
 
 
 def read_preprocessing(text: str) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Built-in task `csv`: a table with a target column, a linear model or an MLP, classification or regression.
+"""Built-in task `csv`: a table with a target column; a linear model, an MLP or boosted trees, for classes or a number.
 
 All nodes must have the same schema, so `[task]` declares it, or names a file beside the federation file that does:
 
@@ -30,7 +30,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.intervals import Interval
 from p2pfl.learn.metrics import Metric, named
 from p2pfl.learn.partition import parse_partition
-from p2pfl.learn.table import layout, networks, schema
+from p2pfl.learn.table import layout, schema
 from p2pfl.learn.table.encoding import encode_inputs, encode_targets, held_out
 from p2pfl.learn.table.files import schema_of
 from p2pfl.learn.table.layout import Layout, make_layout
@@ -38,27 +38,37 @@ from p2pfl.learn.table.reading import Table, read_table, say_what_is_odd
 from p2pfl.learn.table.schema import Schema
 from p2pfl.learn.table.scoring import preprocessing_of
 from p2pfl.learn.table.usual import ALWAYS, metrics_of, usual_metrics
-from p2pfl.learn.task import NodeContext, Pair, Task, at_least
+from p2pfl.learn.table.weights import Weights
+from p2pfl.learn.task import LearnerFactory, NodeContext, Pair, Task, at_least
 
 log = logging.getLogger("p2pfl")
 
 HIDDEN = 32
 TYPES: Mapping[str, Any] = {
     "schema": str,
-    "model": Literal["linear", "mlp"],
+    "model": Literal["linear", "mlp", "trees"],
     "hidden": int | list[int],
-    "class_weights": networks.Weights,
+    "class_weights": Weights,
     "metrics": list[str],
     "metric": str,
     "holdout": float,
     "path": str,
     "test_path": str,
     "partition": str | None,
+    "eta": float,
+    "max_depth": int,
+    "bins": int,
+    "reg_lambda": float,
+    "gamma": float,
+    "min_child_weight": float,
+    "least_rows": int,
+    "patience": int,
+    "colluders": int,
 }
 """The keys in `[task]` that belong neither to a schema nor to a layout."""
 MEANS: Mapping[str, str] = {
     "schema": 'a file with the keys of the schema, or "agreed": the nodes agree on one, by secure sums',
-    "model": "the kind of model: linear, the default, or mlp",
+    "model": "the kind of model: linear, the default, mlp or trees",
     "hidden": "widths of the mlp's layers, such as 64 or [64, 32]; 32 by default",
     "class_weights": '"balanced", by class_counts of the schema, or a weight for each class, { ill = 2.0 }',
     "metrics": "the names of what the model is judged by",
@@ -67,8 +77,30 @@ MEANS: Mapping[str, str] = {
     "path": "a table common to all nodes, relative to the federation file; in [data] the node's own, relative to that",
     "test_path": "rows to test on, found as path is",
     "partition": 'how a common table is divided among nodes, such as "dirichlet:0.5", for demos',
+    "eta": "trees: the factor of each tree's values; 0.3 by default",
+    "max_depth": "trees: the levels of a tree; 6 by default",
+    "bins": "trees: the most bins of a numeric column; 64 by default",
+    "reg_lambda": "trees: the L2 penalty on a leaf's value; 1 by default",
+    "gamma": "trees: the least gain of a split; 0 by default",
+    "min_child_weight": "trees: the least sum of hessians in a leaf; 1 by default",
+    "least_rows": "trees: the fewest rows in a leaf and in a bin, over all nodes; 10 by default",
+    "patience": "trees: stop after so many rounds without a smaller loss on the rows that all nodes hold out",
+    "colluders": "trees: how many nodes may work together without learning another's summands; 1 by default",
 }
 """Descriptions of these keys."""
+OF_TREES = (
+    "eta",
+    "max_depth",
+    "bins",
+    "reg_lambda",
+    "gamma",
+    "min_child_weight",
+    "least_rows",
+    "patience",
+    "colluders",
+)
+"""The keys that say something for trees alone."""
+TREES = "trees"
 KEYS = (*schema.KEYS, *TYPES, *layout.KEYS)
 LOCAL_KEYS = ("path", "test_path", *layout.KEYS)
 
@@ -86,7 +118,7 @@ class TableTask:
     is_shared_file: bool
     """True if the schema is in a separate file, which the federation file's digest does not cover."""
     holdout: float
-    weights: networks.Weights | None
+    weights: Weights | None
     metrics: Mapping[str, Metric]
     metric: str
 
@@ -101,6 +133,7 @@ def table_task(options: Mapping[str, Any], base_dir: Path) -> TableTask:
         if key not in KEYS:
             raise UserError("the task has no such option", key=f"task.{key}", value=value, allowed=", ".join(KEYS))
     own = {key: _converted(key, options[key]) for key in TYPES if options.get(key) is not None}
+    _refuse_of_others(own)
     found, codes = schema_of(options, base_dir)
     if own.get("partition") is not None:
         parse_partition(own["partition"])
@@ -127,9 +160,15 @@ def table_task(options: Mapping[str, Any], base_dir: Path) -> TableTask:
     return given
 
 
-def csv_table(*, base_dir: Path = Path(), **options: Any) -> Task:
+def csv_table(*, base_dir: Path = Path(), **options: Any) -> Task | LearnerFactory:
     """Build the task; `options` are the keys of `[task]`, whose files are relative to `base_dir`."""
     given = table_task(options, base_dir)
+    if options.get("model") == TREES:
+        from p2pfl.learn.trees.task import TreeTask  # noqa: PLC0415 - of use to trees alone
+
+        return TreeTask(given, options.get("partition"))
+    from p2pfl.learn.table import networks  # noqa: PLC0415 - imports torch, which trees do not need
+
     return Task(
         name="csv",
         model=networks.make_model(given.schema, given.hidden),
@@ -147,8 +186,17 @@ def _converted(key: str, value: Any) -> Any:
     try:
         return msgspec.convert(value, TYPES[key])
     except msgspec.ValidationError as error:
-        words = {"model": "linear, mlp", "class_weights": '"balanced", or { class = weight }'}
+        words = {"model": "linear, mlp, trees", "class_weights": '"balanced", or { class = weight }'}
         raise UserError(str(error), key=f"task.{key}", value=value, allowed=words.get(key)) from None
+
+
+def _refuse_of_others(own: Mapping[str, Any]) -> None:
+    """Raises UserError: a key belongs to another kind of model."""
+    is_trees = own.get("model") == TREES
+    for key in ("hidden",) if is_trees else OF_TREES:
+        if key in own:
+            kind = "mlp" if is_trees else TREES
+            raise UserError(f'says something only with model = "{kind}"', key=f"task.{key}", value=own[key])
 
 
 def _hidden(own: Mapping[str, Any]) -> tuple[int, ...]:
@@ -188,25 +236,46 @@ def _in_unit(metric: Metric, mean: float, std: float) -> Metric:
 
 def _data(task: TableTask, partition: str | None) -> Callable[[NodeContext], tuple[Pair, Pair | None]]:
     def data(node: NodeContext) -> tuple[Pair, Pair | None]:
-        node.check_local(*LOCAL_KEYS)
-        table = read_own(task, node.path(), node.local)
-        for text in say_what_is_odd(table, node.name):
-            log.warning("%s", text)
-        inputs, targets = _pair(table, task.schema)
-        rows = node.own_rows(targets.reshape(len(targets)), partition)
-        kept = _test_rows(table, task, node)[rows]
-        train, test = _rows((inputs, targets), rows[~kept]), _rows((inputs, targets), rows[kept])
-        _look_at_classes(task.schema, train[1], table.path, node.name)
-        for text in untested(task, train[1], test[1]):
-            log.warning("%s: node %s: %s", table.path, node.name, text)
-        if node.has("test_path"):
-            if task.holdout:
-                text = "cannot be combined with data.test_path"
-                raise UserError(text, key="task.holdout", value=task.holdout, allowed="one of the two")
-            return train, _pair(read_own(task, node.path("test_path"), node.local), task.schema)
+        own = split_rows(task, node, partition)
+        pair = _pair(own.table, task.schema)
+        train, test = _rows(pair, own.train), _rows(pair, own.held)
+        if own.tests is not None:
+            return train, _pair(own.tests, task.schema)
         return train, test if len(test[1]) else None
 
     return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRows:
+    """A node's table, the numbers of its rows to train on and of those held out, and a table of test rows, if any."""
+
+    table: Table
+    train: NDArray[np.int64]
+    held: NDArray[np.int64]
+    tests: Table | None
+
+
+def split_rows(task: TableTask, node: NodeContext, partition: str | None) -> OwnRows:
+    """Read a node's table. Raises UserError: there is a mistake in it."""
+    node.check_local(*LOCAL_KEYS)
+    table = read_own(task, node.path(), node.local)
+    for text in say_what_is_odd(table, node.name):
+        log.warning("%s", text)
+    targets = encode_targets(table.columns, task.schema).reshape(len(table))
+    rows = node.own_rows(targets, partition)
+    kept = _test_rows(table, task, node)[rows]
+    train, held = rows[~kept], rows[kept]
+    _look_at_classes(task.schema, targets[train], table.path, node.name)
+    for text in untested(task, targets[train], targets[held]):
+        log.warning("%s: node %s: %s", table.path, node.name, text)
+    tests = None
+    if node.has("test_path"):
+        if task.holdout:
+            text = "cannot be combined with data.test_path"
+            raise UserError(text, key="task.holdout", value=task.holdout, allowed="one of the two")
+        tests = read_own(task, node.path("test_path"), node.local)
+    return OwnRows(table=table, train=train, held=held, tests=tests)
 
 
 def _files(partition: str | None) -> Callable[[NodeContext], list[Path]]:

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from p2pfl.learn.intervals import Interval
 from p2pfl.learn.metrics import BUILT_IN
-from p2pfl.learn.table.encoding import encode_inputs
 from p2pfl.learn.table.reading import Table
 from p2pfl.learn.table.schema import Schema
-from p2pfl.learn.table.scoring import TableModel
+from p2pfl.learn.table.scoring import ScoresTables
 from p2pfl.learn.table.usual import metrics_of, usual_metrics
 
 
@@ -76,11 +75,9 @@ class TableOutputs:
         return f"every row has the class {there[0]!r}" if len(there) == 1 else "no row has the class"
 
 
-def tested(model: TableModel, table: Table) -> TableOutputs:
+def tested(model: ScoresTables, table: Table) -> TableOutputs:
     """Compute the outputs for `table`, which was read for testing, so that every row has a target."""
-    outputs = model.outputs(encode_inputs(table.columns, model.schema)).astype(np.float64)
-    targets = table.columns[model.schema.target]
-    if model.schema.classes is not None:
-        return TableOutputs(schema=model.schema, outputs=outputs, targets=targets.astype(np.int64))
-    mean, std = model.schema.scale(model.schema.target)
-    return TableOutputs(schema=model.schema, outputs=outputs * std + mean, targets=targets.reshape(-1, 1))
+    outputs, targets = model.outputs_for(table), table.columns[model.schema.target]
+    is_number = model.schema.classes is None
+    whole = targets.reshape(-1, 1) if is_number else targets.astype(np.int64)
+    return TableOutputs(schema=model.schema, outputs=outputs, targets=whole)

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.learn.table.schema import Schema
 from p2pfl.learn.trees.bins import BinGrid, Cells
 from p2pfl.learn.trees.splitting import Split, Splitter, Sums
 from p2pfl.learn.trees.tree_settings import Objective
@@ -124,18 +125,34 @@ class Forest(msgspec.Struct, frozen=True, kw_only=True):
         if not (fit and splits and outputs and all(map(math.isfinite, (self.scale, *self.base)))):
             raise ValueError("a model of trees that contradicts itself")
 
+    def fits(self, schema: Schema) -> bool:
+        """Return True if these are trees of such columns."""
+        sizes = tuple(map(len, schema.categories.values()))
+        outputs = schema.outputs if self.objective == "softmax" else 1
+        return (len(self.grid.edges), self.grid.sizes, len(self.base)) == (len(schema.numeric), sizes, outputs)
+
     def margins(self, cells: Cells) -> NDArray[np.float64]:
         """Return the outputs (outputs, n) for raw cells (columns, n): see `bins.raw_cells`."""
-        codes = self.grid.codes(cells)
-        found = np.repeat(np.array(self.base)[:, None], cells.shape[1], axis=1)
-        start = np.zeros(cells.shape[1], np.int64)
-        for trees in self.rounds:
+        found = self.margins_without_trees(cells.shape[1])
+        self.add_trees(found, self.grid.codes(cells), 0)
+        return found
+
+    def margins_without_trees(self, rows: int) -> NDArray[np.float64]:
+        return np.repeat(np.array(self.base)[:, None], rows, axis=1)
+
+    def add_trees(self, margins: NDArray[np.float64], codes: Codes, first: int) -> None:
+        """Add the trees from round `first` on to the margins (outputs, n) of rows with these codes."""
+        start = np.zeros(margins.shape[1], np.int64)
+        for trees in self.rounds[first:]:
             for output, tree in enumerate(trees):
                 values = np.array(tree.values) * self.scale
-                found[output] += values[tree.walk(codes, start, self.grid)]
-        return found
+                margins[output] += values[tree.walk(codes, start, self.grid)]
 
     def outputs(self, cells: Cells) -> NDArray[np.float64]:
         """Return what metrics take: logits (n, classes), or numbers (n, 1) in the target's unit."""
-        found = self.margins(cells).T
+        return self.as_outputs(self.margins(cells))
+
+    def as_outputs(self, margins: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the outputs, as above, of margins (outputs, n); a copy of them."""
+        found = margins.T.copy()
         return np.concatenate([np.zeros_like(found), found], axis=1) if self.objective == "logistic" else found

@@ -1,0 +1,186 @@
+"""One node's trees as a learner. Its vector is only the number of rounds; the trees are what it keeps beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.errors import LearningError, UserError
+from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.intervals import wilson
+from p2pfl.learn.metrics import ACCURACY, BUILT_IN, measured_by
+from p2pfl.learn.table.task import TableTask
+from p2pfl.learn.task import NodeContext
+from p2pfl.learn.trees.bins import Cells
+from p2pfl.learn.trees.forest import Forest
+from p2pfl.learn.trees.growth import TreeGrowth
+from p2pfl.learn.trees.site_rows import SiteRows
+from p2pfl.learn.trees.table_trees import FOREST, preprocessing_of_trees
+from p2pfl.learn.trees.tree_settings import TreeSettings
+
+GROWTH = "growth"
+"""The name of the array with the packed state of the growth."""
+ALONE = "trees grow by sums over all nodes, and are not mixed by gossip"
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOf:
+    """Raw cells (columns, n) and targets (n,): classes, or numbers in their own unit."""
+
+    cells: Cells
+    targets: NDArray[np.float64]
+
+
+class TreeLearner:
+    """`growth` is this node's share of the trees; `parts` has the rows that are tested, by name."""
+
+    def __init__(
+        self,
+        task: TableTask,
+        settings: TreeSettings,
+        site: SiteRows,
+        parts: Mapping[str, RowsOf],
+        *,
+        missing: Mapping[str, Iterable[str]],
+        context: NodeContext,
+    ) -> None:
+        self.table, self.settings, self.site, self.context = task, settings, site, context
+        self.size, self.personal, self.samples = 1, 0, site.trained
+        self.digest = task.schema.digest() if task.is_shared_file else b""
+        self.metrics = {name: BUILT_IN[name] for name in task.metrics}
+        self.measures = measured_by(self.metrics, task.metric, labels=task.schema.classes is not None)
+        self.preprocessing = preprocessing_of_trees(task.schema, missing)
+        self.labels = task.schema.classes is not None
+        # Nodes with other settings or columns cannot grow trees together.
+        about = msgspec.json.encode((settings, task.schema.contents()))
+        self.shape_digest = hashlib.blake2b(about, digest_size=16, person=b"p2pfl-trees").digest()
+        self._parts = {name: _Tested(rows) for name, rows in parts.items()}
+        self._forest: Forest | None = None
+        """A model that was read from a file, in place of the grown one."""
+        self.growth = TreeGrowth.begin(task.schema, settings, site)
+
+    def initial(self) -> Vector:
+        return np.zeros(1, np.float32)
+
+    def train(self, start: RoundStart, round_index: int) -> LocalRound:
+        """Make this node's part of the round's first sum. Raises LearningError: no course of sums is there."""
+        if start.method is not None and start.given:
+            raise LearningError(ALONE)
+        if not self.growth.done:
+            self.growth.next_part()
+        losses = self.growth.state.losses
+        loss = losses[-1].trained if losses else None
+        return LocalRound(
+            vector=np.array([round_index + 1], np.float32),
+            steps=1,
+            learning_rate=self.settings.eta,
+            samples=self.samples,
+            loss=math.nan if loss is None else loss,
+        )
+
+    def evaluate(self, vector: Vector, part: str) -> Score | None:  # noqa: ARG002 - the trees are beside it
+        forest, tested = self.forest, self._parts[part]
+        if forest is None or not len(tested.rows.targets):
+            return None
+        outputs, targets = tested.outputs(forest), self._targets(tested.rows)
+        hits = float((outputs.argmax(axis=1) == targets).mean()) if self.table.schema.classes else None
+        own = {name: metric(outputs, targets) for name, metric in self.metrics.items()}
+        ends = {ACCURACY.name: None if hits is None else wilson(hits, len(targets))}
+        ends |= {name: one.interval(outputs, targets) for name, one in self.metrics.items() if one.interval}
+        loss = BUILT_IN["log_loss"](outputs, targets) if hits is not None else BUILT_IN["rmse"](outputs, targets) ** 2
+        return Score(
+            accuracy=hits if hits is not None else own.get(ACCURACY.name),
+            loss=loss,
+            samples=len(targets),
+            metrics=own,
+            intervals={name: one for name, one in ends.items() if one is not None and all(map(math.isfinite, one))},
+        )
+
+    def predictions(self, vector: Vector) -> tuple[Any, Any] | None:  # noqa: ARG002 - as above
+        """Return outputs and targets of the test rows; None without trees or such rows."""
+        forest, tested = self.forest, self._parts["test"]
+        if forest is None or not len(tested.rows.targets):
+            return None
+        return tested.outputs(forest), self._targets(tested.rows)
+
+    def _targets(self, rows: RowsOf) -> NDArray[Any]:
+        return rows.targets.reshape(-1, 1) if self.table.schema.classes is None else rows.targets.astype(np.int64)
+
+    @property
+    def forest(self) -> Forest | None:
+        """The model so far; None before the bins are agreed on."""
+        if self._forest is not None:
+            return self._forest
+        return None if self.growth.state.grid is None else self.growth.forest()
+
+    def local_state(self) -> dict[str, NDArray[np.generic]]:
+        return {GROWTH: _bytes(self.growth.pack())}
+
+    def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """Raises UserError: it is the state of trees with other settings or columns."""
+        if GROWTH not in state:
+            text, allowed = "this state was learned by another kind of model", "another folder, to begin anew"
+            raise UserError(text, key="task.model", value="trees", allowed=allowed)
+        try:
+            self.adopt(TreeGrowth.unpack(state[GROWTH].tobytes(), self.table.schema, self.settings, self.site))
+        except ValueError as error:
+            text, allowed = f"the state in this folder is of other trees: {error}", "another folder, to begin anew"
+            raise UserError(text, key="task", allowed=allowed) from None
+
+    def adopt(self, growth: TreeGrowth) -> None:
+        """Go on with another state of the trees."""
+        self.growth = growth
+        for tested in self._parts.values():
+            tested.forget()
+
+    def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:  # noqa: ARG002 - as above
+        forest = self.forest
+        return {FOREST: _bytes(b"" if forest is None else forest.pack())}
+
+    def load_tensors(self, state: Mapping[str, NDArray[Any]]) -> Vector:
+        """Take the trees of a file, and return the vector. Raises UserError: they are trees of other columns."""
+        try:
+            forest = Forest.unpack(state[FOREST].tobytes())
+        except (KeyError, ValueError) as error:
+            raise UserError(f"this file contains a different model: {error}", allowed="trees") from None
+        if not forest.fits(self.table.schema):
+            raise UserError("this file contains trees of other columns", allowed="those of the federation's task")
+        self._forest = forest
+        return np.array([len(forest.rounds)], np.float32)
+
+
+class _Tested:
+    """Rows, and the outputs of the trees so far, so that only new trees are added."""
+
+    def __init__(self, rows: RowsOf) -> None:
+        self.rows = rows
+        self.forget()
+
+    def forget(self) -> None:
+        self._known: Forest | None = None
+        self._codes: Any = None
+        self._margins: NDArray[np.float64] = np.zeros((0, 0))
+
+    def outputs(self, forest: Forest) -> NDArray[np.float64]:
+        """Return the outputs (n, k), as of `Forest.outputs`."""
+        known = self._known
+        if known is None or len(known.rounds) > len(forest.rounds):
+            self._codes = forest.grid.codes(self.rows.cells)
+            self._margins = forest.margins_without_trees(len(self.rows.targets))
+            first = 0
+        else:
+            first = len(known.rounds)
+        forest.add_trees(self._margins, self._codes, first)
+        self._known = forest
+        return forest.as_outputs(self._margins)
+
+
+def _bytes(content: bytes) -> NDArray[np.generic]:
+    return np.frombuffer(content, np.uint8)

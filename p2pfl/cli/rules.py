@@ -32,7 +32,7 @@ SHOWN = {
 }
 
 TRUST = 'rule = "mean" is no protection against malicious neighbors: one of them can ruin the model of all'
-TRUST_SUMS = "shared noise is no protection against malicious members: one of them can spoil every sum, unnoticed"
+TRUST_SUMS = "a secure sum is no protection against malicious members: one of them can spoil every sum, unnoticed"
 HONEST_EACH, HONEST_BETTER = 4, 8
 """The honest neighbors needed per malicious one, and the better number; 3, 4 and 8 were measured (20 nodes, Dirichlet
 0.5).
@@ -85,7 +85,7 @@ def rule_facts(
         "guaranteed": None,
         "measured": None,
     }
-    if federation.privacy is not None and federation.privacy.is_shared:
+    if federation.in_step_by:
         return facts, [TRUST_SUMS]
     if not b:
         return facts, [TRUST + _instead(expected)]

@@ -223,9 +223,22 @@ class FederationConfig:
 
     @property
     def method(self) -> str:
-        """Return the spec of the learning method, by default the usual one for the rule; with shared noise `plain`."""
-        usual = "plain" if self.privacy is not None and self.privacy.is_shared else usual_method(self.gossip.rule)
-        return self.training.method or usual
+        """Return the spec of the learning method, by default the usual one for the rule; `plain` where all rounds are
+        sums.
+        """
+        return self.training.method or ("plain" if self.in_step_by else usual_method(self.gossip.rule))
+
+    @property
+    def grows_trees(self) -> bool:
+        """True if the model is trees, which grow by secure sums."""
+        return self.task.name == "csv" and self.task.given is None and self.task.options.get("model") == "trees"
+
+    @property
+    def in_step_by(self) -> str:
+        """Return what makes all rounds secure sums, in step; empty if nodes gossip."""
+        if self.privacy is not None and self.privacy.is_shared:
+            return "shared noise"
+        return "trees" if self.grows_trees else ""
 
     @property
     def edition(self) -> Edition | None:

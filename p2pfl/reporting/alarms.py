@@ -207,7 +207,7 @@ NEWS: Mapping[str, str] = {
     "probation": "A quarantine is over, and the neighbor is on trial.",
     "software-agrees": "The member runs the same version.",
     "started": "The node has started.",
-    "state-fetched": "The node was behind in rounds with shared noise, and goes on from the others' state.",
+    "state-fetched": "The node was behind in rounds that are sums, and goes on from the others' state.",
     "sum-done": "A secure sum came about.",
     "storage-restored": "The state can be written to disk again.",
     "trained-enough": "The node has stopped training, because the condition `stop` was met.",

@@ -25,7 +25,7 @@ from p2pfl.learn.samples import DataSets, Samples, TensorSamples, read_samples
 from p2pfl.learn.table.agreed import with_agreed
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.trainer import TorchLearner
-from sim.learning.nodes import refuse_shared
+from sim.learning.nodes import refuse_sums
 
 MOST_NODES = 4
 """The maximum number of nodes in a scene: the attacked one and its neighbors."""
@@ -97,7 +97,7 @@ def scene_of(file: Path, *, node: str | None = None, seed: int | None = None) ->
     """
     federation = replace(compacted(load_config(file)), admin=(), signed=None)
     text = "is not attacked here: a neighbor gets no node's own messages, but sums"
-    refuse_shared(federation, text, "`p2pfl audit FOLDER --attacks sums`, which attacks these")
+    refuse_sums(federation, text, "`p2pfl audit FOLDER --attacks sums`, which attacks these")
     if seed is not None:
         federation = replace(federation, seed=seed)
     names = [member.name for member in federation.members]

@@ -139,7 +139,7 @@ def load_learners(
     With `[privacy]` rounds are private, with randomness from the federation's seed. Raises UserError if the task or its
     data are wrong, or if a promise cannot be kept.
     """
-    refuse_shared(federation, "is not simulated, where nodes gossip: its rounds are secure sums, in step")
+    refuse_sums(federation, "is not simulated, where nodes gossip: its rounds are secure sums, in step")
     task = load_task(federation.task, federation.path.parent, file=federation.path)
     contexts = [_context(federation, index, local or {}) for index in range(len(federation.members))]
     training, share, protection = (
@@ -157,9 +157,12 @@ def load_learners(
         raise
 
 
-def refuse_shared(federation: FederationConfig, text: str, instead: str = "") -> None:
-    """Refuse a federation with shared noise; `instead` is what may be done. Raises UserError."""
-    if federation.privacy is not None and federation.privacy.is_shared:
+def refuse_sums(federation: FederationConfig, text: str, instead: str = "") -> None:
+    """Refuse a federation whose rounds are sums; `instead` is what may be done. Raises UserError."""
+    if federation.in_step_by == "trees":
+        allowed = instead or "real nodes (p2pfl launch, Federation.run); or model = linear or mlp"
+        raise UserError(text, file=federation.path, key="task.model", value="trees", allowed=allowed)
+    if federation.in_step_by:
         allowed = instead or "real nodes (p2pfl launch, Federation.run); or noise of each node's own: no privacy.noise"
         raise UserError(text, file=federation.path, key="privacy.noise", value=SHARED, allowed=allowed)
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.course import Course
-from p2pfl.core.facts import Facts
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
-from p2pfl.features.shared_noise.alarms import ALARMS
 from p2pfl.features.shared_noise.sum_rounds import SumRounds
 from p2pfl.features.summed.summed_rounds import SummedRounds
 from p2pfl.features.sums.arrays import MOST_ENTRIES
 from p2pfl.learn.interface import shared_by
 from p2pfl.learn.privacy.shared import SharedRounds
-from p2pfl.node.assembly import Setup, settings_for
+from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, NodeView
 
 
@@ -27,8 +25,7 @@ def too_large(federation: FederationConfig, shared: SharedRounds | None) -> User
 
 class SharedNoiseFeature(Feature):
     name = "shared_noise"
-    needs = ("privacy",)
-    alarms = ALARMS
+    needs = ("privacy", "summed")
 
     def guards(self, setup: Setup) -> bool:
         return shared_by(setup.learner) is not None
@@ -39,16 +36,7 @@ class SharedNoiseFeature(Feature):
             raise mistake
 
     def course(self, setup: Setup, state: NodeState) -> Course | None:
-        if shared_by(setup.learner) is None:
-            return None
-        facts = Facts(
-            degree=len(setup.peers),
-            samples=setup.learner.samples,
-            version=state.version,
-            rounds=state.rounds,
-            trained=state.rounds,
-        )
-        return SummedRounds(settings_for(setup), facts, setup.peers)
+        return None if shared_by(setup.learner) is None else SummedRounds.of(setup, state)
 
     def attach(self, node: NodeView) -> Attached | None:
         shared = shared_by(node.setup().learner)

@@ -6,16 +6,11 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from p2pfl.console.output import size, write_facts
+from p2pfl.features.summed.costs import bytes_each
 from p2pfl.node.findings import Findings, Inspected
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
-
-VECTORS = 2.3
-"""The masked vectors that a member sends for a sum, on average: up the tree, down again, and some once more."""
-ENTRY_BYTES = 8
-STATEMENT_BYTES = 2000
-"""The bytes that a member sends for a sum for each other member, besides vectors: `python benchmarks/sums.py`."""
 
 
 class SharedNoiseFindings(Findings):
@@ -81,7 +76,7 @@ def _facts(federation: FederationConfig, entries: int | None) -> dict[str, Any]:
         raise ValueError("no [privacy]")
     members = len(federation.present)
     least = privacy.least_of(members)
-    each = None if entries is None else round(VECTORS * ENTRY_BYTES * entries + STATEMENT_BYTES * members)
+    each = None if entries is None else bytes_each(entries, members)
     return {
         "members": members,
         "least": least,

@@ -2,5 +2,7 @@
 
 Here belong the course as the driver sees it, the loop that sums step by step (`in_step`), how nodes tell each other
 where they stand, and how one that is behind gets the state of the others. What is summed, and what a sum does to the
-state, says the room of each course. It brings nothing to a node by itself.
+state, says the room of each course. It brings a node nothing but alarms by itself.
 """
+
+FEATURE = "p2pfl.features.summed.feature:SummedFeature"

@@ -20,6 +20,8 @@ from p2pfl.core.events import (
 )
 from p2pfl.core.facts import Facts, Phase
 from p2pfl.core.settings import Settings
+from p2pfl.engine.state import NodeState
+from p2pfl.node.assembly import Setup, settings_for
 
 Answer = RoundTrained | RoundRefused | RoundCommitted | Bootstrapped
 ALL_DONE = "every round was done"
@@ -37,9 +39,23 @@ class SummedRounds(Course):
         """The sums that ended well in this life of the node."""
         self.failures = 0
         self.halted_by = ""
+        self.done_by = ALL_DONE
+        """Why there is nothing more to sum, once that is so."""
         self.stage = Phase.WAITING
         self._open: dict[int, int] = {}
         self._answer: asyncio.Future[Answer] | None = None
+
+    @classmethod
+    def of(cls, setup: Setup, state: NodeState) -> SummedRounds:
+        """Return the course of a node, from its state."""
+        facts = Facts(
+            degree=len(setup.peers),
+            samples=setup.learner.samples,
+            version=state.version,
+            rounds=state.rounds,
+            trained=state.rounds,
+        )
+        return cls(settings_for(setup), facts, setup.peers)
 
     @property
     def phase(self) -> Phase:
@@ -66,7 +82,7 @@ class SummedRounds(Course):
 
     @property
     def ended_by(self) -> str | None:
-        return (self.halted_by or ALL_DONE) if self.facts.done else None
+        return (self.halted_by or self.done_by) if self.facts.done else None
 
     @property
     def is_over(self) -> bool:
@@ -93,7 +109,7 @@ class SummedRounds(Course):
                 if self._open.get(event.peer) == event.session:
                     del self._open[event.peer]
             case Amended():
-                text = "the members have changed: nodes with shared noise follow once they are started again"
+                text = "the members have changed: nodes whose rounds are sums follow once they are started again"
                 return [Alarm(kind="members-changed", peer=None, text=text, notice=True)]
             case StopRequested():
                 return self.finish()

@@ -20,7 +20,7 @@ SHARE_S = 0.2
 
 
 class NodeSums:
-    """`talk` is the handler of the channel `sums/1`. What is signed is kept in `folder`.
+    """`talk` is the handler of the channel `sums/1`. What is signed is kept in `folder`. A set-up serves `sums`.
 
     `was_signed` is set when a list of members with the vector of the present sum was certified here.
     """
@@ -35,6 +35,7 @@ class NodeSums:
         least: int,
         colluders: int,
         folder: Path,
+        sums: int = 64,
     ) -> None:
         """Raises StorageError: what was kept there is damaged, or the disk refuses."""
         self.members = len(federation.members)
@@ -47,6 +48,7 @@ class NodeSums:
             life=self.life,
             colluders=colluders,
             least=least,
+            sums=sums,
         )
         wait_s = FIRST_S + SHARE_S * self.members
         self._sums = Sums(settings, identity, draw=os.urandom, past=self._kept.past, first_wait_s=wait_s)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -85,6 +86,24 @@ class TreeGrowth:
     def pack(self) -> bytes:
         """Return the state, which is the same at all nodes that have taken the same sums."""
         return self.state.pack()
+
+    def pack_present(self) -> bytes:
+        """Return the state without the trees of whole rounds, for `resumed`."""
+        return msgspec.structs.replace(self.state, rounds=[]).pack()
+
+    @classmethod
+    def resumed(
+        cls,
+        packed: bytes,
+        rounds: list[list[DecisionTree]],
+        schema: Schema,
+        settings: TreeSettings,
+        site: SiteRows,
+    ) -> TreeGrowth:
+        """Go on from `pack_present()` behind these rounds. Raises ValueError as `unpack` does."""
+        state = GrowthState.unpack(packed)
+        state.rounds = list(rounds)
+        return cls.unpack(state.pack(), schema, settings, site)
 
     @property
     def done(self) -> bool:

@@ -23,7 +23,7 @@ from p2pfl.learn.trees.forest import Forest
 from p2pfl.learn.trees.growth import TreeGrowth
 from p2pfl.learn.trees.site_rows import SiteRows
 from p2pfl.learn.trees.table_trees import FOREST, preprocessing_of_trees
-from p2pfl.learn.trees.tree_settings import TreeSettings
+from p2pfl.learn.trees.tree_settings import MOST_ENTRIES, SUMS, TreeSettings
 
 GROWTH = "growth"
 """The name of the array with the packed state of the growth."""
@@ -65,6 +65,16 @@ class TreeLearner:
         self._forest: Forest | None = None
         """A model that was read from a file, in place of the grown one."""
         self.growth = TreeGrowth.begin(task.schema, settings, site)
+
+    def entries_of_a_round(self, rows: int | None) -> list[int]:
+        """Return the most entries of each sum of a round: a level's leaves, in all bins of all columns. `rows` are
+        those of all nodes, if they are known: a leaf with too few is not split.
+        """
+        schema, settings = self.table.schema, self.settings
+        bins = len(schema.numeric) * (settings.bins + 1) + sum(len(each) + 1 for each in schema.categories.values())
+        most = 2**settings.max_depth if rows is None else max(1, rows // (2 * settings.least_rows))
+        leaves = (min(2**level, most) for level in range(settings.max_depth))
+        return [min(SUMS * bins * settings.outputs * each, MOST_ENTRIES) for each in leaves]
 
     def initial(self) -> Vector:
         return np.zeros(1, np.float32)

@@ -1,4 +1,4 @@
-"""The alarms about rounds with shared noise."""
+"""The alarms about rounds that are sums."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from p2pfl.reporting.alarms import AlarmText
 ALARMS: Mapping[str, AlarmText] = {
     "sum-refused": AlarmText(
         means="A round's secure sum did not come about; the text says why. Mostly too few members are there.",
-        does="Keeps its part, which is paid for, and tries again; nothing is learned meanwhile.",
-        advice="Start the members that are missing. A smaller privacy.least needs fewer, and more noise.",
+        does="Keeps its part and tries again; nothing is learned meanwhile.",
+        advice="Start the members that are missing. With shared noise, a smaller privacy.least needs fewer of them.",
         ended_by="sum-done",
     ),
     "sum-spoiled": AlarmText(
         means="A sum is larger than right parts can make it: some member's part was wrong. Nobody knows whose.",
-        does="Leaves that sum out, and makes another part, which is paid for.",
+        does="Leaves that sum out, and gives a part again; with shared noise another one, which is paid for.",
         advice="If it happens again, look for the member whose software or files differ.",
         ended_by="sum-done",
     ),
@@ -26,7 +26,7 @@ ALARMS: Mapping[str, AlarmText] = {
         ended_by="sum-done",
     ),
     "members-changed": AlarmText(
-        means="The federation's members have changed while nodes with shared noise run.",
+        means="The federation's members have changed while nodes run whose rounds are sums.",
         does="Goes on with the members that it began with.",
         advice="Start all nodes again.",
     ),

@@ -1,0 +1,50 @@
+"""What cannot be combined with trees, and members that are too few for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from p2pfl.config.model import FederationConfig
+from p2pfl.errors import UserError
+
+COLLUDERS = 1
+LEAST = 3
+
+
+def colluders_of(federation: FederationConfig) -> int:
+    """Return how many members may work together without learning another's part."""
+    return int(federation.task.options.get("colluders", COLLUDERS))
+
+
+def refusals(federation: FederationConfig) -> Iterator[UserError]:
+    """Yield the mistakes of a federation whose model is trees."""
+    for text, key, value, allowed in _mistakes(federation):
+        yield UserError(text, file=federation.path, key=key, value=value, allowed=allowed)
+
+
+def _mistakes(federation: FederationConfig) -> Iterator[tuple[str, str, object, str]]:
+    members, colluders = len(federation.present), colluders_of(federation)
+    training, gossip = federation.training, federation.gossip
+    if federation.privacy is not None:
+        text = "trees have no noise, so that nothing is promised about rows: only sums over all nodes are seen"
+        yield text, "task.model", "trees", "linear or mlp with [privacy]; or trees without it"
+    if members < LEAST:
+        text = "too few nodes for trees: of the sum of two, each knows the other's part"
+        yield text, "node", members, f"{LEAST} or more"
+    elif not 1 <= colluders <= members - 2:
+        text = "impossible: two of the nodes must be honest"
+        yield text, "task.colluders", colluders, f"1 to {members - 2}"
+    quorum = (len(federation.members) + colluders) // 2 + 1
+    if LEAST <= members < quorum:
+        text = f"too few nodes for trees: {quorum} must sign each sum, as removed members count too"
+        yield text, "node", members, f"{quorum} or more, or a federation without those that were removed"
+    for key, given, usual, instead in (
+        ("training.time_s", training.time_s, None, "training.rounds"),
+        ("training.stop", training.stop, None, "task.patience"),
+        ("gossip.rule", gossip.rule, "mean", "mean"),
+        ("training.method", federation.method, "plain", "no training.method"),
+        ("gossip.share", list(gossip.share), ["*"], "no gossip.share"),
+    ):
+        if given != usual:
+            text = "cannot be combined with trees, which grow in step, from sums in which no node's part is seen alone"
+            yield text, key, given, f"{instead}; or model = linear or mlp"

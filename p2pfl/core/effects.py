@@ -84,7 +84,8 @@ class CommitRound(Struct, frozen=True, kw_only=True, gc=False):
 
     `elapsed_s` is the training time used so far, for runs bounded by time. `least_samples` is the smallest n that the
     engine may adopt while requests frozen with a larger one are unanswered. `alone` counts the rounds trained without a
-    neighbor, including this one. `best` is the best figure so far, if early stopping watches one.
+    neighbor, including this one. `best` is the best figure so far, if early stopping watches one. `at_once`: durable
+    before the answer; else with the next exchange.
     """
 
     version: int
@@ -94,6 +95,7 @@ class CommitRound(Struct, frozen=True, kw_only=True, gc=False):
     least_samples: float
     alone: int = 0
     best: Best | None = None
+    at_once: bool = False
 
 
 class Bootstrap(Struct, frozen=True, kw_only=True, gc=False):

@@ -335,7 +335,7 @@ class Engine:
             taken = None if outcome is None else self._complete_round(op, *outcome, change)
             failed, change = taken is None, taken or change
         event = RoundCommitted(version=change.version, rounds=change.rounds, samples=change.samples, failed=failed)
-        return self._done(event, change)
+        return self._done(event, change, urgent=op.at_once)
 
     def _complete_round(
         self, op: CommitRound, start: Vector, local: LocalRound, change: RoundWasCommitted

@@ -42,9 +42,15 @@ PATIENCE_S = 8.0
 def table(name: str, values: Mapping[str, Any]) -> str:
     return (
         f"[{name}]\n"
-        + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items() if value is not None)
+        + "".join(f"{key} = {_value(value)}\n" for key, value in values.items() if value is not None)
         + "\n"
     )
+
+
+def _value(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return json.dumps(value)
+    return "{ " + ", ".join(f"{key} = {json.dumps(one)}" for key, one in value.items()) + " }"
 
 
 class Ward:

@@ -126,9 +126,10 @@ class CommonState:
         whole = replace(local, local=learner.local_state())
         await self.look(lambda engine: engine.outcomes.put((start, whole)))
         answer = self.course.answer()
-        self._node.carry_out(
-            [CommitRound(version=facts.version + 1, trained=True, rho=1.0, elapsed_s=0.0, least_samples=facts.samples)]
+        commit = CommitRound(
+            version=facts.version + 1, trained=True, rho=1.0, elapsed_s=0.0, least_samples=facts.samples, at_once=True
         )
+        self._node.carry_out([commit])
         event = await answer
         return isinstance(event, RoundCommitted) and not event.failed
 

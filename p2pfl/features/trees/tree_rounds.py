@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.config.model import FederationConfig
 from p2pfl.core.facts import Phase
 from p2pfl.errors import UserError
 from p2pfl.features.summed.in_step import RoundsInStep
@@ -67,7 +68,7 @@ class TreeRounds(RoundsInStep):
         gone = self.grown.members - self._there
         if gone and not self.learner.growth.done:
             federation = self._node.setup().federation
-            names = ", ".join(federation.members[member].name for member in sorted(gone))
+            names = ", ".join(named(federation, member) for member in sorted(gone))
             text = f"these trees have begun with {names}, and can only grow with the same members to the end"
             allowed = "the members of then; or other state folders at all nodes, to begin anew"
             raise UserError(text, file=federation.path, key="node", allowed=allowed)
@@ -150,6 +151,11 @@ class TreeRounds(RoundsInStep):
         if settings.patience and len(state.rounds) - state.best >= settings.patience:
             return f"no smaller loss in {settings.patience} rounds: {state.best} rounds are kept"
         return f"no further split after {len(state.rounds)} rounds"
+
+
+def named(federation: FederationConfig, member: int) -> str:
+    """Return a name also for a member whose row is gone."""
+    return federation.members[member].name if member < len(federation.members) else f"member {member}"
 
 
 def words_of(part: TreePart) -> Words:

@@ -24,6 +24,9 @@ def refuse_broken_promises(federation: FederationConfig, mistakes: Mistakes) -> 
     _refuse_stop(federation, privacy, mistakes)
     if privacy.is_shared:
         _refuse_unshared(federation, privacy, mistakes)
+    if federation.grows_trees:
+        text = "trees have no noise, so that nothing can be promised about rows: nodes see only sums, but exact ones"
+        mistakes.add(text, "task.model", "trees", "linear or mlp with [privacy]; or trees without it")
     if federation.task.name == "csv":
         _refuse_tables(federation, privacy, mistakes)
     if privacy.unit == MEMBER and "*" not in federation.gossip.share:

@@ -34,7 +34,7 @@ ODD_SIGNS = re.compile(r"[^A-Za-z0-9._-]+")
 TASK_KEYS = """\
 schema = "schema.toml"  # how the tables are read: correct it where the guess is wrong, then `p2pfl check`
 holdout = 0.2  # the share of its rows that each node keeps for its own test; or test_path in [data]
-# model = "linear"  # or "mlp"
+# model = "linear"  # or "mlp"; or "trees", which all nodes grow together by secure sums
 # hidden = [32]  # widths of the mlp's layers
 # class_weights = "balanced"  # or {{ class = weight }}
 # metrics = {metrics}

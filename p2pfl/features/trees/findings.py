@@ -46,6 +46,7 @@ class TreesFindings(Findings):
             rounds = learner.settings.rounds
             brief["sent"] = f"estimate: at most {size(each * members * rounds)} by all nodes in {rounds} rounds"
         brief["trees"] = f"of the rows of all {members} nodes; {colluders} may work together against another"
+        brief["duration"] = "not estimated: each sum is some messages back and forth between all nodes"
         brief["waits"] = "each sum is of all nodes: without one of them nothing grows until it is back"
 
     def told(self) -> dict[str, Any] | None:

@@ -25,9 +25,6 @@ def refusals(federation: FederationConfig) -> Iterator[UserError]:
 def _mistakes(federation: FederationConfig) -> Iterator[tuple[str, str, object, str]]:
     members, colluders = len(federation.present), colluders_of(federation)
     training, gossip = federation.training, federation.gossip
-    if federation.privacy is not None:
-        text = "trees have no noise, so that nothing is promised about rows: only sums over all nodes are seen"
-        yield text, "task.model", "trees", "linear or mlp with [privacy]; or trees without it"
     if members < LEAST:
         text = "too few nodes for trees: of the sum of two, each knows the other's part"
         yield text, "node", members, f"{LEAST} or more"
@@ -39,11 +36,9 @@ def _mistakes(federation: FederationConfig) -> Iterator[tuple[str, str, object, 
         text = f"too few nodes for trees: {quorum} must sign each sum, as removed members count too"
         yield text, "node", members, f"{quorum} or more, or a federation without those that were removed"
     for key, given, usual, instead in (
-        ("training.time_s", training.time_s, None, "training.rounds"),
         ("training.stop", training.stop, None, "task.patience"),
         ("gossip.rule", gossip.rule, "mean", "mean"),
         ("training.method", federation.method, "plain", "no training.method"),
-        ("gossip.share", list(gossip.share), ["*"], "no gossip.share"),
     ):
         if given != usual:
             text = "cannot be combined with trees, which grow in step, from sums in which no node's part is seen alone"

@@ -34,7 +34,7 @@ class TreeTask:
     def settings(self, training: TrainingConfig) -> TreeSettings:
         """Return the settings of the trees. Raises UserError."""
         if training.rounds is None:
-            text = "is missing: trees grow by rounds, one tree for each"
+            text = "is missing: trees grow by rounds, one for each, and not for a time"
             raise UserError(text, key="training.rounds", allowed="a number of rounds")
         options, weights, schema = self.given.options, self.given.weights, self.given.schema
         own: dict[str, Any] = {key: options[key] for key in OF_TREES if options.get(key) is not None}

@@ -1,0 +1,96 @@
+"""What trees cannot do is one clear error, and `p2pfl check` says what they cost and who waits for whom."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from p2pfl import UserError
+from p2pfl.cli.main import cli
+from p2pfl.config.load import load_config
+from p2pfl.learn.load import load_task
+from sim import simulate
+from sim.audits.scene import scene_of
+
+WRONG = [
+    ({}, {"gossip": {"rule": "trimmed-mean:b=1"}}, "gossip.rule", "mean"),
+    ({}, {"gossip": {"share": ["a.*"]}}, "gossip.share", "*"),
+    ({}, {"training": {"method": "variate"}}, "training.method", "no training.method"),
+    ({}, {"training": {"stop": "no improvement in 5 rounds"}}, "training.stop", "task.patience"),
+    ({}, {"training": {"rounds": None, "time_s": 60}}, "training.rounds", "a number of rounds"),
+    ({}, {"privacy": {"epsilon": 3, "delta": 1e-3}}, "task.model", "linear or mlp with [privacy]"),
+    ({"colluders": 0}, {}, "task.colluders", "1 to 1"),
+    ({"colluders": 2}, {}, "task.colluders", "1 to 1"),
+    ({"hidden": [4]}, {}, "task.hidden", ""),
+    ({"model": "mlp"}, {}, "task.max_depth", ""),
+    ({"bins": 1}, {}, "task.bins", "from 2 to 255"),
+    ({"eta": 0}, {}, "task.eta", "from 1e-06 to 1"),
+    ({"max_depth": 2.5}, {}, "task.max_depth", ""),
+    ({"patience": 3, "holdout": 0.0}, {}, "task.patience", "with task.holdout"),
+    ({"class_weights": {"ill": 2.0}}, {}, "task.class_weights.ill", "above 0, for no, yes"),
+    ({"classes": None, "class_weights": "balanced", "target": "b", "numeric": ["a"]}, {}, "task.class_weights", "none"),
+    ({"target": None}, {}, "task.target", "the name of a column"),
+    ({"model": "forest"}, {}, "task.model", "linear, mlp, trees"),
+]
+
+
+@pytest.mark.parametrize(("task", "tables", "key", "allowed"), WRONG)
+def test_a_mistake_is_one_error_that_names_what_is_allowed(task, tables, key, allowed, tree_ward):
+    privacy = tables.pop("privacy", None) if "privacy" in tables else None
+    field = tree_ward(task=task, **{name: tables[name] for name in ("training", "gossip") if name in tables})
+    if privacy is not None:
+        field.tables["privacy"] = privacy
+    field.write()
+    shown = CliRunner().invoke(cli, ["check", str(field.folder), "--format", "json"])
+    found = json.loads(shown.stdout)["mistakes"]
+    assert [one["key"] for one in found] == [key]
+    assert allowed in (found[0]["allowed"] or "")
+
+
+def test_two_nodes_are_too_few(tree_ward):
+    shown = CliRunner().invoke(cli, ["check", str(tree_ward(2).folder)])
+    assert "of the sum of two, each knows the other's part (found 2); allowed: 3 or more" in " ".join(
+        shown.output.split()
+    )
+
+
+def test_check_says_what_trees_cost_and_who_waits_for_whom(tree_ward):
+    shown = CliRunner().invoke(cli, ["check", str(tree_ward().folder)]).output
+    for text in ("a secure sum for each level", "1 may work together", "without one of them nothing grows"):
+        assert text in " ".join(shown.split())
+
+
+def test_simulator_and_audit_refuse_trees(tree_ward):
+    federation = load_config(tree_ward().folder)
+    with pytest.raises(UserError, match="is not simulated") as caught:
+        simulate(federation)
+    assert (caught.value.key, caught.value.value) == ("task.model", "trees")
+    with pytest.raises(UserError, match="is not attacked here"):
+        scene_of(federation.path)
+
+
+def test_a_site_with_one_class_and_an_empty_column_takes_part(tree_ward, caplog):
+    """It is warned of; what it has still counts in the sums."""
+    field = tree_ward()
+    file = field.folder / "node0" / "own.csv"
+    head, *rows = file.read_text().splitlines()
+    file.write_text("\n".join([head, *(f",{row.split(',')[1]},u,no" for row in rows)]) + "\n")
+    shown = CliRunner().invoke(cli, ["check", str(field.folder)])
+    assert shown.exit_code == 0, shown.output
+    assert "every row of node node0 has the class 'no'" in caplog.text
+
+
+@pytest.mark.long
+def test_a_task_of_trees_needs_no_torch(tree_ward):
+    field = tree_ward()
+    program = (
+        "import sys; from p2pfl.config.load import load_config; from p2pfl.learn.load import load_task\n"
+        f"load_task(load_config({str(field.folder)!r}).task, None); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    assert load_task(load_config(field.folder).task, field.folder) is not None

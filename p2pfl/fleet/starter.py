@@ -93,7 +93,8 @@ class Starter:
         sharing = [child for child in children if self._may_share(child)]
         if self._spawn or self._has_given_up or not sharing or why_not() is not None:
             return None
-        torch = self._federation.task.name not in WITHOUT_TORCH and find_spec("torch") is not None
+        needed = self._federation.task.name not in WITHOUT_TORCH and not self._federation.grows_trees
+        torch = needed and find_spec("torch") is not None
         room = max(len(" ".join([sys.executable, *self._command(child)]).encode()) for child in sharing)
         server = ForkServer([*SHARED, *SHARED_WITH_TORCH] if torch else SHARED, room=room)
         try:

@@ -89,7 +89,7 @@ class SumRounds(RoundsInStep):
         fixed = FixedPoint(low=0.0, high=float(MOST_ROWS), resolution=1.0, members=self.sums.members)
         done = await self.sum("rows", samples, fixed.terms("rows of all nodes", {"rows": (2,)}))
         if done is None:
-            await self.rest()
+            await self.waiting.rest()
             return
         rows = int(done.total[0])
         if not (0 < rows <= len(done.members) * MOST_ROWS and self.shared.fits(rows)):
@@ -107,19 +107,19 @@ class SumRounds(RoundsInStep):
         if given is None or given.place != self.state.place:
             given = self._given = await self._make_part()
         if given is None:
-            await self.rest()
+            await self.waiting.rest()
             return
-        self.course.stage = Phase.WAITING if self.has_rested_long else Phase.TRAINING
+        self.course.stage = Phase.WAITING if self.waiting.has_rested_long else Phase.TRAINING
         label = f"round {self.course.facts.rounds + 1}"
         done = await self.sum(label, given.words, self.terms_from(given.place))
         if done is None:
-            await self.rest()
+            await self.waiting.rest()
             return
         self._given = None
         if not self.shared.is_possible(done.total, len(done.members)):
             await self.refuse_spoiled(label)
             return
-        self.rested()
+        self.waiting.rested()
         before = self.shared.common
         model = self.shared.next_model(given.start, done.total, len(done.members), self.course.facts.rounds)
         if not await self.state.commit(given.start, replace(given.local, vector=model)):

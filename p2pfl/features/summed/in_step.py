@@ -6,11 +6,8 @@ left out, and fetches that of the others. What a part is, and what a sum does to
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import logging
-import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from p2pfl.config.federation_id import federation_id
@@ -21,6 +18,7 @@ from p2pfl.features.summed.common_state import AlikeState, CommonState
 from p2pfl.features.summed.standings import Place, Standings
 from p2pfl.features.summed.standings_talk import CHANNEL
 from p2pfl.features.summed.summed_rounds import SummedRounds
+from p2pfl.features.summed.waiting import RoundWaiting
 from p2pfl.features.sums.channel import CHANNEL as SUMS
 from p2pfl.features.sums.masks import Words
 from p2pfl.features.sums.node_sums import NodeSums
@@ -29,13 +27,7 @@ from p2pfl.learn.interface import LocalRound, Vector
 from p2pfl.net.side import Feeding
 from p2pfl.node.feature import Attached, NodeView
 
-notice = logging.getLogger("p2pfl.notice")
-
-REST_S, MOST_REST_S = 0.5, 30.0
-"""The rest after a refused sum: at first, and at most."""
 PATIENT_TIMES = 4.0
-TELL_S = 15.0
-"""How long a wait lasts before it is told, and told again."""
 
 
 class RoundsInStep(Attached):
@@ -50,8 +42,7 @@ class RoundsInStep(Attached):
         self._id = federation_id(setup.federation)
         standings = Standings(setup.federation, self._id, setup.identity, setup.member.index, needed)
         self.state = CommonState(node, course, alike, standings, life=sums.life)
-        self._rest_s = REST_S
-        self._waits_for = ""
+        self.waiting = RoundWaiting(node, course, self.state)
         self._counts = {"sums": 0, "refused": 0}
         self._latest: tuple[int, ...] = ()
 
@@ -87,25 +78,25 @@ class RoundsInStep(Attached):
 
     def status(self) -> Mapping[str, Any]:
         figures = {"members_in_the_latest_sum": len(self._latest), "members_needed": self.least}
-        return figures | self._counts | {"fetched": self.state.fetched, "waits_for": self._waits_for or None}
+        return figures | self._counts | {"fetched": self.state.fetched, "waits_for": self.waiting.whom or None}
 
     async def run(self) -> None:
         await self.state.know()
         if not self.is_done:
-            await self.until(self._has_company, self._company_in_words)
+            await self.waiting.until(self._has_company, self._company_in_words)
         while not self.course.is_over and not self.is_done:
             place = self.state.next_place()
             if place is not None:
                 if await self.state.take_over(place):
                     self.was_taken_over()
             elif self.course.halted_by:
-                if not await self.until(
+                if not await self.waiting.until(
                     self.state.is_behind, lambda: "the others, as it gives no part", self._patience_s
                 ):
                     break
             elif not self.sums.is_member:
                 # What it gave now would be given in vain.
-                await self.until(lambda: self.state.is_behind() or self.sums.is_member, self._setup_in_words)
+                await self.waiting.until(lambda: self.state.is_behind() or self.sums.is_member, self._setup_in_words)
             else:
                 await self.step()
         await self._end()
@@ -139,16 +130,16 @@ class RoundsInStep(Attached):
 
     async def sum(self, label: str, words: Words, terms: bytes, **asked: Any) -> SumDone | None:
         """Sum with the others; None if that was refused. `asked` as of `SumTalk.sum`."""
-        self._waits_for, self.sums.was_signed = f"the sum of {label}", False
+        self.waiting.whom, self.sums.was_signed = f"the sum of {label}", False
         ended = await self.sums.talk.sum(label, words, terms, **asked)
-        self._waits_for = ""
+        self.waiting.whom = ""
         if isinstance(ended, Refused):
             self._counts["refused"] += 1
             self.course.stage = Phase.WAITING
             self.was_refused(ended)
             self.state.following.refused()
             if not self.state.is_behind():
-                missing = self.names(ended.missing)
+                missing = self.waiting.names(ended.missing)
                 text = f"{label}: {ended.reason}; missing: {missing}" if missing else f"{label}: {ended.reason}"
                 self._node.alarm("sum-refused", None, text)
             return None
@@ -161,67 +152,25 @@ class RoundsInStep(Attached):
     async def refuse_spoiled(self, label: str) -> None:
         """Leave a sum out that no right parts can have; all who got it do."""
         self._node.alarm("sum-spoiled", None, f"{label}: no right parts have such a sum, so a member's part was wrong")
-        await self.rest()
+        await self.waiting.rest()
 
     # -- waiting and ending -------------------------------------------------------------------------------------------
-
-    @property
-    def has_rested_long(self) -> bool:
-        return self._rest_s > REST_S
-
-    async def rest(self) -> None:
-        """Wait a little, longer each time; not once the others are ahead."""
-        rest_s, self._rest_s = self._rest_s, min(2 * self._rest_s, MOST_REST_S)
-        await self.until(self.state.is_behind, lambda: "others", rest_s)
-
-    def rested(self) -> None:
-        """The next rest is a short one again."""
-        self._rest_s = REST_S
-
-    def names(self, members: Iterable[int], without: Container[int] = ()) -> str:
-        there = {member.index: member.name for member in self._node.setup().federation.present}
-        return ", ".join(there[member] for member in members if member in there and member not in without)
-
-    async def until(self, holds: Callable[[], bool], for_whom: Callable[[], str], limit_s: float | None = None) -> bool:
-        """Wait for news until something holds; tell now and then for whom. False: it did not within `limit_s`."""
-        began = told = time.monotonic()
-        while not holds():
-            now = time.monotonic()
-            left = TELL_S if limit_s is None else began + limit_s - now
-            if left <= 0:
-                return False
-            if limit_s is None:
-                self.course.stage, self._waits_for = Phase.WAITING, for_whom()
-                if now >= told + TELL_S:
-                    told = now
-                    notice.info("waiting for %s", self._waits_for)
-            self.state.talk.news.clear()
-            try:
-                await asyncio.wait_for(self.state.talk.news.wait(), min(left, 1.0))
-            except TimeoutError:
-                continue
-        self._waits_for = ""
-        return True
 
     def _has_company(self) -> bool:
         return len(self.state.standings.latest) >= self.least
 
     def _company_in_words(self) -> str:
-        missing = self.names(range(self.sums.members), without=self.state.standings.latest)
+        missing = self.waiting.names(range(self.sums.members), without=self.state.standings.latest)
         return f"{self.least - len(self.state.standings.latest)} more of {missing}: {self.least} must give their parts"
 
     def _setup_in_words(self) -> str:
-        missing = self.names(range(self.sums.members), without=self.sums.came)
+        missing = self.waiting.names(range(self.sums.members), without=self.sums.came)
         return f"a set-up of sums; without keys yet: {missing}" if missing else "a set-up of sums"
-
-    @property
-    def _linger_s(self) -> float:
-        return self.course.settings.linger_s
 
     @property
     def _patience_s(self) -> float:
         """How long a node that gives no part waits for the others' next state."""
-        return max(self._linger_s, PATIENT_TIMES * self.state.slowest_s)
+        return max(self.course.settings.linger_s, PATIENT_TIMES * self.state.slowest_s)
 
     async def _end(self) -> None:
         """Go on answering until all who are there are through, or have been waited for long enough."""
@@ -234,5 +183,5 @@ class RoundsInStep(Attached):
         def are_through() -> bool:
             return members <= self.state.standings.who(lambda place: place.sums >= self.sums_in_all)
 
-        await self.until(are_through, lambda: "the others", self._linger_s)
+        await self.waiting.until(are_through, lambda: "the others", course.settings.linger_s)
         self._node.carry_out(course.finish())

@@ -6,8 +6,8 @@ from p2pfl.core.course import Course
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features.summed.summed_rounds import SummedRounds
-from p2pfl.features.trees.refusals import refusals
 from p2pfl.features.trees.tree_rounds import TreeRounds
+from p2pfl.features.trees.unsuited import refusals
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.trees.learner import TreeLearner
 from p2pfl.node.assembly import Setup

@@ -19,7 +19,7 @@ class TreesFindings(Findings):
         federation = inspected.federation
         if not federation.grows_trees:
             return
-        from p2pfl.features.trees.refusals import colluders_of, refusals  # noqa: PLC0415 - `--help` stays instant
+        from p2pfl.features.trees.unsuited import colluders_of, refusals  # noqa: PLC0415 - `--help` stays instant
         from p2pfl.learn.trees.learner import TreeLearner  # noqa: PLC0415 - as above
 
         inspected.mistakes.extend(refusals(federation))

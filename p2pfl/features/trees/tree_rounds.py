@@ -25,7 +25,7 @@ from p2pfl.features.summed.summed_rounds import ALL_DONE, SummedRounds
 from p2pfl.features.sums.masks import Words
 from p2pfl.features.sums.node_sums import NodeSums
 from p2pfl.features.trees.grown_state import GrownState, model_of, rounds_of
-from p2pfl.features.trees.refusals import colluders_of
+from p2pfl.features.trees.unsuited import colluders_of
 from p2pfl.learn.interface import LocalRound, Vector
 from p2pfl.learn.trees.growth import TreePart, WrongSum
 from p2pfl.learn.trees.learner import TreeLearner
@@ -100,18 +100,18 @@ class TreeRounds(RoundsInStep):
     async def step(self) -> None:
         growth, members = self.learner.growth, self._members
         if self._own not in members:
-            await self.until(self.state.is_behind, lambda: "the others' trees, which began without this node")
+            await self.waiting.until(self.state.is_behind, lambda: "the others' trees, which began without this node")
             return
         if self._begun is None:
             self._begun = await self.train()
         if self._begun is None:
-            await self.rest()
+            await self.waiting.rest()
             return
-        self.course.stage = Phase.WAITING if self.has_rested_long else Phase.TRAINING
+        self.course.stage = Phase.WAITING if self.waiting.has_rested_long else Phase.TRAINING
         part = await asyncio.to_thread(growth.next_part)
         done = await self.sum(part.label, words_of(part), self._terms(part), data=part.data, only=members)
         if done is None:
-            await self.rest()
+            await self.waiting.rest()
             return
         try:
             await asyncio.to_thread(growth.take, arrays_of(done.total, part, len(members)), len(members))
@@ -122,7 +122,7 @@ class TreeRounds(RoundsInStep):
         except UserError as error:
             error.file = error.file or str(self._node.setup().federation.path)
             raise
-        self.rested()
+        self.waiting.rested()
         self.grown.members = members
         await self._keep(*self._begun)
         await self.state.tell()

@@ -38,7 +38,7 @@ What a course must do
 4. **Give the rule about sums of the same data `part.data` as the digest of the data, in all steps.** Levels add up to
    the level above, and counts of rows are the same in each round: with another set of members in the next sum, the
    difference is the histogram of those who left. A digest of the vector, as `sums` has it now, would take them for
-   other data. `features/trees` asks for sums of exactly the members of the first one: a member that is away is waited for.
+   other data. `features/trees` asks for sums of exactly the members of the first one, and waits for who is away.
 5. Write `pack()` to the snapshot after each `take`, before the next part leaves the node, and begin from it after a
    restart. A part depends on state and rows alone: with the same rows it is the same part again. With other rows
    (`part.data` differs) a node must not take part before a new growth.

@@ -41,6 +41,8 @@ class RowsOf:
 class TreeLearner:
     """`growth` is this node's share of the trees; `parts` has the rows that are tested, by name."""
 
+    size, personal = 1, 0
+
     def __init__(
         self,
         task: TableTask,
@@ -52,12 +54,11 @@ class TreeLearner:
         context: NodeContext,
     ) -> None:
         self.table, self.settings, self.site, self.context = task, settings, site, context
-        self.size, self.personal, self.samples = 1, 0, site.trained
+        self.samples = site.trained
         self.digest = task.schema.digest() if task.is_shared_file else b""
         self.metrics = {name: BUILT_IN[name] for name in task.metrics}
         self.measures = measured_by(self.metrics, task.metric, labels=task.schema.classes is not None)
         self.preprocessing = preprocessing_of_trees(task.schema, missing)
-        self.labels = task.schema.classes is not None
         # Nodes with other settings or columns cannot grow trees together.
         about = msgspec.json.encode((settings, task.schema.contents()))
         self.shape_digest = hashlib.blake2b(about, digest_size=16, person=b"p2pfl-trees").digest()
@@ -65,6 +66,11 @@ class TreeLearner:
         self._forest: Forest | None = None
         """A model that was read from a file, in place of the grown one."""
         self.growth = TreeGrowth.begin(task.schema, settings, site)
+
+    @property
+    def labels(self) -> bool:
+        """True if the targets are classes."""
+        return self.table.schema.classes is not None
 
     def entries_of_a_round(self, rows: int | None) -> list[int]:
         """Return the most entries of each sum of a round: a level's leaves, in all bins of all columns. `rows` are

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import math
 import random
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ from p2pfl.features.sums.sum_messages import (
     SlotVote,
     Wave,
     decode_statement,
+    encode_statement,
     id_of,
     members_of,
 )
@@ -43,13 +45,23 @@ def settings_of(index, count, *, life=1, **changes):
     return SumSettings(federation=FEDERATION, members=members, index=index, life=life, **{"sums": 3} | changes)
 
 
+def posted(author, statement):
+    """The statement, signed by the author as its own node would."""
+    body = encode_statement(statement)
+    signature = IDENTITIES[author].sign(settings_of(0, 5).domain() + body)
+    return Post(author=author, body=body, signature=signature)
+
+
 @dataclass
 class Link:
-    """How an edge treats messages. `delay_s` is drawn evenly between both."""
+    """How an edge treats messages. `delay_s` is drawn evenly between both; vectors take longer at so many bytes a
+    second.
+    """
 
     delay_s: tuple[float, float] = (0.005, 0.05)
     loss: float = 0.0
     twice: float = 0.0
+    bytes_per_s: float = math.inf
 
 
 class Watch:
@@ -269,6 +281,7 @@ class SumWorld:
             return
         for _ in range(2 if self.random.random() < self.link.twice else 1):
             at = self.now + self.random.uniform(*self.link.delay_s)
+            at += len(getattr(message, "vector", b"")) / self.link.bytes_per_s
             self._later(at, partial(self._arrive, edge, index, peer, self.nodes[peer], message))
 
     def _arrive(self, edge, index, peer, receiver, message):

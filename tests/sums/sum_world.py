@@ -19,6 +19,7 @@ from p2pfl.features.sums.sum_messages import (
     MemberList,
     Post,
     Reveal,
+    SlotQuit,
     SlotVote,
     Wave,
     decode_statement,
@@ -70,6 +71,7 @@ class Watch:
     def __init__(self, needed, vector_of):
         self.needed, self.vector_of = needed, vector_of
         self.found, self.reveals, self.seen = [], [], set()
+        self.left = set()
         self.lists, self.waves, self.signed, self.votes, self.vectors, self.masks = {}, {}, {}, {}, {}, {}
 
     def see(self, message):
@@ -84,6 +86,8 @@ class Watch:
     def _see_vector(self, member, part):
         wave = self.waves[part.wave]
         slot, vector = (wave.setup, wave.number), np.frombuffer(part.vector, "<u8")
+        if (slot, member) in self.left and (slot, member) not in self.vectors:
+            self.found.append(f"the vector of {member} in a sum that it has left for another set-up")
         self.vectors.setdefault((slot, member), set()).add(part.vector)
         if len(self.vectors[slot, member]) > 1:
             self.found.append(f"two vectors of {member} behind the masks of one sum")
@@ -104,6 +108,8 @@ class Watch:
                 self.votes.setdefault((slot, statement.chosen), set()).add(author)
                 if len(self.certified(slot)) > 1:
                     self.found.append("two survivor lists")
+            case SlotQuit() if statement.reason == "there is a new set-up":
+                self.left.add(((statement.setup, statement.number), author))
             case Reveal():
                 self.reveals.append((author, statement))
                 if not self.certified((statement.setup, statement.number)):

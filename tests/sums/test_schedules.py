@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pfl.features.sums.sum_messages import Post, decode_statement
@@ -92,6 +92,7 @@ def run(seed, draw=faulty):
     world.check()
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.integers(0, 2**32))
 def test_in_any_world_a_sum_is_that_of_the_named_members_or_refused(seed):
     run(seed)
@@ -125,6 +126,7 @@ def test_a_member_ends_its_part_in_a_set_up_of_which_nothing_is_kept_any_more(dr
     run(seed, draw)
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.integers(0, 2**32), st.sampled_from([3, 4, 5, 8]), st.sampled_from([ring, complete]))
 def test_where_nothing_fails_all_sums_are_done_and_of_all_members(seed, count, graph):
     world = SumWorld(count, graph(count), seed=seed, link=Link(delay_s=(0.001, 0.2), twice=0.2))

@@ -237,6 +237,7 @@ class Sums:
             if active.must_end_here():
                 return
             self._state(SlotQuit(setup=self.setup.id, number=self._next, reason="there is a new set-up"), now, effects)
+            self._tree.own.pop(active.key, None)
         self.setup, self._founding.founded = founded, None
         self._next, self._sums = 0, {}
         self._due.everything()

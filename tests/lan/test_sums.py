@@ -174,5 +174,5 @@ def test_one_that_is_killed_and_started_again_at_once_ends_with_a_sum_or_a_refus
     time.sleep(chance.random() * wide_s)
     five.kill(victim)
     five.start(victim)
-    outcomes = five.outcomes()
+    five.outcomes()
     everybody_sums(five)

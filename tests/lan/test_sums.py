@@ -12,9 +12,10 @@ from boards import Boards
 
 from p2pfl.features.sums.kept import KeptSums
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
-DEADLINE_S = 150.0
+DEADLINE_S = 400.0
+"""On a busy machine waits are measured longer, and a sum may take ten of them until it is refused."""
 KBIT_PER_S = 20_000
 SCRIPT = """
 import asyncio, json, sys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 
@@ -9,7 +10,8 @@ import pytest
 
 from p2pfl.features.privacy.findings import DEAF, FREE, Loudness
 
-pytest.importorskip("opacus", reason="the extra privacy")
+# Not imported here: it takes seconds.
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("opacus") is None, reason="the extra privacy")
 
 
 def ward(p2pfl, tmp_path, privacy, *, nodes=3, rounds=40):

@@ -65,6 +65,7 @@ def test_the_figures_are_those_of_all_rows_and_of_no_node(p2pfl, hospitals):
         assert f"{one['test_loss']:.4g}" not in shown
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_on_machines_of_their_own_each_waits_for_the_others_and_all_print_the_same(p2pfl, copy):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from functools import cache
 
 import numpy as np
 import pytest
@@ -51,6 +52,12 @@ def energy(vector) -> float:
 
 
 def heavy_tailed(*shape: int, seed: int = 0):
+    return drawn(shape, seed).copy()
+
+
+@cache
+def drawn(shape, seed):
+    """The same for every compressor: drawing takes longer than what some of them do."""
     return np.random.default_rng(seed).standard_t(3, shape).astype(np.float32)
 
 

@@ -1,6 +1,7 @@
 """Metrics are scikit-learn's, computed without it."""
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -10,7 +11,11 @@ from p2pfl.errors import UserError
 from p2pfl.learn.metrics import BUILT_IN, Metric, measured_by, named
 from p2pfl.learn.task import Task
 
-scores = pytest.importorskip("sklearn.metrics", reason="the extra dev has scikit-learn")
+
+@cache
+def scores():
+    """Not imported with this module: it takes a second."""
+    return pytest.importorskip("sklearn.metrics", reason="the extra dev has scikit-learn")
 
 
 def classes(count, rows=200, seed=0):
@@ -26,24 +31,24 @@ def probabilities(logits):
 
 
 BINARY = {
-    "accuracy": lambda y, p: scores.accuracy_score(y, p.argmax(1)),
-    "balanced_accuracy": lambda y, p: scores.balanced_accuracy_score(y, p.argmax(1)),
-    "auc": lambda y, p: scores.roc_auc_score(y, p[:, 1].round(12)),
-    "average_precision": lambda y, p: scores.average_precision_score(y, p[:, 1].round(12)),
-    "f1": lambda y, p: scores.f1_score(y, p.argmax(1)),
-    "log_loss": scores.log_loss,
-    "brier": lambda y, p: scores.brier_score_loss(y, p[:, 1]),
+    "accuracy": lambda y, p: scores().accuracy_score(y, p.argmax(1)),
+    "balanced_accuracy": lambda y, p: scores().balanced_accuracy_score(y, p.argmax(1)),
+    "auc": lambda y, p: scores().roc_auc_score(y, p[:, 1].round(12)),
+    "average_precision": lambda y, p: scores().average_precision_score(y, p[:, 1].round(12)),
+    "f1": lambda y, p: scores().f1_score(y, p.argmax(1)),
+    "log_loss": lambda y, p: scores().log_loss(y, p),
+    "brier": lambda y, p: scores().brier_score_loss(y, p[:, 1]),
 }
 SEVERAL = BINARY | {
-    "auc": lambda y, p: scores.roc_auc_score(y, p, multi_class="ovr", average="macro"),
-    "average_precision": lambda y, p: scores.average_precision_score(np.eye(4)[y], p, average="macro"),
-    "f1": lambda y, p: scores.f1_score(y, p.argmax(1), average="macro"),
-    "brier": lambda y, p: scores.brier_score_loss(y, p, labels=range(4)),
+    "auc": lambda y, p: scores().roc_auc_score(y, p, multi_class="ovr", average="macro"),
+    "average_precision": lambda y, p: scores().average_precision_score(np.eye(4)[y], p, average="macro"),
+    "f1": lambda y, p: scores().f1_score(y, p.argmax(1), average="macro"),
+    "brier": lambda y, p: scores().brier_score_loss(y, p, labels=range(4)),
 }
 NUMBERS = {
-    "mae": scores.mean_absolute_error,
-    "rmse": scores.root_mean_squared_error,
-    "r2": scores.r2_score,
+    "mae": lambda y, p: scores().mean_absolute_error(y, p),
+    "rmse": lambda y, p: scores().root_mean_squared_error(y, p),
+    "r2": lambda y, p: scores().r2_score(y, p),
 }
 
 
@@ -95,7 +100,7 @@ def test_what_a_set_does_not_define_is_nan():
 def test_a_class_that_no_row_has_is_left_out_of_a_mean():
     logits, labels = torch.tensor(np.random.default_rng(3).normal(size=(90, 3))), torch.arange(90) % 3
     without = labels.clamp(max=1)
-    each = [scores.roc_auc_score(without == place, probabilities(logits)[:, place]) for place in (0, 1)]
+    each = [scores().roc_auc_score(without == place, probabilities(logits)[:, place]) for place in (0, 1)]
     assert BUILT_IN["auc"](logits, without) == pytest.approx(np.mean(each), abs=1e-12)
 
 

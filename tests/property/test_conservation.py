@@ -59,7 +59,7 @@ def run_checking(world, until_s, start, *, amnesia=False):
 
 
 @settings(
-    max_examples=settings.default.max_examples // 2,
+    max_examples=settings.default.max_examples // 3,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
@@ -132,6 +132,7 @@ def test_what_an_amnesiac_takes_away_is_all_that_is_missing(graph, seed, link, f
 
 
 @settings(
+    max_examples=settings.default.max_examples // 2,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )

@@ -46,7 +46,7 @@ def excess(*, compressor="none", method="variate:beta=0.1", crashes=(), rounds=1
 
 @pytest.mark.parametrize("compressor", [pytest.param("none", marks=pytest.mark.long), "q4"])
 def test_unequal_samples_and_tenfold_speeds_end_on_the_exact_weighted_optimum(compressor):
-    assert excess(compressor=compressor, rounds=80) < 1e-5
+    assert excess(compressor=compressor, rounds=60) < 1e-5
 
 
 @pytest.mark.long

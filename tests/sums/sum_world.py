@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import math
 import random
 from dataclasses import dataclass
 from functools import partial
@@ -18,9 +19,11 @@ from p2pfl.features.sums.sum_messages import (
     MemberList,
     Post,
     Reveal,
+    SlotQuit,
     SlotVote,
     Wave,
     decode_statement,
+    encode_statement,
     id_of,
     members_of,
 )
@@ -43,13 +46,23 @@ def settings_of(index, count, *, life=1, **changes):
     return SumSettings(federation=FEDERATION, members=members, index=index, life=life, **{"sums": 3} | changes)
 
 
+def posted(author, statement):
+    """The statement, signed by the author as its own node would."""
+    body = encode_statement(statement)
+    signature = IDENTITIES[author].sign(settings_of(0, 5).domain() + body)
+    return Post(author=author, body=body, signature=signature)
+
+
 @dataclass
 class Link:
-    """How an edge treats messages. `delay_s` is drawn evenly between both."""
+    """How an edge treats messages. `delay_s` is drawn evenly between both; vectors take longer at so many bytes a
+    second.
+    """
 
     delay_s: tuple[float, float] = (0.005, 0.05)
     loss: float = 0.0
     twice: float = 0.0
+    bytes_per_s: float = math.inf
 
 
 class Watch:
@@ -58,6 +71,7 @@ class Watch:
     def __init__(self, needed, vector_of):
         self.needed, self.vector_of = needed, vector_of
         self.found, self.reveals, self.seen = [], [], set()
+        self.left = set()
         self.lists, self.waves, self.signed, self.votes, self.vectors, self.masks = {}, {}, {}, {}, {}, {}
 
     def see(self, message):
@@ -72,6 +86,8 @@ class Watch:
     def _see_vector(self, member, part):
         wave = self.waves[part.wave]
         slot, vector = (wave.setup, wave.number), np.frombuffer(part.vector, "<u8")
+        if (slot, member) in self.left and (slot, member) not in self.vectors:
+            self.found.append(f"the vector of {member} in a sum that it has left for another set-up")
         self.vectors.setdefault((slot, member), set()).add(part.vector)
         if len(self.vectors[slot, member]) > 1:
             self.found.append(f"two vectors of {member} behind the masks of one sum")
@@ -92,6 +108,8 @@ class Watch:
                 self.votes.setdefault((slot, statement.chosen), set()).add(author)
                 if len(self.certified(slot)) > 1:
                     self.found.append("two survivor lists")
+            case SlotQuit() if statement.reason == "there is a new set-up":
+                self.left.add(((statement.setup, statement.number), author))
             case Reveal():
                 self.reveals.append((author, statement))
                 if not self.certified((statement.setup, statement.number)):
@@ -271,6 +289,7 @@ class SumWorld:
             return
         for _ in range(2 if self.random.random() < self.link.twice else 1):
             at = self.now + self.random.uniform(*self.link.delay_s)
+            at += len(getattr(message, "vector", b"")) / self.link.bytes_per_s
             self._later(at, partial(self._arrive, edge, index, peer, self.nodes[peer], message))
 
     def _arrive(self, edge, index, peer, receiver, message):

@@ -11,7 +11,7 @@ import pytest
 
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums import masks
-from p2pfl.features.sums.setup import SumSetup
+from p2pfl.features.sums.setup import SetupSecrets, SumSetup
 from p2pfl.features.sums.sum_effects import SendToNeighbor, SumDone
 from p2pfl.features.sums.sum_messages import (
     MemberList,
@@ -29,24 +29,33 @@ from p2pfl.features.sums.sum_messages import (
 from p2pfl.features.sums.summing import Sum
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sum_world import IDENTITIES, SumWorld, complete, settings_of
+from sum_world import IDENTITIES, SumWorld, complete, posted, settings_of
 
 
 def statement_of(message):
     return decode_statement(message.body) if isinstance(message, Post) else None
 
 
-def posted(author, statement):
-    """The statement, signed by the author as its own node would."""
-    body = encode_statement(statement)
-    signature = IDENTITIES[author].sign(settings_of(0, 5).domain() + body)
-    return Post(author=author, body=body, signature=signature)
-
-
 def world_of(count=5, labels=("one",), **changes):
     world = SumWorld(count, complete(count), **changes)
     world.ask_all(*labels)
     return world
+
+
+def test_keys_in_another_order_than_they_were_drawn_in_stop_nobody():
+    """A liar's latest keys come first. They are kept, though many older ones come after them."""
+    count = 5
+    world = SumWorld(count, complete(count))
+    drawn = SetupSecrets(world.random.randbytes, 3)
+    for serial in (9, 1, 2, 3, 4):
+        post = posted(4, drawn.keys(1, serial))
+        for index in range(4):
+            world.carry_out(index, world.nodes[index].hear(4, post, 0.0))
+    world.nodes[4] = None
+    world.ask_all("one")
+    world.run()
+    world.check()
+    assert {done.members for _, done in world.done} == {(0, 1, 2, 3)}
 
 
 def test_a_statement_in_anothers_name_is_a_fault_of_who_brings_it():

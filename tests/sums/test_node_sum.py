@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from p2pfl import Federation, Node, UserError
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.crypto.identity import Identity
+from p2pfl.errors import StorageError
 from p2pfl.features.sums import node_sum, sum_talk
 from p2pfl.features.sums.kept import KeptSums, next_life
 from p2pfl.features.sums.node_sum import sum_at_node
 from p2pfl.features.sums.sum_messages import Post, Reveal, Total, decode_statement
 from p2pfl.features.sums.sum_talk import SumTalk
-from p2pfl.storage.disk import lock_folder
+from p2pfl.storage.disk import lock_folder, write_all
 
 NAMES = ["north", "east", "south", "west"]
 SCRIPT = """
@@ -117,6 +120,28 @@ async def test_while_the_node_runs_there_is_no_sum(ward):
     with pytest.raises(UserError, match=r"Node\.sum: north runs, or sums, at this moment"):
         await ask(ward, "north", {"rows": 1})
     os.close(held)
+
+
+async def test_a_disk_that_is_full_is_one_clear_error_and_the_others_get_their_sum(ward, monkeypatch):
+    """What a node cannot write down it does not sign; with room again it sums, and remembers."""
+
+    def write(fd, record):
+        if "/north/" in str(Path(f"/proc/self/fd/{fd}").readlink()):
+            os.write(fd, record[:9])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_all(fd, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("p2pfl.features.sums.kept.write_all", write)
+        found = await all_ask(ward, rows())
+    assert isinstance(found["north"], StorageError)
+    assert str(found["north"]).endswith("north/state/sums: No space left on device")
+    for name in NAMES[1:]:
+        assert found[name].sums["rows"] == sum(100 + NAMES.index(member) for member in found[name].members)
+    assert KeptSums(ward / "north" / "state").past == []
+    again = await all_ask(ward, {name: ({"rows": 500 + NAMES.index(name)}, {}) for name in NAMES})
+    assert {total.members for total in again.values()} == {tuple(NAMES)}
+    assert len(KeptSums(ward / "north" / "state").past) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,21 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from p2pfl.features.sums.board import MOST_SLOTS, fingers
-from p2pfl.features.sums.sum_messages import Parcel, Post, SetupOpening, decode_statement
+from p2pfl.features.sums.board import LOOK_EVERY, MOST_SETUPS, MOST_SLOTS, Board, fingers
+from p2pfl.features.sums.sum_effects import Effects
+from p2pfl.features.sums.sum_messages import (
+    Ack,
+    BranchPart,
+    Parcel,
+    Post,
+    SetupOpening,
+    Wave,
+    decode_statement,
+    id_of,
+)
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sum_world import SumWorld, complete, ring
+from sum_world import IDENTITIES, Link, SumWorld, complete, posted, ring, settings_of
 
 
 def statements(world):
@@ -31,6 +41,40 @@ def test_statements_of_sums_long_ended_leave_the_board_and_all_keep_the_same():
         assert len(board._posts) <= 4 * (of_setup + of_sum * MOST_SLOTS)
         assert len(board._seen) <= 4 * (of_setup + of_sum * MOST_SLOTS) + 4 * 3, "parcels that were handed on"
     assert len({board._digest for board in boards}) == 1
+
+
+def test_who_has_dropped_other_set_ups_of_an_author_than_its_neighbor_is_not_sent_them_again_and_again():
+    """Which are dropped depends on the order in which they came."""
+    posts = [posted(2, Ack(setup=bytes([number]) * 16, holds=b"")) for number in range(2 * MOST_SETUPS)]
+    boards = [Board(settings_of(index, 5), IDENTITIES[index]) for index in range(2)]
+    for board, order in zip(boards, (posts, posts[::-1]), strict=True):
+        for post in order:
+            board.hear(4, post, id_of(2, post.body), Effects())
+        board.opened(1 - boards.index(board), Effects())
+    assert len({board._digest for board in boards}) == 2
+
+    def posts_sent():
+        """From one comparison to the end of what follows from it."""
+        count, todo = 0, []
+        for index, board in enumerate(boards):
+            effects = Effects()
+            board.compare(effects)
+            todo += [(index, each) for each in effects.found]
+        while todo:
+            index, effect = todo.pop(0)
+            if effect.peer > 1:
+                continue
+            effects = Effects()
+            if isinstance(effect.message, Post):
+                count += 1
+                boards[effect.peer].hear(index, effect.message, id_of(2, effect.message.body), effects)
+            else:
+                boards[effect.peer].hear_have(index, effect.message, effects)
+            todo += [(effect.peer, each) for each in effects.found]
+        return count
+
+    assert sum(posts_sent() for _ in range(LOOK_EVERY)) > 0
+    assert sum(posts_sent() for _ in range(LOOK_EVERY)) == 0
 
 
 def test_a_member_that_is_many_sums_behind_has_each_of_them_when_it_asks():
@@ -150,7 +194,31 @@ def test_two_dense_groups_with_one_edge_between_them_have_one_sum():
     assert 18 not in fingers([*sorted(set(range(12)) - {3}), 18], 3)
     assert 3 not in fingers([3, *sorted(set(range(12, 24)) - {18})], 18)
     world = SumWorld(24, edges)
-    world.ask_all("one", "two")
+    world.ask_all("one")
     world.run()
     world.check()
-    assert len(world.done) == 48
+    assert len(world.done) == 24
+
+
+@pytest.mark.parametrize("bytes_per_s", [1e9, 500_000])
+def test_a_large_vector_is_waited_for_as_long_as_it_takes_on_a_slow_line_and_not_for_hours(bytes_per_s):
+    """Set-ups are small, and their time tells little of it. One wave is enough, and a dead root costs a wait."""
+    world = SumWorld(5, ring(5), size=20_000, link=Link(delay_s=(0.001, 0.002), bytes_per_s=bytes_per_s))
+    world.ask_all("one", "two")
+    waves, ended_at = set(), []
+
+    def kill_the_next_root(_, message):
+        statement = decode_statement(message.body) if isinstance(message, Post) else None
+        if isinstance(statement, Wave):
+            waves.add(statement)
+        if isinstance(message, BranchPart) and {wave.number for wave in waves} == {0, 1} and not ended_at:
+            assert len(waves) == 2
+            ended_at.append(world.now)
+            world.later(lambda: world.crash(0))
+
+    world.on_message = kill_the_next_root
+    world.run()
+    world.check()
+    assert {done.members for _, done in world.done if done.label == "one"} == {(0, 1, 2, 3, 4)}
+    assert {done.members for _, done in world.done if done.label == "two"} == {(1, 2, 3, 4)}
+    assert world.now < ended_at[0] + 20

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pfl.features.sums.sum_messages import Post, decode_statement
@@ -47,21 +47,52 @@ def faulty(seed):
     return world
 
 
-def again(world, index):
+def restless(seed):
+    """A world in which members are restarted time and again, so that most set-ups come to nothing."""
+    chance = random.Random(f"restless {seed}")
+    count = chance.choice([3, 4, 5, 6, 7])
+    edges = chance.choice([ring, complete])(count)
+    link = Link(
+        delay_s=(0.005, chance.choice([0.05, 0.5])),
+        loss=chance.choice([0.0, 0.1, 0.3, 0.5]),
+        twice=chance.choice([0.0, 0.2]),
+    )
+    world = SumWorld(count, edges, seed=seed, link=link, sums=chance.choice([3, 8]))
+    labels = tuple("abcdef"[: chance.choice([3, 6])])
+    world.ask_all(*labels, spread_s=chance.choice([0.05, 2.0]), pause_s=chance.choice([0.1, 1.0, 5.0]))
+    until_s = chance.choice([4.0, 20.0, 60.0])
+    for _ in range(chance.randint(4, 24)):
+        at, index, back_s = (
+            chance.random() * until_s,
+            chance.randrange(count),
+            chance.random() * chance.choice([0.2, 2, 5]),
+        )
+        if chance.choice(["restart", "restart", "restart", "cut"]) == "restart":
+            world.schedule(at, lambda index=index: world.crash(index))
+            world.schedule(at + back_s, lambda index=index: again(world, index, labels))
+        else:
+            crossing = [edge for edge in edges if (edge[0] <= index) != (edge[1] <= index)]
+            world.schedule(at, lambda crossing=crossing: world.cut(crossing))
+            world.schedule(at + back_s, world.heal)
+    return world
+
+
+def again(world, index, labels=LABELS):
     if world.nodes[index] is None:
         had = {done.label for at, done in world.done if at == index}
         world.start(index)
-        label = next((label for label in LABELS if label not in had), None)
+        label = next((label for label in labels if label not in had), None)
         if label is not None:
             world.ask(index, label)
 
 
-def run(seed):
-    world = faulty(seed)
+def run(seed, draw=faulty):
+    world = draw(seed)
     world.run(until_s=1e5)
     world.check()
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.integers(0, 2**32))
 def test_in_any_world_a_sum_is_that_of_the_named_members_or_refused(seed):
     run(seed)
@@ -78,11 +109,24 @@ def test_in_thousands_of_worlds_a_sum_is_that_of_the_named_members_or_refused(bl
             raise AssertionError(f"seed {seed}") from error
 
 
-def test_a_member_leaves_a_set_up_of_which_nothing_is_kept_any_more():
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("block", range(20))
+def test_in_thousands_of_worlds_in_which_members_are_restarted_time_and_again_too(block):
+    for seed in range(block * 100, block * 100 + 100):
+        try:
+            run(seed, restless)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+
+
+@pytest.mark.parametrize(("draw", "seed"), [(faulty, 668), pytest.param(restless, 1103, marks=pytest.mark.long)])
+def test_a_member_ends_its_part_in_a_set_up_of_which_nothing_is_kept_any_more(draw, seed):
     """It has begun many others since, which came to nothing."""
-    run(668)
+    run(seed, draw)
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.integers(0, 2**32), st.sampled_from([3, 4, 5, 8]), st.sampled_from([ring, complete]))
 def test_where_nothing_fails_all_sums_are_done_and_of_all_members(seed, count, graph):
     world = SumWorld(count, graph(count), seed=seed, link=Link(delay_s=(0.001, 0.2), twice=0.2))

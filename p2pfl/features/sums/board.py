@@ -53,6 +53,8 @@ MOST_ASKED = 8
 """The neighbors that a node compares its statements with at once."""
 MOST_SLOTS = 8
 """The latest sums of a set-up of which an author's statements are kept."""
+MOST_REFUSED = 4096
+"""The latest statements refused as those of sums long ended, by their ids."""
 LOOK_EVERY = 4
 """In beats: while statements come in anyway, neighbors compare only so often."""
 SHORT = 8
@@ -126,7 +128,11 @@ class Board:
         self._verify = [VerifyKey(key) for key in settings.members]
         self._posts: OrderedDict[bytes, Post] = OrderedDict()
         self._seen: dict[bytes, None] = {}
-        """The short ids of what has been taken or refused: it is not asked for again."""
+        """The short ids of what has been taken, or is more than its author may make: it is not asked for again."""
+        self._refused: dict[bytes, None] = {}
+        """The short ids of statements that are kept no more. Neighbors may have them still: what an author says reaches
+        nodes in different orders, so they drop different set-ups of it.
+        """
         self._digest = 0
         self._said: list[OrderedDict[bytes, Said]] = [OrderedDict() for _ in settings.members]
         """What each member has said, by set-up."""
@@ -143,10 +149,15 @@ class Board:
         """The neighbors to whom statements go at once."""
 
     def state(self, statement: Statement, effects: Effects) -> Taken:
-        """Sign a statement of this node's own, and spread it."""
+        """Sign a statement of this node's own, and spread it. If its set-up is dropped others would not take it: it is
+        as good as lost on its way.
+        """
         body = encode_statement(statement)
         post = Post(author=self._settings.index, body=body, signature=self._identity.sign(self._domain + body))
-        taken = self._take(post, id_of(post.author, body), statement, None, effects)
+        name = id_of(post.author, body)
+        if not isinstance(statement, Keys | SetupOpening) and self.is_dropped(statement.setup):
+            return Taken(id=name, author=post.author, statement=statement, post=post, peer=None)
+        taken = self._take(post, name, statement, None, effects)
         if taken is None:
             raise RuntimeError(f"more statements in one slot than a member may make: {statement}")
         return taken
@@ -161,7 +172,7 @@ class Board:
         Keys of this node's own that it has not stated are of an earlier life: not kept, and told to the caller.
         Raises PeerFault: its author did not sign it, or it is no statement.
         """
-        if name[:SHORT] in self._seen:
+        if name[:SHORT] in self._seen or name[:SHORT] in self._refused:
             return None
         if post.author >= self._settings.count:
             raise PeerFault(f"a statement of member {post.author}, whom the federation does not have")
@@ -206,12 +217,12 @@ class Board:
         for name, post in islice(self._posts.items(), first, None):
             if name[:SHORT] not in theirs:
                 effects.say(peer, post)
-        if have.asks and not theirs <= self._seen.keys():
+        if have.asks and not all(name in self._seen or name in self._refused for name in theirs):
             effects.say(peer, Have(digest=self._digest, ids=self._latest_ids(), asks=False))
 
     def _latest_ids(self) -> bytes:
         """Return the short ids of the latest statements, as many as one message may hold."""
-        return b"".join(list(self._seen)[-(MOST_ID_BYTES // SHORT) :])
+        return b"".join([*self._refused, *self._seen][-(MOST_ID_BYTES // SHORT) :])
 
     def _take(self, post: Post, name: bytes, statement: Statement, peer: int | None, effects: Effects) -> Taken | None:
         self._seen[name[:SHORT]] = None
@@ -262,6 +273,9 @@ class Board:
         said, number = self._said_in(author, setup), getattr(statement, "number", ROSTER)
         if said is None or (said.is_past(number) and not is_own):
             self._seen.pop(name[:SHORT], None)
+            self._refused[name[:SHORT]] = None
+            if len(self._refused) > MOST_REFUSED:
+                del self._refused[next(iter(self._refused))]
             return False
         if number > said.latest:
             said.latest = number

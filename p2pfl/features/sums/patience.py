@@ -10,6 +10,10 @@ FIRST_S = 4.0
 """The guess before anything was measured."""
 LEAST_S, MOST_S, MOST_BACKOFF = 0.5, 30.0, 4.0
 TIMES = 4.0
+SLOW_BYTES_PER_S = 500_000
+"""A vector is given the time in which so slow a line moves one for each member. Set-ups are small: by the time of their
+bytes a large vector would be waited for for hours.
+"""
 
 
 class SumPatience:
@@ -27,8 +31,15 @@ class SumPatience:
         return min(max(wait, LEAST_S) * self._backoff, MOST_S)
 
     def wait_for_s(self, entries: int, members: int, sums: int) -> float:
-        """The wait of a sum: that of a set-up, and as much again for as many bytes as a set-up moves."""
-        return self.wait_s * (1 + entries * WORD_BYTES / (members * (100 + (48 + 64) * sums)))
+        """The wait of a sum: that of a set-up, and as much again for as many bytes as a set-up moves; or the time on a
+        slow line, if that is less.
+        """
+        times = entries * WORD_BYTES / (members * (100 + (48 + 64) * sums))
+        return self.wait_s + min(self.wait_s * times, _slowly_s(entries, members))
+
+    def more_beats(self, entries: int, members: int) -> int:
+        """How many beats vectors may be on their way."""
+        return int(_slowly_s(entries, members) / self.beat_s)
 
     @property
     def beat_s(self) -> float:
@@ -43,3 +54,7 @@ class SumPatience:
 
     def failed(self) -> None:
         self._backoff = min(self._backoff * 2, MOST_BACKOFF)
+
+
+def _slowly_s(entries: int, members: int) -> float:
+    return members * entries * WORD_BYTES / SLOW_BYTES_PER_S

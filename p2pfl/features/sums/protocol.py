@@ -132,7 +132,7 @@ class Sums:
             self._beat_at = None
             self._beats += 1
             self._board.compare(effects)
-            self._tree.poll(effects)
+            self._tree.poll(effects, more=self._more_polls)
             neighbors = self._board.neighbors
             for each in self._sums.values():
                 if each.missing_total and neighbors:
@@ -175,7 +175,7 @@ class Sums:
         if taken is not None:
             self._take(taken, now, effects)
         elif is_poll:
-            self._tree.hear_poll(peer, name, effects)
+            self._tree.hear_poll(peer, name, effects, more=self._more_polls)
             self._moved(now)
         else:
             self._tree.again(peer, name, effects)
@@ -224,8 +224,19 @@ class Sums:
         return effects.found
 
     @property
+    def _more_polls(self) -> int:
+        """For how many polls a vector may be on its way."""
+        return self.patience.more_beats(self._entries, self.settings.count)
+
+    @property
+    def _entries(self) -> int:
+        """The entries of the sum that goes on."""
+        return self._asked.values.size if self._asked is not None else 0
+
+    @property
     def _is_used_up(self) -> bool:
-        return self.setup is None or self._next >= self.settings.sums
+        """True if no sum can begin in the present set-up."""
+        return self.setup is None or self._next >= self.settings.sums or self._board.is_dropped(self.setup.id)
 
     def _adopt(self, now: float, effects: Effects) -> None:
         """Go over to a new set-up, unless this member has voted in a sum of the old one, which it ends first."""
@@ -235,9 +246,8 @@ class Sums:
         if active is not None and active.asked is not None and self.setup is not None:
             if active.must_end_here():
                 return
-            if not self._board.is_dropped(self.setup.id):
-                quits = SlotQuit(setup=self.setup.id, number=self._next, reason="there is a new set-up")
-                self._state(quits, now, effects)
+            self._state(SlotQuit(setup=self.setup.id, number=self._next, reason="there is a new set-up"), now, effects)
+            self._tree.own.pop(active.key, None)
         self.setup, self._founding.founded = founded, None
         self._next, self._sums = 0, {}
         self._due.everything()
@@ -260,9 +270,8 @@ class Sums:
             self._go_on(self._sums[number], now, effects)
 
     def _go_on(self, each: Sum, now: float, effects: Effects) -> None:
-        entries = self._asked.values.size if self._asked is not None else 0
-        wait_s = self.patience.wait_for_s(entries, self.settings.count, self.settings.sums)
-        if each.number == self._next and each.asked is None and self._asked is not None:
+        wait_s = self.patience.wait_for_s(self._entries, self.settings.count, self.settings.sums)
+        if each.number == self._next and each.asked is None and self._asked is not None and not self._is_used_up:
             each.ask(self._asked, now)
         for step in each.act(now, wait_s):
             self._due.slots.add(each.key)
@@ -303,8 +312,8 @@ class Sums:
 
     def _tire(self, now: float, effects: Effects) -> None:
         """Refuse a sum for which no set-up comes about."""
-        asked = self._asked
-        if asked is None or not self._is_used_up:
+        asked, active = self._asked, self._sums.get(self._next)
+        if asked is None or not self._is_used_up or (active is not None and active.asked is not None):
             return
         if now > asked.at + 20 * asked.pause_s + IN_VAIN * self.patience.wait_s:
             text = f"no set-up with {self.settings.quorum} of {self.settings.count} members came about"

@@ -23,7 +23,7 @@ class Records:
         """What is said about each set-up, by its id."""
         self.latest: dict[int, bytes] = {}
         """The id of each member's latest keys, in whatever order they have come."""
-        self._keys: dict[int, OrderedDict[bytes, Keys]] = {}
+        self._keys: dict[int, dict[bytes, Keys]] = {}
         self._used: set[bytes] = set()
         self.blamed: set[int] = set()
         """The authors whose openings are ignored, as one of theirs named keys that nobody has."""
@@ -42,13 +42,15 @@ class Records:
         if isinstance(statement, Keys):
             if not fits(statement, self._settings.sums):
                 return
-            of = self._keys.setdefault(taken.author, OrderedDict())
+            of = self._keys.setdefault(taken.author, {})
             of[taken.id] = statement
             newest = max(of.items(), key=lambda each: (each[1].life, each[1].serial))
             self.latest[taken.author] = newest[0]
             self._refresh(taken.author)
             if len(of) > MOST_KEYS:
-                self._used.discard(of.popitem(last=False)[0])
+                oldest = min(of, key=lambda name: (of[name].life, of[name].serial))
+                del of[oldest]
+                self._used.discard(oldest)
             return
         if isinstance(statement, SetupOpening):
             if taken.author in self.blamed:

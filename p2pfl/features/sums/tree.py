@@ -35,7 +35,9 @@ from p2pfl.features.sums.sum_messages import (
 Key: TypeAlias = tuple[bytes, int]
 """A set-up and the number of a sum."""
 MOST_POLLS = 4
-"""A neighbor that has not answered so many polls is left out of this wave."""
+"""A neighbor that has not answered so many polls is left out of this wave; and more, where vectors are large: what is
+said comes behind pieces of them.
+"""
 MOST_WAVES, MOST_TOTALS = 8, 3
 
 
@@ -119,8 +121,11 @@ class Tree:
             branch.waiting.discard(peer)
             self._answer(key, branch, effects)
 
-    def hear_poll(self, peer: int, poll: bytes, effects: Effects) -> None:
-        """A neighbor waits for this node's part in a wave that is known here."""
+    def hear_poll(self, peer: int, poll: bytes, effects: Effects, *, more: int = 0) -> None:
+        """A neighbor waits for this node's part in a wave that is known here.
+
+        `more`: for so many polls the part may be on its way.
+        """
         key = self._by_wave.get(poll)
         branch = self._branches[key] if key is not None else None
         if branch is None or branch.taken.peer != peer:
@@ -131,7 +136,8 @@ class Tree:
             return
         branch.asked += 1
         # It may be on its way still, as it is large: so not at each poll.
-        again = branch.asked >= 2 and branch.asked & (branch.asked - 1) == 0
+        late = branch.asked - more
+        again = late >= 2 and late & (late - 1) == 0
         effects.say(peer, branch.sent if again else Working(wave=poll, is_child=True))
 
     def hear_working(self, peer: int, working: Working, effects: Effects) -> None:
@@ -154,12 +160,12 @@ class Tree:
             branch.waiting.discard(peer)
             self._answer(key, branch, effects)
 
-    def poll(self, effects: Effects) -> None:
-        """Remind everybody who is waited for; leave out who never answers."""
+    def poll(self, effects: Effects, *, more: int = 0) -> None:
+        """Remind everybody who is waited for; leave out who does not answer `MOST_POLLS` polls and so many more."""
         for key, branch in list(self._branches.items()):
             for peer in sorted(branch.waiting):
                 branch.silent[peer] += 1
-                if branch.silent[peer] > MOST_POLLS:
+                if branch.silent[peer] > MOST_POLLS + more:
                     branch.waiting.discard(peer)
                 else:
                     effects.say(peer, Poll(wave=branch.taken.post))

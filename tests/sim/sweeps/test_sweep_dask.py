@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from functools import partial
 
 import fake_jobs
@@ -10,11 +11,13 @@ import pytest
 from p2pfl.errors import UserError
 from sim.sweeps.plan import load_sweep
 from sim.sweeps.run import run_sweep
+from sim.sweeps.runners import run_by_dask
 
-distributed = pytest.importorskip("distributed")
-from sim.sweeps.runners import run_by_dask  # noqa: E402 - only with the extra
-
-pytestmark = pytest.mark.filterwarnings("default")
+# Not imported here: it takes a second.
+pytestmark = [
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="an extra"),
+]
 SWEEP = "[sweep]\nseeds = 3\nbyzantine = 1\n[axes]\nattack = ['sign-flip', 'killed', 'user-error']\n"
 
 
@@ -35,6 +38,7 @@ def test_dask_gives_what_processes_give_and_a_dead_one_costs_only_its_run(write,
 
 @pytest.mark.long
 def test_a_named_scheduler_is_used(write, starts, tmp_path):
+    distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
         runner = partial(run_by_dask, count=2, scheduler=cluster.scheduler_address)
         out = tmp_path / "out"

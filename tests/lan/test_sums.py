@@ -1,0 +1,179 @@
+"""Five machines on a LAN sum while one is killed or loses its cable: a sum is that of whom it names, or is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+
+import pytest
+from boards import Boards
+
+from p2pfl.features.sums.kept import KeptSums
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
+
+DEADLINE_S = 400.0
+"""On a busy machine waits are measured longer, and a sum may take ten of them until it is refused."""
+KBIT_PER_S = 20_000
+SCRIPT = """
+import asyncio, json, sys
+import numpy as np
+from p2pfl import Node, UserError
+from p2pfl.features.sums import node_sum
+from p2pfl.features.sums.setup import SumSetup
+
+folder, name, salt = sys.argv[1:]
+node_sum.FIRST_WAIT_S = 2.0  # nobody waits for people here
+masked = SumSetup.masked
+
+
+def part(name):
+    return {"ones": 10 ** int(name[2:]), "long": np.arange(100_000) % 7 + 10 ** int(name[2:]) + int(salt)}
+
+
+def telling(*given):
+    vector = masked(*given)
+    print(json.dumps({"masked": True}), flush=True)
+    return vector
+
+
+async def main():
+    SumSetup.masked = telling
+    try:
+        total = await Node(folder, name).sum(part(name), within=(0, 10**6))
+    except UserError as error:
+        print(json.dumps({"refused": str(error)}), flush=True)
+        return
+    parts = [part(member) for member in total.members]
+    right = all(np.array_equal(total.sums[key], sum(each[key] for each in parts)) for key in ("ones", "long"))
+    print(json.dumps({"members": total.members, "right": right}), flush=True)
+
+
+asyncio.run(main())
+"""
+
+
+class Summing(Boards):
+    """Five machines with slow links, so that the vector of a sum is on its way for a while."""
+
+    def __init__(self, lan, folder, topology):
+        super().__init__(lan, folder, 5, topology=topology, addresses=True, discovery="false")
+        for host in self.hosts.values():
+            host.slow(kbit_per_s=KBIT_PER_S)
+        self.salt = 0
+
+    def start(self, name):
+        path = self.board(name) / f"said-{self.salt}"
+        with path.open("ab") as said, (self.board(name) / "log").open("ab") as log:
+            command = sys.executable, "-c", SCRIPT, self.board(name), name, self.salt
+            self.processes[name] = self.hosts[name].start(*command, stdout=said, stderr=log)
+
+    def sum(self, names=None, *, salt=None):
+        """Begin the next sum, of numbers that differ from those of all before it."""
+        self.salt = self.salt + 1 if salt is None else salt
+        self.processes.clear()
+        for name in names or self.names:
+            self.start(name)
+
+    def said(self, name):
+        text = (self.board(name) / f"said-{self.salt}").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+    def kill(self, name):
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def until_masked(self, name):
+        self.wait_for(lambda: any("masked" in each for each in self.said(name)), f"the masked vector of {name}")
+
+    def outcomes(self, names=None):
+        """What each got: the members of its sum, which is right, or the text of its one refusal."""
+        end, found = time.monotonic() + DEADLINE_S, {}
+        for name in names or self.names:
+            code = self.processes[name].wait(timeout=max(1.0, end - time.monotonic()))
+            last = self.said(name)[-1]
+            assert code == 0, self.logs()
+            assert last.get("right", True), f"a wrong sum at {name}: {last}"
+            found[name] = tuple(last["members"]) if "members" in last else last["refused"]
+        for members in found.values():
+            if isinstance(members, tuple):
+                assert len(members) >= 3
+        return found
+
+    def remembers(self, name):
+        """How many sums its state folder tells of."""
+        return len(KeptSums(self.board(name) / name / "state").past)
+
+
+@pytest.fixture(params=["ring", "circulant:offsets=1-2"])
+def five(lan, tmp_path, request):
+    return Summing(lan, tmp_path / "ward", request.param)
+
+
+def everybody_sums(five):
+    """A sum of all, and how long a vector was on its way in it; each remembers one sum more."""
+    before = {name: five.remembers(name) for name in five.names}
+    five.sum()
+    five.until_masked("pi1")
+    began = time.monotonic()
+    assert five.outcomes() == dict.fromkeys(five.names, tuple(five.names))
+    assert {name: five.remembers(name) - before[name] for name in five.names} == dict.fromkeys(five.names, 1)
+    return time.monotonic() - began
+
+
+def one_sum(outcomes):
+    """The members of the one sum that came about; None: all were refused."""
+    sums = {outcome for outcome in outcomes.values() if isinstance(outcome, tuple)}
+    assert len(sums) <= 1, outcomes
+    return next(iter(sums), None)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_that_is_killed_in_the_middle_is_in_the_sum_or_not_and_sums_again(five, seed):
+    chance = random.Random(seed)
+    wide_s = everybody_sums(five)
+    for victim in chance.sample(five.names, 2):
+        others = [name for name in five.names if name != victim]
+        five.sum()
+        five.until_masked(victim)
+        time.sleep(chance.random() * wide_s)
+        five.kill(victim)
+        outcomes = five.outcomes(others)
+        members = one_sum(outcomes)
+        assert members is None or set(others) <= set(members)
+        everybody_sums(five)
+    five.sum(five.names[1:], salt=1)
+    for name, outcome in five.outcomes(five.names[1:]).items():
+        assert "too near to an earlier sum of these data" in outcome, (name, outcome)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_whose_cable_is_pulled_in_the_middle_ends_with_a_sum_or_a_refusal(five, seed):
+    chance = random.Random(seed)
+    wide_s = everybody_sums(five)
+    victim = chance.choice(five.names)
+    five.sum()
+    five.until_masked(victim)
+    time.sleep(chance.random() * wide_s)
+    five.hosts[victim].pull()
+    time.sleep(chance.random() * 8)
+    five.hosts[victim].plug()
+    outcomes = five.outcomes()
+    one_sum(outcomes)
+    everybody_sums(five)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_that_is_killed_and_started_again_at_once_ends_with_a_sum_or_a_refusal(five, seed):
+    chance = random.Random(seed)
+    wide_s = everybody_sums(five)
+    victim = chance.choice(five.names)
+    five.sum()
+    five.until_masked(victim)
+    time.sleep(chance.random() * wide_s)
+    five.kill(victim)
+    five.start(victim)
+    five.outcomes()
+    everybody_sums(five)

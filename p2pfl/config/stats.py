@@ -32,13 +32,16 @@ class StatsConfig:
         return EVERYBODY in self.to or member in self.to
 
 
+NO_STATS = StatsConfig()
+
+
 def _names(kind: Kind, allowed: str, *, also: str = "") -> Kind:
     """A kind of value: a list of texts, possibly none, or one text; the result is a tuple."""
 
     def read(value: Any) -> tuple[str, ...]:
         values = [value] if isinstance(value, str) else value
         if not isinstance(values, list):
-            raise ValueError
+            raise ValueError  # noqa: TRY004 - as of all kinds
         found = tuple(each if also and each == also else kind.read(each) for each in values)
         if len(set(found)) < len(found):
             raise ValueError("one of them appears twice")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     FEATURES: tuple[Feature, ...]
 
-ROOMS = ("tables", "privacy", "members", "status", "lan", "sums", "shared_noise")
+ROOMS = ("tables", "privacy", "members", "status", "lan", "sums", "stats", "shared_noise")
 """The rooms, in the order in which a node calls them."""
 
 

@@ -101,9 +101,7 @@ class _Spread:
         return round(value, -math.floor(math.log10(error))) if value is not None and error > 0 else value
 
 
-def _statistics(
-    asked: Asked, schema: Schema, shown: Shown, spreads: Mapping[tuple[str, int], _Spread]
-) -> Statistics:
+def _statistics(asked: Asked, schema: Schema, shown: Shown, spreads: Mapping[tuple[str, int], _Spread]) -> Statistics:
     figures = list[Figures]()
     for column in asked.columns:
         here = {group: one for (name, group), one in spreads.items() if name == column}

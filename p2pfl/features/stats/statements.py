@@ -75,8 +75,8 @@ class OpenQuestion:
 
 
 class Statements:
-    """The handler of the channel. `on_question` is called with each new question that `is_new` lets pass, by its
-    author's index and its serial.
+    """The handler of the channel. `on_question` is called with each new question of others that `is_new` lets pass,
+    by its author's index and its serial.
     """
 
     def __init__(
@@ -95,10 +95,11 @@ class Statements:
         self._peers: set[int] = set()
         self._open: dict[int, OpenQuestion] = {}
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: Question) -> OpenQuestion:
         """State this node's own question."""
         body, signature = sign(self._federation, self._identity, question)
-        self._take_question(SignedStatement(author=self._own, body=body, signature=signature), question, None)
+        signed = SignedStatement(author=self._own, body=body, signature=signature)
+        return self._take_question(signed, question, None)
 
     def answer(self, to: OpenQuestion, least_rows: int, refusal: str) -> None:
         """State this node's answer."""
@@ -123,11 +124,11 @@ class Statements:
             before = self._open.get(message.author)
             is_later = before is None or statement.serial > before.question.serial
             if message.author != self._own and is_later and self._is_new(message.author, statement.serial):
-                self._take_question(message, statement, peer)
+                self._on_question(self._take_question(message, statement, peer))
         else:
             self._take_answer(message, statement, peer)
 
-    def _take_question(self, signed: SignedStatement, question: Question, peer: int | None) -> None:
+    def _take_question(self, signed: SignedStatement, question: Question, peer: int | None) -> OpenQuestion:
         self._open[signed.author] = found = OpenQuestion(
             asker=signed.author,
             id=question_id(signed.author, signed.body),
@@ -137,7 +138,7 @@ class Statements:
             until=self._now() + KEPT_S,
         )
         self._pass_on(signed, peer)
-        self._on_question(found)
+        return found
 
     def _take_answer(self, signed: SignedStatement, answer: SiteAnswer, peer: int | None) -> None:
         """Keep an answer to an open question; one to any other is of no use any more."""

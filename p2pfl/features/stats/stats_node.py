@@ -60,7 +60,7 @@ class Ended:
 
 
 class StatsNode:
-    """`on_end` is called for each question, whoever has asked it. `run` answers until it is cancelled."""
+    """`run` answers others until it is cancelled; `on_end` is called with each of their questions."""
 
     def __init__(
         self,
@@ -89,7 +89,6 @@ class StatsNode:
         self._sums = QuestionSums(links.sides.say)
         self._deciding = asyncio.Lock()
         self._is_busy = False
-        self._own: asyncio.Future[Statistics] | None = None
         links.sides.add(Feeding(channel=CHANNEL, handler=self._statements))
         links.sides.add(Feeding(channel=SUMS_CHANNEL, handler=self._sums))
 
@@ -100,34 +99,26 @@ class StatsNode:
                 group.create_task(self._take(await self._coming.get()))
 
     async def ask(self, columns: tuple[str, ...], by: str | None) -> Statistics:
-        """Ask all sites, this one among them. Raises UserError: one refuses or does not answer, or the sums fail."""
-        self._own = asyncio.get_running_loop().create_future()
-        running = asyncio.create_task(self.run())
-        try:
-            self._statements.ask(Question(serial=self.desk.next_serial(), columns=columns, by=by))
-            await asyncio.wait((running, self._own), return_when=asyncio.FIRST_COMPLETED)
-            return self._own.result() if self._own.done() else await running
-        finally:
-            running.cancel()
+        """Ask all sites, this one first. Raises UserError: one refuses or does not answer, or the sums fail."""
+        asked = Question(serial=self.desk.next_serial(), columns=columns, by=by)
+        answer = await self._decide(self._node.name, asked)
+        if answer.table is None:
+            raise UserError(f"{self._node.name} refuses: {answer.refusal}")
+        question = self._statements.ask(asked)
+        self._statements.answer(question, answer.least_rows, "")
+        return await self._take_part(question, answer)
 
     async def _take(self, question: OpenQuestion) -> None:
-        """Answer a question, take part in it if the answer is yes, and tell how it ended."""
+        """Answer a question of another member, take part in it if the answer is yes, and tell how it ended."""
         asker, asked = self._name(question.asker), question.question
-        words = in_words(asked.columns, asked.by)
         answer = await self._decide(asker, asked)
         self._statements.answer(question, answer.least_rows, answer.refusal[:MOST_REASON])
-        is_own = question.asker == self._index and self._own is not None
+        failure = None
         try:
-            statistics = await self._take_part(question, answer)
+            await self._take_part(question, answer)
         except (UserError, StorageError) as error:
-            if self._own is not None and is_own:
-                self._own.set_exception(error)
-            text = error.message if isinstance(error, UserError) else str(error)
-            self._on_end(Ended(asker=asker, words=words, failure=text))
-        else:
-            if self._own is not None and is_own:
-                self._own.set_result(statistics)
-            self._on_end(Ended(asker=asker, words=words))
+            failure = error.message if isinstance(error, UserError) else str(error)
+        self._on_end(Ended(asker=asker, words=in_words(asked.columns, asked.by), failure=failure))
 
     async def _decide(self, asker: str, asked: Question) -> DeskAnswer:
         """Decide on a question. A site whose disk refuses to log it does not take part."""

@@ -25,7 +25,7 @@ from p2pfl.features.stats.question import (
 )
 from p2pfl.net.side import SideChannel
 
-KEPT_S = 90.0
+KEPT_S = 150.0
 """How long statements are told to neighbors that come later."""
 Say = Callable[[int, SideChannel, Struct], object]
 

@@ -42,7 +42,7 @@ from p2pfl.node.phase_links import links_of_phase
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
 
-ANSWERS_S = 60.0
+ANSWERS_S = 120.0
 """The longest wait for the answers of all sites."""
 SAY_AGAIN_S = 15.0
 FIRST_WAIT_S = 10.0

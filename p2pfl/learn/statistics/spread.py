@@ -20,6 +20,8 @@ SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 MOST_BINS, HISTOGRAM_BINS = 64, 10
 ROUNDING = 2.0**-23
 """The largest relative difference between a value and the float32 in whose place it is counted, twice."""
+MOST_FLOAT = 3e38
+"""Larger numbers are counted as the largest float32, and so have no bound."""
 Counts = NDArray[np.int64]
 
 
@@ -108,7 +110,8 @@ def _bins(cuts: Sequence[int], counts: Counts, least_rows: int) -> tuple[list[fl
     first, last = int(full[0]), int(full[-1])
     low = value_of(cuts[first]) if counts[first] >= least_rows else None
     high = value_of(cuts[last + 1]) if counts[last] >= least_rows and last + 1 < len(cuts) else None
-    return [low, *inner, high], np.add.reduceat(counts, places)
+    ends = [None if one is None or not abs(one) < MOST_FLOAT else one for one in (low, high)]
+    return [ends[0], *inner, ends[1]], np.add.reduceat(counts, places)
 
 
 def _wider(edge: float | None, sign: int) -> float | None:

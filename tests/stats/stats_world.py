@@ -46,15 +46,17 @@ def asked(*columns, by=None, least_rows=10):
     return Asked(columns=columns, by=by, least_rows=least_rows)
 
 
-def surveyed(question, sites, schema=SCHEMA, stages=None):
-    """Return the statistics; `stages` collects what is summed."""
-    talks = [survey(question, schema, site) for site in sites]
+def surveyed(question, sites, *, stages=None, spoil=None):
+    """Return the statistics; `stages` collects what is summed, `spoil` changes it."""
+    talks = [survey(question, SCHEMA, site) for site in sites]
     parts = [next(talk) for talk in talks]
     while True:
         shapes = [{name: array.shape for name, array in part.items()} for part in parts]
         assert all(each == shapes[0] for each in shapes)
         assert all(array.dtype == np.int64 for part in parts for array in part.values())
         sums = {name: sum(part[name] for part in parts) for name in parts[0]}
+        if spoil is not None:
+            spoil(sums)
         if stages is not None:
             stages.append(sums)
         found = [_sent(talk, sums) for talk in talks]

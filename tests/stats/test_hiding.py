@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -98,7 +100,7 @@ def test_bins_are_joined_until_each_has_enough_rows_and_sites(counts, draw):
     assert sum(bar.rows for bar in found) == counts.sum()
     assert len(found) == 1 or all(bar.rows >= 10 for bar in found)
     assert (found[0].low, found[-1].high) == (None, None)
-    assert all(one.high == other.low for one, other in zip(found, found[1:], strict=False))
+    assert all(one.high == other.low for one, other in pairwise(found))
 
 
 def test_a_cell_is_determined_where_its_column_of_the_null_space_is_empty():

@@ -109,7 +109,7 @@ def _show(found: FederationStatistics, form: Form) -> None:
         click.echo()
         write_rows([{by: name, "rows": _count(rows)} for name, rows in statistics.groups.items()], "table")
     figures = [one for one in statistics.figures if by is None or statistics.groups.get(str(one.group)) is not None]
-    if numbers := [one for one in figures if one.values is None]:
+    if numbers := [one for one in figures if one.categories is None]:
         click.echo()
         write_rows([_number_row(one, by) for one in numbers], "table")
     for one in numbers:
@@ -118,9 +118,9 @@ def _show(found: FederationStatistics, form: Form) -> None:
             rows = [{_titled(one, by): _range(bar), "rows": _count(bar.rows)} for bar in one.histogram]
             write_rows(rows, "table")
     for one in figures:
-        if one.values is not None:
+        if one.categories is not None:
             click.echo()
-            shown = {**one.values, "(missing)": one.missing}
+            shown = {**one.categories, "(missing)": one.missing}
             write_rows([{_titled(one, by): name, "rows": _count(count)} for name, count in shown.items()], "table")
 
 
@@ -186,7 +186,7 @@ def facts_of(statistics: Statistics) -> dict[str, Any]:
                     for each in one.quantiles
                 ],
                 "histogram": [{"low": bar.low, "high": bar.high, "rows": bar.rows} for bar in one.histogram],
-                "values": None if one.values is None else dict(one.values),
+                "categories": None if one.categories is None else dict(one.categories),
             }
             for one in statistics.figures
         ],

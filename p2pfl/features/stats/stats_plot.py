@@ -35,19 +35,19 @@ def draw_statistics(statistics: Statistics, path: Path | None = None) -> Figure:
 
 
 def _draw_column(axes: Any, column: str, groups: list[Figures]) -> None:
-    drawn = [one for one in groups if one.values or one.histogram][:MOST_GROUPS]
+    drawn = [one for one in groups if one.categories or one.histogram][:MOST_GROUPS]
     for place, one in enumerate(drawn):
         name = None if one.group is None else shown(one.group)
-        if one.values is not None:
+        if one.categories is not None:
             width = 0.8 / len(drawn)
-            counts = [count or 0 for count in one.values.values()]
+            counts = [count or 0 for count in one.categories.values()]
             axes.bar(
                 [spot + (place - (len(drawn) - 1) / 2) * width for spot in range(len(counts))],
                 counts,
                 width,
                 label=name,
             )
-            axes.set_xticks(range(len(counts)), [shown(value, 12) for value in one.values])
+            axes.set_xticks(range(len(counts)), [shown(value, 12) for value in one.categories])
         else:
             _draw_bars(axes, one, name)
     axes.set_xlabel(shown(column), fontsize=9)

@@ -47,7 +47,7 @@ class Figures:
     """The standard deviation, of a sample (n - 1)."""
     quantiles: tuple[Quantile, ...] = ()
     histogram: tuple[Bar, ...] = ()
-    values: Mapping[str, int | None] | None = None
+    categories: Mapping[str, int | None] | None = None
     """The rows with each value of a categorical column."""
 
 

@@ -122,7 +122,7 @@ def _categories(column: str, values: tuple[str, ...], shown: Shown, counts: Show
         *cells, missing = counts.cells[group]
         rows = None if missing is None or shown.hidden[group] else int(shown.rows[group]) - missing
         told = dict(zip(values, cells, strict=True))
-        yield Figures(column=column, group=shown.names[group], rows=rows, missing=missing, values=told)
+        yield Figures(column=column, group=shown.names[group], rows=rows, missing=missing, categories=told)
 
 
 def _numbers(column: str, shown: Shown, counts: ShownCounts, spreads: Mapping[int, _Spread]) -> Iterator[Figures]:

@@ -13,7 +13,7 @@ from p2pfl.features.shared_noise.standings_talk import CHANNEL as STANDINGS
 from p2pfl.features.stats.question_sums import CHANNEL as STATS_SUMS
 from p2pfl.features.stats.question_sums import AtQuestion
 from p2pfl.features.stats.statements import CHANNEL as STATS
-from p2pfl.features.stats.statements import SignedStatement
+from p2pfl.features.stats.statements import MemberStatement
 from p2pfl.features.status.spread import CHANNEL as VITALS
 from p2pfl.features.status.spread import VitalsTold
 from p2pfl.features.sums.channel import CHANNEL as SUMS
@@ -160,7 +160,7 @@ ASIDE = [
         f"960102cd012c04c420{'00' * 32}c440{'09' * 64}",
     ),
     (STANDINGS, StateWanted(digest=bytes(32), offset=4), f"9302c420{'00' * 32}04"),
-    (STATS, SignedStatement(author=2, body=b"ab", signature=bytes([9]) * 64), f"940102c4026162c440{'09' * 64}"),
+    (STATS, MemberStatement(author=2, body=b"ab", signature=bytes([9]) * 64), f"940102c4026162c440{'09' * 64}"),
     (STATS_SUMS, AtQuestion(question=b"\x07"), "9228c40107"),
     (STANDINGS, StatePiece(digest=bytes(32), size=9, offset=4, part=b"ab"), f"9503c420{'00' * 32}0904c4026162"),
 ]

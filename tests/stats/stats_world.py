@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from p2pfl.learn.statistics.figures import Asked
 from p2pfl.learn.statistics.survey import survey
+from p2pfl.learn.statistics.survey_figures import Asked
 from p2pfl.learn.table.schema import make_schema
 
 SITES = ("north", "east", "south", "west", "coast")

@@ -16,7 +16,7 @@ from p2pfl.errors import PeerFault, UserError
 from p2pfl.features.stats import stats_node
 from p2pfl.features.stats.question import Question, SiteAnswer, question_id, sign, verified
 from p2pfl.features.stats.question_sums import NONE, AtQuestion, QuestionSums
-from p2pfl.features.stats.statements import CHANNEL, SignedStatement, Statements
+from p2pfl.features.stats.statements import CHANNEL, MemberStatement, Statements
 from p2pfl.features.stats.stats_node import open_stats
 from p2pfl.features.sums import sum_talk
 from p2pfl.features.sums.channel import Farewell
@@ -110,7 +110,7 @@ def signed(place, site, statement, author=None):
     federation, node, identity = parts_of(place, site)
     body, signature = sign(federation, identity, statement)
     index = federation.member(node.name).index if author is None else author
-    return SignedStatement(author=index, body=body, signature=signature)
+    return MemberStatement(author=index, body=body, signature=signature)
 
 
 async def test_what_a_member_did_not_sign_is_its_neighbor_s_fault_and_a_replay_is_dropped(tmp_path):
@@ -119,8 +119,8 @@ async def test_what_a_member_did_not_sign_is_its_neighbor_s_fault_and_a_replay_i
     question = signed(place, "north", Question(serial=7, columns=("age",), by=None))
     wrong = (
         signed(place, "east", Question(serial=9, columns=("age",), by=None), author=0),
-        SignedStatement(author=0, body=question.body + b"x", signature=question.signature),
-        SignedStatement(author=77, body=question.body, signature=question.signature),
+        MemberStatement(author=0, body=question.body + b"x", signature=question.signature),
+        MemberStatement(author=77, body=question.body, signature=question.signature),
         signed(place, "north", AtQuestion(question=NONE)),
     )
     for statement in wrong:

@@ -17,8 +17,8 @@ from p2pfl.errors import UserError
 from p2pfl.features.stats.answered_rows import AnsweredRows, HashedTable, hashed
 from p2pfl.features.stats.question_log import ANSWERED, REFUSED, LogLine, QuestionLog
 from p2pfl.features.stats.site_table import SiteTable, check_question, read_site
-from p2pfl.learn.statistics.figures import group_names
 from p2pfl.learn.statistics.survey import MOST_SPREADS
+from p2pfl.learn.statistics.survey_figures import group_names
 
 log = logging.getLogger("p2pfl")
 

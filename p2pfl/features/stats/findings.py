@@ -54,7 +54,7 @@ def mistakes_in(federation: FederationConfig, node: NodeConfig, schema: Schema |
     """Return the mistakes in a node's `[stats]`; `schema` None: not known yet."""
     from p2pfl.config.stats import EVERYBODY  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.learn.statistics.figures import categories_of  # noqa: PLC0415 - as above
+    from p2pfl.learn.statistics.survey_figures import categories_of  # noqa: PLC0415 - as above
 
     def mistake(text: str, key: str, value: str, allowed: str) -> UserError:
         return UserError(text, file=node.path, key=f"stats.{key}", value=value, allowed=allowed or "none here")

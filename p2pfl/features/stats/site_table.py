@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.errors import UserError
-from p2pfl.learn.statistics.figures import categories_of
 from p2pfl.learn.statistics.site import MOST_SIZE
+from p2pfl.learn.statistics.survey_figures import categories_of
 from p2pfl.learn.table.agreed import with_agreed
 from p2pfl.learn.table.files import schema_of
 from p2pfl.learn.table.layout import make_layout

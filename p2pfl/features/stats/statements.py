@@ -30,7 +30,7 @@ KEPT_S = 150.0
 Say = Callable[[int, SideChannel, Struct], object]
 
 
-class SignedStatement(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False, tag=1):
+class MemberStatement(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False, tag=1):
     """A statement of a member, who has signed its bytes."""
 
     author: Annotated[int, Meta(ge=0, lt=2**31)]
@@ -39,7 +39,7 @@ class SignedStatement(Struct, frozen=True, kw_only=True, array_like=True, forbid
 
 
 CHANNEL = SideChannel(
-    "stats", SignedStatement, most_bytes=MOST_STATEMENT_BYTES + SIGNATURE_BYTES + 64, per_s=200.0, at_once=4000.0
+    "stats", MemberStatement, most_bytes=MOST_STATEMENT_BYTES + SIGNATURE_BYTES + 64, per_s=200.0, at_once=4000.0
 )
 
 
@@ -50,12 +50,12 @@ class OpenQuestion:
     asker: int
     id: bytes
     question: Question
-    signed: SignedStatement
+    signed: MemberStatement
     expected: frozenset[int]
     """The members that must answer."""
     until: float
     answers: dict[int, SiteAnswer] = field(default_factory=dict)
-    told: list[SignedStatement] = field(default_factory=list)
+    told: list[MemberStatement] = field(default_factory=list)
     """The signed answers."""
     decided: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when all members take part, or one does not."""
@@ -98,14 +98,14 @@ class Statements:
     def ask(self, question: Question) -> OpenQuestion:
         """State this node's own question."""
         body, signature = sign(self._federation, self._identity, question)
-        signed = SignedStatement(author=self._own, body=body, signature=signature)
+        signed = MemberStatement(author=self._own, body=body, signature=signature)
         return self._take_question(signed, question, None)
 
     def answer(self, to: OpenQuestion, least_rows: int, refusal: str) -> None:
         """State this node's answer."""
         answer = SiteAnswer(question=to.id, least_rows=least_rows, refusal=refusal)
         body, signature = sign(self._federation, self._identity, answer)
-        self._take_answer(SignedStatement(author=self._own, body=body, signature=signature), answer, None)
+        self._take_answer(MemberStatement(author=self._own, body=body, signature=signature), answer, None)
 
     def opened(self, peer: int) -> None:
         self._peers.add(peer)
@@ -117,7 +117,7 @@ class Statements:
     def closed(self, peer: int) -> None:
         self._peers.discard(peer)
 
-    def hear(self, peer: int, message: SignedStatement) -> None:
+    def hear(self, peer: int, message: MemberStatement) -> None:
         """Raises PeerFault: its author has not signed it."""
         statement = verified(self._federation, message.author, message.body, message.signature)
         if isinstance(statement, Question):
@@ -128,7 +128,7 @@ class Statements:
         else:
             self._take_answer(message, statement, peer)
 
-    def _take_question(self, signed: SignedStatement, question: Question, peer: int | None) -> OpenQuestion:
+    def _take_question(self, signed: MemberStatement, question: Question, peer: int | None) -> OpenQuestion:
         self._open[signed.author] = found = OpenQuestion(
             asker=signed.author,
             id=question_id(signed.author, signed.body),
@@ -140,7 +140,7 @@ class Statements:
         self._pass_on(signed, peer)
         return found
 
-    def _take_answer(self, signed: SignedStatement, answer: SiteAnswer, peer: int | None) -> None:
+    def _take_answer(self, signed: MemberStatement, answer: SiteAnswer, peer: int | None) -> None:
         """Keep an answer to an open question; one to any other is of no use any more."""
         found = next((one for one in self._open.values() if one.id == answer.question), None)
         if found is None or signed.author in found.answers:
@@ -151,7 +151,7 @@ class Statements:
             found.decided.set()
         self._pass_on(signed, peer)
 
-    def _pass_on(self, signed: SignedStatement, but: int | None) -> None:
+    def _pass_on(self, signed: MemberStatement, but: int | None) -> None:
         for peer in sorted(self._peers):
             if peer != but:
                 self._say(peer, CHANNEL, signed)

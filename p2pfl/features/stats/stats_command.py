@@ -14,10 +14,10 @@ from p2pfl.console.output import Form, cell, format_option, write_facts, write_j
 from p2pfl.errors import UserError
 
 if TYPE_CHECKING:
-    from p2pfl.features.stats.asking import FederationStatistics
+    from p2pfl.features.stats.stats_asking import FederationStatistics
     from p2pfl.features.stats.stats_node import Ended
-    from p2pfl.learn.statistics.figures import Figures, Statistics
-    from p2pfl.learn.statistics.spread import Bar, Quantile
+    from p2pfl.learn.statistics.survey_figures import Figures, Statistics
+    from p2pfl.learn.statistics.value_spread import Bar, Quantile
 
 HIDDEN = "hidden"
 
@@ -55,7 +55,7 @@ def stats(
     If all nodes' folders are here, one program does it. Else each site runs it with --answer, and one asks with --node
     and --columns. A node that answers does not train meanwhile.
     """
-    from p2pfl.features.stats.asking import answer_others, ask_here, ask_others  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.features.stats.stats_asking import answer_others, ask_here, ask_others  # noqa: PLC0415 - `--help` stays instant
 
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
     logging.getLogger("p2pfl.notice").setLevel(logging.INFO)

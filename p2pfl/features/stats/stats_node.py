@@ -31,8 +31,8 @@ from p2pfl.features.sums.node_sum import alone, names_of
 from p2pfl.features.sums.protocol import Sums
 from p2pfl.features.sums.sessions import MOST_BODY_BYTES
 from p2pfl.features.sums.sum_talk import SumTalk
-from p2pfl.learn.statistics.figures import Asked, Statistics
 from p2pfl.learn.statistics.survey import survey
+from p2pfl.learn.statistics.survey_figures import Asked, Statistics
 from p2pfl.net.links import Links
 from p2pfl.net.side import Feeding
 from p2pfl.net.transport import MakeTransport

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from p2pfl.learn.statistics.figures import Figures, Statistics
+from p2pfl.learn.statistics.survey_figures import Figures, Statistics
 from topologies.plots import DARK, new_figure, plain, save, shown
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from p2pfl.features.sums.sessions import open_sums
 from p2pfl.features.sums.sum_effects import SumDone
 from p2pfl.features.sums.sum_settings import SumSettings
 from p2pfl.features.sums.sum_talk import SumTalk
-from p2pfl.learn.statistics.figures import Asked, Statistics, TooFew
 from p2pfl.learn.statistics.site import WITHIN
 from p2pfl.learn.statistics.survey import STAGES, Conversation, survey
+from p2pfl.learn.statistics.survey_figures import Asked, Statistics, TooFew
 from p2pfl.net.address import free_ports
 from p2pfl.net.in_memory import MemoryNetwork
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.learn.limbs import limbs_of
-from p2pfl.learn.statistics.figures import Asked, categories_of, group_names
+from p2pfl.learn.statistics.survey_figures import Asked, categories_of, group_names
 from p2pfl.learn.table.schema import Schema
 from p2pfl.learn.trees.bins import as_cells, counted
 
@@ -34,7 +34,7 @@ class Counting(Protocol):
     edges: list[float]
 
 
-class Site:
+class SiteSums:
     """One site's `columns` (n,), whose missing values are NaN and whose categories are indices."""
 
     def __init__(self, asked: Asked, schema: Schema, columns: Columns) -> None:

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.learn.limbs import value_of
-from p2pfl.learn.statistics.figures import Asked, Figures, Statistics, categories_of
-from p2pfl.learn.statistics.shown import Shown, ShownCounts
-from p2pfl.learn.statistics.site import Arrays, Columns, Counts, Site
-from p2pfl.learn.statistics.spread import Bar, Quantile, bars, fineness, histogram_edges, quantiles
+from p2pfl.learn.statistics.disclosure import Disclosure, ShownCounts
+from p2pfl.learn.statistics.site import Arrays, Columns, Counts, SiteSums
+from p2pfl.learn.statistics.survey_figures import Asked, Figures, Statistics, categories_of
+from p2pfl.learn.statistics.value_spread import Bar, Quantile, bars, fineness, histogram_edges, quantiles
 from p2pfl.learn.table.schema import Schema
 from p2pfl.learn.trees.bins import divided, first_cuts
 
@@ -40,9 +40,9 @@ def survey(asked: Asked, schema: Schema, columns: Columns) -> Conversation:
 
     Raises TooFew: too few rows for any figure; ValueError: the sums are those of no tables.
     """
-    site = Site(asked, schema, columns)
+    site = SiteSums(asked, schema, columns)
     sums = yield site.counts()
-    shown = Shown(asked, schema, {name: _counts(each) for name, each in sums.items()})
+    shown = Disclosure(asked, schema, {name: _counts(each) for name, each in sums.items()})
     spreads = [_Spread(column=column, group=group, rows=rows) for column, group, rows in shown.summed()]
     if spreads:
         sums = yield site.sums(spreads)
@@ -101,7 +101,9 @@ class _Spread:
         return round(value, -math.floor(math.log10(error))) if value is not None and error > 0 else value
 
 
-def _statistics(asked: Asked, schema: Schema, shown: Shown, spreads: Mapping[tuple[str, int], _Spread]) -> Statistics:
+def _statistics(
+    asked: Asked, schema: Schema, shown: Disclosure, spreads: Mapping[tuple[str, int], _Spread]
+) -> Statistics:
     figures = list[Figures]()
     for column in asked.columns:
         here = {group: one for (name, group), one in spreads.items() if name == column}
@@ -117,7 +119,7 @@ def _statistics(asked: Asked, schema: Schema, shown: Shown, spreads: Mapping[tup
     )
 
 
-def _categories(column: str, values: tuple[str, ...], shown: Shown, counts: ShownCounts) -> Iterator[Figures]:
+def _categories(column: str, values: tuple[str, ...], shown: Disclosure, counts: ShownCounts) -> Iterator[Figures]:
     for group in shown.groups:
         *cells, missing = counts.cells[group]
         rows = None if missing is None or shown.hidden[group] else int(shown.rows[group]) - missing
@@ -125,7 +127,7 @@ def _categories(column: str, values: tuple[str, ...], shown: Shown, counts: Show
         yield Figures(column=column, group=shown.names[group], rows=rows, missing=missing, categories=told)
 
 
-def _numbers(column: str, shown: Shown, counts: ShownCounts, spreads: Mapping[int, _Spread]) -> Iterator[Figures]:
+def _numbers(column: str, shown: Disclosure, counts: ShownCounts, spreads: Mapping[int, _Spread]) -> Iterator[Figures]:
     for group in shown.groups:
         rows, missing = counts.cells[group]
         found = Figures(column=column, group=shown.names[group], rows=rows, missing=missing)

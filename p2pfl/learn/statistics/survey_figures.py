@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from p2pfl.learn.statistics.hiding import Bounds
-from p2pfl.learn.statistics.spread import Bar, Quantile
+from p2pfl.learn.statistics.value_spread import Bar, Quantile
 from p2pfl.learn.table.schema import Schema
 
 LEAST_SITES = 3

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.learn.statistics.figures import LEAST_SITES, Asked, TooFew, categories_of, group_names
 from p2pfl.learn.statistics.hiding import CellTable, Counts, Mask, hidden_cells, with_complement
-from p2pfl.learn.statistics.spread import Bar
+from p2pfl.learn.statistics.survey_figures import LEAST_SITES, Asked, TooFew, categories_of, group_names
+from p2pfl.learn.statistics.value_spread import Bar
 from p2pfl.learn.table.schema import Schema
 
 
@@ -22,8 +22,8 @@ class ShownCounts:
     bars: Mapping[int, tuple[int | None, ...]]
 
 
-class Shown:
-    """`counts` are the sums of what `Site.counts` gives.
+class Disclosure:
+    """`counts` are the sums of what `SiteSums.counts` gives.
 
     Raises TooFew: no group may be shown; ValueError: the counts are those of no tables.
     """

@@ -16,7 +16,7 @@ from p2pfl.features.stats.desk import PROGRAM, WITHHELD, Desk
 from p2pfl.features.stats.site_table import SiteTable, check_question, schema_at
 from p2pfl.features.stats.stats_node import Ended, open_stats
 from p2pfl.features.stats.surveying import settings_for, survey_together
-from p2pfl.learn.statistics.figures import Asked, Statistics
+from p2pfl.learn.statistics.survey_figures import Asked, Statistics
 from p2pfl.node.assembly import load_identity
 from p2pfl.node.kept_charter import newest_here
 from p2pfl.node.leash import on_a_leash

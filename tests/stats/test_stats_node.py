@@ -14,7 +14,7 @@ from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.features.stats import stats_node
-from p2pfl.features.stats.question import Question, SiteAnswer, question_id, sign, verified
+from p2pfl.features.stats.question import Question, SiteAnswer, in_words, question_id, sign, verified
 from p2pfl.features.stats.question_sums import NONE, AtQuestion, QuestionSums
 from p2pfl.features.stats.statements import CHANNEL, MemberStatement, Statements
 from p2pfl.features.stats.stats_node import open_stats
@@ -166,6 +166,10 @@ def test_a_statement_of_another_federation_does_not_count(tmp_path):
     statement = signed(there, "north", Question(serial=7, columns=("age",), by=None))
     with pytest.raises(PeerFault):
         verified(load_config(here), 0, statement.body, statement.signature)
+
+
+def test_names_of_a_peer_do_not_reach_the_terminal_as_they_are():
+    assert in_words(("a\x1b[31m", "b"), "c\n") == "a?[31m, b by c?"
 
 
 class FakeTalk:

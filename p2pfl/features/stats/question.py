@@ -77,7 +77,12 @@ def question_id(author: int, body: bytes) -> bytes:
 
 
 def in_words(columns: tuple[str, ...], by: str | None) -> str:
-    return ", ".join(columns) + (f" by {by}" if by else "")
+    return printable(", ".join(columns) + (f" by {by}" if by else ""))
+
+
+def printable(text: str) -> str:
+    """Return a text of a peer as a terminal may show it."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
 def _domain(federation: FederationConfig) -> bytes:

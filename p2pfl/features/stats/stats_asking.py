@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from p2pfl.features.stats.desk import PROGRAM, WITHHELD, Desk
 from p2pfl.features.stats.site_table import SiteTable, check_question, schema_at
 from p2pfl.features.stats.stats_node import Ended, open_stats
 from p2pfl.features.stats.surveying import settings_for, survey_together
+from p2pfl.features.sums.node_sum import alone
 from p2pfl.learn.statistics.survey_figures import Asked, Statistics
 from p2pfl.node.assembly import load_identity
 from p2pfl.node.kept_charter import newest_here
@@ -47,17 +49,7 @@ def ask_here(folder: Path, columns: tuple[str, ...], by: str | None) -> Federati
     settings_for(federation, federation.present[0].index)
     nodes = [load_node(node_file(federation, name), federation, name) for name in names]
     check_question(schema_at(federation, nodes[0]), columns, by, federation.path)
-    least_rows, sites, refusals = 0, list[SiteTable](), list[str]()
-    for node in nodes:
-        desk = Desk(federation, node, load_identity(federation, node))
-        answer = desk.answer(PROGRAM, desk.next_serial(), columns, by)
-        least_rows = max(least_rows, answer.least_rows)
-        if answer.table is None:
-            refusals.append(f"{node.name} refuses: {answer.refusal}")
-        else:
-            sites.append(answer.table)
-    if refusals:
-        raise UserError("; ".join(refusals), file=federation.path, key="--columns")
+    least_rows, sites = _answers(federation, nodes, columns, by)
     among = replace(compacted(federation), admin=(), signed=None)  # the keys of these sums are made for them
     asked = Asked(columns=columns, by=by, least_rows=least_rows)
     try:
@@ -65,6 +57,27 @@ def ask_here(folder: Path, columns: tuple[str, ...], by: str | None) -> Federati
     except UserError as error:
         raise _placed(error, federation) from error
     return FederationStatistics(federation=federation.name, nodes=tuple(names), statistics=found)
+
+
+def _answers(
+    federation: FederationConfig, nodes: Sequence[NodeConfig], columns: tuple[str, ...], by: str | None
+) -> tuple[int, list[SiteTable]]:
+    """Return the most of `least_rows` of all nodes, and their tables. Raises UserError: one refuses, or runs."""
+    least_rows, sites, refusals = 0, list[SiteTable](), list[str]()
+    with ExitStack() as held:
+        for node in nodes:
+            held.enter_context(alone(node))
+        for node in nodes:
+            desk = Desk(federation, node, load_identity(federation, node))
+            answer = desk.answer(PROGRAM, desk.next_serial(), columns, by)
+            least_rows = max(least_rows, answer.least_rows)
+            if answer.table is None:
+                refusals.append(f"{node.name} refuses: {answer.refusal}")
+            else:
+                sites.append(answer.table)
+    if refusals:
+        raise UserError("; ".join(refusals), file=federation.path, key="--columns")
+    return least_rows, sites
 
 
 def ask_others(folder: Path, name: str, columns: tuple[str, ...], by: str | None) -> FederationStatistics:

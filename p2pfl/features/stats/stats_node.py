@@ -20,7 +20,7 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.lan.announcing import discovery_of
 from p2pfl.features.stats.desk import Desk, DeskAnswer
-from p2pfl.features.stats.question import MOST_REASON, Question, in_words
+from p2pfl.features.stats.question import MOST_REASON, Question, in_words, printable
 from p2pfl.features.stats.question_sums import CHANNEL as SUMS_CHANNEL
 from p2pfl.features.stats.question_sums import QuestionSums
 from p2pfl.features.stats.site_table import SiteTable
@@ -163,7 +163,8 @@ class StatsNode:
 
     def _refuse(self, question: OpenQuestion) -> NoReturn:
         """Raises UserError, which names who refuses, and why."""
-        raise UserError("; ".join(f"{self._name(member)} refuses: {why}" for member, why in question.refusals.items()))
+        refusals = question.refusals.items()
+        raise UserError("; ".join(f"{self._name(member)} refuses: {printable(why)}" for member, why in refusals))
 
     async def _survey(self, question: OpenQuestion, table: SiteTable, data: bytes) -> Statistics:
         asked = Asked(columns=question.question.columns, by=question.question.by, least_rows=question.least_rows)

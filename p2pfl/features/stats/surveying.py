@@ -71,7 +71,7 @@ async def carried_on(
             return found
         except TooFew as few:
             raise UserError(f"nothing can be shown: {few}") from None
-        except (SpoiledSum, ValueError, OverflowError) as error:
+        except (SpoiledSum, ValueError, ArithmeticError, LookupError) as error:
             raise UserError(f"the sums make no sense, so some site has lied: {error}") from error
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
 import page_kit as pages
 
 from p2pfl.config.stats import STATS, StatsConfig, read_stats

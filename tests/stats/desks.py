@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import csv
 import math
+import shutil
+import tempfile
 from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
 
 from p2pfl import Federation
 from p2pfl.config.load import load_config, load_node, node_file
@@ -49,15 +54,28 @@ def policy_text(policy):
 
 def made_ward(folder, sites=SITES, policy=POLICY, **own):
     """Write the folder of a federation whose sites have tables; `own` has other policies by site, None: no table."""
+    shutil.copytree(_template(tuple(sites)), folder, dirs_exist_ok=True)
+    place = folder / "ward"
+    for site in sites:
+        chosen = own.get(site, policy)
+        with (place / site / "node.toml").open("a", encoding="utf-8") as file:
+            file.write("" if chosen is None else policy_text(chosen))
+    return place
+
+
+@cache
+def _template(sites):
+    """Make the folder without policies, once: keys take a while."""
+    folder = Path(tempfile.mkdtemp(prefix="p2pfl-stats-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     options = SCHEMA.contents()
     place = Federation(task="csv", options=options, nodes=list(sites), topology="ring", rounds=1).save(folder / "ward")
     for site, columns in zip(sites, hospitals(), strict=False):
         write_table(folder, site, cells_of(columns))
         file = place / site / "node.toml"
         text = file.read_text(encoding="utf-8").split("\n[data]")[0] + f'\n[data]\npath = "../../{site}.csv"\n'
-        chosen = own.get(site, policy)
-        file.write_text(text + ("" if chosen is None else policy_text(chosen)), encoding="utf-8")
-    return place
+        file.write_text(text, encoding="utf-8")
+    return folder
 
 
 def desk_of(place, site, clock=None):

@@ -162,7 +162,8 @@ async def test_answers_reach_all_and_later_neighbors_and_the_most_of_least_rows_
 def test_a_statement_of_another_federation_does_not_count(tmp_path):
     (tmp_path / "other").mkdir()
     here, there = made_ward(tmp_path, THREE), made_ward(tmp_path / "other", THREE)
-    (there / "north" / "node.key").write_bytes((here / "north" / "node.key").read_bytes())
+    file = there / "federation.toml"
+    file.write_text(file.read_text(encoding="utf-8").replace('"federation"', '"other"'), encoding="utf-8")
     statement = signed(there, "north", Question(serial=7, columns=("age",), by=None))
     with pytest.raises(PeerFault):
         verified(load_config(here), 0, statement.body, statement.signature)

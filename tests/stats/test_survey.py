@@ -39,13 +39,13 @@ def test_figures_are_those_of_pooled_pandas():
     assert "x" not in found.groups
 
 
-@pytest.mark.parametrize("rows", [400, 20_000])
+@pytest.mark.parametrize("rows", [400, 8000])
 def test_quantiles_are_the_finer_the_more_rows(rows):
     rng = np.random.default_rng(1)
     sites = [{"age": rng.lognormal(4, 0.5, rows)} for _ in range(5)]
     found = figure(surveyed(asked("age"), sites), "age")
     width = found.quantiles[2].bound / found.deviation
-    assert width < (0.05 if rows == 400 else 0.01)
+    assert width < (0.05 if rows == 400 else 0.015)
     values = pooled(sites, "age")
     assert abs(found.quantiles[2].value - np.median(values)) <= found.quantiles[2].bound
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.config.stats import EVERYBODY
+from p2pfl.console.wall_clock import seconds_now
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.features.stats.answered_rows import AnsweredRows, HashedTable, hashed
@@ -49,7 +50,7 @@ class Desk:
         node: NodeConfig,
         identity: Identity,
         *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: Callable[[], datetime] = lambda: datetime.fromtimestamp(seconds_now(), UTC),
     ) -> None:
         self._federation, self._node, self._now = federation, node, now
         self._key = identity.secret_for(f"rows of statistics of {federation.name}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from p2pfl.console.output import Form, cell, format_option, write_facts, write_json, write_rows
+from p2pfl.console.wall_clock import seconds_now
 from p2pfl.errors import UserError
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _required(key: str, value: str | None, allowed: str) -> str:
 
 
 def _tell(end: Ended) -> None:
-    at = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+    at = datetime.fromtimestamp(seconds_now(), UTC).astimezone().isoformat(sep=" ", timespec="seconds")
     click.echo(f"{at} {end.asker} asks for {end.words}: {end.failure or 'answered'}")
 
 

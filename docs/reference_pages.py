@@ -182,17 +182,22 @@ def with_type(kind: str, allowed: str) -> str:
 
 def defaults_of(owner: type, more: Mapping[str, Any] | None = None) -> dict[str, str]:
     """The defaults of a struct's fields, as TOML writes them; a field that is None has none."""
-    from dataclasses import MISSING, fields
+    from dataclasses import MISSING, fields, is_dataclass
 
     from p2pfl.config.writing import toml_value
 
-    found = {one.name: one.default for one in fields(owner) if one.default not in (MISSING, None)} | dict(more or {})
+    found = {
+        one.name: one.default
+        for one in fields(owner)
+        if one.default not in (MISSING, None) and not is_dataclass(one.default)
+    } | dict(more or {})
     return {key: code(toml_value(value)) for key, value in found.items() if value is not None}
 
 
 def settings() -> Iterator[str]:
     from p2pfl.config import load, model
     from p2pfl.config.privacy import PRIVACY, PrivacyConfig
+    from p2pfl.config.stats import STATS, StatsConfig
 
     head = {key: value for key, value in load.HEAD_DEFAULTS.items() if value != ""}
     method = f'`{json.dumps(model.USUAL_METHOD)}` with `rule = "mean"`, else `{json.dumps(model.USUAL_ROBUST_METHOD)}`'
@@ -225,6 +230,8 @@ def settings() -> Iterator[str]:
     yield from ("### [network]", *keys(model.OWN_NETWORK, model.NodeConfig, network))
     yield from ("### [data]", *keys(model.DATA, model.NodeConfig, {}))
     yield "All other keys are for the task, which finds them in `node.local`."
+    yield from ("", "### [stats]", "", "For the task `csv`: what [`p2pfl stats`](../how-to/statistics.md) may ask.")
+    yield from keys(STATS, StatsConfig, defaults_of(StatsConfig))
     yield from ("", "## Keys of csv", "", "The task `csv` has these keys in `[task]`:")
     means = constant("p2pfl.learn.table.task", "MEANS")
     yield from table(("key", "meaning"), ((code(key), sentence(text)) for key, text in means.items()))

@@ -8,6 +8,10 @@ from p2pfl.core.messages import Ask, Busy, Done, Hello, LivesTold, Ready, Reply,
 from p2pfl.errors import PeerFault
 from p2pfl.features.members.talk import CHANNEL as CHARTER
 from p2pfl.features.members.talk import CharterAsked, CharterPart, CharterTold
+from p2pfl.features.stats.question_sums import CHANNEL as STATS_SUMS
+from p2pfl.features.stats.question_sums import AtQuestion
+from p2pfl.features.stats.statements import CHANNEL as STATS
+from p2pfl.features.stats.statements import MemberStatement
 from p2pfl.features.status.spread import CHANNEL as VITALS
 from p2pfl.features.status.spread import VitalsTold
 from p2pfl.features.summed.standings import StatePiece, StateWanted, SumStanding
@@ -156,8 +160,11 @@ ASIDE = [
         f"960102cd012c04c420{'00' * 32}c440{'09' * 64}",
     ),
     (STANDINGS, StateWanted(digest=bytes(32), offset=4), f"9302c420{'00' * 32}04"),
+    (STATS, MemberStatement(author=2, body=b"ab", signature=bytes([9]) * 64), f"940102c4026162c440{'09' * 64}"),
+    (STATS_SUMS, AtQuestion(question=b"\x07"), "9228c40107"),
     (STANDINGS, StatePiece(digest=bytes(32), size=9, offset=4, part=b"ab"), f"9503c420{'00' * 32}0904c4026162"),
 ]
+ASIDE += [(STATS_SUMS, message, wanted) for channel, message, wanted in ASIDE if channel is SUMS]
 """Every message of every side channel, and its bytes."""
 
 SAMPLES = [message for message, *_ in GOLDEN]

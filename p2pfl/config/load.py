@@ -35,6 +35,7 @@ from p2pfl.config.model import (
 )
 from p2pfl.config.privacy import read_privacy
 from p2pfl.config.promises import refuse_broken_promises
+from p2pfl.config.stats import read_stats
 from p2pfl.config.stop import MOST_ROUNDS, parse_stop
 from p2pfl.config.tables import (
     NAME,
@@ -347,7 +348,7 @@ def find_member(federation: FederationConfig, name: str) -> Member:
 
 def _node(document: dict[str, Any], member: Member, mistakes: Mistakes, *, discovery: bool) -> NodeConfig:
     """Build a node's settings; `discovery` is the federation file's value."""
-    unknown_keys(document, "", ("node", "network", "data"), mistakes)
+    unknown_keys(document, "", ("node", "network", "data", "stats"), mistakes)
     data = document.get("data", {})
     if not isinstance(data, dict):
         mistakes.add("must be a table", "data", None, "[data]")
@@ -360,7 +361,8 @@ def _node(document: dict[str, Any], member: Member, mistakes: Mistakes, *, disco
     folder = mistakes.file.parent
     for key in ("key_file", "state_dir", "checkpoint_dir"):
         values[key] = folder / Path(values[key]).expanduser()
-    return NodeConfig(path=mistakes.file, name=member.name, data=own, **values)
+    stats = read_stats(document.get("stats"), mistakes)
+    return NodeConfig(path=mistakes.file, name=member.name, data=own, stats=stats, **values)
 
 
 def _default_listen(member: Member) -> str:

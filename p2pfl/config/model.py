@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from p2pfl.config.choices import compressor, method, rule
 from p2pfl.config.learning_rate import parse_schedule, schedule
 from p2pfl.config.privacy import PrivacyConfig
+from p2pfl.config.stats import NO_STATS, StatsConfig
 from p2pfl.config.stop import stop
 from p2pfl.config.tables import (
     address,
@@ -327,6 +328,8 @@ class NodeConfig:
     nice: int
     data: dict[str, Any]
     """The `[data]` table, passed to the task, without the keys in `DATA`."""
+    stats: StatsConfig = NO_STATS
+    """The `[stats]` table."""
     discovery: bool = False
     """True if the node announces itself on the LAN and looks for the others."""
     interfaces: tuple[str, ...] = ()

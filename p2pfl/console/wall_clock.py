@@ -1,5 +1,5 @@
-"""The time of day. It is used only for the expiry of invites, which people count in days; nothing that a node does uses
-it.
+"""The time of day, for what people count in days: the expiry of invites, and the questions that a site has answered.
+Nothing that a node does while it learns uses it.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ async def sum_at_node(
         given = read_arrays(node.name, arrays)
         encoding = encoding_of([given], within, resolution, len(federation.members))
         vector, terms = encoding.encode(node.name, given), encoding.fixed.terms(label, encoding.shapes)
-        with _alone(node):
+        with alone(node):
             settings = settings_of(federation, node, sums=SUMS_OF_A_SETUP, **numbers)
             done = await _sum(federation, node, identity, settings, (label, vector, terms))
         sums = encoding.decode(done.total, len(done.members))
@@ -164,7 +164,7 @@ async def _saying_who_lacks(federation: FederationConfig, talk: SumTalk) -> Asyn
 
 
 @contextmanager
-def _alone(node: NodeConfig) -> Iterator[None]:
+def alone(node: NodeConfig) -> Iterator[None]:
     """Hold the node's state folder. Raises UserError: a process has it, or it cannot be used."""
     try:
         held = lock_folder(node.state_dir)

@@ -1,0 +1,194 @@
+"""`p2pfl stats`: counts, means, quantiles and histograms of all sites' tables."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from p2pfl.console.output import Form, cell, format_option, write_facts, write_json, write_rows
+from p2pfl.console.wall_clock import seconds_now
+from p2pfl.errors import UserError
+
+if TYPE_CHECKING:
+    from p2pfl.features.stats.stats_asking import FederationStatistics
+    from p2pfl.features.stats.stats_node import Ended
+    from p2pfl.learn.statistics.survey_figures import Figures, Statistics
+    from p2pfl.learn.statistics.value_spread import Bar, Quantile
+
+HIDDEN = "hidden"
+
+
+@click.command(
+    epilog="\b\nExamples:\n  p2pfl stats hospitals --columns age,chol --by sex"
+    "\n  p2pfl stats hospitals --node south --answer\n  p2pfl stats hospitals --node north --columns age"
+)
+@click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
+@click.option("--columns", metavar="NAMES", help="The columns, such as age,chol.")
+@click.option("--by", metavar="COLUMN", help="Figures of each group by this categorical column.")
+@click.option("--node", metavar="NAME", help="The node that asks, or answers; without it, all nodes are here.")
+@click.option("--answer", "answers", is_flag=True, help="Answer questions of others, until stopped.")
+@click.option("--questions", type=click.IntRange(1), help="With --answer: stop after so many questions.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Also draw the histograms.")
+@format_option("table", "json")
+def stats(
+    *,
+    folder: Path,
+    columns: str | None,
+    by: str | None,
+    node: str | None,
+    answers: bool,
+    questions: int | None,
+    plot: Path | None,
+    form: Form,
+) -> int:
+    """Show counts, means and quantiles of all sites' tables.
+
+    FOLDER has the federation.toml of a csv task. The figures come from secure sums: nobody sees those of a site. Each
+    site decides by `[stats]` in its node.toml whom it answers about which columns, and how often; by default it answers
+    nobody. It logs each question in stats.log of its state folder. Counts of few rows are hidden, and others with them
+    from which they could be computed.
+
+    If all nodes' folders are here, one program does it. Else each site runs it with --answer, and one asks with --node
+    and --columns. A node that answers does not train meanwhile.
+    """
+    from p2pfl.features.stats.stats_asking import answer_others, ask_here, ask_others  # noqa: PLC0415 - `--help` stays instant
+
+    logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
+    logging.getLogger("p2pfl.notice").setLevel(logging.INFO)
+    if answers:
+        name = _required("--node", node, "the node that answers")
+        answer_others(folder, name, on_start=lambda: click.echo(f"{name} answers"), on_end=_tell, questions=questions)
+        return 0
+    names = tuple(filter(None, map(str.strip, _required("--columns", columns, "names of columns").split(","))))
+    if plot is not None:
+        from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
+
+        check_picture(plot)
+    if not names:
+        raise UserError("no column", key="--columns", value=columns, allowed="names of columns, such as age,chol")
+    found = ask_here(folder, names, by) if node is None else ask_others(folder, node, names, by)
+    _show(found, form)
+    if plot is not None:
+        from p2pfl.features.stats.stats_plot import draw_statistics  # noqa: PLC0415 - as above
+
+        draw_statistics(found.statistics, plot)
+        click.echo(f"picture: {plot}", err=True)
+    return 0
+
+
+def _required(key: str, value: str | None, allowed: str) -> str:
+    if value is None:
+        raise UserError("is missing", key=key, allowed=allowed)
+    return value
+
+
+def _tell(end: Ended) -> None:
+    at = datetime.fromtimestamp(seconds_now(), UTC).astimezone().isoformat(sep=" ", timespec="seconds")
+    click.echo(f"{at} {end.asker} asks for {end.words}: {end.failure or 'answered'}")
+
+
+def _show(found: FederationStatistics, form: Form) -> None:
+    statistics = found.statistics
+    if form == "json":
+        write_json({"federation": found.federation, "nodes": list(found.nodes)} | facts_of(statistics))
+        return
+    write_facts(
+        {
+            "federation": found.federation,
+            "nodes": ", ".join(found.nodes),
+            "rows": statistics.rows,
+            "hidden": f"what fewer than {statistics.asked.least_rows} rows or 3 nodes have, and what would tell it",
+        }
+    )
+    by = statistics.asked.by
+    if by is not None:
+        click.echo()
+        write_rows([{by: name, "rows": _count(rows)} for name, rows in statistics.groups.items()], "table")
+    figures = [one for one in statistics.figures if by is None or statistics.groups.get(str(one.group)) is not None]
+    if numbers := [one for one in figures if one.categories is None]:
+        click.echo()
+        write_rows([_number_row(one, by) for one in numbers], "table")
+    for one in numbers:
+        if one.histogram:
+            click.echo()
+            rows = [{_titled(one, by): _range(bar), "rows": _count(bar.rows)} for bar in one.histogram]
+            write_rows(rows, "table")
+    for one in figures:
+        if one.categories is not None:
+            click.echo()
+            shown = {**one.categories, "(missing)": one.missing}
+            write_rows([{_titled(one, by): name, "rows": _count(count)} for name, count in shown.items()], "table")
+
+
+def _titled(figures: Figures, by: str | None) -> str:
+    return figures.column if by is None else f"{figures.column}, {by} = {figures.group}"
+
+
+def _number_row(figures: Figures, by: str | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"column": figures.column} | ({} if by is None else {by: figures.group})
+    row |= {"n": _count(figures.rows), "missing": _count(figures.missing)}
+    row |= {"mean": _figure(figures.mean), "sd": _figure(figures.deviation)}
+    named = {one.share: one for one in figures.quantiles}
+    return row | {f"{share:.0%}": _quantile(named.get(share)) for share in (0.05, 0.25, 0.5, 0.75, 0.95)}
+
+
+def _figure(value: float | None) -> str:
+    return HIDDEN if value is None else cell(value)
+
+
+def _count(value: int | None) -> int | str:
+    return HIDDEN if value is None else value
+
+
+def _quantile(quantile: Quantile | None) -> str:
+    match quantile:
+        case None:
+            return HIDDEN
+        case _ if quantile.value is not None:
+            return f"{quantile.value:.4g} ±{quantile.bound:.2g}"
+        case _ if quantile.high is not None:
+            return f"below {quantile.high:.4g}"
+        case _ if quantile.low is not None:
+            return f"above {quantile.low:.4g}"
+        case _:
+            return HIDDEN
+
+
+def _range(bar: Bar) -> str:
+    if bar.low is None and bar.high is None:
+        return "all"
+    if bar.low is None:
+        return f"below {bar.high:.6g}"
+    return f"{bar.low:.6g} and above" if bar.high is None else f"{bar.low:.6g} to {bar.high:.6g}"
+
+
+def facts_of(statistics: Statistics) -> dict[str, Any]:
+    """Return the statistics as JSON values; null is hidden, or not defined."""
+    return {
+        "rows": statistics.rows,
+        "least_rows": statistics.asked.least_rows,
+        "by": statistics.asked.by,
+        "groups": dict(statistics.groups) or None,
+        "figures": [
+            {
+                "column": one.column,
+                "group": one.group,
+                "n": one.rows,
+                "missing": one.missing,
+                "mean": one.mean,
+                "sd": one.deviation,
+                "quantiles": [
+                    {"share": each.share, "value": each.value, "bound": each.bound, "low": each.low, "high": each.high}
+                    for each in one.quantiles
+                ],
+                "histogram": [{"low": bar.low, "high": bar.high, "rows": bar.rows} for bar in one.histogram],
+                "categories": None if one.categories is None else dict(one.categories),
+            }
+            for one in statistics.figures
+        ],
+    }

@@ -1,0 +1,64 @@
+"""The picture of `p2pfl stats`: for each column its histogram or its categories, a line or bars for each group."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from p2pfl.learn.statistics.survey_figures import Figures, Statistics
+from topologies.plots import DARK, new_figure, plain, save, shown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_GROUPS = 7
+"""The most groups that are easy to tell apart."""
+
+
+def draw_statistics(statistics: Statistics, path: Path | None = None) -> Figure:
+    """Draw what is shown; with a `path`, also into a .png, .svg or .pdf file.
+
+    Raises TopologyError: the file cannot be written.
+    """
+    columns = statistics.asked.columns
+    figure: Figure = new_figure(4.4 * min(len(columns), 3), 3.2 * -(-len(columns) // 3))
+    panels = figure.subplots(-(-len(columns) // 3), min(len(columns), 3), squeeze=False).flat
+    for axes, column in zip(panels, columns, strict=False):
+        plain(axes)
+        _draw_column(axes, column, [one for one in statistics.figures if one.column == column])
+    for axes in list(panels):
+        axes.set_visible(False)
+    figure.suptitle(f"{statistics.rows:,} rows", fontsize=10.5, color=DARK, x=0.01, ha="left")
+    if path is not None:
+        save(figure, path)
+    return figure
+
+
+def _draw_column(axes: Any, column: str, groups: list[Figures]) -> None:
+    drawn = [one for one in groups if one.categories or one.histogram][:MOST_GROUPS]
+    for place, one in enumerate(drawn):
+        name = None if one.group is None else shown(one.group)
+        if one.categories is not None:
+            width = 0.8 / len(drawn)
+            counts = [count or 0 for count in one.categories.values()]
+            axes.bar(
+                [spot + (place - (len(drawn) - 1) / 2) * width for spot in range(len(counts))],
+                counts,
+                width,
+                label=name,
+            )
+            axes.set_xticks(range(len(counts)), [shown(value, 12) for value in one.categories])
+        else:
+            _draw_bars(axes, one, name)
+    axes.set_xlabel(shown(column), fontsize=9)
+    axes.set_ylabel("rows", fontsize=9)
+    if any(one.group is not None for one in drawn):
+        axes.legend(fontsize=8, frameon=False)
+
+
+def _draw_bars(axes: Any, figures: Figures, name: str | None) -> None:
+    """Draw rows per bin, whose outer ends are unknown: as wide as the bin beside them."""
+    inner = [bar.low for bar in figures.histogram if bar.low is not None]
+    step = inner[1] - inner[0] if len(inner) > 1 else 1.0
+    edges = [inner[0] - step, *inner, inner[-1] + step] if inner else [0.0, 1.0]
+    axes.stairs([bar.rows or 0 for bar in figures.histogram], edges, label=name, linewidth=1.6)

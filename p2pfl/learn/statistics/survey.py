@@ -1,0 +1,156 @@
+"""The statistics of a question as a conversation: stage by stage what a site adds, and what the sums over all give.
+
+    conversation = survey(asked, schema, columns)
+    arrays = next(conversation)                 whole numbers within WITHIN, of the same names and shapes at all sites
+    arrays = conversation.send(sums)            until StopIteration, whose value are the `Statistics`
+
+Rows are counted first. What may not be shown is decided by these counts, so that values are only ever summed in groups
+that are shown: then sums and coarse buckets, squares and finer buckets, the finest buckets and a histogram.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.learn.limbs import value_of
+from p2pfl.learn.statistics.disclosure import Disclosure, ShownCounts
+from p2pfl.learn.statistics.site import Arrays, Columns, Counts, SiteSums
+from p2pfl.learn.statistics.survey_figures import Asked, Figures, Statistics, categories_of
+from p2pfl.learn.statistics.value_spread import Bar, Quantile, bars, fineness, histogram_edges, quantiles
+from p2pfl.learn.table.schema import Schema
+from p2pfl.learn.trees.bins import divided, first_cuts
+
+STAGES = 4
+"""The most sums of a question."""
+MOST_SPREADS = 200
+"""The most pairs of a numeric column and a group in one question."""
+
+Sums = Mapping[str, NDArray[Any]]
+Conversation = Generator[Arrays, Sums, Statistics]
+
+
+def survey(asked: Asked, schema: Schema, columns: Columns) -> Conversation:
+    """Carry on the conversation of one site, whose columns are (n,), NaN where missing.
+
+    Raises TooFew: too few rows for any figure; ValueError: the sums are those of no tables.
+    """
+    site = SiteSums(asked, schema, columns)
+    sums = yield site.counts()
+    shown = Disclosure(asked, schema, {name: _counts(each) for name, each in sums.items()})
+    spreads = [_Spread(column=column, group=group, rows=rows) for column, group, rows in shown.summed()]
+    if spreads:
+        sums = yield site.sums(spreads)
+        for place, one in enumerate(spreads):
+            one.take_sum(sums["sums"][place], sums[f"buckets {place}"], asked)
+        sums = yield site.squares(spreads)
+        for place, one in enumerate(spreads):
+            one.take_squares(sums["squares"][place], sums[f"buckets {place}"], asked)
+        sums = yield site.histograms(spreads)
+        for place, one in enumerate(spreads):
+            one.take_histogram(sums[f"buckets {place}"], sums[f"bins {place}"], asked)
+    return _statistics(asked, schema, shown, {(one.column, one.group): one for one in spreads})
+
+
+@dataclass(slots=True, kw_only=True)
+class _Spread:
+    """A numeric column in one group, and what is known of it so far."""
+
+    column: str
+    group: int
+    rows: int
+    mean: float = 0.0
+    deviation: float | None = None
+    cuts: list[int] = field(default_factory=first_cuts)
+    edges: list[float] = field(default_factory=list)
+    quantiles: tuple[Quantile, ...] = ()
+    bars: tuple[Bar, ...] = ()
+
+    def take_sum(self, total: Any, buckets: Any, asked: Asked) -> None:
+        self.mean = value_of(total) / self.rows
+        self._divide(self._of_all(buckets), asked)
+
+    def take_squares(self, total: Any, buckets: Any, asked: Asked) -> None:
+        self.deviation = math.sqrt(max(0.0, value_of(total)) / (self.rows - 1)) if self.rows > 1 else None
+        counts = self._of_all(buckets)
+        self.edges = histogram_edges(self.cuts, counts, asked.least_rows)
+        self._divide(counts, asked)
+
+    def take_histogram(self, buckets: Any, bins: Any, asked: Asked) -> None:
+        self.quantiles = quantiles(self.cuts, self._of_all(buckets), asked.least_rows)
+        self.bars = bars(self.edges, self._of_all(bins[0]), _counts(bins[1]), asked.bounds)
+
+    def _divide(self, counts: Counts, asked: Asked) -> None:
+        self.cuts = divided(self.cuts, counts, fineness(self.rows, asked.least_rows))
+
+    def _of_all(self, counts: Any) -> Counts:
+        """Raises ValueError: the counts are not those of all rows."""
+        found = _counts(counts)
+        if found.sum() != self.rows:
+            raise ValueError(f"{found.sum()} rows of {self.column} are counted in place of {self.rows}")
+        return found
+
+    def blurred(self, value: float | None) -> float | None:
+        """Round to a tenth of the mean's standard error, so that the value does not tell how many rows are known."""
+        error = (self.deviation or 0.0) / math.sqrt(self.rows) / 10
+        return round(value, -math.floor(math.log10(error))) if value is not None and error > 0 else value
+
+
+def _statistics(
+    asked: Asked, schema: Schema, shown: Disclosure, spreads: Mapping[tuple[str, int], _Spread]
+) -> Statistics:
+    figures = list[Figures]()
+    for column in asked.columns:
+        here = {group: one for (name, group), one in spreads.items() if name == column}
+        counts = shown.counts(column, {group: one.bars for group, one in here.items()})
+        values = categories_of(schema, column)
+        figures += _categories(column, values, shown, counts) if values else _numbers(column, shown, counts, here)
+    groups = {str(shown.names[group]): _unless(shown.hidden[group], shown.rows[group]) for group in shown.groups}
+    return Statistics(
+        asked=asked,
+        rows=int(shown.rows.sum()),
+        groups=groups if asked.by is not None else {},
+        figures=tuple(figures),
+    )
+
+
+def _categories(column: str, values: tuple[str, ...], shown: Disclosure, counts: ShownCounts) -> Iterator[Figures]:
+    for group in shown.groups:
+        *cells, missing = counts.cells[group]
+        rows = None if missing is None or shown.hidden[group] else int(shown.rows[group]) - missing
+        told = dict(zip(values, cells, strict=True))
+        yield Figures(column=column, group=shown.names[group], rows=rows, missing=missing, categories=told)
+
+
+def _numbers(column: str, shown: Disclosure, counts: ShownCounts, spreads: Mapping[int, _Spread]) -> Iterator[Figures]:
+    for group in shown.groups:
+        rows, missing = counts.cells[group]
+        found = Figures(column=column, group=shown.names[group], rows=rows, missing=missing)
+        one = spreads.get(group)
+        if one is not None:
+            pairs = zip(one.bars, counts.bars[group], strict=True)
+            found = replace(
+                found,
+                mean=one.mean if rows is not None else one.blurred(one.mean),
+                deviation=one.deviation if rows is not None else one.blurred(one.deviation),
+                quantiles=one.quantiles,
+                histogram=tuple(replace(bar, rows=count) for bar, count in pairs),
+            )
+        yield found
+
+
+def _unless(is_hidden: Any, rows: Any) -> int | None:
+    return None if is_hidden else int(rows)
+
+
+def _counts(sums: Any) -> Counts:
+    """Raises ValueError: these are no counts."""
+    found = np.asarray(sums, np.int64)
+    if (found < 0).any():
+        raise ValueError("a count below zero")
+    return found

@@ -1,0 +1,173 @@
+"""One site's decision: its `[stats]`, its log, and what it has answered before."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from p2pfl.errors import StorageError
+from p2pfl.features.stats.desk import MOST_REFUSALS
+from p2pfl.storage.disk import storage_errors
+from tests.stats.desks import POLICY, Clock, cells_of, desk_of, made_ward, write_table
+from tests.stats.stats_world import hospitals
+
+AGE = ("age",)
+
+
+def log_of(place, site):
+    text = (place / site / "state" / "stats.log").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("policy", "asker", "columns", "by", "refusal"),
+    [
+        (None, "north", AGE, None, "it offers no columns"),
+        ({"columns": ["age"]}, "north", AGE, None, "north may not ask it"),
+        ({"columns": ["age"], "to": "north"}, "west", AGE, None, "west may not ask it"),
+        ({"columns": ["age"], "to": "north"}, "", AGE, None, "it answers only members that it names"),
+        (POLICY, "north", ("age", "ward", "sex"), None, "it does not offer ward, sex"),
+        (POLICY, "north", AGE, "ward", "it does not let groups be formed by ward, only by sex"),
+        ({"columns": ["age"], "to": "*"}, "west", AGE, "sex", "it does not let groups be formed by sex"),
+        ({"columns": ["weight"], "to": "*"}, "west", ("weight",), None, "its table cannot be read"),
+    ],
+)
+def test_what_the_policy_does_not_allow_is_refused_in_words_and_logged(  # noqa: PLR0917 - a table of cases
+    tmp_path, policy, asker, columns, by, refusal
+):
+    place = made_ward(tmp_path, east=policy)
+    found = desk_of(place, "east").answer(asker, 1, columns, by)
+    assert found.table is None
+    assert refusal in found.refusal
+    (line,) = log_of(place, "east")
+    assert (line["asker"], line["columns"], line["by"], line["answer"]) == (asker, list(columns), by, "refused")
+    assert line["reason"] == found.refusal
+
+
+@pytest.mark.parametrize("policy", [{"columns": ["age"], "to": "*"}, {"columns": ["age"], "to": ["west", "north"]}])
+def test_what_it_allows_is_answered(tmp_path, policy):
+    desk = desk_of(made_ward(tmp_path, east=policy), "east")
+    assert desk.answer("north", 1, AGE, None).table is not None
+    assert desk.answer("east", 2, AGE, None).table is not None
+
+
+def test_only_so_many_questions_a_day_are_answered_to_each_also_after_a_restart(tmp_path):
+    clock = Clock()
+    place = made_ward(tmp_path, policy={"columns": ["age"], "to": "*", "a_day": 2})
+    for serial in (1, 2):
+        assert not desk_of(place, "east", clock).answer("north", serial, AGE, None).refusal
+    clock.pass_by(hours=23)
+    again = desk_of(place, "east", clock)
+    assert again.answer("north", 3, AGE, None).refusal.startswith("it has answered 2 questions within a day")
+    assert not again.answer("west", 1, AGE, None).refusal
+    clock.pass_by(hours=2)
+    assert not again.answer("north", 4, AGE, None).refusal
+
+
+def test_a_serial_never_repeats_and_a_lost_log_does_not_bring_one_back(tmp_path):
+    clock = Clock()
+    place = made_ward(tmp_path)
+    desk = desk_of(place, "east", clock)
+    first = desk.next_serial()
+    desk.answer("east", first, AGE, None)
+    assert desk.next_serial() == first + 1
+    desk.answer("north", 7, AGE, None)
+    assert [desk.is_new("north", serial) for serial in (6, 7, 8)] == [False, False, True]
+    assert not desk_of(place, "east", clock).is_new("north", 7)
+    (place / "east" / "state" / "stats.log").unlink()
+    clock.pass_by(seconds=1)
+    assert desk_of(place, "east", clock).next_serial() == first + 1
+
+
+def test_a_member_that_asks_in_vain_again_and_again_does_not_fill_the_log(tmp_path):
+    desk = desk_of(made_ward(tmp_path), "east", Clock())
+    for serial in range(1, MOST_REFUSALS + 1):
+        assert desk.is_new("west", serial)
+        desk.answer("west", serial, AGE, None)
+    assert not desk.is_new("west", MOST_REFUSALS + 1)
+    assert desk.is_new("north", 1)
+
+
+def test_nothing_is_answered_that_cannot_be_logged(tmp_path, monkeypatch):
+    place = made_ward(tmp_path)
+    desk = desk_of(place, "east")
+
+    def full(fd):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError), storage_errors(place):
+        desk.answer("north", 1, AGE, None)
+
+
+def test_a_line_that_a_crash_cut_off_was_never_answered_and_a_damaged_one_is_an_error(tmp_path):
+    place = made_ward(tmp_path)
+    desk_of(place, "east").answer("north", 1, AGE, None)
+    file = place / "east" / "state" / "stats.log"
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[:40])
+    assert desk_of(place, "east").is_new("north", 2)
+    assert file.read_bytes() == whole
+    file.write_bytes(b"oh\n" + whole)
+    with pytest.raises(StorageError, match=r"stats\.log:1 is damaged"):
+        desk_of(place, "east")
+
+
+def changed(tmp_path, change):
+    """Return whether the same question is refused after a change of east's rows."""
+    place, rows = made_ward(tmp_path), list(cells_of(hospitals()[1]))
+    clock = Clock()
+    assert not desk_of(place, "east", clock).answer("north", 1, AGE, "sex").refusal
+    write_table(tmp_path, "east", change(rows))
+    found = desk_of(place, "east", clock).answer("north", 2, AGE, "sex")
+    assert "has changed since an earlier question by fewer than 10 rows" in found.refusal or not found.refusal
+    return bool(found.refusal)
+
+
+def row(place, sex):
+    return [20 + place, 200, sex, "a", "no"]
+
+
+@pytest.mark.parametrize(
+    ("change", "is_refused"),
+    [
+        (lambda rows: rows, False),
+        (lambda rows: rows[::-1], False),
+        (lambda rows: rows[1:], True),
+        (lambda rows: [*rows, row(0, "f")], True),
+        (lambda rows: [row(0, "f"), *rows[1:]], True),
+        (lambda rows: [*rows, *(row(place, "f") for place in range(10))], False),
+        (lambda rows: [*rows, *(row(place, "f") for place in range(10)), row(10, "m")], True),
+        (lambda rows: [*rows, rows[0]], True),
+    ],
+    ids=[
+        "same",
+        "order",
+        "one less",
+        "one more",
+        "one changed",
+        "ten more",
+        "ten more of one group, one of another",
+        "twin",
+    ],
+)
+def test_a_table_that_has_changed_by_a_few_rows_is_not_answered_about(tmp_path, change, is_refused):
+    assert changed(tmp_path, change) == is_refused
+
+
+def test_numbers_that_cannot_be_summed_are_refused(tmp_path):
+    place = made_ward(tmp_path)
+    write_table(tmp_path, "east", [[1e80, 200, "f", "a", "no"]] * 12)
+    assert desk_of(place, "east").answer("north", 1, AGE, None).refusal == "a number in age is too large to be summed"
+
+
+def test_under_privacy_nothing_is_answered(tmp_path):
+    place = made_ward(tmp_path)
+    file = place / "federation.toml"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("[gossip]", "[privacy]\nepsilon = 8\ndelta = 1e-4\n\n[gossip]"), encoding="utf-8")
+    assert (
+        desk_of(place, "east").answer("north", 1, AGE, None).refusal.startswith("under [privacy] nothing is answered")
+    )

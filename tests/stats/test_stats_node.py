@@ -1,0 +1,245 @@
+"""Nodes that answer and one that asks, over sessions in one event loop; and real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from p2pfl.config.load import load_config, load_node, node_file
+from p2pfl.crypto.identity import Identity
+from p2pfl.errors import PeerFault, UserError
+from p2pfl.features.stats import stats_node
+from p2pfl.features.stats.question import Question, SiteAnswer, in_words, question_id, sign, verified
+from p2pfl.features.stats.question_sums import NONE, AtQuestion, QuestionSums
+from p2pfl.features.stats.statements import CHANNEL, MemberStatement, Statements
+from p2pfl.features.stats.stats_node import open_stats
+from p2pfl.features.sums import sum_talk
+from p2pfl.features.sums.channel import Farewell
+from p2pfl.net.in_memory import MemoryNetwork
+from tests.stats.desks import POLICY, made_ward
+from tests.stats.stats_world import asked, hospitals, surveyed
+from tests.stats.test_desk import log_of
+
+THREE = ("north", "east", "south")
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch):
+    monkeypatch.setattr(sum_talk, "LAST_S", 0.02)
+
+
+def parts_of(place, site):
+    federation = load_config(place)
+    node = load_node(node_file(federation, site), federation, site)
+    return federation, node, Identity.load(node.key_file)
+
+
+@asynccontextmanager
+async def answering(place, sites, transport, ends):
+    """Nodes that answer; `ends` has a queue of how questions ended at each."""
+    async with AsyncExitStack() as doors:
+        running = []
+        for site in sites:
+            door = open_stats(*parts_of(place, site), transport=transport, on_end=ends[site].put_nowait)
+            found = await doors.enter_async_context(door)
+            running.append(asyncio.create_task(found.run()))
+        yield
+        for one in running:
+            assert not one.done()
+            one.cancel()
+
+
+async def ask(place, site, transport, *columns, by=None):
+    async with open_stats(*parts_of(place, site), transport=transport) as stats:
+        return await stats.ask(columns, by)
+
+
+async def test_two_questions_one_after_the_other_are_answered_refused_and_logged_at_all(tmp_path):
+    place = made_ward(tmp_path, THREE, south=POLICY | {"columns": ["age"], "least_rows": 12})
+    transport, ends = MemoryNetwork().transport, {site: asyncio.Queue() for site in THREE[1:]}
+    async with answering(place, THREE[1:], transport, ends):
+        found = await ask(place, "north", transport, "age", by="sex")
+        assert found == surveyed(asked("age", by="sex", least_rows=12), hospitals()[:3])
+        with pytest.raises(UserError, match="south refuses: it does not offer chol"):
+            await ask(place, "north", transport, "chol")
+        async with asyncio.timeout(60):
+            for site in THREE[1:]:
+                assert (await ends[site].get()).failure is None
+                assert "south refuses" in (await ends[site].get()).failure
+    assert [line["answer"] for line in log_of(place, "south")] == ["answered", "refused"]
+    assert [line["asker"] for line in log_of(place, "north")] == ["north", "north"]
+
+
+async def test_who_does_not_answer_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(stats_node, "ANSWERS_S", 0.1)
+    monkeypatch.setattr(stats_node, "SAY_AGAIN_S", 0.1)
+    place, transport = made_ward(tmp_path, THREE), MemoryNetwork().transport
+    with pytest.raises(UserError, match="no answer from east, south"):
+        await ask(place, "north", transport, "age")
+
+
+async def test_a_node_that_does_not_offer_its_own_column_asks_nobody(tmp_path):
+    place, transport = made_ward(tmp_path, THREE), MemoryNetwork().transport
+    with pytest.raises(UserError, match="north refuses: it does not offer ward"):
+        await ask(place, "north", transport, "ward")
+
+
+class Board:
+    """The statements of one node, with what it says and asks."""
+
+    def __init__(self, place, site):
+        self.federation, node, self.identity = parts_of(place, site)
+        self.said, self.questions, self.last = [], [], 0
+        index = self.federation.member(node.name).index
+        self.statements = Statements(
+            self.federation,
+            index,
+            self.identity,
+            lambda peer, channel, message: self.said.append((peer, channel.unpack(channel.pack(message).body))),
+            is_new=lambda _, serial: serial > self.last,
+            on_question=self.questions.append,
+        )
+
+
+def signed(place, site, statement, author=None):
+    federation, node, identity = parts_of(place, site)
+    body, signature = sign(federation, identity, statement)
+    index = federation.member(node.name).index if author is None else author
+    return MemberStatement(author=index, body=body, signature=signature)
+
+
+async def test_what_a_member_did_not_sign_is_its_neighbor_s_fault_and_a_replay_is_dropped(tmp_path):
+    place = made_ward(tmp_path, THREE)
+    board = Board(place, "south")
+    question = signed(place, "north", Question(serial=7, columns=("age",), by=None))
+    wrong = (
+        signed(place, "east", Question(serial=9, columns=("age",), by=None), author=0),
+        MemberStatement(author=0, body=question.body + b"x", signature=question.signature),
+        MemberStatement(author=77, body=question.body, signature=question.signature),
+        signed(place, "north", AtQuestion(question=NONE)),
+    )
+    for statement in wrong:
+        with pytest.raises(PeerFault):
+            board.statements.hear(1, statement)
+    board.statements.opened(0)
+    board.statements.opened(1)
+    for _ in range(2):
+        board.statements.hear(1, question)
+    board.statements.hear(1, signed(place, "north", Question(serial=6, columns=("age",), by=None)))
+    assert [one.question.serial for one in board.questions] == [7]
+    assert board.said == [(0, question)]
+    board.last = 8
+    board.statements.hear(0, signed(place, "north", Question(serial=8, columns=("age",), by=None)))
+    assert len(board.questions) == 1
+
+
+async def test_answers_reach_all_and_later_neighbors_and_the_most_of_least_rows_counts(tmp_path):
+    place = made_ward(tmp_path, THREE)
+    board = Board(place, "south")
+    question = signed(place, "north", Question(serial=7, columns=("age",), by="sex"))
+    name = question_id(0, question.body)
+    early = signed(place, "east", SiteAnswer(question=name, least_rows=3, refusal=""))
+    board.statements.hear(0, early)  # without its question it is of no use
+    board.statements.hear(0, question)
+    (found,) = board.questions
+    board.statements.answer(found, 20, "")
+    board.statements.hear(0, signed(place, "north", SiteAnswer(question=name, least_rows=10, refusal="")))
+    assert not found.decided.is_set()
+    board.statements.hear(0, early)
+    assert found.decided.is_set()
+    assert (found.least_rows, found.refusals, found.lacking) == (20, {}, frozenset())
+    board.statements.opened(1)
+    assert [peer for peer, _ in board.said] == [1, 1, 1, 1]
+    board.statements.hear(0, signed(place, "east", SiteAnswer(question=name, least_rows=3, refusal="no")))
+    assert found.refusals == {}
+
+
+def test_a_statement_of_another_federation_does_not_count(tmp_path):
+    (tmp_path / "other").mkdir()
+    here, there = made_ward(tmp_path, THREE), made_ward(tmp_path / "other", THREE)
+    file = there / "federation.toml"
+    file.write_text(file.read_text(encoding="utf-8").replace('"federation"', '"other"'), encoding="utf-8")
+    statement = signed(there, "north", Question(serial=7, columns=("age",), by=None))
+    with pytest.raises(PeerFault):
+        verified(load_config(here), 0, statement.body, statement.signature)
+
+
+def test_names_of_a_peer_do_not_reach_the_terminal_as_they_are():
+    assert in_words(("a\x1b[31m", "b"), "c\n") == "a?[31m, b by c?"
+
+
+class FakeTalk:
+    def __init__(self):
+        self.events = []
+
+    def opened(self, peer):
+        self.events.append(("opened", peer))
+
+    def closed(self, peer):
+        self.events.append(("closed", peer))
+
+    def hear(self, peer, message):
+        self.events.append(("heard", peer))
+
+    def close(self):
+        self.events.append(("over",))
+
+
+def test_two_ends_sum_together_only_while_both_are_at_the_same_question():
+    said, talk = [], FakeTalk()
+    sums = QuestionSums(lambda peer, _, message: said.append((peer, message.question)))
+    sums.opened(1)
+    sums.opened(2)
+    sums.hear(1, AtQuestion(question=b"a"))
+    sums.hear(1, Farewell())
+    sums.begin(b"a", talk)
+    sums.hear(2, Farewell())
+    sums.hear(2, AtQuestion(question=b"b"))
+    sums.hear(2, AtQuestion(question=b"a"))
+    sums.hear(2, Farewell())
+    sums.hear(2, AtQuestion(question=b"b"))
+    sums.closed(1)
+    sums.opened(3)
+    sums.end()
+    sums.hear(3, AtQuestion(question=b"a"))
+    expected = [("opened", 1), ("opened", 2), ("heard", 2), ("closed", 2), ("closed", 1), ("over",)]
+    assert talk.events == expected
+    assert said == [(1, b"a"), (2, b"a"), (3, b"a"), (2, NONE), (3, NONE)]
+
+
+def test_a_statement_of_many_long_names_fits_its_channel(tmp_path):
+    names = tuple(f"{place:02}" + "n" * 198 for place in range(64))
+    place = made_ward(tmp_path, THREE)
+    statement = signed(place, "north", Question(serial=2**52, columns=names, by="b" * 200))
+    assert CHANNEL.pack(statement).body
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_real_processes_answer_and_one_asks(tmp_path):
+    place = made_ward(tmp_path, THREE)
+    command = [sys.executable, "-m", "p2pfl", "stats", str(place), "--node"]
+    answering = [
+        subprocess.Popen([*command, site, "--answer", "--questions", "2"], stdout=subprocess.PIPE, text=True)
+        for site in THREE[1:]
+    ]
+    try:
+        for process in answering:
+            assert process.stdout.readline().endswith("answers\n")
+        asks = [*command, "north", "--format", "json", "--columns"]
+        for columns in ("age", "age,chol"):
+            done = subprocess.run([*asks, columns], capture_output=True, text=True, timeout=200, check=True)
+            found = json.loads(done.stdout)
+            assert found["nodes"] == list(THREE)
+            assert found["figures"][0]["n"] == sum(len(site["age"]) for site in hospitals()[:3])
+        said = [process.communicate(timeout=100)[0] for process in answering]
+    finally:
+        for process in answering:
+            process.kill()
+    assert [process.returncode for process in answering] == [0, 0]
+    assert all("north asks for age, chol: answered" in text for text in said)

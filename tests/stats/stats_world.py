@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from p2pfl.learn.statistics.survey import survey
-from p2pfl.learn.statistics.survey_figures import Asked
+from p2pfl.learn.statistics.survey_figures import SurveyAsked
 from p2pfl.learn.table.schema import make_schema
 
 SITES = ("north", "east", "south", "west", "coast")
@@ -43,7 +43,7 @@ def pooled(sites, column):
 
 
 def asked(*columns, by=None, least_rows=10):
-    return Asked(columns=columns, by=by, least_rows=least_rows)
+    return SurveyAsked(columns=columns, by=by, least_rows=least_rows)
 
 
 def surveyed(question, sites, *, stages=None, spoil=None):

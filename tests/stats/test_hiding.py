@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from p2pfl.learn.statistics.disclosure import Disclosure
-from p2pfl.learn.statistics.hiding import Bounds, determined, with_complement
-from p2pfl.learn.statistics.survey_figures import Asked, TooFew
+from p2pfl.learn.statistics.hiding import CountBounds, determined, with_complement
+from p2pfl.learn.statistics.survey_figures import SurveyAsked, TooFew
 from p2pfl.learn.statistics.value_spread import bars
 from p2pfl.learn.table.schema import make_schema
 
-BOUNDS = Bounds(rows=10, sites=3)
+BOUNDS = CountBounds(rows=10, sites=3)
 COUNTS = st.integers(0, 12) | st.integers(0, 60)
 
 
@@ -65,7 +65,7 @@ def test_no_small_count_follows_from_the_others_and_all_totals(shape, draw):
     rows = cells.sum(axis=1)
     told = {"rows": np.stack([rows, sites.max(axis=1)]), "cells kind": np.stack([cells, sites])}
     try:
-        found = Disclosure(Asked(columns=("kind",), by="by", least_rows=10), schema_of(groups, values), told)
+        found = Disclosure(SurveyAsked(columns=("kind",), by="by", least_rows=10), schema_of(groups, values), told)
     except TooFew:
         return
     counts = found.counts("kind", {})

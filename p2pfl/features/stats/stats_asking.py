@@ -18,7 +18,7 @@ from p2pfl.features.stats.site_table import SiteTable, check_question, schema_at
 from p2pfl.features.stats.stats_node import Ended, open_stats
 from p2pfl.features.stats.surveying import settings_for, survey_together
 from p2pfl.features.sums.node_sum import alone
-from p2pfl.learn.statistics.survey_figures import Asked, Statistics
+from p2pfl.learn.statistics.survey_figures import Statistics, SurveyAsked
 from p2pfl.node.assembly import load_identity
 from p2pfl.node.kept_charter import newest_here
 from p2pfl.node.leash import on_a_leash
@@ -51,7 +51,7 @@ def ask_here(folder: Path, columns: tuple[str, ...], by: str | None) -> Federati
     check_question(schema_at(federation, nodes[0]), columns, by, federation.path)
     least_rows, sites = _answers(federation, nodes, columns, by)
     among = replace(compacted(federation), admin=(), signed=None)  # the keys of these sums are made for them
-    asked = Asked(columns=columns, by=by, least_rows=least_rows)
+    asked = SurveyAsked(columns=columns, by=by, least_rows=least_rows)
     try:
         found = asyncio.run(survey_together(among, sites, asked))
     except UserError as error:

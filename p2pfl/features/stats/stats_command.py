@@ -17,7 +17,7 @@ from p2pfl.errors import UserError
 if TYPE_CHECKING:
     from p2pfl.features.stats.stats_asking import FederationStatistics
     from p2pfl.features.stats.stats_node import Ended
-    from p2pfl.learn.statistics.survey_figures import Figures, Statistics
+    from p2pfl.learn.statistics.survey_figures import Statistics, SurveyFigures
     from p2pfl.learn.statistics.value_spread import Bar, Quantile
 
 HIDDEN = "hidden"
@@ -29,7 +29,7 @@ HIDDEN = "hidden"
 )
 @click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
 @click.option("--columns", metavar="NAMES", help="The columns, such as age,chol.")
-@click.option("--by", metavar="COLUMN", help="Figures of each group by this categorical column.")
+@click.option("--by", metavar="COLUMN", help="SurveyFigures of each group by this categorical column.")
 @click.option("--node", metavar="NAME", help="The node that asks, or answers; without it, all nodes are here.")
 @click.option("--answer", "answers", is_flag=True, help="Answer questions of others, until stopped.")
 @click.option("--questions", type=click.IntRange(1), help="With --answer: stop after so many questions.")
@@ -125,11 +125,11 @@ def _show(found: FederationStatistics, form: Form) -> None:
             write_rows([{_titled(one, by): name, "rows": _count(count)} for name, count in shown.items()], "table")
 
 
-def _titled(figures: Figures, by: str | None) -> str:
+def _titled(figures: SurveyFigures, by: str | None) -> str:
     return figures.column if by is None else f"{figures.column}, {by} = {figures.group}"
 
 
-def _number_row(figures: Figures, by: str | None) -> dict[str, Any]:
+def _number_row(figures: SurveyFigures, by: str | None) -> dict[str, Any]:
     row: dict[str, Any] = {"column": figures.column} | ({} if by is None else {by: figures.group})
     row |= {"n": _count(figures.rows), "missing": _count(figures.missing)}
     row |= {"mean": _figure(figures.mean), "sd": _figure(figures.deviation)}

@@ -32,7 +32,7 @@ from p2pfl.features.sums.protocol import Sums
 from p2pfl.features.sums.sessions import MOST_BODY_BYTES
 from p2pfl.features.sums.sum_talk import SumTalk
 from p2pfl.learn.statistics.survey import survey
-from p2pfl.learn.statistics.survey_figures import Asked, Statistics
+from p2pfl.learn.statistics.survey_figures import Statistics, SurveyAsked
 from p2pfl.net.links import Links
 from p2pfl.net.side import Feeding
 from p2pfl.net.transport import MakeTransport
@@ -167,7 +167,7 @@ class StatsNode:
         raise UserError("; ".join(f"{self._name(member)} refuses: {printable(why)}" for member, why in refusals))
 
     async def _survey(self, question: OpenQuestion, table: SiteTable, data: bytes) -> Statistics:
-        asked = Asked(columns=question.question.columns, by=question.question.by, least_rows=question.least_rows)
+        asked = SurveyAsked(columns=question.question.columns, by=question.question.by, least_rows=question.least_rows)
         sums = Sums(
             settings_for(self._federation, self._index, question.id),
             self._identity,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from p2pfl.learn.statistics.survey_figures import Figures, Statistics
+from p2pfl.learn.statistics.survey_figures import Statistics, SurveyFigures
 from topologies.plots import DARK, new_figure, plain, save, shown
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def draw_statistics(statistics: Statistics, path: Path | None = None) -> Figure:
     return figure
 
 
-def _draw_column(axes: Any, column: str, groups: list[Figures]) -> None:
+def _draw_column(axes: Any, column: str, groups: list[SurveyFigures]) -> None:
     drawn = [one for one in groups if one.categories or one.histogram][:MOST_GROUPS]
     for place, one in enumerate(drawn):
         name = None if one.group is None else shown(one.group)
@@ -56,7 +56,7 @@ def _draw_column(axes: Any, column: str, groups: list[Figures]) -> None:
         axes.legend(fontsize=8, frameon=False)
 
 
-def _draw_bars(axes: Any, figures: Figures, name: str | None) -> None:
+def _draw_bars(axes: Any, figures: SurveyFigures, name: str | None) -> None:
     """Draw rows per bin, whose outer ends are unknown: as wide as the bin beside them."""
     inner = [bar.low for bar in figures.histogram if bar.low is not None]
     step = inner[1] - inner[0] if len(inner) > 1 else 1.0

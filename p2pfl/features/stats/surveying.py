@@ -22,7 +22,7 @@ from p2pfl.features.sums.sum_settings import SumSettings
 from p2pfl.features.sums.sum_talk import SumTalk
 from p2pfl.learn.statistics.site import WITHIN
 from p2pfl.learn.statistics.survey import STAGES, Conversation, survey
-from p2pfl.learn.statistics.survey_figures import Asked, Statistics, TooFew
+from p2pfl.learn.statistics.survey_figures import Statistics, SurveyAsked, TooFew
 from p2pfl.net.address import free_ports
 from p2pfl.net.in_memory import MemoryNetwork
 
@@ -75,7 +75,7 @@ async def carried_on(
             raise UserError(f"the sums make no sense, so some site has lied: {error}") from error
 
 
-async def survey_together(federation: FederationConfig, sites: Sequence[SiteTable], asked: Asked) -> Statistics:
+async def survey_together(federation: FederationConfig, sites: Sequence[SiteTable], asked: SurveyAsked) -> Statistics:
     """Sum over all present nodes in this program, with keys and sessions made for it. Raises UserError."""
     identities = [Identity.generate() for _ in federation.members]
     ports, transport = free_ports(len(identities)), MemoryNetwork().transport

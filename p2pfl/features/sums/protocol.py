@@ -132,7 +132,7 @@ class Sums:
             self._beat_at = None
             self._beats += 1
             self._board.compare(effects)
-            self._tree.poll(effects, more=self._more_polls)
+            self._tree.poll(effects, more=self.patience.more_beats(self._entries, self.settings.count))
             neighbors = self._board.neighbors
             for each in self._sums.values():
                 if each.missing_total and neighbors:
@@ -175,7 +175,7 @@ class Sums:
         if taken is not None:
             self._take(taken, now, effects)
         elif is_poll:
-            self._tree.hear_poll(peer, name, effects, more=self._more_polls)
+            self._tree.hear_poll(peer, name, effects, more=self.patience.more_beats(self._entries, self.settings.count))
             self._moved(now)
         else:
             self._tree.again(peer, name, effects)
@@ -216,17 +216,9 @@ class Sums:
             self._adopt(now, effects)
             self._advance(now, effects)
         self._tire(now, effects)
-        if self._is_busy():
-            beat_s = self.patience.beat_s if self._is_urgent() else self.patience.wait_s
-            self._beat_at = min(now + beat_s, self._beat_at or math.inf)
-        else:
-            self._beat_at = None
+        beat_s = self._beat_s()
+        self._beat_at = None if beat_s is None else min(now + beat_s, self._beat_at or math.inf)
         return effects.found
-
-    @property
-    def _more_polls(self) -> int:
-        """For how many polls a vector may be on its way."""
-        return self.patience.more_beats(self._entries, self.settings.count)
 
     @property
     def _entries(self) -> int:
@@ -321,15 +313,12 @@ class Sums:
             effects.add(Refused(label=asked.label, reason=text, missing=missing))
             self._asked, self._ended_at = None, now
 
-    def _is_urgent(self) -> bool:
-        return self._asked is not None or self._tree.is_busy() or self._founding.attempt is not None
-
-    def _is_busy(self) -> bool:
-        return (
-            self._is_urgent()
-            or self._founding.is_busy(self.setup, is_used_up=self._is_used_up)
-            or any(each.missing_total for each in self._sums.values())
-        )
+    def _beat_s(self) -> float | None:
+        """How soon to look whether something was lost; None: nothing goes on."""
+        if self._asked is not None or self._tree.is_busy() or self._founding.attempt is not None:
+            return self.patience.beat_s
+        waits = self._founding.is_busy(self.setup, is_used_up=self._is_used_up)
+        return self.patience.wait_s if waits or any(each.missing_total for each in self._sums.values()) else None
 
 
 class _Due:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.learn.statistics.hiding import CellTable, Counts, Mask, hidden_cells, with_complement
-from p2pfl.learn.statistics.survey_figures import LEAST_SITES, Asked, TooFew, categories_of, group_names
+from p2pfl.learn.statistics.survey_figures import LEAST_SITES, SurveyAsked, TooFew, categories_of, group_names
 from p2pfl.learn.statistics.value_spread import Bar
 from p2pfl.learn.table.schema import Schema
 
@@ -28,7 +28,7 @@ class Disclosure:
     Raises TooFew: no group may be shown; ValueError: the counts are those of no tables.
     """
 
-    def __init__(self, asked: Asked, schema: Schema, counts: Mapping[str, Counts]) -> None:
+    def __init__(self, asked: SurveyAsked, schema: Schema, counts: Mapping[str, Counts]) -> None:
         self._bounds = asked.bounds
         self.rows, self._sites = counts["rows"]
         self.cells = {column: counts[f"cells {column}"] for column in asked.columns}

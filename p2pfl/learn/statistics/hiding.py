@@ -18,7 +18,7 @@ TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class CountBounds:
     """The fewest rows, and the fewest sites with such rows, of what is shown."""
 
     rows: int
@@ -48,7 +48,7 @@ class CellTable:
     may_hide: Mask
 
 
-def with_complement(counts: Counts, sites: Counts, bounds: Bounds, *, forced: Mask | None = None) -> Mask:
+def with_complement(counts: Counts, sites: Counts, bounds: CountBounds, *, forced: Mask | None = None) -> Mask:
     """Return which cells (n,) with a known total are to be hidden: the small ones, those that are `forced`, and the
     smallest others until all that is hidden is not small together.
     """
@@ -61,7 +61,7 @@ def with_complement(counts: Counts, sites: Counts, bounds: Bounds, *, forced: Ma
     return hidden
 
 
-def hidden_cells(table: CellTable, bounds: Bounds, *, forced: Mask) -> Mask | None:
+def hidden_cells(table: CellTable, bounds: CountBounds, *, forced: Mask) -> Mask | None:
     """Return which cells (v,) are to be hidden; None if small ones can be computed whatever is hidden.
 
     Cells that are `forced` are hidden.
@@ -93,7 +93,7 @@ def determined(relations: NDArray[np.float64], hidden: Mask) -> Mask:
     return found
 
 
-def _tells_few(line: NDArray[np.float64], table: CellTable, hidden: Mask, bounds: Bounds) -> bool:
+def _tells_few(line: NDArray[np.float64], table: CellTable, hidden: Mask, bounds: CountBounds) -> bool:
     """Return True if a total, less what is shown of it, is the sum of hidden cells that are small together."""
     inside = hidden & (line != 0) & (table.counts > 0)
     return len(set(np.sign(line[inside]))) == 1 and bounds.is_small(table.counts[inside], table.sites[inside])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.learn.limbs import limbs_of
-from p2pfl.learn.statistics.survey_figures import Asked, categories_of, group_names
+from p2pfl.learn.statistics.survey_figures import SurveyAsked, categories_of, group_names
 from p2pfl.learn.table.schema import Schema
 from p2pfl.learn.trees.bins import as_cells, counted
 
@@ -37,7 +37,7 @@ class Counting(Protocol):
 class SiteSums:
     """One site's `columns` (n,), whose missing values are NaN and whose categories are indices."""
 
-    def __init__(self, asked: Asked, schema: Schema, columns: Columns) -> None:
+    def __init__(self, asked: SurveyAsked, schema: Schema, columns: Columns) -> None:
         self._columns = columns
         self._values = {column: categories_of(schema, column) for column in asked.columns}
         rows = len(next(iter(columns.values())))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from p2pfl.learn.limbs import value_of
 from p2pfl.learn.statistics.disclosure import Disclosure, ShownCounts
 from p2pfl.learn.statistics.site import Arrays, Columns, Counts, SiteSums
-from p2pfl.learn.statistics.survey_figures import Asked, Figures, Statistics, categories_of
+from p2pfl.learn.statistics.survey_figures import Statistics, SurveyAsked, SurveyFigures, categories_of
 from p2pfl.learn.statistics.value_spread import Bar, Quantile, bars, fineness, histogram_edges, quantiles
 from p2pfl.learn.table.schema import Schema
 from p2pfl.learn.trees.bins import divided, first_cuts
@@ -35,7 +35,7 @@ Sums = Mapping[str, NDArray[Any]]
 Conversation = Generator[Arrays, Sums, Statistics]
 
 
-def survey(asked: Asked, schema: Schema, columns: Columns) -> Conversation:
+def survey(asked: SurveyAsked, schema: Schema, columns: Columns) -> Conversation:
     """Carry on the conversation of one site, whose columns are (n,), NaN where missing.
 
     Raises TooFew: too few rows for any figure; ValueError: the sums are those of no tables.
@@ -71,21 +71,21 @@ class _Spread:
     quantiles: tuple[Quantile, ...] = ()
     bars: tuple[Bar, ...] = ()
 
-    def take_sum(self, total: Any, buckets: Any, asked: Asked) -> None:
+    def take_sum(self, total: Any, buckets: Any, asked: SurveyAsked) -> None:
         self.mean = value_of(total) / self.rows
         self._divide(self._of_all(buckets), asked)
 
-    def take_squares(self, total: Any, buckets: Any, asked: Asked) -> None:
+    def take_squares(self, total: Any, buckets: Any, asked: SurveyAsked) -> None:
         self.deviation = math.sqrt(max(0.0, value_of(total)) / (self.rows - 1)) if self.rows > 1 else None
         counts = self._of_all(buckets)
         self.edges = histogram_edges(self.cuts, counts, asked.least_rows)
         self._divide(counts, asked)
 
-    def take_histogram(self, buckets: Any, bins: Any, asked: Asked) -> None:
+    def take_histogram(self, buckets: Any, bins: Any, asked: SurveyAsked) -> None:
         self.quantiles = quantiles(self.cuts, self._of_all(buckets), asked.least_rows)
         self.bars = bars(self.edges, self._of_all(bins[0]), _counts(bins[1]), asked.bounds)
 
-    def _divide(self, counts: Counts, asked: Asked) -> None:
+    def _divide(self, counts: Counts, asked: SurveyAsked) -> None:
         self.cuts = divided(self.cuts, counts, fineness(self.rows, asked.least_rows))
 
     def _of_all(self, counts: Any) -> Counts:
@@ -102,9 +102,9 @@ class _Spread:
 
 
 def _statistics(
-    asked: Asked, schema: Schema, shown: Disclosure, spreads: Mapping[tuple[str, int], _Spread]
+    asked: SurveyAsked, schema: Schema, shown: Disclosure, spreads: Mapping[tuple[str, int], _Spread]
 ) -> Statistics:
-    figures = list[Figures]()
+    figures = list[SurveyFigures]()
     for column in asked.columns:
         here = {group: one for (name, group), one in spreads.items() if name == column}
         counts = shown.counts(column, {group: one.bars for group, one in here.items()})
@@ -119,18 +119,22 @@ def _statistics(
     )
 
 
-def _categories(column: str, values: tuple[str, ...], shown: Disclosure, counts: ShownCounts) -> Iterator[Figures]:
+def _categories(
+    column: str, values: tuple[str, ...], shown: Disclosure, counts: ShownCounts
+) -> Iterator[SurveyFigures]:
     for group in shown.groups:
         *cells, missing = counts.cells[group]
         rows = None if missing is None or shown.hidden[group] else int(shown.rows[group]) - missing
         told = dict(zip(values, cells, strict=True))
-        yield Figures(column=column, group=shown.names[group], rows=rows, missing=missing, categories=told)
+        yield SurveyFigures(column=column, group=shown.names[group], rows=rows, missing=missing, categories=told)
 
 
-def _numbers(column: str, shown: Disclosure, counts: ShownCounts, spreads: Mapping[int, _Spread]) -> Iterator[Figures]:
+def _numbers(
+    column: str, shown: Disclosure, counts: ShownCounts, spreads: Mapping[int, _Spread]
+) -> Iterator[SurveyFigures]:
     for group in shown.groups:
         rows, missing = counts.cells[group]
-        found = Figures(column=column, group=shown.names[group], rows=rows, missing=missing)
+        found = SurveyFigures(column=column, group=shown.names[group], rows=rows, missing=missing)
         one = spreads.get(group)
         if one is not None:
             pairs = zip(one.bars, counts.bars[group], strict=True)

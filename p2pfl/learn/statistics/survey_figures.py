@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from p2pfl.learn.statistics.hiding import Bounds
+from p2pfl.learn.statistics.hiding import CountBounds
 from p2pfl.learn.statistics.value_spread import Bar, Quantile
 from p2pfl.learn.table.schema import Schema
 
@@ -20,7 +20,7 @@ class TooFew(Exception):  # noqa: N818 - a result, not a failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SurveyAsked:
     """The columns, the categorical column of the groups, if any, and the fewest rows of a cell."""
 
     columns: tuple[str, ...]
@@ -28,12 +28,12 @@ class Asked:
     least_rows: int
 
     @property
-    def bounds(self) -> Bounds:
-        return Bounds(rows=self.least_rows, sites=LEAST_SITES)
+    def bounds(self) -> CountBounds:
+        return CountBounds(rows=self.least_rows, sites=LEAST_SITES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class SurveyFigures:
     """A column's figures in one group. None: hidden, or not defined."""
 
     column: str
@@ -53,12 +53,12 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    asked: Asked
+    asked: SurveyAsked
     rows: int
     """All rows of all sites."""
     groups: Mapping[str, int | None]
     """The rows of each group, None: hidden; empty without groups."""
-    figures: tuple[Figures, ...]
+    figures: tuple[SurveyFigures, ...]
 
 
 def categories_of(schema: Schema, column: str) -> tuple[str, ...] | None:

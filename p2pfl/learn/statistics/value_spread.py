@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.learn.statistics.hiding import Bounds
+from p2pfl.learn.statistics.hiding import CountBounds
 from p2pfl.learn.trees.bins import FINENESS, as_cells, edges_of, keys_of, value_of
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -83,7 +83,7 @@ def histogram_edges(cuts: Sequence[int], counts: Counts, least_rows: int) -> lis
     return [place * step for place in range(first, last + 1)] or [low]
 
 
-def bars(edges: Sequence[float], counts: Counts, sites: Counts, bounds: Bounds) -> tuple[Bar, ...]:
+def bars(edges: Sequence[float], counts: Counts, sites: Counts, bounds: CountBounds) -> tuple[Bar, ...]:
     """Join neighboring bins, of counts (len(edges) + 1,), until none has too few rows or sites."""
     found: list[tuple[int, int]] = []
     start, rest = 0, len(counts)
@@ -97,7 +97,7 @@ def bars(edges: Sequence[float], counts: Counts, sites: Counts, bounds: Bounds) 
     return tuple(Bar(low=ends[first], high=ends[end], rows=int(counts[first:end].sum())) for first, end in found)
 
 
-def _is_enough(counts: Counts, sites: Counts, bounds: Bounds) -> bool:
+def _is_enough(counts: Counts, sites: Counts, bounds: CountBounds) -> bool:
     return bool(counts.any()) and not bounds.is_small(counts, sites)
 
 

@@ -175,7 +175,7 @@ def _point(fleet: Nodes) -> Point | None:
     lines = [child.last for child in fleet.honest if child.last is not None and not child.died]
     if not lines:
         return None
-    sketches = [] if fleet.federation.grows_trees else [line.sketch for line in lines if line.sketch]
+    sketches = [line.sketch for line in lines if line.sketch and line.staleness is not None]
     return Point(
         time_s=round(fleet.elapsed_s, 3),
         rounds=spread(line.rounds for line in lines),

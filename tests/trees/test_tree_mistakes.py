@@ -31,6 +31,8 @@ WRONG = [
     ({"eta": 0}, {}, "task.eta", "from 1e-06 to 1"),
     ({"max_depth": 2.5}, {}, "task.max_depth", "a whole number"),
     ({"eta": "high"}, {}, "task.eta", "a number"),
+    ({"colluders": "one"}, {}, "task.colluders", "a whole number"),
+    ({}, {"training": {"rounds": 20_000}}, "training.rounds", "from 1 to 10000"),
     ({"patience": 3, "holdout": 0.0}, {}, "task.patience", "with task.holdout"),
     ({"class_weights": {"ill": 2.0}}, {}, "task.class_weights.ill", "above 0, for no, yes"),
     ({"classes": None, "class_weights": "balanced", "target": "b", "numeric": ["a"]}, {}, "task.class_weights", "none"),

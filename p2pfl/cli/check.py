@@ -84,7 +84,9 @@ def _survey(inspected: Inspected, findings: Sequence[Findings], liars: int | Non
     _look_at_method(federation, inspected)
     for one in findings:
         one.of_learners(inspected)
-    traffic, mistakes = traffic_facts(federation, inspected.learners.values())
+    traffic, mistakes = None, list[UserError]()
+    if not federation.grows_trees:
+        traffic, mistakes = traffic_facts(federation, inspected.learners.values())
     inspected.mistakes.extend(mistakes)
     graph = _graph(federation, inspected, liars, traffic["parameters"] if traffic else None)
     try:
@@ -230,6 +232,7 @@ def _head(federation: FederationConfig) -> dict[str, Any]:
     from p2pfl.config.federation_id import federation_id  # noqa: PLC0415 - `--help` stays instant
 
     training, edition = federation.training, federation.edition
+    has_steps, mixes = not federation.grows_trees, not federation.in_step_by
     return {
         "name": federation.name,
         "file": str(federation.path),
@@ -238,10 +241,10 @@ def _head(federation: FederationConfig) -> dict[str, Any]:
         "members_version": None if edition is None else edition.version,
         "rounds": training.rounds,
         "time_s": training.time_s,
-        "local_steps": training.local_steps,
-        "local_epochs": training.local_epochs,
-        "rule": federation.gossip.rule,
-        "staleness": federation.gossip.staleness,
+        "local_steps": training.local_steps if has_steps else None,
+        "local_epochs": training.local_epochs if has_steps else None,
+        "rule": federation.gossip.rule if mixes else None,
+        "staleness": federation.gossip.staleness if mixes else None,
     }
 
 
@@ -302,10 +305,10 @@ def _print(report: dict[str, Any], inspected: Inspected | None, findings: Sequen
     if findings is None:
         click.echo("more: p2pfl check --all")
         return
-    _print_in_full(report, findings)
+    _print_in_full(report, inspected, findings)
 
 
-def _print_in_full(report: dict[str, Any], findings: Sequence[Findings]) -> None:
+def _print_in_full(report: dict[str, Any], inspected: Inspected, findings: Sequence[Findings]) -> None:
     from p2pfl.cli.compressors import print_traffic  # noqa: PLC0415 - as above
     from p2pfl.cli.rules import print_rule  # noqa: PLC0415 - as above
 
@@ -313,7 +316,10 @@ def _print_in_full(report: dict[str, Any], findings: Sequence[Findings]) -> None
     write_facts({key: value for key, value in report["federation"].items() if key != "id"})
     targets = report["targets"] or {"nodes": {}}
     apart = {} if report["targets"] is None else {"targets apart": targets["nodes"].get}
-    rows = [row | {head: of(row["name"]) for head, of in apart.items()} for row in report["members"]]
+    mixes = inspected.federation.in_step_by == ""
+    borne = () if mixes else ("liars_borne", "liars_at_most")
+    members = [{key: value for key, value in row.items() if key not in borne} for row in report["members"]]
+    rows = [row | {head: of(row["name"]) for head, of in apart.items()} for row in members]
     write_rows(rows, "table")
     if report["targets"] is not None:
         write_facts({"targets apart": targets["in_words"]})
@@ -365,7 +371,7 @@ def graph_facts(
     for all nodes, and the model's `size`, if known, for the step sizes that compressors allow. For a schedule, it is
     the factor per round, on average over a period, and the exchanges to consensus count whole periods; the other
     figures are for the union of all rounds. Under a robust rule, mixing is not a Laplacian step, so these figures are
-    None. Warnings assume this number of `liars`, or the rule's own.
+    None; nor are there any where rounds are sums. Warnings assume this number of `liars`, or the rule's own.
     """
     from p2pfl.aggregate import liars_of  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.figures import predicted  # noqa: PLC0415 - as above
@@ -383,13 +389,18 @@ def graph_facts(
         facts["period"] = len(federation.schedule)
     try:
         described = survey(topology, "sample-weighted")
-        shrinks = None if borne else predicted(federation, samples, size)
+        shrinks = None if borne or federation.in_step_by else predicted(federation, samples, size)
         said = warnings(topology, expected, poor=expected > borne) if described["connected"] else []
     except TopologyError as error:
         facts |= {"nodes": len(names), "edges": len(federation.edges)}
         return facts, [f"the graph was not analyzed: {error}"]
     facts |= {key: described[key] for key in KEYS}
-    facts |= {"contraction": shrinks, "samples_known": samples is not None, "epsilon": EPSILON}
+    facts |= {"contraction": shrinks, "samples_known": None, "epsilon": EPSILON}
+    if federation.in_step_by:
+        del facts["liars_per_node"]
+        facts["exchanges_to_consensus"] = None
+        return facts, [f"graph: {text}" for text in said]
+    facts["samples_known"] = samples is not None
     period = max(1, len(federation.schedule))
     periods = None if shrinks is None else rounds_to_consensus(shrinks**period)
     facts["exchanges_to_consensus"] = periods and period * periods

@@ -52,11 +52,12 @@ def print_brief(report: Mapping[str, Any], federation: FederationConfig, inspect
     """Print size, rows, costs, duration and promises, then each warning once."""
     facts = {
         "federation": f"{federation.name}: {_count(len(federation.present), 'node')}, {federation.topology}, "
-        f"{_count(report['graph']['edges'], 'edge')}, rule {federation.gossip.rule}",
+        f"{_count(report['graph']['edges'], 'edge')}, "
+        f"{'in step, by secure sums' if federation.in_step_by else f'rule {federation.gossip.rule}'}",
         "rows": _rows(report["members"]),
         "a round": _round(report, federation),
         "sent": _sent(report, federation),
-        "duration": duration(federation, inspected),
+        "duration": None if federation.grows_trees else duration(federation, inspected),
         "privacy": _privacy(report.get("privacy")),
     }
     write_facts(facts | inspected.brief)

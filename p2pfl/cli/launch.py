@@ -262,6 +262,7 @@ def _show(report: Report, form: Form) -> None:
             click.echo(note)
     of_whom = "honest node" if report.byzantine else "node"
     success = report.attack_success
+    mixes = any(node.staleness is not None for node in report.nodes)
     facts = {
         "byzantine": f"{', '.join(report.byzantine)}: {report.attack}" if report.byzantine else None,
         **learned_facts(report, worst_of=of_whom),
@@ -271,7 +272,7 @@ def _show(report: Report, form: Form) -> None:
         "held against": in_words(report.held_against),
         **privacy_facts(report),
         "consensus distance": report.consensus_distance,
-        "algebraic connectivity": report.algebraic_connectivity,
+        "algebraic connectivity": report.algebraic_connectivity if mixes else None,
         "contraction, predicted": _without_rounding_noise(report.contraction.predicted),
         "contraction, measured": report.contraction.measured,
         "sent in all": size(report.bytes_sent or 0),

@@ -116,7 +116,8 @@ def export(
     SNAPSHOT is a node's folder, or the federation's with --node, or a state folder; the node may be running. The file
     is readable only by you (mode 600), because a model reveals something about its data. Your own module reads it:
     module.load_state_dict(safetensors.torch.load_file("model.safetensors")). For a csv task the file also contains the
-    preprocessing of raw rows, for `p2pfl predict`; OUTPUT.schema.json, next to it, is a readable copy of that.
+    preprocessing of raw rows, for `p2pfl predict`; OUTPUT.schema.json, next to it, is a readable copy of that. Trees
+    have no module: `p2pfl predict` reads them, XGBoost their JSON.
     """
     from p2pfl.cli.main import software_version  # noqa: PLC0415 - the commands are imported by it
     from p2pfl.node.outcomes import read_learned  # noqa: PLC0415 - `--help` stays instant
@@ -124,7 +125,7 @@ def export(
     form = form or FORMS.get(output.suffix, "safetensors")
     if output != STDOUT:
         _check_free(output, force=force)
-    beside = output.with_suffix(".schema.json") if output != STDOUT and form == "safetensors" else None
+    beside = output.with_suffix(".schema.json") if output != STDOUT and form != "onnx" else None
     learned = read_learned(snapshot, federation=federation, node=node)
     for warning in learned.warnings:
         click.echo(f"warning: {warning}", err=True)
@@ -135,8 +136,10 @@ def export(
     else:
         content = _onnx(learned, software_version()) if form == "onnx" else learned.export(software_version())
     if beside is not None and learned.preprocessing:
-        _check_free(beside, force=force)
-        _write(beside, json.dumps(learned.preprocessing, indent=2, ensure_ascii=False).encode() + b"\n")
+        readable = json.dumps(learned.preprocessing, indent=2, ensure_ascii=False).encode() + b"\n"
+        if not beside.is_file() or beside.read_bytes() != readable:  # another export of this model has the same
+            _check_free(beside, force=force)
+            _write(beside, readable)
     if output == STDOUT:
         sys.stdout.buffer.write(content)
     else:

@@ -32,6 +32,8 @@ from p2pfl.reporting.status import NodeLine
 LINE_EVERY_S = 2.0
 BEFORE, AFTER = ("node", "state", "round"), ("staleness", "sent", "peers", "distance")
 """The columns before and after those for the task's measures."""
+SUMMED_AFTER = ("sent", "peers")
+"""The columns after those if rounds are sums: no model is stale then, or mixed with a neighbor's."""
 
 
 class LiveView:
@@ -120,7 +122,8 @@ class LiveView:
 
     @property
     def _last_columns(self) -> tuple[str, ...]:
-        return AFTER if self.fleet.federation.privacy is None else ("epsilon", *AFTER)
+        after = AFTER if not self.fleet.federation.in_step_by else SUMMED_AFTER
+        return after if self.fleet.federation.privacy is None else ("epsilon", *after)
 
     def _measures(self) -> tuple[Measure, ...]:
         return measures_of(child.last for child in self.fleet.children if child.last is not None)
@@ -135,6 +138,13 @@ class LiveView:
                 *["-"] * (1 + len(self._shown_measures(measures)) + len(self._last_columns)),
             ]
         rounds = self.fleet.federation.training.rounds
+        last = {
+            "epsilon": spent_of(line.privacy) or "-",
+            "staleness": _figure(None if line.staleness is None else line.staleness.mean, ".1f"),
+            "sent": size(line.bytes_sent),
+            "peers": f"{line.peers}, {line.quarantined} away" if line.quarantined else str(line.peers),
+            "distance": _figure(line.neighbor_distance, ".1e"),
+        }
         return [
             child.name,
             f"[{style}]{child.state}[/]",
@@ -143,11 +153,7 @@ class LiveView:
                 figure(value_of(line, one), stale=line.test_is_stale, form=_form(one)) or "-"
                 for one in self._shown_measures(measures)
             ),
-            *([] if self.fleet.federation.privacy is None else [spent_of(line.privacy) or "-"]),
-            _figure(line.staleness.mean, ".1f"),
-            size(line.bytes_sent),
-            f"{line.peers}, {line.quarantined} away" if line.quarantined else str(line.peers),
-            _figure(line.neighbor_distance, ".1e"),
+            *(last[column] for column in self._last_columns),
         ]
 
 

@@ -196,10 +196,10 @@ def _in_words(line: NodeLine) -> str:
         **{label: figure(value, stale=line.test_is_stale) for label, value in tested.items()},
         "tested": f"after round {line.tested_round}" if line.test_is_stale else None,
         **({"loss": line.loss} if line.privacy is None else {"epsilon": spent_of(line.privacy)}),
-        "staleness": line.staleness.mean,
+        **({} if line.staleness is None else {"staleness": line.staleness.mean}),
         "peers": line.peers,
         "sent": line.bytes_sent,
-        "distance": line.neighbor_distance,
+        **({} if line.staleness is None else {"distance": line.neighbor_distance}),
     }
     words = [f"{key} {cell(value)}" for key, value in shown.items() if key != "tested" or value]
     return "  ".join([time.strftime("%H:%M:%S"), line.node, *words])

@@ -180,7 +180,8 @@ def node_rows(nodes: Iterable[NodeReport], measures: Sequence[Measure]) -> list[
         }
         for node in known
     ]
-    untold = {key for key in rows[0] if private and all(row[key] is None for row in rows)} if rows else set()
+    may_lack = rows[0].keys() if private else ("staleness",)
+    untold = {key for key in may_lack if all(row[key] is None for row in rows)}
     return [{key: value for key, value in row.items() if key not in untold} for row in rows]
 
 

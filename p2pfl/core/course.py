@@ -27,6 +27,8 @@ class Course:
     settings: Settings
     edges: Mapping[int, Edge] = MappingProxyType({})
     """The edges on which models are mixed, by neighbor."""
+    mixes = True
+    """False if rounds are sums, and no model is mixed with a neighbor's."""
     resigned = retired = False
     """True if this node has stopped because another process has its key (`resigned`), or because it was removed
     (`retired`).

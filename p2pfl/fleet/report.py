@@ -91,7 +91,7 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
         local_metrics=spreads((node.local_metrics for node in ended), defined=True),
         attack=None if fleet.lies is None else fleet.lies.spec,
         attack_success=spread(succeeded.values()),
-        consensus_distance=consensus_distance(np.stack(models)) if models else None,
+        consensus_distance=consensus_distance(np.stack(models)) if models and not federation.grows_trees else None,
         bytes_sent=sum(node.bytes_sent or 0 for node in nodes),
         messages_sent=sum(node.messages_sent or 0 for node in nodes),
         compressors=by_compressor(federation, _sent(fleet, nodes)),
@@ -175,7 +175,7 @@ def _point(fleet: Nodes) -> Point | None:
     lines = [child.last for child in fleet.honest if child.last is not None and not child.died]
     if not lines:
         return None
-    sketches = [line.sketch for line in lines if line.sketch]
+    sketches = [line.sketch for line in lines if line.sketch and line.staleness is not None]
     return Point(
         time_s=round(fleet.elapsed_s, 3),
         rounds=spread(line.rounds for line in lines),

@@ -87,10 +87,11 @@ class Trend:
 @dataclass(slots=True)
 class Losses:
     """The losses of a node: `own` from its local rounds, `tests` on the common test set. `private` is True if rounds
-    have noise.
+    have noise, `resumed` if the node goes on with a model, so that the first loss is not that of an untrained one.
     """
 
     private: bool = False
+    resumed: bool = False
     own: Trend = field(default_factory=Trend)
     tests: Trend = field(default_factory=Trend)
     own_at_best: float | None = None
@@ -98,6 +99,8 @@ class Losses:
 
     def trained(self, loss: float) -> None:
         self.own.note(loss)
+        if self.own_at_best is None and self.tests.latest:
+            self.own_at_best = self.own.now  # the best test so far came before the first round of this process
 
     def tested(self, loss: float) -> None:
         if self.tests.note(loss) and self.own.latest:
@@ -120,8 +123,9 @@ class Losses:
         if self.tests.latest:
             if not self.tests.has_grown:
                 return None
-            text = f"the loss on the common test set is {self.tests.now:.3g}, after {self.tests.best:.3g} at its best"
-            return Growth(self._reason(), text, is_lost=self.tests.now > (self.tests.untrained or 0.0))
+            text = f"the loss on the test rows is {self.tests.now:.3g}, after {self.tests.best:.3g} at its best"
+            is_lost = not self.resumed and self.tests.now > (self.tests.untrained or 0.0)
+            return Growth(self._reason(), text, is_lost=is_lost)
         own = self.own
         if self.private or own.untrained is None or not own.has_grown or own.now <= DIVERGED * own.untrained:
             return None

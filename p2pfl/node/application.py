@@ -50,6 +50,7 @@ from p2pfl.storage import Store
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
+TRUSTS_ALL = "trusts every member: a wrong part of one can spoil a secure sum, unnoticed"
 """Logs events that deserve a line although nothing is wrong."""
 
 QUIET_WAIT_S = 3.0
@@ -201,7 +202,7 @@ class Application:
         on_round = self.audience.on_round
         sketch = Sketch(setup.learner.size, setup.federation.seed) if self.audience.sketched else None
         each = None if on_round is None else EachRound(setup.member.name, setup.learner, on_round)
-        losses = Losses(private=setup.federation.privacy is not None)
+        losses = Losses(private=setup.federation.privacy is not None, resumed=engine.state.rounds > 0)
         figures = TrainingFigures(attachments.withheld(self.features, setup), losses)
         workshop = Workshop(
             setup.learner,
@@ -263,7 +264,10 @@ class Application:
                 log.info("listening on port %d", links.port)
                 await self.attached.opened(doors)
                 bearing = self.status.bearing
-                notice.log(logging.INFO if bearing.mixes else logging.WARNING, "%s", bearing)
+                if self.status.core.mixes:
+                    notice.log(logging.INFO if bearing.mixes else logging.WARNING, "%s", bearing)
+                else:
+                    notice.info(TRUSTS_ALL)
                 self._begin(driver, links)
                 tasks = [asyncio.create_task(self._upkeep()), *self.attached.works()]
                 for task in tasks:

@@ -153,8 +153,10 @@ class Status:
     def exchanges(self) -> int:
         return self.core.exchanges
 
-    def staleness(self) -> MeanAndMax:
-        """Return the mean and maximum staleness of all weighed exchanges."""
+    def staleness(self) -> MeanAndMax | None:
+        """Return the mean and maximum staleness of all weighed exchanges; None if rounds are sums."""
+        if not self.core.mixes:
+            return None
         edges = self.core.edges.values()
         weighed = sum(edge.exchange.weighing.weighed for edge in edges)
         return MeanAndMax(

@@ -32,7 +32,7 @@ BACK = "neighbor-back"
 ALARMS: Mapping[str, AlarmText] = {
     "neighbor-lost": AlarmText(
         means="A neighbor has had no session for 15 s, or for a minute if it was never connected.",
-        does="Trains and mixes with the other neighbors, and keeps dialing.",
+        does="Goes on with the other neighbors, unless its rounds are sums that need this one, and keeps dialing.",
         advice="Check that its machine runs and can reach this one: cable, address and firewall.",
         ended_by=BACK,
     ),
@@ -203,7 +203,7 @@ NEWS: Mapping[str, str] = {
     "new-life": "A member has started over and lost what it had learned.",
     "not-alone": "A neighbor is connected.",
     "not-heard": "There has been no news of a member that is not a neighbor for a while.",
-    "overfits": "The loss on the common test set grows, while the model fits the node's own rows better and better.",
+    "overfits": "The loss on the test rows grows, while the model fits the node's own rows better and better.",
     "probation": "A quarantine is over, and the neighbor is on trial.",
     "software-agrees": "The member runs the same version.",
     "started": "The node has started.",

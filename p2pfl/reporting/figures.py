@@ -68,8 +68,10 @@ def contraction(
     closing rounds, by number, with `sketch` and `exchanges`. `ends` is the number of edge ends that one round uses at
     these nodes; None means all. `size` is the number of parameters, None if unknown. If a node died before it reported
     its number of samples, the prediction gives all nodes equal weight, and `samples_known` is False. Under a robust
-    rule, mixing is not a Laplacian step, so nothing is predicted.
+    rule, mixing is not a Laplacian step, so nothing is predicted; if rounds are sums, nothing is mixed.
     """
+    if federation.in_step_by:
+        return Contraction()
     known = [n for n in samples if n]
     complete = len(known) == len(samples)
     robust = liars_of(federation.gossip.rule) > 0

@@ -201,7 +201,7 @@ def row_of(line: NodeLine) -> Row:
         "loss": line.test_loss,
         "train_loss": line.loss,
         "neighbor_distance": line.neighbor_distance,
-        "staleness": line.staleness.mean,
+        "staleness": None if line.staleness is None else line.staleness.mean,
         "bytes_sent": line.bytes_sent,
         "messages_sent": line.messages_sent,
         "metrics": _other_metrics(line.metrics),

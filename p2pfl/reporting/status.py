@@ -72,7 +72,8 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     """True if the tested model is older than it should be by now."""
     loss: float | None
     """The loss of the latest local round."""
-    staleness: MeanAndMax
+    staleness: MeanAndMax | None
+    """The staleness over all exchanges; null if rounds are sums, in which no model is stale."""
     bytes_sent: int
     bytes_received: int
     messages_sent: int

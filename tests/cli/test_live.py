@@ -60,6 +60,7 @@ def fleet_of(*children):
         name="ward",
         topology="ring",
         privacy=None,
+        in_step_by="",
         training=SimpleNamespace(rounds=9),
         gossip=SimpleNamespace(rule="mean"),
     )

@@ -62,7 +62,8 @@ def test_the_star_stands_beside_the_figure_and_nowhere_else():
 
 
 def test_the_live_view_has_star_and_footnote(tmp_path):
-    federation = SimpleNamespace(name="ward", topology="ring", training=SimpleNamespace(rounds=40), privacy=None)
+    training = SimpleNamespace(rounds=40)
+    federation = SimpleNamespace(name="ward", topology="ring", training=training, privacy=None, in_step_by="")
     view = LiveView(SimpleNamespace(federation=federation, children=[child(tmp_path)], elapsed_s=3.0), quiet=True)
     table = view._table()
     assert table.caption == NOTE

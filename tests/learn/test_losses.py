@@ -42,7 +42,18 @@ def test_a_model_that_fits_its_own_rows_ever_better_is_overfitted():
     growth = losses_of(steps(2.0, 0.1, 0.05, 0.01), steps(2.3, 0.07, 0.2, 0.4)).growth
 
     assert growth.reason == OVERFITTED
-    assert growth.text == "the loss on the common test set is 0.4, after 0.07 at its best"
+    assert growth.text == "the loss on the test rows is 0.4, after 0.07 at its best"
+
+
+def test_a_model_that_overfits_is_not_lost_because_its_node_was_started_again():
+    """The first test of a process that goes on is of a model that has learned, and comes before the first round."""
+    losses = Losses(resumed=True)
+    losses.tested(0.3)
+    for own, test in zip(steps(0.1, 0.01, 0.001), steps(0.3, 0.7, 0.9), strict=True):
+        losses.trained(own)
+        losses.tested(test)
+
+    assert (losses.growth.reason, losses.growth.is_lost) == (OVERFITTED, False)
 
 
 def test_a_model_that_fits_its_own_rows_worse_as_well_is_driven():

@@ -55,7 +55,7 @@ async def test_the_page_shows_the_federation_live_and_asks_nobody_else(tmp_path)
         await tab.until("document.querySelectorAll('.alarm').length === 1")
         text = await tab.evaluate("document.querySelector('.alarm').innerText")
         assert "<img src=x" in text, "what others have said is text"
-        assert "Trains and mixes with the other neighbors" in text
+        assert "Goes on with the other neighbors" in text
         await tab.evaluate("document.querySelectorAll('.node')[2].dispatchEvent(new MouseEvent('click'))")
         await tab.until("document.querySelector('#member b').textContent === 'pi3'")
         await tab.evaluate(DISTANCES)

@@ -22,6 +22,7 @@ def federation(task, test_set="private"):
         name="h",
         topology="ring",
         privacy=SimpleNamespace(test_set=test_set),
+        in_step_by="",
         task=SimpleNamespace(name=task),
         training=SimpleNamespace(rounds=3),
     )

@@ -29,7 +29,10 @@ WRONG = [
     ({"model": "mlp"}, {}, "task.max_depth", ""),
     ({"bins": 1}, {}, "task.bins", "from 2 to 255"),
     ({"eta": 0}, {}, "task.eta", "from 1e-06 to 1"),
-    ({"max_depth": 2.5}, {}, "task.max_depth", ""),
+    ({"max_depth": 2.5}, {}, "task.max_depth", "a whole number"),
+    ({"eta": "high"}, {}, "task.eta", "a number"),
+    ({"colluders": "one"}, {}, "task.colluders", "a whole number"),
+    ({}, {"training": {"rounds": 20_000}}, "training.rounds", "from 1 to 10000"),
     ({"patience": 3, "holdout": 0.0}, {}, "task.patience", "with task.holdout"),
     ({"class_weights": {"ill": 2.0}}, {}, "task.class_weights.ill", "above 0, for no, yes"),
     ({"classes": None, "class_weights": "balanced", "target": "b", "numeric": ["a"]}, {}, "task.class_weights", "none"),
@@ -60,8 +63,24 @@ def test_two_nodes_are_too_few(tree_ward):
 
 def test_check_says_what_trees_cost_and_who_waits_for_whom(tree_ward):
     shown = CliRunner().invoke(cli, ["check", str(tree_ward().folder)]).output
-    for text in ("a secure sum for each level", "1 may work together", "without one of them nothing grows"):
+    for text in (
+        "in step, by secure sums",
+        "a tree by a secure sum for each level",
+        "1 may work together",
+        "without one of them nothing grows",
+    ):
         assert text in " ".join(shown.split())
+
+
+def test_check_says_nothing_of_steps_and_mixing_to_trees(tree_ward):
+    """They would be figures of a model of one number, mixed by a rule."""
+    folder = str(tree_ward().folder)
+    shown = CliRunner().invoke(cli, ["check", folder, "--all"]).output
+    found = json.loads(CliRunner().invoke(cli, ["check", folder, "--format", "json"]).stdout)
+
+    for word in ("local_steps", "staleness", "contraction", "consensus", "compressor", "liars", "rule"):
+        assert word not in shown
+    assert found["traffic"] is None
 
 
 def test_simulator_and_audit_refuse_trees(tree_ward):

@@ -14,11 +14,11 @@ ALARMS: Mapping[str, AlarmText] = {
         ended_by="disk-roomy",
     ),
     "loss-grows": AlarmText(
-        means="The loss on the common test set is clearly above its best value, and the loss of the node's own "
-        "rounds has grown too; without such a set, the latter is ten times that of the very first round.",
+        means="The loss on the test rows is clearly above its best value, and the loss of the node's own rounds "
+        "has grown too; without such rows, the latter is ten times that of the very first round.",
         does="Keeps training.",
-        advice="Lower learning_rate first. If only one node has this, look at its data; if all do, some may be "
-        "malicious.",
+        advice="Lower learning_rate first; with trees, set patience or lower eta. If only one node has this, look at "
+        "its data; if all do, some may be malicious.",
         ended_by="loss-back",
     ),
     "software-differs": AlarmText(

@@ -56,7 +56,7 @@ class OwnRow:
             accuracy=figure(line.accuracy),
             loss=figure(line.loss),
             distance=figure(line.neighbor_distance),
-            staleness=figure(float(line.staleness.mean)),
+            staleness=None if line.staleness is None else figure(float(line.staleness.mean)),
             bytes_sent=line.bytes_sent,
             bytes_received=line.bytes_received,
             exchanges=line.exchanges,

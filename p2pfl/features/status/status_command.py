@@ -31,6 +31,8 @@ They show other metrics, robust rules, the neighbor that sets the pace, devices,
 """
 WITHHELD = ("accuracy", "loss")
 """The columns that are also left out if there are privacy budgets."""
+OF_MIXING = ("staleness", "compressors", "distance")
+"""The columns that are left out if rounds are sums, in which no model is mixed with a neighbor's."""
 TOLD_BELOW = ("tested_round", "test_is_stale", "disk_refuses")
 TOLD_BESIDE = ("standing_alarms",)
 """The columns that a table tells in another one."""
@@ -252,6 +254,8 @@ def _table_rows(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
     some = SELDOM if not private or any(row["main"] is not None for row in rows) else (*SELDOM, *WITHHELD)
     empty = {key for key in some if all(row[key] in quiet for row in rows)} | {*TOLD_BELOW, *TOLD_BESIDE}
     empty |= {TRAINING_LOSS} if "loss" in empty else set()
+    if any(row["round"] is not None for row in rows) and all(row["staleness"] is None for row in rows):
+        empty |= set(OF_MIXING)
     names = {row["metric"] for row in rows if row["metric"]}
     head = "main metric" if len(names) > 1 else next(iter(names), "accuracy")
     return [{key: value for key, value in _with_main_measure(row, head).items() if key not in empty} for row in rows]

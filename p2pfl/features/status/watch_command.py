@@ -209,8 +209,9 @@ def _table(
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column("member", overflow="ellipsis", no_wrap=True, max_width=16)
     table.add_column("state", overflow="fold", max_width=26)
+    mixes = any(row.get("staleness") is not None or row.get("phase") is None for row in members)
     others = [] if narrow else [one for one in measures[1:] if one["name"] != "loss"][:MOST_OTHERS]
-    main, wide = measures[0]["label"], () if narrow else ("distance", "sent")
+    main, wide = measures[0]["label"], () if narrow else ("distance", "sent") if mixes else ("sent",)
     withheld = private and not _numbers(members, MAIN)
     scores = () if withheld else (main, *(one["label"] for one in others))
     for name in ("round", *scores, *(("epsilon",) if private else ()), *wide, "heard"):
@@ -227,7 +228,7 @@ def _table(
         if private:
             cells.append(_cell(row.get("epsilon"), ".3g"))
         if not narrow:
-            cells.append(_cell(row.get("distance"), ".1e"))
+            cells += [_cell(row.get("distance"), ".1e")] if mixes else []
             cells.append(size(row["bytes_sent"]) if isinstance(row.get("bytes_sent"), int) else "-")
         cells.append(f"{age(max(0.0, now - row['at']))}{by}" if isinstance(row.get("at"), int | float) else "-")
         table.add_row(Text(str(row["name"])), state, *cells)

@@ -10,7 +10,7 @@ ALARMS: Mapping[str, AlarmText] = {
     "sum-refused": AlarmText(
         means="A round's secure sum did not come about; the text says why. Mostly too few members are there.",
         does="Keeps its part and tries again; nothing is learned meanwhile.",
-        advice="Start the members that are missing. With shared noise, a smaller privacy.least needs fewer of them.",
+        advice="Start the members that are missing. Trees need all of them; shared noise needs privacy.least of them.",
         ended_by="sum-done",
     ),
     "sum-spoiled": AlarmText(

@@ -33,6 +33,8 @@ class SummedRounds(Course):
     `halted_by` is why this node gives no more parts, if it gives none; it then follows the others.
     """
 
+    mixes = False
+
     def __init__(self, settings: Settings, facts: Facts, neighbors: tuple[int, ...]) -> None:
         self.settings, self.facts, self._neighbors = settings, facts, neighbors
         self.sums = 0

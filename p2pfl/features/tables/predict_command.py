@@ -69,8 +69,8 @@ def read_model(path: Path, table: Path, federation: Path | None, node: str | Non
     from p2pfl.learn.table.layout import make_layout  # noqa: PLC0415 - as above
     from p2pfl.learn.table.scoring import read_preprocessing, table_model  # noqa: PLC0415 - as above
 
-    if path.suffix == ".onnx":
-        text = "an ONNX file is for other programs, such as onnxruntime, and is not read here"
+    if reader := {".onnx": "onnxruntime", ".json": "XGBoost"}.get(path.suffix):
+        text = f"this file is for other programs, such as {reader}, and is not read here"
         raise UserError(text, key="MODEL", value=str(path), allowed=ALLOWED)
     found = read_exported(path) if path.is_file() else None
     if found is not None:

@@ -40,7 +40,9 @@ class TreesFindings(Findings):
             "bytes_each": each,
         }
         brief = inspected.brief
-        brief["a round"] = "one tree for each output, by a secure sum for each level"
+        outputs = 1 if learner is None else learner.settings.outputs
+        trees = "a tree" if outputs == 1 else f"{outputs} trees, one for each class,"
+        brief["a round"] = f"{trees} by a secure sum for each level"
         if each is not None and learner is not None:
             brief["a round"] += f"; estimate: at most {size(each)} sent by each node"
             rounds = learner.settings.rounds

@@ -13,7 +13,8 @@ LEAST = 3
 
 def colluders_of(federation: FederationConfig) -> int:
     """Return how many members may work together without learning another's part."""
-    return int(federation.task.options.get("colluders", COLLUDERS))
+    given = federation.task.options.get("colluders")
+    return given if isinstance(given, int) else COLLUDERS  # the task refuses what is no whole number
 
 
 def refusals(federation: FederationConfig) -> Iterator[UserError]:

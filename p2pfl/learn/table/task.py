@@ -185,9 +185,11 @@ def csv_table(*, base_dir: Path = Path(), **options: Any) -> Task | LearnerFacto
 def _converted(key: str, value: Any) -> Any:
     try:
         return msgspec.convert(value, TYPES[key])
-    except msgspec.ValidationError as error:
+    except msgspec.ValidationError:
         words = {"model": "linear, mlp, trees", "class_weights": '"balanced", or { class = weight }'}
-        raise UserError(str(error), key=f"task.{key}", value=value, allowed=words.get(key)) from None
+        of_type = {int: "a whole number", float: "a number", str: "a string", list[str]: "a list of strings"}
+        allowed = words.get(key) or of_type.get(TYPES[key])
+        raise UserError("impossible value", key=f"task.{key}", value=value, allowed=allowed) from None
 
 
 def _refuse_of_others(own: Mapping[str, Any]) -> None:

@@ -75,7 +75,8 @@ def tree_settings(schema: Schema, options: Mapping[str, Any], prefix: str = "tas
     for key, (low, high) in BOUNDS.items():
         value = getattr(made, key)
         if value is not None and not low <= value <= high:
-            raise UserError("impossible value", key=prefix + key, value=value, allowed=f"from {low:g} to {high:g}")
+            where = "training." if key == "rounds" else prefix
+            raise UserError("impossible value", key=where + key, value=value, allowed=f"from {low:g} to {high:g}")
     _check_weights(made, prefix)
     _check_size(schema, made, prefix)
     return made

@@ -93,7 +93,7 @@ export class Curves {
     this.charts = FIGURES.map(([name, title, format]) => {
       const card = document.createElement("div"), head = document.createElement("h2"), hint = document.createElement("span");
       const plotPlace = document.createElement("div"), nothing = document.createElement("div");
-      card.className = "card curve";
+      card.className = ["distance", "staleness"].includes(name) ? "card curve mixed" : "card curve";
       head.append(name === "main" ? this.main?.title ?? title : title, hint);
       plotPlace.className = "plot";
       nothing.className = "nothing";

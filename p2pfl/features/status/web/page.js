@@ -8,8 +8,8 @@ const COLUMNS = [
   ["rounds", "round", row => row.rounds ?? -1],
   ["main", "accuracy", row => row.main ?? -Infinity, "score"],
   ["epsilon", "epsilon", row => row.epsilon ?? -1, "private less"],
-  ["distance", "distance", row => row.distance ?? -1, "less"],
-  ["staleness", "staleness", row => row.staleness ?? -1, "less"],
+  ["distance", "distance", row => row.distance ?? -1, "less mixed"],
+  ["staleness", "staleness", row => row.staleness ?? -1, "less mixed"],
   ["bytes_sent", "sent", row => row.bytes_sent ?? -1, "less"],
   ["at", "heard", row => row.at ?? -1, "less"],
 ];
@@ -59,6 +59,8 @@ const titled = text => text.charAt(0).toUpperCase() + text.slice(1);
 const nameOf = index => said.byIndex.get(index)?.name ?? `member ${index}`;
 const rows = () => [...said.byIndex.values()];
 // With a privacy budget, scores may be withheld: then no member has any.
+// If rounds are sums, no model is mixed with a neighbor's, and no member has a staleness.
+const isSummed = () => rows().some(row => row.phase !== null) && rows().every(row => row.staleness === null || row.staleness === undefined);
 const isWithheld = () => said.privacy && rows().every(row => row.main === null || row.main === undefined);
 const short = value => value === null || value === undefined ? "–" : String(+value.toFixed(2));
 const spentBy = row => row.index === said.own && said.privacy.epsilon === null ? said.privacy.state : `${short(row.epsilon)} of ${short(said.privacy.budget)}`;
@@ -114,6 +116,7 @@ function tiles() {
     unknown ? `budget of ${said.node}: ${said.privacy.state}` : `epsilon spent of each ${said.privacy.unit}, delta ${said.privacy.delta}${withheld ? "; scores withheld: they would reveal rows" : ""}`, unknown)];
   $("main").classList.toggle("is-private", Boolean(said.privacy));
   $("main").classList.toggle("is-withheld", Boolean(withheld));
+  $("main").classList.toggle("is-summed", isSummed());
   $("tiles").replaceChildren(
     tile("Members", String(all.length), "", told, states.has("lost")),
     roundTile(there),
@@ -186,7 +189,7 @@ function fill(line, row) {
   const heard = make("td", "", "less");
   const figures = [
     make("td", row.rounds ?? "–"), make("td", figure(row.main), "score"), make("td", short(row.epsilon), "private less"),
-    make("td", figure(row.distance), "less"), make("td", figure(row.staleness, 2), "less"),
+    make("td", figure(row.distance), "less mixed"), make("td", figure(row.staleness, 2), "less mixed"),
     make("td", row.bytes_sent === null || row.bytes_sent === undefined ? "–" : bytes(row.bytes_sent), "less"), heard,
   ];
   figures.forEach((cell, place) => { cell.dataset.label = place === 1 ? main().label : COLUMNS[place + 2][1]; });
@@ -217,7 +220,7 @@ function member() {
   const facts = [
     ["state", wordFor(row)], ["alarms", row.standing.join(", ") || (row.alarms ? `${row.alarms} so far, none active` : "none")],
     ["neighbors", neighbors.map(index => nameOf(index) + (row.live && !row.live.includes(index) ? " (no session)" : (row.unheard ?? []).includes(index) ? " (not heard)" : "")).join(", ")],
-    ...(isWithheld() ? [] : [...sure(row), ...others(row)]), ...(said.privacy ? [["privacy", `epsilon ${spentBy(row)}`]] : [["training loss", figure(row.loss)]]), ["exchanges", row.exchanges ?? "–"], ["received", row.bytes_received === null || row.bytes_received === undefined ? "–" : bytes(row.bytes_received)],
+    ...(isWithheld() ? [] : [...sure(row), ...others(row)]), ...(said.privacy ? [["privacy", `epsilon ${spentBy(row)}`]] : [["training loss", figure(row.loss)]]), [isSummed() ? "sums" : "exchanges", row.exchanges ?? "–"], ["received", row.bytes_received === null || row.bytes_received === undefined ? "–" : bytes(row.bytes_received)],
     ["software", row.software ? `p2pfl ${row.software}` : "–"], ["charter", row.charter || "none"],
     ["heard", row.at === null || row.at === undefined ? "never" : `${age(nodeNow() - row.at)} ago${row.source ? `, by ${row.source}` : ""}`],
   ];

@@ -105,5 +105,5 @@ def test_the_final_output_says_that_a_comparison_means_nothing():
     report = Report(nodes=[NodeReport(name="a")], measures=[AUC, ACCURACY], reference=reference)
     facts = reference_facts(report)
     assert "0.85 to 1" in facts["each node alone, with its own data"]
-    assert "does not tell which is better" in facts["together beside alone"]
+    assert "does not show which is better" in facts["together beside alone"]
     assert "42 test rows" in facts["together beside alone"]

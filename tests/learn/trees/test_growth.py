@@ -87,12 +87,15 @@ def test_a_part_stays_the_same_until_its_sum_is_taken():
     assert node.next_part() is node.next_part()
 
 
-def test_levels_that_do_not_fit_in_one_part_take_several_and_give_the_same_trees(monkeypatch):
+@pytest.mark.parametrize("leaves", [1, 3])
+def test_levels_that_do_not_fit_in_one_part_take_several_and_give_the_same_trees(leaves, monkeypatch):
     rows = rows_of(2, 400, 3)
-    steps = grown(3, [rows])[0].state.step
-    forest = grown(3, [rows])[0].forest()
-    monkeypatch.setattr(growth, "MOST_ENTRIES", 4 + 3 * 150 * 2)
-    many = grown(3, [rows])
+    alone = grown(3, [rows])[0]
+    steps, forest = alone.state.step, alone.forest()
+    monkeypatch.setattr(growth, "MOST_ENTRIES", 4 + 3 * 95 * leaves)
+    schema = schema_of(2, classes=3, categories=CATEGORIES)
+    options = settings_of(schema, rounds=3, max_depth=3)
+    many = grown(3, [rows], lambda them: TreeGrowth.unpack(them[0].pack(), schema, options, site_of(rows)))
     assert many[0].forest() == forest
     assert many[0].state.step > steps
 

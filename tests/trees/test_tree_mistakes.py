@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from p2pfl import UserError
 from p2pfl.cli.main import cli
 from p2pfl.config.load import load_config
+from p2pfl.features.trees.unsuited import refusals
 from p2pfl.learn.load import load_task
 from sim import simulate
 from sim.audits.scene import scene_of
@@ -59,6 +61,14 @@ def test_two_nodes_are_too_few(tree_ward):
     assert "of the sum of two, each knows the other's part (found 2); allowed: 3 or more" in " ".join(
         shown.output.split()
     )
+
+
+def test_more_nodes_than_fit_in_a_sum_are_refused(tree_ward):
+    """A sum of 2,048 parts reaches 2^63, and would be read as a number below 0."""
+    federation = load_config(tree_ward().folder)
+    many = replace(federation, members=federation.members[:1] * 2048)
+    assert [one.allowed for one in refusals(many)] == ["at most 2047, with those that were removed"]
+    assert not list(refusals(replace(many, members=many.members[1:])))
 
 
 def test_check_says_what_trees_cost_and_who_waits_for_whom(tree_ward):

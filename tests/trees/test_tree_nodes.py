@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from p2pfl.errors import UserError
+from p2pfl.errors import StorageError, UserError
 from p2pfl.features.sums.sum_effects import SumDone
 from p2pfl.features.trees.grown_state import FILE_NAME
 from p2pfl.features.trees.tree_rounds import TreeRounds
@@ -81,7 +81,11 @@ async def test_nodes_stop_together_once_the_held_out_loss_falls_no_more(tree_war
     state = learner_of(field, 0).growth.state
     assert {result.rounds for result in results} == {len(state.rounds)}
     assert state.best == len(state.rounds) - 1 < 29
-    assert {result.ended_by for result in results} == {f"no smaller loss in 1 rounds: {state.best} rounds are kept"}
+    why = f"no smaller loss in 1 rounds: {state.best} rounds are kept"
+    assert {result.ended_by for result in results} == {why}
+    write_table(field.folder / "node0" / "own.csv", 0, rows=61)
+    nodes = start(field)  # the trees have grown, so that other rows tell nothing
+    assert {(await node.result()).ended_by for node in nodes} == {why}
 
 
 # -- crashes ----------------------------------------------------------------------------------------------------------
@@ -214,6 +218,91 @@ async def test_rows_that_have_changed_and_members_that_are_gone_are_refused_at_t
     (node,) = start(field, 0)
     with pytest.raises(UserError, match="begun with member 3"):
         await node.result()
+
+
+@pytest.mark.long
+async def test_rows_may_not_change_once_a_part_has_left_the_node(tree_ward, start, seen, monkeypatch):
+    """Others may have the first sum, although this node has not kept that it was in it."""
+    crashed = crash_in(monkeypatch, "_keep", 1, "bins 2 of 3", after=False)
+    field = tree_ward()
+    nodes = start(field)
+    crashed.break_off = nodes[1].task.cancel
+    await asyncio.wait([nodes[1].task], timeout=25)
+    for node in nodes:
+        await node.break_off()
+    write_table(field.folder / "node1" / "own.csv", 1, rows=61)
+    (node,) = start(field, 1)
+    with pytest.raises(UserError, match="rows have changed since the trees began"):
+        await node.result()
+
+
+async def begun(field, start, seen, *indices):
+    """Let these nodes begin, and break them off in the first tree."""
+    nodes = start(field, *indices)
+    await nodes[0].until(lambda: "round 1, level 2" in seen.given.get(0, ()))
+    for node in nodes:
+        await node.break_off()
+    seen.given.clear()
+
+
+async def test_the_members_of_the_beginning_stay_in_their_rows(tree_ward, start, seen):
+    """A row that another member has got would be that member's in the next sum."""
+    field = tree_ward()
+    await begun(field, start, seen)
+    field.names[1:], field.ports[1:] = field.names[:0:-1], field.ports[:0:-1]
+    field.write()
+    (node,) = start(field, 0)
+    with pytest.raises(UserError, match="begun with node2, node1") as caught:
+        await node.result()
+    assert "in the same order" in caught.value.allowed
+
+
+async def joined_by(field, start, seen, count):
+    """Let the first three grow trees, and write a federation of so many."""
+    names, ports = list(field.names), list(field.ports)
+    del field.names[3:], field.ports[3:]
+    field.write()
+    await begun(field, start, seen)
+    field.names[:], field.ports[:] = names[:count], ports[:count]
+    field.write()
+
+
+@pytest.mark.long
+async def test_a_newcomer_that_is_away_is_not_waited_for(tree_ward, start, seen):
+    field = tree_ward(4, gossip={"linger_s": 0.5})
+    await joined_by(field, start, seen, 4)
+    await finished(start(field, 0, 1, 2))
+    assert set(seen.given) == {0, 1, 2}
+
+
+async def test_more_newcomers_than_the_members_of_the_beginning_can_sign_for_are_refused(tree_ward, start, seen):
+    """Each sum would be refused for ever: four of five must sign it, and three take part."""
+    field = tree_ward(5)
+    await joined_by(field, start, seen, 5)
+    (node,) = start(field, 0)
+    with pytest.raises(UserError, match="begun with 3 members, and 4 of now must sign") as caught:
+        await node.result()
+    assert "at most 4 members" in caught.value.allowed
+
+
+@pytest.mark.long
+async def test_without_its_file_a_node_does_not_forget_whose_rows_its_trees_are_of(tree_ward, start, seen):
+    field = tree_ward()
+    nodes = start(field)
+    await nodes[0].until(lambda: "round 2, level 2" in seen.given.get(0, ()))
+    for node in nodes:
+        await node.break_off()
+    folder = field.folder / "node1" / "state"
+    (folder / FILE_NAME).unlink()
+    nodes = start(field)
+    with pytest.raises(StorageError, match="all but the file `sums`"):
+        await nodes[1].result()
+    for file in folder.iterdir():
+        if file.name != "sums" and file.is_file():
+            file.unlink()
+    (nodes[1],) = start(field, 1)
+    await finished(nodes)
+    assert alike(field) == pooled(field)
 
 
 async def test_a_part_beyond_all_bounds_spoils_the_sum_and_no_tree_grows_from_it(tree_ward, start, seen, monkeypatch):

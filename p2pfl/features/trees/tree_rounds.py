@@ -24,6 +24,7 @@ from p2pfl.features.summed.in_step import RoundsInStep
 from p2pfl.features.summed.summed_rounds import ALL_DONE, SummedRounds
 from p2pfl.features.sums.masks import Words
 from p2pfl.features.sums.node_sums import NodeSums
+from p2pfl.features.sums.sum_certificate import quorum
 from p2pfl.features.trees.grown_state import GrownState, model_of, rounds_of
 from p2pfl.features.trees.unsuited import colluders_of
 from p2pfl.learn.interface import LocalRound, Vector
@@ -45,7 +46,8 @@ class TreeRounds(RoundsInStep):
         self._own, self.learner = setup.member.index, learner
         self._there = frozenset(member.index for member in federation.present)
         self.least = len(self._there)
-        self.grown = GrownState(learner, setup.node.state_dir)
+        keys = tuple(member.key for member in federation.members)
+        self.grown = GrownState(learner, setup.node.state_dir, keys, self._own)
         sums = NodeSums(
             federation,
             self._own,
@@ -63,15 +65,27 @@ class TreeRounds(RoundsInStep):
     # -- hooks ------------------------------------------------------------------------------------------------------
 
     async def opening(self, until_over: AsyncExitStack) -> None:  # noqa: ARG002 - nothing stays open
-        """Raises UserError: this node's rows have changed, or a member of these trees is gone."""
+        """Raises UserError: this node's rows have changed, a member of these trees is gone or stands in another row,
+        or too many have come; StorageError.
+        """
         self.grown.read()
-        gone = self.grown.members - self._there
-        if gone and not self.learner.growth.done:
-            federation = self._node.setup().federation
+        begun = self.grown.members
+        if not begun or self.learner.growth.done:
+            return
+        federation = self._node.setup().federation
+        signers = quorum(len(federation.members), colluders_of(federation))
+        gone = (begun - self._there) | self.grown.moved
+        if gone:
             names = ", ".join(named(federation, member) for member in sorted(gone))
             text = f"these trees have begun with {names}, and can only grow with the same members to the end"
-            allowed = "the members of then; or other state folders at all nodes, to begin anew"
-            raise UserError(text, file=federation.path, key="node", allowed=allowed)
+            allowed = "the members of then, in the same order"
+        elif signers > len(begun):
+            text = f"these trees have begun with {len(begun)} members, and {signers} of now must sign each sum"
+            allowed = f"at most {2 * len(begun) - colluders_of(federation) - 1} members, with those removed"
+        else:
+            return
+        allowed += "; or other state folders at all nodes, to begin anew"
+        raise UserError(text, file=federation.path, key="node", value=len(federation.members), allowed=allowed)
 
     def status(self) -> Mapping[str, Any]:
         growth, losses = self.learner.growth, self.learner.growth.state.losses
@@ -109,6 +123,8 @@ class TreeRounds(RoundsInStep):
             return
         self.course.stage = Phase.WAITING if self.waiting.has_rested_long else Phase.TRAINING
         part = await asyncio.to_thread(growth.next_part)
+        if not self.grown.is_kept:
+            self.grown.write()  # from now on this node's rows may not change
         done = await self.sum(part.label, words_of(part), self._terms(part), data=part.data, only=members)
         if done is None:
             await self.waiting.rest()
@@ -138,11 +154,23 @@ class TreeRounds(RoundsInStep):
         rounds = rounds_of(growth)
         if growth.done:
             await self.state.settle(model_of(growth), rounds)
-            self.course.done_by = self._why_done()
         elif rounds > self.course.facts.rounds:
             await self.state.commit(start, replace(local, vector=model_of(growth)))
             self._begun = None
         self.grown.write()
+
+    def _has_company(self) -> bool:
+        return self._members <= self.state.standings.latest.keys() or self.state.is_behind()
+
+    def _company_in_words(self) -> str:
+        missing = self._members - self.state.standings.latest.keys()
+        names = self.waiting.names(sorted(missing))
+        return f"{len(missing)} more of {names}: all {len(self._members)} must give their parts"
+
+    async def _end(self) -> None:
+        if self.is_done:
+            self.course.done_by = self._why_done()
+        await super()._end()
 
     def _why_done(self) -> str:
         state, settings = self.learner.growth.state, self.learner.settings

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from p2pfl.config.model import FederationConfig
 from p2pfl.errors import UserError
+from p2pfl.features.sums.sum_certificate import quorum
 
 COLLUDERS = 1
-LEAST = 3
+LEAST, MOST = 3, 2047
 
 
 def colluders_of(federation: FederationConfig) -> int:
@@ -32,10 +33,13 @@ def _mistakes(federation: FederationConfig) -> Iterator[tuple[str, str, object, 
     elif not 1 <= colluders <= members - 2:
         text = "impossible: two of the nodes must be honest"
         yield text, "task.colluders", colluders, f"1 to {members - 2}"
-    quorum = (len(federation.members) + colluders) // 2 + 1
-    if LEAST <= members < quorum:
-        text = f"too few nodes for trees: {quorum} must sign each sum, as removed members count too"
-        yield text, "node", members, f"{quorum} or more, or a federation without those that were removed"
+    signers = quorum(len(federation.members), colluders)
+    if LEAST <= members < signers:
+        text = f"too few nodes for trees: {signers} must sign each sum, as removed members count too"
+        yield text, "node", members, f"{signers} or more, or a federation without those that were removed"
+    if len(federation.members) > MOST:
+        text = "too many nodes for trees: the sum of so many would not fit in 64 bits"
+        yield text, "node", len(federation.members), f"at most {MOST}, with those that were removed"
     for key, given, usual, instead in (
         ("training.stop", training.stop, None, "task.patience"),
         ("gossip.rule", gossip.rule, "mean", "mean"),

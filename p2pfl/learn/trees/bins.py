@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -18,6 +19,8 @@ from p2pfl.learn.table.schema import Schema
 
 KEYS = 1 << 32
 ZERO = 1 << 31
+LARGEST = 0x7F7FFFFF
+"""The bits of the largest finite float32."""
 EXPONENTS = 512
 """The first buckets: one for each sign and exponent of a float32."""
 DIVISIONS = 2
@@ -47,8 +50,8 @@ def keys_of(values: Cells) -> Counts:
 
 
 def value_of(key: int) -> float:
-    """Return the float32 with this key."""
-    bits = abs(key - ZERO)
+    """Return the float32 with this key, or the nearest finite one."""
+    bits = min(abs(key - ZERO), LARGEST)
     return math.copysign(float(np.array([bits], np.uint32).view(np.float32)[0]), key - ZERO)
 
 
@@ -104,6 +107,16 @@ class BinGrid(msgspec.Struct, frozen=True, kw_only=True):
     """For each numeric column the float32 values at which the second and later bins begin."""
     sizes: tuple[int, ...]
     """For each category the number of its values."""
+
+    def is_right(self, bins: int) -> bool:
+        """Return True if each numeric column has at most so many bins, one above the other."""
+        largest = float(np.finfo(np.float32).max)
+        return all(
+            len(edges) < bins
+            and all(abs(edge) <= largest for edge in edges)
+            and all(one <= other for one, other in pairwise(edges))
+            for edges in self.edges
+        )
 
     @property
     def splits(self) -> list[int]:

@@ -15,6 +15,7 @@ from p2pfl.learn.trees.splitting import Split, Splitter, Sums
 from p2pfl.learn.trees.tree_settings import Objective
 
 LEAF = -1
+LARGEST = float(np.finfo(np.float32).max)
 Codes = NDArray[np.uint16] | NDArray[np.uint8]
 Places = NDArray[np.int64]
 
@@ -37,13 +38,22 @@ class DecisionTree(msgspec.Struct, array_like=True):
     def __len__(self) -> int:
         return len(self.columns)
 
+    @classmethod
+    def root(cls) -> DecisionTree:
+        """Return a tree of one leaf, which adds nothing."""
+        return cls(columns=[LEAF], bins=[0], missing_left=[True], lefts=[0], values=[0.0], gains=[0.0], weights=[0.0])
+
     def fits(self, splits: Sequence[int]) -> bool:
-        """Return True if all ways end at leaves, and each node splits a column in one of so many places."""
+        """Return True if all ways end at leaves, each node splits a column in one of so many places, and all numbers
+        are finite.
+        """
         lists = (self.bins, self.missing_left, self.lefts, self.values, self.gains, self.weights)
         size = len(self)
         return (
             size > 0
             and all(len(each) == size for each in lists)
+            and all(map(math.isfinite, (*self.gains, *self.weights)))
+            and all(abs(value) <= LARGEST for value in self.values)
             and all(
                 left == node
                 if column == LEAF
@@ -63,6 +73,10 @@ class DecisionTree(msgspec.Struct, array_like=True):
         self.gains.append(0.0)
         self.weights.append(splitter.weight(sums))
         return node
+
+    def weigh(self, node: int, sums: Sums, splitter: Splitter) -> None:
+        """Give a node the value and the weight of its sums."""
+        self.values[node], self.weights[node] = splitter.value(sums), splitter.weight(sums)
 
     def split(self, node: int, split: Split, splitter: Splitter) -> tuple[int, int]:
         """Split a leaf, and return its children."""

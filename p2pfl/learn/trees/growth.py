@@ -22,6 +22,7 @@ from p2pfl.learn.trees.objectives import (
     BOUND,
     CLIP_BITS,
     LOSS_BITS,
+    MOST_ROWS,
     base_margins,
     step_bits,
     weights_of,
@@ -74,7 +75,10 @@ class TreeGrowth:
         """Go on from `pack()`, of this node or another. Raises ValueError: these bytes are no state, or one of other
         settings or columns.
         """
-        state = GrowthState.unpack(packed)
+        return cls._of(GrowthState.unpack(packed), schema, settings, site)
+
+    @classmethod
+    def _of(cls, state: GrowthState, schema: Schema, settings: TreeSettings, site: SiteRows) -> TreeGrowth:
         if state.settings != settings:
             raise ValueError("a state of trees with other settings")
         columns = len(state.cuts) - (settings.objective == "squared") if state.grid is None else len(state.grid.edges)
@@ -101,9 +105,7 @@ class TreeGrowth:
         site: SiteRows,
     ) -> TreeGrowth:
         """Go on from `pack_present()` behind these rounds. Raises ValueError as `unpack` does."""
-        state = GrowthState.unpack(packed)
-        state.rounds = list(rounds)
-        return cls.unpack(state.pack(), schema, settings, site)
+        return cls._of(GrowthState.unpack(packed, rounds), schema, settings, site)
 
     @property
     def done(self) -> bool:
@@ -158,9 +160,9 @@ class TreeGrowth:
             if max(int(array.max(initial=0)), -int(array.min(initial=0))) > members * BOUND:
                 raise WrongSum(f"step {state.step}: {name} is beyond what {members} members can have")
         if state.grid is None:
-            self._take_counts(total)
+            self._take_counts(total, members * MOST_ROWS)
         else:
-            self._take_level(total, state.grid)
+            self._take_level(total, state.grid, members * MOST_ROWS)
         state.step += 1
 
     def _make(self) -> dict[str, Whole]:
@@ -181,17 +183,19 @@ class TreeGrowth:
 
     # -- bins
 
-    def _take_counts(self, total: Mapping[str, Whole]) -> None:
+    def _take_counts(self, total: Mapping[str, Whole], most_rows: int) -> None:
         state, settings, targets = self.state, self.state.settings, total["targets"].tolist()
         regression = settings.objective == "squared"
         rows = targets[1] if regression else sum(targets)
+        _refuse_impossible(total["buckets"], most_rows)
+        _refuse_impossible(total["targets"][1 if regression else 0 :], most_rows)
+        if regression:
+            _refuse_beyond(total["targets"][0], total["targets"][1])
         if rows < settings.least_rows:
             allowed = f"at least {settings.least_rows} (least_rows)"
             raise UserError("too few rows at all nodes together", value=rows, allowed=allowed)
         ends = list(accumulate(map(len, state.cuts)))[:-1]
         counts = np.split(total["buckets"], ends) if state.cuts else []
-        if min(int(total["buckets"].min(initial=0)), *targets[1 if regression else 0 :]) < 0:
-            raise WrongSum("a count below 0")
         known = [int(each.sum()) for each in counts]
         if max(known, default=0) > rows or (regression and known[-1] != rows):
             raise WrongSum("columns have other numbers of rows than there are")
@@ -214,16 +218,16 @@ class TreeGrowth:
 
     # -- trees
 
-    def _take_level(self, total: Mapping[str, Whole], grid: BinGrid) -> None:
+    def _take_level(self, total: Mapping[str, Whole], grid: BinGrid, most_rows: int) -> None:
         state = self.state
-        found = _histograms(total, grid) if "rows" in total else None
-        stops = "losses" in total and self._look_at_losses(total["losses"])
+        found = _histograms(total, grid, most_rows) if "rows" in total else None
+        stops = "losses" in total and self._look_at_losses(total["losses"], most_rows)
         if found is None or stops:
             state.done = True
             return
         leaves = self._leaves(grid)
         if not state.growing.trees:
-            state.growing.trees = [DecisionTree() for _ in range(state.settings.outputs)]
+            state.growing.trees = [DecisionTree.root() for _ in range(state.settings.outputs)]
             state.growing.frontier = [(output, 0) for output in range(state.settings.outputs)]
         self._split(leaves, found, grid)
         state.growing.decided += len(leaves)
@@ -240,7 +244,7 @@ class TreeGrowth:
             tree = state.growing.trees[output]
             if not state.growing.level:
                 sums = histogram[0].sum(axis=0)
-                tree.add(sums if sums[2] >= settings.least_rows else np.zeros_like(sums), splitter)
+                tree.weigh(node, sums if sums[2] >= settings.least_rows else np.zeros_like(sums), splitter)
             if split is None:
                 continue
             children = tree.split(node, split, splitter)
@@ -257,8 +261,10 @@ class TreeGrowth:
             state.rounds.append(state.growing.trees)
         state.growing.trees, state.growing.level = [], 0
 
-    def _look_at_losses(self, sums: Whole) -> bool:
+    def _look_at_losses(self, sums: Whole, most_rows: int) -> bool:
         """Note the losses; return True if it is time to stop. Raises UserError: no node holds out rows for that."""
+        _refuse_impossible(sums[1::2], most_rows)
+        _refuse_beyond(sums[::2], sums[1::2], least=0)
         state, patience = self.state, self.state.settings.patience
         bits = LOSS_BITS[state.settings.objective] - BITS
         trained, rows, held, others = sums.tolist()
@@ -282,15 +288,30 @@ def _bins(grid: BinGrid) -> NDArray[np.bool_]:
     return np.arange(widths.max()) < widths[:, None]
 
 
-def _histograms(total: Mapping[str, Whole], grid: BinGrid) -> Whole:
-    """Return the sums (leaves, columns, bins, 3). Raises WrongSum: columns disagree, or counts are below 0."""
+def _refuse_impossible(counts: Whole, most_rows: int) -> None:
+    """Raises WrongSum: these are no numbers of rows."""
+    if int(counts.min(initial=0)) < 0 or int(counts.max(initial=0)) > most_rows:
+        raise WrongSum("a count below 0, or of more rows than the members can have")
+
+
+def _refuse_beyond(sums: Whole, rows: Whole, least: int = -1) -> None:
+    """Raises WrongSum: so many rows cannot have these sums; the entry of one is from `least` to 1, times 2^`BITS`."""
+    if ((sums < least * (rows << BITS)) | (sums > (rows << BITS))).any():
+        raise WrongSum("a sum beyond what its rows can have")
+
+
+def _histograms(total: Mapping[str, Whole], grid: BinGrid, most_rows: int) -> Whole:
+    """Return the sums (leaves, columns, bins, 3). Raises WrongSum: no rows have them, or columns disagree."""
     mask = _bins(grid)
     found = np.zeros((len(total["rows"]), *mask.shape, SUMS), np.int64)
     for place, name in enumerate(HISTOGRAMS):
         found[:, mask, place] = total[name]
+    _refuse_impossible(total["rows"], most_rows)
+    _refuse_beyond(total["gradients"], total["rows"])
+    _refuse_beyond(total["hessians"], total["rows"], least=0)
     by_column = found.sum(axis=2)
-    if (by_column != by_column[:, :1]).any() or (found[..., 1:] < 0).any():
-        raise WrongSum("the columns of a sum disagree, or a count is below 0")
+    if (by_column != by_column[:, :1]).any() or int(by_column[..., 2].max(initial=0)) > most_rows:
+        raise WrongSum("the columns of a sum disagree, or have more rows than the members can have")
     return found
 
 

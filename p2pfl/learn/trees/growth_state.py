@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
-from p2pfl.learn.trees.bins import BinGrid
-from p2pfl.learn.trees.forest import DecisionTree, Forest
+from p2pfl.learn.trees.bins import DIVISIONS, KEYS, BinGrid, most_buckets
+from p2pfl.learn.trees.forest import LEAF, DecisionTree, Forest
+from p2pfl.learn.trees.objectives import step_bits
 from p2pfl.learn.trees.tree_settings import TreeSettings
 
 FORMAT = 1
@@ -39,6 +42,22 @@ class Growing(msgspec.Struct, forbid_unknown_fields=True):
     frontier: list[tuple[int, int]] = []
     decided: int = 0
     below: list[tuple[int, int]] = []
+
+    def is_right(self, max_depth: int) -> bool:
+        """Return True if the leaves that may be split are leaves of these trees, each of them once."""
+        if not self.trees:
+            return self == Growing()
+        leaves = [*self.frontier[self.decided :], *self.below]
+        return (
+            0 <= self.level < max_depth
+            and 0 <= self.decided < len(self.frontier)
+            and len({*self.frontier, *self.below}) == len(self.frontier) + len(self.below)
+            and all(0 <= output < len(self.trees) for output, _ in (*self.frontier, *self.below))
+            and all(
+                0 <= node < len(self.trees[output]) and self.trees[output].columns[node] == LEAF
+                for output, node in leaves
+            )
+        )
 
 
 class GrowthState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -90,34 +109,57 @@ class GrowthState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return msgspec.msgpack.encode(self)
 
     @classmethod
-    def unpack(cls, packed: bytes | memoryview) -> GrowthState:
-        """Raises ValueError: this is no state."""
+    def unpack(cls, packed: bytes | memoryview, rounds: Sequence[list[DecisionTree]] | None = None) -> GrowthState:
+        """Read what `pack` has made; `rounds` take the place of those in it. Raises ValueError: this is no state."""
         try:
             found = msgspec.msgpack.decode(packed, type=cls)
         except msgspec.MsgspecError as error:
             raise ValueError(f"no state of trees: {error}") from None
         if found.format != FORMAT:
             raise ValueError(f"a state of format {found.format}: known is {FORMAT}")
+        if rounds is not None:
+            found.rounds = list(rounds)
         found.check()
         return found
 
     def check(self) -> None:
-        """Raises ValueError: trees, bins and leaves do not belong together."""
-        settings, growing = self.settings, [self.growing.trees] if self.growing.trees else []
-        splits = self.grid.splits if self.grid else []
-        leaves = [*self.growing.frontier, *self.growing.below]
+        """Raises ValueError: it contradicts itself, or no sums lead to it."""
         numbers = [self.target.center, self.target.scale, *self.base, *self.weights]
-        if (
-            any(len(trees) != settings.outputs for trees in (*self.rounds, *growing))
-            or not all(tree.fits(splits) for trees in (*self.rounds, *growing) for tree in trees)
-            or not all(
-                0 <= output < len(self.growing.trees) and 0 <= node < len(self.growing.trees[output])
-                for output, node in leaves
-            )
-            or not 0 <= self.growing.decided <= len(self.growing.frontier)
-            or (self.grid and not len(self.base) == settings.outputs)
-            or (self.grid and not len(self.weights) == max(1, settings.classes))
-            or not all(map(math.isfinite, numbers))
-            or not self.target.scale > 0
-        ):
+        numbers += [each for loss in self.losses for each in (loss.trained, loss.held) if each is not None]
+        is_right = self.step >= 0 and self.target.scale > 0 and all(map(math.isfinite, numbers))
+        if not (is_right and (self._fits_bins() if self.grid is None else self._fits_trees(self.grid))):
             raise ValueError("a state of trees that contradicts itself")
+
+    def _fits_bins(self) -> bool:
+        """Return True if this may be the state before there is a grid."""
+        most = most_buckets(self.settings.bins)
+        return (
+            0 <= self.divisions <= DIVISIONS
+            and not (self.rounds or self.losses or self.base or self.weights or self.done)
+            and self.growing == Growing()
+            and all(
+                1 <= len(cuts) <= most and cuts[0] == 0 and cuts[-1] < KEYS and all(a < b for a, b in pairwise(cuts))
+                for cuts in self.cuts
+            )
+        )
+
+    def _fits_trees(self, grid: BinGrid) -> bool:
+        """Return True if rounds, trees and leaves may be those of this grid."""
+        settings, splits = self.settings, grid.splits
+        growing, outputs = [self.growing.trees] if self.growing.trees else [], settings.outputs
+        return (
+            not self.cuts
+            and grid.is_right(settings.bins)
+            and (len(self.base), len(self.weights)) == (outputs, max(1, settings.classes))
+            and all(weight > 0 for weight in self.weights)
+            and self.bits == step_bits(settings, self.weights)
+            and len(self.rounds) <= settings.rounds
+            and len(self.losses) - len(self.rounds) in (0, 1)
+            and all(len(trees) == outputs for trees in (*self.rounds, *growing))
+            and all(
+                len(tree) < 2 << settings.max_depth and tree.fits(splits)
+                for trees in (*self.rounds, *growing)
+                for tree in trees
+            )
+            and self.growing.is_right(settings.max_depth)
+        )

@@ -47,11 +47,11 @@ class SiteRows:
         self._targets = np.asarray(targets, np.float64)[order]
         self.trained = int(len(order) - is_held.sum())
         """The number of rows to train on, which stand first."""
-        digest = hashlib.blake2b(digest_size=32, person=b"p2pfl-trees")
+        digest = hashlib.blake2b(self.trained.to_bytes(8, "little"), digest_size=32, person=b"p2pfl-trees")
         for array in (self._cells, self._targets):
             digest.update(np.ascontiguousarray(array).tobytes())
         self.data = digest.digest()
-        """A digest of the rows, which stays at the node: all parts of the same rows have it in common."""
+        """A digest of the rows and of which are held out. It stays at the node, and is the same in all their parts."""
         self._codes: Codes = np.zeros((0, 0), np.uint8)
         self._scaled: Floats = np.zeros(0)
         self._margins: Floats = np.zeros((0, 0))

@@ -17,6 +17,8 @@ from p2pfl.learn.trees.tree_settings import TreeSettings
 Sums = NDArray[np.int64]
 """(..., 3): gradients and hessians in steps, and rows."""
 Floats = NDArray[np.float64]
+CELLS_AT_ONCE = 1 << 19
+"""So many cells of nodes, columns and bins are looked at together, some 150 MB: one wide category widens all."""
 LEAST_GAIN = 1e-6
 """A gain that is not larger is no gain, as in XGBoost."""
 
@@ -53,6 +55,11 @@ class Splitter:
 
     def best(self, histograms: Sums) -> list[Split | None]:
         """Return the best split for each node's histogram (nodes, columns, bins, 3); None if none is allowed."""
+        nodes = max(1, CELLS_AT_ONCE // (histograms.shape[1] * histograms.shape[2]))
+        starts = range(0, len(histograms), nodes)
+        return [split for start in starts for split in self._best(histograms[start : start + nodes])]
+
+    def _best(self, histograms: Sums) -> list[Split | None]:
         widths, splits = np.array(self.grid.widths), np.array(self.grid.splits)
         columns = np.arange(len(widths))
         total = histograms[:, 0].sum(axis=1)

@@ -25,13 +25,12 @@ OBJECTIVES: Mapping[Objective, tuple[str, str]] = {
 }
 NO_PARENT = 2**31 - 1
 VERSION = [1, 7, 0]
-STUMP = DecisionTree(columns=[LEAF], bins=[0], missing_left=[True], lefts=[0], values=[0.0], gains=[0.0], weights=[0.0])
 
 
 def with_base(forest: Forest) -> list[list[tuple[DecisionTree, list[float]]]]:
     """Return each tree with its nodes' values as float32, in the target's unit; the first have the base in them."""
     outputs = len(forest.base)
-    rounds = forest.rounds or (tuple(STUMP for _ in range(outputs)),)
+    rounds = forest.rounds or (tuple(DecisionTree.root() for _ in range(outputs)),)
     return [
         _valued(trees, forest.scale, [0.0] * outputs if place else forest.base) for place, trees in enumerate(rounds)
     ]

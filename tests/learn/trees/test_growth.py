@@ -13,7 +13,7 @@ from tree_world import Rows, grow, schema_of, settings_of, share, site_of, sum_o
 
 from p2pfl.errors import UserError
 from p2pfl.features.sums.fixed_point import FixedPoint
-from p2pfl.learn.trees import growth
+from p2pfl.learn.trees import growth, splitting
 from p2pfl.learn.trees.bins import as_cells
 from p2pfl.learn.trees.forest import LEAF
 from p2pfl.learn.trees.growth import MOST_ENTRIES, TreeGrowth, WrongSum
@@ -87,14 +87,29 @@ def test_a_part_stays_the_same_until_its_sum_is_taken():
     assert node.next_part() is node.next_part()
 
 
-def test_levels_that_do_not_fit_in_one_part_take_several_and_give_the_same_trees(monkeypatch):
+@pytest.mark.parametrize("leaves", [1, 3])
+def test_levels_that_do_not_fit_in_one_part_take_several_and_give_the_same_trees(leaves, monkeypatch):
     rows = rows_of(2, 400, 3)
-    steps = grown(3, [rows])[0].state.step
-    forest = grown(3, [rows])[0].forest()
-    monkeypatch.setattr(growth, "MOST_ENTRIES", 4 + 3 * 150 * 2)
-    many = grown(3, [rows])
+    alone = grown(3, [rows])[0]
+    steps, forest = alone.state.step, alone.forest()
+    monkeypatch.setattr(growth, "MOST_ENTRIES", 4 + 3 * 95 * leaves)
+    schema = schema_of(2, classes=3, categories=CATEGORIES)
+    options = settings_of(schema, rounds=3, max_depth=3)
+    many = grown(3, [rows], lambda them: TreeGrowth.unpack(them[0].pack(), schema, options, site_of(rows)))
     assert many[0].forest() == forest
     assert many[0].state.step > steps
+
+
+def test_a_wide_category_is_split_node_by_node_and_gives_the_same_trees(monkeypatch):
+    """All columns are as wide as the widest: many nodes at once would take gigabytes."""
+    rows = rows_of(2, 400, 3)
+    packed = grown(3, [rows])[0].pack()
+    most = []
+    search = splitting.Splitter._best
+    monkeypatch.setattr(splitting, "CELLS_AT_ONCE", 4 * 66 * 2)
+    monkeypatch.setattr(splitting.Splitter, "_best", lambda own, found: most.append(len(found)) or search(own, found))
+    assert grown(3, [rows])[0].pack() == packed
+    assert 1 <= max(most) < 12
 
 
 def test_members_that_leave_and_come_back_in_the_middle_of_a_tree_do_not_part_the_others():

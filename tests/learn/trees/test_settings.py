@@ -15,7 +15,7 @@ from p2pfl.learn.trees.tree_settings import tree_settings
         ({"depth": 3}, 2, "depth"),
         ({"bins": 1}, 2, "task.bins"),
         ({"bins": 256}, 2, "task.bins"),
-        ({"rounds": 0}, 2, "task.rounds"),
+        ({"rounds": 0}, 2, "training.rounds"),
         ({"eta": float("nan")}, 2, "task.eta"),
         ({"max_depth": "six"}, 2, "max_depth"),
         ({"least_rows": 0}, 2, "task.least_rows"),

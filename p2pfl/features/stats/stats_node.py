@@ -76,7 +76,7 @@ class StatsNode:
         self._index = federation.member(node.name).index
         self._on_end = on_end
         self.desk = Desk(federation, node, identity)
-        self._kept = KeptSums(node.state_dir)
+        self._kept = KeptSums(node.state_dir, [member.key for member in federation.members])
         self._coming: asyncio.Queue[OpenQuestion] = asyncio.Queue()
         self._statements = Statements(
             federation,

@@ -40,10 +40,11 @@ class NodeSums:
         """Raises StorageError: what was kept there is damaged, or the disk refuses."""
         self.members = len(federation.members)
         self.was_signed = False
-        self._kept, self.life = KeptSums(folder), next_life(folder)
+        keys = tuple(member.key for member in federation.members)
+        self._kept, self.life = KeptSums(folder, keys), next_life(folder)
         settings = SumSettings(
             federation=federation_id(federation),
-            members=tuple(member.key for member in federation.members),
+            members=keys,
             index=index,
             life=self.life,
             colluders=colluders,

@@ -84,7 +84,7 @@ def sums_over(
     links: Links, settings: SumSettings, identity: Identity, *, folder: Path | None, first_wait_s: float = FIRST_S
 ) -> SumTalk:
     """This node's part in sums over links that are not open yet. Raises StorageError: the folder cannot be used."""
-    kept = KeptSums(folder)
+    kept = KeptSums(folder, settings.members)
     sums = Sums(settings, identity, draw=os.urandom, past=kept.past, first_wait_s=first_wait_s)
     talk = SumTalk(sums, links.sides.say, keep=kept.add)
     links.sides.add(Feeding(channel=CHANNEL, handler=talk))

@@ -136,6 +136,11 @@ def expire(scope: asyncio.Timeout) -> None:
         scope.reschedule(asyncio.get_running_loop().time())
 
 
+def _is_more_direct(newcomer: Connection, current: Connection) -> bool:
+    """Return True if the newcomer needs no relay for what now goes through one."""
+    return newcomer.boot == current.boot and current.line.relay is not None and newcomer.line.relay is None
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class SessionTable:
     own: int
@@ -202,6 +207,8 @@ class SessionTable:
             current = None if place.link is None else place.link.connection
             if self.places.get(candidate.peer) is not place:
                 return None
+            if current is not None and _is_more_direct(candidate, current):
+                return self._open(candidate, None)
             match decide(candidate, current, own=self.own, own_dial=own_dial, overdue=overdue):
                 case Admission.OPEN:
                     return self._open(candidate, None)

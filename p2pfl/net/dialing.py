@@ -147,8 +147,8 @@ class Dialer:
         return False
 
     async def _connect(self, peer: int, dial: Dial, way: Way) -> None:
-        line = await self._open(way)
-        link = None
+        line, clock = await self._open(way), asyncio.get_running_loop().time
+        opened_at, link = clock(), None
         try:
             candidate = await self.greeter.dial(line, peer)
             dial.reached = True
@@ -158,7 +158,7 @@ class Dialer:
                 line.doubt(str(fault))
             raise
         except asyncio.CancelledError:
-            if not dial.reached and dial.scope.expired():
+            if not dial.reached and clock() - opened_at >= self.shared.limits.handshake_s:
                 line.doubt("no answer to the handshake")
             raise
         finally:

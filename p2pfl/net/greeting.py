@@ -166,7 +166,7 @@ class Greeter:
 
     def _candidate(self, line: Line, session: Session, dialer: int, greeting: Notice) -> Connection:
         if greeting.word is Word.STRANGER:
-            raise PeerFault("that node does not list this one")
+            raise SealedFault("that node does not list this one")
         if greeting.word is Word.NO_EDGE:
             raise NoEdgeFault("that node does not take this one for a neighbor in this topology")
         if greeting.word is not Word.GREETING or line.peer is None:

@@ -24,7 +24,7 @@ WINDOW_BYTES = 3 << 18
 """The bytes of a line that may be under way to its other end: a sender waits for more credit beyond that."""
 MOST_LINES = 128
 """The most lines of one member at one relay."""
-BEAT_S = 15.0
+BEAT_S = 20.0
 """The time between two pings of a member."""
 SILENCE_S = 60.0
 """The longest time without a frame, after which either end takes the other for dead."""

@@ -1,0 +1,62 @@
+"""The transport of a node that lists relays: what it had before for addresses, and lines through relays beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from p2pfl.features.relay.relay_link import RelayLink
+from p2pfl.net.address import Address, Relayed, Way
+from p2pfl.net.line import GoneError, Line
+from p2pfl.net.transport import Meet, Transport
+
+
+class ByRelayTransport:
+    """Dials addresses directly, and members through the relays at which this node has registered."""
+
+    def __init__(self, direct: Transport, relays: Sequence[RelayLink]) -> None:
+        self.relays = tuple(relays)
+        self._direct = direct
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def port(self) -> int:
+        return self._direct.port
+
+    async def open(self, address: Address, meet: Meet) -> None:
+        await self._direct.open(address, meet)
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(relay.keep(meet)) for relay in self.relays]
+
+    def expect(self, neighbors: int) -> None:
+        self._direct.expect(neighbors)
+
+    def know(self, host: str) -> None:
+        self._direct.know(host)
+
+    def ways(self, key: bytes) -> Sequence[Relayed]:
+        """Return the way through each relay: first those that spoiled no line to that member lately, by round trip."""
+        ranked = sorted(
+            self.relays, key=lambda relay: (not relay.is_registered, relay.doubts(key), relay.round_trip_s)
+        )
+        return [Relayed(relay.url, key) for relay in ranked]
+
+    async def dial(self, way: Way) -> Line:
+        if isinstance(way, Address):
+            return await self._direct.dial(way)
+        relay = next((one for one in self.relays if one.url == way.relay), None)
+        if relay is None or not self._tasks:
+            raise GoneError("the node stops")
+        return await relay.dial(way.key)
+
+    def stop_accepting(self) -> None:
+        self._direct.stop_accepting()
+
+    async def close(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            await self._direct.close()

@@ -215,6 +215,7 @@ rule = {rule}  # {protects}
 _NETWORK = """\
 [network]
 {line}
+# relays = []  # : docs/how-to/relay.md
 
 """
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
-from p2pfl.features.relay.relay_link import RelayLink
+from p2pfl.features.relay.relay_link import OnDoubt, RelayLink
 from p2pfl.net.address import Address, Relayed, Way
 from p2pfl.net.line import GoneError, Line
 from p2pfl.net.transport import Meet, Transport
@@ -14,9 +14,11 @@ from p2pfl.net.transport import Meet, Transport
 class ByRelayTransport:
     """Dials addresses directly, and members through the relays at which this node has registered."""
 
-    def __init__(self, direct: Transport, relays: Sequence[RelayLink]) -> None:
+    def __init__(
+        self, direct: Transport, relays: Sequence[RelayLink], *, at_end: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self.relays = tuple(relays)
-        self._direct = direct
+        self._direct, self._at_end = direct, at_end
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -27,6 +29,11 @@ class ByRelayTransport:
         await self._direct.open(address, meet)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(relay.keep(meet)) for relay in self.relays]
+
+    def listen_for_doubts(self, on_doubt: OnDoubt) -> None:
+        """Call `on_doubt` for each line that a relay has spoiled."""
+        for relay in self.relays:
+            relay.on_doubt = on_doubt
 
     def expect(self, neighbors: int) -> None:
         self._direct.expect(neighbors)
@@ -58,5 +65,7 @@ class ByRelayTransport:
             task.cancel()
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self._at_end is not None:
+                await self._at_end()
         finally:
             await self._direct.close()

@@ -49,7 +49,8 @@ REFUSED_S = 30.0
 """The wait after a relay has refused this node: only a person changes that."""
 DOUBTS_LAST_S = 300.0
 MOST_DOUBTS = 1024
-DoubtTold = Callable[["RelayLink", bytes, str], None]
+OnDoubt = Callable[["RelayLink", bytes, str], None]
+"""Called with a relay, the key of a member, and what was wrong with a line to it."""
 DialUrl = Callable[[str], Awaitable[Line]]
 Answer = Callable[[str, Challenge], Registration]
 """Answers the challenge of the relay of that name. Raises UserError if this node has neither ticket nor token."""
@@ -67,7 +68,6 @@ class LinkParts:
     answer: Answer
     limits: Limits
     log: Logger
-    on_doubt: DoubtTold = lambda link, key, reason: None  # noqa: ARG005 - whoever does not listen
     rng: random.Random = field(default_factory=random.Random)
 
 
@@ -78,6 +78,7 @@ class RelayLink:
         self.url, self.why, self.round_trip_s = url, "not tried yet", float("inf")
         self.since = time.monotonic()
         """When the connection was made or lost, by the monotonic clock."""
+        self.on_doubt: OnDoubt = lambda link, key, reason: None  # noqa: ARG005 - nobody listens yet
         self._parts = parts
         self._meet: Meet | None = None
         self._line: Line | None = None
@@ -90,6 +91,10 @@ class RelayLink:
     @property
     def is_registered(self) -> bool:
         return not self.why
+
+    def away_s(self) -> float:
+        """Return for how long there has been no connection."""
+        return time.monotonic() - self.since
 
     @property
     def name(self) -> str:
@@ -104,16 +109,19 @@ class RelayLink:
         """Keep the connection; never returns."""
         self._meet = meet
         backoff = Backoff(self._parts.limits, self._parts.rng)
-        while True:
-            wait_s = 0.0
-            try:
-                await self._connect(backoff)
-            except RefusedByRelayError as refused:
-                self._lose(str(refused))
-                wait_s = REFUSED_S
-            except (GoneError, TimeoutError, PeerFault, UserError) as error:
-                self._lose("no answer in time" if isinstance(error, TimeoutError) else str(error))
-            await asyncio.sleep(max(wait_s, backoff.next_s()))
+        try:
+            while True:
+                wait_s = 0.0
+                try:
+                    await self._connect(backoff)
+                except (RefusedByRelayError, UserError) as refused:
+                    self._lose(str(refused))
+                    wait_s = REFUSED_S
+                except (GoneError, TimeoutError, PeerFault) as error:
+                    self._lose("no answer in time" if isinstance(error, TimeoutError) else str(error))
+                await asyncio.sleep(max(wait_s, backoff.next_s()))
+        finally:
+            self._lose("the node stopped")
 
     async def dial(self, key: bytes) -> RelayLine:
         """Open a line to the member with that key; the caller sets the deadline. Raises GoneError."""
@@ -138,17 +146,21 @@ class RelayLink:
         return line
 
     def doubts(self, key: bytes) -> int:
-        """Return how often lines to that member were spoiled here lately."""
+        """Return how often lines to that member were spoiled or cut here lately."""
         found, before = self._doubts.get(key, deque()), time.monotonic() - DOUBTS_LAST_S
         while found and found[0] < before:
             found.popleft()
         return len(found)
 
-    def doubt(self, key: bytes, reason: str) -> None:
+    def _mark(self, key: bytes) -> None:
+        """Count a line to that member that was spoiled or cut here: other relays come first for a while."""
         if len(self._doubts) < MOST_DOUBTS or key in self._doubts:
             self._doubts.setdefault(key, deque(maxlen=64)).append(time.monotonic())
+
+    def doubt(self, key: bytes, reason: str) -> None:
+        self._mark(key)
         self._parts.log.warning("relay %s: a line to %s: %s", self.url, public_text(key)[:8], reason)
-        self._parts.on_doubt(self, key, reason)
+        self.on_doubt(self, key, reason)
 
     async def say(self, frame: bytes) -> None:
         if self._line is None:
@@ -173,7 +185,7 @@ class RelayLink:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._ping())
                 tasks.create_task(self._read(line))
-        except* (GoneError, TimeoutError, PeerFault, UserError) as group:
+        except BaseExceptionGroup as group:
             raise _first(group) from None
         finally:
             await line.close(self._parts.limits.close_s)
@@ -217,6 +229,8 @@ class RelayLink:
                 if not line.accepted.done():
                     line.accepted.set_result(None)
             case FrameKind.CLOSE:
+                if line.end is None and line.accepted.done():
+                    self._mark(line.key)
                 line.finish(CLOSINGS[closing_in(frame)])
                 self.forget(line)
             case _:

@@ -29,7 +29,7 @@ Wrap = Callable[[Line], Line]
 
 
 def nothing_listed() -> Refusals:
-    return Refusals(Counters.of(()), log, lambda kind, peer, text: None)
+    return Refusals(Counters.of(()), log, lambda *_: None)
 
 
 class RelayHere:

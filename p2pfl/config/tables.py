@@ -241,7 +241,9 @@ def address(least_port: int) -> Kind:
     return Kind(f'"host:port" with a port from {least_port} to 65535', read)
 
 
-RELAY = re.compile(r"(wss?)://((?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::(\d{1,5}))?)(/[A-Za-z0-9._~/-]*)?")
+RELAY = re.compile(
+    r"(wss?)://((?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::(\d{1,5}))?)(/[A-Za-z0-9._~/-]*)?"
+)
 MOST_RELAYS = 8
 
 

@@ -89,9 +89,8 @@ class Dialer:
             if place.settled:
                 place.settled = False
                 backoff.reset()
-            else:
-                if await route.rest(backoff.next_s()):
-                    backoff.reset()
+            elif await route.rest(backoff.next_s()):
+                backoff.reset()
 
     def is_dialed(self, peer: int) -> bool:
         """Return True if there is any way to that neighbor."""

@@ -86,7 +86,7 @@ class Line(ABC):
         """The URL of the relay that carries the line; None if it goes straight to the other end."""
         return None
 
-    def doubt(self, reason: str) -> None:
+    def doubt(self, reason: str) -> None:  # noqa: B027 - only a line through a relay has somebody to doubt
         """Record that the way spoiled the line: something came that the other end did not seal, or nothing came."""
 
     def book(self, peer: int, traffic: PeerTraffic) -> None:

@@ -43,9 +43,7 @@ class ByRelayTransport:
 
     def ways(self, key: bytes) -> Sequence[Relayed]:
         """Return the way through each relay: first those that spoiled no line to that member lately, by round trip."""
-        ranked = sorted(
-            self.relays, key=lambda relay: (not relay.is_registered, relay.doubts(key), relay.round_trip_s)
-        )
+        ranked = sorted(self.relays, key=lambda relay: (not relay.is_registered, relay.doubts(key), relay.round_trip_s))
         return [Relayed(relay.url, key) for relay in ranked]
 
     async def dial(self, way: Way) -> Line:

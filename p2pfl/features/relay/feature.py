@@ -118,7 +118,7 @@ class Relays(Attached):
             {
                 "relay": relay.url,
                 "registered": relay.is_registered,
-                "round_trip_ms": round(1000 * relay.round_trip_s, 1) if relay.round_trip_s < 60 else None,  # noqa: PLR2004
+                "round_trip_ms": round(1000 * relay.round_trip_s, 1) if relay.round_trip_s < 60 else None,
                 "why": relay.why,
             }
             for relay in self._relays

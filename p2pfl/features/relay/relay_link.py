@@ -264,9 +264,7 @@ class RelayLink:
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the cause that says most: a refusal, or else the first one."""
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        found.append(_first(error) if isinstance(error, BaseExceptionGroup) else error)
+    found = [_first(error) if isinstance(error, BaseExceptionGroup) else error for error in group.exceptions]
     return next((error for error in found if isinstance(error, RefusedByRelayError)), found[0])
 
 

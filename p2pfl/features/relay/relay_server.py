@@ -1,7 +1,8 @@
 """The process that people run as `p2pfl relay`: it registers members, and moves frames between connection and
 switchboard.
 
-Until a member has registered, its connection is a stranger's, and costs what a stranger may cost a node (`net.doorway`).
+Until a member has registered, its connection is a stranger's, and costs at most what a stranger may cost a node
+(`net.doorway`).
 """
 
 from __future__ import annotations

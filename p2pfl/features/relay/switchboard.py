@@ -64,9 +64,7 @@ class Seat:
     end: EndSeat
     outbox: deque[bytes] = field(default_factory=deque)
     ends: dict[int, LineEnd] = field(default_factory=dict)
-    opens: TokenBucket = field(
-        default_factory=lambda: TokenBucket(OPENS_PER_S, tokens=OPENS_BURST, burst=OPENS_BURST)
-    )
+    opens: TokenBucket = field(default_factory=lambda: TokenBucket(OPENS_PER_S, tokens=OPENS_BURST, burst=OPENS_BURST))
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(PASSED_ON))
 
 

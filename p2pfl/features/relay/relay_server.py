@@ -236,17 +236,21 @@ class RelayServer:
         return self._free_at - now
 
     async def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            now_s = self._clock()
-            self.board.begin_month(time.gmtime(now_s).tm_year * 12 + time.gmtime(now_s).tm_mon)
-            for guest in self._guests.values():
-                if loop.time() - guest.heard_at > SILENCE_S:
-                    guest.ended.set()
-                elif now_s > guest.until:
-                    guest.why = Refusal.EXPIRED
-                    guest.ended.set()
+            self.end_expired()
             await asyncio.sleep(SWEEP_S)
+
+    def end_expired(self) -> None:
+        """End members that are silent or whose tickets have expired, and begin a new month."""
+        now, now_s = asyncio.get_running_loop().time(), self._clock()
+        date = time.gmtime(now_s)
+        self.board.begin_month(12 * date.tm_year + date.tm_mon)
+        for guest in self._guests.values():
+            if now - guest.heard_at > SILENCE_S:
+                guest.ended.set()
+            elif now_s > guest.until:
+                guest.why = Refusal.EXPIRED
+                guest.ended.set()
 
 
 async def _wait(event: asyncio.Event) -> None:

@@ -103,15 +103,14 @@ class Dialer:
 
     async def _vacancy(self, peer: int, place: NeighborPlace, route: Route) -> None:
         """Wait until there is no session. While it goes through a relay, dial the addresses from time to time."""
-        while place.link is not None and place.link.connection.line.relay is not None:
+        while place.is_relayed:
             try:
                 async with asyncio.timeout(self.shared.limits.direct_again_s):
                     await place.free.wait()
             except TimeoutError:
                 for address in route.next_go():
-                    await self._attempt(peer, place, address)
-                    if place.link is None or place.link.connection.line.relay is None:
-                        break
+                    if place.is_relayed:
+                        await self._attempt(peer, place, address)
         await place.vacancy()
 
     async def _try(self, peer: int, place: NeighborPlace, route: Route) -> bool:
@@ -119,7 +118,8 @@ class Dialer:
         route.news.clear()
         refused = False
         addresses, relays = route.next_go(), self._relays(peer)
-        for way in (*relays, *addresses) if route.relayed else (*addresses, *relays):
+        ways: list[Way] = [*relays, *addresses] if route.relayed else [*addresses, *relays]
+        for way in ways:
             refused |= await self._attempt(peer, place, way)
             if place.link is not None or place.rest_s:
                 break

@@ -121,6 +121,11 @@ class NeighborPlace:
         """Seconds until a session may open again."""
         return max(0.0, self.rests_until - asyncio.get_running_loop().time())
 
+    @property
+    def is_relayed(self) -> bool:
+        """True if there is a session, and it goes through a relay."""
+        return self.link is not None and self.link.connection.line.relay is not None
+
     async def vacancy(self) -> None:
         """Wait, without a deadline, until there is no session and a new one may open."""
         while self.link is not None or self.rest_s:

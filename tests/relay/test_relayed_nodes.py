@@ -11,7 +11,7 @@ from relay_kit import QUICK, TOKEN, RelayHere, by_relay, dialer, parts
 from p2pfl.core.messages import Resync
 from p2pfl.errors import UserError
 from p2pfl.features.relay.relay_frames import FrameKind, Refusal, number_in, pack, unpack
-from p2pfl.features.relay.relay_link import RelayLink
+from p2pfl.features.relay.relay_link import UNTRIED, RelayLink
 from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.line import GoneError
 
@@ -72,7 +72,7 @@ async def test_a_relay_without_room_says_so(federation, network):
         for link in links:
             tasks.append(asyncio.create_task(link.keep(lambda line, visit: None)))
             async with asyncio.timeout(5):
-                while link.why == "not tried yet":
+                while link.why == UNTRIED:
                     await asyncio.sleep(0.005)
         assert links[0].is_registered
         assert "as many members as it may" in links[1].why

@@ -8,6 +8,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from logging import Logger
 
@@ -47,6 +48,9 @@ CLOCK_OFF_S = 300.0
 """A difference of clocks that a refusal for an expired ticket mentions."""
 REFUSED_S = 30.0
 """The wait after a relay has refused this node: only a person changes that."""
+UNTRIED = "no answer yet"
+FIRST_S = 1.0
+"""How long a dial waits for the first answer of a relay: another one may be faster."""
 DOUBTS_LAST_S = 300.0
 MOST_DOUBTS = 1024
 OnDoubt = Callable[["RelayLink", bytes, str], None]
@@ -75,7 +79,7 @@ class RelayLink:
     """The connection to the relay at `url`. `why` says why there is none; it is empty while there is one."""
 
     def __init__(self, url: str, parts: LinkParts) -> None:
-        self.url, self.why, self.round_trip_s = url, "not tried yet", float("inf")
+        self.url, self.why, self.round_trip_s = url, UNTRIED, float("inf")
         self.since = time.monotonic()
         """When the connection was made or lost, by the monotonic clock."""
         self.on_doubt: OnDoubt = lambda link, key, reason: None  # noqa: ARG005 - nobody listens yet
@@ -125,11 +129,12 @@ class RelayLink:
 
     async def dial(self, key: bytes) -> RelayLine:
         """Open a line to the member with that key; the caller sets the deadline. Raises GoneError."""
-        while not self.is_registered:
-            if self.why != "not tried yet":
-                raise GoneError(self.why)
-            self._changed.clear()
-            await self._changed.wait()
+        if self.why == UNTRIED:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_S):
+                    await self._changed.wait()
+        if not self.is_registered:
+            raise GoneError(self.why)
         if len(self._lines) >= MOST_LINES:
             raise GoneError("this node has too many lines there")
         number = next(number for number in self._numbers if number not in self._lines)

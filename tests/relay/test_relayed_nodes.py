@@ -86,7 +86,9 @@ async def test_who_has_neither_ticket_nor_token_says_so_and_tries_again(federati
 
     async with RelayHere(network) as relay:
         made = parts(network, federation.identities[0])
-        link = RelayLink(relay.url, type(made)(**{name: getattr(made, name) for name in made.__slots__} | {"answer": nothing}))
+        link = RelayLink(
+            relay.url, type(made)(**{name: getattr(made, name) for name in made.__slots__} | {"answer": nothing})
+        )
         task = asyncio.create_task(link.keep(lambda line, visit: None))
         async with asyncio.timeout(5):
             while "no ticket" not in link.why:
@@ -239,4 +241,3 @@ async def test_an_expired_ticket_ends_the_seat(federation, network):
         relay.server.end_expired()
         answer = unpack(await line.receive())
         assert (answer.kind, Refusal(number_in(answer))) == (FrameKind.REFUSED, Refusal.EXPIRED)
-

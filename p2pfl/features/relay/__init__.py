@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from p2pfl.console.groups import Command, Group
 
 FEATURE = "p2pfl.features.relay.feature:RelayFeature"
+NEW = "p2pfl.features.relay.founding:RelayFounding"
 FINDINGS = "p2pfl.features.relay.findings:RelayFindings"
 COMMANDS: Mapping[str, Command] = {
     "relay": Command(

@@ -99,3 +99,13 @@ def by_relay(network: MemoryNetwork, identity: Identity, *urls: str, direct: Mem
         return ByRelayTransport((direct or MemoryNetwork()).transport(limits, refusals, logger), links)
 
     return make
+
+
+def nobody(*_: object) -> None:
+    """Take no line: in place of what meets visits."""
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(10.0):
+        while not condition():  # noqa: ASYNC110 - what a test waits for is seldom an event
+            await asyncio.sleep(0.005)

@@ -108,7 +108,7 @@ async def test_whatever_a_relay_does_the_messages_arrive_once_through_another(fe
         )
         doubted = []
         for node in (a, b):
-            node.links.transport.listen_for_doubts(lambda relay, key, why: doubted.append(relay.url))
+            node.links.transport.listen_for_doubts(lambda relay, *_: doubted.append(relay.url))
         async with a.links, b.links:
             await a.until(lambda: a.open and b.open)
             await a.until(lambda: a.reasons() or b.reasons())
@@ -147,7 +147,7 @@ async def test_a_relay_that_lies_about_who_is_there_only_costs_time(federation, 
                 return raw
             return pack(FrameKind.OPEN, frame.line, third if who == "another member" else bytes(32))
 
-    liar.wrap = lambda line: Misleading(line, lambda own, data: [data])
+    liar.wrap = lambda line: Misleading(line, lambda _, data: [data])
     async with liar, honest:
         nodes = [
             federation.new(
@@ -169,7 +169,7 @@ async def test_a_relay_that_lies_about_who_is_there_only_costs_time(federation, 
 async def test_a_relay_that_never_answers_does_not_hold_up_another(federation):
     network = MemoryNetwork()
     silent, honest = RelayHere(network, "silent:1"), RelayHere(network, "honest:1")
-    silent.server.meet = lambda line, visit: asyncio.create_task(asyncio.sleep(30))
+    silent.server.meet = lambda *_: asyncio.create_task(asyncio.sleep(30))
     async with silent, honest:
         a, b = (
             federation.new(

@@ -6,12 +6,22 @@ import asyncio
 import logging
 
 import pytest
-from relay_kit import QUICK, TOKEN, RelayHere, by_relay, dialer, parts
+from relay_kit import QUICK, TOKEN, RelayHere, by_relay, dialer, nobody, parts, until
 
 from p2pfl.core.messages import Resync
 from p2pfl.errors import UserError
-from p2pfl.features.relay.relay_frames import FrameKind, Refusal, number_in, pack, unpack
+from p2pfl.features.relay.relay_frames import (
+    Challenge,
+    FrameKind,
+    Refusal,
+    number_in,
+    pack,
+    pack_struct,
+    struct_in,
+    unpack,
+)
 from p2pfl.features.relay.relay_link import UNTRIED, RelayLink
+from p2pfl.features.relay.tickets import register
 from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.line import GoneError
 
@@ -43,12 +53,10 @@ async def test_nobody_but_members_that_the_relay_lists_is_served(federation, net
     caplog.set_level(logging.INFO)
     async with RelayHere(network) as relay:
         link = RelayLink(relay.url, parts(network, federation.identities[0], token=b"wrong" * 6))
-        task = asyncio.create_task(link.keep(lambda line, visit: None))
-        async with asyncio.timeout(5):
-            while not relay.server.refused:
-                await asyncio.sleep(0.005)
-            with pytest.raises(GoneError, match="does not list this federation"):
-                await link.dial(federation.identities[1].public)
+        task = asyncio.create_task(link.keep(nobody))
+        await until(lambda: relay.server.refused)
+        with pytest.raises(GoneError, match="does not list this federation"):
+            await link.dial(federation.identities[1].public)
         task.cancel()
         assert relay.server.refused == {"unlisted": 1}
         assert not any(tenant.seats for tenant in relay.board.tenants.values())
@@ -70,10 +78,8 @@ async def test_a_relay_without_room_says_so(federation, network):
         links = [RelayLink(relay.url, parts(network, identity)) for identity in federation.identities[:2]]
         tasks = []
         for link in links:
-            tasks.append(asyncio.create_task(link.keep(lambda line, visit: None)))
-            async with asyncio.timeout(5):
-                while link.why == UNTRIED:
-                    await asyncio.sleep(0.005)
+            tasks.append(asyncio.create_task(link.keep(nobody)))
+            await until(lambda link=link: link.why != UNTRIED)
         assert links[0].is_registered
         assert "as many members as it may" in links[1].why
         for task in tasks:
@@ -89,10 +95,8 @@ async def test_who_has_neither_ticket_nor_token_says_so_and_tries_again(federati
         link = RelayLink(
             relay.url, type(made)(**{name: getattr(made, name) for name in made.__slots__} | {"answer": nothing})
         )
-        task = asyncio.create_task(link.keep(lambda line, visit: None))
-        async with asyncio.timeout(5):
-            while "no ticket" not in link.why:
-                await asyncio.sleep(0.005)
+        task = asyncio.create_task(link.keep(nobody))
+        await until(lambda: "no ticket" in link.why)
         task.cancel()
 
 
@@ -182,21 +186,19 @@ async def test_a_long_line_through_a_relay_holds_no_more_than_its_window(federat
             return asyncio.create_task(asyncio.sleep(0))
 
         tasks = [asyncio.create_task(link.keep(meet)) for link in links]
-        async with asyncio.timeout(10):
-            while not all(link.is_registered for link in links):
-                await asyncio.sleep(0.005)
-            line = await links[0].dial(federation.identities[1].public)
-            sending = asyncio.create_task(send_all(line, 40))
-            await asyncio.sleep(0.05)
-            assert not sending.done()
-            assert relay.board.tenant("ward").held_bytes < 1_000_000
-            other = await came
-            for number in range(40):
-                assert (await other.receive())[0] == number
-            await sending
-            await line.close(1.0)
-            with pytest.raises(GoneError, match="closed by the peer"):
-                await other.receive()
+        await until(lambda: all(link.is_registered for link in links))
+        line = await links[0].dial(federation.identities[1].public)
+        sending = asyncio.create_task(send_all(line, 40))
+        await until(lambda: relay.board.tenant("ward").passed_bytes >= 700_000)
+        assert not sending.done()
+        assert relay.board.tenant("ward").held_bytes < 1_000_000
+        other = await came
+        for number in range(40):
+            assert (await other.receive())[0] == number
+        await sending
+        await line.close(1.0)
+        with pytest.raises(GoneError, match="closed by the peer"):
+            await other.receive()
         for task in tasks:
             task.cancel()
 
@@ -211,13 +213,9 @@ async def test_two_processes_with_one_key_do_not_both_hold_the_seat(federation, 
         links = [RelayLink(relay.url, parts(network, federation.identities[0])) for _ in range(2)]
         tasks = []
         for link in links:
-            tasks.append(asyncio.create_task(link.keep(lambda line, visit: None)))
-            async with asyncio.timeout(5):
-                while not link.is_registered:
-                    await asyncio.sleep(0.005)
-        async with asyncio.timeout(5):
-            while links[0].is_registered:
-                await asyncio.sleep(0.005)
+            tasks.append(asyncio.create_task(link.keep(nobody)))
+            await until(lambda link=link: link.is_registered)
+        await until(lambda: not links[0].is_registered)
         assert "another process" in links[0].why
         assert len(relay.board.tenant("ward").seats) == 1
         for task in tasks:
@@ -228,9 +226,6 @@ async def test_an_expired_ticket_ends_the_seat(federation, network):
     now = [100.0]
     async with RelayHere(network, wall_clock=lambda: now[0]) as relay:
         line = await dialer(network)(relay.url)
-        from p2pfl.features.relay.relay_frames import Challenge, pack_struct, struct_in  # noqa: PLC0415
-        from p2pfl.features.relay.tickets import register  # noqa: PLC0415
-
         challenge = struct_in(unpack(await line.receive()), FrameKind.CHALLENGE, Challenge)
         assert challenge.clock_s == 100
         registration = register(federation.identities[0], challenge, relay=relay.name, token=TOKEN)

@@ -30,7 +30,7 @@ class Table:
     def sit(self, name: str, federation: str = "ward") -> Seat | None:
         key = name.encode().ljust(32, b".")
         return self.board.seat(
-            self.board.tenant(federation), key, lambda seat: None, lambda why: self.ended.append((key, why))
+            self.board.tenant(federation), key, lambda _: None, lambda why: self.ended.append((key, why))
         )
 
     def say(self, seat: Seat, kind: FrameKind, line: int = 0, payload: bytes = b"", now: float = 0.0) -> None:

@@ -21,7 +21,7 @@ class RelayFounding(Founding):
             ["--relay"],
             multiple=True,
             metavar="URL",
-            help="For sites that open no port: no addresses; nodes meet at this `p2pfl relay`.",
+            help="For sites that open no port: they meet there.",
         ),
     )
     after = "lan"

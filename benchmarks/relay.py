@@ -81,7 +81,7 @@ class Members:
         self.tasks: list[asyncio.Task[None]] = []
 
     async def come(self) -> None:
-        http = open_browserless()
+        http = self.http = open_browserless()
         for identity in self.identities:
             parts = LinkParts(
                 dial=lambda url: dial_url(http, url),
@@ -102,6 +102,12 @@ class Members:
         del visit
         self.dialed.put_nowait(line)
         return asyncio.create_task(asyncio.sleep(0))
+
+    async def go(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.http.close()
 
     async def pair(self, one: int, other: int) -> tuple[RelayLine, RelayLine]:
         return await self.links[one].dial(self.identities[other].public), await self.dialed.get()
@@ -186,15 +192,15 @@ async def measure(members: int, gigabytes: float, folder: Path) -> None:
         await asyncio.gather(*flood)
         wall_s, used_s = time.perf_counter() - began, process.cpu_s() - before_s
         passed = count * len(lines) * len(CHUNK) / 1e9
-        print(
-            f"{passed:.2f} GB on {len(lines)} lines: {used_s / passed:.2f} CPU-seconds per GB, {1000 * passed / wall_s:.0f} MB/s"
-        )
+        speed = f"{used_s / passed:.2f} CPU-seconds per GB, {1000 * passed / wall_s:.0f} MB/s"
+        print(f"{passed:.2f} GB on {len(lines)} lines: {speed}")
         print(f"most memory: {process.resident_mb():.0f} MB")
         for name, found in (("alone", alone), ("beside the flood", beside)):
-            print(
-                f"round trip of a quiet federation {name}: median {1e3 * found[25]:.1f} ms, longest {1e3 * found[-1]:.1f} ms"
-            )
+            median_ms, longest_ms = 1e3 * found[len(found) // 2], 1e3 * found[-1]
+            print(f"round trip of a quiet federation {name}: median {median_ms:.1f} ms, longest {longest_ms:.1f} ms")
         task.cancel()
+        await quiet.go()
+        await busy.go()
 
 
 def main() -> int:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from p2pfl.config.charter import realm_of
+from p2pfl.config.invites import in_words
+from p2pfl.console.wall_clock import seconds_now
 from p2pfl.errors import UserError
 from p2pfl.features.relay.tickets import read_tickets, read_token, ticket_of, tickets_file
 from p2pfl.node.findings import Findings, Inspected
+
+SOON_S = 30 * 86_400
 
 
 class RelayFindings(Findings):
@@ -22,7 +26,9 @@ class RelayFindings(Findings):
             except UserError as error:
                 inspected.mistakes.append(error)
                 continue
-            key = federation.members[index].key
-            if ticket_of(tickets, realm=realm_of(federation), key=key) is None:
-                how = "`p2pfl member ticket`" if federation.admin else "relay_token in its node.toml"
+            ticket = ticket_of(tickets, realm=realm_of(federation), key=federation.members[index].key)
+            how = "`p2pfl member ticket`" if federation.admin else "relay_token in its node.toml"
+            if ticket is None:
                 inspected.warnings.append(f"{node.name} has nothing that opens the relays in [network]: {how}")
+            elif ticket.until - seconds_now() < SOON_S:
+                inspected.warnings.append(f"the ticket of {node.name} expires at {in_words(ticket.until)}: {how}")

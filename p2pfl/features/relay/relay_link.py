@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from logging import Logger
+from logging import DEBUG, INFO, Logger
 
 from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import public_text
@@ -48,7 +48,7 @@ CLOCK_OFF_S = 300.0
 """A difference of clocks that a refusal for an expired ticket mentions."""
 REFUSED_S = 30.0
 """The wait after a relay has refused this node: only a person changes that."""
-UNTRIED = "no answer yet"
+UNTRIED, STOPPED = "no answer yet", "the node stopped"
 FIRST_S = 1.0
 """How long a dial waits for the first answer of a relay: another one may be faster."""
 DOUBTS_LAST_S = 300.0
@@ -125,7 +125,7 @@ class RelayLink:
                     self._lose("no answer in time" if isinstance(error, TimeoutError) else str(error))
                 await asyncio.sleep(max(wait_s, backoff.next_s()))
         finally:
-            self._lose("the node stopped")
+            self._lose(STOPPED)
 
     async def dial(self, key: bytes) -> RelayLine:
         """Open a line to the member with that key; the caller sets the deadline. Raises GoneError."""
@@ -259,7 +259,7 @@ class RelayLink:
     def _lose(self, why: str) -> None:
         if self.is_registered:
             self.since = time.monotonic()
-            self._parts.log.info("relay %s is lost: %s", self.url, why)
+            self._parts.log.log(DEBUG if why == STOPPED else INFO, "relay %s is lost: %s", self.url, why)
         self._line, self.why, self.round_trip_s = None, why or "no reason", float("inf")
         self._changed.set()
         for line in list(self._lines.values()):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ from p2pfl.features.relay.feature import RelayFeature, Relays
 from p2pfl.features.relay.findings import RelayFindings
 from p2pfl.features.relay.relay_link import RelayLink
 from p2pfl.features.relay.tickets import read_tickets, read_token
+from p2pfl.net.limits import Limits
 from p2pfl.node.findings import Inspected
 
 URL = "ws://relay.example.org:8443/p2pfl"
@@ -208,22 +210,10 @@ def test_an_alarm_names_the_relays_that_are_away_and_ends_when_all_are_back():
     assert (node.told, node.standing) == (["relay-back", "relay-back"], "")
 
 
-class Limits:
-    handshakes_per_s = handshake_burst = 1.0
-
-
-class Parts:
-    limits = Limits
-
-
-PARTS = Parts
+PARTS = SimpleNamespace(limits=Limits())
 
 
 def test_the_feature_does_nothing_where_no_relay_is_listed():
-    class Setup:
-        class node:  # noqa: N801 - as the setup calls it
-            relays = ()
-
-    usual = object()
-    assert RelayFeature().transport(Setup, usual) is usual
-    RelayFeature().check(Setup)
+    usual, setup = object(), SimpleNamespace(node=SimpleNamespace(relays=()), federation=None, identity=None)
+    assert RelayFeature().transport(setup, usual) is usual
+    RelayFeature().check(setup)

@@ -29,6 +29,8 @@ class ByRelayTransport:
         await self._direct.open(address, meet)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(relay.keep(meet)) for relay in self.relays]
+        for task in self._tasks:
+            task.add_done_callback(_report)
 
     def listen_for_doubts(self, on_doubt: OnDoubt) -> None:
         """Call `on_doubt` for each line that a relay has spoiled."""
@@ -67,3 +69,10 @@ class ByRelayTransport:
                 await self._at_end()
         finally:
             await self._direct.close()
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """Report a bug: the connection to a relay is kept until it is cancelled."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        context = {"message": "the connection to a relay has ended by a bug", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)

@@ -13,6 +13,7 @@ from typing import Annotated, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
 
 VERSION = 1
@@ -20,7 +21,7 @@ VERSION = 1
 HEAD = struct.Struct("<BI")
 PASSED_ON = 1 << 31
 """The first number of lines that a relay opens."""
-WINDOW_BYTES = 3 << 18
+WINDOW_BYTES = 3 * MAX_SEALED_BYTES
 """The bytes of a line that may be under way to its other end: a sender waits for more credit beyond that."""
 MOST_LINES = 128
 """The most lines of one member at one relay."""

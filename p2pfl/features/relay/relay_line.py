@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
 from p2pfl.core.limits import TokenBucket
+from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.errors import PeerFault
 from p2pfl.features.relay.relay_frames import WINDOW_BYTES, Closing, FrameKind, pack, pack_number
 from p2pfl.net.doorway import ConnectionStage
@@ -15,8 +16,8 @@ from p2pfl.net.line import GoneError, Line
 
 T = TypeVar("T")
 
-CREDIT_BYTES = WINDOW_BYTES // 3
-"""Credit is given back once so many bytes have been read, or when there is nothing more to read."""
+CREDIT_BYTES = CHUNK_BYTES
+"""Credit is given back once so many bytes have been read."""
 
 
 class Carrier(Protocol):

@@ -164,7 +164,7 @@ class RelayLink:
 
     def doubt(self, key: bytes, reason: str) -> None:
         self._mark(key)
-        self._parts.log.warning("relay %s: a line to %s: %s", self.url, public_text(key)[:8], reason)
+        self._parts.log.debug("relay %s: a line to %s: %s", self.url, public_text(key)[:8], reason)
         self.on_doubt(self, key, reason)
 
     async def say(self, frame: bytes) -> None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+from dataclasses import replace
 
 import pytest
-from relay_kit import QUICK, TOKEN, RelayHere, by_relay, dialer, nobody, parts, until
+from message_kit import REQUEST
+from msgspec import structs
+from relay_kit import QUICK, TOKEN, RelayHere, by_relay, dialer, nobody, nothing_listed, parts, until
 
 from p2pfl.core.messages import Resync
 from p2pfl.errors import UserError
+from p2pfl.features.relay.admissions import Admissions, ListedFederation
+from p2pfl.features.relay.by_relay import ByRelayTransport
 from p2pfl.features.relay.relay_frames import (
     Challenge,
     FrameKind,
@@ -21,9 +27,15 @@ from p2pfl.features.relay.relay_frames import (
     unpack,
 )
 from p2pfl.features.relay.relay_link import UNTRIED, RelayLink
+from p2pfl.features.relay.relay_process import metrics_text
+from p2pfl.features.relay.relay_server import RelayServer
+from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.tickets import register
+from p2pfl.net.address import Address
 from p2pfl.net.in_memory import MemoryNetwork
+from p2pfl.net.limits import Limits
 from p2pfl.net.line import GoneError
+from p2pfl.net.websocket import WebSocketTransport, dial_url, open_browserless
 
 
 @pytest.fixture
@@ -126,36 +138,70 @@ async def test_when_a_relay_dies_another_takes_over_and_nothing_is_delivered_twi
         assert node.links.counters.total.faults == node.links.counters.total.refusals == 0
 
 
-async def test_an_edge_moves_back_to_its_address_when_that_works_again(federation, network):
-    direct = MemoryNetwork()
+@pytest.mark.parametrize("reachable", [0, 1])
+async def test_an_edge_moves_back_to_its_address_when_that_works_again(federation, network, reachable):
+    """Either end may be the one that is dialed: the lower index decides, whoever dials."""
+    direct, address, dials = MemoryNetwork(), "127.0.0.1:4001", 1 - reachable
     async with RelayHere(network) as relay:
-        a = federation.new(
-            0,
-            listen="127.0.0.1:4001",
-            limits=QUICK,
-            neighbors=frozenset({1}),
-            transport=by_relay(network, federation.identities[0], relay.url, direct=direct),
+        transports = [by_relay(network, identity, relay.url, direct=direct) for identity in federation.identities[:2]]
+        there = federation.new(
+            reachable, listen=address, limits=QUICK, neighbors=frozenset({dials}), transport=transports[reachable]
         )
-        b = federation.new(
-            1,
-            {0: "127.0.0.1:4001"},
+        here = federation.new(
+            dials,
+            {reachable: address},
             limits=QUICK,
-            neighbors=frozenset({0}),
-            transport=by_relay(network, federation.identities[1], relay.url, direct=direct),
+            neighbors=frozenset({reachable}),
+            transport=transports[dials],
         )
-        async with a.links:
-            own = direct.listening.pop("127.0.0.1:4001")
-            async with b.links:
-                await a.until(lambda: a.open and b.open)
-                assert line_of(b, 0).relay == relay.url
-                a.send(1, Resync(incarnation=1))
-                await b.until(b.messages)
-                direct.listening["127.0.0.1:4001"] = own
-                await a.until(lambda: a.open and b.open and line_of(a, 1).relay is line_of(b, 0).relay is None)
-                a.send(1, Resync(incarnation=2))
-                await b.until(lambda: len(b.messages()) == 2)
-    assert b.reasons()[0] == "replaced by a newer session"
-    assert [message.incarnation for message in b.messages()] == [1, 2]
+        async with there.links:
+            own = direct.listening.pop(address)
+            async with here.links:
+                await here.until(lambda: here.open and there.open)
+                assert line_of(here, reachable).relay == relay.url
+                here.send(reachable, Resync(incarnation=1))
+                await there.until(there.messages)
+                direct.listening[address] = own
+                await here.until(lambda: is_direct(here, reachable) and is_direct(there, dials))
+                here.send(reachable, Resync(incarnation=2))
+                await there.until(lambda: len(there.messages()) == 2)
+    assert there.reasons()[0] == here.reasons()[0] == "replaced by a newer session"
+    assert [message.incarnation for message in there.messages()] == [1, 2]
+
+
+def is_direct(node, peer) -> bool:
+    link = node.links._table.places[peer].link
+    return link is not None and link.connection.line.relay is None
+
+
+async def test_over_real_sockets_a_long_body_arrives_whole(federation):
+    transport = WebSocketTransport(Limits(), nothing_listed(), logging.getLogger("tests.relay"))
+    transport.expect(8)
+    server = RelayServer(
+        Admissions([ListedFederation(name="ward", token=TOKEN)]), Switchboard(), nothing_listed(), rate=50e6
+    )
+    await transport.open(Address("127.0.0.1", 0), server.meet)
+    running = asyncio.create_task(server.run())
+    url, body = f"ws://127.0.0.1:{transport.port}/p2pfl", os.urandom(3_000_000)
+    async with open_browserless() as http:
+        made = []
+        for identity in federation.identities[:2]:
+            own = replace(parts(MemoryNetwork(), identity), dial=lambda url: dial_url(http, url))
+            made.append(
+                lambda limits, refusals, log, own=own: ByRelayTransport(
+                    MemoryNetwork().transport(limits, refusals, log), [RelayLink(url, own)]
+                )
+            )
+        a, b = (federation.new(index, transport=made[index], neighbors=frozenset({1 - index})) for index in range(2))
+        async with a.links, b.links:
+            await a.until(lambda: a.open and b.open)
+            a.send(1, structs.replace(REQUEST, body=body))
+            await b.until(b.messages)
+            assert bytes(b.messages()[0].body) == body
+        assert server.board.tenant("ward").passed_bytes > len(body)
+    running.cancel()
+    await transport.close()
+    assert 'p2pfl_relay_members{federation="ward"} ' in metrics_text(server, 0)
 
 
 async def test_addresses_that_work_are_used_before_relays(federation, network):

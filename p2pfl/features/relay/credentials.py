@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from logging import Logger
+from logging import Logger, getLogger
 
 import aiohttp
 
@@ -15,12 +18,16 @@ from p2pfl.errors import UserError
 from p2pfl.features.relay.by_relay import ByRelayTransport
 from p2pfl.features.relay.relay_frames import Challenge, Registration
 from p2pfl.features.relay.relay_link import LinkParts, RelayLink
-from p2pfl.features.relay.tickets import read_tickets, read_token, register, ticket_of, tickets_file
+from p2pfl.features.relay.tickets import Ticket, read_tickets, read_token, register, ticket_of, tickets_file
+from p2pfl.net.errands import DialThrough
 from p2pfl.net.limits import Limits
 from p2pfl.net.line import Line
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.transport import MakeTransport, Transport
 from p2pfl.net.websocket import dial_url, open_browserless
+
+ADMIN_TICKET_S = 3600
+"""How long the ticket holds that an admin signs for itself."""
 
 
 def through_relays(
@@ -43,6 +50,32 @@ def through_relays(
         return ByRelayTransport(usual(limits, refusals, log), links, at_end=dialing.close)
 
     return make
+
+
+@asynccontextmanager
+async def relays_of_admin(federation: FederationConfig, admin: Identity) -> AsyncIterator[DialThrough]:
+    """Dial members through the federation's relays as an admin, who signs a ticket for itself."""
+    dialing, links, tasks = RelayDialing(), dict[str, RelayLink](), list[asyncio.Task[None]]()
+
+    def answer(relay: str, challenge: Challenge) -> Registration:
+        until = challenge.clock_s + ADMIN_TICKET_S
+        ticket = Ticket.sign(admin, realm=realm_of(federation), key=admin.public, until=until)
+        return register(admin, challenge, relay=relay, ticket=ticket.packed())
+
+    async def through(url: str, key: bytes) -> Line:
+        if url not in links:
+            log = getLogger("p2pfl.net")
+            links[url] = RelayLink(url, LinkParts(dial=dialing.dial, answer=answer, limits=Limits(), log=log))
+            tasks.append(asyncio.get_running_loop().create_task(links[url].keep(lambda line, visit: None)))  # noqa: ARG005 - nobody dials it
+        return await links[url].dial(key)
+
+    try:
+        yield through
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await dialing.close()
 
 
 class RelayDialing:

@@ -80,8 +80,8 @@ async def hand(before: FederationConfig, charter: Charter, admin: Identity, near
             return await errand.bring(address, key, raw)
 
         for members, enough in ((staying, ENOUGH), (removed, len(removed))):
-            known = [(member, _places(member, nearby, before.relays)) for member in members]
-            answers, failures = await _visit(known, bring, enough=enough)
+            there = [(member, _places(member, nearby, before.relays)) for member in members]
+            answers, failures = await _visit(there, bring, enough=enough)
             handed.received_by += sorted(answers)
             handed.failed |= failures
             handed.newer |= {name: version for name, version in answers.items() if version > charter.version}

@@ -111,7 +111,7 @@ class Challenge(Struct, array_like=True, frozen=True):
 
     version: int
     nonce: Annotated[bytes, Meta(min_length=32, max_length=32)]
-    clock_s: int
+    clock_s: Annotated[int, Meta(ge=0, lt=2**37)]
 
 
 class Registration(Struct, array_like=True, frozen=True):

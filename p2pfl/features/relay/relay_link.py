@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from logging import DEBUG, INFO, Logger
 
+from p2pfl.config.invites import in_words
 from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import PeerFault, UserError
@@ -44,8 +45,6 @@ from p2pfl.net.limits import Limits
 from p2pfl.net.line import GoneError, Line
 from p2pfl.net.transport import Meet
 
-CLOCK_OFF_S = 300.0
-"""A difference of clocks that a refusal for an expired ticket mentions."""
 REFUSED_S = 30.0
 """The wait after a relay has refused this node: only a person changes that."""
 UNTRIED, STOPPED = "no answer yet", "the node stopped"
@@ -276,7 +275,6 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 def _in_words(reason: Refusal | None, challenge: Challenge) -> str:
     if reason is None:
         return "it refuses this node for a reason that this version does not know"
-    text, off_s = REFUSALS[reason], challenge.clock_s - time.time()
-    if reason is Refusal.EXPIRED and abs(off_s) > CLOCK_OFF_S:
-        text += f"; or a clock is wrong: the relay's is {off_s:+.0f} s from this one's"
-    return text
+    if reason is Refusal.EXPIRED:
+        return f"{REFUSALS[reason]}; or the relay's clock is wrong, which says {in_words(challenge.clock_s)}"
+    return REFUSALS[reason]

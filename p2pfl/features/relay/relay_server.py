@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from p2pfl.console.wall_clock import seconds_now
 from p2pfl.errors import PeerFault
 from p2pfl.features.relay.admissions import Admissions, RefusedError
 from p2pfl.features.relay.fair_queue import QUANTUM_BYTES
@@ -74,7 +75,7 @@ class RelayServer:
         refusals: Refusals,
         *,
         rate: float | None = None,
-        wall_clock: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] = seconds_now,
     ) -> None:
         self.board = board
         self.refused: Counter[str] = Counter()

@@ -128,6 +128,36 @@ async def test_whatever_a_relay_does_the_messages_arrive_once_through_another(fe
     assert doubted or lie in (cut, grow)
 
 
+async def test_a_relay_that_delays_everything_is_only_slow(federation):
+    network = MemoryNetwork()
+    slow = RelayHere(network, "slow:1")
+
+    class Delaying(LyingLine):
+        async def _push(self, data):
+            await asyncio.sleep(0.01)
+            await self.inner.send(data)
+
+    slow.wrap = lambda line: Delaying(line, flip)
+    async with slow:
+        a, b = (
+            federation.new(
+                index,
+                limits=IMPATIENT,
+                neighbors=frozenset({1 - index}),
+                transport=by_relay(network, federation.identities[index], slow.url),
+            )
+            for index in range(2)
+        )
+        async with a.links, b.links:
+            await a.until(lambda: a.open and b.open)
+            for number in range(10):
+                a.send(1, Resync(incarnation=number))
+            await b.until(lambda: len(b.messages()) == 10)
+            assert not a.reasons()
+            assert not b.reasons()
+    assert [message.incarnation for message in b.messages()] == list(range(10))
+
+
 def is_honest(node, honest) -> bool:
     link = node.links._table.places[1 - node.index].link
     return link is not None and link.connection.line.relay == honest.url

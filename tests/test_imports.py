@@ -111,7 +111,9 @@ WALL_CLOCK = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("date
 COMPARES_CLOCKS = ROOT / "p2pfl/features/lan/probe.py"
 """The doctor's question is whose clock is wrong."""
 ENDS_INVITES = ROOT / "p2pfl/console/wall_clock.py"
-"""An invite ends after some days, a site answers so many questions a day: commands of people ask, and no node does."""
+"""An invite or a ticket ends after some days, a site answers so many questions a day: commands of people ask, and a
+relay; no node does.
+"""
 
 
 @pytest.mark.long
@@ -121,6 +123,9 @@ def test_no_node_imports_the_clock_that_ends_invites():
     assert users == {
         "p2pfl.features.members.join_commands",
         "p2pfl.features.members.member_command",
+        "p2pfl.features.relay.findings",
+        "p2pfl.features.relay.founding",
+        "p2pfl.features.relay.relay_server",
         "p2pfl.features.stats.desk",
         "p2pfl.features.stats.stats_command",
     }

@@ -179,9 +179,10 @@ def _learner(federation: FederationConfig, member: Member, node: NodeConfig | No
 def _warn(federation: FederationConfig, inspected: Inspected) -> None:
     for i, j in federation.edges:
         first, second = federation.members[i], federation.members[j]
-        if first.address is None and second.address is None and not federation.discovery:
+        if first.address is None and second.address is None and not (federation.discovery or federation.relays):
             text = f"neither {first.name} nor {second.name} has an address for the other to dial"
-            inspected.warnings.append(f"{text}: write one, or discovery = true in [network] if they are on one LAN")
+            ways = "discovery = true in [network] if they are on one LAN, or relays: docs/how-to/relay.md"
+            inspected.warnings.append(f"{text}: write one, or {ways}")
     _warn_of_data(federation, inspected)
     if len({learner.shape_digest for learner in inspected.learners.values()}) > 1:
         inspected.warnings.append("the models of the nodes here differ in shape: such nodes cannot mix")

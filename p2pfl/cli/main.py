@@ -136,7 +136,7 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, is_given: boo
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
 )
 def cli() -> None:
-    """Devices learn one model together, without a server. Raw data stay on each device."""
+    """Devices learn one model together, without a server, and keep their raw data."""
 
 
 def main(arguments: Sequence[str] | None = None, *, command: click.Command = cli, name: str = "p2pfl") -> NoReturn:

@@ -109,7 +109,9 @@ def new(
     check_graph(topology, len(nodes), names=nodes)
     with appearing(place) as folder:
         members = [
-            make_node(folder, one, None if plan.discovery else base_port + index, data=plan.data.get(one))
+            make_node(
+                folder, one, None if plan.discovery or plan.relays else base_port + index, data=plan.data.get(one)
+            )
             for index, one in enumerate(nodes)
         ]
         files = plan.files | ({"task.py": TASK_TEXT} if task == "own" else {})
@@ -121,6 +123,7 @@ def new(
             rule=rule,
             admin=plan.admin,
             discovery=plan.discovery,
+            relays=plan.relays,
             task_keys=plan.task_keys,
         )
         for file, text in files.items():

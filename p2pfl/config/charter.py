@@ -142,7 +142,12 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 
 def realm_of(federation: FederationConfig) -> bytes:
     """The hash that binds a charter to its federation. Other keys in the file may change without a new signature."""
-    named = msgspec.msgpack.encode((federation.name, federation.seed))
+    return realm_named(federation.name, federation.seed)
+
+
+def realm_named(name: str, seed: int) -> bytes:
+    """Return the realm of a federation with that name and seed, 32 bytes."""
+    named = msgspec.msgpack.encode((name, seed))
     return hashlib.blake2b(named, digest_size=HASH_BYTES, person=b"p2pfl-realm").digest()
 
 

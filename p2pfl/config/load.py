@@ -309,7 +309,7 @@ def load_stranger(path: Path | str, name: str) -> NodeConfig:
     file = (Path(path) if Path(path).suffix == ".toml" else Path(path) / NODE_FILE_NAME).absolute()
     mistakes = Mistakes(file)
     document = read_document(file) if file.exists() else {}
-    node = _node(document, Member(index=0, name=name, key=b"", address=None), mistakes, discovery=False)
+    node = _node(document, Member(index=0, name=name, key=b"", address=None), mistakes)
     if mistakes.found:
         raise mistakes.found[0]
     return node
@@ -328,7 +328,7 @@ def _read_node(path: Path, federation: FederationConfig, name: str | None) -> tu
     except UserError as error:
         return None, [error]
     mistakes = Mistakes(file)
-    node = _node(document, member, mistakes, discovery=federation.discovery)
+    node = _node(document, member, mistakes, discovery=federation.discovery, relays=federation.relays)
     return (None if mistakes.found else node), mistakes.found
 
 
@@ -346,8 +346,15 @@ def find_member(federation: FederationConfig, name: str) -> Member:
     raise UserError(text, file=federation.path, key="node", value=name, allowed=names)
 
 
-def _node(document: dict[str, Any], member: Member, mistakes: Mistakes, *, discovery: bool) -> NodeConfig:
-    """Build a node's settings; `discovery` is the federation file's value."""
+def _node(
+    document: dict[str, Any],
+    member: Member,
+    mistakes: Mistakes,
+    *,
+    discovery: bool = False,
+    relays: tuple[str, ...] = (),
+) -> NodeConfig:
+    """Build a node's settings; `discovery` and `relays` are those of the federation file."""
     unknown_keys(document, "", ("node", "network", "data", "stats"), mistakes)
     data = document.get("data", {})
     if not isinstance(data, dict):
@@ -358,7 +365,10 @@ def _node(document: dict[str, Any], member: Member, mistakes: Mistakes, *, disco
     values = DEFAULTS | known | read_table(document.get("node", {}), "node.", NODE, mistakes)
     values.setdefault("listen", _default_listen(member))
     values |= {"discovery": discovery} | read_table(document.get("network", {}), "network.", OWN_NETWORK, mistakes)
+    values["relays"] = tuple(dict.fromkeys([*relays, *values.get("relays", ())]))
     folder = mistakes.file.parent
+    if "relay_token" in values:
+        values["relay_token"] = folder / Path(values["relay_token"]).expanduser()
     for key in ("key_file", "state_dir", "checkpoint_dir"):
         values[key] = folder / Path(values[key]).expanduser()
     stats = read_stats(document.get("stats"), mistakes)

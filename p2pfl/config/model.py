@@ -31,6 +31,7 @@ from p2pfl.config.tables import (
     pair,
     public_key,
     public_keys,
+    relays,
     text,
     texts,
 )
@@ -217,6 +218,8 @@ class FederationConfig:
     """The charter that defines members, graph and rounds; None if the file itself defines them."""
     discovery: bool = False
     """True if nodes find each other on a LAN, unless a node's own file says otherwise. Nodes may differ in this."""
+    relays: tuple[str, ...] = ()
+    """The URLs of relays that all members use; a node's own file may add more. Nodes may differ in this, too."""
     privacy: PrivacyConfig | None = None
     """The privacy promised to the people in the data; None if there is no promise."""
     plug_ins: tuple[PlugIn, ...] = ()
@@ -334,6 +337,10 @@ class NodeConfig:
     """True if the node announces itself on the LAN and looks for the others."""
     interfaces: tuple[str, ...] = ()
     """The network interfaces to announce on; empty for all that `listen` covers except bridges and tunnels."""
+    relays: tuple[str, ...] = ()
+    """The URLs of relays: those of the federation, then the node's own."""
+    relay_token: Path | None = None
+    """The file with the token that opens the relays; None if tickets do."""
     device: str = "cpu"
     precision: str = "float32"
     """The precision of training: "float32" or "bf16", as in `Compute`."""
@@ -414,7 +421,8 @@ GOSSIP: Kinds = {
 }
 
 NETWORK: Kinds = {
-    "discovery": flag().key("true: nodes on one LAN find each other without addresses; pip install '.[lan]'")
+    "discovery": flag().key("true: nodes on one LAN find each other without addresses; pip install '.[lan]'"),
+    "relays": relays().key("machines that run `p2pfl relay`, for members without an address that others reach"),
 }
 
 MEMBER: Kinds = {
@@ -466,6 +474,7 @@ OWN_NETWORK: Kinds = {
     "interfaces": texts().key(
         "network interfaces to announce on; without it all that `listen` covers but bridges and tunnels"
     ),
+    "relay_token": text().key("file with the token of a relay, where the federation has no admin key; mode 0600"),
 }
 """The keys of `[network]` in a node file."""
 

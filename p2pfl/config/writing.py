@@ -65,17 +65,21 @@ def federation_text(
     rule: str = _GOSSIP.rule,
     admin: str | None = None,
     discovery: bool = False,
+    relays: Sequence[str] = (),
     task_keys: str = "",
 ) -> str:
     """Return the text of a federation file. Arguments must already be valid: only the rule, which may name a file, is
     escaped. `task_keys` are additional lines for `[task]`.
 
     `admin` is the public key of the person who may change the members while nodes run; with `discovery` nodes find
-    each other on the LAN.
+    each other on the LAN, with `relays` they meet there.
     """
     signs = "" if admin is None else _ADMIN.format(key=admin)
     head = _HEAD.format(name=name, topology=topology, task=task, seed=seed, admin=signs, keys=task_keys)
-    network = _NETWORK.format(line="discovery = true" if discovery else "# discovery = false")
+    network = _NETWORK.format(
+        line="discovery = true" if discovery else "# discovery = false",
+        relays=f"relays = {toml_value(relays)}" if relays else "# relays = []",
+    )
     return _aligned(head + _tuning(rule) + network) + _members(members)
 
 
@@ -215,6 +219,7 @@ rule = {rule}  # {protects}
 _NETWORK = """\
 [network]
 {line}
+{relays}  # : docs/how-to/relay.md
 
 """
 

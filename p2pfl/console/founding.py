@@ -23,6 +23,8 @@ class FoundingPlan:
     """The admin's public key."""
     discovery: bool = False
     """True if the nodes have no addresses and find each other on the LAN."""
+    relays: tuple[str, ...] = ()
+    """The URLs of relays, where nodes without addresses meet."""
     task_keys: str = ""
     data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The `[data]` table of each node."""

@@ -26,6 +26,23 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """A way to a member through a relay."""
+
+    relay: str
+    """The relay's URL."""
+    key: bytes
+    """The member's public key, 32 bytes."""
+
+    def __str__(self) -> str:
+        return f"relay {self.relay}"
+
+
+Way = Address | Relayed
+"""A way on which a member can be dialed."""
+
+
 def parse_address(text: str, key: str) -> Address:
     """Parse an address. Raises UserError, naming `key`, if the port is not a number from 0 to 65535 or the host is
     empty.

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import DEBUG, INFO
 from typing import Any
 
+from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.errors import PeerFault
-from p2pfl.net.address import Address
+from p2pfl.net.address import Address, Relayed, Way
 from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import Limits
 from p2pfl.net.line import GoneError, Line
 from p2pfl.net.link import PeerLink, Shared
-from p2pfl.net.notices import NoEdgeFault
+from p2pfl.net.notices import NoEdgeFault, SealedFault
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.route import Route
 from p2pfl.net.session_table import Dial, NeighborPlace, SessionTable, expire
@@ -81,71 +82,113 @@ class Dialer:
         place, route = self.table.places[peer], self.route(peer)
         backoff = Backoff(self.shared.limits, self.rng)
         while True:
-            await place.vacancy()
+            await self._vacancy(peer, place, route)
             if await self._try(peer, place, route):
                 backoff.exhaust()
-            await place.vacancy()
+            await self._vacancy(peer, place, route)
             if place.settled:
                 place.settled = False
                 backoff.reset()
-            else:
-                if await route.rest(backoff.next_s()):
-                    backoff.reset()
-                await place.vacancy()
+            elif await route.rest(backoff.next_s()):
+                backoff.reset()
+
+    def is_dialed(self, peer: int) -> bool:
+        """Return True if there is any way to that neighbor."""
+        route = self.routes.get(peer)
+        return (route is not None and bool(route.addresses())) or bool(self._relays(peer))
+
+    def _relays(self, peer: int) -> Sequence[Relayed]:
+        key = self.greeter.key_of(peer)
+        return () if key is None else self.transport.ways(key)
+
+    async def _vacancy(self, peer: int, place: NeighborPlace, route: Route) -> None:
+        """Wait until there is no session. While it goes through a relay, dial the addresses from time to time."""
+        while place.is_relayed:
+            try:
+                async with asyncio.timeout(self.shared.limits.direct_again_s):
+                    await place.free.wait()
+            except TimeoutError:
+                for address in route.next_go():
+                    if place.is_relayed:
+                        await self._attempt(peer, place, address)
+        await place.vacancy()
 
     async def _try(self, peer: int, place: NeighborPlace, route: Route) -> bool:
-        """Dial one address after another until there is a session. Return True if one end has refused the other."""
+        """Dial one way after another until there is a session. Return True if one end has refused the other."""
         route.news.clear()
         refused = False
-        for address in route.next_go():
-            refused |= await self._attempt(peer, place, address)
+        addresses, relays = route.next_go(), self._relays(peer)
+        ways: list[Way] = [*relays, *addresses] if route.relayed else [*addresses, *relays]
+        for way in ways:
+            refused |= await self._attempt(peer, place, way)
             if place.link is not None or place.rest_s:
                 break
         return refused and place.link is None
 
-    async def _attempt(self, peer: int, place: NeighborPlace, address: Address) -> bool:
-        """Dial one address. Return True if one end refused the other, since another attempt is unlikely to change
-        that.
-        """
+    async def _attempt(self, peer: int, place: NeighborPlace, way: Way) -> bool:
+        """Dial one way. Return True if one end refused the other, since another attempt is unlikely to change that."""
         try:
             async with asyncio.timeout(self.shared.limits.connect_s + self.shared.limits.handshake_s) as scope:
                 place.dial = Dial(scope)
-                await self._connect(peer, place.dial, address)
+                await self._connect(peer, place.dial, way)
             self._silent.discard(peer)
         except (GoneError, TimeoutError) as error:
-            self._report_silence(peer, address, error)
+            self._report_silence(peer, way, error)
         except PeerFault as fault:
-            self.refusals.note(peer, f"{self.shared.name_of(peer)} at {address}", fault)
+            if isinstance(way, Relayed) and not is_proven(fault):
+                self.refusals.mention(peer, "%s at %s: %s", self.shared.name_of(peer), way, fault)
+                return False
+            self.refusals.note(peer, f"{self.shared.name_of(peer)} at {way}", fault)
             return not isinstance(fault, NoEdgeFault)
         finally:
             place.dial = None
             place.wake()
         return False
 
-    async def _connect(self, peer: int, dial: Dial, address: Address) -> None:
-        line = await self._open(address)
-        link = None
+    async def _connect(self, peer: int, dial: Dial, way: Way) -> None:
+        line, clock = await self._open(way), asyncio.get_running_loop().time
+        opened_at, link = clock(), None
         try:
             candidate = await self.greeter.dial(line, peer)
             dial.reached = True
             link = await self.table.admit(candidate)
+        except PeerFault as fault:
+            if not is_proven(fault):
+                line.doubt(str(fault))
+            raise
+        except asyncio.CancelledError:
+            if not dial.reached and clock() - opened_at >= self.shared.limits.handshake_s:
+                line.doubt("no answer to the handshake")
+            raise
         finally:
             if link is None:
                 await line.close(self.shared.limits.close_s)
             else:
-                self.route(peer).has_worked(address)
-                self.transport.know(line.peer_address)
+                self._note_way(peer, way, line)
 
-    async def _open(self, address: Address) -> Line:
+    def _note_way(self, peer: int, way: Way, line: Line) -> None:
+        """Record the way that has led to a session."""
+        route = self.route(peer)
+        route.relayed = isinstance(way, Relayed)
+        if isinstance(way, Address):
+            route.has_worked(way)
+            self.transport.know(line.peer_address)
+
+    async def _open(self, way: Way) -> Line:
         async with asyncio.timeout(self.shared.limits.connect_s):
-            return await self.transport.dial(address)
+            return await self.transport.dial(way)
 
-    def _report_silence(self, peer: int, address: Address, error: Exception) -> None:
+    def _report_silence(self, peer: int, way: Way, error: Exception) -> None:
         place = self.table.places.get(peer)
         level = DEBUG if peer in self._silent or place is None or place.link else INFO
         self._silent.add(peer)
         name = self.shared.name_of(peer)
-        self.refusals.mention(peer, "%s at %s does not answer yet: %s", name, address, _reason_of(error), level=level)
+        self.refusals.mention(peer, "%s at %s does not answer yet: %s", name, way, _reason_of(error), level=level)
+
+
+def is_proven(fault: PeerFault) -> bool:
+    """Return True if the peer itself, and nobody on the way, is the cause of the fault."""
+    return isinstance(fault, SealedFault | FederationMismatch | UnlistedKey)
 
 
 def _reason_of(error: Exception) -> str:
@@ -175,6 +218,11 @@ class Reception:
         except (GoneError, OSError) as gone:
             self.refusals.mention(line.peer, "%s left before the session: %s", visit.address, gone)
         except PeerFault as fault:
+            if line.relay is not None and not is_proven(fault):
+                line.doubt(str(fault))
+                self.refusals.mention(line.peer, "a line from %s: %s", visit.address, fault)
+                await line.close(self.shared.limits.close_s)
+                return
             who = visit.address if line.peer is None else f"{self.shared.name_of(line.peer)} from {visit.address}"
             self.refusals.note(line.peer, who, fault)
         if link is None:

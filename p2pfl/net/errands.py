@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from aiohttp import ClientSession
+
 from p2pfl.config.federation_id import HASH_BYTES, federation_id, keys
 from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.handshake import FederationBinding, Initiator
@@ -27,6 +29,8 @@ PATIENCE = Limits(connect_s=3.0)
 LEARNED = ("schema", "model")
 """Sections of a node's binding that a visitor cannot know."""
 Result = TypeVar("Result")
+DialThrough = Callable[[str, bytes], Awaitable[Line]]
+"""Dials the member with a public key through the relay at a URL. Raises GoneError."""
 
 
 class UnreachableError(P2PFLError):
@@ -46,13 +50,16 @@ class Errand:
     identity: Identity
     binding: FederationBinding
     limits: Limits = PATIENCE
+    through: DialThrough | None = None
+    """Dials a member through a relay; None if there is no way through any."""
 
     @classmethod
-    def of(cls, federation: FederationConfig, identity: Identity) -> Errand:
-        return cls(identity=identity, binding=visitors_binding(federation))
+    def of(cls, federation: FederationConfig, identity: Identity, through: DialThrough | None = None) -> Errand:
+        return cls(identity=identity, binding=visitors_binding(federation), through=through)
 
     async def bring(self, address: str, key: bytes, raw: bytes) -> int:
-        """Hand over a charter; return the version that the node at `address` with that public key then has.
+        """Hand over a charter; return the version that the node with that public key then has. It is at `address`, or
+        to be met at the relay with that URL.
 
         Raises UnreachableError.
         """
@@ -77,13 +84,20 @@ class Errand:
         try:
             async with asyncio.timeout(self.limits.connect_s + self.limits.handshake_s), open_browserless() as http:
                 async with asyncio.timeout(self.limits.connect_s):
-                    line = await dial_websocket(http, parse_address(address, "address"))
+                    line = await self._dial(http, address, key)
                 try:
                     return await act(line, await self._shake_hands(line, key))
                 finally:
                     await line.close(self.limits.close_s)
         except (GoneError, TimeoutError, OSError, PeerFault) as error:
             raise UnreachableError(reason_of(error)) from None
+
+    async def _dial(self, http: ClientSession, address: str, key: bytes) -> Line:
+        if "://" not in address:
+            return await dial_websocket(http, parse_address(address, "address"))
+        if self.through is None:
+            raise GoneError("there is no way through relays from here")
+        return await self.through(address, key)
 
     async def _shake_hands(self, line: Line, key: bytes) -> Session:
         initiator = Initiator(self.identity, key, self.binding, visiting=True)

@@ -66,10 +66,14 @@ class Greeter:
         self._visits: dict[int, TokenBucket] = {}
         """A limit on visits for each member: strangers at a member's address cannot use it up."""
 
+    def key_of(self, peer: int) -> bytes | None:
+        """Return a member's public key; None if it is no longer listed."""
+        return next((key for key, index in self.members.items() if index == peer), None)
+
     async def dial(self, line: Line, peer: int) -> Connection:
         """Greet as the end that dialed `peer`. Raises PeerFault if either end refuses the other."""
         line.book(peer, self.counters.peers[peer])
-        key = next((key for key, index in self.members.items() if index == peer), None)
+        key = self.key_of(peer)
         if key is None:
             raise PeerFault("no longer a member")
         initiator = Initiator(self.identity, key, self.binding)
@@ -162,7 +166,7 @@ class Greeter:
 
     def _candidate(self, line: Line, session: Session, dialer: int, greeting: Notice) -> Connection:
         if greeting.word is Word.STRANGER:
-            raise PeerFault("that node does not list this one")
+            raise SealedFault("that node does not list this one")
         if greeting.word is Word.NO_EDGE:
             raise NoEdgeFault("that node does not take this one for a neighbor in this topology")
         if greeting.word is not Word.GREETING or line.peer is None:

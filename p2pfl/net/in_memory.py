@@ -6,11 +6,11 @@ import asyncio
 import errno
 import itertools
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from logging import Logger
 from typing import Any, TypeVar
 
-from p2pfl.net.address import Address, cannot_listen
+from p2pfl.net.address import Address, Relayed, Way, cannot_listen
 from p2pfl.net.doorway import ConnectionStage
 from p2pfl.net.limits import Limits
 from p2pfl.net.line import GoneError, Line
@@ -135,8 +135,11 @@ class MemoryTransport:
     def know(self, host: str) -> None:
         """Do nothing: only nodes of this process can come."""
 
-    async def dial(self, address: Address) -> Line:
-        other = self._network.listening.get(str(address))
+    def ways(self, key: bytes) -> Sequence[Relayed]:  # noqa: ARG002 - it knows no relay
+        return ()
+
+    async def dial(self, way: Way) -> Line:
+        other = self._network.listening.get(str(way))
         if other is None:
             raise GoneError("nobody is there")
         own, theirs = MemoryLine.pair()

@@ -57,6 +57,8 @@ class Limits:
     retry_ceiling_s: float = 15.0
     settled_s: float = 5.0
     """A session that lasts this long proves that dialing works: the next dial is not delayed."""
+    direct_again_s: float = 30.0
+    """The time between two attempts to reach a neighbor at its addresses while the session goes through a relay."""
     session_s: float | None = None
     """The age at which the dialer renews a session; None leaves that to the cipher."""
 

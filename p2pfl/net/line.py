@@ -81,6 +81,14 @@ class Line(ABC):
     def bytes_came(self) -> int:
         """The number of bytes received over the connection, including incomplete messages."""
 
+    @property
+    def relay(self) -> str | None:
+        """The URL of the relay that carries the line; None if it goes straight to the other end."""
+        return None
+
+    def doubt(self, reason: str) -> None:  # noqa: B027 - only a line through a relay has somebody to doubt
+        """Record that the way spoiled the line: something came that the other end did not seal, or nothing came."""
+
     def book(self, peer: int, traffic: PeerTraffic) -> None:
         """Attribute all traffic on the line, past and future, to `peer`, now that it is known."""
         self.peer = peer

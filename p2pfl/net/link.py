@@ -314,7 +314,9 @@ class PeerLink:
             text = (
                 f"no sealed chunk has come for {silent_s:.0f} s or more: it is gone, or somebody on the way blocks it"
             )
-            self._shared.on_alarm(SILENT, self.peer, text)
+            self.connection.line.doubt(text)
+            if self.connection.line.relay is None:
+                self._shared.on_alarm(SILENT, self.peer, text)
             self.end(text)
 
     async def _next_message(self) -> Message | Side | None:
@@ -422,6 +424,11 @@ class PeerLink:
 
     def _blame(self, fault: PeerFault) -> None:
         if self._ended.is_set():
+            return
+        line = self.connection.line
+        if line.relay is not None and not isinstance(fault, MalformedError | OtherVersionError):
+            line.doubt(str(fault))
+            self.end(f"connection lost: {fault}, on the way through {line.relay}")
             return
         self._traffic.faults += 1
         if isinstance(fault, OtherVersionError):

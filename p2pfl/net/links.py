@@ -29,7 +29,7 @@ from p2pfl.net.route import MOST_HINTS, MOST_KEPT
 from p2pfl.net.session_table import Callbacks, SessionTable
 from p2pfl.net.side import Sides
 from p2pfl.net.tasks import Tasks
-from p2pfl.net.transport import MakeTransport
+from p2pfl.net.transport import MakeTransport, Transport
 from p2pfl.net.visits import Charters
 from p2pfl.net.websocket import WebSocketTransport
 
@@ -164,6 +164,11 @@ class Links:
                 place.link.end(f"{address} is no longer an address of this machine")
 
     @property
+    def transport(self) -> Transport:
+        """What carries the sessions."""
+        return self._transport
+
+    @property
     def is_complete(self) -> bool:
         """True if there is a session with every neighbor."""
         return all(place.link is not None for place in self._table.places.values())
@@ -225,11 +230,10 @@ class Links:
         self._shared.budget.limit_bytes = self._shared.limits.partial_bytes or most
 
     def _keep_dialing(self) -> None:
-        """Dial every neighbor whose address is known, and nobody else."""
+        """Dial every neighbor to which a way is known, and nobody else."""
         if not self._is_open or self._closing:
             return
-        known = {peer for peer, route in self._dialer.routes.items() if route.addresses()}
-        targets = [peer for peer in self._table.places if peer in known]
+        targets = [peer for peer in self._table.places if self._dialer.is_dialed(peer)]
         for peer in [peer for peer in self._tasks.dials if peer not in targets]:
             self._tasks.dials.pop(peer).cancel()
         for peer in targets:

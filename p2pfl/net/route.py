@@ -41,6 +41,8 @@ class Route:
     """The latest new hints, received together; empty once they have been dialed."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there is a new address to try."""
+    relayed: bool = False
+    """True if the last session went through a relay: the next dial begins there, and addresses are tried meanwhile."""
     hurried_at: float = float("-inf")
     """When a new address last brought a dial forward, on the loop's clock."""
 

@@ -121,6 +121,11 @@ class NeighborPlace:
         """Seconds until a session may open again."""
         return max(0.0, self.rests_until - asyncio.get_running_loop().time())
 
+    @property
+    def is_relayed(self) -> bool:
+        """True if there is a session, and it goes through a relay."""
+        return self.link is not None and self.link.connection.line.relay is not None
+
     async def vacancy(self) -> None:
         """Wait, without a deadline, until there is no session and a new one may open."""
         while self.link is not None or self.rest_s:
@@ -134,6 +139,11 @@ class NeighborPlace:
 def expire(scope: asyncio.Timeout) -> None:
     if not scope.expired():
         scope.reschedule(asyncio.get_running_loop().time())
+
+
+def _is_more_direct(newcomer: Connection, current: Connection) -> bool:
+    """Return True if the newcomer needs no relay for what now goes through one."""
+    return newcomer.boot == current.boot and current.line.relay is not None and newcomer.line.relay is None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -202,6 +212,8 @@ class SessionTable:
             current = None if place.link is None else place.link.connection
             if self.places.get(candidate.peer) is not place:
                 return None
+            if current is not None and _is_more_direct(candidate, current):
+                return self._open(candidate, None)
             match decide(candidate, current, own=self.own, own_dial=own_dial, overdue=overdue):
                 case Admission.OPEN:
                     return self._open(candidate, None)

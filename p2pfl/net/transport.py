@@ -1,13 +1,13 @@
-"""The interface of a transport, which carries the lines of the network layer. A relay would be another transport."""
+"""The interface of a transport, which carries the lines of the network layer."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from logging import Logger
 from typing import Any, Protocol, TypeVar
 
-from p2pfl.net.address import Address
+from p2pfl.net.address import Address, Relayed, Way
 from p2pfl.net.doorway import ConnectionStage
 from p2pfl.net.limits import Limits
 from p2pfl.net.line import Line
@@ -64,8 +64,12 @@ class Transport(Protocol):
         """Record that a member is at that address."""
         ...
 
-    async def dial(self, address: Address) -> Line:
-        """Dial an address; the caller sets the deadline. Raises GoneError if nobody answers there."""
+    def ways(self, key: bytes) -> Sequence[Relayed]:
+        """Return the ways through relays to the member with that public key, best first; most transports have none."""
+        ...
+
+    async def dial(self, way: Way) -> Line:
+        """Dial a member; the caller sets the deadline. Raises GoneError if nobody answers there."""
         ...
 
     def stop_accepting(self) -> None: ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from logging import Logger
 from typing import Any
@@ -20,7 +21,7 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
-from p2pfl.net.address import Address, cannot_listen
+from p2pfl.net.address import Address, Relayed, Way, cannot_listen
 from p2pfl.net.doorway import GREETING_BYTES, ConnectionGate, ConnectionStage, Doorway
 from p2pfl.net.entrance import Entrance
 from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
@@ -31,7 +32,9 @@ from p2pfl.net.transport import Meet
 
 PATH = "/p2pfl"
 TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
-MESSAGE_BYTES = MAX_SEALED_BYTES + 1
+FRAME_BYTES = 16
+"""Room for what a relay adds to a sealed chunk."""
+MESSAGE_BYTES = MAX_SEALED_BYTES + FRAME_BYTES + 1
 """aiohttp refuses messages of this size or more."""
 
 PINGS_PER_S = 10.0
@@ -169,9 +172,14 @@ def open_browserless(socket_class: type[TappedSocket] = TappedSocket) -> aiohttp
 
 
 async def dial_websocket(http: aiohttp.ClientSession, address: Address) -> WebSocketLine:
+    """Dial a node; the caller sets the deadline. Raises GoneError if nobody answers there."""
+    return await dial_url(http, f"ws://{address}{PATH}")
+
+
+async def dial_url(http: aiohttp.ClientSession, url: str) -> WebSocketLine:
     """Dial a WebSocket; the caller sets the deadline. Raises GoneError if nobody answers there."""
     try:
-        socket = await http.ws_connect(f"ws://{address}{PATH}", autoping=False, max_msg_size=MESSAGE_BYTES, compress=0)
+        socket = await http.ws_connect(url, autoping=False, max_msg_size=MESSAGE_BYTES, compress=0)
     except (aiohttp.ClientError, OSError) as error:
         raise GoneError(reason_of(error)) from None
     assert isinstance(socket, TappedSocket)  # noqa: S101
@@ -210,10 +218,13 @@ class WebSocketTransport:
     def know(self, host: str) -> None:
         self.doorway.know(host)
 
-    async def dial(self, address: Address) -> Line:
-        if self._http is None:
-            raise GoneError("the node stops")
-        return await dial_websocket(self._http, address)
+    def ways(self, key: bytes) -> Sequence[Relayed]:  # noqa: ARG002 - it knows no relay
+        return ()
+
+    async def dial(self, way: Way) -> Line:
+        if self._http is None or isinstance(way, Relayed):
+            raise GoneError("the node stops" if self._http is None else "it knows no relay")
+        return await dial_websocket(self._http, way)
 
     def stop_accepting(self) -> None:
         if self._entrance is not None:

@@ -368,7 +368,9 @@ class Application:
             listen=setup.node.listen,
             max_body_bytes=assembly.largest_bytes(setup),
             rng=random.Random(os.urandom(16)),  # only jitter for dialing, which need not be reproducible from a seed
-            transport=WebSocketTransport if self.shared is None else self.shared.transport,
+            transport=attachments.transport(
+                self.features, setup, WebSocketTransport if self.shared is None else self.shared.transport
+            ),
         )
 
     def _end_on_failure(self, task: asyncio.Task[None]) -> None:

@@ -19,6 +19,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.net.links import Links
 from p2pfl.net.side import FAILED, Feeding
+from p2pfl.net.transport import MakeTransport
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, FoundAtStart, NodeView, Recovered
 from p2pfl.node.gate import Answer, RoundPlan, Wait
@@ -64,6 +65,14 @@ def withheld(features: Iterable[Feature], setup: Setup) -> frozenset[str]:
         with failure_named(feature, "withheld"):
             found |= feature.withheld(setup)
     return found
+
+
+def transport(features: Iterable[Feature], setup: Setup, usual: MakeTransport) -> MakeTransport:
+    """Return what carries the node's sessions, as features have changed it."""
+    for feature in features:
+        with failure_named(feature, "transport"):
+            usual = feature.transport(setup, usual)
+    return usual
 
 
 def course(features: Iterable[Feature], setup: Setup, state: NodeState) -> Course | None:

@@ -19,6 +19,7 @@ from p2pfl.core.course import Course
 from p2pfl.core.effects import Effect
 from p2pfl.engine.state import NodeState
 from p2pfl.net.side import Feeding, SideChannel
+from p2pfl.net.transport import MakeTransport, Transport
 from p2pfl.net.visits import Charters
 from p2pfl.node.assembly import Setup
 from p2pfl.node.engine_thread import EngineThread
@@ -43,6 +44,8 @@ class NetworkView(Protocol):
 
     @property
     def port(self) -> int: ...
+    @property
+    def transport(self) -> Transport: ...
     @property
     def is_complete(self) -> bool: ...
     def came(self, peer: int) -> tuple[int, int] | None: ...
@@ -181,6 +184,10 @@ class Feature:
     def withheld(self, setup: Setup) -> frozenset[str]:  # noqa: ARG002 - most withhold nothing
         """Return the parts of the data ("local", "test") about which no figure may be shown, not even to features."""
         return frozenset()
+
+    def transport(self, setup: Setup, usual: MakeTransport) -> MakeTransport:  # noqa: ARG002 - most leave it as it is
+        """Return what carries the node's sessions, in place of `usual` or around it."""
+        return usual
 
     def recover(self, at_start: FoundAtStart) -> Recovered | None:  # noqa: ARG002 - most keep nothing in the state
         """Check the state that was read from disk, and correct it. Raises UserError if it cannot be used."""

@@ -16,6 +16,15 @@ def unit(deploy):
     return (deploy / UNIT).read_text(encoding="utf-8")
 
 
+def test_the_relay_is_a_service_that_may_do_little(deploy, complaints, run, tool):
+    text = (deploy / "p2pfl-relay.service").read_text(encoding="utf-8")
+    assert not complaints(text)
+    threshold = f"--threshold={round(10 * HIGHEST_EXPOSURE)}"
+    analyze = tool("systemd-analyze")
+    outcome = run(analyze, "security", "--offline=true", "--no-pager", threshold, deploy / "p2pfl-relay.service")
+    assert outcome.code == 0, outcome.out[-200:]
+
+
 @pytest.fixture
 def complaints(run, tool, tmp_path):
     """What `systemd-analyze verify` says of a unit whose command is there. Its exit code overlooks misspelt keys."""

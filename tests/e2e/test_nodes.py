@@ -270,6 +270,63 @@ def test_two_of_four_nodes_are_killed_and_nothing_is_lost(federation, run, compr
     _check_nothing_lost(folder)
 
 
+@pytest.fixture
+def relay(tmp_path):
+    """Start relays that know a token; none outlives the test."""
+    started = []
+
+    def relay(port):
+        with (tmp_path / f"relay{len(started)}.log").open("w") as log:
+            command = [*COMMAND, "relay", "--listen", f"127.0.0.1:{port}", "--token", str(tmp_path / "relay.token")]
+            started.append(subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL))
+        return started[-1]
+
+    with pytest.raises(SystemExit):
+        main(["relay", "--make-token", str(tmp_path / "relay.token")])
+    yield relay
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.wait(DEADLINE_S)
+
+
+@pytest.mark.long
+def test_nodes_without_a_port_that_others_reach_lose_nothing_when_their_relay_is_killed(federation, run, relay):
+    """Each of two relays is killed once, in turn, and is back before the other one goes."""
+    ports, rounds = free_ports(2), 30
+    folder = federation(4, task='name = "pushes.py:task"', topology="hypercube", rounds=rounds, method="plain")
+    (folder / "pushes.py").write_text(PUSHES, encoding="utf-8")
+    file = folder / "federation.toml"
+    text = re.sub(r"(?m)^address = .*\n", "", file.read_text(encoding="utf-8"))
+    file.write_text(text, encoding="utf-8")
+    change(file, "relays =", f"relays = {json.dumps([f'ws://127.0.0.1:{port}' for port in ports])}")
+    names = [f"node{index}" for index in range(4)]
+    for name in names:
+        change(folder / name / "node.toml", "listen =", 'listen = "127.0.0.1:0"')
+        with (folder / name / "node.toml").open("a", encoding="utf-8") as own:
+            own.write('[network]\nrelay_token = "../../relay.token"\n')
+    relays = [relay(port) for port in ports]
+    running = {name: run(folder, name) for name in names}
+    for number, at in ((0, 6), (1, 14)):
+        running["node0"].until(lambda at=at: min(one.rounds for one in running.values()) >= at)
+        relays[number].kill()
+        relays[number].wait(DEADLINE_S)
+        running["node0"].until(lambda at=at: min(one.rounds for one in running.values()) >= at + 5)
+        relays[number] = relay(ports[number])
+        for one in running.values():
+            url = f"ws://127.0.0.1:{ports[number]}/p2pfl"
+            one.until(lambda one=one, url=url: one.log.count(f"registered at relay {url}") >= 2)
+    (folder / "go").touch()
+    assert [running[name].end() for name in names] == [0] * 4
+    for name in names:
+        result = result_of(folder, name)
+        assert result["finished"]
+        assert result["alarms"].keys() <= {"takes-no-part", "relay-lost"}, "on a busy machine a start takes seconds"
+        assert [neighbor["resyncs"] for neighbor in result["neighbors"]] == [0, 0]
+        assert [neighbor["faults"] for neighbor in result["neighbors"]] == [{}, {}]
+    _check_nothing_lost(folder)
+
+
 def _check_nothing_lost(folder):
     federation, states = settled_states(folder)
     for low, high in federation.edges:

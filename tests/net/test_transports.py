@@ -1,4 +1,4 @@
-"""Whatever carries the lines, sessions are the same: this suite runs on sockets and in memory."""
+"""Whatever carries the lines, sessions are the same: this suite runs on sockets, in memory, and through a relay."""
 
 from __future__ import annotations
 
@@ -20,17 +20,24 @@ from p2pfl.net.websocket import WebSocketTransport
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from message_kit import REQUEST
 from ports import free_ports
+from relay_kit import RelayHere, by_relay
 
 
-@pytest.fixture(params=["sockets", "memory"])
-def carried(request, federation):
-    """Makes nodes of one federation, all with the same transport."""
-    transport = WebSocketTransport if request.param == "sockets" else MemoryNetwork().transport
+@pytest.fixture(params=["sockets", "memory", "relay"])
+async def carried(request, federation):
+    """Makes nodes of one federation, all with the same transport; through a relay they dial no address."""
+    if request.param != "relay":
+        transport = WebSocketTransport if request.param == "sockets" else MemoryNetwork().transport
+        yield lambda index, dial=None, **changes: federation.new(index, dial, **({"transport": transport} | changes))
+        return
+    network = MemoryNetwork()
+    async with RelayHere(network) as relay:
 
-    def new(index, dial=None, **changes):
-        return federation.new(index, dial, **({"transport": transport} | changes))
+        def new(index, dial=None, **changes):
+            transport = by_relay(network, federation.identities[index], relay.url)
+            return federation.new(index, None, **({"transport": transport} | changes))
 
-    return new
+        yield new
 
 
 async def test_messages_arrive_in_order_and_both_ends_count_the_same_bytes(carried):
@@ -110,6 +117,7 @@ async def test_another_federation_is_refused_with_what_differs(carried, other_bi
     assert not b.open
 
 
+@pytest.mark.parametrize("carried", ["sockets", "memory"], indirect=True)
 async def test_an_address_is_had_once(carried):
     a = carried(0)
     async with a.links:

@@ -215,7 +215,7 @@ def _places(patient: Patient) -> dict[str, list[str]]:
 def _of_the_lan(diagnosis: Diagnosis) -> Iterator[Problem]:
     if not diagnosis.discovery:
         nowhere = [patient.member.name for patient in diagnosis.patients if patient.member.address is None]
-        if nowhere:
+        if nowhere and not diagnosis.federation.relays:
             yield Problem(
                 text=f"discovery is off, and no address is listed for {', '.join(nowhere)}",
                 remedy="set `discovery = true` under [network] in federation.toml, or give each an address",
@@ -378,6 +378,11 @@ def _compare(federation: FederationConfig) -> str:
 
 def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
     name = patient.member.name
+    if not patient.places and diagnosis.federation.relays:
+        return Problem(
+            text=f"{name}: no address is listed, so it is met at a relay, where this command does not look yet",
+            remedy="look at the log of the node here (`p2pfl run -v`): it says which relays it is registered at",
+        )
     if not patient.places:
         return Problem(
             text=f"{name}: its address is unknown: none is listed, and it was not found on the LAN",

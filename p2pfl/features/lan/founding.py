@@ -15,7 +15,7 @@ class LanFounding(Founding):
         click.Option(
             ["--lan"],
             is_flag=True,
-            help="For machines on one LAN: no addresses; nodes find each other.",
+            help="For one LAN: nodes find each other on it.",
         ),
     )
     after = "topology"

@@ -16,6 +16,7 @@ from p2pfl.config.charter import Charter, CharterError, amended, checked
 from p2pfl.config.model import FederationConfig, Member
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.members.nearby import Places
+from p2pfl.features.relay.credentials import relays_of_admin
 from p2pfl.net.errands import Errand, UnreachableError
 
 AT_ONCE = 8
@@ -41,12 +42,15 @@ async def newest_from(
     federation: FederationConfig, admin: Identity, nearby: Places = NOWHERE
 ) -> tuple[FederationConfig, int]:
     """Return the federation as of the newest charter among the first nodes to answer, and the number of answers."""
-    errand, version = Errand.of(federation, admin), 0 if federation.edition is None else federation.edition.version
+    version = 0 if federation.edition is None else federation.edition.version
+    async with relays_of_admin(federation, admin) as through:
+        errand = Errand.of(federation, admin, through)
 
-    async def ask(address: str, key: bytes) -> bytes | None:
-        return await errand.ask(address, key, version)
+        async def ask(address: str, key: bytes) -> bytes | None:
+            return await errand.ask(address, key, version)
 
-    answers, _ = await _visit(federation.present, ask, nearby, enough=ENOUGH)
+        known = [(member, _places(member, nearby, federation.relays)) for member in federation.present]
+        answers, _ = await _visit(known, ask, enough=ENOUGH)
     found = federation
     for raw in answers.values():
         if raw is not None:
@@ -64,30 +68,32 @@ async def hand(before: FederationConfig, charter: Charter, admin: Identity, near
 
     If `before` is already the federation as of this charter, removed members are not notified again.
     """
-    errand, raw, handed = Errand.of(before, admin), charter.packed(), Delivery()
-
-    async def bring(address: str, key: bytes) -> int:
-        return await errand.bring(address, key, raw)
-
+    raw, handed = charter.packed(), Delivery()
     stays = {member.key for member in charter.present}
     removed = [member for member in before.present if member.key not in stays]
     known = {member.key for member in before.present}
     staying = [member for member in charter.present if member.key in known]
-    for members, enough in ((staying, ENOUGH), (removed, len(removed))):
-        answers, failures = await _visit(members, bring, nearby, enough=enough)
-        handed.received_by += sorted(answers)
-        handed.failed |= failures
-        handed.newer |= {name: version for name, version in answers.items() if version > charter.version}
+    async with relays_of_admin(before, admin) as through:
+        errand = Errand.of(before, admin, through)
+
+        async def bring(address: str, key: bytes) -> int:
+            return await errand.bring(address, key, raw)
+
+        for members, enough in ((staying, ENOUGH), (removed, len(removed))):
+            there = [(member, _places(member, nearby, before.relays)) for member in members]
+            answers, failures = await _visit(there, bring, enough=enough)
+            handed.received_by += sorted(answers)
+            handed.failed |= failures
+            handed.newer |= {name: version for name, version in answers.items() if version > charter.version}
     return handed
 
 
 async def _visit(
-    members: Sequence[Member], act: Callable[[str, bytes], Awaitable[Result]], nearby: Places, *, enough: int
+    known: Sequence[tuple[Member, list[str]]], act: Callable[[str, bytes], Awaitable[Result]], *, enough: int
 ) -> tuple[dict[str, Result], dict[str, str]]:
-    """Visit members until there are `enough` answers; return answers and failures by name."""
+    """Visit members at their places until there are `enough` answers; return answers and failures by name."""
     answers: dict[str, Result] = {}
     failures: dict[str, str] = {}
-    known = [(member, _places(member, nearby)) for member in members]
     there = [(member, places) for member, places in known if places][:MOST_TRIES]
 
     async def visit(member: Member, places: Sequence[str]) -> None:
@@ -96,7 +102,8 @@ async def _visit(
             try:
                 answers[member.name] = await act(place, member.key)
             except UnreachableError as error:
-                reasons.append(str(error) if place == member.address else f"{error} (heard on the LAN: {place})")
+                heard = "" if "://" in place else "heard on the LAN: "
+                reasons.append(str(error) if place == member.address else f"{error} ({heard}{place})")
             else:
                 return
         failures[member.name] = "; ".join(reasons)
@@ -107,7 +114,7 @@ async def _visit(
     return answers, failures
 
 
-def _places(member: Member, nearby: Places) -> list[str]:
-    """Return the addresses announced just now, followed by the listed one."""
+def _places(member: Member, nearby: Places, relays: Sequence[str]) -> list[str]:
+    """Return the addresses announced just now, followed by the listed one and the relays."""
     listed = [] if member.address is None else [member.address]
-    return list(dict.fromkeys([*nearby.get(member.key, ()), *listed]))
+    return list(dict.fromkeys([*nearby.get(member.key, ()), *listed, *relays]))

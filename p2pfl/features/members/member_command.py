@@ -34,6 +34,7 @@ LINES = {
     "replace": "Put a new machine in the place of one that is gone.",
     "set": "Change the number of rounds, the graph or addresses while nodes run.",
     "hand": "Send the newest list of members to the nodes again.",
+    "ticket": "Make the tickets that open relays to the members.",
 }
 
 
@@ -42,7 +43,8 @@ class MemberCommands(Named):
         return LINES
 
     def find(self, name: str) -> Any:
-        return {"list": show, "add": add, "remove": remove, "replace": replace, "set": change, "hand": hand_again}[name]
+        commands = {"list": show, "add": add, "remove": remove, "replace": replace, "set": change}
+        return (commands | {"hand": hand_again, "ticket": make_tickets})[name]
 
 
 @click.group(cls=MemberCommands, epilog="\b\nExamples:\n  p2pfl member list ward\n  p2pfl member remove ward pi4")
@@ -205,6 +207,33 @@ def hand_again(context: click.Context, *, federation: Path, key_file: Path | Non
         context.exit(1)
 
 
+@click.command("ticket", epilog="\b\nExamples:\n  p2pfl member ticket ward\n  p2pfl member ticket ward --days 30")
+@_federation
+@click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="How long they hold.")
+@_key
+def make_tickets(*, federation: Path, days: int, key_file: Path | None) -> None:
+    """Make the tickets that open relays to the members.
+
+    Writes tickets.toml beside federation.toml: copy it to every machine. A ticket is no secret, since it serves its
+    member's key alone. Further changes of the members renew the file.
+    """
+    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.features.members.publishing import load_admin  # noqa: PLC0415 - as above
+    from p2pfl.node.kept_charter import newest_here  # noqa: PLC0415 - as above
+
+    found = newest_here(load_config(federation))
+    _write_tickets(found, load_admin(found, key_file), days)
+
+
+def _write_tickets(federation: FederationConfig, admin: Identity, days: int | None = None) -> None:
+    from p2pfl.features.relay.tickets import DAY_S, USUAL_DAYS, write_tickets  # noqa: PLC0415 - `--help` stays instant
+
+    days = days or USUAL_DAYS
+    path = write_tickets(federation, admin, until=int(seconds_now()) + days * DAY_S)
+    count = len(federation.present)
+    click.echo(f"wrote {path}: {count} tickets for {days} days; copy it to every machine", err=True)
+
+
 def _admit(
     successor: Callable[..., Charter], path: Path, line: str, key_file: Path | None, *, yes: bool, offline: bool
 ) -> bool:
@@ -319,6 +348,8 @@ def _sign(opened: _OpenFederation, charter: Charter) -> None:
     text = f"version {made.version} of the members: {len(made.present)} of them, {len(made.edges)} edges"
     click.echo(f"{text} (+{came} -{went})", err=True)
     click.echo(f"wrote {members_file(federation)}", err=True)
+    if federation.relays:
+        _write_tickets(amended(federation, made), opened.admin)
     if amended(federation, made).edge_compressors != federation.edge_compressors:
         text = "an edge with its own [[edge]] table is added or removed: nodes adopt that at their next start"
         click.echo(text, err=True)

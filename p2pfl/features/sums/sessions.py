@@ -13,6 +13,7 @@ from p2pfl.config.federation_id import HASH_BYTES
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.lan.announcing import discovery_of
+from p2pfl.features.relay.credentials import through_relays
 from p2pfl.features.sums.channel import CHANNEL
 from p2pfl.features.sums.kept import KeptSums
 from p2pfl.features.sums.patience import FIRST_S
@@ -47,7 +48,8 @@ async def open_sums(
     """This node's part in sums, while its sessions are open. With a folder, what it signs is kept there.
 
     `first_wait_s` is how long to wait before anything was measured. With `discovery` of `finder`, the node finds the
-    others on its LAN. `on_other` is called with a neighbor that does something else than sums with these settings.
+    others on its LAN; with its `relays` they meet there. `on_other` is called with a neighbor that does something else
+    than sums with these settings.
 
     Raises UserError: an address is not valid or cannot be bound; StorageError: the folder cannot be used.
     """
@@ -67,7 +69,7 @@ async def open_sums(
         listen=listen,
         max_body_bytes=MOST_BODY_BYTES,
         on_alarm=alarm,
-        transport=transport,
+        transport=transport if finder is None else through_relays(federation, finder, identity, transport),
     )
     talk = sums_over(links, settings, identity, folder=folder, first_wait_s=first_wait_s)
     try:

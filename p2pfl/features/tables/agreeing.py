@@ -25,6 +25,7 @@ from p2pfl.crypto import FederationMismatch
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.features.lan.announcing import discovery_of
+from p2pfl.features.relay.credentials import through_relays
 from p2pfl.features.sums.sessions import MOST_BODY_BYTES, sums_over
 from p2pfl.features.sums.sum_settings import SumSettings
 from p2pfl.features.tables.agreement import SIGNATURE_BYTES, Agreement, keep, refuse_few_members, signed_statement
@@ -33,6 +34,7 @@ from p2pfl.learn.table.proposal import MOST_BYTES
 from p2pfl.net.links import Links
 from p2pfl.net.refusals import DIFFERS
 from p2pfl.net.side import Feeding, SideChannel
+from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node.leash import on_a_leash
 from p2pfl.node.phase_links import links_of_phase
 
@@ -348,4 +350,5 @@ def _links(
         listen=node.listen,
         max_body_bytes=MOST_BODY_BYTES,
         on_alarm=lambda kind, peer, text: talk().alarm(kind, peer, text),
+        transport=through_relays(federation, node, identity, WebSocketTransport),
     )

@@ -1,0 +1,21 @@
+"""Relays: `p2pfl relay` passes sealed sessions on between members that open no port, and the node's way through one.
+
+What a relay may know belongs here (keys, tickets, sizes), and nothing of models, tasks or gossip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from p2pfl.console.groups import Command, Group
+
+FEATURE = "p2pfl.features.relay.feature:RelayFeature"
+NEW = "p2pfl.features.relay.founding:RelayFounding"
+FINDINGS = "p2pfl.features.relay.findings:RelayFindings"
+COMMANDS: Mapping[str, Command] = {
+    "relay": Command(
+        "Pass sealed sessions on between members that open no port.",
+        "p2pfl.features.relay.relay_command:relay",
+        Group.RUN,
+    ),
+}

@@ -1,0 +1,258 @@
+"""The process that people run as `p2pfl relay`: it registers members, and moves frames between connection and
+switchboard.
+
+Until a member has registered, its connection is a stranger's, and costs at most what a stranger may cost a node
+(`net.doorway`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from p2pfl.console.wall_clock import seconds_now
+from p2pfl.errors import PeerFault
+from p2pfl.features.relay.admissions import Admissions, RefusedError
+from p2pfl.features.relay.fair_queue import QUANTUM_BYTES
+from p2pfl.features.relay.relay_frames import (
+    SILENCE_S,
+    VERSION,
+    WINDOW_BYTES,
+    Challenge,
+    FrameKind,
+    Refusal,
+    Registration,
+    pack_number,
+    pack_struct,
+    struct_in,
+    unpack,
+)
+from p2pfl.features.relay.switchboard import Seat, Switchboard
+from p2pfl.net.doorway import ConnectionStage
+from p2pfl.net.line import GoneError, Line
+from p2pfl.net.refusals import Refusals
+from p2pfl.net.transport import Visit
+
+log = logging.getLogger("p2pfl.relay")
+
+CLOSE_S = 1.0
+DRAIN_S = 30.0
+"""The longest wait for a member to read a frame."""
+SWEEP_S = 10.0
+BURST_S = 0.5
+"""An idle relay passes on at once what the rate allows in this time."""
+
+
+@dataclass(eq=False, slots=True)
+class _Guest:
+    """The connection of one registered member."""
+
+    line: Line
+    heard_at: float
+    """When the last frame came, on the loop's clock."""
+    until: int
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    why: Refusal | None = None
+    writer: asyncio.Task[None] | None = None
+
+
+class RelayServer:
+    """Serves the members that `admissions` admits. `rate` bounds what is passed on, in bytes per second.
+
+    `wall_clock` returns seconds since 1970: tickets and months depend on it, nothing else.
+    """
+
+    def __init__(
+        self,
+        admissions: Admissions,
+        board: Switchboard,
+        refusals: Refusals,
+        *,
+        rate: float | None = None,
+        wall_clock: Callable[[], float] = seconds_now,
+    ) -> None:
+        self.board = board
+        self.refused: Counter[str] = Counter()
+        """Registrations that were refused, by reason."""
+        self.faults = 0
+        """Connections ended for what no member sends."""
+        self._admissions, self._refusals, self._clock = admissions, refusals, wall_clock
+        self._rate, self._free_at = rate, 0.0
+        self._guests: dict[Seat, _Guest] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._queued, self._room = asyncio.Event(), asyncio.Event()
+
+    def meet(self, line: Line, visit: Visit) -> asyncio.Task[None] | None:
+        """Serve a connection: what a transport's `open` is given."""
+        return self._spawn(visit.work(self._serve(line, visit)))
+
+    async def run(self) -> None:
+        """Deliver frames, and end what is silent or has expired, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._deliver())
+                tasks.create_task(self._sweep())
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    def _spawn(self, work: asyncio._CoroutineLike[None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _serve(self, line: Line, visit: Visit) -> None:
+        try:
+            async with asyncio.timeout_at(visit.ends_at):
+                seat = await self._register(line, visit)
+            if seat is not None:
+                visit.admit()
+                await self._host(seat)
+        except TimeoutError:
+            self._refusals.mention(None, "%s did not register in time", visit.address)
+        except GoneError as gone:
+            self._refusals.mention(None, "%s left: %s", visit.address, gone)
+        except PeerFault as fault:
+            self.faults += 1
+            self._refusals.mention(None, "%s: %s", visit.address, fault, level=logging.INFO)
+        finally:
+            await line.close(CLOSE_S)
+
+    async def _register(self, line: Line, visit: Visit) -> Seat | None:
+        """Return the member's seat; None if it is refused, and told why."""
+        now_s, nonce = self._clock(), os.urandom(32)
+        challenge = Challenge(version=VERSION, nonce=nonce, clock_s=int(now_s))
+        await line.send(pack_struct(FrameKind.CHALLENGE, challenge))
+        registration = struct_in(unpack(await line.receive()), FrameKind.REGISTER, Registration)
+        visit.advance(ConnectionStage.ADDRESSED)
+        try:
+            seat = self._seat(registration, nonce, now_s, line)
+        except RefusedError as refused:
+            self.refused[refused.reason.name.lower()] += 1
+            self._refusals.mention(None, "refused %s: %s", visit.address, refused.reason.name, level=logging.INFO)
+            await line.send(pack_number(FrameKind.REFUSED, 0, refused.reason))
+            return None
+        try:
+            visit.advance(ConnectionStage.PROVEN)
+            await line.send(pack_number(FrameKind.WELCOME, 0, WINDOW_BYTES))
+        except BaseException:
+            self._leave(seat)
+            raise
+        return seat
+
+    def _seat(self, registration: Registration, nonce: bytes, now_s: float, line: Line) -> Seat:
+        admitted = self._admissions.admit(registration, nonce, now_s)
+        guest = _Guest(line, asyncio.get_running_loop().time(), admitted.until)
+
+        def end(why: Refusal | None) -> None:
+            guest.why = guest.why or why
+            guest.ended.set()
+
+        seat = self.board.seat(self.board.tenant(admitted.federation.name), registration.key, self._wake, end)
+        if seat is None:
+            raise RefusedError(Refusal.FULL)
+        self._guests[seat] = guest
+        return seat
+
+    async def _host(self, seat: Seat) -> None:
+        """Read a member's frames until its connection ends."""
+        guest = self._guests[seat]
+        reader = self._spawn(self._read(seat, guest))
+        ended = self._spawn(_wait(guest.ended))
+        try:
+            await asyncio.wait((reader, ended), return_when=asyncio.FIRST_COMPLETED)
+            if guest.why is not None:
+                with suppress(GoneError, TimeoutError):
+                    async with asyncio.timeout(CLOSE_S):
+                        await guest.line.send(pack_number(FrameKind.REFUSED, 0, guest.why))
+        finally:
+            self._leave(seat)
+            for task in (reader, ended, guest.writer):
+                if task is not None:
+                    task.cancel()
+        if reader.done() and not reader.cancelled():
+            reader.result()
+
+    async def _read(self, seat: Seat, guest: _Guest) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            frame = unpack(await guest.line.receive())
+            guest.heard_at = loop.time()
+            self.board.receive(seat, frame, guest.heard_at)
+            if self.board.is_waiting:
+                self._queued.set()
+            while self.board.is_full(seat.tenant):
+                self._room.clear()
+                await self._room.wait()
+
+    def _wake(self, seat: Seat) -> None:
+        guest = self._guests.get(seat)
+        if guest is not None and guest.writer is None:
+            guest.writer = self._spawn(self._write(seat, guest))
+
+    async def _write(self, seat: Seat, guest: _Guest) -> None:
+        """Send what waits for a member; there is no such task while nothing does."""
+        try:
+            while (frame := self.board.take(seat)) is not None:
+                self._room.set()
+                async with asyncio.timeout(DRAIN_S):
+                    await guest.line.send(frame)
+        except (GoneError, TimeoutError):
+            guest.ended.set()
+        finally:
+            guest.writer = None
+
+    def _leave(self, seat: Seat) -> None:
+        if self._guests.pop(seat, None) is not None:
+            self.board.leave(seat)
+            self._queued.set()
+
+    async def _deliver(self) -> None:
+        """Move frames to their receivers in fair turns."""
+        loop, served = asyncio.get_running_loop(), 0
+        while True:
+            await self._queued.wait()
+            while size := self.board.deliver():
+                served += size
+                self._room.set()
+                if (wait_s := self._busy_s(size, loop.time())) > 0.0:
+                    await asyncio.sleep(wait_s)
+                if served >= QUANTUM_BYTES:
+                    served = 0
+                    await asyncio.sleep(0)
+            self._queued.clear()
+
+    def _busy_s(self, size: int, now: float) -> float:
+        """Return how long the next frame must wait after one of `size` bytes, at the rate that is allowed."""
+        if self._rate is None:
+            return 0.0
+        self._free_at = max(self._free_at, now - BURST_S) + size / self._rate
+        return self._free_at - now
+
+    async def _sweep(self) -> None:
+        while True:
+            self.end_expired()
+            await asyncio.sleep(SWEEP_S)
+
+    def end_expired(self) -> None:
+        """End members that are silent or whose tickets have expired, and begin a new month."""
+        now, now_s = asyncio.get_running_loop().time(), self._clock()
+        date = time.gmtime(now_s)
+        self.board.begin_month(12 * date.tm_year + date.tm_mon)
+        for guest in self._guests.values():
+            if now - guest.heard_at > SILENCE_S:
+                guest.ended.set()
+            elif now_s > guest.until:
+                guest.why = Refusal.EXPIRED
+                guest.ended.set()
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

@@ -1,0 +1,237 @@
+"""What opens a relay to a member: a ticket signed by an admin key, or a token that all members and the relay share.
+
+A ticket is no secret: it serves only who holds the member's key. Tickets for all members lie in one file beside the
+federation file, which is copied to every machine with it. A token is a secret, in a file that only its owner can read.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Self
+
+import msgspec
+from msgspec import Meta, Struct
+from nacl.exceptions import CryptoError
+from nacl.signing import VerifyKey
+
+from p2pfl.config.charter import realm_of
+from p2pfl.config.model import FederationConfig
+from p2pfl.config.tables import Mistakes, read_document, read_table, texts
+from p2pfl.crypto.identity import Identity
+from p2pfl.errors import UserError
+from p2pfl.features.relay.relay_frames import VERSION, Challenge, Registration
+from p2pfl.storage.disk import replace_file
+
+FILE_NAME = "tickets.toml"
+PREFIX = "p2pfl-ticket-1:"
+TOKEN_PREFIX = "p2pfl-relay-token-1:"  # noqa: S105 - the beginning of the file, not a secret
+KEY_BYTES, SIGNATURE_BYTES, TOKEN_BYTES, TOKEN_ID_BYTES = 32, 64, 32, 8
+SIGNED = b"p2pfl-relay-ticket-1\n"
+PROVEN = b"p2pfl-relay-member-1\n"
+"""Prefixes of what is signed, so that no signature made for another purpose opens a relay."""
+USUAL_DAYS = 365
+DAY_S = 86_400
+ALLOWED_TOKEN = "a file that `p2pfl relay --make-token` has made"  # noqa: S105 - a sentence
+
+
+class TicketError(ValueError):
+    """Raised for bytes that are no ticket."""
+
+
+class _Rights(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """The order of the fields is the format."""
+
+    realm: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+    key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+    until: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """The right of one member of one federation to use relays that list it."""
+
+    realm: bytes
+    """The federation: the 32 bytes of `realm_of`."""
+    key: bytes
+    """The member's public key."""
+    until: int
+    """When it expires, in seconds since 1970."""
+    signer: bytes
+    """The public key of the admin who signed it."""
+    signature: bytes = field(repr=False)
+
+    @classmethod
+    def sign(cls, admin: Identity, *, realm: bytes, key: bytes, until: int) -> Self:
+        signature = admin.sign(_signed(realm, key, until))
+        return cls(realm=realm, key=key, until=until, signer=admin.public, signature=signature)
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Self:
+        """Read a ticket; nothing is verified. Raises TicketError: these bytes are none."""
+        head = KEY_BYTES + SIGNATURE_BYTES
+        try:
+            rights = msgspec.msgpack.decode(raw[head:], type=_Rights)
+        except msgspec.MsgspecError as error:
+            raise TicketError(f"not a ticket: {error}") from None
+        return cls(
+            realm=rights.realm,
+            key=rights.key,
+            until=rights.until,
+            signer=raw[:KEY_BYTES],
+            signature=raw[KEY_BYTES:head],
+        )
+
+    def packed(self) -> bytes:
+        rights = _Rights(realm=self.realm, key=self.key, until=self.until)
+        return self.signer + self.signature + msgspec.msgpack.encode(rights)
+
+    def is_genuine(self) -> bool:
+        """Return True if the signer has signed it; whether that key is an admin's is another question."""
+        try:
+            VerifyKey(self.signer).verify(_signed(self.realm, self.key, self.until), self.signature)
+        except (CryptoError, ValueError):
+            return False
+        return True
+
+
+def _signed(realm: bytes, key: bytes, until: int) -> bytes:
+    return SIGNED + msgspec.msgpack.encode(_Rights(realm=realm, key=key, until=until))
+
+
+def tickets_file(federation: FederationConfig) -> Path:
+    return federation.path.parent / FILE_NAME
+
+
+def write_tickets(federation: FederationConfig, admin: Identity, *, until: int) -> Path:
+    """Sign a ticket for each member, and write the file atomically; return its path."""
+    realm = realm_of(federation)
+    lines = [
+        "# Tickets that open relays to members until they expire: `p2pfl member ticket` makes new ones. Not secret:",
+        "# each serves its member's key alone. Copy this file to every machine, beside federation.toml.",
+        "tickets = [",
+    ]
+    for member in federation.present:
+        packed = Ticket.sign(admin, realm=realm, key=member.key, until=until).packed()
+        lines.append(f'  "{PREFIX}{_to_text(packed)}", # {member.name}')
+    path = tickets_file(federation)
+    replace_file(path, ["\n".join([*lines, "]", ""]).encode()])
+    path.chmod(0o644)  # readable, unlike other files written in this way: nodes run as another user
+    return path
+
+
+def read_tickets(path: Path) -> list[Ticket]:
+    """Return the tickets in a file; none if there is no file. Raises UserError: a line in it is not a ticket."""
+    if not path.exists():
+        return []
+    mistakes = Mistakes(path)
+    found = []
+    for line in read_table(read_document(path), "", {"tickets": texts()}, mistakes).get("tickets", ()):
+        try:
+            found.append(Ticket.unpack(_from_text(line.removeprefix(PREFIX))))
+        except ValueError:
+            mistakes.add("not a ticket", "tickets", line[:60], "what `p2pfl member ticket` has written")
+    for mistake in mistakes.found:
+        raise mistake
+    return found
+
+
+def ticket_of(tickets: Iterable[Ticket], *, realm: bytes, key: bytes) -> Ticket | None:
+    """Return the ticket of that member that holds longest."""
+    fitting = [one for one in tickets if one.realm == realm and one.key == key]
+    return max(fitting, key=lambda one: one.until, default=None)
+
+
+def make_token(path: Path) -> None:
+    """Write a new token, for its owner alone. Raises UserError: there is such a file, or it cannot be made."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        text = f"cannot be created: {error.strerror}"
+        raise UserError(text, file=path, allowed="a new file in a folder that exists") from None
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(f"{TOKEN_PREFIX}{_to_text(os.urandom(TOKEN_BYTES))}\n")
+
+
+def read_token(path: Path) -> bytes:
+    """Return the 32 bytes of a token. Raises UserError: it is none, or others may read it."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            raw = file.read(256) if stat.S_ISREG(mode) else b""
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", file=path, allowed=ALLOWED_TOKEN) from None
+    if mode & 0o077:
+        found = f"mode {stat.S_IMODE(mode):o}"
+        raise UserError("others may read this secret", file=path, value=found, allowed=f"chmod 600 {path}")
+    line = raw.decode("ascii", errors="replace").strip()
+    try:
+        token = _from_text(line.removeprefix(TOKEN_PREFIX))
+    except ValueError:
+        token = b""
+    if not line.startswith(TOKEN_PREFIX) or len(token) != TOKEN_BYTES:
+        raise UserError("not a token", file=path, allowed=ALLOWED_TOKEN)
+    return token
+
+
+def token_id(token: bytes) -> bytes:
+    """Return the public name of a token, which says nothing of it."""
+    return hashlib.blake2b(token, digest_size=TOKEN_ID_BYTES, person=b"p2pfl-relay-tok").digest()
+
+
+def register(
+    identity: Identity, challenge: Challenge, *, relay: str, ticket: bytes = b"", token: bytes = b""
+) -> Registration:
+    """Answer a relay's challenge."""
+    named = token_id(token) if token else b""
+    proven = _proven(relay, challenge.nonce, identity.public, ticket, named)
+    return Registration(
+        version=VERSION,
+        relay=relay,
+        key=identity.public,
+        signature=identity.sign(proven),
+        ticket=ticket,
+        token_id=named,
+        token_proof=_token_proof(token, proven) if token else b"",
+    )
+
+
+def holds_key(registration: Registration, nonce: bytes) -> bool:
+    """Return True if the member has signed this relay's nonce with its key."""
+    try:
+        VerifyKey(registration.key).verify(_proven_by(registration, nonce), registration.signature)
+    except (CryptoError, ValueError):
+        return False
+    return True
+
+
+def holds_token(registration: Registration, nonce: bytes, token: bytes) -> bool:
+    """Return True if the member knows the token."""
+    return hmac.compare_digest(registration.token_proof, _token_proof(token, _proven_by(registration, nonce)))
+
+
+def _proven_by(registration: Registration, nonce: bytes) -> bytes:
+    return _proven(registration.relay, nonce, registration.key, registration.ticket, registration.token_id)
+
+
+def _proven(relay: str, nonce: bytes, key: bytes, ticket: bytes, named: bytes) -> bytes:
+    content = msgspec.msgpack.encode((relay, nonce, key, ticket, named))
+    return PROVEN + hashlib.blake2b(content, digest_size=32, person=b"p2pfl-relay-reg").digest()
+
+
+def _token_proof(token: bytes, proven: bytes) -> bytes:
+    return hashlib.blake2b(proven, key=token, digest_size=32, person=b"p2pfl-relay-mac").digest()
+
+
+def _to_text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
+
+
+def _from_text(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

@@ -1,0 +1,82 @@
+"""An admin reaches nodes that open no port, to hand them a charter: it signs a ticket for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+
+import pytest
+from relay_kit import QUICK, TOKEN, nothing_listed, parts
+
+from p2pfl.config.charter import realm_named
+from p2pfl.crypto.identity import Identity
+from p2pfl.features.relay.admissions import Admissions, ListedFederation
+from p2pfl.features.relay.by_relay import ByRelayTransport
+from p2pfl.features.relay.credentials import RelayDialing, relays_of_admin
+from p2pfl.features.relay.relay_link import RelayLink
+from p2pfl.features.relay.relay_server import RelayServer
+from p2pfl.features.relay.switchboard import Switchboard
+from p2pfl.features.relay.tickets import Ticket, register
+from p2pfl.net.address import Address
+from p2pfl.net.errands import Errand, UnreachableError
+from p2pfl.net.in_memory import MemoryNetwork
+from p2pfl.net.limits import Limits
+from p2pfl.net.websocket import WebSocketTransport
+
+ADMIN = Identity(b"a" * 32)
+REALM = realm_named("ward", 7)
+WARD = SimpleNamespace(name="ward", seed=7)
+LISTED = ListedFederation(name="ward", realm=REALM, admin=(ADMIN.public,), token=TOKEN)
+
+
+class Charters:
+    """The version of a charter is its length."""
+
+    version, packed = 0, b""
+
+    def bring(self, raw):
+        self.version = len(raw)
+
+    def left_behind(self, version, peer):
+        pass
+
+    def may_ask(self, public):
+        return public == ADMIN.public
+
+
+async def test_an_admin_hands_a_charter_to_a_node_without_an_address(federation):
+    transport = WebSocketTransport(Limits(), nothing_listed(), logging.getLogger("tests.relay"))
+    server = RelayServer(Admissions([LISTED]), Switchboard(), nothing_listed())
+    await transport.open(Address("127.0.0.1", 0), server.meet)
+    running, dialing = asyncio.create_task(server.run()), RelayDialing()
+    url, identity = f"ws://127.0.0.1:{transport.port}/p2pfl", federation.identities[0]
+    ticket = Ticket.sign(ADMIN, realm=REALM, key=identity.public, until=2**40).packed()
+
+    def made(limits, refusals, log):
+        own = parts(MemoryNetwork(), identity)
+        own = type(own)(
+            dial=dialing.dial,
+            answer=lambda name, challenge: register(identity, challenge, relay=name, ticket=ticket),
+            limits=QUICK,
+            log=log,
+        )
+        return ByRelayTransport(
+            MemoryNetwork().transport(limits, refusals, log), [RelayLink(url, own)], at_end=dialing.close
+        )
+
+    charters = Charters()
+    node = federation.new(0, transport=made, charters=charters, neighbors=frozenset({1}))
+    binding = node.links._greeter.binding
+    async with node.links:
+        await node.until(lambda: node.links.transport.relays[0].is_registered)
+        async with relays_of_admin(WARD, ADMIN) as through:
+            errand = Errand(identity=ADMIN, binding=binding, through=through)
+            assert await errand.bring(url, identity.public, bytes(100_000)) == 100_000
+            with pytest.raises(UnreachableError, match="not registered there"):
+                await errand.bring(url, federation.identities[1].public, bytes(9))
+        with pytest.raises(UnreachableError, match="no way through relays"):
+            await Errand(identity=ADMIN, binding=binding).bring(url, identity.public, bytes(9))
+    assert charters.version == 100_000
+    running.cancel()
+    await transport.close()

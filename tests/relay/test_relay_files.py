@@ -1,0 +1,219 @@
+"""The files that people write and copy: relays in federation.toml and node.toml, tickets, tokens, and the commands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from p2pfl.cli.main import main
+from p2pfl.config.federation_id import federation_id
+from p2pfl.config.load import federation_mistakes, load_config, load_node
+from p2pfl.config.model import NETWORK
+from p2pfl.features.relay.feature import RelayFeature, Relays
+from p2pfl.features.relay.findings import RelayFindings
+from p2pfl.features.relay.relay_link import RelayLink
+from p2pfl.features.relay.tickets import read_tickets, read_token
+from p2pfl.net.limits import Limits
+from p2pfl.node.findings import Inspected
+
+URL = "ws://relay.example.org:8443/p2pfl"
+
+
+@pytest.fixture
+def p2pfl(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def p2pfl(*arguments):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        return ended.value.code, *capsys.readouterr()
+
+    return p2pfl
+
+
+def findings():
+    """What `p2pfl check` finds about the relays of all nodes in the folder `ward`."""
+    federation = load_config("ward")
+    here = {member.index: load_node(f"ward/{member.name}", federation) for member in federation.present}
+    inspected = Inspected(federation=federation, mistakes=[], here=here)
+    RelayFindings().of_files(inspected)
+    return inspected.mistakes, inspected.warnings
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ([URL], (URL,)),
+        ("ws://relay.example.org:8443", (URL,)),
+        (["wss://relay.example.org/a/path"], ("wss://relay.example.org/a/path",)),
+        (["ws://[2001:db8::1]:9/p2pfl"], ("ws://[2001:db8::1]:9/p2pfl",)),
+        ([], ()),
+    ],
+)
+def test_a_relay_is_a_url_whose_usual_path_may_be_left_out(written, read):
+    assert NETWORK["relays"].read(written) == read
+
+
+@pytest.mark.parametrize(
+    "written",
+    [1, ["relay.example.org:8443"], ["ws://"], ["ws://x:0"], ["ws://x:70000"], ["ws://a b"], [URL] * 2, [1], [URL] * 9],
+)
+def test_anything_else_is_a_mistake(written):
+    with pytest.raises(ValueError):
+        NETWORK["relays"].read(written)
+
+
+def test_who_writes_https_is_told_what_to_write():
+    with pytest.raises(ValueError, match=r"a relay is at wss://relay\.example\.org"):
+        NETWORK["relays"].read(["https://relay.example.org"])
+
+
+def test_a_new_federation_with_an_admin_key_has_tickets_and_nothing_more_to_type(p2pfl, tmp_path):
+    code, _, err = p2pfl("new", "ward", "--nodes", "clinic,lab", "--task", "digits", "--admin", "--relay", URL)
+    assert code == 0
+    assert "p2pfl relay --federation ward/federation.toml" in err
+    federation = load_config("ward")
+    assert federation.relays == (URL,)
+    assert [member.address for member in federation.members] == [None, None]
+    assert {ticket.key for ticket in read_tickets(tmp_path / "ward/tickets.toml")} == {
+        member.key for member in federation.members
+    }
+    assert load_node("ward/lab", federation).relays == (URL,)
+    assert findings() == ([], [])
+
+
+def test_without_an_admin_key_there_is_a_token_that_each_node_names(p2pfl, tmp_path):
+    assert p2pfl("new", "ward", "--nodes", "clinic,lab", "--task", "digits", "--relay", URL)[0] == 0
+    node = load_node("ward/clinic", load_config("ward"))
+    assert len(read_token(node.relay_token)) == 32
+    (tmp_path / "ward/relay.token").chmod(0o644)
+    mistakes, warnings = findings()
+    assert "others may read this secret" in str(mistakes[0])
+    assert not warnings
+
+
+def test_relays_may_differ_between_nodes_and_a_node_may_add_its_own(p2pfl, tmp_path):
+    p2pfl("new", "ward", "--nodes", "clinic,lab", "--task", "digits")
+    before = federation_id(load_config("ward"))
+    file = tmp_path / "ward/federation.toml"
+    file.write_text(file.read_text("utf-8").replace("# relays = []", f'relays = ["{URL}"]'), encoding="utf-8")
+    federation = load_config("ward")
+    assert federation_id(federation) == before
+    own = tmp_path / "ward/lab/node.toml"
+    own.write_text(own.read_text("utf-8") + f'[network]\nrelays = ["ws://near:1", "{URL}"]\n', encoding="utf-8")
+    assert load_node("ward/lab", federation).relays == (URL, "ws://near:1/p2pfl")
+    assert "lab has nothing that opens the relays" in findings()[1][1]
+    file.write_text(file.read_text("utf-8").replace(URL, "https://x"), encoding="utf-8")
+    assert "a relay is at wss://x" in str(federation_mistakes("ward")[0])
+
+
+def test_tickets_are_renewed_with_the_members_and_check_says_when_they_end(p2pfl, tmp_path):
+    p2pfl("new", "ward", "--nodes", "clinic,lab,third", "--task", "digits", "--admin", "--relay", URL)
+    assert p2pfl("member", "remove", "ward", "third", "--offline")[0] == 0
+    assert len(read_tickets(tmp_path / "ward/tickets.toml")) == 2
+    code, _, err = p2pfl("member", "ticket", "ward", "--days", "3")
+    assert code == 0
+    assert "2 tickets for 3 days" in err
+    assert "the ticket of clinic expires at" in findings()[1][0]
+
+
+def test_a_relay_for_nobody_does_not_start(p2pfl, tmp_path):
+    code, _, err = p2pfl("relay")
+    assert code == 2
+    assert "no open relay" in err
+    (tmp_path / "federation.toml").write_text('[federation]\nname = "ward"\n', encoding="utf-8")
+    code, _, err = p2pfl("relay", "--federation", "federation.toml")
+    assert code == 2
+    assert "federation.admin" in err
+    assert p2pfl("relay", "--make-token", "relay.token")[0] == 0
+    code, _, err = p2pfl("relay", "--token", "relay.token", "--listen", "nowhere")
+    assert code == 2
+    assert "--listen" in err
+
+
+@pytest.mark.long
+def test_the_command_serves_until_it_is_stopped_and_shows_its_figures(tmp_path, p2pfl):
+    p2pfl("relay", "--make-token", "relay.token")
+    command = [sys.executable, "-m", "p2pfl.cli.main", "relay", "--listen", "127.0.0.1:0", "--token", "relay.token"]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, stderr=log, cwd=tmp_path, env=os.environ)
+    try:
+        end = time.monotonic() + 60
+        while "listening on port" not in (tmp_path / "log").read_text():
+            assert time.monotonic() < end
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 130
+    finally:
+        process.kill()
+
+
+class FakeNode:
+    """What the feature asks of a node."""
+
+    def __init__(self):
+        self.now, self.alarms, self.told = 0.0, [], []
+        self.feed = self
+        self.standing = ""
+
+    def clock(self):
+        return self.now
+
+    def alarm(self, kind, peer, text):
+        self.alarms.append((kind, text))
+        self.standing = text
+
+    def settle(self, event, peer):
+        self.told.append(event)
+        self.standing = ""
+
+    def tell(self, event, peer, text):
+        self.told.append(event)
+
+    def reword(self, kind, peer, text):
+        self.standing = text
+        return True
+
+
+def test_an_alarm_names_the_relays_that_are_away_and_ends_when_all_are_back():
+    class Transport:
+        relays = tuple(RelayLink(f"ws://{name}/p2pfl", PARTS) for name in ("one", "other"))
+
+        def listen_for_doubts(self, told):
+            self.told = told
+
+    node, transport = FakeNode(), Transport()
+    attached = Relays(node, transport)
+    one, other = transport.relays
+    one.why, other.why = "Connection refused", ""
+    one.since -= 20
+    attached.look()
+    assert not node.alarms
+    node.now = 20.0
+    attached.look()
+    attached.look()
+    assert node.alarms == [("relay-lost", "ws://one/p2pfl: Connection refused")]
+    other.why, other.since = "the name is unknown", other.since - 20
+    attached.look()
+    assert node.standing.endswith("ws://other/p2pfl: the name is unknown")
+    assert [row["registered"] for row in attached.status()["relays"]] == [False, False]
+    one.why = other.why = ""
+    attached.look()
+    assert (node.told, node.standing) == (["relay-back", "relay-back"], "")
+
+
+PARTS = SimpleNamespace(limits=Limits())
+
+
+def test_the_feature_does_nothing_where_no_relay_is_listed():
+    usual, setup = object(), SimpleNamespace(node=SimpleNamespace(relays=()), federation=None, identity=None)
+    assert RelayFeature().transport(setup, usual) is usual
+    RelayFeature().check(setup)

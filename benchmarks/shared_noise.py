@@ -33,11 +33,12 @@ import torch
 
 from p2pfl import Federation
 from p2pfl.config.model import FederationConfig, TaskConfig
-from p2pfl.learn.interface import RoundStart, shared_by
+from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import load_task
 from p2pfl.learn.privacy.draws import Secret
 from p2pfl.learn.privacy.plan import Plan, plan_of
 from p2pfl.learn.privacy.protection import Protection
+from p2pfl.learn.privacy.shared import shared_by
 from p2pfl.learn.samples import DataSets, Samples, read_samples
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.trainer import TorchLearner

@@ -21,7 +21,6 @@ from p2pfl.errors import StorageError, UserError
 from p2pfl.reporting.instead_of_scores import SCORE
 
 if TYPE_CHECKING:
-    from p2pfl.learn.table.scoring import ScoresTables
     from p2pfl.node.outcomes import Learned
 
 STDOUT = Path("-")
@@ -131,10 +130,8 @@ def export(
         click.echo(f"warning: {warning}", err=True)
     if finetune:
         learned = learned.finetune(finetune)
-    if form == "xgboost":
-        content = _xgboost(learned)
-    else:
-        content = _onnx(learned, software_version()) if form == "onnx" else learned.export(software_version())
+    version = software_version()
+    content = learned.export(version) if form == "safetensors" else _for_others(learned, form, version)
     if beside is not None and learned.preprocessing:
         readable = json.dumps(learned.preprocessing, indent=2, ensure_ascii=False).encode() + b"\n"
         if not beside.is_file() or beside.read_bytes() != readable:  # another export of this model has the same
@@ -146,28 +143,15 @@ def export(
         _write(output, content)
 
 
-def _onnx(learned: Learned, software: str) -> bytes:
+def _for_others(learned: Learned, form: str, software: str) -> bytes:
+    """Return a file in a form for other programs. Raises UserError: there is none of such a model."""
+    from p2pfl.learn.table.stored_model import onnx_file, table_model, xgboost_file  # noqa: PLC0415 - instant `--help`
+
     if not learned.preprocessing:
         text = "this format is for models of tables, the task csv"
-        raise UserError(text, key="--format", value="onnx", allowed="safetensors, for torch.onnx.export of your module")
-    return _table_model(learned).to_onnx(learned.metadata(software))
-
-
-def _xgboost(learned: Learned) -> bytes:
-    model = _table_model(learned) if learned.preprocessing else None
-    if model is None or not hasattr(model, "to_xgboost"):
-        text, allowed = (
-            "XGBoost's JSON is for trees",
-            'safetensors or onnx; xgboost with model = "trees" of the task csv',
-        )
-        raise UserError(text, key="--format", value="xgboost", allowed=allowed)
-    return str(model.to_xgboost()).encode()
-
-
-def _table_model(learned: Learned) -> ScoresTables:
-    from p2pfl.learn.table.scoring import table_model  # noqa: PLC0415 - `--help` stays instant
-
-    return table_model(learned.preprocessing, learned.learner.state_dict(learned.vector))
+        raise UserError(text, key="--format", value=form, allowed="safetensors, for torch.onnx.export of your module")
+    model = table_model(learned.preprocessing, learned.learner.state_dict(learned.vector))
+    return onnx_file(model, learned.metadata(software)) if form == "onnx" else xgboost_file(model)
 
 
 def _facts(learned: Learned) -> dict[str, Any]:

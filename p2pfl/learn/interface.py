@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 from p2pfl.learn.intervals import Interval
 from p2pfl.learn.privacy.plan import Plan
 from p2pfl.methods.method import Method
-
-if TYPE_CHECKING:
-    from p2pfl.learn.privacy.shared import SharedRounds
 
 Vector = NDArray[np.floating[Any]]
 """A one-dimensional array of float32, or of float64 in some tests."""
@@ -128,15 +125,6 @@ def plan_by(learner: Learner) -> Plan | None:
     """Return the plan for a learner's noise, or None if its rounds are not private."""
     plan: Plan | None = getattr(learner, "plan", None)
     return plan
-
-
-def shared_by(learner: Learner) -> SharedRounds | None:
-    """Return a learner's rounds with shared noise, or None if it has no such rounds."""
-    if plan_by(learner) is None:
-        return None
-    own = vars(learner)  # not what a wrapped learner of the user's may call so
-    shared: SharedRounds | None = own.get("shared") or getattr(own.get("private"), "shared", None)
-    return shared
 
 
 def device_of(learner: Learner) -> str:

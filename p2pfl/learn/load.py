@@ -27,7 +27,7 @@ from p2pfl.plugins import FAILURES, describe_failure, find_object
 BUILT_IN = {
     "digits": ("p2pfl.learn.digits", "digits"),
     "mnist-idx": ("p2pfl.learn.digits", "mnist_idx"),
-    "csv": ("p2pfl.learn.table.task", "csv_table"),
+    "csv": ("p2pfl.learn.table.csv_task", "csv_table"),
     "quadratic": ("p2pfl.learn.quadratic", "QuadraticTask"),
 }
 FOLDER = "base_dir"

@@ -28,7 +28,7 @@ def test_each_key_of_a_snippet_is_one_where_the_page_puts_it():
         tables = {key: value for key, value in document.items() if key in ("task", "data")} or {"": document}
         for name, table in tables.items():
             assert set(table) <= known[name]
-    assert len(DOCUMENTS) == 4
+    assert len(DOCUMENTS) == 5
 
 
 def test_each_command_and_option_is_one_and_each_link_leads_somewhere():

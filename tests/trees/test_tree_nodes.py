@@ -12,7 +12,7 @@ from p2pfl.errors import StorageError, UserError
 from p2pfl.features.sums.sum_effects import SumDone
 from p2pfl.features.trees.grown_state import FILE_NAME
 from p2pfl.features.trees.tree_rounds import TreeRounds
-from p2pfl.learn.table.scoring import table_model
+from p2pfl.learn.table.stored_model import table_model
 from p2pfl.learn.trees.growth import TreeGrowth
 from p2pfl.learn.trees.site_rows import SiteRows
 from p2pfl.node.outcomes import read_learned

@@ -9,8 +9,7 @@ from p2pfl.errors import UserError
 from p2pfl.features.shared_noise.sum_rounds import SumRounds
 from p2pfl.features.summed.summed_rounds import SummedRounds
 from p2pfl.features.sums.arrays import MOST_ENTRIES
-from p2pfl.learn.interface import shared_by
-from p2pfl.learn.privacy.shared import SharedRounds
+from p2pfl.learn.privacy.shared import SharedRounds, shared_by
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, NodeView
 

@@ -24,8 +24,8 @@ class SharedNoiseFindings(Findings):
         if privacy is None or not privacy.is_shared:
             return
         from p2pfl.features.shared_noise.feature import too_large  # noqa: PLC0415 - `--help` stays instant
-        from p2pfl.learn.interface import shared_by  # noqa: PLC0415 - as above
         from p2pfl.learn.privacy.plan import planned_rounds  # noqa: PLC0415 - as above
+        from p2pfl.learn.privacy.shared import shared_by  # noqa: PLC0415 - as above
 
         shared = next(filter(None, map(shared_by, inspected.learners.values())), None)
         entries = None if shared is None else shared.entries

@@ -7,6 +7,7 @@ left out, and fetches that of the others. What a part is, and what a sum does to
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -131,9 +132,11 @@ class RoundsInStep(Attached):
     async def sum(self, label: str, words: Words, terms: bytes, **asked: Any) -> SumDone | None:
         """Sum with the others; None if that was refused. `asked` as of `SumTalk.sum`."""
         self.waiting.whom, self.sums.was_signed = f"the sum of {label}", False
+        began = time.monotonic()
         ended = await self.sums.talk.sum(label, words, terms, **asked)
         self.waiting.whom = ""
         if isinstance(ended, Refused):
+            self.waiting.tried_s = time.monotonic() - began
             self._counts["refused"] += 1
             self.course.stage = Phase.WAITING
             self.was_refused(ended)

@@ -21,12 +21,14 @@ TELL_S = 15.0
 
 
 class RoundWaiting:
-    """`whom` is what the node waits for, in words; empty: for nothing."""
+    """`whom` is what the node waits for, in words; empty: for nothing. `tried_s` is how long the latest refused sum was
+    tried: a rest is no longer, or nodes that try at different times would not meet.
+    """
 
     def __init__(self, node: NodeView, course: SummedRounds, state: CommonState) -> None:
         self._node, self._course, self._state = node, course, state
         self._rest_s = REST_S
-        self.whom = ""
+        self.whom, self.tried_s = "", 0.0
 
     def names(self, members: Iterable[int], without: Container[int] = ()) -> str:
         there = {member.index: member.name for member in self._node.setup().federation.present}
@@ -39,7 +41,7 @@ class RoundWaiting:
     async def rest(self) -> None:
         """Wait a little, longer each time; not once the others are ahead."""
         rest_s, self._rest_s = self._rest_s, min(2 * self._rest_s, MOST_REST_S)
-        await self.until(self._state.is_behind, lambda: "others", rest_s)
+        await self.until(self._state.is_behind, lambda: "others", max(REST_S, min(rest_s, self.tried_s)))
 
     def rested(self) -> None:
         """The next rest is a short one again."""

@@ -67,7 +67,8 @@ def read_model(path: Path, table: Path, federation: Path | None, node: str | Non
     from p2pfl.learn.exported import read_exported  # noqa: PLC0415 - as above
     from p2pfl.learn.table.guessing import guess_layout  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.layout import make_layout  # noqa: PLC0415 - as above
-    from p2pfl.learn.table.scoring import read_preprocessing, table_model  # noqa: PLC0415 - as above
+    from p2pfl.learn.table.scoring import read_preprocessing  # noqa: PLC0415 - as above
+    from p2pfl.learn.table.stored_model import table_model  # noqa: PLC0415 - as above
 
     if reader := {".onnx": "onnxruntime", ".json": "XGBoost"}.get(path.suffix):
         text = f"this file is for other programs, such as {reader}, and is not read here"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from p2pfl.config.privacy import RECORD
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import Vector
+from p2pfl.learn.interface import Learner, Vector, plan_by
 from p2pfl.learn.privacy.draws import Draws, Integers
 from p2pfl.learn.privacy.gaussian import FACTOR, HALF, LEVELS
 from p2pfl.learn.privacy.grid import Grid, Reals
@@ -212,3 +212,12 @@ def own_part(shared: SharedRounds | None, state: dict[str, NDArray[np.generic]])
         text, allowed = "this state was learned with shared noise", 'noise = "shared"; or another folder, to begin anew'
         raise UserError(text, key="privacy.noise", allowed=allowed)
     return state
+
+
+def shared_by(learner: Learner) -> SharedRounds | None:
+    """Return a learner's rounds with shared noise, or None if it has no such rounds."""
+    if plan_by(learner) is None:
+        return None
+    own = vars(learner)  # not what a wrapped learner of the user's may call so
+    shared: SharedRounds | None = own.get("shared") or getattr(own.get("private"), "shared", None)
+    return shared

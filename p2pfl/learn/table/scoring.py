@@ -53,10 +53,6 @@ class ScoresTables:
         """Return the logits (n, classes), or the numbers (n, 1) in the target's unit, for the rows of a table."""
         raise NotImplementedError
 
-    def to_onnx(self, metadata: dict[str, str]) -> bytes:
-        """Return the content of an ONNX file. Raises UserError: the extra `onnx` is not installed."""
-        raise NotImplementedError
-
     def scores(self, table: Table) -> dict[str, list[Any]]:
         """Score each row: return its `prediction`, a class, with the probability of each class, or a number in the
         target's unit.
@@ -74,15 +70,6 @@ class ScoresTables:
 def unreadable(error: Exception) -> UserError:
     text = f"this model does not include how it reads tables: {error}"
     return UserError(text, allowed="a node whose task is csv, or what `p2pfl export` made of it")
-
-
-def table_model(preprocessing: Mapping[str, Any], state: Mapping[str, NDArray[Any]]) -> ScoresTables:
-    """Build a model of whatever kind. Raises UserError: the weights or the preprocessing do not belong to one."""
-    if "trees" in preprocessing:
-        from p2pfl.learn.trees.table_trees import TableTrees  # noqa: PLC0415 - of use to trees alone
-
-        return TableTrees.of(preprocessing, state)
-    return TableModel.of(preprocessing, state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +116,6 @@ class TableModel(ScoresTables):
             return outputs
         mean, std = self.schema.scale(self.schema.target)
         return outputs * std + mean
-
-    def to_onnx(self, metadata: dict[str, str]) -> bytes:
-        from p2pfl.learn.table.onnx_graph import to_onnx  # noqa: PLC0415 - imports what it takes from here
-
-        return to_onnx(self, metadata)
 
 
 def read_preprocessing(text: str) -> dict[str, Any] | None:

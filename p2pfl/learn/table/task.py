@@ -1,18 +1,4 @@
-"""Built-in task `csv`: a table with a target column; a linear model, an MLP or boosted trees, for classes or a number.
-
-All nodes must have the same schema, so `[task]` declares it, or names a file beside the federation file that does:
-
-    [task]
-    name = "csv"
-    target = "outcome"
-    numeric = ["age", "dose"]
-    categories = { ward = ["a", "b"] }
-    classes = ["ill", "well"]               # or positive = [1, 2]; without either: regression
-    means = { age = 61.0 }                  # optional, with `stds`: standardize
-    stds = { age = 17.5 }
-
-`path`, and `test_path` if there is a common test set, are in a node's `[data]` or, for all nodes, in `[task]`.
-"""
+"""The keys of the task `csv`, checked, and a node's rows by them."""
 
 from __future__ import annotations
 
@@ -36,10 +22,9 @@ from p2pfl.learn.table.files import schema_of
 from p2pfl.learn.table.layout import Layout, make_layout
 from p2pfl.learn.table.reading import Table, read_table, say_what_is_odd
 from p2pfl.learn.table.schema import Schema
-from p2pfl.learn.table.scoring import preprocessing_of
 from p2pfl.learn.table.usual import ALWAYS, metrics_of, usual_metrics
 from p2pfl.learn.table.weights import Weights
-from p2pfl.learn.task import LearnerFactory, NodeContext, Pair, Task, at_least
+from p2pfl.learn.task import NodeContext, Pair, at_least
 
 log = logging.getLogger("p2pfl")
 
@@ -160,28 +145,6 @@ def table_task(options: Mapping[str, Any], base_dir: Path) -> TableTask:
     return given
 
 
-def csv_table(*, base_dir: Path = Path(), **options: Any) -> Task | LearnerFactory:
-    """Build the task; `options` are the keys of `[task]`, whose files are relative to `base_dir`."""
-    given = table_task(options, base_dir)
-    if options.get("model") == TREES:
-        from p2pfl.learn.trees.task import TreeTask  # noqa: PLC0415 - of use to trees alone
-
-        return TreeTask(given, options.get("partition"))
-    from p2pfl.learn.table import networks  # noqa: PLC0415 - imports torch, which trees do not need
-
-    return Task(
-        name="csv",
-        model=networks.make_model(given.schema, given.hidden),
-        data=_data(given, options.get("partition")),
-        loss=networks.make_loss(given.schema, given.weights),
-        metrics=given.metrics,
-        metric=given.metric,
-        preprocessing=preprocessing_of(given.schema, given.layout({}).missing, networks.layer_names(given.hidden)),
-        digest=given.schema.digest() if given.is_shared_file else b"",
-        files=_files(options.get("partition")),
-    )
-
-
 def _converted(key: str, value: Any) -> Any:
     try:
         return msgspec.convert(value, TYPES[key])
@@ -236,7 +199,7 @@ def _in_unit(metric: Metric, mean: float, std: float) -> Metric:
     return replace(metric, compute=compute, interval=interval)
 
 
-def _data(task: TableTask, partition: str | None) -> Callable[[NodeContext], tuple[Pair, Pair | None]]:
+def data_of(task: TableTask, partition: str | None) -> Callable[[NodeContext], tuple[Pair, Pair | None]]:
     def data(node: NodeContext) -> tuple[Pair, Pair | None]:
         own = split_rows(task, node, partition)
         pair = _pair(own.table, task.schema)
@@ -280,7 +243,7 @@ def split_rows(task: TableTask, node: NodeContext, partition: str | None) -> Own
     return OwnRows(table=table, train=train, held=held, tests=tests)
 
 
-def _files(partition: str | None) -> Callable[[NodeContext], list[Path]]:
+def files_of_node(partition: str | None) -> Callable[[NodeContext], list[Path]]:
     def files(node: NodeContext) -> list[Path]:
         """Return the files of a node; none if nodes partition a common table, because its rows would be redistributed
         whenever it grows.

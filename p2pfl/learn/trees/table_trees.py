@@ -52,13 +52,3 @@ class TableTrees(ScoresTables):
 
     def outputs_for(self, table: Table) -> NDArray[np.float64]:
         return self.forest.outputs(raw_cells(table.columns, self.schema))
-
-    def to_onnx(self, metadata: dict[str, str]) -> bytes:
-        from p2pfl.learn.trees.onnx_trees import to_onnx  # noqa: PLC0415 - its packages are an extra
-
-        return to_onnx(self.forest, self.schema, metadata)
-
-    def to_xgboost(self) -> str:
-        from p2pfl.learn.trees.xgboost_json import to_xgboost  # noqa: PLC0415 - of use to `p2pfl export` alone
-
-        return to_xgboost(self.forest, self.schema)

@@ -10,7 +10,7 @@ from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import learner_for, load_task
-from p2pfl.learn.table.task import csv_table
+from p2pfl.learn.table.csv_task import csv_table
 
 OPTIONS = {
     "target": "state",

@@ -35,7 +35,7 @@ from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links, Membership
 from p2pfl.net.notices import BOOT_BYTES, Notice, Word
 from p2pfl.net.session_table import Callbacks
-from p2pfl.net.websocket import PATH
+from p2pfl.net.address import PATH
 
 ATTACKS = ("none", "idle", "upgraded", "addressed", "churn")
 SOURCES = 200

@@ -41,6 +41,7 @@ from p2pfl.config.tables import (
     NAME,
     Mistakes,
     exclusive,
+    port_of,
     read_document,
     read_row,
     read_table,
@@ -376,5 +377,4 @@ def _node(
 
 
 def _default_listen(member: Member) -> str:
-    port = member.address.rpartition(":")[2] if member.address else "0"
-    return f"0.0.0.0:{port}"
+    return f"0.0.0.0:{port_of(member.address) if member.address else 0}"

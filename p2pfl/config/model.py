@@ -26,6 +26,7 @@ from p2pfl.config.tables import (
     flag,
     hosts,
     matching,
+    member_address,
     name,
     or_none,
     pair,
@@ -161,7 +162,7 @@ class Member:
     key: bytes
     """The Ed25519 public key, 32 bytes."""
     address: str | None
-    """The address host:port, or None for a node that only dials."""
+    """The address host:port or URL of a WebSocket, or None for a node that only dials."""
     retired: bool = False
     """True if the member was removed: it has no edges, and no node talks to it or waits for it."""
 
@@ -428,7 +429,7 @@ NETWORK: Kinds = {
 MEMBER: Kinds = {
     "name": name().key("the node's name, and that of its folder"),
     "key": public_key().key("the node's public key; a node whose key is in no table is refused"),
-    "address": address(1).key(
+    "address": member_address().key(
         "where others reach the node; without it the node only dials, or others find it on the LAN"
     ),
 }

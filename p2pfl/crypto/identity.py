@@ -53,7 +53,7 @@ class Identity:
         Raises UserError if the file is missing or not a key file, or if other users may read it or replace the key or
         the task.
         """
-        text = _read_private(Path(path))
+        text = read_private(Path(path))
         _refuse_open_folder(Path(path).absolute().parent)
         try:
             return cls(_parse_file(text))
@@ -131,21 +131,24 @@ def _parse_file(text: str) -> bytes:
     return _decode(text.removeprefix(FILE_PREFIX).removesuffix("\n"))
 
 
-def _read_private(path: Path) -> str:
-    """Return the beginning of a file, longer than any key file, decoded leniently."""
+def read_private(path: Path, what: str = "key") -> str:
+    """Return the beginning of a file, longer than any key file, decoded leniently.
+
+    Raises UserError if it cannot be read, or if others can read it; `what` says which secret is in it.
+    """
     try:
         # O_NONBLOCK, so that a named pipe does not block.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(256) if stat.S_ISREG(mode) else b""
     except OSError as error:
-        reason = f"the key file cannot be read: {error.strerror}"
-        raise UserError(reason, file=path, allowed="a key file that this user may read") from error
+        reason = f"the {what} file cannot be read: {error.strerror}"
+        raise UserError(reason, file=path, allowed=f"a {what} file that this user may read") from error
     if not stat.S_ISREG(mode):
-        raise UserError("not a regular file", file=path, allowed=ALLOWED_CONTENT)
+        raise UserError("not a regular file", file=path, allowed=ALLOWED_CONTENT if what == "key" else "a file")
     if mode & 0o077:
         found = f"mode {stat.S_IMODE(mode):o}"
-        raise UserError("others may read this secret key", file=path, value=found, allowed=ALLOWED_MODE)
+        raise UserError(f"others may read this secret {what}", file=path, value=found, allowed=ALLOWED_MODE)
     return raw.decode("ascii", errors="replace")
 
 

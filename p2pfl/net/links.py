@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import Logger, getLogger
 from random import Random
 from types import TracebackType
@@ -288,7 +288,7 @@ class Links:
 def _parse_hint(text: str) -> Address | None:
     """Return the address, or None if it is not valid; hints may come from anybody, so this is not an error."""
     try:
-        return parse_address(text, "hint")
+        return replace(parse_address(text, "hint"), direct=True)
     except UserError:
         return None
 

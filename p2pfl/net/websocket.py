@@ -6,31 +6,33 @@ No aiohttp exception leaves this module.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from logging import Logger
 from typing import Any
 
 import aiohttp
-from aiohttp import ClientConnectorError, ClientWebSocketResponse, WSMsgType, web
+from aiohttp import ClientWebSocketResponse, WSMsgType, web
 from aiohttp.http import WebSocketError
 
 from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
-from p2pfl.net.address import Address, Relayed, Way, cannot_listen
+from p2pfl.net.address import PATH, Address, cannot_listen
 from p2pfl.net.doorway import GREETING_BYTES, ConnectionGate, ConnectionStage, Doorway
 from p2pfl.net.entrance import Entrance
+from p2pfl.net.hurdles import of_answer
 from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
 from p2pfl.net.line import GoneError, Line
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.terse import TerseHandler, not_found
+from p2pfl.net.tls import OwnCertificate
 from p2pfl.net.transport import Meet
+from p2pfl.net.ways import Way, Ways
 
-PATH = "/p2pfl"
 TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 FRAME_BYTES = 16
 """Room for what a relay adds to a sealed chunk."""
@@ -47,15 +49,10 @@ WebSocket = ClientWebSocketResponse | web.WebSocketResponse
 
 
 def reason_of(error: Exception) -> str:
-    """Say in a few words why a node was not reached. (aiohttp's own text mentions TLS, which is not used.)"""
+    """Say in a few words why a node was not reached."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    if not isinstance(error, ClientConnectorError):
-        return str(error) or type(error).__name__
-    cause = error.os_error
-    if isinstance(cause, socket.gaierror):
-        return "the name is unknown"
-    return os.strerror(cause.errno) if cause.errno else str(cause)
+    return str(error) or type(error).__name__
 
 
 def keep_queue_short(web_socket: WebSocket) -> None:
@@ -69,9 +66,11 @@ def keep_queue_short(web_socket: WebSocket) -> None:
 class WebSocketLine(Line):
     """A line over a WebSocket; `tap` counts the bytes below it."""
 
-    def __init__(self, web_socket: WebSocket, tap: Tap) -> None:
+    def __init__(self, web_socket: WebSocket, tap: Tap, *, date: str = "") -> None:
         super().__init__()
         self._socket, self._tap = web_socket, tap
+        self.date = date
+        """The time at the other end when this line was dialed, as HTTP writes it; empty if it is not known."""
         keep_queue_short(web_socket)
         self._pings = TokenBucket(PINGS_PER_S)
 
@@ -132,17 +131,28 @@ async def refuse_redirect(*_: object) -> None:
     raise GoneError("redirected")
 
 
-class TappingConnector(aiohttp.TCPConnector):
-    """A connector with a tap below HTTP: aiohttp would read interim responses forever, and keep the loop busy."""
+TOWARD: ContextVar[Address | Way] = ContextVar("TOWARD")
+"""The address, or the one way to it, that the running task dials."""
 
-    async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109 - aiohttp's signature
-        connection = await super().connect(req, traces, timeout)
-        transport = connection.transport
-        if isinstance(transport, asyncio.Transport) and not isinstance(transport.get_protocol(), Tap):
-            inner = transport.get_protocol()
-            assert isinstance(inner, asyncio.Protocol)  # noqa: S101
-            transport.set_protocol(Tap(inner, transport, idle_bytes=GREETING_BYTES))
-        return connection
+
+class TappingConnector(aiohttp.BaseConnector):
+    """Takes connections from `ways`, with a tap below HTTP: aiohttp would read interim responses forever."""
+
+    def __init__(self, ways: Ways) -> None:
+        super().__init__(limit=0, force_close=True)
+        self._ways = ways
+
+    async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109 - aiohttp's
+        del req, traces, timeout
+        toward = TOWARD.get()
+        if isinstance(toward, Way):
+            protocol: Any = await toward.connect(self._ways.trust, self._factory)
+        else:
+            protocol = await self._ways.connect(toward, self._factory)
+        transport = protocol.transport
+        if isinstance(transport, asyncio.Transport):
+            transport.set_protocol(Tap(protocol, transport, idle_bytes=GREETING_BYTES))
+        return protocol
 
 
 class TappedSocket(aiohttp.ClientWebSocketResponse):
@@ -155,43 +165,59 @@ class TappedSocket(aiohttp.ClientWebSocketResponse):
         protocol = transport.get_protocol() if isinstance(transport, asyncio.Transport) else None
         self.tap = protocol if isinstance(protocol, Tap) else Tap()
         self.tap.idle_bytes = IDLE_BYTES
+        self.date: str = response.headers.get("Date", "")
+        """The time there, as the answer tells it."""
 
 
-def open_browserless(socket_class: type[TappedSocket] = TappedSocket) -> aiohttp.ClientSession:
-    """Open a session that only dials: no cookies, proxies, redirects or software names."""
+def open_browserless(ways: Ways | None = None) -> aiohttp.ClientSession:
+    """Open a session that only dials: no cookies, redirects or software names. It must be dialed by `dial_websocket`."""
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(refuse_redirect)
     return aiohttp.ClientSession(
-        connector=TappingConnector(limit=0),
+        connector=TappingConnector(ways or Ways()),
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
         timeout=aiohttp.ClientTimeout(total=None),
-        ws_response_class=socket_class,
+        ws_response_class=TappedSocket,
         trace_configs=[trace],
     )
 
 
-async def dial_websocket(http: aiohttp.ClientSession, address: Address) -> WebSocketLine:
-    """Dial a node; the caller sets the deadline. Raises GoneError if nobody answers there."""
-    return await dial_url(http, f"ws://{address}{PATH}")
+async def dial_websocket(http: aiohttp.ClientSession, toward: Address | Way) -> WebSocketLine:
+    """Dial a WebSocket by address, with TLS and through a proxy as the address and `Ways` say, or by one way only.
 
-
-async def dial_url(http: aiohttp.ClientSession, url: str) -> WebSocketLine:
-    """Dial a WebSocket; the caller sets the deadline. Raises GoneError if nobody answers there."""
+    The caller sets the deadline. Raises GoneError if nobody answers there: UnreachedError, if it is known why.
+    """
+    address = toward.address if isinstance(toward, Way) else toward
+    token = TOWARD.set(toward)
     try:
-        socket = await http.ws_connect(url, autoping=False, max_msg_size=MESSAGE_BYTES, compress=0)
-    except (aiohttp.ClientError, OSError) as error:
-        raise GoneError(reason_of(error)) from None
+        socket = await http.ws_connect(address.url, autoping=False, max_msg_size=MESSAGE_BYTES, compress=0)
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise of_answer(error) from None
+    finally:
+        TOWARD.reset(token)
     assert isinstance(socket, TappedSocket)  # noqa: S101
-    return WebSocketLine(socket, socket.tap)
+    return WebSocketLine(socket, socket.tap, date=socket.date)
 
 
 class WebSocketTransport:
-    """The WebSocket transport. Connections that are not sessions yet wait in `doorway`."""
+    """The WebSocket transport. Connections that are not sessions yet wait in `doorway`.
 
-    def __init__(self, limits: Limits, refusals: Refusals, log: Logger) -> None:
+    With a `certificate` it accepts TLS as well as plain connections, on one port.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        refusals: Refusals,
+        log: Logger,
+        *,
+        ways: Ways | None = None,
+        certificate: OwnCertificate | None = None,
+    ) -> None:
         self.doorway = Doorway(limits, neighbors=0)
         self._refusals, self._log = refusals, log
+        self._ways, self._certificate = ways, certificate
         self._meet: Meet
         self._server: web.Server | None = None
         self._entrance: Entrance | None = None
@@ -205,12 +231,13 @@ class WebSocketTransport:
         self._meet = meet
         server = web.Server(self._receive)
         entrance = Entrance(self.doorway, lambda gate: TerseHandler(server, gate, self._refusals, logger=self._log))
+        entrance.certificate = self._certificate
         try:
             await entrance.open(address)
         except OSError as error:
             raise cannot_listen(address, error, "listen") from None
         self._server, self._entrance = server, entrance
-        self._http = open_browserless()
+        self._http = open_browserless(self._ways)
 
     def expect(self, neighbors: int) -> None:
         self.doorway.expect(neighbors)

@@ -20,7 +20,7 @@ from p2pfl.net.dialing import Backoff
 from p2pfl.net.limits import Limits
 from p2pfl.net.notices import BOOT_BYTES, Notice, Word
 from p2pfl.net.refusals import most_bytes_an_hour
-from p2pfl.net.websocket import PATH
+from p2pfl.net.address import PATH
 
 PER_S = 100
 

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 
 from p2pfl.config.federation_id import federation_id
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
+from p2pfl.config.tables import port_of
 from p2pfl.core.messages import PROTOCOL
 from p2pfl.crypto import WHOLE_SECTIONS
 from p2pfl.features.lan.beacon import FEDERATION_BYTES, About, member_of, prefix_of, unseal
@@ -316,7 +317,7 @@ def _of_members(diagnosis: Diagnosis) -> Iterator[Problem]:
 def _of_other_places(federation: FederationConfig, patient: Patient, works: AddressTried) -> Iterator[Problem]:
     """Report a listed address that does not work, if another one does."""
     if patient.hides:
-        port = str(patient.member.address).rpartition(":")[2]
+        port = port_of(str(patient.member.address))
         yield Problem(
             text=f"{patient.member.name} listens on this machine only: no other can reach it at its listed address "
             f"{patient.member.address}",
@@ -412,7 +413,7 @@ def _why(answer: Answer, federation: FederationConfig | None = None) -> str:
 
 def _remedy(name: str, place: AddressTried, patient: Patient) -> str:
     heard = any(one.by_multicast or one.asked for one in patient.heard)
-    port = place.address.rpartition(":")[2]
+    port = port_of(place.address)
     match place.answer.kind:
         case AnswerKind.REFUSED if heard:
             return (

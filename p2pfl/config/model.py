@@ -25,11 +25,13 @@ from p2pfl.config.tables import (
     choice,
     flag,
     hosts,
+    hours,
     matching,
     member_address,
     name,
     or_none,
     pair,
+    proxy,
     public_key,
     public_keys,
     relays,
@@ -312,6 +314,24 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnNetwork:
+    """How one node's lines leave its site, and how much may go over them. Paths are absolute."""
+
+    cert: Path | None = None
+    key: Path | None = None
+    """The certificate with which the node also takes TLS at `listen`, and its key; both or none."""
+    proxy: str | None = None
+    """The URL of the proxy through which it dials, "none" for no proxy; None leaves that to the environment."""
+    proxy_password_file: Path | None = None
+    max_kbit_s: float | None = None
+    """The most that it sends per second on average, to all neighbors together, in kbit."""
+    hours: str | None = None
+    """The only hours in which it takes part, HH:MM-HH:MM by the local clock; None for all."""
+    month_gb: float | None = None
+    """The most that it sends and receives in a calendar month, in GB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """The settings of one node only. Paths are absolute."""
 
@@ -352,6 +372,7 @@ class NodeConfig:
     """The number of checkpoints to keep."""
     forwarded_port: int | None = None
     """The port in its address, if a router forwards it to a different port in `listen`; None if both are the same."""
+    network: OwnNetwork = OwnNetwork()
     reload_s: float | None = None
     """The period, in seconds, in which the node checks whether its data have grown; None if it reads them only at its
     start.
@@ -470,12 +491,21 @@ def needed_features(federation: FederationConfig) -> dict[str, str]:
     return {name: key for name, (key, wanted) in asked.items() if wanted}
 
 
+LEAST_KBIT_S = 100.0
+"""A chunk of a body must arrive every 30 s, whatever else is sent."""
+
 OWN_NETWORK: Kinds = {
     **NETWORK,
     "interfaces": texts().key(
         "network interfaces to announce on; without it all that `listen` covers but bridges and tunnels"
     ),
-    "relay_token": text().key("file with the token of a relay, where the federation has no admin key; mode 0600"),
+    "cert": text().key("file of the certificate with which the node takes TLS at `listen`, beside plain connections"),
+    "key": text().key("file of the certificate's secret key"),
+    "proxy": proxy().key("the HTTP proxy through which it dials; without it HTTPS_PROXY, HTTP_PROXY and NO_PROXY say"),
+    "proxy_password_file": text().key("file with user:password for the proxy, which nobody else may read"),
+    "max_kbit_s": number(LEAST_KBIT_S).key("most that the node sends on average, to all neighbors together, in kbit/s"),
+    "hours": hours().key("the only hours in which the node takes part, by the clock of this machine; then it pauses"),
+    "month_gb": number(0, above=True).key("most that it sends and receives in a calendar month, in GB; then it pauses"),
 }
 """The keys of `[network]` in a node file."""
 

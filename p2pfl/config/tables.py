@@ -271,6 +271,21 @@ def member_address() -> Kind:
     return Kind(f'{plain.allowed}, or "wss://host:port/path", with "#sha256=..." to pin a certificate', read)
 
 
+HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
+
+
+def hours() -> Kind:
+    """A kind of value: the hours from one time of day to another one, perhaps over midnight."""
+
+    def read(value: Any) -> str:
+        found = HOURS.fullmatch(value) if isinstance(value, str) else None
+        if found is None or found[1] + found[2] == found[3] + found[4]:
+            raise ValueError
+        return str(value)
+
+    return Kind('"HH:MM-HH:MM", such as "20:00-06:00"', read)
+
+
 def proxy() -> Kind:
     """A kind of value: the URL of an HTTP proxy, without a password, or "none"."""
 

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from p2pfl.config.model import NodeConfig
 from p2pfl.errors import UserError
 from p2pfl.net.address import Address
 from p2pfl.net.hurdles import EXPIRED, NOT_YET_VALID, Hurdle, UnreachedError
@@ -116,6 +117,12 @@ class OwnCertificate:
         context.num_tickets = 0
         context.load_cert_chain(self.cert, self.key, password=_no_password)
         return context
+
+
+def certificate_of(node: NodeConfig) -> OwnCertificate | None:
+    """Return the certificate of a node, None if it has none. Raises UserError if it cannot be used."""
+    own = node.network
+    return None if own.cert is None or own.key is None else OwnCertificate(own.cert, own.key)
 
 
 def _no_password() -> str:

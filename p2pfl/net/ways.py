@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from p2pfl.config.model import NodeConfig
 from p2pfl.net.address import Address
 from p2pfl.net.hurdles import Hurdle, UnreachedError, of_socket, of_tls
 from p2pfl.net.proxy import ANSWER_BYTES, Proxies, Proxy, proxies_of, tunnel
@@ -155,3 +156,8 @@ class Ways:
                 reasons.append(UnreachedError(Hurdle.SILENT, f"nothing in {ONE_WAY_S:g} s"))
         first, second = reasons
         raise UnreachedError(first.hurdle, f"by {ways[0]}: {first.text}; directly: {second.text}", first.remedy)
+
+
+def ways_of(node: NodeConfig) -> Ways:
+    """Return how a node dials. Raises UserError if the file with the proxy's password cannot be used."""
+    return Ways(proxies_of(node.network.proxy, node.network.proxy_password_file))

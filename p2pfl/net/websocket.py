@@ -10,6 +10,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from logging import Logger
 from typing import Any
 
@@ -17,6 +18,7 @@ import aiohttp
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
 from aiohttp.http import WebSocketError
 
+from p2pfl.config.model import NodeConfig
 from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.crypto.session import MAX_SEALED_BYTES
@@ -29,9 +31,9 @@ from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
 from p2pfl.net.line import GoneError, Line
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.terse import TerseHandler, not_found
-from p2pfl.net.tls import OwnCertificate
-from p2pfl.net.transport import Meet
-from p2pfl.net.ways import Way, Ways
+from p2pfl.net.tls import OwnCertificate, certificate_of
+from p2pfl.net.transport import MakeTransport, Meet
+from p2pfl.net.ways import Way, Ways, ways_of
 
 TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 FRAME_BYTES = 16
@@ -198,6 +200,11 @@ async def dial_websocket(http: aiohttp.ClientSession, toward: Address | Way) -> 
         TOWARD.reset(token)
     assert isinstance(socket, TappedSocket)  # noqa: S101
     return WebSocketLine(socket, socket.tap, date=socket.date)
+
+
+def transport_of(node: NodeConfig) -> MakeTransport:
+    """Return the transport of a node: its proxy, and its certificate. Raises UserError if one cannot be used."""
+    return partial(WebSocketTransport, ways=ways_of(node), certificate=certificate_of(node))
 
 
 class WebSocketTransport:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 
 from p2pfl.config.federation_id import federation_id
@@ -24,6 +24,7 @@ from p2pfl.features.lan.probe import Answer, AnswerKind, Prober
 from p2pfl.features.status.whereabouts import find
 from p2pfl.net.address import Address, is_hidden, parse_address
 from p2pfl.net.errands import LEARNED, visitors_binding
+from p2pfl.net.ways import Way, Ways, ways_of
 from p2pfl.software import software
 
 RESOLVE_S = 4.0
@@ -46,12 +47,13 @@ class Problem:
 class AddressTried:
     """One address at which a member may be.
 
-    `via` is its source: "file", "state", or the interfaces on which it was received.
+    `via` is its source: "file", "state", or the interfaces on which it was received. `way` is "direct" or a proxy.
     """
 
     address: str
     via: tuple[str, ...]
     answer: Answer
+    way: str = "direct"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,7 +141,7 @@ async def examine(
         diagnosis.tallies = overhearing.tallies
         for patient in diagnosis.patients:
             _recognize(federation, patient, overhearing)
-    await _visit(diagnosis)
+    await _visit(diagnosis, Ways() if node is None else ways_of(node))
     diagnosis.problems = [*_of_the_lan(diagnosis), *_of_members(diagnosis)]
     return diagnosis
 
@@ -178,22 +180,24 @@ def _recognize(federation: FederationConfig, patient: Patient, overhearing: Over
         patient.about = unseal(one.about, federation.name, patient.member.key) or patient.about
 
 
-async def _visit(diagnosis: Diagnosis) -> None:
-    """Send a query to every address where a member may be."""
+async def _visit(diagnosis: Diagnosis, ways: Ways) -> None:
+    """Send a query to every address where a member may be, by every way that the node would take."""
     federation = diagnosis.federation
     members = [member.key for member in federation.members]
-    async with Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS) as prober:
+    async with Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS, ways=ways) as prober:
 
-        async def visit(patient: Patient, text: str, via: list[str]) -> None:
-            answer = await prober.ask(parse_address(text, "address"), patient.member.index)
-            patient.places.append(AddressTried(address=text, via=tuple(via), answer=answer))
+        async def visit(patient: Patient, way: Way, text: str, via: list[str]) -> None:
+            answer = await prober.ask(way, patient.member.index)
+            patient.places.append(AddressTried(address=text, via=tuple(via), answer=answer, way=str(way)))
 
         async with asyncio.TaskGroup() as group:
             for patient in diagnosis.patients:
                 for text, via in list(_places(patient).items())[:MOST_PLACES]:
-                    group.create_task(visit(patient, text, via))
+                    address = replace(parse_address(text, "address"), direct="file" not in via)
+                    for way in prober.ways.of(address):
+                        group.create_task(visit(patient, way, text, via))
     for patient in diagnosis.patients:
-        patient.places.sort(key=lambda place: ("file" not in place.via, place.address))
+        patient.places.sort(key=lambda place: ("file" not in place.via, place.address, place.way == "direct"))
 
 
 def _places(patient: Patient) -> dict[str, list[str]]:
@@ -325,7 +329,7 @@ def _of_other_places(federation: FederationConfig, patient: Patient, works: Addr
         )
         return
     for place in patient.places:
-        if "file" in place.via and place is not works:
+        if "file" in place.via and place.address != works.address:
             yield Problem(
                 text=f"{patient.member.name} is not at its listed address {place.address} ({_why(place.answer)}), "
                 f"but at {works.address}",
@@ -391,7 +395,7 @@ def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
             "announces itself",
         )
     place = patient.places[0]
-    where = ", ".join(f"{one.address} ({_why(one.answer, diagnosis.federation)})" for one in patient.places)
+    where = ", ".join(f"{_at(one)} ({_why(one.answer, diagnosis.federation)})" for one in patient.places)
     if patient.has_session:
         change = _another_address(diagnosis.federation, name)
         return Problem(
@@ -401,12 +405,18 @@ def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
     return Problem(text=f"{name} is not reached: {where}", remedy=_remedy(name, place, patient))
 
 
+def _at(place: AddressTried) -> str:
+    return place.address if place.way == "direct" else f"{place.address} by {place.way}"
+
+
 def _why(answer: Answer, federation: FederationConfig | None = None) -> str:
     match answer.kind:
         case AnswerKind.OTHER_MEMBER if federation is not None:
             return f"{federation.members[int(answer.detail)].name} answers there"
         case AnswerKind.NO_NODE | AnswerKind.SILENT:
             return f"{answer.kind.value}: {answer.detail}"
+        case AnswerKind.PROXY | AnswerKind.CERTIFICATE:
+            return answer.detail
         case found:
             return str(found.value)
 
@@ -414,6 +424,8 @@ def _why(answer: Answer, federation: FederationConfig | None = None) -> str:
 def _remedy(name: str, place: AddressTried, patient: Patient) -> str:
     heard = any(one.by_multicast or one.asked for one in patient.heard)
     port = port_of(place.address)
+    if place.answer.remedy:
+        return place.answer.remedy
     match place.answer.kind:
         case AnswerKind.REFUSED if heard:
             return (

@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from logging import Logger
 from time import monotonic
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Busy, Message, Ready, Reply, Request
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
 from p2pfl.net.greeting import Connection
-from p2pfl.net.limits import ByteBudget, Limits, MessagePace
+from p2pfl.net.limits import ByteBudget, Limits, MessagePace, SendingRate
 from p2pfl.net.line import Counters, GoneError, OnAlarm
 from p2pfl.net.notices import Notice
 from p2pfl.net.refusals import REASON_BYTES, clip
@@ -84,6 +84,8 @@ class Shared:
     name_of: Callable[[int], str]
     on_alarm: OnAlarm
     sides: Sides
+    rate: SendingRate | None = None
+    """The bound on what this node sends; None if there is none."""
     strange_versions: set[int] = field(default_factory=set)
     """Neighbors whose different protocol version has been logged."""
 
@@ -353,11 +355,40 @@ class PeerLink:
         return Offer(least=LEAST_VERSION, most=PROTOCOL_VERSION, channels=self._shared.sides.names)
 
     async def _send(self, message: Message | Side) -> None:
-        for batch in batches(split(message, self._version or LEAST_VERSION)):
-            if self._ended.is_set():
-                return
-            await self._say(*batch)
+        chunks = split(message, self._version or LEAST_VERSION)
+        if self._shared.rate is not None:
+            await self._send_slowly(chunks, self._shared.rate)
+        else:
+            for batch in batches(chunks):
+                if self._ended.is_set():
+                    return
+                await self._say(*batch)
         self._traffic.messages_sent += 1
+
+    async def _send_slowly(self, chunks: Iterable[bytes | memoryview], rate: SendingRate) -> None:
+        """Send a message chunk by chunk, none before the rate allows it."""
+        clock = asyncio.get_running_loop().time
+        turn = asyncio.ensure_future(rate.turn.acquire())
+        try:
+            await self._beat_until(turn)
+            for chunk in chunks:
+                while (wait_s := rate.wait_s(clock())) > 0.0:
+                    await self._beat_until(asyncio.ensure_future(asyncio.sleep(wait_s)))
+                if self._ended.is_set():
+                    return
+                await self._say(chunk)
+        finally:
+            if not turn.cancel():  # it was this session's turn
+                rate.turn.release()
+
+    async def _beat_until(self, done: asyncio.Future[Any]) -> None:
+        """Wait, and show the other end from time to time that this one is there."""
+        limits = self._shared.limits
+        try:
+            while not (await asyncio.wait({done}, timeout=min(limits.beat_s, limits.silence_s / 3)))[0]:
+                await self._say(b"")
+        finally:
+            done.cancel()
 
     async def _say(self, *chunks: bytes | memoryview, final: bool = False) -> None:
         """Seal and send chunks. Every sealed chunk must be sent, or the session is dead."""
@@ -365,6 +396,8 @@ class PeerLink:
         for sealed in await self._shared.work(size, partial(self._seal, chunks, final=final)):
             async with asyncio.timeout(self._shared.limits.drain_s):
                 await self.connection.line.send(sealed)
+            if self._shared.rate is not None:
+                self._shared.rate.book(len(sealed), asyncio.get_running_loop().time())
             # A socket that accepts everything does not yield: four large chunks would hold up the loop for
             # milliseconds.
             await asyncio.sleep(0)

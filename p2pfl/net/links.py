@@ -21,7 +21,7 @@ from p2pfl.errors import UserError
 from p2pfl.net.address import Address, parse_address
 from p2pfl.net.dialing import Dialer, Reception
 from p2pfl.net.greeting import Greeter
-from p2pfl.net.limits import ByteBudget, Limits
+from p2pfl.net.limits import ByteBudget, Limits, SendingRate
 from p2pfl.net.line import Counters, OnAlarm
 from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.refusals import Refusals
@@ -35,6 +35,7 @@ from p2pfl.net.websocket import WebSocketTransport
 
 SEALING_THREADS = 2
 HEAP_BYTES = 8 << 20
+BYTES_PER_KBIT = 125.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,8 @@ class Watcher:
 class Links:
     """The network layer: `async with` binds the socket and starts dialing; leaving it says goodbye to every neighbor.
 
-    Raises UserError if an address is not valid or cannot be bound. `rng` supplies the jitter for dials.
+    Raises UserError if an address is not valid or cannot be bound. `rng` supplies the jitter for dials. `max_kbit_s`
+    bounds what is sent to all neighbors together.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Links:
         rng: Random,
         limits: Limits | None = None,
         transport: MakeTransport = WebSocketTransport,
+        max_kbit_s: float | None = None,
     ) -> None:
         limits, watcher = limits or Limits(), watcher or Watcher()
         self.counters = Counters.of(index for index in membership.members.values() if index != membership.own_index)
@@ -96,6 +99,7 @@ class Links:
             name_of=watcher.name_of,
             on_alarm=watcher.on_alarm,
             sides=self.sides,
+            rate=None if max_kbit_s is None else SendingRate(max_kbit_s * BYTES_PER_KBIT),
         )
         self._greeter = greeter = Greeter(
             identity=membership.identity,
@@ -180,6 +184,17 @@ class Links:
         link = self._table.find(peer, session)
         if link is not None:
             link.end(reason)
+
+    def rest(self, rest_s: float, reason: str) -> None:
+        """End all sessions for that reason, and open none for `rest_s`; 0 ends a rest."""
+        for peer, place in self._table.places.items():
+            self._table.rest(peer, rest_s)
+            if rest_s and place.link is not None:
+                place.link.end(reason)
+
+    def spare(self, peer: int, rest_s: float) -> None:
+        """Do not dial a neighbor for `rest_s`: it will dial."""
+        self._table.spare(peer, rest_s)
 
     def amend(
         self,

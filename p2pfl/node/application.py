@@ -371,6 +371,7 @@ class Application:
             max_body_bytes=assembly.largest_bytes(setup),
             rng=random.Random(os.urandom(16)),  # only jitter for dialing, which need not be reproducible from a seed
             transport=self.transport,
+            max_kbit_s=setup.node.network.max_kbit_s,
         )
 
     def _end_on_failure(self, task: asyncio.Task[None]) -> None:

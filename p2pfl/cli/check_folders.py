@@ -79,11 +79,11 @@ def _look_at_tls(member: Member, node: NodeConfig, folders: FoldersFound) -> Non
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.net.address import parse_address  # noqa: PLC0415 - as above
     from p2pfl.net.tls import SOON_DAYS, certificate_of  # noqa: PLC0415 - as above
-    from p2pfl.net.ways import ways_of  # noqa: PLC0415 - as above
+    from p2pfl.net.ways import outlet_of  # noqa: PLC0415 - as above
 
     address = None if member.address is None else parse_address(member.address, "address")
     try:
-        ways_of(node)
+        outlet_of(node)
         certificate = certificate_of(node)
     except UserError as error:
         folders.mistakes.append(error)

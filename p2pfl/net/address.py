@@ -1,7 +1,7 @@
 """An address as users write it: `host:port`, or the URL of a WebSocket such as `wss://host:443/p2pfl#sha256=...`.
 
-An IPv6 host is in brackets. With `wss` the connection is inside TLS. Its certificate must be one that the system trusts,
-or the pinned one. Who answers is decided by the handshake inside, not by the certificate.
+An IPv6 host is in brackets. With `wss` the connection is inside TLS. Its certificate must be one that the system
+trusts, or the pinned one. Who answers is decided by the handshake inside, not by the certificate.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from p2pfl.net.address import parse_address
 from p2pfl.net.limits import Limits
 from p2pfl.net.line import GoneError, Line
 from p2pfl.net.visits import ask, bring
-from p2pfl.net.ways import Ways
+from p2pfl.net.ways import Outlet
 from p2pfl.net.websocket import dial_websocket, open_browserless, reason_of
 
 PATIENCE = Limits(connect_s=3.0)
@@ -51,11 +51,11 @@ class Errand:
     identity: Identity
     binding: FederationBinding
     limits: Limits = PATIENCE
-    ways: Ways = field(default_factory=Ways)
+    outlet: Outlet = field(default_factory=Outlet)
 
     @classmethod
-    def of(cls, federation: FederationConfig, identity: Identity, ways: Ways | None = None) -> Errand:
-        return cls(identity=identity, binding=visitors_binding(federation), ways=ways or Ways())
+    def of(cls, federation: FederationConfig, identity: Identity, outlet: Outlet | None = None) -> Errand:
+        return cls(identity=identity, binding=visitors_binding(federation), outlet=outlet or Outlet())
 
     async def bring(self, address: str, key: bytes, raw: bytes) -> int:
         """Hand over a charter; return the version that the node with that public key then has. It is at `address`, or
@@ -82,7 +82,10 @@ class Errand:
 
     async def _go(self, address: str, key: bytes, act: Callable[[Line, Session], Awaitable[Result]]) -> Result:
         try:
-            async with asyncio.timeout(self.limits.connect_s + self.limits.handshake_s), open_browserless(self.ways) as http:
+            async with (
+                asyncio.timeout(self.limits.connect_s + self.limits.handshake_s),
+                open_browserless(self.outlet) as http,
+            ):
                 async with asyncio.timeout(self.limits.connect_s):
                     line = await self._dial(http, address, key)
                 try:

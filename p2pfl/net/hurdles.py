@@ -76,12 +76,16 @@ def of_answer(error: Exception) -> UnreachedError:
     if isinstance(error, aiohttp.WSServerHandshakeError):
         if error.status in BEHIND:
             text = f"the web server there does not reach the node behind it ({error.status})"
-            return UnreachedError(Hurdle.NOT_A_NODE, text, "start the node, or correct the address in its configuration")
+            return UnreachedError(
+                Hurdle.NOT_A_NODE, text, "start the node, or correct the address in its configuration"
+            )
         if error.status in (301, 302, 307, 308):
             return UnreachedError(Hurdle.NOT_A_NODE, "redirected", "use the address to which it redirects")
         text = f"a web server answers {error.status} in place of a WebSocket"
         return UnreachedError(Hurdle.NOT_A_NODE, text, "is the path in the address right?")
     if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError):
         text = "the connection was closed in place of an answer"
-        return UnreachedError(Hurdle.NOT_A_NODE, text, "wss:// if TLS is spoken there; or another program has that port")
+        return UnreachedError(
+            Hurdle.NOT_A_NODE, text, "wss:// if TLS is spoken there; or another program has that port"
+        )
     return UnreachedError(Hurdle.NOT_A_NODE, str(error) or type(error).__name__)

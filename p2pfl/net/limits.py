@@ -61,6 +61,8 @@ class Limits:
     """The time between two attempts to reach a neighbor at its addresses while the session goes through a relay."""
     session_s: float | None = None
     """The age at which the dialer renews a session; None leaves that to the cipher."""
+    max_kbit_s: float | None = None
+    """The most that all sessions together send on average; None for as much as they can."""
 
 
 class ByteBudget:
@@ -103,26 +105,6 @@ class MessagePace:
     def _open(self, now: float) -> None:
         self.deadline = now + self._window_s
         self._brought = 0
-
-
-class SendingRate:
-    """The bytes per second that all sessions of a node may send together, on average.
-
-    A chunk goes out at once, and the next one waits as long as this one should have taken. Sessions send long messages
-    one after the other, each at the whole rate, because a peer does not wait long for the next chunk of a message.
-    """
-
-    def __init__(self, bytes_per_s: float) -> None:
-        self._bytes_per_s = bytes_per_s
-        self._free_at = 0.0
-        self.turn = asyncio.Lock()
-
-    def wait_s(self, now: float) -> float:
-        """Return the seconds until the next chunk may go."""
-        return max(0.0, self._free_at - now)
-
-    def book(self, size: int, now: float) -> None:
-        self._free_at = max(self._free_at, now) + size / self._bytes_per_s
 
 
 HEADER_BYTES = 14

@@ -20,16 +20,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from logging import Logger
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Busy, Message, Ready, Reply, Request
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
 from p2pfl.net.greeting import Connection
-from p2pfl.net.limits import ByteBudget, Limits, MessagePace, SendingRate
+from p2pfl.net.limits import ByteBudget, Limits, MessagePace
 from p2pfl.net.line import Counters, GoneError, OnAlarm
 from p2pfl.net.notices import Notice
+from p2pfl.net.rate import SendingRate
 from p2pfl.net.refusals import REASON_BYTES, clip
 from p2pfl.net.side import SideChannel, Sides
 from p2pfl.wire import Assembler, Offer, OtherVersionError, SessionMessage, Side, Unknown, split
@@ -245,6 +246,9 @@ class PeerLink:
         self._version: int | None = None
         """The protocol version used by both ends; None until the other end has offered its versions."""
 
+        limits = shared.limits
+        self._beat_s = min(limits.beat_s, limits.silence_s / 3)
+
     @property
     def age_s(self) -> float:
         return monotonic() - self._opened_s
@@ -323,10 +327,10 @@ class PeerLink:
 
     async def _next_message(self) -> Message | Side | None:
         """Return the next message to send; while there is none, send an empty chunk from time to time."""
-        clock, limits = asyncio.get_running_loop().time, self._shared.limits
+        clock = asyncio.get_running_loop().time
         while True:
             try:
-                async with asyncio.timeout(min(limits.beat_s, limits.silence_s / 3)):
+                async with asyncio.timeout(self._beat_s):
                     return await self._outbox.take(clock())
             except TimeoutError:
                 await self._say(b"")
@@ -357,38 +361,13 @@ class PeerLink:
     async def _send(self, message: Message | Side) -> None:
         chunks = split(message, self._version or LEAST_VERSION)
         if self._shared.rate is not None:
-            await self._send_slowly(chunks, self._shared.rate)
+            await self._shared.rate.carry(chunks, self._say, self._beat_s, is_over=self._ended.is_set)
         else:
             for batch in batches(chunks):
                 if self._ended.is_set():
                     return
                 await self._say(*batch)
         self._traffic.messages_sent += 1
-
-    async def _send_slowly(self, chunks: Iterable[bytes | memoryview], rate: SendingRate) -> None:
-        """Send a message chunk by chunk, none before the rate allows it."""
-        clock = asyncio.get_running_loop().time
-        turn = asyncio.ensure_future(rate.turn.acquire())
-        try:
-            await self._beat_until(turn)
-            for chunk in chunks:
-                while (wait_s := rate.wait_s(clock())) > 0.0:
-                    await self._beat_until(asyncio.ensure_future(asyncio.sleep(wait_s)))
-                if self._ended.is_set():
-                    return
-                await self._say(chunk)
-        finally:
-            if not turn.cancel():  # it was this session's turn
-                rate.turn.release()
-
-    async def _beat_until(self, done: asyncio.Future[Any]) -> None:
-        """Wait, and show the other end from time to time that this one is there."""
-        limits = self._shared.limits
-        try:
-            while not (await asyncio.wait({done}, timeout=min(limits.beat_s, limits.silence_s / 3)))[0]:
-                await self._say(b"")
-        finally:
-            done.cancel()
 
     async def _say(self, *chunks: bytes | memoryview, final: bool = False) -> None:
         """Seal and send chunks. Every sealed chunk must be sent, or the session is dead."""

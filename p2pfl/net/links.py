@@ -21,9 +21,10 @@ from p2pfl.errors import UserError
 from p2pfl.net.address import Address, parse_address
 from p2pfl.net.dialing import Dialer, Reception
 from p2pfl.net.greeting import Greeter
-from p2pfl.net.limits import ByteBudget, Limits, SendingRate
+from p2pfl.net.limits import ByteBudget, Limits
 from p2pfl.net.line import Counters, OnAlarm
 from p2pfl.net.link import PeerLink, Shared
+from p2pfl.net.rate import SendingRate
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.route import MOST_HINTS, MOST_KEPT
 from p2pfl.net.session_table import Callbacks, SessionTable
@@ -35,7 +36,6 @@ from p2pfl.net.websocket import WebSocketTransport
 
 SEALING_THREADS = 2
 HEAP_BYTES = 8 << 20
-BYTES_PER_KBIT = 125.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,7 @@ class Watcher:
 class Links:
     """The network layer: `async with` binds the socket and starts dialing; leaving it says goodbye to every neighbor.
 
-    Raises UserError if an address is not valid or cannot be bound. `rng` supplies the jitter for dials. `max_kbit_s`
-    bounds what is sent to all neighbors together.
+    Raises UserError if an address is not valid or cannot be bound. `rng` supplies the jitter for dials.
     """
 
     def __init__(
@@ -82,7 +81,6 @@ class Links:
         rng: Random,
         limits: Limits | None = None,
         transport: MakeTransport = WebSocketTransport,
-        max_kbit_s: float | None = None,
     ) -> None:
         limits, watcher = limits or Limits(), watcher or Watcher()
         self.counters = Counters.of(index for index in membership.members.values() if index != membership.own_index)
@@ -99,7 +97,7 @@ class Links:
             name_of=watcher.name_of,
             on_alarm=watcher.on_alarm,
             sides=self.sides,
-            rate=None if max_kbit_s is None else SendingRate(max_kbit_s * BYTES_PER_KBIT),
+            rate=SendingRate.of(limits.max_kbit_s),
         )
         self._greeter = greeter = Greeter(
             identity=membership.identity,

@@ -59,7 +59,10 @@ class Proxy:
                 return
             case status if status == WANTS_PASSWORD:
                 how = "refuses the user or the password" if self.credentials else "wants a user and a password"
-                text, remedy = f"the proxy {self} {how} (407)", "write user:password into proxy_password_file, node.toml"
+                text, remedy = (
+                    f"the proxy {self} {how} (407)",
+                    "write user:password into proxy_password_file, node.toml",
+                )
             case status if status == FORBIDDEN:
                 text = f"the proxy {self} forbids {address.place} (403)"
                 remedy = f"its administrator must allow CONNECT to {address.place}; most allow port 443 only"
@@ -125,7 +128,7 @@ def proxies_of(proxy: str | None, password_file: Path | None, environment: Mappi
     told = os.environ if environment is None else environment
 
     def lookup(*names: str) -> Proxy | None:
-        for name in (case for name in names for case in (name, name.upper())):
+        for name in [case for each in names for case in (each, each.upper())]:
             if text := told.get(name, "").strip():
                 try:
                     return parse_proxy(text)

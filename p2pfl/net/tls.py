@@ -85,7 +85,9 @@ class OwnCertificate:
             pem = self.cert.read_text(encoding="ascii", errors="replace")
         except ssl.SSLError as error:
             text = f"not a certificate with its key: {error.reason or 'no PEM'}"
-            raise UserError(text, file=self.cert, key=str(self.key), allowed="both in PEM, the key without password") from None
+            raise UserError(
+                text, file=self.cert, key=str(self.key), allowed="both in PEM, the key without password"
+            ) from None
         except OSError as error:
             raise UserError(f"cannot be read: {error.strerror}", file=error.filename or self.cert) from None
         first = pem[pem.index("-----BEGIN CERTIFICATE") :].partition("-----END CERTIFICATE-----")

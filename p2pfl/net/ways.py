@@ -26,7 +26,7 @@ MakeProtocol = Callable[[], asyncio.Protocol]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Passage:
     address: Address
     proxy: Proxy | None = None
 
@@ -66,13 +66,13 @@ class Way:
             raise UnreachedError(Hurdle.PROXY, found.text, "correct the proxy's address, or ask who runs it") from None
         try:
             await tunnel(transport, reader, proxy, self.address)
-            tls = _tls(trust, self.address)
-            if not tls:
+            settings = _tls(trust, self.address)
+            if not settings:
                 transport.set_protocol(protocol)
                 protocol.connection_made(transport)
                 return transport
-            context = tls.pop("ssl")
-            inside = await asyncio.get_running_loop().start_tls(transport, protocol, context, **tls)
+            context = settings.pop("ssl")
+            inside = await asyncio.get_running_loop().start_tls(transport, protocol, context, **settings)
             assert isinstance(inside, asyncio.Transport)  # noqa: S101
             protocol.connection_made(inside)
         except BaseException:
@@ -108,7 +108,7 @@ async def _connect(host: str, port: int) -> socket.socket:
     for family, kind, protocol, _, place in places:
         one = socket.socket(family, kind, protocol)
         try:
-            one.setblocking(False)
+            one.settimeout(0.0)
             async with asyncio.timeout(None if place is places[-1][4] else NEXT_ADDRESS_S):
                 await loop.sock_connect(one, place)
         except (OSError, TimeoutError):
@@ -124,21 +124,21 @@ async def _connect(host: str, port: int) -> socket.socket:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class Outlet:
     """How one process dials: by which proxies, and whom it trusts."""
 
     proxies: Proxies = field(default_factory=lambda: proxies_of(None, None))
     trust: Trust = field(default_factory=Trust)
 
-    def of(self, address: Address) -> list[Way]:
+    def of(self, address: Address) -> list[Passage]:
         """Return the ways in the order in which they are tried.
 
         A proxy of the environment may be meant for browsers only, so it is not the only way.
         """
         proxy = self.proxies.of(address)
         if proxy is None:
-            return [Way(address)]
-        return [Way(address, proxy)] if proxy is self.proxies.named else [Way(address, proxy), Way(address)]
+            return [Passage(address)]
+        return [Passage(address, proxy)] if proxy is self.proxies.named else [Passage(address, proxy), Passage(address)]
 
     async def connect(self, address: Address, make: MakeProtocol) -> asyncio.Protocol:
         """Return a connected protocol. The caller sets the deadline. Raises UnreachedError if no way leads there."""
@@ -158,6 +158,6 @@ class Ways:
         raise UnreachedError(first.hurdle, f"by {ways[0]}: {first.text}; directly: {second.text}", first.remedy)
 
 
-def ways_of(node: NodeConfig) -> Ways:
+def outlet_of(node: NodeConfig) -> Outlet:
     """Return how a node dials. Raises UserError if the file with the proxy's password cannot be used."""
-    return Ways(proxies_of(node.network.proxy, node.network.proxy_password_file))
+    return Outlet(proxies_of(node.network.proxy, node.network.proxy_password_file))

@@ -33,7 +33,7 @@ from p2pfl.net.refusals import Refusals
 from p2pfl.net.terse import TerseHandler, not_found
 from p2pfl.net.tls import OwnCertificate, certificate_of
 from p2pfl.net.transport import MakeTransport, Meet
-from p2pfl.net.ways import Way, Ways, ways_of
+from p2pfl.net.ways import Outlet, Passage, outlet_of
 
 TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 FRAME_BYTES = 16
@@ -133,24 +133,24 @@ async def refuse_redirect(*_: object) -> None:
     raise GoneError("redirected")
 
 
-TOWARD: ContextVar[Address | Way] = ContextVar("TOWARD")
+TOWARD: ContextVar[Address | Passage] = ContextVar("TOWARD")
 """The address, or the one way to it, that the running task dials."""
 
 
 class TappingConnector(aiohttp.BaseConnector):
-    """Takes connections from `ways`, with a tap below HTTP: aiohttp would read interim responses forever."""
+    """Takes connections from `outlet`, with a tap below HTTP: aiohttp would read interim responses forever."""
 
-    def __init__(self, ways: Ways) -> None:
+    def __init__(self, outlet: Outlet) -> None:
         super().__init__(limit=0, force_close=True)
-        self._ways = ways
+        self._outlet = outlet
 
     async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109 - aiohttp's
         del req, traces, timeout
         toward = TOWARD.get()
-        if isinstance(toward, Way):
-            protocol: Any = await toward.connect(self._ways.trust, self._factory)
+        if isinstance(toward, Passage):
+            protocol: Any = await toward.connect(self._outlet.trust, self._factory)
         else:
-            protocol = await self._ways.connect(toward, self._factory)
+            protocol = await self._outlet.connect(toward, self._factory)
         transport = protocol.transport
         if isinstance(transport, asyncio.Transport):
             transport.set_protocol(Tap(protocol, transport, idle_bytes=GREETING_BYTES))
@@ -171,12 +171,12 @@ class TappedSocket(aiohttp.ClientWebSocketResponse):
         """The time there, as the answer tells it."""
 
 
-def open_browserless(ways: Ways | None = None) -> aiohttp.ClientSession:
-    """Open a session that only dials: no cookies, redirects or software names. It must be dialed by `dial_websocket`."""
+def open_browserless(outlet: Outlet | None = None) -> aiohttp.ClientSession:
+    """Open a session for `dial_websocket`: no cookies, redirects or software names."""
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(refuse_redirect)
     return aiohttp.ClientSession(
-        connector=TappingConnector(ways or Ways()),
+        connector=TappingConnector(outlet or Outlet()),
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
         timeout=aiohttp.ClientTimeout(total=None),
@@ -185,12 +185,13 @@ def open_browserless(ways: Ways | None = None) -> aiohttp.ClientSession:
     )
 
 
-async def dial_websocket(http: aiohttp.ClientSession, toward: Address | Way) -> WebSocketLine:
-    """Dial a WebSocket by address, with TLS and through a proxy as the address and `Ways` say, or by one way only.
+async def dial_websocket(http: aiohttp.ClientSession, toward: Address | Passage) -> WebSocketLine:
+    """Dial a WebSocket at an address, with TLS and through a proxy as the address and the session's outlet say; or by
+    one way only.
 
     The caller sets the deadline. Raises GoneError if nobody answers there: UnreachedError, if it is known why.
     """
-    address = toward.address if isinstance(toward, Way) else toward
+    address = toward.address if isinstance(toward, Passage) else toward
     token = TOWARD.set(toward)
     try:
         socket = await http.ws_connect(address.url, autoping=False, max_msg_size=MESSAGE_BYTES, compress=0)
@@ -204,7 +205,7 @@ async def dial_websocket(http: aiohttp.ClientSession, toward: Address | Way) -> 
 
 def transport_of(node: NodeConfig) -> MakeTransport:
     """Return the transport of a node: its proxy, and its certificate. Raises UserError if one cannot be used."""
-    return partial(WebSocketTransport, ways=ways_of(node), certificate=certificate_of(node))
+    return partial(WebSocketTransport, outlet=outlet_of(node), certificate=certificate_of(node))
 
 
 class WebSocketTransport:
@@ -219,12 +220,12 @@ class WebSocketTransport:
         refusals: Refusals,
         log: Logger,
         *,
-        ways: Ways | None = None,
+        outlet: Outlet | None = None,
         certificate: OwnCertificate | None = None,
     ) -> None:
         self.doorway = Doorway(limits, neighbors=0)
         self._refusals, self._log = refusals, log
-        self._ways, self._certificate = ways, certificate
+        self._outlet, self._certificate = outlet, certificate
         self._meet: Meet
         self._server: web.Server | None = None
         self._entrance: Entrance | None = None
@@ -244,7 +245,7 @@ class WebSocketTransport:
         except OSError as error:
             raise cannot_listen(address, error, "listen") from None
         self._server, self._entrance = server, entrance
-        self._http = open_browserless(self._ways)
+        self._http = open_browserless(self._outlet)
 
     def expect(self, neighbors: int) -> None:
         self.doorway.expect(neighbors)

@@ -22,6 +22,7 @@ from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.losses import Losses
+from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links, Membership, Watcher
 from p2pfl.net.session_table import Callbacks
 from p2pfl.net.transport import MakeTransport
@@ -371,7 +372,7 @@ class Application:
             max_body_bytes=assembly.largest_bytes(setup),
             rng=random.Random(os.urandom(16)),  # only jitter for dialing, which need not be reproducible from a seed
             transport=self.transport,
-            max_kbit_s=setup.node.network.max_kbit_s,
+            limits=Limits(max_kbit_s=setup.node.network.max_kbit_s),
         )
 
     def _end_on_failure(self, task: asyncio.Task[None]) -> None:

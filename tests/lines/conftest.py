@@ -41,7 +41,9 @@ def certificates(tmp_path_factory):
     def openssl(*words: object) -> None:
         subprocess.run(["openssl", *map(str, words)], cwd=folder, check=True, capture_output=True)
 
-    openssl("req", "-x509", *NEW_KEY, "-days", 30, "-keyout", "authority.key", "-out", "authority.crt", "-subj", "/CN=a")
+    openssl(
+        "req", "-x509", *NEW_KEY, "-days", 30, "-keyout", "authority.key", "-out", "authority.crt", "-subj", "/CN=a"
+    )
     for name, host, days in (
         ("good", "DNS:localhost,IP:127.0.0.1", 30),
         ("other", "DNS:example.org", 30),

@@ -1,10 +1,11 @@
-"""Bounds on a node's traffic: its rate, its hours, its month, and what its neighbors are told."""
+"""TrafficBounds on a node's traffic: its rate, its hours, its month, and what its neighbors are told."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,13 +15,14 @@ from msgspec import structs
 
 from p2pfl.config.model import OwnNetwork
 from p2pfl.features.bounds.allowance import GB, Hours, MonthCount, next_month
-from p2pfl.features.bounds.feature import CHANNEL, FAREWELL_S, Bounds, Pausing, readable
-from p2pfl.net.limits import SendingRate
+from p2pfl.features.bounds.feature import CHANNEL, FAREWELL_S, Pausing, TrafficBounds, readable
 from p2pfl.net.line import Counters
+from p2pfl.net.rate import SendingRate
 from p2pfl.node.feed import Feed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from message_kit import REQUEST
+from nodes import QUICK
 
 NOON = datetime(2026, 11, 26, 12, 0)  # noqa: DTZ001 - the machine's own clock
 
@@ -68,7 +70,7 @@ def test_a_damaged_count_begins_anew(tmp_path):
 
 
 class NodeOfTests:
-    """What `Bounds` gets from a node, and what it has done to it."""
+    """What `TrafficBounds` gets from a node, and what it has done to it."""
 
     def __init__(self, folder, **bounds):
         self.time, self.wall = 0.0, NOON
@@ -97,7 +99,7 @@ class NodeOfTests:
 
 def test_outside_its_hours_a_node_tells_its_neighbors_then_ends_its_sessions_and_goes_on_in_time(tmp_path):
     node = NodeOfTests(tmp_path, hours="20:00-06:00")
-    bounds = Bounds(node, lambda: node.wall)
+    bounds = TrafficBounds(node, lambda: node.wall)
     bounds.meet(1)
     bounds.look()
     assert node.said == [(1, 8 * 3600.0)]
@@ -118,7 +120,7 @@ def test_outside_its_hours_a_node_tells_its_neighbors_then_ends_its_sessions_and
 
 def test_a_month_that_is_used_up_pauses_until_the_next(tmp_path):
     node = NodeOfTests(tmp_path, month_gb=0.001)
-    bounds = Bounds(node, lambda: node.wall)
+    bounds = TrafficBounds(node, lambda: node.wall)
     bounds.look()
     assert bounds.until is None
     node.status.counters.peers[1].bytes_received = int(0.001 * GB)
@@ -133,7 +135,7 @@ def test_a_month_that_is_used_up_pauses_until_the_next(tmp_path):
 
 def test_a_neighbor_that_pauses_is_excused_and_not_dialed_until_it_is_back(tmp_path):
     node = NodeOfTests(tmp_path)
-    bounds = Bounds(node)
+    bounds = TrafficBounds(node)
     bounds.hear(1, Pausing(for_s=3600.0))
     assert node.presence.is_excused(1)
     assert not node.presence.is_excused(2)
@@ -155,7 +157,7 @@ async def test_sessions_share_the_rate_and_live_on_while_they_wait(federation, m
     body = os.urandom(600_000)
     async with federation.node(1) as b, federation.node(2) as c:
         dial = {1: b.address(), 2: c.address()}
-        async with federation.node(0, dial, max_kbit_s=100.0) as a:
+        async with federation.node(0, dial, limits=replace(QUICK, max_kbit_s=100.0)) as a:
             await a.until(lambda: len(a.open) == 2 and b.open and c.open)
             began = asyncio.get_running_loop().time()
             for peer in (1, 2):
@@ -192,8 +194,6 @@ async def test_a_neighbor_that_is_spared_may_dial(federation, monkeypatch):
         a = federation.new(0, {1: b.address()})
         a.links.spare(1, 60.0)
         async with a.links:
-            b.links.amend(
-                members=federation.members, dial={0: a.address()}, neighbors=frozenset({0})
-            )
+            b.links.amend(members=federation.members, dial={0: a.address()}, neighbors=frozenset({0}))
             await a.until(lambda: a.open and b.open)
             assert a.links._table.places[1].spared_until == 0.0

@@ -13,7 +13,7 @@ from p2pfl.net.address import parse_address
 from p2pfl.net.hurdles import Hurdle, UnreachedError
 from p2pfl.net.proxy import Proxies, parse_proxy, proxies_of
 from p2pfl.net.tls import OwnCertificate
-from p2pfl.net.ways import Ways
+from p2pfl.net.ways import Outlet
 from p2pfl.net.websocket import WebSocketTransport, dial_websocket, open_browserless
 
 PASSWORD = base64.b64encode(b"ann:secret").decode()
@@ -21,8 +21,8 @@ FAR = "node.example.org"
 """A name that only the proxy of the tests can resolve."""
 
 
-async def reason_by(ways: Ways, address: str) -> UnreachedError:
-    async with open_browserless(ways) as http:
+async def reason_by(outlet: Outlet, address: str) -> UnreachedError:
+    async with open_browserless(outlet) as http:
         with pytest.raises(UnreachedError) as found:
             await asyncio.wait_for(dial_websocket(http, parse_address(address, "address")), 10)
     return found.value
@@ -30,8 +30,8 @@ async def reason_by(ways: Ways, address: str) -> UnreachedError:
 
 async def test_a_session_goes_through_the_proxy_with_its_password(federation, proxy):
     async with proxy(credentials=PASSWORD) as own, federation.node(0) as a:
-        ways = Ways(Proxies(named=parse_proxy(own.url, "ann:secret")))
-        transport = partial(WebSocketTransport, ways=ways)
+        outlet = Outlet(Proxies(named=parse_proxy(own.url, "ann:secret")))
+        transport = partial(WebSocketTransport, outlet=outlet)
         async with federation.node(1, {0: f"{FAR}:{a.links.port}"}, transport=transport) as b:
             await b.until(lambda: a.open and b.open)
         assert own.asked == [f"{FAR}:{a.links.port}"]
@@ -41,7 +41,7 @@ async def test_tls_goes_through_a_proxy_and_keeps_its_certificate(federation, pr
     certificate = OwnCertificate(certificates.cert("good"), certificates.key("good"))
     door = partial(WebSocketTransport, certificate=certificate)
     async with proxy() as own, federation.node(0, transport=door) as a:
-        transport = partial(WebSocketTransport, ways=Ways(Proxies(named=parse_proxy(own.url))))
+        transport = partial(WebSocketTransport, outlet=Outlet(Proxies(named=parse_proxy(own.url))))
         address = f"wss://{FAR}:{a.links.port}/p2pfl#sha256={certificate.pin}"
         async with federation.node(1, {0: address}, transport=transport) as b:
             await b.until(lambda: a.open and b.open)
@@ -58,21 +58,21 @@ async def test_tls_goes_through_a_proxy_and_keeps_its_certificate(federation, pr
 )
 async def test_a_proxy_that_lets_nothing_through_is_named_with_what_to_do(proxy, status, credentials, says):
     async with proxy(status, credentials) as own:
-        reason = await reason_by(Ways(Proxies(named=parse_proxy(own.url))), f"wss://{FAR}")
+        reason = await reason_by(Outlet(Proxies(named=parse_proxy(own.url))), f"wss://{FAR}")
         assert reason.hurdle is Hurdle.PROXY
         assert f"the proxy {own.url} {says}" in str(reason)
 
 
 async def test_a_proxy_that_is_not_there_is_named():
-    reason = await reason_by(Ways(Proxies(named=parse_proxy("http://127.0.0.1:1"))), f"wss://{FAR}")
+    reason = await reason_by(Outlet(Proxies(named=parse_proxy("http://127.0.0.1:1"))), f"wss://{FAR}")
     assert "the proxy http://127.0.0.1:1 does not answer: Connection refused" in reason.text
 
 
 async def test_a_proxy_of_the_environment_is_not_the_only_way(proxy, federation, monkeypatch):
     monkeypatch.setattr("p2pfl.net.proxy.is_near", lambda _: False)
     async with proxy(403) as own, federation.node(0) as a:
-        ways = Ways(proxies_of(None, None, {"HTTP_PROXY": own.url}))
-        async with federation.node(1, {0: a.address()}, transport=partial(WebSocketTransport, ways=ways)) as b:
+        outlet = Outlet(proxies_of(None, None, {"HTTP_PROXY": own.url}))
+        async with federation.node(1, {0: a.address()}, transport=partial(WebSocketTransport, outlet=outlet)) as b:
             await b.until(lambda: a.open and b.open)
         assert own.asked == [a.address()]
 

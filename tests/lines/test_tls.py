@@ -80,7 +80,9 @@ async def test_an_unknown_authority_is_answered_by_a_pin(listening, monkeypatch)
     monkeypatch.delenv("SSL_CERT_FILE")
     a, _ = listening("good")
     async with a.links:
-        assert "signed by nobody whom this machine trusts: pin it" in str(await reason_at(f"wss://localhost:{a.links.port}"))
+        assert "signed by nobody whom this machine trusts: pin it" in str(
+            await reason_at(f"wss://localhost:{a.links.port}")
+        )
 
 
 async def test_another_certificate_than_the_pinned_one_is_refused(listening):

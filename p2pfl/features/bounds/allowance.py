@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from pathlib import Path
@@ -75,7 +74,7 @@ class MonthCount:
         new = self._path.with_suffix(".new")
         try:
             new.write_text(json.dumps({"month": self.month, "bytes": self.used}), encoding="ascii")
-            os.replace(new, self._path)
+            new.replace(self._path)
         except OSError:
             return
         self._written_at, self._written = clock_s, self.used

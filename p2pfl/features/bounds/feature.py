@@ -43,13 +43,13 @@ class BoundsFeature(Feature):
     name = "bounds"
 
     def attach(self, node: NodeView) -> Attached | None:
-        return Bounds(node)
+        return TrafficBounds(node)
 
 
 class PauseTalk:
     """The handler of the channel."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: TrafficBounds) -> None:
         self._bounds = bounds
 
     def opened(self, peer: int) -> None:
@@ -62,7 +62,7 @@ class PauseTalk:
         self._bounds.hear(peer, message)
 
 
-class Bounds(Attached):
+class TrafficBounds(Attached):
     def __init__(self, node: NodeView, now: Callable[[], datetime] = datetime.now) -> None:
         self._node, self._now = node, now
         own = self._own = node.setup().node.network

@@ -24,7 +24,7 @@ from p2pfl.features.lan.probe import Answer, AnswerKind, Prober
 from p2pfl.features.status.whereabouts import find
 from p2pfl.net.address import Address, is_hidden, parse_address
 from p2pfl.net.errands import LEARNED, visitors_binding
-from p2pfl.net.ways import Way, Ways, ways_of
+from p2pfl.net.ways import Outlet, Passage, outlet_of
 from p2pfl.software import software
 
 RESOLVE_S = 4.0
@@ -141,7 +141,7 @@ async def examine(
         diagnosis.tallies = overhearing.tallies
         for patient in diagnosis.patients:
             _recognize(federation, patient, overhearing)
-    await _visit(diagnosis, Ways() if node is None else ways_of(node))
+    await _visit(diagnosis, Outlet() if node is None else outlet_of(node))
     diagnosis.problems = [*_of_the_lan(diagnosis), *_of_members(diagnosis)]
     return diagnosis
 
@@ -180,13 +180,13 @@ def _recognize(federation: FederationConfig, patient: Patient, overhearing: Over
         patient.about = unseal(one.about, federation.name, patient.member.key) or patient.about
 
 
-async def _visit(diagnosis: Diagnosis, ways: Ways) -> None:
+async def _visit(diagnosis: Diagnosis, outlet: Outlet) -> None:
     """Send a query to every address where a member may be, by every way that the node would take."""
     federation = diagnosis.federation
     members = [member.key for member in federation.members]
-    async with Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS, ways=ways) as prober:
+    async with Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS, outlet=outlet) as prober:
 
-        async def visit(patient: Patient, way: Way, text: str, via: list[str]) -> None:
+        async def visit(patient: Patient, way: Passage, text: str, via: list[str]) -> None:
             answer = await prober.ask(way, patient.member.index)
             patient.places.append(AddressTried(address=text, via=tuple(via), answer=answer, way=str(way)))
 
@@ -194,7 +194,7 @@ async def _visit(diagnosis: Diagnosis, ways: Ways) -> None:
             for patient in diagnosis.patients:
                 for text, via in list(_places(patient).items())[:MOST_PLACES]:
                     address = replace(parse_address(text, "address"), direct="file" not in via)
-                    for way in prober.ways.of(address):
+                    for way in prober.outlet.of(address):
                         group.create_task(visit(patient, way, text, via))
     for patient in diagnosis.patients:
         patient.places.sort(key=lambda place: ("file" not in place.via, place.address, place.way == "direct"))

@@ -42,7 +42,8 @@ def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) ->
     Queries the LAN by multicast DNS, if discovery is on, and every address where a listed member may be. Reports what
     each network interface sent and received, who answers where, and whose clock, software, federation file or list of
     members differs. A node that runs here is asked about its sessions. Nothing is changed: any user may run it, while a
-    node runs or not. Each way to an address is tried, by a proxy and directly, as the node would. Exits with 1 if something is wrong.
+    node runs or not. Each way to an address is tried, by a proxy and directly, as the node would. Exits with 1 if
+    something is wrong.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.lan.doctor import examine  # noqa: PLC0415 - as above

@@ -24,7 +24,7 @@ from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address
 from p2pfl.net.hurdles import Hurdle, UnreachedError
 from p2pfl.net.line import GoneError, Line
-from p2pfl.net.ways import Way, Ways
+from p2pfl.net.ways import Outlet, Passage
 from p2pfl.net.websocket import dial_websocket, open_browserless
 
 CONNECT_S = 4.0
@@ -75,20 +75,25 @@ class Prober:
     """An async context that probes addresses. `keys` are the members' keys, by index."""
 
     def __init__(
-        self, keys: Sequence[bytes], binding: FederationBinding, *, ignored: frozenset[str], ways: Ways | None = None
+        self,
+        keys: Sequence[bytes],
+        binding: FederationBinding,
+        *,
+        ignored: frozenset[str],
+        outlet: Outlet | None = None,
     ) -> None:
         self._keys, self._binding, self._ignored = keys, binding, ignored
-        self.ways = ways or Ways()
+        self.outlet = outlet or Outlet()
         self._http: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
-        self._http = open_browserless(self.ways)
+        self._http = open_browserless(self.outlet)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._http.close()
 
-    async def ask(self, toward: Address | Way, index: int) -> Answer:
+    async def ask(self, toward: Address | Passage, index: int) -> Answer:
         """Find out whether member `index` answers there, and if not, which one does."""
         answer = await self._try(toward, index)
         if answer.kind is not AnswerKind.OTHER_NODE:
@@ -98,7 +103,7 @@ class Prober:
                 return Answer(kind=AnswerKind.OTHER_MEMBER, detail=str(other), clock_off_s=answer.clock_off_s)
         return answer
 
-    async def _try(self, toward: Address | Way, index: int) -> Answer:
+    async def _try(self, toward: Address | Passage, index: int) -> Answer:
         try:
             async with asyncio.timeout(CONNECT_S):
                 line = await dial_websocket(self._http, toward)

@@ -13,7 +13,7 @@ from p2pfl.config.model import Member
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.members.keeper import CharterKeeper
 from p2pfl.net.errands import Errand, UnreachableError
-from p2pfl.net.ways import Ways
+from p2pfl.net.ways import Outlet
 
 ALONE_S = 30.0
 """The time to wait for neighbors before asking others."""
@@ -27,7 +27,7 @@ async def ask_when_alone(
     is_alone: Callable[[], bool],
     *,
     alone_s: float = ALONE_S,
-    ways: Ways | None = None,
+    outlet: Outlet | None = None,
 ) -> None:
     """Ask the other members while no session is open; never return. `is_alone` returns True while none is open."""
     pause_s, quiet_s, turn = min(PAUSE_S, alone_s), 0.0, 0
@@ -36,7 +36,7 @@ async def ask_when_alone(
         quiet_s = quiet_s + pause_s if is_alone() else 0.0
         others = _others(keeper, identity)
         if quiet_s >= alone_s and others:
-            await _ask(Errand.of(keeper.federation, identity, ways), keeper, others[turn % len(others)])
+            await _ask(Errand.of(keeper.federation, identity, outlet), keeper, others[turn % len(others)])
             turn += 1
 
 

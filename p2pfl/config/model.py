@@ -372,7 +372,7 @@ class NodeConfig:
     """The number of checkpoints to keep."""
     forwarded_port: int | None = None
     """The port in its address, if a router forwards it to a different port in `listen`; None if both are the same."""
-    network: OwnNetwork = OwnNetwork()
+    network: OwnNetwork = field(default_factory=OwnNetwork)
     reload_s: float | None = None
     """The period, in seconds, in which the node checks whether its data have grown; None if it reads them only at its
     start.

@@ -1,4 +1,4 @@
-"""A node behind a web server that has TLS and the path: the configurations in the docs, where the server is installed."""
+"""A node behind a web server that has TLS and the path: the configurations in the docs, if the server is installed."""
 
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ async def test_a_web_server_without_its_node_is_named(certificates):
         writer.close()
 
     server = await asyncio.start_server(refuse, "127.0.0.1", 0, ssl=context)
+    address = parse_address(f"wss://localhost:{server.sockets[0].getsockname()[1]}", "address")
     async with open_browserless() as http:
         with pytest.raises(UnreachedError, match="does not reach the node behind it") as found:
-            port = server.sockets[0].getsockname()[1]
-            await dial_websocket(http, parse_address(f"wss://localhost:{port}", "address"))
+            await dial_websocket(http, address)
     assert found.value.hurdle is Hurdle.NOT_A_NODE
     server.close()

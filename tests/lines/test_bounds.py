@@ -104,6 +104,7 @@ def test_outside_its_hours_a_node_tells_its_neighbors_then_ends_its_sessions_and
     bounds.look()
     assert node.said == [(1, 8 * 3600.0)]
     assert not node.rested
+    assert node.presence.is_excused(2)
     assert bounds.before_round(None) is not None
     assert node.status.waits_for == "paused"
     assert bounds.status()["paused_until"] == "2026-11-26T20:00"

@@ -77,6 +77,8 @@ class TrafficBounds(Attached):
         self.until: datetime | None = None
         """When this node's pause ends; None if there is none."""
         self._why, self._since = "", 0.0
+        self._back_at = 0.0
+        """When all neighbors should have sessions again after this node's own pause."""
         node.presence.is_excused = self.is_excused
 
     def feedings(self) -> tuple[Feeding, ...]:
@@ -91,8 +93,8 @@ class TrafficBounds(Attached):
             self._tell(peer, self.until)
 
     def is_excused(self, peer: int) -> bool:
-        """Return True if a neighbor has said that it pauses, and may not be back yet."""
-        return self._node.clock() < self._pausing.get(peer, 0.0)
+        """Return True if a neighbor has said that it pauses, or this node does, and it may not be back yet."""
+        return self.until is not None or self._node.clock() < max(self._back_at, self._pausing.get(peer, 0.0))
 
     def hear(self, peer: int, message: Pausing) -> None:
         self._pausing[peer] = self._node.clock() + message.for_s + REST_S
@@ -146,11 +148,11 @@ class TrafficBounds(Attached):
         if month is not None:
             self._why = f"{self._own.month_gb:g} GB of this month are used up"
         elif hours is not None:
-            self._why = f"it is not between {self._own.hours}"
+            self._why = f"its hours are {self._own.hours}"
         return max([one for one in (hours, month) if one is not None], default=None)
 
     def _go_on(self) -> None:
-        self.until = None
+        self.until, self._back_at = None, self._node.clock() + REST_S
         if self._node.status.waits_for == "paused":
             self._node.status.waits_for = ""
         self._node.network.rest(0.0, "")

@@ -219,8 +219,13 @@ def _places(patient: Patient) -> dict[str, list[str]]:
 
 def _of_the_lan(diagnosis: Diagnosis) -> Iterator[Problem]:
     if not diagnosis.discovery:
-        nowhere = [patient.member.name for patient in diagnosis.patients if patient.member.address is None]
-        if nowhere and not diagnosis.federation.relays:
+        dials = any(patient.member.address is not None for patient in diagnosis.patients if not patient.here)
+        nowhere = [
+            patient.member.name
+            for patient in diagnosis.patients
+            if patient.member.address is None and not (patient.has_session or (patient.here and dials))
+        ]
+        if nowhere:
             yield Problem(
                 text=f"discovery is off, and no address is listed for {', '.join(nowhere)}",
                 remedy="set `discovery = true` under [network] in federation.toml, or give each an address",

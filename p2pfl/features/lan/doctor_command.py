@@ -225,7 +225,7 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
     off_s = row["clock_off_s"]
     return {
         "member": f"{row['member']} (this machine)" if row["here"] else row["member"],
-        "listed": row["listed"],
+        "listed": None if row["listed"] is None else row["listed"].partition("#")[0],
         "heard on the LAN": ", ".join(row["heard_at"]) or None,
         "answers": "yes" if row["answers_at"] else "no, but has a session" if row["session"] else "no",
         "at": at,

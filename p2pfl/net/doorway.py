@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
-from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
+from p2pfl.net.limits import IDLE_BYTES, UNSENT_BYTES, Limits, Tap
 from p2pfl.net.looptime import LoopTime, Stopwatch, measure
 
 GREETING_BYTES = 2**14
@@ -181,6 +181,7 @@ class ConnectionGate(Tap):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
         self._transport = transport
+        transport.set_write_buffer_limits(high=UNSENT_BYTES)
         if self._entered:  # it has knocked
             return
         with self.watch():

@@ -107,6 +107,8 @@ class MessagePace:
         self._brought = 0
 
 
+UNSENT_BYTES = 2**16
+"""The bytes that may wait in a transport before a writer waits: inside TLS the default is eight times as much."""
 HEADER_BYTES = 14
 """The size of the largest WebSocket frame header."""
 IDLE_BYTES = 2**21

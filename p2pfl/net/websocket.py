@@ -27,7 +27,7 @@ from p2pfl.net.address import PATH, Address, cannot_listen
 from p2pfl.net.doorway import GREETING_BYTES, ConnectionGate, ConnectionStage, Doorway
 from p2pfl.net.entrance import Entrance
 from p2pfl.net.hurdles import of_answer
-from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
+from p2pfl.net.limits import IDLE_BYTES, UNSENT_BYTES, Limits, Tap
 from p2pfl.net.line import GoneError, Line
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.terse import TerseHandler, not_found
@@ -153,6 +153,7 @@ class TappingConnector(aiohttp.BaseConnector):
             protocol = await self._outlet.connect(toward, self._factory)
         transport = protocol.transport
         if isinstance(transport, asyncio.Transport):
+            transport.set_write_buffer_limits(high=UNSENT_BYTES)
             transport.set_protocol(Tap(protocol, transport, idle_bytes=GREETING_BYTES))
         return protocol
 

@@ -109,8 +109,8 @@ def test_a_certificate_of_the_future_blames_the_clock():
 async def test_a_node_goes_on_trying_until_the_certificate_is_right(federation, listening, certificates, caplog):
     a, certificate = listening("expired")
     async with a.links, federation.node(1, {0: f"wss://localhost:{a.links.port}"}) as b:
-        caplog.set_level("INFO")
         await b.until(lambda: "has expired" in caplog.text)
+        assert [one.levelname for one in caplog.records if "has expired" in one.message] == ["WARNING"]
         certificate.context.load_cert_chain(certificates.cert("good"), certificates.key("good"))
         await b.until(lambda: a.open and b.open)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from contextlib import suppress
 from functools import partial
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
 from p2pfl.net.address import parse_address
@@ -109,6 +112,14 @@ def test_the_environment_says_which_addresses_go_through_a_proxy(address, host):
     assert (None if found is None else found.host) == host
 
 
+def test_what_was_found_on_the_lan_goes_through_no_proxy(federation):
+    a = federation.new(0)
+    a.links.hint(1, ["[2a00::1]:8470"])
+    (hint,) = a.links._dialer.route(1).hints
+    assert hint == parse_address("[2a00::1]:8470", "address")
+    assert proxies_of("http://proxy:3128", None).of(hint) is None
+
+
 def test_none_turns_the_environment_off():
     assert proxies_of("none", None, ENVIRONMENT).of(parse_address("wss://example.org", "address")) is None
 
@@ -116,6 +127,14 @@ def test_none_turns_the_environment_off():
 def test_a_proxy_of_the_environment_that_is_none_is_ignored_with_a_warning(caplog):
     assert proxies_of(None, None, {"ALL_PROXY": "socks5://proxy:1080"}) == Proxies()
     assert "all_proxy" in caplog.text.lower()
+
+
+@given(st.text(alphabet="htps:/[]@.#x1%-", max_size=24) | st.text(max_size=24))
+@settings(max_examples=60, deadline=None)
+def test_any_text_is_a_proxy_or_none(text):
+    with suppress(ValueError):
+        found = parse_proxy(text)
+        assert parse_proxy(str(found)).port == found.port <= 65535
 
 
 def test_a_password_is_never_shown_and_its_file_is_private(tmp_path):

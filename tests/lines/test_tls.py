@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from contextlib import suppress
 from functools import partial
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
 from p2pfl.net.address import Address, parse_address
@@ -125,6 +128,55 @@ async def test_who_says_nothing_has_a_place_in_the_doorway_and_loses_it(listenin
         await a.until(lambda: door.waiting == 0)
         silent.close()
         assert not door._rooms[ConnectionStage.CONNECTED]
+
+
+async def test_a_stranger_pays_for_its_handshake_before_it_is_made(listening):
+    a, certificate = listening("good")
+    certificate.cost_s = 1.0
+    async with a.links:
+        door, context = a.links._transport.doorway, ssl.create_default_context()
+        _, writer = await asyncio.open_connection("localhost", a.links.port, ssl=context)
+        assert not door.time.may_enter("127.0.0.1")
+        with suppress(OSError), socket.create_connection(("127.0.0.1", a.links.port)):
+            await a.until(lambda: door.turned_away)
+        writer.transport.abort()
+
+
+def test_a_renewed_certificate_is_read(certificates, tmp_path):
+    for name in ("expired", "good"):
+        for kind, file in (("crt", certificates.cert(name)), ("key", certificates.key(name))):
+            (tmp_path / f"own.{kind}").write_bytes(file.read_bytes())
+            (tmp_path / f"own.{kind}").chmod(0o600)
+        if name == "expired":
+            own = OwnCertificate(tmp_path / "own.crt", tmp_path / "own.key")
+    own._read_at = float("-inf")
+    (tmp_path / "own.key").touch()
+    client = ssl.create_default_context()
+    ends = [ssl.MemoryBIO() for _ in range(4)]
+    there, here = (
+        own.current().wrap_bio(ends[0], ends[1], server_side=True),
+        client.wrap_bio(ends[2], ends[3], server_hostname="localhost"),
+    )
+    for _ in range(3):
+        for end, out, into in ((here, ends[3], ends[0]), (there, ends[1], ends[2])):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+            into.write(out.read())
+    assert here.getpeercert()["subject"] == ((("commonName", "good"),),)
+
+
+@given(st.text(alphabet="wsp:/[]@.#x1%-=a26h", max_size=40) | st.text(max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_any_text_is_an_address_or_a_mistake_of_the_user(text):
+    with suppress(UserError):
+        address = parse_address(text, "address")
+        again = parse_address(str(address), "address")
+        assert (again.host, again.port, again.tls, again.path) == (
+            address.host,
+            address.port,
+            address.tls,
+            address.path,
+        )
 
 
 def test_a_handshake_has_a_price_and_a_certificate_an_end(certificates):

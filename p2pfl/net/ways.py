@@ -55,7 +55,7 @@ class Passage:
 
     async def _through(self, proxy: Proxy, trust: Trust, protocol: asyncio.Protocol) -> asyncio.Transport:
         reader = asyncio.StreamReader(limit=ANSWER_BYTES)
-        tls = {"ssl": trust.context("")} if proxy.tls else {}
+        tls = _tls(trust, Address(proxy.host, proxy.port, tls=proxy.tls))
         try:
             transport = await _open(proxy.host, proxy.port, asyncio.StreamReaderProtocol(reader), tls)
         except ssl.SSLError as error:

@@ -196,7 +196,7 @@ async def dial_websocket(http: aiohttp.ClientSession, toward: Address | Passage)
     token = TOWARD.set(toward)
     try:
         socket = await http.ws_connect(address.url, autoping=False, max_msg_size=MESSAGE_BYTES, compress=0)
-    except (aiohttp.ClientError, OSError, ValueError) as error:
+    except (aiohttp.ClientError, OSError) as error:
         raise of_answer(error) from None
     finally:
         TOWARD.reset(token)

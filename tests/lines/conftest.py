@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import ssl
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -70,16 +71,16 @@ def federation() -> Federation:
 class ProxyOfTests:
     """A proxy that knows CONNECT. It answers `status` in place of connecting, or wants `credentials` (base64)."""
 
-    def __init__(self, status: int = 200, credentials: str = "") -> None:
-        self.status, self.credentials = status, credentials
+    def __init__(self, status: int = 200, credentials: str = "", tls: ssl.SSLContext | None = None) -> None:
+        self.status, self.credentials, self._tls = status, credentials, tls
         self.asked: list[str] = []
         self.url = ""
         self._pumps: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls)
+        self.url = f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -51,6 +51,26 @@ async def test_tls_goes_through_a_proxy_and_keeps_its_certificate(federation, pr
         assert own.asked
 
 
+@pytest.mark.usefixtures("trusted")
+async def test_the_way_to_the_proxy_may_itself_be_inside_tls(federation, proxy, certificates):
+    certificate = OwnCertificate(certificates.cert("good"), certificates.key("good"))
+    door = partial(WebSocketTransport, certificate=certificate)
+    async with proxy(tls=certificate.context) as own, federation.node(0, transport=door) as a:
+        transport = partial(WebSocketTransport, outlet=Outlet(Proxies(named=parse_proxy(own.url))))
+        address = f"wss://{FAR}:{a.links.port}/p2pfl#sha256={certificate.pin}"
+        async with federation.node(1, {0: address}, transport=transport) as b:
+            await b.until(lambda: a.open and b.open)
+        assert own.asked
+
+
+async def test_a_proxy_with_a_wrong_certificate_is_named(proxy, certificates):
+    certificate = OwnCertificate(certificates.cert("good"), certificates.key("good"))
+    async with proxy(tls=certificate.context) as own:
+        reason = await reason_by(Outlet(Proxies(named=parse_proxy(own.url))), f"wss://{FAR}")
+    assert reason.hurdle is Hurdle.PROXY
+    assert f"the proxy {own.url}: its certificate is signed by nobody whom this machine trusts" in reason.text
+
+
 @pytest.mark.parametrize(
     ("status", "credentials", "says"),
     [

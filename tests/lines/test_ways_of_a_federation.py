@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from functools import partial
 
@@ -13,6 +12,7 @@ from p2pfl.cli.main import main
 from p2pfl.config.load import federation_mistakes, load_config, load_node, node_mistakes
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.lan.doctor import examine
+from p2pfl.features.lan.doctor_command import _print_ways
 from p2pfl.features.lan.probe import AnswerKind
 from p2pfl.net.tls import OwnCertificate
 from p2pfl.net.websocket import WebSocketTransport
@@ -117,14 +117,33 @@ def test_check_looks_at_certificates(ward, certificates):
     assert "is not valid by the clock of this machine" in ward.found().warnings[0]
 
 
-async def test_the_doctor_says_of_each_way_what_was_in_it(ward, federation, certificates, proxy, monkeypatch):
-    certificate = OwnCertificate(certificates.cert("good"), certificates.key("good"))
+@pytest.fixture
+def certificate(certificates):
+    return OwnCertificate(certificates.cert("good"), certificates.key("good"))
+
+
+@pytest.fixture
+def proxy_of_the_environment(proxy, monkeypatch):
+    """A proxy that forbids everything, also for addresses of this machine."""
     monkeypatch.setattr("p2pfl.net.proxy.is_near", lambda _: False)
+    own = proxy(403)
+
+    def name() -> str:
+        monkeypatch.setenv("HTTPS_PROXY", own.url)
+        return own.url
+
+    return own, name
+
+
+async def test_the_doctor_says_of_each_way_what_was_in_it(
+    ward, federation, certificate, proxy_of_the_environment, capsys
+):
+    proxy, name = proxy_of_the_environment
     described = load_config(ward.path)
     federation.identities[1] = Identity.load(ward.path / "node1" / "node.key")
     door = partial(WebSocketTransport, certificate=certificate)
-    async with proxy(403) as own, federation.node(1, transport=door) as b:
-        monkeypatch.setenv("HTTPS_PROXY", own.url)
+    async with proxy, federation.node(1, transport=door) as b:
+        url = name()
         address = f"wss://localhost:{b.links.port}/p2pfl#sha256={certificate.pin}"
         ward.change("federation.toml", described.members[1].address, address)
         described = load_config(ward.path)
@@ -135,4 +154,8 @@ async def test_the_doctor_says_of_each_way_what_was_in_it(ward, federation, cert
     assert "forbids localhost" in by_proxy.answer.detail
     assert direct.answer.kind is AnswerKind.MEMBER
     assert direct.answer.round_trip_s > 0
-    json.dumps([one.way for one in patient.places])
+    _print_ways(found)
+    said = capsys.readouterr().out
+    for words in ("a proxy does not let it through", "forbids localhost", "answers", " ms", f"proxy {url}"):
+        assert words in " ".join(said.split())
+    assert "sha256" not in said

@@ -23,7 +23,7 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
-from p2pfl.net.address import PATH, Address, cannot_listen
+from p2pfl.net.address import PATH, Address, cannot_listen, parse_address
 from p2pfl.net.doorway import GREETING_BYTES, ConnectionGate, ConnectionStage, Doorway
 from p2pfl.net.entrance import Entrance
 from p2pfl.net.hurdles import of_answer
@@ -202,6 +202,14 @@ async def dial_websocket(http: aiohttp.ClientSession, toward: Address | Passage)
         TOWARD.reset(token)
     assert isinstance(socket, TappedSocket)  # noqa: S101
     return WebSocketLine(socket, socket.tap, date=socket.date)
+
+
+async def dial_url(http: aiohttp.ClientSession, url: str) -> WebSocketLine:
+    """Dial the WebSocket at a URL such as `wss://host:port/path#sha256=...`, as `dial_websocket` does.
+
+    Raises UserError if it is no such URL.
+    """
+    return await dial_websocket(http, parse_address(url, "URL"))
 
 
 def transport_of(node: NodeConfig) -> MakeTransport:

@@ -17,7 +17,7 @@ from p2pfl.net.address import Address, parse_address
 from p2pfl.net.doorway import ConnectionStage
 from p2pfl.net.hurdles import Hurdle, UnreachedError, of_tls
 from p2pfl.net.tls import OwnCertificate
-from p2pfl.net.websocket import WebSocketTransport, dial_websocket, open_browserless
+from p2pfl.net.websocket import WebSocketTransport, dial_url, open_browserless
 
 pytestmark = pytest.mark.usefixtures("trusted")
 
@@ -36,7 +36,7 @@ def listening(federation, certificates):
 async def reason_at(address: str) -> UnreachedError:
     async with open_browserless() as http:
         with pytest.raises(UnreachedError) as found:
-            await asyncio.wait_for(dial_websocket(http, parse_address(address, "address")), 10)
+            await asyncio.wait_for(dial_url(http, address), 10)
     return found.value
 
 

@@ -183,12 +183,9 @@ class Links:
         if link is not None:
             link.end(reason)
 
-    def rest(self, rest_s: float, reason: str) -> None:
-        """End all sessions for that reason, and open none for `rest_s`; 0 ends a rest."""
-        for peer, place in self._table.places.items():
-            self._table.rest(peer, rest_s)
-            if rest_s and place.link is not None:
-                place.link.end(reason)
+    def pause(self, pause_s: float, reason: str) -> None:
+        """End all sessions for that reason, and open none for `pause_s`; 0 ends a pause."""
+        self._table.pause(pause_s, reason)
 
     def spare(self, peer: int, rest_s: float) -> None:
         """Do not dial a neighbor for `rest_s`: it will dial."""

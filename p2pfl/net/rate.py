@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import chain
 from typing import Any
 
 BYTES_PER_KBIT = 125.0
+SHORT_BYTES = 4096
+"""The most bytes of a message that says where a node stands: others wait for it."""
 
 Say = Callable[..., Awaitable[None]]
 
@@ -38,14 +41,19 @@ class SendingRate:
     async def carry(
         self, chunks: Iterable[bytes | memoryview], say: Say, beat_s: float, *, is_over: Callable[[], bool]
     ) -> None:
-        """Send a message by `say`, chunk by chunk, none before its time. Meanwhile, an empty chunk goes out every
-        `beat_s`, which shows the other end that this one is there.
+        """Send a message by `say`, chunk by chunk, none before its time; a short message does not wait, and later ones
+        make up for it. Meanwhile, an empty chunk goes out every `beat_s`, which shows the other end that this one is
+        there.
         """
-        clock = asyncio.get_running_loop().time
+        clock, chunks = asyncio.get_running_loop().time, iter(chunks)
+        first, second = next(chunks), next(chunks, None)
+        if second is None and len(first) <= SHORT_BYTES:
+            await say(first)
+            return
         turn = asyncio.ensure_future(self._turn.acquire())
         try:
             await _beat_until(turn, say, beat_s)
-            for chunk in chunks:
+            for chunk in chain([first], [] if second is None else [second], chunks):
                 while (wait_s := self.wait_s(clock())) > 0.0:
                     await _beat_until(asyncio.ensure_future(asyncio.sleep(wait_s)), say, beat_s)
                 if is_over():

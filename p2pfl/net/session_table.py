@@ -112,6 +112,8 @@ class NeighborPlace:
     """True if the last session lasted long enough to dial again at once."""
     rests_until: float = 0.0
     """When the rest ends, on the loop's clock."""
+    paused_until: float = 0.0
+    """When a pause of this node ends, on the loop's clock."""
     spared_until: float = 0.0
     """Until when the neighbor is not dialed, on the loop's clock; it may dial."""
     churn_alarm_at: float = float("-inf")
@@ -124,7 +126,7 @@ class NeighborPlace:
     @property
     def rest_s(self) -> float:
         """Seconds until a session may open again."""
-        return max(0.0, self.rests_until - asyncio.get_running_loop().time())
+        return max(0.0, max(self.rests_until, self.paused_until) - asyncio.get_running_loop().time())
 
     @property
     def is_relayed(self) -> bool:
@@ -134,8 +136,7 @@ class NeighborPlace:
     async def vacancy(self) -> None:
         """Wait, without a deadline, until there is no session and a new one may be dialed."""
         clock = asyncio.get_running_loop().time
-        while self.link is not None or max(self.rests_until, self.spared_until) > clock():
-            wait_s = max(self.rests_until, self.spared_until) - clock()
+        while self.link is not None or (wait_s := max(self.rest_s, self.spared_until - clock())) > 0.0:
             await (asyncio.sleep(min(wait_s, MOST_SLEEP_S)) if self.link is None else self.free.wait())
 
     def wake(self) -> None:
@@ -200,6 +201,13 @@ class SessionTable:
         """Open no session with that peer for `rest_s` seconds."""
         if peer in self.places:
             self.places[peer].rests_until = asyncio.get_running_loop().time() + rest_s
+
+    def pause(self, pause_s: float, reason: str) -> None:
+        """End all sessions for that reason, and open none for `pause_s`; 0 ends a pause."""
+        for place in self.places.values():
+            place.paused_until = asyncio.get_running_loop().time() + pause_s
+            if pause_s and place.link is not None:
+                place.link.end(reason)
 
     def spare(self, peer: int, rest_s: float) -> None:
         """Do not dial that peer for `rest_s` seconds, or until it has dialed."""

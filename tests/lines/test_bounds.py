@@ -74,12 +74,12 @@ class NodeOfTests:
 
     def __init__(self, folder, **bounds):
         self.time, self.wall = 0.0, NOON
-        self.said, self.rested, self.spared = [], [], []
+        self.said, self.paused, self.spared = [], [], []
         self.status = SimpleNamespace(counters=Counters.of([1]), waits_for="")
         self.presence = SimpleNamespace()
         self.feed = Feed("node {}".format)
         self.network = SimpleNamespace(
-            rest=lambda rest_s, why: self.rested.append((rest_s, why)),
+            pause=lambda pause_s, why: self.paused.append((pause_s, why)),
             spare=lambda peer, rest_s: self.spared.append((peer, rest_s)),
         )
         node = SimpleNamespace(network=OwnNetwork(**bounds), state_dir=folder)
@@ -103,17 +103,17 @@ def test_outside_its_hours_a_node_tells_its_neighbors_then_ends_its_sessions_and
     bounds.meet(1)
     bounds.look()
     assert node.said == [(1, 8 * 3600.0)]
-    assert not node.rested
+    assert not node.paused
     assert node.presence.is_excused(2)
     assert bounds.before_round(None) is not None
     assert node.status.waits_for == "paused"
     assert bounds.status()["paused_until"] == "2026-11-26T20:00"
     node.pass_(FAREWELL_S)
     bounds.look()
-    assert node.rested[0][0] > 0
+    assert node.paused[0][0] > 0
     node.pass_(8 * 3600)
     bounds.look()
-    assert node.rested[-1][0] == 0.0
+    assert node.paused[-1][0] == 0.0
     assert bounds.before_round(None) is None
     assert not node.status.waits_for
     assert "paused_until" not in bounds.status()
@@ -178,14 +178,33 @@ def test_the_rate_is_an_average():
     assert rate.wait_s(9.0) == 0.0
 
 
-async def test_a_node_that_rests_dials_again_when_it_is_over(federation, monkeypatch):
+async def test_a_short_message_waits_for_no_long_one():
+    rate, said = SendingRate(1.0), []
+
+    async def say(chunk):
+        said.append(bytes(chunk))
+
+    rate.book(1000, asyncio.get_running_loop().time())
+    long = asyncio.create_task(rate.carry([b"head", b"body"], say, 60.0, is_over=lambda: False))
+    await asyncio.sleep(0)
+    await rate.carry([b"short"], say, 60.0, is_over=lambda: False)
+    assert said == [b"short"]
+    long.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await long
+    assert not rate._turn.locked()
+
+
+async def test_a_node_that_pauses_dials_again_when_it_is_over(federation, monkeypatch):
     monkeypatch.setattr("p2pfl.net.session_table.MOST_SLEEP_S", 0.02)
     async with federation.node(1) as b, federation.node(0, {1: b.address()}) as a:
         await a.until(lambda: a.open and b.open)
-        a.links.rest(60.0, "a pause")
+        a.links.pause(60.0, "a pause")
         await b.until(lambda: not a.open and not b.open)
         assert a.reasons() == ["a pause"]
-        a.links.rest(0.0, "")
+        a.links._table.rest(1, 0.3)
+        a.links.pause(0.0, "")
+        assert a.links._table.places[1].rest_s > 0.0, "a pause ended a rest that had another reason"
         await a.until(lambda: a.open and b.open)
 
 

@@ -23,7 +23,7 @@ from p2pfl.reporting.status import NodeResult
 LONGEST_S = 32 * DAY.total_seconds()
 FAREWELL_S = 2.0
 """How long neighbors have to hear of a pause before the sessions end."""
-REST_S = 60.0
+PAUSE_S = 60.0
 """For how long no session opens after a look; the looks go on in a pause."""
 ASK_AGAIN = Wait(1.0)
 
@@ -97,7 +97,7 @@ class TrafficBounds(Attached):
         return self.until is not None or self._node.clock() < max(self._back_at, self._pausing.get(peer, 0.0))
 
     def hear(self, peer: int, message: Pausing) -> None:
-        self._pausing[peer] = self._node.clock() + message.for_s + REST_S
+        self._pausing[peer] = self._node.clock() + message.for_s + PAUSE_S
         self._node.network.spare(peer, message.for_s)
         self._node.feed.tell("neighbor-pauses", peer, f"for {readable(message.for_s)}, as its own bounds say")
 
@@ -121,7 +121,7 @@ class TrafficBounds(Attached):
         self.until = until
         self._node.status.waits_for = self._node.status.waits_for or "paused"
         if self._node.clock() - self._since >= FAREWELL_S:
-            self._node.network.rest(REST_S, f"this node pauses: {self._why}")
+            self._node.network.pause(PAUSE_S, f"this node pauses: {self._why}")
 
     def before_round(self, plan: RoundPlan) -> Answer:  # noqa: ARG002 - whatever round it is
         return None if self.until is None else ASK_AGAIN
@@ -152,10 +152,10 @@ class TrafficBounds(Attached):
         return max([one for one in (hours, month) if one is not None], default=None)
 
     def _go_on(self) -> None:
-        self.until, self._back_at = None, self._node.clock() + REST_S
+        self.until, self._back_at = None, self._node.clock() + PAUSE_S
         if self._node.status.waits_for == "paused":
             self._node.status.waits_for = ""
-        self._node.network.rest(0.0, "")
+        self._node.network.pause(0.0, "")
         self._node.feed.tell("goes-on", None, "the pause is over")
 
     def _tell(self, peer: int, until: datetime) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from functools import partial
 
 import pytest
 
 from p2pfl.cli.check_folders import look_into_folders
+from p2pfl.cli.check_names import unknown_names
 from p2pfl.cli.main import main
 from p2pfl.config.load import federation_mistakes, load_config, load_node, node_mistakes
 from p2pfl.crypto.identity import Identity
@@ -95,6 +97,22 @@ def test_a_wrong_url_is_named_with_the_right_one(ward, address, says):
     ward.change("federation.toml", ward.address, address)
     (said,) = federation_mistakes(ward.path)
     assert says in str(said)
+
+
+def test_check_warns_of_a_name_that_is_unknown_but_not_if_a_proxy_may_know_it(ward, monkeypatch):
+    def lookup(host, *_, **__):
+        raise socket.gaierror(socket.EAI_NONAME if host == "gone.example.org" else socket.EAI_AGAIN, "")
+
+    monkeypatch.setattr("socket.getaddrinfo", lookup)
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    ward.change("federation.toml", ward.address, "wss://later.example.org/p2pfl")
+    assert unknown_names(load_config(ward.path), []) == []
+    ward.change("federation.toml", ward.address, "wss://gone.example.org/p2pfl")
+    (said,) = unknown_names(load_config(ward.path), [])
+    assert "the name in the address of node0, wss://gone.example.org:443/p2pfl, is unknown here" in said
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    assert unknown_names(load_config(ward.path), []) == []
 
 
 def test_check_looks_at_certificates(ward, certificates):

@@ -150,7 +150,7 @@ def test_a_proxy_of_the_environment_that_is_none_is_ignored_with_a_warning(caplo
 
 
 @given(st.text(alphabet="htps:/[]@.#x1%-", max_size=24) | st.text(max_size=24))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_any_text_is_a_proxy_or_none(text):
     with suppress(ValueError):
         found = parse_proxy(text)

@@ -166,7 +166,7 @@ def test_a_renewed_certificate_is_read(certificates, tmp_path):
 
 
 @given(st.text(alphabet="wsp:/[]@.#x1%-=a26h", max_size=40) | st.text(max_size=40))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_any_text_is_an_address_or_a_mistake_of_the_user(text):
     with suppress(UserError):
         address = parse_address(text, "address")

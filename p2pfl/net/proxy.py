@@ -77,9 +77,11 @@ async def tunnel(transport: asyncio.Transport, reader: asyncio.StreamReader, pro
     transport.write(proxy.request(address))
     try:
         answer = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.IncompleteReadError as ended:
-        proxy.judge(ended.partial or b"", address)
-        raise UnreachedError(Hurdle.PROXY, f"the proxy {proxy} closed the connection") from None
+    except (asyncio.IncompleteReadError, ConnectionError) as ended:
+        if isinstance(ended, asyncio.IncompleteReadError) and ended.partial:
+            proxy.judge(ended.partial, address)
+        text = f"the proxy {proxy} closed the connection in place of an answer for {address.place}"
+        raise UnreachedError(Hurdle.PROXY, text, "correct the address, or ask the proxy's administrator") from None
     except asyncio.LimitOverrunError:
         raise UnreachedError(Hurdle.PROXY, f"what answers at {proxy} is no HTTP proxy", "correct its address") from None
     proxy.judge(answer, address)

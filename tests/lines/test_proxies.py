@@ -86,6 +86,15 @@ async def test_a_proxy_that_lets_nothing_through_is_named_with_what_to_do(proxy,
         assert f"the proxy {own.url} {says}" in str(reason)
 
 
+async def test_a_proxy_that_hangs_up_is_named():
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        reason = await reason_by(Outlet(Proxies(named=parse_proxy(url))), f"wss://{FAR}")
+    assert reason.hurdle is Hurdle.PROXY
+    assert f"the proxy {url}" in reason.text
+
+
 async def test_a_proxy_that_is_not_there_is_named():
     reason = await reason_by(Outlet(Proxies(named=parse_proxy("http://127.0.0.1:1"))), f"wss://{FAR}")
     assert "the proxy http://127.0.0.1:1 does not answer: Connection refused" in reason.text

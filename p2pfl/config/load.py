@@ -369,7 +369,10 @@ def _node(
     network = read_table(document.get("network", {}), "network.", OWN_NETWORK, mistakes)
     values["discovery"] = network.pop("discovery", discovery)
     values["interfaces"] = network.pop("interfaces", ())
+    values["relays"] = tuple(dict.fromkeys([*relays, *network.pop("relays", ())]))
     folder = mistakes.file.parent
+    if "relay_token" in network:
+        values["relay_token"] = folder / Path(network.pop("relay_token")).expanduser()
     values["network"] = _own_network(network, folder, mistakes)
     for key in ("key_file", "state_dir", "checkpoint_dir"):
         values[key] = folder / Path(values[key]).expanduser()

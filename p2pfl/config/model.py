@@ -506,6 +506,7 @@ OWN_NETWORK: Kinds = {
     "max_kbit_s": number(LEAST_KBIT_S).key("most that the node sends on average, to all neighbors together, in kbit/s"),
     "hours": hours().key("the only hours in which the node takes part, by the clock of this machine; then it pauses"),
     "month_gb": number(0, above=True).key("most that it sends and receives in a calendar month, in GB; then it pauses"),
+    "relay_token": text().key("file with the token of a relay, where the federation has no admin key; mode 0600"),
 }
 """The keys of `[network]` in a node file."""
 

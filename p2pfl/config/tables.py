@@ -310,6 +310,40 @@ def port_of(address: str) -> int:
     return int(found["port"] or USUAL_PORTS[found["scheme"]])
 
 
+RELAY = re.compile(
+    r"(wss?)://((?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::(\d{1,5}))?)(/[A-Za-z0-9._~/-]*)?"
+)
+MOST_RELAYS = 8
+
+
+def relays() -> Kind:
+    """A kind of value: the URLs of relays, none twice; the result is a tuple."""
+
+    def read(value: Any) -> tuple[str, ...]:
+        values = [value] if isinstance(value, str) else value
+        if not isinstance(values, list) or len(values) > MOST_RELAYS:
+            raise ValueError
+        found = tuple(_read_relay(each) for each in values)
+        if len(set(found)) < len(found):
+            raise ValueError("a relay appears twice")
+        return found
+
+    allowed = f'a list of at most {MOST_RELAYS} URLs such as "ws://relay.example.org:8443/p2pfl"'
+    return Kind(allowed, read)
+
+
+def _read_relay(value: Any) -> str:
+    if isinstance(value, str) and value.startswith(("http://", "https://")):
+        raise ValueError(f"a relay is at ws{value[4:]}")
+    found = RELAY.fullmatch(value) if isinstance(value, str) else None
+    if found is None or not 1 <= int(found[3] or 443) <= 65535 or len(value) > 256:
+        raise ValueError
+    return f"{found[1]}://{found[2]}{found[4] or RELAY_PATH}"
+
+
+RELAY_PATH = "/p2pfl"
+
+
 def is_host(text: str) -> bool:
     """Return True if the text could be an IP address or a host name; the resolver decides whether it exists."""
     try:

@@ -188,7 +188,7 @@ class Dialer:
         place = self.table.places.get(peer)
         level = DEBUG if peer in self._silent or place is None or place.link else INFO
         hurdle = (peer, error.hurdle) if isinstance(error, UnreachedError) and error.hurdle in FOR_PEOPLE else None
-        if hurdle is not None and hurdle not in self._hindered and address == self.route(peer).configured:
+        if hurdle is not None and hurdle not in self._hindered and way == self.route(peer).configured:
             self._hindered.add(hurdle)
             level = WARNING
         self._silent.add(peer)

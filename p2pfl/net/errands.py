@@ -52,10 +52,27 @@ class Errand:
     binding: FederationBinding
     limits: Limits = PATIENCE
     outlet: Outlet = field(default_factory=Outlet)
+    through: DialThrough | None = None
+    """Dials a member through a relay; None if there is no way through any."""
+    relays: frozenset[str] = frozenset()
+    """The URLs that stand for a relay at which the member is to be met, and not for the member."""
 
     @classmethod
-    def of(cls, federation: FederationConfig, identity: Identity, outlet: Outlet | None = None) -> Errand:
-        return cls(identity=identity, binding=visitors_binding(federation), outlet=outlet or Outlet())
+    def of(
+        cls,
+        federation: FederationConfig,
+        identity: Identity,
+        through: DialThrough | None = None,
+        *,
+        outlet: Outlet | None = None,
+    ) -> Errand:
+        return cls(
+            identity=identity,
+            binding=visitors_binding(federation),
+            outlet=outlet or Outlet(),
+            through=through,
+            relays=frozenset(federation.relays),
+        )
 
     async def bring(self, address: str, key: bytes, raw: bytes) -> int:
         """Hand over a charter; return the version that the node with that public key then has. It is at `address`, or
@@ -96,7 +113,7 @@ class Errand:
             raise UnreachableError(reason_of(error)) from None
 
     async def _dial(self, http: ClientSession, address: str, key: bytes) -> Line:
-        if "://" not in address:
+        if address not in self.relays:
             return await dial_websocket(http, parse_address(address, "address"))
         if self.through is None:
             raise GoneError("there is no way through relays from here")

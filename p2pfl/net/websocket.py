@@ -23,7 +23,7 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
-from p2pfl.net.address import PATH, Address, cannot_listen, parse_address
+from p2pfl.net.address import PATH, Address, Relayed, Way, cannot_listen, parse_address
 from p2pfl.net.doorway import GREETING_BYTES, ConnectionGate, ConnectionStage, Doorway
 from p2pfl.net.entrance import Entrance
 from p2pfl.net.hurdles import of_answer

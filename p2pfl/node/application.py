@@ -371,7 +371,7 @@ class Application:
             listen=setup.node.listen,
             max_body_bytes=assembly.largest_bytes(setup),
             rng=random.Random(os.urandom(16)),  # only jitter for dialing, which need not be reproducible from a seed
-            transport=self.transport,
+            transport=attachments.transport(self.features, setup, self.transport),
             limits=Limits(max_kbit_s=setup.node.network.max_kbit_s),
         )
 

@@ -225,7 +225,7 @@ def _of_the_lan(diagnosis: Diagnosis) -> Iterator[Problem]:
             for patient in diagnosis.patients
             if patient.member.address is None and not (patient.has_session or (patient.here and dials))
         ]
-        if nowhere:
+        if nowhere and not diagnosis.federation.relays:
             yield Problem(
                 text=f"discovery is off, and no address is listed for {', '.join(nowhere)}",
                 remedy="set `discovery = true` under [network] in federation.toml, or give each an address",

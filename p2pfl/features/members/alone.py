@@ -36,7 +36,7 @@ async def ask_when_alone(
         quiet_s = quiet_s + pause_s if is_alone() else 0.0
         others = _others(keeper, identity)
         if quiet_s >= alone_s and others:
-            await _ask(Errand.of(keeper.federation, identity, outlet), keeper, others[turn % len(others)])
+            await _ask(Errand.of(keeper.federation, identity, outlet=outlet), keeper, others[turn % len(others)])
             turn += 1
 
 

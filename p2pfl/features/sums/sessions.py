@@ -48,8 +48,8 @@ async def open_sums(
     """This node's part in sums, while its sessions are open. With a folder, what it signs is kept there.
 
     `first_wait_s` is how long to wait before anything was measured. With `discovery` of `finder`, the node finds the
-    others on its LAN; its proxy and certificate are used. `on_other` is called with a neighbor that does something else
-    than sums with these settings.
+    others on its LAN; its proxy and certificate are used, and with its `relays` they meet there. `on_other` is called
+    with a neighbor that does something else than sums with these settings.
 
     Raises UserError: an address is not valid or cannot be bound; StorageError: the folder cannot be used.
     """
@@ -61,6 +61,7 @@ async def open_sums(
         about = f" ({text})" if peer is None else f": {text}"
         log.warning("%s: %s%s", name_of[settings.index], kind, about)
 
+    usual = transport or (WebSocketTransport if finder is None else transport_of(finder))
     links = links_of_phase(
         federation,
         settings.index,
@@ -69,7 +70,7 @@ async def open_sums(
         listen=listen,
         max_body_bytes=MOST_BODY_BYTES,
         on_alarm=alarm,
-        transport=transport or (WebSocketTransport if finder is None else transport_of(finder)),
+        transport=usual if finder is None else through_relays(federation, finder, identity, usual),
     )
     talk = sums_over(links, settings, identity, folder=folder, first_wait_s=first_wait_s)
     try:

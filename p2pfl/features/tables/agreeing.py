@@ -350,5 +350,5 @@ def _links(
         listen=node.listen,
         max_body_bytes=MOST_BODY_BYTES,
         on_alarm=lambda kind, peer, text: talk().alarm(kind, peer, text),
-        transport=transport_of(node),
+        transport=through_relays(federation, node, identity, transport_of(node)),
     )

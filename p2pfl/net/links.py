@@ -132,7 +132,7 @@ class Links:
             rng=rng,
             transport=self._transport,
         )
-        self._dialer.configure(self._parse_addresses(membership.dial))
+        self._dialer.configure(_parse_addresses(membership.dial, watcher.name_of))
         self._set_memory_budget()
         self._is_open = False
         self._closing = False
@@ -205,7 +205,7 @@ class Links:
         they end. Others end, and a peer that is not listed is a stranger. Raises UserError if an address is not valid;
         nothing has changed in that case.
         """
-        addresses = self._parse_addresses(dial)
+        addresses = _parse_addresses(dial, self._shared.name_of)
         greeter = self._greeter
         self.counters.include(index for index in members.values() if index != greeter.own_index)
         greeter.members, greeter.neighbors, greeter.binding = members, neighbors, binding or greeter.binding
@@ -225,14 +225,6 @@ class Links:
             most = MOST_KEPT if index in self._table.places else MOST_HINTS
             self._dialer.route(index).hint(known, most=most)
             self._keep_dialing()
-
-    def _parse_addresses(self, dial: Mapping[int, str | None]) -> dict[int, Address]:
-        name_of = self._shared.name_of
-        return {
-            peer: parse_address(text, f"address of {name_of(peer)}")
-            for peer, text in sorted(dial.items())
-            if text is not None
-        }
 
     def _set_memory_budget(self) -> None:
         """Set the memory for messages being received: as configured, or else one message per neighbor."""
@@ -293,6 +285,14 @@ class Links:
 
     def _visit(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
         return self._tasks.track(work, self._tasks.visits)
+
+
+def _parse_addresses(dial: Mapping[int, str | None], name_of: Callable[[int], str]) -> dict[int, Address]:
+    return {
+        peer: parse_address(text, f"address of {name_of(peer)}")
+        for peer, text in sorted(dial.items())
+        if text is not None
+    }
 
 
 def _parse_hint(text: str) -> Address | None:

@@ -411,7 +411,8 @@ def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
 
 
 def _at(place: AddressTried) -> str:
-    return place.address if place.way == "direct" else f"{place.address} by {place.way}"
+    address = place.address.partition("#")[0]
+    return address if place.way == "direct" else f"{address} by {place.way}"
 
 
 def _why(answer: Answer, federation: FederationConfig | None = None) -> str:

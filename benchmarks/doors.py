@@ -31,11 +31,11 @@ import aiohttp
 from p2pfl.crypto.handshake import FederationBinding, Initiator
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
+from p2pfl.net.address import PATH
 from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links, Membership
 from p2pfl.net.notices import BOOT_BYTES, Notice, Word
 from p2pfl.net.session_table import Callbacks
-from p2pfl.net.websocket import PATH
 
 ATTACKS = ("none", "idle", "upgraded", "addressed", "churn")
 SOURCES = 200

@@ -166,6 +166,8 @@ def type_of(hints: Mapping[str, Any], key: str) -> str:
 def keys(kinds: Mapping[str, Any], owner: type, defaults: Mapping[str, str], needed: Iterable[str] = ()) -> list[str]:
     """The table of one table's keys: `defaults` as TOML writes them, or in words."""
     hints = get_type_hints(owner) if owner is not dict else {}
+    if "network" in hints:  # the keys of [network] in node.toml are fields of a struct of their own
+        hints |= get_type_hints(hints["network"])
     rows = []
     for key, kind in kinds.items():
         default = "must be given" if key in needed else defaults.get(key, "not set")

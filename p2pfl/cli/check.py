@@ -14,6 +14,7 @@ import click
 
 from p2pfl.cli.check_brief import WORDS, print_brief, print_words, verdict
 from p2pfl.cli.check_folders import findings_of, look_into_folders
+from p2pfl.cli.check_names import unknown_names
 from p2pfl.console.output import MOST_MISTAKES, Form, format_option, show_mistakes, write_facts, write_json, write_rows
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _survey(inspected: Inspected, findings: Sequence[Findings], liars: int | Non
     federation = inspected.federation
     folders = look_into_folders(federation)
     inspected.mistakes += folders.mistakes
-    inspected.warnings += folders.warnings
+    inspected.warnings += [*folders.warnings, *unknown_names(federation, folders.here.values())]
     inspected.here = folders.here
     for one in findings:
         one.of_files(inspected)

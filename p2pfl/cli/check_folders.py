@@ -60,6 +60,7 @@ def _look_into(federation: FederationConfig, member: Member, folders: FoldersFou
         return
     node = folders.here[member.index] = load_node(file, federation)
     _look_at_address(federation, member, node, folders)
+    _look_at_tls(member, node, folders)
     _look_at_key(federation, member, node, folders)
 
 
@@ -71,6 +72,36 @@ def _look_at_address(federation: FederationConfig, member: Member, node: NodeCon
         folders.warnings.append(f"{text}: set listen in {node.path}")
     if (mistake := wrong_port(federation, member, node)) is not None:
         folders.mistakes.append(mistake)
+
+
+def _look_at_tls(member: Member, node: NodeConfig, folders: FoldersFound) -> None:
+    """Look at the node's certificate, and at its proxy."""
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.net.address import parse_address  # noqa: PLC0415 - as above
+    from p2pfl.net.tls import SOON_DAYS, certificate_of  # noqa: PLC0415 - as above
+    from p2pfl.net.ways import outlet_of  # noqa: PLC0415 - as above
+
+    address = None if member.address is None else parse_address(member.address, "address")
+    try:
+        outlet_of(node)
+        certificate = certificate_of(node)
+    except UserError as error:
+        folders.mistakes.append(error)
+        return
+    if certificate is None:
+        if address is not None and address.tls and parse_address(node.listen, "listen").port == address.port:
+            text = f"others dial {member.name} by TLS at {address}, and it listens on {node.listen} without"
+            folders.warnings.append(f"{text}: set cert and key under [network] in {node.path}, or another listen")
+        return
+    if certificate.days_left < SOON_DAYS and not (address is not None and address.pin):
+        when = f"expires in {certificate.days_left:.0f} days" if certificate.days_left >= 0 else INVALID
+        folders.warnings.append(f"the certificate of {member.name} {when}: renew {certificate.cert}")
+    if address is not None and address.pin not in ("", certificate.pin):
+        text = f"not the certificate that is pinned in the address of {member.name}"
+        folders.mistakes.append(UserError(text, file=certificate.cert, value=certificate.pin, allowed=address.pin))
+
+
+INVALID = "is not valid by the clock of this machine (timedatectl set-ntp true, if that is wrong)"
 
 
 def wrong_port(federation: FederationConfig, member: Member, node: NodeConfig) -> UserError | None:

@@ -29,6 +29,7 @@ from p2pfl.config.model import (
     GossipConfig,
     Member,
     NodeConfig,
+    OwnNetwork,
     PlugIn,
     TaskConfig,
     TrainingConfig,
@@ -41,6 +42,7 @@ from p2pfl.config.tables import (
     NAME,
     Mistakes,
     exclusive,
+    port_of,
     read_document,
     read_row,
     read_table,
@@ -364,17 +366,29 @@ def _node(
     known = read_table({key: data[key] for key in data if key in DATA}, "data.", DATA, mistakes)
     values = DEFAULTS | known | read_table(document.get("node", {}), "node.", NODE, mistakes)
     values.setdefault("listen", _default_listen(member))
-    values |= {"discovery": discovery} | read_table(document.get("network", {}), "network.", OWN_NETWORK, mistakes)
-    values["relays"] = tuple(dict.fromkeys([*relays, *values.get("relays", ())]))
+    network = read_table(document.get("network", {}), "network.", OWN_NETWORK, mistakes)
+    values["discovery"] = network.pop("discovery", discovery)
+    values["interfaces"] = network.pop("interfaces", ())
+    values["relays"] = tuple(dict.fromkeys([*relays, *network.pop("relays", ())]))
     folder = mistakes.file.parent
-    if "relay_token" in values:
-        values["relay_token"] = folder / Path(values["relay_token"]).expanduser()
+    if "relay_token" in network:
+        values["relay_token"] = folder / Path(network.pop("relay_token")).expanduser()
+    values["network"] = _own_network(network, folder, mistakes)
     for key in ("key_file", "state_dir", "checkpoint_dir"):
         values[key] = folder / Path(values[key]).expanduser()
     stats = read_stats(document.get("stats"), mistakes)
     return NodeConfig(path=mistakes.file, name=member.name, data=own, stats=stats, **values)
 
 
+def _own_network(values: dict[str, Any], folder: Path, mistakes: Mistakes) -> OwnNetwork:
+    for one, other in (("cert", "key"), ("key", "cert"), ("proxy_password_file", "proxy")):
+        if one in values and other not in values:
+            mistakes.add(f"is of no use without network.{other}", f"network.{one}", values[one], "both or none")
+    for key in ("cert", "key", "proxy_password_file"):
+        if key in values:
+            values[key] = folder / Path(values[key]).expanduser()
+    return OwnNetwork(**values)
+
+
 def _default_listen(member: Member) -> str:
-    port = member.address.rpartition(":")[2] if member.address else "0"
-    return f"0.0.0.0:{port}"
+    return f"0.0.0.0:{port_of(member.address) if member.address else 0}"

@@ -25,10 +25,13 @@ from p2pfl.config.tables import (
     choice,
     flag,
     hosts,
+    hours,
     matching,
+    member_address,
     name,
     or_none,
     pair,
+    proxy,
     public_key,
     public_keys,
     relays,
@@ -161,7 +164,7 @@ class Member:
     key: bytes
     """The Ed25519 public key, 32 bytes."""
     address: str | None
-    """The address host:port, or None for a node that only dials."""
+    """The address host:port or URL of a WebSocket, or None for a node that only dials."""
     retired: bool = False
     """True if the member was removed: it has no edges, and no node talks to it or waits for it."""
 
@@ -311,6 +314,24 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnNetwork:
+    """How one node's lines leave its site, and how much may go over them. Paths are absolute."""
+
+    cert: Path | None = None
+    key: Path | None = None
+    """The certificate with which the node also takes TLS at `listen`, and its key; both or none."""
+    proxy: str | None = None
+    """The URL of the proxy through which it dials, "none" for no proxy; None leaves that to the environment."""
+    proxy_password_file: Path | None = None
+    max_kbit_s: float | None = None
+    """The most that it sends per second on average, to all neighbors together, in kbit."""
+    hours: str | None = None
+    """The only hours in which it takes part, HH:MM-HH:MM by the local clock; None for all."""
+    month_gb: float | None = None
+    """The most that it sends and receives in a calendar month, in GB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """The settings of one node only. Paths are absolute."""
 
@@ -351,6 +372,7 @@ class NodeConfig:
     """The number of checkpoints to keep."""
     forwarded_port: int | None = None
     """The port in its address, if a router forwards it to a different port in `listen`; None if both are the same."""
+    network: OwnNetwork = field(default_factory=OwnNetwork)
     reload_s: float | None = None
     """The period, in seconds, in which the node checks whether its data have grown; None if it reads them only at its
     start.
@@ -428,7 +450,7 @@ NETWORK: Kinds = {
 MEMBER: Kinds = {
     "name": name().key("the node's name, and that of its folder"),
     "key": public_key().key("the node's public key; a node whose key is in no table is refused"),
-    "address": address(1).key(
+    "address": member_address().key(
         "where others reach the node; without it the node only dials, or others find it on the LAN"
     ),
 }
@@ -469,11 +491,21 @@ def needed_features(federation: FederationConfig) -> dict[str, str]:
     return {name: key for name, (key, wanted) in asked.items() if wanted}
 
 
+LEAST_KBIT_S = 100.0
+"""A chunk of a body must arrive every 30 s, whatever else is sent."""
+
 OWN_NETWORK: Kinds = {
     **NETWORK,
     "interfaces": texts().key(
         "network interfaces to announce on; without it all that `listen` covers but bridges and tunnels"
     ),
+    "cert": text().key("file of the certificate with which the node takes TLS at `listen`, beside plain connections"),
+    "key": text().key("file of the certificate's secret key"),
+    "proxy": proxy().key("the HTTP proxy through which it dials; without it HTTPS_PROXY, HTTP_PROXY and NO_PROXY say"),
+    "proxy_password_file": text().key("file with user:password for the proxy, which nobody else may read"),
+    "max_kbit_s": number(LEAST_KBIT_S).key("most that the node sends on average, to all neighbors together, in kbit/s"),
+    "hours": hours().key("the only hours in which the node takes part, by the clock of this machine; then it pauses"),
+    "month_gb": number(0, above=True).key("most that it sends and receives in a calendar month, in GB; then it pauses"),
     "relay_token": text().key("file with the token of a relay, where the federation has no admin key; mode 0600"),
 }
 """The keys of `[network]` in a node file."""

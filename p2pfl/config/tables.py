@@ -21,6 +21,16 @@ from p2pfl.specs import Kind
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*):(\d{1,5})")
+URL = re.compile(
+    r"(?P<scheme>wss?)://(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::(?P<port>\d{1,5}))?"
+    r"(?P<path>/[A-Za-z0-9._~/-]{0,200})?(?:#sha256=(?P<pin>(?:[0-9A-Fa-f]{2}:?){31}[0-9A-Fa-f]{2}))?"
+)
+"""Matches the URL of a WebSocket. The pin is the SHA-256 of a certificate, as `openssl x509 -fingerprint` prints it."""
+USUAL_PORTS = {"ws": 80, "wss": 443}
+PROXY = re.compile(
+    r"(?P<scheme>https?)://(?:(?P<user>[^@/\s]+)@)?"
+    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::(?P<port>\d{1,5}))?/?"
+)
 HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
 MOST_CHARACTERS = 2 << 20
 """The most characters in a TOML file: 10,000 members with the longest realistic names and addresses need 1.7
@@ -239,6 +249,65 @@ def address(least_port: int) -> Kind:
         return str(value)
 
     return Kind(f'"host:port" with a port from {least_port} to 65535', read)
+
+
+def member_address() -> Kind:
+    """A kind of value: where a member is reached, by TCP or at the URL of a WebSocket."""
+    plain = address(1)
+
+    def read(value: Any) -> str:
+        scheme, separator, rest = value.partition("://") if isinstance(value, str) else ("", "", "")
+        if not separator:
+            return str(plain.read(value))
+        if scheme in ("http", "https"):
+            raise ValueError(f"the scheme is ws or wss, not {scheme}: {scheme.replace('http', 'ws')}://{rest[:80]}")
+        found = URL.fullmatch(value)
+        if found is None or not is_host(found["host"].strip("[]")) or not 1 <= port_of(value) <= 65535:
+            raise ValueError
+        if found["pin"] and scheme == "ws":
+            raise ValueError("a certificate is pinned, and ws:// has none: wss://")
+        return str(value)
+
+    return Kind(f'{plain.allowed}, or "wss://host:port/path", with "#sha256=..." to pin a certificate', read)
+
+
+HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
+
+
+def hours() -> Kind:
+    """A kind of value: the hours from one time of day to another one, perhaps over midnight."""
+
+    def read(value: Any) -> str:
+        found = HOURS.fullmatch(value) if isinstance(value, str) else None
+        if found is None or found[1] + found[2] == found[3] + found[4]:
+            raise ValueError
+        return str(value)
+
+    return Kind('"HH:MM-HH:MM", such as "20:00-06:00"', read)
+
+
+def proxy() -> Kind:
+    """A kind of value: the URL of an HTTP proxy, without a password, or "none"."""
+
+    def read(value: Any) -> str:
+        found = PROXY.fullmatch(value) if isinstance(value, str) else None
+        if value == "none":
+            return "none"
+        if found is not None and found["user"]:
+            raise ValueError("user and password belong in a file that proxy_password_file names")
+        if found is None or not 1 <= int(found["port"] or 1) <= 65535:
+            raise ValueError
+        return str(value)
+
+    return Kind('"http://host:port", or "none"', read)
+
+
+def port_of(address: str) -> int:
+    """Return the port of a valid address."""
+    found = URL.fullmatch(address)
+    if found is None:
+        return int(address.rpartition(":")[2])
+    return int(found["port"] or USUAL_PORTS[found["scheme"]])
 
 
 RELAY = re.compile(

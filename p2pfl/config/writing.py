@@ -27,6 +27,7 @@ from p2pfl.config.model import (
     usual_method,
 )
 from p2pfl.config.privacy import PRIVACY
+from p2pfl.config.tables import port_of
 
 COMMENT_COLUMN = 40
 TABLES: Mapping[str, Kinds] = {
@@ -93,7 +94,7 @@ def node_text(
     """Return a member's node file. With `reachable`, it listens for other machines. `compute` may set device and
     precision, `data` is its `[data]` table.
     """
-    port = None if member.address is None else member.address.rpartition(":")[2]
+    port = None if member.address is None else port_of(member.address)
     listen = _ANYWHERE if port is None else (_REACHABLE if reachable else _LOCAL).format(port=port)
     lines = {key: f'{key} = "{value}"' if (value := (compute or {}).get(key)) else off for key, off in _COMPUTE.items()}
     keys = "".join(f"{key} = {toml_value(value)}\n" for key, value in (data or {}).items())

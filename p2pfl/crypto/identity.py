@@ -27,6 +27,7 @@ FINGERPRINT_BYTES, FINGERPRINT_LENGTH = 15, 20
 BASE64URL = frozenset(string.ascii_letters + string.digits + "-_")
 FILE_PREFIX = "p2pfl-key-1:"
 ALLOWED_CONTENT = f"one line: {FILE_PREFIX} and {TEXT_LENGTH} characters of base64url"
+UNREADABLE = {"key": "the key file cannot be read", "password": "the password file cannot be read"}
 ALLOWED_MODE = "a file that only its owner can read: chmod 600"
 
 
@@ -53,7 +54,7 @@ class Identity:
         Raises UserError if the file is missing or not a key file, or if other users may read it or replace the key or
         the task.
         """
-        text = _read_private(Path(path))
+        text = read_private(Path(path))
         _refuse_open_folder(Path(path).absolute().parent)
         try:
             return cls(_parse_file(text))
@@ -131,21 +132,24 @@ def _parse_file(text: str) -> bytes:
     return _decode(text.removeprefix(FILE_PREFIX).removesuffix("\n"))
 
 
-def _read_private(path: Path) -> str:
-    """Return the beginning of a file, longer than any key file, decoded leniently."""
+def read_private(path: Path, what: str = "key") -> str:
+    """Return the beginning of a file, longer than any key file, decoded leniently.
+
+    Raises UserError if it cannot be read, or if others can read it; `what` is "key" or "password".
+    """
     try:
         # O_NONBLOCK, so that a named pipe does not block.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(256) if stat.S_ISREG(mode) else b""
     except OSError as error:
-        reason = f"the key file cannot be read: {error.strerror}"
-        raise UserError(reason, file=path, allowed="a key file that this user may read") from error
+        reason = f"{UNREADABLE[what]}: {error.strerror}"
+        raise UserError(reason, file=path, allowed=f"a {what} file that this user may read") from error
     if not stat.S_ISREG(mode):
-        raise UserError("not a regular file", file=path, allowed=ALLOWED_CONTENT)
+        raise UserError("not a regular file", file=path, allowed=ALLOWED_CONTENT if what == "key" else "a file")
     if mode & 0o077:
         found = f"mode {stat.S_IMODE(mode):o}"
-        raise UserError("others may read this secret key", file=path, value=found, allowed=ALLOWED_MODE)
+        raise UserError(f"others may read this secret {what}", file=path, value=found, allowed=ALLOWED_MODE)
     return raw.decode("ascii", errors="replace")
 
 

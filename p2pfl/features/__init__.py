@@ -23,7 +23,20 @@ if TYPE_CHECKING:
 
     FEATURES: tuple[Feature, ...]
 
-ROOMS = ("tables", "privacy", "members", "status", "lan", "relay", "sums", "stats", "summed", "shared_noise", "trees")
+ROOMS = (
+    "tables",
+    "privacy",
+    "members",
+    "status",
+    "bounds",
+    "lan",
+    "relay",
+    "sums",
+    "stats",
+    "summed",
+    "shared_noise",
+    "trees",
+)
 """The rooms, in the order in which a node calls them."""
 
 

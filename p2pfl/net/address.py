@@ -1,4 +1,8 @@
-"""An address `host:port` as users write it; an IPv6 host is in brackets."""
+"""An address as users write it: `host:port`, or the URL of a WebSocket such as `wss://host:443/p2pfl#sha256=...`.
+
+An IPv6 host is in brackets. With `wss` the connection is inside TLS. Its certificate must be one that the system
+trusts, or the pinned one. Who answers is decided by the handshake inside, not by the certificate.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,41 @@ import os
 import random
 import socket
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from p2pfl.config.tables import is_host
+from p2pfl.config.tables import URL, USUAL_PORTS, is_host
 from p2pfl.errors import UserError
 
 FIRST_PORT, LAST_PORT = 15_000, 32_000
 
-ALLOWED = "host:port, such as 192.168.1.20:7000, [::]:7000 or localhost:0"
+ALLOWED = "host:port, such as 192.168.1.20:7000 or [::]:7000; or a URL such as wss://example.org:443/p2pfl"
+PATH = "/p2pfl"
+"""The path at which a node listens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
     host: str
     port: int
+    tls: bool = False
+    path: str = PATH
+    pin: str = ""
+    """The SHA-256 of the only certificate that is accepted, 64 hexadecimal digits; empty if the system decides."""
+    direct: bool = field(default=False, compare=False)
+    """True if no proxy leads there: it was found on the LAN."""
+
+    @property
+    def url(self) -> str:
+        """The URL without the pin, which is nobody else's business."""
+        return f"{'wss' if self.tls else 'ws'}://{self.place}{self.path}"
+
+    @property
+    def place(self) -> str:
+        """The host and the port."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return self.url if self.tls or self.path != PATH else self.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +69,11 @@ def parse_address(text: str, key: str) -> Address:
     """Parse an address. Raises UserError, naming `key`, if the port is not a number from 0 to 65535 or the host is
     empty.
     """
+    if (url := URL.fullmatch(text)) is not None:
+        bare, port = url["host"].strip("[]"), url["port"] or str(USUAL_PORTS[url["scheme"]])
+        if int(port) <= 65535 and is_host(bare) and (url["host"] != bare) == (":" in bare):
+            pin = (url["pin"] or "").replace(":", "").lower()
+            return Address(bare, int(port), tls=url["scheme"] == "wss", path=url["path"] or PATH, pin=pin)
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if bracketed else host
@@ -67,8 +94,11 @@ def is_loopback(host: str) -> bool:
 
 
 def is_hidden(address: str | None, listen: str) -> bool:
-    """Return True if a node listens only on its own machine (`listen`) although others dial it at `address`."""
-    if address is None or is_loopback(parse_address(address, "address").host):
+    """Return True if a node listens only on its own machine (`listen`) although others dial it at `address`.
+
+    At a URL it may be a web server on this machine that listens.
+    """
+    if address is None or "://" in address or is_loopback(parse_address(address, "address").host):
         return False
     return is_loopback(parse_address(listen, "listen").host)
 
@@ -76,9 +106,10 @@ def is_hidden(address: str | None, listen: str) -> bool:
 def misses(address: str | None, listen: str, forwarded_port: int | None = None) -> bool:
     """Return True if others dial a different port from the one on which the node listens.
 
-    `forwarded_port` is the port that a router forwards to the node, if there is such a router.
+    `forwarded_port` is the port that a router forwards to the node, if there is such a router. At a URL a web server
+    may be in front of it.
     """
-    if address is None:
+    if address is None or "://" in address:
         return False
     own = parse_address(listen, "listen").port if forwarded_port is None else forwarded_port
     return parse_address(address, "address").port != own

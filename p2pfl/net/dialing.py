@@ -10,13 +10,14 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from logging import DEBUG, INFO
+from logging import DEBUG, INFO, WARNING
 from typing import Any
 
 from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, Relayed, Way
 from p2pfl.net.greeting import Greeter
+from p2pfl.net.hurdles import Hurdle, UnreachedError
 from p2pfl.net.limits import Limits
 from p2pfl.net.line import GoneError, Line
 from p2pfl.net.link import PeerLink, Shared
@@ -26,6 +27,8 @@ from p2pfl.net.route import Route
 from p2pfl.net.session_table import Dial, NeighborPlace, SessionTable, expire
 from p2pfl.net.transport import Transport, Visit
 
+FOR_PEOPLE = (Hurdle.CERTIFICATE, Hurdle.PROXY, Hurdle.NAME)
+"""The hurdles that do not go away by themselves: a person must do something."""
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None] | None]
 
 
@@ -61,6 +64,8 @@ class Dialer:
     routes: dict[int, Route] = field(default_factory=dict)
     """Routes to all members with a known address."""
     _silent: set[int] = field(default_factory=set)
+    _hindered: set[tuple[int, Hurdle]] = field(default_factory=set)
+    """What stands in the way to a member's listed address, as far as it has been logged since its last session."""
 
     def route(self, peer: int) -> Route:
         return self.routes.setdefault(peer, Route())
@@ -132,6 +137,7 @@ class Dialer:
                 place.dial = Dial(scope)
                 await self._connect(peer, place.dial, way)
             self._silent.discard(peer)
+            self._hindered = {one for one in self._hindered if one[0] != peer}
         except (GoneError, TimeoutError) as error:
             self._report_silence(peer, way, error)
         except PeerFault as fault:
@@ -181,6 +187,10 @@ class Dialer:
     def _report_silence(self, peer: int, way: Way, error: Exception) -> None:
         place = self.table.places.get(peer)
         level = DEBUG if peer in self._silent or place is None or place.link else INFO
+        hurdle = (peer, error.hurdle) if isinstance(error, UnreachedError) and error.hurdle in FOR_PEOPLE else None
+        if hurdle is not None and hurdle not in self._hindered and way == self.route(peer).configured:
+            self._hindered.add(hurdle)
+            level = WARNING
         self._silent.add(peer)
         name = self.shared.name_of(peer)
         self.refusals.mention(peer, "%s at %s does not answer yet: %s", name, way, _reason_of(error), level=level)

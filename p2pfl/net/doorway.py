@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
-from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
+from p2pfl.net.limits import IDLE_BYTES, UNSENT_BYTES, Limits, Tap
 from p2pfl.net.looptime import LoopTime, Stopwatch, measure
 
 GREETING_BYTES = 2**14
@@ -153,6 +153,8 @@ class ConnectionGate(Tap):
         super().__init__(idle_bytes=doorway.greeting_bytes)
         self._doorway, self._speak = doorway, speak
         self._deadline: asyncio.TimerHandle | None = None
+        self._drop: Callable[[], object] = lambda: None
+        self._entered = False
         self.address, self.group = address, group_of(address)
         self.ends_at = 0.0
         """When the connection must have become a session, on the loop's clock."""
@@ -179,11 +181,29 @@ class ConnectionGate(Tap):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
         self._transport = transport
+        transport.set_write_buffer_limits(high=UNSENT_BYTES)
+        if self._entered:  # it has knocked
+            return
         with self.watch():
-            self._doorway.enter(self)
-            loop = asyncio.get_running_loop()
-            self.ends_at = loop.time() + self._doorway.limits.handshake_s
-            self._deadline = loop.call_at(self.ends_at, transport.abort)
+            self._enter()
+
+    def knock(self, drop: Callable[[], object]) -> None:
+        """Enter before there is a transport, while it is not known whether TLS comes first; `drop` gives this up."""
+        self._drop = drop
+        with self.watch():
+            self._enter()
+
+    def abort(self) -> None:
+        if self._transport is None:
+            self._drop()
+        super().abort()
+
+    def _enter(self) -> None:
+        self._entered = True
+        self._doorway.enter(self)
+        loop = asyncio.get_running_loop()
+        self.ends_at = loop.time() + self._doorway.limits.handshake_s
+        self._deadline = loop.call_at(self.ends_at, self.abort)
 
     def data_received(self, data: bytes) -> None:
         if not self.pays:

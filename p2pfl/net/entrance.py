@@ -11,10 +11,13 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from p2pfl.net.address import Address
 from p2pfl.net.doorway import ConnectionGate, Doorway, group_of
 from p2pfl.net.looptime import SHARE_OF_ACCEPTING, Stopwatch, TimeBudget, measure
+from p2pfl.net.tls import OwnCertificate
+from p2pfl.net.ways import GOODBYE_S
 
 BACKLOG = 100
 """The connections that the operating system queues until they are accepted."""
@@ -23,6 +26,8 @@ AT_ONCE = 16
 BURST_S = 0.05
 RETRY_S = 1.0
 """The pause after the operating system had no room for a connection, in seconds."""
+TLS_HANDSHAKE = b"\x16"
+"""The first byte of TLS; that of HTTP is a letter."""
 RESET = struct.pack("ii", 1, 0)
 """The socket option to close without a word, leaving nothing in the system's tables."""
 
@@ -32,6 +37,8 @@ class Entrance:
 
     def __init__(self, doorway: Doorway, speak: Callable[[ConnectionGate], asyncio.Protocol]) -> None:
         self._doorway, self._speak = doorway, speak
+        self.certificate: OwnCertificate | None = None
+        """If there is one, TLS is accepted beside plain connections: they differ in their first byte."""
         self._loop = asyncio.get_running_loop()
         self._accepting = TimeBudget(SHARE_OF_ACCEPTING, BURST_S)
         self._sockets: list[socket.socket] = []
@@ -96,9 +103,44 @@ class Entrance:
         connection.settimeout(0.0)
         gate = ConnectionGate(self._doorway, self._speak, address)
         task = self._loop.create_task(self._let_in(connection, gate))
+        if self.certificate is not None:
+            gate.knock(task.cancel)
         self._arriving.add(task)
         task.add_done_callback(self._arriving.discard)
 
     async def _let_in(self, connection: socket.socket, gate: ConnectionGate) -> None:
-        with suppress(OSError):
-            await measure(self._loop.connect_accepted_socket(lambda: gate, connection), gate.watch())
+        try:
+            tls = {} if self.certificate is None else await self._tls(self.certificate, connection, gate)
+            await measure(self._loop.connect_accepted_socket(lambda: gate, connection, **tls), gate.watch())
+        except OSError:
+            gate.connection_lost(None)
+            connection.close()
+        except asyncio.CancelledError:
+            gate.connection_lost(None)
+            connection.close()
+            raise
+
+    async def _tls(
+        self, certificate: OwnCertificate, connection: socket.socket, gate: ConnectionGate
+    ) -> dict[str, Any]:
+        """Return the settings of TLS if the first byte is one of TLS. It costs a stranger the usual time of its
+        handshake, which happens where it cannot be measured.
+        """
+        if await self._first_byte(connection) != TLS_HANDSHAKE:
+            return {}
+        gate.pay(certificate.cost_s)
+        return {
+            "ssl": certificate.current(),
+            "ssl_handshake_timeout": max(0.1, gate.ends_at - self._loop.time()),
+            "ssl_shutdown_timeout": GOODBYE_S,
+        }
+
+    async def _first_byte(self, connection: socket.socket) -> bytes:
+        """Wait for the first byte and leave it where it is."""
+        readable = asyncio.Event()
+        self._loop.add_reader(connection, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            self._loop.remove_reader(connection)
+        return connection.recv(1, socket.MSG_PEEK)

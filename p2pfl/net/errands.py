@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from aiohttp import ClientSession
@@ -23,6 +23,7 @@ from p2pfl.net.address import parse_address
 from p2pfl.net.limits import Limits
 from p2pfl.net.line import GoneError, Line
 from p2pfl.net.visits import ask, bring
+from p2pfl.net.ways import Outlet
 from p2pfl.net.websocket import dial_websocket, open_browserless, reason_of
 
 PATIENCE = Limits(connect_s=3.0)
@@ -50,12 +51,28 @@ class Errand:
     identity: Identity
     binding: FederationBinding
     limits: Limits = PATIENCE
+    outlet: Outlet = field(default_factory=Outlet)
     through: DialThrough | None = None
     """Dials a member through a relay; None if there is no way through any."""
+    relays: frozenset[str] = frozenset()
+    """The URLs that stand for a relay at which the member is to be met, and not for the member."""
 
     @classmethod
-    def of(cls, federation: FederationConfig, identity: Identity, through: DialThrough | None = None) -> Errand:
-        return cls(identity=identity, binding=visitors_binding(federation), through=through)
+    def of(
+        cls,
+        federation: FederationConfig,
+        identity: Identity,
+        through: DialThrough | None = None,
+        *,
+        outlet: Outlet | None = None,
+    ) -> Errand:
+        return cls(
+            identity=identity,
+            binding=visitors_binding(federation),
+            outlet=outlet or Outlet(),
+            through=through,
+            relays=frozenset(federation.relays),
+        )
 
     async def bring(self, address: str, key: bytes, raw: bytes) -> int:
         """Hand over a charter; return the version that the node with that public key then has. It is at `address`, or
@@ -82,7 +99,10 @@ class Errand:
 
     async def _go(self, address: str, key: bytes, act: Callable[[Line, Session], Awaitable[Result]]) -> Result:
         try:
-            async with asyncio.timeout(self.limits.connect_s + self.limits.handshake_s), open_browserless() as http:
+            async with (
+                asyncio.timeout(self.limits.connect_s + self.limits.handshake_s),
+                open_browserless(self.outlet) as http,
+            ):
                 async with asyncio.timeout(self.limits.connect_s):
                     line = await self._dial(http, address, key)
                 try:
@@ -93,7 +113,7 @@ class Errand:
             raise UnreachableError(reason_of(error)) from None
 
     async def _dial(self, http: ClientSession, address: str, key: bytes) -> Line:
-        if "://" not in address:
+        if address not in self.relays:
             return await dial_websocket(http, parse_address(address, "address"))
         if self.through is None:
             raise GoneError("there is no way through relays from here")

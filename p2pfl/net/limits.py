@@ -61,6 +61,8 @@ class Limits:
     """The time between two attempts to reach a neighbor at its addresses while the session goes through a relay."""
     session_s: float | None = None
     """The age at which the dialer renews a session; None leaves that to the cipher."""
+    max_kbit_s: float | None = None
+    """The most that all sessions together send on average; None for as much as they can."""
 
 
 class ByteBudget:
@@ -105,6 +107,8 @@ class MessagePace:
         self._brought = 0
 
 
+UNSENT_BYTES = 2**16
+"""The bytes that may wait in a transport before a writer waits: inside TLS the default is eight times as much."""
 HEADER_BYTES = 14
 """The size of the largest WebSocket frame header."""
 IDLE_BYTES = 2**21

@@ -30,6 +30,7 @@ from p2pfl.net.greeting import Connection
 from p2pfl.net.limits import ByteBudget, Limits, MessagePace
 from p2pfl.net.line import Counters, GoneError, OnAlarm
 from p2pfl.net.notices import Notice
+from p2pfl.net.rate import SendingRate
 from p2pfl.net.refusals import REASON_BYTES, clip
 from p2pfl.net.side import SideChannel, Sides
 from p2pfl.wire import Assembler, Offer, OtherVersionError, SessionMessage, Side, Unknown, split
@@ -84,6 +85,8 @@ class Shared:
     name_of: Callable[[int], str]
     on_alarm: OnAlarm
     sides: Sides
+    rate: SendingRate | None = None
+    """The bound on what this node sends; None if there is none."""
     strange_versions: set[int] = field(default_factory=set)
     """Neighbors whose different protocol version has been logged."""
 
@@ -243,6 +246,9 @@ class PeerLink:
         self._version: int | None = None
         """The protocol version used by both ends; None until the other end has offered its versions."""
 
+        limits = shared.limits
+        self._beat_s = min(limits.beat_s, limits.silence_s / 3)
+
     @property
     def age_s(self) -> float:
         return monotonic() - self._opened_s
@@ -321,10 +327,10 @@ class PeerLink:
 
     async def _next_message(self) -> Message | Side | None:
         """Return the next message to send; while there is none, send an empty chunk from time to time."""
-        clock, limits = asyncio.get_running_loop().time, self._shared.limits
+        clock = asyncio.get_running_loop().time
         while True:
             try:
-                async with asyncio.timeout(min(limits.beat_s, limits.silence_s / 3)):
+                async with asyncio.timeout(self._beat_s):
                     return await self._outbox.take(clock())
             except TimeoutError:
                 await self._say(b"")
@@ -353,10 +359,14 @@ class PeerLink:
         return Offer(least=LEAST_VERSION, most=PROTOCOL_VERSION, channels=self._shared.sides.names)
 
     async def _send(self, message: Message | Side) -> None:
-        for batch in batches(split(message, self._version or LEAST_VERSION)):
-            if self._ended.is_set():
-                return
-            await self._say(*batch)
+        chunks = split(message, self._version or LEAST_VERSION)
+        if self._shared.rate is not None:
+            await self._shared.rate.carry(chunks, self._say, self._beat_s, is_over=self._ended.is_set)
+        else:
+            for batch in batches(chunks):
+                if self._ended.is_set():
+                    return
+                await self._say(*batch)
         self._traffic.messages_sent += 1
 
     async def _say(self, *chunks: bytes | memoryview, final: bool = False) -> None:
@@ -365,6 +375,8 @@ class PeerLink:
         for sealed in await self._shared.work(size, partial(self._seal, chunks, final=final)):
             async with asyncio.timeout(self._shared.limits.drain_s):
                 await self.connection.line.send(sealed)
+            if self._shared.rate is not None:
+                self._shared.rate.book(len(sealed), asyncio.get_running_loop().time())
             # A socket that accepts everything does not yield: four large chunks would hold up the loop for
             # milliseconds.
             await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import Logger, getLogger
 from random import Random
 from types import TracebackType
@@ -24,6 +24,7 @@ from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import ByteBudget, Limits
 from p2pfl.net.line import Counters, OnAlarm
 from p2pfl.net.link import PeerLink, Shared
+from p2pfl.net.rate import SendingRate
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.route import MOST_HINTS, MOST_KEPT
 from p2pfl.net.session_table import Callbacks, SessionTable
@@ -96,6 +97,7 @@ class Links:
             name_of=watcher.name_of,
             on_alarm=watcher.on_alarm,
             sides=self.sides,
+            rate=SendingRate.of(limits.max_kbit_s),
         )
         self._greeter = greeter = Greeter(
             identity=membership.identity,
@@ -130,7 +132,7 @@ class Links:
             rng=rng,
             transport=self._transport,
         )
-        self._dialer.configure(self._parse_addresses(membership.dial))
+        self._dialer.configure(_parse_addresses(membership.dial, watcher.name_of))
         self._set_memory_budget()
         self._is_open = False
         self._closing = False
@@ -181,6 +183,14 @@ class Links:
         if link is not None:
             link.end(reason)
 
+    def pause(self, pause_s: float, reason: str) -> None:
+        """End all sessions for that reason, and open none for `pause_s`; 0 ends a pause."""
+        self._table.pause(pause_s, reason)
+
+    def spare(self, peer: int, rest_s: float) -> None:
+        """Do not dial a neighbor for `rest_s`: it will dial."""
+        self._table.spare(peer, rest_s)
+
     def amend(
         self,
         *,
@@ -195,7 +205,7 @@ class Links:
         they end. Others end, and a peer that is not listed is a stranger. Raises UserError if an address is not valid;
         nothing has changed in that case.
         """
-        addresses = self._parse_addresses(dial)
+        addresses = _parse_addresses(dial, self._shared.name_of)
         greeter = self._greeter
         self.counters.include(index for index in members.values() if index != greeter.own_index)
         greeter.members, greeter.neighbors, greeter.binding = members, neighbors, binding or greeter.binding
@@ -215,14 +225,6 @@ class Links:
             most = MOST_KEPT if index in self._table.places else MOST_HINTS
             self._dialer.route(index).hint(known, most=most)
             self._keep_dialing()
-
-    def _parse_addresses(self, dial: Mapping[int, str | None]) -> dict[int, Address]:
-        name_of = self._shared.name_of
-        return {
-            peer: parse_address(text, f"address of {name_of(peer)}")
-            for peer, text in sorted(dial.items())
-            if text is not None
-        }
 
     def _set_memory_budget(self) -> None:
         """Set the memory for messages being received: as configured, or else one message per neighbor."""
@@ -285,10 +287,18 @@ class Links:
         return self._tasks.track(work, self._tasks.visits)
 
 
+def _parse_addresses(dial: Mapping[int, str | None], name_of: Callable[[int], str]) -> dict[int, Address]:
+    return {
+        peer: parse_address(text, f"address of {name_of(peer)}")
+        for peer, text in sorted(dial.items())
+        if text is not None
+    }
+
+
 def _parse_hint(text: str) -> Address | None:
     """Return the address, or None if it is not valid; hints may come from anybody, so this is not an error."""
     try:
-        return parse_address(text, "hint")
+        return replace(parse_address(text, "hint"), direct=True)
     except UserError:
         return None
 

@@ -34,6 +34,9 @@ CHURN_ALARM_S = 3600.0
 MOVES, MOVES_PER_S = 5.0, 1 / 300
 """How many changes of a neighbor's address are logged at once; after that, one every five minutes."""
 
+MOST_SLEEP_S = 30.0
+"""A rest may be over earlier than was known when it began."""
+
 notice = logging.getLogger("p2pfl.notice")
 
 OnOpen = Callable[[int, int], Any]
@@ -109,6 +112,10 @@ class NeighborPlace:
     """True if the last session lasted long enough to dial again at once."""
     rests_until: float = 0.0
     """When the rest ends, on the loop's clock."""
+    paused_until: float = 0.0
+    """When a pause of this node ends, on the loop's clock."""
+    spared_until: float = 0.0
+    """Until when the neighbor is not dialed, on the loop's clock; it may dial."""
     churn_alarm_at: float = float("-inf")
     """When the last alarm about too many sessions was raised, on the loop's clock."""
     address: str | None = None
@@ -119,7 +126,7 @@ class NeighborPlace:
     @property
     def rest_s(self) -> float:
         """Seconds until a session may open again."""
-        return max(0.0, self.rests_until - asyncio.get_running_loop().time())
+        return max(0.0, max(self.rests_until, self.paused_until) - asyncio.get_running_loop().time())
 
     @property
     def is_relayed(self) -> bool:
@@ -127,9 +134,10 @@ class NeighborPlace:
         return self.link is not None and self.link.connection.line.relay is not None
 
     async def vacancy(self) -> None:
-        """Wait, without a deadline, until there is no session and a new one may open."""
-        while self.link is not None or self.rest_s:
-            await (asyncio.sleep(self.rest_s) if self.link is None else self.free.wait())
+        """Wait, without a deadline, until there is no session and a new one may be dialed."""
+        clock = asyncio.get_running_loop().time
+        while self.link is not None or (wait_s := max(self.rest_s, self.spared_until - clock())) > 0.0:
+            await (asyncio.sleep(min(wait_s, MOST_SLEEP_S)) if self.link is None else self.free.wait())
 
     def wake(self) -> None:
         for scope in self.held_back:
@@ -193,6 +201,18 @@ class SessionTable:
         """Open no session with that peer for `rest_s` seconds."""
         if peer in self.places:
             self.places[peer].rests_until = asyncio.get_running_loop().time() + rest_s
+
+    def pause(self, pause_s: float, reason: str) -> None:
+        """End all sessions for that reason, and open none for `pause_s`; 0 ends a pause."""
+        for place in self.places.values():
+            place.paused_until = asyncio.get_running_loop().time() + pause_s
+            if pause_s and place.link is not None:
+                place.link.end(reason)
+
+    def spare(self, peer: int, rest_s: float) -> None:
+        """Do not dial that peer for `rest_s` seconds, or until it has dialed."""
+        if peer in self.places:
+            self.places[peer].spared_until = asyncio.get_running_loop().time() + rest_s
 
     async def admit(self, candidate: Connection) -> PeerLink | None:
         """Return the session that the candidate becomes; None if another one, or none, is preferred."""
@@ -266,7 +286,7 @@ class SessionTable:
             remote_number=number if remote_number is None else remote_number,
             opening=Notice(Word.OPEN, self.boot, number) if remote_number is None else None,
         )
-        place.link = link
+        place.link, place.spared_until = link, 0.0
         place.free.clear()
         if place.dial is not None and link.connection.dialer != self.own:
             expire(place.dial.scope)

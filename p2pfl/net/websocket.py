@@ -6,31 +6,35 @@ No aiohttp exception leaves this module.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from contextvars import ContextVar
+from functools import partial
 from logging import Logger
 from typing import Any
 
 import aiohttp
-from aiohttp import ClientConnectorError, ClientWebSocketResponse, WSMsgType, web
+from aiohttp import ClientWebSocketResponse, WSMsgType, web
 from aiohttp.http import WebSocketError
 
+from p2pfl.config.model import NodeConfig
 from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
-from p2pfl.net.address import Address, Relayed, Way, cannot_listen
+from p2pfl.net.address import PATH, Address, Relayed, Way, cannot_listen, parse_address
 from p2pfl.net.doorway import GREETING_BYTES, ConnectionGate, ConnectionStage, Doorway
 from p2pfl.net.entrance import Entrance
-from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
+from p2pfl.net.hurdles import of_answer
+from p2pfl.net.limits import IDLE_BYTES, UNSENT_BYTES, Limits, Tap
 from p2pfl.net.line import GoneError, Line
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.terse import TerseHandler, not_found
-from p2pfl.net.transport import Meet
+from p2pfl.net.tls import OwnCertificate, certificate_of
+from p2pfl.net.transport import MakeTransport, Meet
+from p2pfl.net.ways import Outlet, Passage, outlet_of
 
-PATH = "/p2pfl"
 TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 FRAME_BYTES = 16
 """Room for what a relay adds to a sealed chunk."""
@@ -47,15 +51,10 @@ WebSocket = ClientWebSocketResponse | web.WebSocketResponse
 
 
 def reason_of(error: Exception) -> str:
-    """Say in a few words why a node was not reached. (aiohttp's own text mentions TLS, which is not used.)"""
+    """Say in a few words why a node was not reached."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    if not isinstance(error, ClientConnectorError):
-        return str(error) or type(error).__name__
-    cause = error.os_error
-    if isinstance(cause, socket.gaierror):
-        return "the name is unknown"
-    return os.strerror(cause.errno) if cause.errno else str(cause)
+    return str(error) or type(error).__name__
 
 
 def keep_queue_short(web_socket: WebSocket) -> None:
@@ -69,9 +68,11 @@ def keep_queue_short(web_socket: WebSocket) -> None:
 class WebSocketLine(Line):
     """A line over a WebSocket; `tap` counts the bytes below it."""
 
-    def __init__(self, web_socket: WebSocket, tap: Tap) -> None:
+    def __init__(self, web_socket: WebSocket, tap: Tap, *, date: str = "") -> None:
         super().__init__()
         self._socket, self._tap = web_socket, tap
+        self.date = date
+        """The time at the other end when this line was dialed, as HTTP writes it; empty if it is not known."""
         keep_queue_short(web_socket)
         self._pings = TokenBucket(PINGS_PER_S)
 
@@ -132,17 +133,29 @@ async def refuse_redirect(*_: object) -> None:
     raise GoneError("redirected")
 
 
-class TappingConnector(aiohttp.TCPConnector):
-    """A connector with a tap below HTTP: aiohttp would read interim responses forever, and keep the loop busy."""
+TOWARD: ContextVar[Address | Passage] = ContextVar("TOWARD")
+"""The address, or the one way to it, that the running task dials."""
 
-    async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109 - aiohttp's signature
-        connection = await super().connect(req, traces, timeout)
-        transport = connection.transport
-        if isinstance(transport, asyncio.Transport) and not isinstance(transport.get_protocol(), Tap):
-            inner = transport.get_protocol()
-            assert isinstance(inner, asyncio.Protocol)  # noqa: S101
-            transport.set_protocol(Tap(inner, transport, idle_bytes=GREETING_BYTES))
-        return connection
+
+class TappingConnector(aiohttp.BaseConnector):
+    """Takes connections from `outlet`, with a tap below HTTP: aiohttp would read interim responses forever."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        super().__init__(limit=0, force_close=True)
+        self._outlet = outlet
+
+    async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109 - aiohttp's
+        del req, traces, timeout
+        toward = TOWARD.get()
+        if isinstance(toward, Passage):
+            protocol: Any = await toward.connect(self._outlet.trust, self._factory)
+        else:
+            protocol = await self._outlet.connect(toward, self._factory)
+        transport = protocol.transport
+        if isinstance(transport, asyncio.Transport):
+            transport.set_write_buffer_limits(high=UNSENT_BYTES)
+            transport.set_protocol(Tap(protocol, transport, idle_bytes=GREETING_BYTES))
+        return protocol
 
 
 class TappedSocket(aiohttp.ClientWebSocketResponse):
@@ -155,43 +168,73 @@ class TappedSocket(aiohttp.ClientWebSocketResponse):
         protocol = transport.get_protocol() if isinstance(transport, asyncio.Transport) else None
         self.tap = protocol if isinstance(protocol, Tap) else Tap()
         self.tap.idle_bytes = IDLE_BYTES
+        self.date: str = response.headers.get("Date", "")
+        """The time there, as the answer tells it."""
 
 
-def open_browserless(socket_class: type[TappedSocket] = TappedSocket) -> aiohttp.ClientSession:
-    """Open a session that only dials: no cookies, proxies, redirects or software names."""
+def open_browserless(outlet: Outlet | None = None) -> aiohttp.ClientSession:
+    """Open a session for `dial_websocket`: no cookies, redirects or software names."""
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(refuse_redirect)
     return aiohttp.ClientSession(
-        connector=TappingConnector(limit=0),
+        connector=TappingConnector(outlet or Outlet()),
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
         timeout=aiohttp.ClientTimeout(total=None),
-        ws_response_class=socket_class,
+        ws_response_class=TappedSocket,
         trace_configs=[trace],
     )
 
 
-async def dial_websocket(http: aiohttp.ClientSession, address: Address) -> WebSocketLine:
-    """Dial a node; the caller sets the deadline. Raises GoneError if nobody answers there."""
-    return await dial_url(http, f"ws://{address}{PATH}")
+async def dial_websocket(http: aiohttp.ClientSession, toward: Address | Passage) -> WebSocketLine:
+    """Dial a WebSocket at an address, with TLS and through a proxy as the address and the session's outlet say; or by
+    one way only.
+
+    The caller sets the deadline. Raises GoneError if nobody answers there: UnreachedError, if it is known why.
+    """
+    address = toward.address if isinstance(toward, Passage) else toward
+    token = TOWARD.set(toward)
+    try:
+        socket = await http.ws_connect(address.url, autoping=False, max_msg_size=MESSAGE_BYTES, compress=0)
+    except (aiohttp.ClientError, OSError) as error:
+        raise of_answer(error) from None
+    finally:
+        TOWARD.reset(token)
+    assert isinstance(socket, TappedSocket)  # noqa: S101
+    return WebSocketLine(socket, socket.tap, date=socket.date)
 
 
 async def dial_url(http: aiohttp.ClientSession, url: str) -> WebSocketLine:
-    """Dial a WebSocket; the caller sets the deadline. Raises GoneError if nobody answers there."""
-    try:
-        socket = await http.ws_connect(url, autoping=False, max_msg_size=MESSAGE_BYTES, compress=0)
-    except (aiohttp.ClientError, OSError) as error:
-        raise GoneError(reason_of(error)) from None
-    assert isinstance(socket, TappedSocket)  # noqa: S101
-    return WebSocketLine(socket, socket.tap)
+    """Dial the WebSocket at a URL such as `wss://host:port/path#sha256=...`, as `dial_websocket` does.
+
+    Raises UserError if it is no such URL.
+    """
+    return await dial_websocket(http, parse_address(url, "URL"))
+
+
+def transport_of(node: NodeConfig) -> MakeTransport:
+    """Return the transport of a node: its proxy, and its certificate. Raises UserError if one cannot be used."""
+    return partial(WebSocketTransport, outlet=outlet_of(node), certificate=certificate_of(node))
 
 
 class WebSocketTransport:
-    """The WebSocket transport. Connections that are not sessions yet wait in `doorway`."""
+    """The WebSocket transport. Connections that are not sessions yet wait in `doorway`.
 
-    def __init__(self, limits: Limits, refusals: Refusals, log: Logger) -> None:
+    With a `certificate` it accepts TLS as well as plain connections, on one port.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        refusals: Refusals,
+        log: Logger,
+        *,
+        outlet: Outlet | None = None,
+        certificate: OwnCertificate | None = None,
+    ) -> None:
         self.doorway = Doorway(limits, neighbors=0)
         self._refusals, self._log = refusals, log
+        self._outlet, self._certificate = outlet, certificate
         self._meet: Meet
         self._server: web.Server | None = None
         self._entrance: Entrance | None = None
@@ -205,12 +248,13 @@ class WebSocketTransport:
         self._meet = meet
         server = web.Server(self._receive)
         entrance = Entrance(self.doorway, lambda gate: TerseHandler(server, gate, self._refusals, logger=self._log))
+        entrance.certificate = self._certificate
         try:
             await entrance.open(address)
         except OSError as error:
             raise cannot_listen(address, error, "listen") from None
         self._server, self._entrance = server, entrance
-        self._http = open_browserless()
+        self._http = open_browserless(self._outlet)
 
     def expect(self, neighbors: int) -> None:
         self.doorway.expect(neighbors)

@@ -22,10 +22,11 @@ from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.losses import Losses
+from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links, Membership, Watcher
 from p2pfl.net.session_table import Callbacks
 from p2pfl.net.transport import MakeTransport
-from p2pfl.net.websocket import WebSocketTransport
+from p2pfl.net.websocket import WebSocketTransport, transport_of
 from p2pfl.node import assembly, attachments, conclusion, workshop
 from p2pfl.node.amendment import keys_with_session, name_of_key
 from p2pfl.node.assembly import Setup
@@ -95,6 +96,7 @@ class Application:
     status: Status
     lines: ProgressLines
     attached: Attachments
+    transport: MakeTransport
 
     def __init__(
         self,
@@ -174,6 +176,7 @@ class Application:
         for feature in self.features:
             with attachments.failure_named(feature, "check"):
                 feature.check(self.setup)
+        self.transport = transport_of(self.setup.node) if self.shared is None else self.shared.transport
 
     def stop(self) -> None:
         """Stop the node: see `Stopping.stop`."""
@@ -368,9 +371,8 @@ class Application:
             listen=setup.node.listen,
             max_body_bytes=assembly.largest_bytes(setup),
             rng=random.Random(os.urandom(16)),  # only jitter for dialing, which need not be reproducible from a seed
-            transport=attachments.transport(
-                self.features, setup, WebSocketTransport if self.shared is None else self.shared.transport
-            ),
+            transport=attachments.transport(self.features, setup, self.transport),
+            limits=Limits(max_kbit_s=setup.node.network.max_kbit_s),
         )
 
     def _end_on_failure(self, task: asyncio.Task[None]) -> None:

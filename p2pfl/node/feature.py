@@ -51,6 +51,8 @@ class NetworkView(Protocol):
     def came(self, peer: int) -> tuple[int, int] | None: ...
     def hint(self, index: int, addresses: Sequence[str]) -> None: ...
     def end_stale(self, is_own: Callable[[str], bool]) -> None: ...
+    def pause(self, pause_s: float, reason: str) -> None: ...
+    def spare(self, peer: int, rest_s: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,9 @@ class NodeView:
     core: Course
     status: Status
     presence: Presence
-    """Absences of neighbors. A feature may set its `silent_s`, which says how long a neighbor has been silent."""
+    """Absences of neighbors. A feature may set its `silent_s`, which says how long a neighbor has been silent, and its
+    `is_excused`.
+    """
     workshop: Workshop
     thread: EngineThread
     line: Callable[[], NodeLine]

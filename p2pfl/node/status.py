@@ -261,6 +261,8 @@ class Presence:
         self.feed = feed or Feed(name_of)
         self.silent_s: Callable[[int], float] = lambda peer: 0.0  # noqa: ARG005 - until somebody counts
         """Returns the seconds since any data arrived in the session with a neighbor."""
+        self.is_excused: Callable[[int], bool] = lambda peer: False  # noqa: ARG005 - as above
+        """Returns True if nobody needs to know that a neighbor is away: it has said that it would be."""
         self.away = {peer: Absence(now) for peer in core.peers}
         self.seen: set[int] = set()
         """Neighbors that have had a session since the start."""
@@ -293,7 +295,7 @@ class Presence:
 
     def look(self, now: float) -> None:
         for peer, absence in sorted(self.away.items()):
-            if self.core.may_miss(peer):
+            if self.core.may_miss(peer) or self.is_excused(peer):
                 continue
             away_s = now - absence.since
             if peer in self.seen and away_s >= LOST_S and not absence.is_logged:

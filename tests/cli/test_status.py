@@ -89,6 +89,7 @@ def test_an_address_may_be_written_short_or_long(p2pfl, page, form):
             "disk_refuses": None,
             "device": None,
             "privacy": None,
+            "bounds": None,
             "second_hand": None,
         }
     ]

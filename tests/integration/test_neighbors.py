@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from aiohttp import ClientSession, WSMsgType
 
-from p2pfl.net.websocket import PATH
+from p2pfl.net.address import PATH
 
 DEADLINE_S = 20
 

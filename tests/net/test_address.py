@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 
-import aiohttp
 import pytest
 
 from p2pfl.net.address import cannot_listen, is_hidden, misses, parse_address
-from p2pfl.net.websocket import open_browserless, reason_of
+from p2pfl.net.line import GoneError
+from p2pfl.net.websocket import dial_websocket, open_browserless, reason_of
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ async def test_a_refused_connection_is_not_blamed_on_tls():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     async with open_browserless() as http:
-        with pytest.raises(aiohttp.ClientError) as refused:
-            await http.ws_connect(f"ws://127.0.0.1:{port}/")
+        with pytest.raises(GoneError) as refused:
+            await dial_websocket(http, parse_address(f"127.0.0.1:{port}", "address"))
     assert reason_of(refused.value) == "Connection refused"
 
 

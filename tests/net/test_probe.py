@@ -115,4 +115,4 @@ async def test_a_name_that_nobody_knows_is_said_so(ask, monkeypatch):
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
     answer = await ask("nobody.invalid:8470")
-    assert (answer.kind, answer.detail) == (AnswerKind.SILENT, "the name is unknown")
+    assert (answer.kind, answer.detail) == (AnswerKind.SILENT, "the name nobody.invalid is unknown")

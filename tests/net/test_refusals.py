@@ -17,9 +17,9 @@ from p2pfl.crypto.handshake import Initiator
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.crypto.session import MAX_SEALED_BYTES, Session
 from p2pfl.errors import PeerFault
+from p2pfl.net.address import PATH
 from p2pfl.net.link import LOUD_FAULTS, MALFORMED
 from p2pfl.net.notices import BOOT_BYTES, Notice, Word
-from p2pfl.net.websocket import PATH
 from p2pfl.wire import split
 
 UPGRADE = (

@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 
 from p2pfl.config.federation_id import federation_id
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
+from p2pfl.config.tables import port_of
 from p2pfl.core.messages import PROTOCOL
 from p2pfl.crypto import WHOLE_SECTIONS
 from p2pfl.features.lan.beacon import FEDERATION_BYTES, About, member_of, prefix_of, unseal
@@ -23,6 +24,7 @@ from p2pfl.features.lan.probe import Answer, AnswerKind, Prober
 from p2pfl.features.status.whereabouts import find
 from p2pfl.net.address import Address, is_hidden, parse_address
 from p2pfl.net.errands import LEARNED, visitors_binding
+from p2pfl.net.ways import Outlet, Passage, outlet_of
 from p2pfl.software import software
 
 RESOLVE_S = 4.0
@@ -45,12 +47,13 @@ class Problem:
 class AddressTried:
     """One address at which a member may be.
 
-    `via` is its source: "file", "state", or the interfaces on which it was received.
+    `via` is its source: "file", "state", or the interfaces on which it was received. `way` is "direct" or a proxy.
     """
 
     address: str
     via: tuple[str, ...]
     answer: Answer
+    way: str = "direct"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,7 +141,7 @@ async def examine(
         diagnosis.tallies = overhearing.tallies
         for patient in diagnosis.patients:
             _recognize(federation, patient, overhearing)
-    await _visit(diagnosis)
+    await _visit(diagnosis, Outlet() if node is None else outlet_of(node))
     diagnosis.problems = [*_of_the_lan(diagnosis), *_of_members(diagnosis)]
     return diagnosis
 
@@ -177,22 +180,24 @@ def _recognize(federation: FederationConfig, patient: Patient, overhearing: Over
         patient.about = unseal(one.about, federation.name, patient.member.key) or patient.about
 
 
-async def _visit(diagnosis: Diagnosis) -> None:
-    """Send a query to every address where a member may be."""
+async def _visit(diagnosis: Diagnosis, outlet: Outlet) -> None:
+    """Send a query to every address where a member may be, by every way that the node would take."""
     federation = diagnosis.federation
     members = [member.key for member in federation.members]
-    async with Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS) as prober:
+    async with Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS, outlet=outlet) as prober:
 
-        async def visit(patient: Patient, text: str, via: list[str]) -> None:
-            answer = await prober.ask(parse_address(text, "address"), patient.member.index)
-            patient.places.append(AddressTried(address=text, via=tuple(via), answer=answer))
+        async def visit(patient: Patient, way: Passage, text: str, via: list[str]) -> None:
+            answer = await prober.ask(way, patient.member.index)
+            patient.places.append(AddressTried(address=text, via=tuple(via), answer=answer, way=str(way)))
 
         async with asyncio.TaskGroup() as group:
             for patient in diagnosis.patients:
                 for text, via in list(_places(patient).items())[:MOST_PLACES]:
-                    group.create_task(visit(patient, text, via))
+                    address = replace(parse_address(text, "address"), direct="file" not in via)
+                    for way in prober.outlet.of(address):
+                        group.create_task(visit(patient, way, text, via))
     for patient in diagnosis.patients:
-        patient.places.sort(key=lambda place: ("file" not in place.via, place.address))
+        patient.places.sort(key=lambda place: ("file" not in place.via, place.address, place.way == "direct"))
 
 
 def _places(patient: Patient) -> dict[str, list[str]]:
@@ -214,7 +219,12 @@ def _places(patient: Patient) -> dict[str, list[str]]:
 
 def _of_the_lan(diagnosis: Diagnosis) -> Iterator[Problem]:
     if not diagnosis.discovery:
-        nowhere = [patient.member.name for patient in diagnosis.patients if patient.member.address is None]
+        dials = any(patient.member.address is not None for patient in diagnosis.patients if not patient.here)
+        nowhere = [
+            patient.member.name
+            for patient in diagnosis.patients
+            if patient.member.address is None and not (patient.has_session or (patient.here and dials))
+        ]
         if nowhere and not diagnosis.federation.relays:
             yield Problem(
                 text=f"discovery is off, and no address is listed for {', '.join(nowhere)}",
@@ -316,7 +326,7 @@ def _of_members(diagnosis: Diagnosis) -> Iterator[Problem]:
 def _of_other_places(federation: FederationConfig, patient: Patient, works: AddressTried) -> Iterator[Problem]:
     """Report a listed address that does not work, if another one does."""
     if patient.hides:
-        port = str(patient.member.address).rpartition(":")[2]
+        port = port_of(str(patient.member.address))
         yield Problem(
             text=f"{patient.member.name} listens on this machine only: no other can reach it at its listed address "
             f"{patient.member.address}",
@@ -324,7 +334,7 @@ def _of_other_places(federation: FederationConfig, patient: Patient, works: Addr
         )
         return
     for place in patient.places:
-        if "file" in place.via and place is not works:
+        if "file" in place.via and place.address != works.address:
             yield Problem(
                 text=f"{patient.member.name} is not at its listed address {place.address} ({_why(place.answer)}), "
                 f"but at {works.address}",
@@ -390,7 +400,7 @@ def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
             "announces itself",
         )
     place = patient.places[0]
-    where = ", ".join(f"{one.address} ({_why(one.answer, diagnosis.federation)})" for one in patient.places)
+    where = ", ".join(f"{_at(one)} ({_why(one.answer, diagnosis.federation)})" for one in patient.places)
     if patient.has_session:
         change = _another_address(diagnosis.federation, name)
         return Problem(
@@ -400,19 +410,28 @@ def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
     return Problem(text=f"{name} is not reached: {where}", remedy=_remedy(name, place, patient))
 
 
+def _at(place: AddressTried) -> str:
+    address = place.address.partition("#")[0]
+    return address if place.way == "direct" else f"{address} by {place.way}"
+
+
 def _why(answer: Answer, federation: FederationConfig | None = None) -> str:
     match answer.kind:
         case AnswerKind.OTHER_MEMBER if federation is not None:
             return f"{federation.members[int(answer.detail)].name} answers there"
         case AnswerKind.NO_NODE | AnswerKind.SILENT:
             return f"{answer.kind.value}: {answer.detail}"
+        case AnswerKind.PROXY | AnswerKind.CERTIFICATE:
+            return answer.detail
         case found:
             return str(found.value)
 
 
 def _remedy(name: str, place: AddressTried, patient: Patient) -> str:
     heard = any(one.by_multicast or one.asked for one in patient.heard)
-    port = place.address.rpartition(":")[2]
+    port = port_of(place.address)
+    if place.answer.remedy:
+        return place.answer.remedy
     match place.answer.kind:
         case AnswerKind.REFUSED if heard:
             return (

@@ -12,7 +12,7 @@ from p2pfl.console.output import Form, format_option, write_json, write_rows
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, NodeConfig
-    from p2pfl.features.lan.doctor import Diagnosis, OwnNode, Patient, Problem
+    from p2pfl.features.lan.doctor import AddressTried, Diagnosis, OwnNode, Patient, Problem
     from p2pfl.features.lan.overhear import Tally
 
 WRONG = 1
@@ -42,7 +42,8 @@ def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) ->
     Queries the LAN by multicast DNS, if discovery is on, and every address where a listed member may be. Reports what
     each network interface sent and received, who answers where, and whose clock, software, federation file or list of
     members differs. A node that runs here is asked about its sessions. Nothing is changed: any user may run it, while a
-    node runs or not. Exits with 1 if something is wrong.
+    node runs or not. Each way to an address is tried, by a proxy and directly, as the node would. Exits with 1 if
+    something is wrong.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.lan.doctor import examine  # noqa: PLC0415 - as above
@@ -144,8 +145,10 @@ def _member_row(diagnosis: Diagnosis, patient: Patient) -> dict[str, Any]:
             {
                 "address": one.address,
                 "via": list(one.via),
+                "way": one.way,
                 "found": one.answer.kind.name.lower().replace("_", "-"),
                 "detail": one.answer.detail or None,
+                "round_trip_ms": None if one.answer.round_trip_s is None else round(1e3 * one.answer.round_trip_s, 1),
             }
             for one in patient.places
         ],
@@ -185,6 +188,7 @@ def _print(diagnosis: Diagnosis) -> None:
         click.echo(f"not used: {skipped}")
     click.echo()
     write_rows([_cells(_member_row(diagnosis, patient)) for patient in diagnosis.patients], "table")
+    _print_ways(diagnosis)
     click.echo()
     if not diagnosis.problems:
         click.echo("all is well")
@@ -193,13 +197,35 @@ def _print(diagnosis: Diagnosis) -> None:
         click.echo(f"  what to do: {problem.remedy}")
 
 
+def _print_ways(diagnosis: Diagnosis) -> None:
+    """Print each way to each neighbor that has more than one, or one that is not plainly direct."""
+    for patient in diagnosis.patients:
+        ways = [one for one in patient.places if "file" in one.via]
+        if not patient.here and (len(ways) > 1 or any("://" in one.address for one in ways)):
+            click.echo()
+            write_rows([_way_row(patient.member.name, one) for one in ways], "table")
+
+
+def _way_row(name: str, place: AddressTried) -> dict[str, Any]:
+    answer = place.answer
+    return {
+        "neighbor": name,
+        "address": place.address.partition("#")[0],
+        "way": place.way,
+        "answer": answer.kind.value,
+        "round trip": None if answer.round_trip_s is None else f"{1e3 * answer.round_trip_s:.1f} ms",
+        "what was in the way": answer.detail or None,
+    }
+
+
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
     """Return the cells for a table."""
-    at = row["answers_at"] or (", ".join(f"{one['address']}: {one['found']}" for one in row["places"]) or None)
+    tried = ", ".join(f"{one['address'].partition('#')[0]}: {one['found']}" for one in row["places"])
+    at = (row["answers_at"] or "").partition("#")[0] or tried or None
     off_s = row["clock_off_s"]
     return {
         "member": f"{row['member']} (this machine)" if row["here"] else row["member"],
-        "listed": row["listed"],
+        "listed": None if row["listed"] is None else row["listed"].partition("#")[0],
         "heard on the LAN": ", ".join(row["heard_at"]) or None,
         "answers": "yes" if row["answers_at"] else "no, but has a session" if row["session"] else "no",
         "at": at,

@@ -7,15 +7,13 @@ federation file can probe, even while a node with the same files runs, without d
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import Enum
-from typing import Any, Self
+from typing import Self
 
 import aiohttp
 
@@ -24,8 +22,10 @@ from p2pfl.crypto.handshake import FederationBinding, Initiator
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address
+from p2pfl.net.hurdles import Hurdle, UnreachedError
 from p2pfl.net.line import GoneError, Line
-from p2pfl.net.websocket import MESSAGE_BYTES, PATH, TappedSocket, WebSocketLine, open_browserless
+from p2pfl.net.ways import Outlet, Passage
+from p2pfl.net.websocket import dial_websocket, open_browserless
 
 CONNECT_S = 4.0
 ANSWER_S = 4.0
@@ -44,6 +44,16 @@ class AnswerKind(Enum):
     NO_NODE = "something other than p2pfl answers"
     REFUSED = "nothing listens on that port"
     SILENT = "no answer"
+    PROXY = "a proxy does not let it through"
+    CERTIFICATE = "its certificate is not accepted"
+
+
+KINDS = {
+    Hurdle.REFUSED: AnswerKind.REFUSED,
+    Hurdle.PROXY: AnswerKind.PROXY,
+    Hurdle.CERTIFICATE: AnswerKind.CERTIFICATE,
+    Hurdle.NOT_A_NODE: AnswerKind.NO_NODE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,59 +65,56 @@ class Answer:
     """The keys in which its federation file differs."""
     clock_off_s: float | None = None
     """The remote clock minus ours, accurate to a second."""
-
-
-class DatedSocket(TappedSocket):
-    """Measures how far the remote clock is off, from the header of its answer."""
-
-    def __init__(self, reader: Any, writer: Any, protocol: Any, response: Any, *rest: Any, **more: Any) -> None:
-        super().__init__(reader, writer, protocol, response, *rest, **more)
-        self.off_s: float | None = None
-        with suppress(TypeError, ValueError):
-            told = parsedate_to_datetime(response.headers.get("Date", ""))
-            self.off_s = told.timestamp() + 0.5 - time.time()
+    round_trip_s: float | None = None
+    """How long the first answer of the handshake took."""
+    remedy: str = ""
+    """What to do if nothing was reached, as far as that is known."""
 
 
 class Prober:
     """An async context that probes addresses. `keys` are the members' keys, by index."""
 
-    def __init__(self, keys: Sequence[bytes], binding: FederationBinding, *, ignored: frozenset[str]) -> None:
+    def __init__(
+        self,
+        keys: Sequence[bytes],
+        binding: FederationBinding,
+        *,
+        ignored: frozenset[str],
+        outlet: Outlet | None = None,
+    ) -> None:
         self._keys, self._binding, self._ignored = keys, binding, ignored
+        self.outlet = outlet or Outlet()
         self._http: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
-        self._http = open_browserless(DatedSocket)
+        self._http = open_browserless(self.outlet)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._http.close()
 
-    async def ask(self, address: Address, index: int) -> Answer:
+    async def ask(self, toward: Address | Passage, index: int) -> Answer:
         """Find out whether member `index` answers there, and if not, which one does."""
-        answer = await self._try(address, index)
+        answer = await self._try(toward, index)
         if answer.kind is not AnswerKind.OTHER_NODE:
             return answer
         for other in [other for other in range(len(self._keys)) if other != index][:MOST_TRIES]:
-            if (await self._try(address, other)).kind is AnswerKind.MEMBER:
+            if (await self._try(toward, other)).kind is AnswerKind.MEMBER:
                 return Answer(kind=AnswerKind.OTHER_MEMBER, detail=str(other), clock_off_s=answer.clock_off_s)
         return answer
 
-    async def _try(self, address: Address, index: int) -> Answer:
+    async def _try(self, toward: Address | Passage, index: int) -> Answer:
         try:
             async with asyncio.timeout(CONNECT_S):
-                web_socket = await self._http.ws_connect(
-                    f"ws://{address}{PATH}", autoping=False, max_msg_size=MESSAGE_BYTES
-                )
+                line = await dial_websocket(self._http, toward)
         except TimeoutError:
             return Answer(kind=AnswerKind.SILENT, detail=f"nothing in {CONNECT_S:g} s")
-        except aiohttp.ClientConnectorError as error:
+        except UnreachedError as error:
             return _unreachable(error)
-        except (GoneError, aiohttp.ClientError, OSError, ValueError) as error:
-            return Answer(kind=AnswerKind.NO_NODE, detail=str(error) or type(error).__name__)
-        assert isinstance(web_socket, DatedSocket)  # noqa: S101
-        line = WebSocketLine(web_socket, web_socket.tap)
+        except GoneError as error:
+            return Answer(kind=AnswerKind.NO_NODE, detail=str(error))
         try:
-            return await self._shake(line, index, web_socket.off_s)
+            return await self._shake(line, index, _clock_off_s(line.date))
         finally:
             await line.close(1.0)
 
@@ -115,23 +122,29 @@ class Prober:
         initiator = Initiator(Identity.generate(), self._keys[index], self._binding)
         try:
             async with asyncio.timeout(ANSWER_S):
+                began = time.monotonic()
                 await line.send(initiator.first())
                 reply = await line.receive()
+                round_trip_s = time.monotonic() - began
             initiator.second(reply)
         except FederationMismatch as mismatch:
             differences = tuple(name for name in mismatch.sections if name not in self._ignored)
-            return Answer(kind=AnswerKind.MEMBER, differences=differences, clock_off_s=off_s)
+            return Answer(kind=AnswerKind.MEMBER, differences=differences, clock_off_s=off_s, round_trip_s=round_trip_s)
         except (TimeoutError, GoneError, HandshakeFault) as error:
             return Answer(kind=AnswerKind.OTHER_NODE, detail=str(error), clock_off_s=off_s)
         except PeerFault as fault:
             return Answer(kind=AnswerKind.NO_NODE, detail=str(fault), clock_off_s=off_s)
-        return Answer(kind=AnswerKind.MEMBER, clock_off_s=off_s)
+        return Answer(kind=AnswerKind.MEMBER, clock_off_s=off_s, round_trip_s=round_trip_s)
 
 
-def _unreachable(error: aiohttp.ClientConnectorError) -> Answer:
-    reason = error.os_error
-    if isinstance(reason, ConnectionRefusedError) or reason.errno == errno.ECONNREFUSED:
-        return Answer(kind=AnswerKind.REFUSED)
-    if isinstance(reason, socket.gaierror):
-        return Answer(kind=AnswerKind.SILENT, detail="the name is unknown")
-    return Answer(kind=AnswerKind.SILENT, detail=reason.strerror or str(reason))
+def _clock_off_s(date: str) -> float | None:
+    """Return how far the remote clock is off, from the header of its answer."""
+    with suppress(TypeError, ValueError):
+        return parsedate_to_datetime(date).timestamp() + 0.5 - time.time()
+    return None
+
+
+def _unreachable(error: UnreachedError) -> Answer:
+    kind = KINDS.get(error.hurdle, AnswerKind.SILENT)
+    detail = "" if kind is AnswerKind.REFUSED else error.text
+    return Answer(kind=kind, detail=detail, remedy=error.remedy)

@@ -13,6 +13,7 @@ from p2pfl.config.model import Member
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.members.keeper import CharterKeeper
 from p2pfl.net.errands import Errand, UnreachableError
+from p2pfl.net.ways import Outlet
 
 ALONE_S = 30.0
 """The time to wait for neighbors before asking others."""
@@ -21,7 +22,12 @@ PAUSE_S = 10.0
 
 
 async def ask_when_alone(
-    keeper: CharterKeeper, identity: Identity, is_alone: Callable[[], bool], *, alone_s: float = ALONE_S
+    keeper: CharterKeeper,
+    identity: Identity,
+    is_alone: Callable[[], bool],
+    *,
+    alone_s: float = ALONE_S,
+    outlet: Outlet | None = None,
 ) -> None:
     """Ask the other members while no session is open; never return. `is_alone` returns True while none is open."""
     pause_s, quiet_s, turn = min(PAUSE_S, alone_s), 0.0, 0
@@ -30,7 +36,7 @@ async def ask_when_alone(
         quiet_s = quiet_s + pause_s if is_alone() else 0.0
         others = _others(keeper, identity)
         if quiet_s >= alone_s and others:
-            await _ask(keeper, identity, others[turn % len(others)])
+            await _ask(Errand.of(keeper.federation, identity, outlet=outlet), keeper, others[turn % len(others)])
             turn += 1
 
 
@@ -44,8 +50,7 @@ def _others(keeper: CharterKeeper, identity: Identity) -> list[Member]:
     return [member for member in federation.present if member.index not in near and member.address is not None]
 
 
-async def _ask(keeper: CharterKeeper, identity: Identity, member: Member) -> None:
-    errand = Errand.of(keeper.federation, identity)
+async def _ask(errand: Errand, keeper: CharterKeeper, member: Member) -> None:
     try:
         raw = await errand.ask(member.address or "", member.key, keeper.version)
         if raw is not None:

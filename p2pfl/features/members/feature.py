@@ -13,6 +13,7 @@ from p2pfl.features.members.alone import ask_when_alone
 from p2pfl.features.members.keeper import CharterKeeper
 from p2pfl.features.members.talk import CHANNEL, CharterTalk
 from p2pfl.net.side import Feeding
+from p2pfl.net.ways import outlet_of
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, NodeView
 from p2pfl.node.kept_charter import FILE_NAME
@@ -58,7 +59,9 @@ class Members(Attached):
         self.talk.look(self._node.clock())
 
     async def run(self) -> None:
-        await ask_when_alone(self.keeper, self._node.setup().identity, self.talk.is_alone)
+        setup = self._node.setup()
+        outlet = outlet_of(setup.node)
+        await ask_when_alone(self.keeper, setup.identity, self.talk.is_alone, outlet=outlet)
 
     def _follow(self, federation: FederationConfig) -> None:
         """Follow a newer charter, which is already on disk and sent to the neighbors. Raises UserError like `amend`."""

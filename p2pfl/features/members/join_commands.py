@@ -89,9 +89,9 @@ def join(*, line: str, directory: Path | None, source: Path | None, address: str
     if address is not None:
         try:
             MEMBER["address"].read(address)
-        except ValueError:
+        except ValueError as reason:
             allowed = MEMBER["address"].allowed
-            raise UserError("not an address", key="--address", value=address, allowed=allowed) from None
+            raise UserError(str(reason) or "not an address", key="--address", value=address, allowed=allowed) from None
     target = (directory or Path(found.federation_name)).absolute()
     joined = make_folder(found, target, source=source, address=address)
     shown = directory or Path(found.federation_name)

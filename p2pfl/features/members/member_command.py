@@ -283,9 +283,10 @@ def _address(text: str) -> tuple[str, str | None]:
         return name, None
     try:
         return name, MEMBER["address"].read(address)
-    except ValueError:
-        allowed = "NAME=HOST:PORT with the name of a member and a port from 1 to 65535, or NAME= for no address"
-        raise UserError("not an address", key="--address", value=text, allowed=allowed) from None
+    except ValueError as reason:
+        allowed = "NAME=HOST:PORT with the name of a member and a port from 1 to 65535, NAME=wss://HOST:PORT/PATH, "
+        allowed += "or NAME= for no address"
+        raise UserError(str(reason) or "not an address", key="--address", value=text, allowed=allowed) from None
 
 
 @dataclass(frozen=True, slots=True)

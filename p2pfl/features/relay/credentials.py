@@ -24,6 +24,7 @@ from p2pfl.net.limits import Limits
 from p2pfl.net.line import Line
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.transport import MakeTransport, Transport
+from p2pfl.net.ways import Outlet, outlet_of
 from p2pfl.net.websocket import dial_url, open_browserless
 
 ADMIN_TICKET_S = 3600
@@ -38,7 +39,7 @@ def through_relays(
         return usual
 
     def make(limits: Limits, refusals: Refusals, log: Logger) -> Transport:
-        dialing = RelayDialing()
+        dialing = RelayDialing(outlet_of(node))
         parts = LinkParts(
             dial=dialing.dial,
             answer=Credentials(federation, node, identity).answer,
@@ -81,11 +82,12 @@ async def relays_of_admin(federation: FederationConfig, admin: Identity) -> Asyn
 class RelayDialing:
     """Dials relays by URL, with one HTTP session."""
 
-    def __init__(self) -> None:
+    def __init__(self, outlet: Outlet | None = None) -> None:
+        self._outlet = outlet
         self._http: aiohttp.ClientSession | None = None
 
     async def dial(self, url: str) -> Line:
-        self._http = self._http or open_browserless()
+        self._http = self._http or open_browserless(self._outlet)
         return await dial_url(self._http, url)
 
     async def close(self) -> None:

@@ -36,7 +36,7 @@ from p2pfl.learn.statistics.survey_figures import Statistics, SurveyAsked
 from p2pfl.net.links import Links
 from p2pfl.net.side import Feeding
 from p2pfl.net.transport import MakeTransport
-from p2pfl.net.websocket import WebSocketTransport
+from p2pfl.net.websocket import transport_of
 from p2pfl.node.phase_links import links_of_phase
 
 log = logging.getLogger("p2pfl")
@@ -196,7 +196,7 @@ async def open_stats(
     node: NodeConfig,
     identity: Identity,
     *,
-    transport: MakeTransport = WebSocketTransport,
+    transport: MakeTransport | None = None,
     on_end: Callable[[Ended], object] = lambda _: None,
 ) -> AsyncIterator[StatsNode]:
     """This node's part in questions, while its sessions are open.
@@ -214,7 +214,7 @@ async def open_stats(
             listen=node.listen,
             max_body_bytes=MOST_BODY_BYTES,
             on_alarm=lambda kind, peer, text: _say(federation, kind, peer, text),
-            transport=transport,
+            transport=transport or transport_of(node),
         )
         found = StatsNode(federation, node, identity, links, on_end=on_end)
         async with links, AsyncExitStack() as doors:

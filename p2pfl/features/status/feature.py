@@ -84,6 +84,7 @@ class Shown(Attached):
             room_bytes=partial(free_bytes, setup.node.state_dir),
             snapshot_bytes=needs.snapshot_bytes,
             missing=roster.missing,
+            is_excused=lambda peer: node.presence.is_excused(peer),  # noqa: PLW0108 - set by a later feature
             losses=node.workshop.figures.losses,
         )
         self.display = Display(

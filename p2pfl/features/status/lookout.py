@@ -35,6 +35,8 @@ class Lookout:
     snapshot_bytes: int
     missing: Callable[[float], int]
     """Returns the number of members that are currently not heard."""
+    is_excused: Callable[[int], bool] = lambda peer: False  # noqa: ARG005 - nobody pauses
+    """Returns True if a neighbor has said that it would be away."""
     losses: Losses = field(default_factory=Losses)
     """The losses of the node's own rounds and of the tests."""
     away: int = 0
@@ -73,7 +75,8 @@ class Lookout:
             self._raise_alarm("training-alone", text)
 
     def _is_accompanied(self) -> bool:
-        return bool(self.core.connected)
+        peers = self.core.peers
+        return bool(self.core.connected) or (bool(peers) and all(map(self.is_excused, peers)))
 
     def _look_at_loss(self, now: float) -> None:
         """While the loss grows, raise an alarm or log an explanation once.

@@ -16,6 +16,8 @@ Intervals = Mapping[str, tuple[float, float]]
 QUIET_PERIODS = 3
 QUIET_EXTRA_S = 15.0
 """A member counts as quiet this many seconds after QUIET_PERIODS periods; they allow for network delays."""
+QUIET = (*OVER, "paused")
+"""The phases in which nothing is expected of a member."""
 LEAST_RATED_S = 0.5
 """The minimum time between two rows for computing a rate: delayed rows arrive together, and give no meaningful rate."""
 
@@ -81,7 +83,7 @@ class Roster:
 
     def is_quiet(self, row: VitalsRow, now: float) -> bool:
         """Return True if a newer row from its member is overdue."""
-        return row.source is not None and row.vitals.phase not in OVER and now - row.said_at > self.quiet_after_s
+        return row.source is not None and row.vitals.phase not in QUIET and now - row.said_at > self.quiet_after_s
 
     def is_lost(self, index: int, now: float) -> bool:
         """Return True if a member has neighbors with valid rows, and none of them hears from it.
@@ -89,7 +91,7 @@ class Roster:
         This node is never lost.
         """
         row = self.rows.get(index)
-        if index == self.own or row is None or row.vitals.phase in OVER:
+        if index == self.own or row is None or row.vitals.phase in QUIET:
             return False
         told = [self.rows.get(peer) for peer in self._neighbors().get(index, ())]
         words = [one.vitals for one in told if one is not None and self._counts(one, now)]

@@ -21,7 +21,7 @@ from p2pfl.features.status.asking import (
 
 AT_ONCE = 32
 SELDOM = (
-    *("metrics", "rule", "liars_borne", "rounds_alone", "held_against", "kept", "pace_set_by", "device"),
+    *("metrics", "rule", "liars_borne", "rounds_alone", "held_against", "kept", "pace_set_by", "device", "bounds"),
     "privacy",
     "second_hand",
 )
@@ -184,6 +184,7 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
         "disk_refuses": said.get("disk_refuses"),
         "device": said.get("device"),
         "privacy": said.get("privacy"),
+        "bounds": (said.get("features") or {}).get("bounds") or None,
         "second_hand": None,
         "well": not isinstance(answer, str),
     }
@@ -241,6 +242,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
         "held_against": ", ".join(against) or None,
         "kept": least and f"{least[0]} {least[1]:.2g}",
         "privacy": row["privacy"] and _budget_text(row["privacy"]),
+        "bounds": row["bounds"] and _bounds_text(row["bounds"]),
         "second_hand": row["second_hand"] and f"{age(row['second_hand']['age_s'])} ago, by {row['second_hand']['by']}",
     }
 
@@ -259,6 +261,17 @@ def _table_rows(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
     names = {row["metric"] for row in rows if row["metric"]}
     head = "main metric" if len(names) > 1 else next(iter(names), "accuracy")
     return [{key: value for key, value in _with_main_measure(row, head).items() if key not in empty} for row in rows]
+
+
+def _bounds_text(bounds: Mapping[str, Any]) -> str:
+    """Say how much of a node's bounds is used up, and when it goes on if it pauses."""
+    parts = {
+        "max_kbit_s": "at most {max_kbit_s:g} kbit/s",
+        "hours": "{hours}",
+        "month_used_gb": "{month_used_gb:g} of {month_gb:g} GB this month",
+        "paused_until": "pauses until {paused_until}: {paused_because}",
+    }
+    return ", ".join(text.format(**bounds) for key, text in parts.items() if key in bounds)
 
 
 def _alarms_text(counts: Mapping[str, Any], standing: list[str] | None) -> str:

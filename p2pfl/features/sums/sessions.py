@@ -24,7 +24,7 @@ from p2pfl.net.links import Links
 from p2pfl.net.refusals import DIFFERS
 from p2pfl.net.side import Feeding
 from p2pfl.net.transport import MakeTransport
-from p2pfl.net.websocket import WebSocketTransport
+from p2pfl.net.websocket import WebSocketTransport, transport_of
 from p2pfl.node.phase_links import links_of_phase
 
 log = logging.getLogger("p2pfl")
@@ -41,15 +41,15 @@ async def open_sums(
     listen: str,
     folder: Path | None = None,
     first_wait_s: float = FIRST_S,
-    transport: MakeTransport = WebSocketTransport,
+    transport: MakeTransport | None = None,
     finder: NodeConfig | None = None,
     on_other: Callable[[int], object] = lambda _: None,
 ) -> AsyncIterator[SumTalk]:
     """This node's part in sums, while its sessions are open. With a folder, what it signs is kept there.
 
     `first_wait_s` is how long to wait before anything was measured. With `discovery` of `finder`, the node finds the
-    others on its LAN; with its `relays` they meet there. `on_other` is called with a neighbor that does something else
-    than sums with these settings.
+    others on its LAN; its proxy and certificate are used, and with its `relays` they meet there. `on_other` is called
+    with a neighbor that does something else than sums with these settings.
 
     Raises UserError: an address is not valid or cannot be bound; StorageError: the folder cannot be used.
     """
@@ -61,6 +61,7 @@ async def open_sums(
         about = f" ({text})" if peer is None else f": {text}"
         log.warning("%s: %s%s", name_of[settings.index], kind, about)
 
+    usual = transport or (WebSocketTransport if finder is None else transport_of(finder))
     links = links_of_phase(
         federation,
         settings.index,
@@ -69,7 +70,7 @@ async def open_sums(
         listen=listen,
         max_body_bytes=MOST_BODY_BYTES,
         on_alarm=alarm,
-        transport=transport if finder is None else through_relays(federation, finder, identity, transport),
+        transport=usual if finder is None else through_relays(federation, finder, identity, usual),
     )
     talk = sums_over(links, settings, identity, folder=folder, first_wait_s=first_wait_s)
     try:

@@ -34,7 +34,7 @@ from p2pfl.learn.table.proposal import MOST_BYTES
 from p2pfl.net.links import Links
 from p2pfl.net.refusals import DIFFERS
 from p2pfl.net.side import Feeding, SideChannel
-from p2pfl.net.websocket import WebSocketTransport
+from p2pfl.net.websocket import transport_of
 from p2pfl.node.leash import on_a_leash
 from p2pfl.node.phase_links import links_of_phase
 
@@ -350,5 +350,5 @@ def _links(
         listen=node.listen,
         max_body_bytes=MOST_BODY_BYTES,
         on_alarm=lambda kind, peer, text: talk().alarm(kind, peer, text),
-        transport=through_relays(federation, node, identity, WebSocketTransport),
+        transport=through_relays(federation, node, identity, transport_of(node)),
     )

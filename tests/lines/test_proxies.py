@@ -1,0 +1,182 @@
+"""Proxies: which addresses go through one, and what is said of one that lets nothing through."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from contextlib import suppress
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2pfl.errors import UserError
+from p2pfl.net.address import parse_address
+from p2pfl.net.hurdles import Hurdle, UnreachedError
+from p2pfl.net.proxy import Proxies, parse_proxy, proxies_of
+from p2pfl.net.tls import OwnCertificate
+from p2pfl.net.ways import Outlet
+from p2pfl.net.websocket import WebSocketTransport, dial_websocket, open_browserless
+
+PASSWORD = base64.b64encode(b"ann:secret").decode()
+FAR = "node.example.org"
+"""A name that only the proxy of the tests can resolve."""
+
+
+async def reason_by(outlet: Outlet, address: str) -> UnreachedError:
+    async with open_browserless(outlet) as http:
+        with pytest.raises(UnreachedError) as found:
+            await asyncio.wait_for(dial_websocket(http, parse_address(address, "address")), 10)
+    return found.value
+
+
+async def test_a_session_goes_through_the_proxy_with_its_password(federation, proxy):
+    async with proxy(credentials=PASSWORD) as own, federation.node(0) as a:
+        outlet = Outlet(Proxies(named=parse_proxy(own.url, "ann:secret")))
+        transport = partial(WebSocketTransport, outlet=outlet)
+        async with federation.node(1, {0: f"{FAR}:{a.links.port}"}, transport=transport) as b:
+            await b.until(lambda: a.open and b.open)
+        assert own.asked == [f"{FAR}:{a.links.port}"]
+
+
+async def test_tls_goes_through_a_proxy_and_keeps_its_certificate(federation, proxy, certificates):
+    certificate = OwnCertificate(certificates.cert("good"), certificates.key("good"))
+    door = partial(WebSocketTransport, certificate=certificate)
+    async with proxy() as own, federation.node(0, transport=door) as a:
+        transport = partial(WebSocketTransport, outlet=Outlet(Proxies(named=parse_proxy(own.url))))
+        address = f"wss://{FAR}:{a.links.port}/p2pfl#sha256={certificate.pin}"
+        async with federation.node(1, {0: address}, transport=transport) as b:
+            await b.until(lambda: a.open and b.open)
+        assert own.asked
+
+
+@pytest.mark.usefixtures("trusted")
+async def test_the_way_to_the_proxy_may_itself_be_inside_tls(federation, proxy, certificates):
+    certificate = OwnCertificate(certificates.cert("good"), certificates.key("good"))
+    door = partial(WebSocketTransport, certificate=certificate)
+    async with proxy(tls=certificate.context) as own, federation.node(0, transport=door) as a:
+        transport = partial(WebSocketTransport, outlet=Outlet(Proxies(named=parse_proxy(own.url))))
+        address = f"wss://{FAR}:{a.links.port}/p2pfl#sha256={certificate.pin}"
+        async with federation.node(1, {0: address}, transport=transport) as b:
+            await b.until(lambda: a.open and b.open)
+        assert own.asked
+
+
+async def test_a_proxy_with_a_wrong_certificate_is_named(proxy, certificates):
+    certificate = OwnCertificate(certificates.cert("good"), certificates.key("good"))
+    async with proxy(tls=certificate.context) as own:
+        reason = await reason_by(Outlet(Proxies(named=parse_proxy(own.url))), f"wss://{FAR}")
+    assert reason.hurdle is Hurdle.PROXY
+    assert f"the proxy {own.url}: its certificate is signed by nobody whom this machine trusts" in reason.text
+
+
+@pytest.mark.parametrize(
+    ("status", "credentials", "says"),
+    [
+        (200, PASSWORD, "wants a user and a password (407): write user:password into proxy_password_file"),
+        (403, "", "forbids node.example.org:443 (403): its administrator must allow CONNECT to node.example.org:443"),
+        (502, "", "does not reach node.example.org:443 (502)"),
+    ],
+)
+async def test_a_proxy_that_lets_nothing_through_is_named_with_what_to_do(proxy, status, credentials, says):
+    async with proxy(status, credentials) as own:
+        reason = await reason_by(Outlet(Proxies(named=parse_proxy(own.url))), f"wss://{FAR}")
+        assert reason.hurdle is Hurdle.PROXY
+        assert f"the proxy {own.url} {says}" in str(reason)
+
+
+async def test_a_proxy_that_hangs_up_is_named():
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        reason = await reason_by(Outlet(Proxies(named=parse_proxy(url))), f"wss://{FAR}")
+    assert reason.hurdle is Hurdle.PROXY
+    assert f"the proxy {url}" in reason.text
+
+
+async def test_a_proxy_that_is_not_there_is_named():
+    reason = await reason_by(Outlet(Proxies(named=parse_proxy("http://127.0.0.1:1"))), f"wss://{FAR}")
+    assert "the proxy http://127.0.0.1:1 does not answer: Connection refused" in reason.text
+
+
+async def test_a_proxy_of_the_environment_is_not_the_only_way(proxy, federation, monkeypatch):
+    monkeypatch.setattr("p2pfl.net.proxy.is_near", lambda _: False)
+    async with proxy(403) as own, federation.node(0) as a:
+        outlet = Outlet(proxies_of(None, None, {"HTTP_PROXY": own.url}))
+        async with federation.node(1, {0: a.address()}, transport=partial(WebSocketTransport, outlet=outlet)) as b:
+            await b.until(lambda: a.open and b.open)
+        assert own.asked == [a.address()]
+
+
+ENVIRONMENT = {
+    "https_proxy": "http://tls:3128",
+    "HTTP_PROXY": "plain:8080",
+    "NO_PROXY": "direct.org, .inner.org,203.0.113.0/24,ported.org:444",
+}
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("wss://example.org", "tls"),
+        ("example.org:8470", "plain"),
+        ("wss://direct.org", None),
+        ("wss://a.inner.org", None),
+        ("wss://notdirect.org", "tls"),
+        ("203.0.113.9:8470", None),
+        ("198.18.0.1:8470", None),
+        ("wss://ported.org:444", None),
+        ("wss://ported.org", "tls"),
+        ("127.0.0.1:8470", None),
+        ("192.168.1.11:8470", None),
+        ("[fe80::1]:8470", None),
+        ("pi1:8470", None),
+        ("pi1.local:8470", None),
+        ("[2a00::1]:8470", "plain"),
+    ],
+)
+def test_the_environment_says_which_addresses_go_through_a_proxy(address, host):
+    found = proxies_of(None, None, ENVIRONMENT).of(parse_address(address, "address"))
+    assert (None if found is None else found.host) == host
+
+
+def test_what_was_found_on_the_lan_goes_through_no_proxy(federation):
+    a = federation.new(0)
+    a.links.hint(1, ["[2a00::1]:8470"])
+    (hint,) = a.links._dialer.route(1).hints
+    assert hint == parse_address("[2a00::1]:8470", "address")
+    assert proxies_of("http://proxy:3128", None).of(hint) is None
+
+
+def test_none_turns_the_environment_off():
+    assert proxies_of("none", None, ENVIRONMENT).of(parse_address("wss://example.org", "address")) is None
+
+
+def test_a_proxy_of_the_environment_that_is_none_is_ignored_with_a_warning(caplog):
+    assert proxies_of(None, None, {"ALL_PROXY": "socks5://proxy:1080"}) == Proxies()
+    assert "all_proxy" in caplog.text.lower()
+
+
+@given(st.text(alphabet="htps:/[]@.#x1%-", max_size=24) | st.text(max_size=24))
+@settings(max_examples=12, deadline=None)
+def test_any_text_is_a_proxy_or_none(text):
+    with suppress(ValueError):
+        found = parse_proxy(text)
+        assert parse_proxy(str(found)).port == found.port <= 65535
+
+
+def test_a_password_is_never_shown_and_its_file_is_private(tmp_path):
+    file = tmp_path / "proxy.password"
+    file.write_text("ann:secret\n")
+    file.chmod(0o644)
+    with pytest.raises(UserError, match="others may read this secret password"):
+        proxies_of("http://proxy:3128", file)
+    file.chmod(0o600)
+    found = proxies_of("http://proxy:3128", file)
+    assert found.named.credentials == "ann:secret"
+    assert "secret" not in f"{found} {found.named!r}"
+    file.write_text("secret\n")
+    with pytest.raises(UserError, match="one line, user:password") as refused:
+        proxies_of("http://proxy:3128", file)
+    assert "secret" not in str(refused.value)

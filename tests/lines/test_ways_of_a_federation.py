@@ -1,0 +1,179 @@
+"""What `check` and `doctor` say of addresses, certificates and proxies, from a federation's files."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from functools import partial
+
+import pytest
+
+from p2pfl.cli.check_folders import look_into_folders
+from p2pfl.cli.check_names import unknown_names
+from p2pfl.cli.main import main
+from p2pfl.config.load import federation_mistakes, load_config, load_node, node_mistakes
+from p2pfl.crypto.identity import Identity
+from p2pfl.features.lan.doctor import examine
+from p2pfl.features.lan.doctor_command import _print_ways
+from p2pfl.features.lan.probe import AnswerKind
+from p2pfl.net.tls import OwnCertificate
+from p2pfl.net.websocket import WebSocketTransport
+
+
+@pytest.fixture
+def p2pfl(capsys):
+    """Runs a command; returns its exit code and what it says."""
+
+    def p2pfl(*arguments):
+        with pytest.raises(SystemExit) as caught:
+            main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        return caught.value.code, said.out + said.err
+
+    return p2pfl
+
+
+@pytest.fixture
+def ward(p2pfl, tmp_path):
+    """A federation of two nodes; `change(file, before, after)` edits one of its files."""
+    folder = tmp_path / "ward"
+    p2pfl("new", folder, "--nodes", "2")
+
+    class Ward:
+        path = folder
+
+        def change(self, file, before, after):
+            text = (folder / file).read_text()
+            assert before in text
+            (folder / file).write_text(text.replace(before, after))
+
+        def own(self, text):
+            file = folder / "node0/node.toml"
+            file.write_text(file.read_text() + text)
+
+        @property
+        def address(self):
+            return load_config(folder).members[0].address
+
+        def found(self):
+            return look_into_folders(load_config(folder))
+
+    return Ward()
+
+
+def mistakes(ward):
+    return [str(one) for one in node_mistakes(ward.path / "node0", load_config(ward.path))]
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ('cert = "tls.crt"', "network.cert: is of no use without network.key"),
+        ('proxy = "socks5://proxy:1080"', '"http://host:port", or "none"'),
+        ('proxy = "http://ann:secret@proxy:3128"', "user and password belong in a file"),
+        ('proxy_password_file = "p"', "is of no use without network.proxy"),
+        ('hours = "20-6"', "HH:MM-HH:MM"),
+        ('hours = "20:00-20:00"', "HH:MM-HH:MM"),
+        ("max_kbit_s = 50", "100"),
+        ("month_gb = 0", "above 0"),
+    ],
+)
+def test_mistakes_in_the_own_network_are_named_with_what_is_allowed(ward, lines, says):
+    ward.own(f"\n[network]\n{lines}\n")
+    (said,) = mistakes(ward)
+    assert says in said
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("https://example.org/p2pfl", "the scheme is ws or wss, not https: wss://example.org/p2pfl"),
+        ("wss://example.org/p2pfl#sha256=12", "wss://host:port/path"),
+        ("ws://example.org#sha256=" + "ab" * 32, "ws:// has none"),
+        ("wss://example.org:99999", "wss://host:port/path"),
+    ],
+)
+def test_a_wrong_url_is_named_with_the_right_one(ward, address, says):
+    ward.change("federation.toml", ward.address, address)
+    (said,) = federation_mistakes(ward.path)
+    assert says in str(said)
+
+
+def test_check_warns_of_a_name_that_is_unknown_but_not_if_a_proxy_may_know_it(ward, monkeypatch):
+    def lookup(host, *_, **__):
+        raise socket.gaierror(socket.EAI_NONAME if host == "gone.example.org" else socket.EAI_AGAIN, "")
+
+    monkeypatch.setattr("socket.getaddrinfo", lookup)
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    ward.change("federation.toml", ward.address, "wss://later.example.org/p2pfl")
+    assert unknown_names(load_config(ward.path), []) == []
+    ward.change("federation.toml", ward.address, "wss://gone.example.org/p2pfl")
+    (said,) = unknown_names(load_config(ward.path), [])
+    assert "the name in the address of node0, wss://gone.example.org:443/p2pfl, is unknown here" in said
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    assert unknown_names(load_config(ward.path), []) == []
+
+
+def test_check_looks_at_certificates(ward, certificates):
+    port = ward.address.rpartition(":")[2]
+    for name in ("good", "expired"):
+        shutil.copy(certificates.cert(name), ward.path / "node0" / "tls.crt")
+        shutil.copy(certificates.key(name), ward.path / "node0" / "tls.key")
+        (ward.path / "node0" / "tls.key").chmod(0o600)
+        if name == "good":
+            assert not mistakes(ward)
+            before = ward.address
+            ward.change("federation.toml", before, f"wss://localhost:{port}/p2pfl")
+            assert "listens on" in ward.found().warnings[0]
+            ward.own('\n[network]\ncert = "tls.crt"\nkey = "tls.key"\n')
+            assert not ward.found().warnings
+            pinned = f"wss://localhost:{port}/p2pfl#sha256={'ab' * 32}"
+            ward.change("federation.toml", ward.address, pinned)
+            assert "not the certificate that is pinned" in str(ward.found().mistakes[0])
+            ward.change("federation.toml", pinned, before)
+    assert "is not valid by the clock of this machine" in ward.found().warnings[0]
+
+
+@pytest.fixture
+def certificate(certificates):
+    return OwnCertificate(certificates.cert("good"), certificates.key("good"))
+
+
+@pytest.fixture
+def proxy_of_the_environment(proxy, monkeypatch):
+    """A proxy that forbids everything, also for addresses of this machine."""
+    monkeypatch.setattr("p2pfl.net.proxy.is_near", lambda _: False)
+    own = proxy(403)
+
+    def name() -> str:
+        monkeypatch.setenv("HTTPS_PROXY", own.url)
+        return own.url
+
+    return own, name
+
+
+async def test_the_doctor_says_of_each_way_what_was_in_it(
+    ward, federation, certificate, proxy_of_the_environment, capsys
+):
+    proxy, name = proxy_of_the_environment
+    described = load_config(ward.path)
+    federation.identities[1] = Identity.load(ward.path / "node1" / "node.key")
+    door = partial(WebSocketTransport, certificate=certificate)
+    async with proxy, federation.node(1, transport=door) as b:
+        url = name()
+        address = f"wss://localhost:{b.links.port}/p2pfl#sha256={certificate.pin}"
+        ward.change("federation.toml", described.members[1].address, address)
+        described = load_config(ward.path)
+        found = await examine(described, load_node(ward.path / "node0", described), 1.0)
+    patient = next(one for one in found.patients if not one.here)
+    by_proxy, direct = patient.places
+    assert by_proxy.answer.kind is AnswerKind.PROXY
+    assert "forbids localhost" in by_proxy.answer.detail
+    assert direct.answer.kind is AnswerKind.MEMBER
+    assert direct.answer.round_trip_s > 0
+    _print_ways(found)
+    said = capsys.readouterr().out
+    for words in ("a proxy does not let it through", "forbids localhost", "answers", " ms", f"proxy {url}"):
+        assert words in " ".join(said.split())
+    assert "sha256" not in said

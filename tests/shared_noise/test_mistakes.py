@@ -108,7 +108,7 @@ def test_simulator_and_audit_refuse_it(tmp_path):
 async def test_a_model_that_is_too_large_for_a_sum_is_refused_before_anything_is_written(
     shared_ward, start, monkeypatch
 ):
-    monkeypatch.setattr("p2pfl.features.shared_noise.feature.MOST_ENTRIES", 15)
+    monkeypatch.setattr("p2pfl.features.shared_noise.doubtful.MOST_ENTRIES", 15)
     field = shared_ward()
     (node,) = start(field, 0)
     with pytest.raises(UserError, match="too large for shared noise") as caught:

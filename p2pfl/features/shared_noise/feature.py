@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from p2pfl.config.model import FederationConfig
 from p2pfl.core.course import Course
 from p2pfl.engine.state import NodeState
-from p2pfl.errors import UserError
+from p2pfl.features.shared_noise.doubtful import too_large
 from p2pfl.features.shared_noise.sum_rounds import SumRounds
 from p2pfl.features.summed.summed_rounds import SummedRounds
-from p2pfl.features.sums.arrays import MOST_ENTRIES
-from p2pfl.learn.privacy.shared import SharedRounds, shared_by
+from p2pfl.learn.privacy.shared import shared_by
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, NodeView
-
-
-def too_large(federation: FederationConfig, shared: SharedRounds | None) -> UserError | None:
-    """Return the mistake of a model that does not fit in a sum, None if it does."""
-    if shared is None or shared.entries <= MOST_ENTRIES:
-        return None
-    text, allowed = "the model is too large for shared noise", f"at most {MOST_ENTRIES:,} trained numbers"
-    return UserError(text, file=federation.path, key="task.name", value=f"{shared.entries:,}", allowed=allowed)
 
 
 class SharedNoiseFeature(Feature):

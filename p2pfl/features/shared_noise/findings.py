@@ -23,7 +23,7 @@ class SharedNoiseFindings(Findings):
         federation, privacy = inspected.federation, inspected.federation.privacy
         if privacy is None or not privacy.is_shared:
             return
-        from p2pfl.features.shared_noise.feature import too_large  # noqa: PLC0415 - `--help` stays instant
+        from p2pfl.features.shared_noise.doubtful import delta_exceeds, too_large  # noqa: PLC0415 - instant `--help`
         from p2pfl.learn.privacy.plan import planned_rounds  # noqa: PLC0415 - as above
         from p2pfl.learn.privacy.shared import shared_by  # noqa: PLC0415 - as above
 
@@ -62,12 +62,6 @@ class SharedNoiseFindings(Findings):
                 "a liar": "can spoil a sum: a wrong part within the bounds is not noticed",
             }
         )
-
-
-def delta_exceeds(delta: float, rows: int) -> str:
-    """Return the warning about a delta that allows one of the rows of all nodes to be revealed entirely."""
-    text = "everything about one row might be revealed; better a tenth of one in that many, or less"
-    return f"privacy.delta = {delta:g} exceeds one in the {rows:,} rows of all nodes together: {text}"
 
 
 def _facts(federation: FederationConfig, entries: int | None) -> dict[str, Any]:

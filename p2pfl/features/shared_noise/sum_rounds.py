@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from p2pfl.core.facts import Phase
-from p2pfl.features.shared_noise.findings import delta_exceeds
+from p2pfl.features.shared_noise.doubtful import delta_exceeds
 from p2pfl.features.shared_noise.noise_state import NoiseState
 from p2pfl.features.summed.in_step import RoundsInStep
 from p2pfl.features.summed.standings import Place

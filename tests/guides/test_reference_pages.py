@@ -224,6 +224,7 @@ def test_no_meaning_is_empty(pages, name):
         assert ": ." not in line, line
 
 
+@pytest.mark.long
 def test_two_runs_write_the_same_and_neither_imports_torch(tmp_path):
     code = (
         "import runpy, sys; sys.argv = sys.argv[1:]\n"

@@ -271,6 +271,7 @@ async def test_an_older_snapshot_does_not_bring_back_what_a_node_knew_before_its
         assert recover(second.application.setup, store).ledger is None
 
 
+@pytest.mark.long
 async def test_a_second_process_with_the_same_key_and_a_state_folder_of_its_own_spends_nothing(private):
     """Each would spend all that is left: neither knows of the other, and the file beside the key keeps the larger."""
     field, begin = private(rounds=900, to_do=800, round_s=0.02)

@@ -106,6 +106,7 @@ async def _left_alone(node):
     return left
 
 
+@pytest.mark.long
 async def test_a_node_with_other_rounds_of_the_same_edges_is_refused_by_name_of_the_edges(ward, start, finish, caplog):
     field = ward(4, federation={"topology": "round-robin"}, gossip={"start_wait_s": 0.5, "linger_s": 2.0})
     field.write("other.toml", federation={"topology": "complete"})
@@ -115,6 +116,7 @@ async def test_a_node_with_other_rounds_of_the_same_edges_is_refused_by_name_of_
     _assert_told(caplog, [*results, await _left_alone(odd[0])], "edges (the graph, or [[edge]] tables)", odd="node2")
 
 
+@pytest.mark.long
 async def test_a_node_with_another_model_is_refused_by_name_of_the_model(ward, start, finish, caplog):
     field = ward(3, task={"name": "own.py:task"}, gossip={"start_wait_s": 0.5, "linger_s": 2.0})
     field.write("other/federation.toml")

@@ -173,6 +173,7 @@ async def test_after_a_crash_the_personal_part_is_that_of_the_round_at_which_the
     assert [head_of(learned(made, index)).tolist() for index in range(3)] == [[row.rounds] for row in results]
 
 
+@pytest.mark.long
 async def test_a_round_that_the_engine_drops_takes_its_personal_part_with_it(field, start, finish):
     failing = COUNTED.replace("return outputs.mean()", "return outputs.mean() * (1e20 if spent() else 1.0)").replace(
         "class Net", "calls = []\n\n\ndef spent():\n    calls.append(1)\n    return len(calls) == 5\n\n\nclass Net"

@@ -148,6 +148,7 @@ UNHURRIED = Task(
 SMALL = {"nodes": 2, "topology": "path", "seed": 1, "linger_s": 5.0, "closing_rounds": 2}
 
 
+@pytest.mark.long
 def test_features_for_eyes_only_that_fail_go_off_with_an_alarm_each_and_the_node_learns_on(tmp_path, told):
     federation = Federation(task=UNHURRIED, local_steps=1, rounds=60, **SMALL)  # one is asked once a second
     report = run(tmp_path, federation, tuple(map(Failing, RUNNING)))

@@ -91,7 +91,16 @@ IMPATIENT = Limits(
 )
 
 
-@pytest.mark.parametrize("lie", [flip, repeat, drop, swallow, reorder, cut, make_up, grow])
+@pytest.mark.parametrize(
+    "lie",
+    [
+        flip,
+        repeat,
+        reorder,
+        make_up,
+        *(pytest.param(lie, marks=pytest.mark.long) for lie in (drop, swallow, cut, grow)),
+    ],
+)
 async def test_whatever_a_relay_does_the_messages_arrive_once_through_another(federation, lie):
     network = MemoryNetwork()
     liar, honest = RelayHere(network, "liar:1"), RelayHere(network, "honest:1")

@@ -210,6 +210,7 @@ async def test_of_three_two_crash_with_a_sum_that_the_third_has_and_it_goes_back
     assert seen.rounds[0].status()["fetched"] == 1
 
 
+@pytest.mark.long
 async def test_a_stopped_node_misses_rounds_and_goes_on_with_the_others_state(shared_ward, start, seen):
     field = shared_ward(training={"rounds": 8})
     nodes = start(field)
@@ -234,6 +235,7 @@ async def test_a_node_that_is_through_and_starts_again_alone_ends(shared_ward, s
 # -- too few, or behind -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_with_too_few_nothing_is_learned_one_part_is_paid_for_and_the_missing_are_named(
     shared_ward, start, seen, monkeypatch, caplog
 ):
@@ -262,6 +264,7 @@ async def test_until_enough_are_there_a_node_says_for_whom_it_waits(shared_ward,
     assert seen.steps(nodes[0]) == 0
 
 
+@pytest.mark.long
 async def test_a_node_whose_budget_is_spent_follows_the_others(shared_ward, start, seen, monkeypatch):
     wrong = BudgetGuard.wrong
 
@@ -337,6 +340,7 @@ async def test_a_part_is_given_again_unless_others_may_have_it_in_a_sum(is_out, 
     assert seen.steps(nodes[1]) == ROUNDS + is_out
 
 
+@pytest.mark.long
 async def test_a_signed_part_of_a_refused_sum_is_not_given_again(shared_ward, start, seen, monkeypatch):
     """A sum whose list was signed and that fails after that is paid for anew."""
     end, failed = SumTalk._end, []

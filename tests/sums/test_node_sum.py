@@ -122,6 +122,7 @@ async def test_while_the_node_runs_there_is_no_sum(ward):
     os.close(held)
 
 
+@pytest.mark.long
 async def test_a_disk_that_is_full_is_one_clear_error_and_the_others_get_their_sum(ward, monkeypatch):
     """What a node cannot write down it does not sign; with room again it sums, and remembers."""
 

@@ -288,6 +288,7 @@ async def test_a_neighbor_that_talks_nonsense_is_hung_up_on_and_the_sum_goes_on(
     assert all(isinstance(outcome, SumDone) for outcome in sites.outcomes.values())
 
 
+@pytest.mark.long
 async def test_a_neighbor_that_floods_is_hung_up_on_and_the_sum_goes_on(monkeypatch):
     sites, ended, opened = Sites(4), [], SumTalk.opened
 

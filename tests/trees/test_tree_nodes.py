@@ -73,6 +73,7 @@ async def test_all_nodes_have_the_trees_of_the_pooled_rows(kind, tree_ward, star
     assert set(map(tuple, seen.given.values())) == {tuple(labels)}
 
 
+@pytest.mark.long
 async def test_nodes_stop_together_once_the_held_out_loss_falls_no_more(tree_ward, start):
     field = tree_ward(task={"patience": 1, "eta": 1.0, "max_depth": 4}, training={"rounds": 30})
     nodes = start(field)
@@ -169,6 +170,7 @@ async def test_a_node_that_has_lost_its_state_gets_that_of_the_others(tree_ward,
 # -- who takes part ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_nothing_is_summed_until_all_are_there(tree_ward, start, seen):
     field = tree_ward(4)
     nodes = start(field, 0, 1, 2)
@@ -305,6 +307,7 @@ async def test_without_its_file_a_node_does_not_forget_whose_rows_its_trees_are_
     assert alike(field) == pooled(field)
 
 
+@pytest.mark.long
 async def test_a_part_beyond_all_bounds_spoils_the_sum_and_no_tree_grows_from_it(tree_ward, start, seen, monkeypatch):
     total = TreeRounds.sum
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from p2pfl.features.relay.alarms import ALARMS, BACK, LOST, SPOILED
+from p2pfl.features.relay.alarms import ALARMS
 from p2pfl.features.relay.by_relay import ByRelayTransport
 from p2pfl.features.relay.credentials import Credentials, through_relays
 from p2pfl.features.relay.relay_link import RelayLink
@@ -63,14 +63,14 @@ class Relays(Attached):
         if missing == self._missing or now - self._begun_at < PATIENCE_S:
             return
         if not missing:
-            self._node.feed.settle(BACK, None)
-            self._node.feed.tell(BACK, None, "this node is registered at all its relays again")
-        elif not self._missing or not self._node.feed.reword(LOST, None, missing):
+            self._node.feed.settle("relay-back", None)
+            self._node.feed.tell("relay-back", None, "this node is registered at all its relays again")
+        elif not self._missing or not self._node.feed.reword("relay-lost", None, missing):
             none_left = "" if any(relay.is_registered for relay in self._relays) else "no relay is left: "
-            self._node.alarm(LOST, None, none_left + missing)
+            self._node.alarm("relay-lost", None, none_left + missing)
         self._missing = missing
 
     def _spoiled(self, relay: RelayLink, key: bytes, reason: str) -> None:
         members = self._node.setup().federation.members
         name = next((member.name for member in members if member.key == key), "a stranger")
-        self._node.alarm(SPOILED, None, f"{relay.url}, on a line to {name}: {reason}")
+        self._node.alarm("relay-spoiled", None, f"{relay.url}, on a line to {name}: {reason}")

@@ -181,6 +181,7 @@ def test_the_configured_address_comes_first_then_what_worked_then_the_newest_hin
     assert [address.host for address in route.addresses()] == ["configured", "worked", "new", "old"]
 
 
+@pytest.mark.long
 async def test_only_what_is_new_ends_a_rest_early():
     route = Route()
     route.hint([Address("one", 1)])

@@ -105,6 +105,7 @@ def test_one_member_with_other_keys_does_not_keep_the_others_from_summing():
     assert found.deeds[0].sums == found.deeds[0].of
 
 
+@pytest.mark.long
 def test_a_parcel_with_nothing_in_it_breaks_no_member():
     assert audited(deeds=["empty parcels"], effort=ONE_PLAY).mistakes == []
 

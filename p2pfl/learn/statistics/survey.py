@@ -30,6 +30,8 @@ STAGES = 4
 """The most sums of a question."""
 MOST_SPREADS = 200
 """The most pairs of a numeric column and a group in one question."""
+MOST_CELLS = 3000
+"""The most counts of categories in groups in one question: which are to be hidden is decided in seconds."""
 
 Sums = Mapping[str, NDArray[Any]]
 Conversation = Generator[Arrays, Sums, Statistics]

@@ -171,3 +171,20 @@ def test_under_privacy_nothing_is_answered(tmp_path):
     assert (
         desk_of(place, "east").answer("north", 1, AGE, None).refusal.startswith("under [privacy] nothing is answered")
     )
+
+
+def test_why_a_table_cannot_be_read_is_an_error_in_the_site_s_own_log_alone(tmp_path, caplog):
+    place = made_ward(tmp_path)
+    write_table(tmp_path, "east", [])
+    found = desk_of(place, "east").answer("north", 1, AGE, None)
+    assert found.refusal == "its table cannot be read: its log says why"
+    assert [(line.levelname, "east.csv" in line.message) for line in caplog.records] == [("ERROR", True)]
+
+
+def test_a_question_about_too_many_categories_in_groups_is_refused(tmp_path, monkeypatch):
+    """Which counts are to be hidden takes a time and a memory that grow with the square of their number."""
+    monkeypatch.setattr("p2pfl.features.stats.desk.MOST_CELLS", 11)
+    desk = desk_of(made_ward(tmp_path), "east")
+    assert desk.answer("north", 1, ("age", "ill"), None).table is not None
+    found = desk.answer("north", 2, ("age", "ill"), "sex")
+    assert found.refusal == "categories times groups are more than 11"

@@ -14,6 +14,7 @@ from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.features.stats import stats_node
+from p2pfl.features.stats.desk import MOST_REFUSALS
 from p2pfl.features.stats.question import Question, SiteAnswer, in_words, question_id, sign, verified
 from p2pfl.features.stats.question_sums import NONE, AtQuestion, QuestionSums
 from p2pfl.features.stats.statements import CHANNEL, MemberStatement, Statements
@@ -73,6 +74,22 @@ async def test_two_questions_one_after_the_other_are_answered_refused_and_logged
                 assert "south refuses" in (await ends[site].get()).failure
     assert [line["answer"] for line in log_of(place, "south")] == ["answered", "refused"]
     assert [line["asker"] for line in log_of(place, "north")] == ["north", "north"]
+
+
+async def test_a_flood_of_questions_before_any_is_decided_is_not_logged_beyond_the_limit(tmp_path):
+    place, transport, ends = made_ward(tmp_path, THREE), MemoryNetwork().transport, asyncio.Queue()
+    async with open_stats(*parts_of(place, "east"), transport=transport, on_end=ends.put_nowait) as east:
+        for serial in range(1, MOST_REFUSALS + 30):
+            asked_for = Question(serial=serial, columns=("ward",), by=None)
+            east._statements.hear(0, signed(place, "north", asked_for))
+        running = asyncio.create_task(east.run())
+        async with asyncio.timeout(60):
+            for _ in range(MOST_REFUSALS):
+                await ends.get()
+        assert east._coming.empty()
+        assert not running.done()
+        running.cancel()
+    assert len(log_of(place, "east")) == MOST_REFUSALS
 
 
 async def test_who_does_not_answer_is_named(tmp_path, monkeypatch):

@@ -18,8 +18,8 @@ from p2pfl.errors import UserError
 from p2pfl.features.stats.answered_rows import AnsweredRows, HashedTable, hashed
 from p2pfl.features.stats.question_log import ANSWERED, REFUSED, LogLine, QuestionLog
 from p2pfl.features.stats.site_table import SiteTable, check_question, read_site
-from p2pfl.learn.statistics.survey import MOST_SPREADS
-from p2pfl.learn.statistics.survey_figures import group_names
+from p2pfl.learn.statistics.survey import MOST_CELLS, MOST_SPREADS
+from p2pfl.learn.statistics.survey_figures import cells_asked, group_names
 
 log = logging.getLogger("p2pfl")
 
@@ -60,9 +60,11 @@ class Desk:
         """Return a serial that this member has not used; if its log was lost, the time is later than any."""
         return max(self._log.serial(self._node.name) + 1, int(self._now().timestamp()))
 
-    def is_new(self, asker: str, serial: int) -> bool:
-        """Return True if a question is to be answered: it is later than those before, and not one of too many."""
-        is_flood = self._log.today(asker, self._now(), REFUSED) >= MOST_REFUSALS
+    def is_new(self, asker: str, serial: int, waiting: int = 0) -> bool:
+        """Return True if a question is to be answered: it is later than those before, and not one of too many, of
+        which so many of this member still wait for an answer.
+        """
+        is_flood = self._log.today(asker, self._now(), REFUSED) + waiting >= MOST_REFUSALS
         return serial > self._log.serial(asker) and not is_flood
 
     def answer(
@@ -94,7 +96,7 @@ class Desk:
             table = read_site(self._federation, self._node)
             check_question(table.schema, columns, by, self._node.path)
         except UserError as error:
-            log.warning("%s", error)
+            log.error("%s", error)  # noqa: TRY400 - the command shows errors only, and one line says all
             return DeskAnswer(least_rows=policy.least_rows, refusal="its table cannot be read: its log says why")
         rows = hashed(table.columns, by, self._key)
         refusal = self._refusal_of(table, rows, columns, by)
@@ -126,6 +128,8 @@ class Desk:
         """Return what speaks against answering about this table."""
         if len(columns) * len(group_names(table.schema, by)) > MOST_SPREADS:
             return f"columns times groups are more than {MOST_SPREADS}"
+        if cells_asked(table.schema, columns, by) > MOST_CELLS:
+            return f"categories times groups are more than {MOST_CELLS}"
         large = table.too_large(columns)
         if large is not None:
             return f"a number in {large} is too large to be summed"

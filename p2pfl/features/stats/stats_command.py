@@ -93,6 +93,8 @@ def _tell(end: Ended) -> None:
 
 
 def _show(found: FederationStatistics, form: Form) -> None:
+    from p2pfl.learn.statistics.survey_figures import MISSING  # noqa: PLC0415 - `--help` stays instant
+
     statistics = found.statistics
     if form == "json":
         write_json({"federation": found.federation, "nodes": list(found.nodes)} | facts_of(statistics))
@@ -121,8 +123,8 @@ def _show(found: FederationStatistics, form: Form) -> None:
     for one in figures:
         if one.categories is not None:
             click.echo()
-            shown = {**one.categories, "(missing)": one.missing}
-            write_rows([{_titled(one, by): name, "rows": _count(count)} for name, count in shown.items()], "table")
+            shown = [*one.categories.items(), (MISSING, one.missing)]
+            write_rows([{_titled(one, by): name, "rows": _count(count)} for name, count in shown], "table")
 
 
 def _titled(figures: SurveyFigures, by: str | None) -> str:

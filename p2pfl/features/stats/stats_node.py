@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import logging
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -78,13 +79,15 @@ class StatsNode:
         self.desk = Desk(federation, node, identity)
         self._kept = KeptSums(node.state_dir, [member.key for member in federation.members])
         self._coming: asyncio.Queue[OpenQuestion] = asyncio.Queue()
+        self._waiting = Counter[int]()
+        """The questions of each member that are not decided yet."""
         self._statements = Statements(
             federation,
             self._index,
             identity,
             links.sides.say,
-            is_new=lambda member, serial: self.desk.is_new(self._name(member), serial),
-            on_question=self._coming.put_nowait,
+            is_new=lambda member, serial: self.desk.is_new(self._name(member), serial, self._waiting[member]),
+            on_question=self._come,
         )
         self._sums = QuestionSums(links.sides.say)
         self._deciding = asyncio.Lock()
@@ -108,10 +111,15 @@ class StatsNode:
         self._statements.answer(question, answer.least_rows, "")
         return await self._take_part(question, answer)
 
+    def _come(self, question: OpenQuestion) -> None:
+        self._waiting[question.asker] += 1
+        self._coming.put_nowait(question)
+
     async def _take(self, question: OpenQuestion) -> None:
         """Answer a question of another member, take part in it if the answer is yes, and tell how it ended."""
         asker, asked = self._name(question.asker), question.question
         answer = await self._decide(asker, asked)
+        self._waiting[question.asker] -= 1
         self._statements.answer(question, answer.least_rows, answer.refusal[:MOST_REASON])
         failure = None
         try:

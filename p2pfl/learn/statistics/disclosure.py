@@ -58,6 +58,13 @@ class Disclosure:
             for group in np.flatnonzero(~hidden & (known > 0)).tolist():
                 yield column, group, int(known[group])
 
+    def whole(self) -> Iterator[tuple[str, int]]:
+        """Yield each column that is hidden in no group, and its known rows."""
+        for column, hidden in self._unsummed.items():
+            known = self.cells[column][0, :, 0]
+            if not (hidden & (self.rows > 0)).any() and known.any():
+                yield column, int(known.sum())
+
     def _hidden_sums(self, column: str) -> Mask:
         """Return the groups (groups,) of which no sum of a numeric column's values is made."""
         known, sites = self.cells[column][:, :, 0]
@@ -104,6 +111,9 @@ class Disclosure:
                 if not self._bounds.is_small(cells[:, value], sites[:, value])
             ]
         start = groups * (1 + width)
+        if len(bars) > 1:
+            each = max(len(some) for some in bars.values())
+            lines += [_line(size, range(start + place, size, each)) for place in range(each)]
         for group, some in bars.items():
             lines.append(_line(size, range(start, start + len(some)), first + group * width))
             start += len(some)

@@ -18,6 +18,9 @@ WITHIN = (-(2**48), 2**48)
 MOST_SIZE = 1e70
 """The largest number that is summed."""
 
+ALL = -1
+"""In place of a group: the rows of all groups."""
+
 Counts = NDArray[np.int64]
 Values = NDArray[np.float64]
 Arrays = dict[str, Counts]
@@ -85,8 +88,8 @@ class SiteSums:
 
     def _known(self, spreads: Sequence[Counting]) -> Iterator[Values]:
         for one in spreads:
-            values = self._columns[one.column][self._group == one.group]
-            yield values[~np.isnan(values)]
+            values = self._columns[one.column]
+            yield values[~np.isnan(values) & ((self._group == one.group) | (one.group == ALL))]
 
 
 def _places(values: Values, width: int) -> Counts:

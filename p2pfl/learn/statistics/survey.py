@@ -11,7 +11,7 @@ that are shown: then sums and coarse buckets, squares and finer buckets, the fin
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from p2pfl.learn.limbs import value_of
 from p2pfl.learn.statistics.disclosure import Disclosure, ShownCounts
-from p2pfl.learn.statistics.site import Arrays, Columns, Counts, SiteSums
+from p2pfl.learn.statistics.site import ALL, Arrays, Columns, Counts, SiteSums
 from p2pfl.learn.statistics.survey_figures import Statistics, SurveyAsked, SurveyFigures, categories_of
-from p2pfl.learn.statistics.value_spread import Bar, Quantile, bars, fineness, histogram_edges, quantiles
+from p2pfl.learn.statistics.value_spread import Bar, Quantile, bars, common_bars, fineness, histogram_edges, quantiles
 from p2pfl.learn.table.schema import Schema
 from p2pfl.learn.trees.bins import divided, first_cuts
 
@@ -30,6 +30,8 @@ STAGES = 4
 """The most sums of a question."""
 MOST_SPREADS = 200
 """The most pairs of a numeric column and a group in one question."""
+MOST_CELLS = 3000
+"""The most counts of categories in groups in one question: which are to be hidden is decided in seconds."""
 
 Sums = Mapping[str, NDArray[Any]]
 Conversation = Generator[Arrays, Sums, Statistics]
@@ -44,6 +46,8 @@ def survey(asked: SurveyAsked, schema: Schema, columns: Columns) -> Conversation
     sums = yield site.counts()
     shown = Disclosure(asked, schema, {name: _counts(each) for name, each in sums.items()})
     spreads = [_Spread(column=column, group=group, rows=rows) for column, group, rows in shown.summed()]
+    if asked.by is not None:
+        spreads += [_Spread(column=column, group=ALL, rows=rows) for column, rows in shown.whole()]
     if spreads:
         sums = yield site.sums(spreads)
         for place, one in enumerate(spreads):
@@ -51,9 +55,11 @@ def survey(asked: SurveyAsked, schema: Schema, columns: Columns) -> Conversation
         sums = yield site.squares(spreads)
         for place, one in enumerate(spreads):
             one.take_squares(sums["squares"][place], sums[f"buckets {place}"], asked)
+        _share_edges(spreads, asked)
         sums = yield site.histograms(spreads)
         for place, one in enumerate(spreads):
             one.take_histogram(sums[f"buckets {place}"], sums[f"bins {place}"], asked)
+        _share_bars(spreads, asked)
     return _statistics(asked, schema, shown, {(one.column, one.group): one for one in spreads})
 
 
@@ -70,6 +76,8 @@ class _Spread:
     edges: list[float] = field(default_factory=list)
     quantiles: tuple[Quantile, ...] = ()
     bars: tuple[Bar, ...] = ()
+    bins: tuple[Counts, Counts] = field(default_factory=lambda: (np.zeros(1, np.int64), np.zeros(1, np.int64)))
+    """The rows in the bins between the edges, and the sites that have any."""
 
     def take_sum(self, total: Any, buckets: Any, asked: SurveyAsked) -> None:
         self.mean = value_of(total) / self.rows
@@ -83,7 +91,8 @@ class _Spread:
 
     def take_histogram(self, buckets: Any, bins: Any, asked: SurveyAsked) -> None:
         self.quantiles = quantiles(self.cuts, self._of_all(buckets), asked.least_rows)
-        self.bars = bars(self.edges, self._of_all(bins[0]), _counts(bins[1]), asked.bounds)
+        self.bins = self._of_all(bins[0]), _counts(bins[1])
+        self.bars = bars(self.edges, *self.bins, asked.bounds)
 
     def _divide(self, counts: Counts, asked: SurveyAsked) -> None:
         self.cuts = divided(self.cuts, counts, fineness(self.rows, asked.least_rows))
@@ -101,12 +110,38 @@ class _Spread:
         return round(value, -math.floor(math.log10(error))) if value is not None and error > 0 else value
 
 
+def _share_edges(spreads: Sequence[_Spread], asked: SurveyAsked) -> None:
+    """Count all groups in the bins of a question without groups: with others, both would tell of few rows."""
+    whole = {one.column: one.edges for one in spreads if one.group == ALL}
+    if asked.by is not None:
+        for one in spreads:
+            one.edges = whole.get(one.column, [])
+
+
+def _share_bars(spreads: Sequence[_Spread], asked: SurveyAsked) -> None:
+    """Join the bars of a question without groups until each has enough rows in all groups.
+
+    If a group is hidden, its bars would follow from those of all rows: then no group has any.
+    """
+    if asked.by is None:
+        return
+    for whole in [one for one in spreads if one.group == ALL]:
+        groups = [one for one in spreads if one.column == whole.column and one.group != ALL]
+        found = common_bars(whole.edges, [one.bins for one in groups], whole.bars, asked.bounds)
+        for one, each in zip(groups, found, strict=True):
+            one.bars = each
+    wholes = {one.column for one in spreads if one.group == ALL}
+    for one in spreads:
+        if one.column not in wholes:
+            one.bars = ()
+
+
 def _statistics(
     asked: SurveyAsked, schema: Schema, shown: Disclosure, spreads: Mapping[tuple[str, int], _Spread]
 ) -> Statistics:
     figures = list[SurveyFigures]()
     for column in asked.columns:
-        here = {group: one for (name, group), one in spreads.items() if name == column}
+        here = {group: one for (name, group), one in spreads.items() if name == column and group != ALL}
         counts = shown.counts(column, {group: one.bars for group, one in here.items()})
         values = categories_of(schema, column)
         figures += _categories(column, values, shown, counts) if values else _numbers(column, shown, counts, here)
@@ -137,7 +172,7 @@ def _numbers(
         found = SurveyFigures(column=column, group=shown.names[group], rows=rows, missing=missing)
         one = spreads.get(group)
         if one is not None:
-            pairs = zip(one.bars, counts.bars[group], strict=True)
+            pairs = zip(one.bars, counts.bars.get(group, ()), strict=True)
             found = replace(
                 found,
                 mean=one.mean if rows is not None else one.blurred(one.mean),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from p2pfl.learn.statistics.hiding import CountBounds
@@ -69,3 +69,9 @@ def categories_of(schema: Schema, column: str) -> tuple[str, ...] | None:
 def group_names(schema: Schema, by: str | None) -> tuple[str | None, ...]:
     """Return the values of the column of the groups; None is the one group of all rows."""
     return (None,) if by is None else (*(categories_of(schema, by) or ()), MISSING)
+
+
+def cells_asked(schema: Schema, columns: Iterable[str], by: str | None) -> int:
+    """Return how many counts of categories in groups a question is about; a missing value is one of the categories."""
+    values = (categories_of(schema, column) for column in columns)
+    return len(group_names(schema, by)) * sum(len(each) + 1 for each in values if each is not None)

@@ -97,6 +97,25 @@ def bars(edges: Sequence[float], counts: Counts, sites: Counts, bounds: CountBou
     return tuple(Bar(low=ends[first], high=ends[end], rows=int(counts[first:end].sum())) for first, end in found)
 
 
+def common_bars(
+    edges: Sequence[float], groups: Sequence[tuple[Counts, Counts]], whole: Sequence[Bar], bounds: CountBounds
+) -> list[tuple[Bar, ...]]:
+    """Join the bars of all rows, until each has enough rows in all groups, of whose bins are counts and sites."""
+    ends = [edges.index(bar.high) + 1 for bar in whole if bar.high is not None]
+    start, chosen, rest = 0, list[int](), len(edges) + 1
+    for end in ends:
+        parts = (slice(start, end), slice(end, rest))
+        if all(_is_enough(counts[part], sites[part], bounds) for counts, sites in groups for part in parts):
+            chosen.append(end)
+            start = end
+    spans = list(zip([0, *chosen], [*chosen, rest], strict=True))
+    limits = [None, *edges, None]
+    return [
+        tuple(Bar(low=limits[low], high=limits[high], rows=int(counts[low:high].sum())) for low, high in spans)
+        for counts, _ in groups
+    ]
+
+
 def _is_enough(counts: Counts, sites: Counts, bounds: CountBounds) -> bool:
     return bool(counts.any()) and not bounds.is_small(counts, sites)
 

@@ -57,6 +57,19 @@ def test_a_wrong_question_is_one_clear_error(p2pfl, ward, arguments, text):
     assert text in refused(p2pfl("stats", ward, *arguments))
 
 
+def test_another_bound_for_the_same_table_is_refused(p2pfl, ward):
+    """The bins would be others, and both histograms together could tell of few rows."""
+    assert p2pfl("stats", ward, "--columns", "age").code == 0
+    file = ward / "east" / "node.toml"
+    before = file.read_text()
+    file.write_text(before.replace("[stats]\n", "[stats]\nleast_rows = 12\n"))
+    text = "least_rows was 10 in an earlier question about the same table"
+    assert text in refused(p2pfl("stats", ward, "--columns", "age"))
+    assert text in refused(p2pfl("stats", ward, "--columns", "age", "--by", "sex"))
+    file.write_text(before)
+    assert p2pfl("stats", ward, "--columns", "age", "--by", "sex").code == 0
+
+
 def test_a_site_that_is_not_here_or_admits_only_some_is_named(p2pfl, tmp_path):
     ward = made_ward(tmp_path, THREE, OPEN, south=POLICY)
     text = refused(p2pfl("stats", ward, "--columns", "age"))

@@ -13,6 +13,7 @@ from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.errors import UserError
 from p2pfl.features import import_declared
+from p2pfl.features.stats.answered_bounds import keep_bound
 from p2pfl.features.stats.desk import PROGRAM, WITHHELD, Desk
 from p2pfl.features.stats.site_table import SiteTable, check_question, schema_at
 from p2pfl.features.stats.stats_node import Ended, open_stats
@@ -63,7 +64,7 @@ def _answers(
     federation: FederationConfig, nodes: Sequence[NodeConfig], columns: tuple[str, ...], by: str | None
 ) -> tuple[int, list[SiteTable]]:
     """Return the most of `least_rows` of all nodes, and their tables. Raises UserError: one refuses, or runs."""
-    least_rows, sites, refusals = 0, list[SiteTable](), list[str]()
+    least_rows, sites, refusals, digests = 0, list[SiteTable](), list[str](), list[bytes]()
     with ExitStack() as held:
         for node in nodes:
             held.enter_context(alone(node))
@@ -75,8 +76,11 @@ def _answers(
                 refusals.append(f"{node.name} refuses: {answer.refusal}")
             else:
                 sites.append(answer.table)
-    if refusals:
-        raise UserError("; ".join(refusals), file=federation.path, key="--columns")
+                digests.append(answer.data)
+        if refusals:
+            raise UserError("; ".join(refusals), file=federation.path, key="--columns")
+        for node, data in zip(nodes, digests, strict=True):
+            keep_bound(node.state_dir, data, least_rows)
     return least_rows, sites
 
 

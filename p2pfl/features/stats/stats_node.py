@@ -20,6 +20,7 @@ from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.lan.announcing import discovery_of
+from p2pfl.features.stats.answered_bounds import keep_bound
 from p2pfl.features.stats.desk import Desk, DeskAnswer
 from p2pfl.features.stats.question import MOST_REASON, Question, in_words, printable
 from p2pfl.features.stats.question_sums import CHANNEL as SUMS_CHANNEL
@@ -175,6 +176,7 @@ class StatsNode:
         raise UserError("; ".join(f"{self._name(member)} refuses: {printable(why)}" for member, why in refusals))
 
     async def _survey(self, question: OpenQuestion, table: SiteTable, data: bytes) -> Statistics:
+        keep_bound(self._node.state_dir, data, question.least_rows)
         asked = SurveyAsked(columns=question.question.columns, by=question.question.by, least_rows=question.least_rows)
         sums = Sums(
             settings_for(self._federation, self._index, question.id),

@@ -12,9 +12,12 @@ from click.testing import CliRunner
 
 from p2pfl import UserError
 from p2pfl.cli.main import cli
-from p2pfl.config.load import load_config
+from p2pfl.config.load import load_config, load_node
+from p2pfl.errors import LearningError
 from p2pfl.features.trees.unsuited import refusals
+from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import load_task
+from p2pfl.node.assembly import read_setup
 from sim import simulate
 from sim.audits.scene import scene_of
 
@@ -100,6 +103,13 @@ def test_simulator_and_audit_refuse_trees(tree_ward):
     assert (caught.value.key, caught.value.value) == ("task.model", "trees")
     with pytest.raises(UserError, match="is not attacked here"):
         scene_of(federation.path)
+
+
+def test_without_a_course_of_sums_a_learner_of_trees_does_not_pretend_to_learn(tree_ward):
+    field = tree_ward()
+    setup = read_setup(field.federation(), load_node(field.folder / "node0", field.federation()))
+    with pytest.raises(LearningError, match="grow by sums over all nodes"):
+        setup.learner.train(RoundStart(setup.learner.initial()), 0)
 
 
 def test_a_site_with_one_class_and_an_empty_column_takes_part(tree_ward, caplog):

@@ -44,6 +44,7 @@ class TreeRounds(RoundsInStep):
         setup = node.setup()
         federation, colluders = setup.federation, colluders_of(setup.federation)
         self._own, self.learner = setup.member.index, learner
+        learner.is_summed = True
         self._there = frozenset(member.index for member in federation.present)
         self.least = len(self._there)
         keys = tuple(member.key for member in federation.members)

@@ -42,6 +42,8 @@ class TreeLearner:
     """`growth` is this node's share of the trees; `parts` has the rows that are tested, by name."""
 
     size, personal = 1, 0
+    is_summed = False
+    """Set by the course that carries the sums: without one, no tree would grow."""
 
     def __init__(
         self,
@@ -85,9 +87,9 @@ class TreeLearner:
     def initial(self) -> Vector:
         return np.zeros(1, np.float32)
 
-    def train(self, start: RoundStart, round_index: int) -> LocalRound:
+    def train(self, start: RoundStart, round_index: int) -> LocalRound:  # noqa: ARG002 - the trees are beside the model
         """Make this node's part of the round's first sum. Raises LearningError: no course of sums is there."""
-        if start.method is not None and start.given:
+        if not self.is_summed:
             raise LearningError(ALONE)
         if not self.growth.done:
             self.growth.next_part()

@@ -16,7 +16,7 @@ from p2pfl.reporting.history import Statistic
 from p2pfl.reporting.report import NodeReport, Report
 from sim.cli import sim
 from sim.cli.plan import plan
-from sim.plans import trials
+from sim.plans import shortlist, trials
 from sim.plans.planning import make_plan
 from sim.plans.shortlist import find_graphs, gains, systems
 from sim.plans.trials import result_of
@@ -24,6 +24,7 @@ from sim.plans.winner import with_values, write_plan
 from sim.plans.wishes import SlowWish, Wishes, check_wishes
 from sim.plans.world_file import world_text
 from sim.sweeps.model import RunOutcome
+from topologies.design import designing
 from topologies.metrics.byzantine import tolerance
 
 
@@ -67,12 +68,13 @@ def test_the_world_of_the_wishes_reads_as_a_world_file():
     }
 
 
-def test_graphs_guarantee_the_liars_where_a_graph_can_and_say_why_where_none_can(tmp_path):
-    graphs, refusal = find_graphs(Wishes(nodes=12, max_degree=6, liars=1), tmp_path, silent)
+def test_graphs_guarantee_the_liars_where_a_graph_can_and_say_why_where_none_can(tmp_path, monkeypatch):
+    monkeypatch.setattr(designing, "DRAWS", 10)
+    graphs, refusal = find_graphs(Wishes(nodes=9, max_degree=6, liars=1), tmp_path, silent)
     assert refusal is None
     assert graphs[0].guaranteed[0] >= 1
     assert tolerance(graphs[0].topology).guaranteed.lower >= 1
-    graphs, refusal = find_graphs(Wishes(nodes=20, max_degree=3, liars=1), tmp_path, silent)
+    graphs, refusal = find_graphs(Wishes(nodes=10, max_degree=3, liars=1), tmp_path, silent)
     assert "3-robust" in refusal
     assert all(graph.guaranteed[1] < 1 and graph.degree <= 3 for graph in graphs)
 
@@ -127,9 +129,10 @@ def plan_of(tmp_path, **wished):
     return make_plan(Wishes(**wished), tmp_path / "out", within_s=60.0, jobs=1, tell=silent)
 
 
-def test_the_best_by_the_worst_condition_wins_and_not_the_best_without_liars(tmp_path, pretend):
+def test_the_best_by_the_worst_condition_wins_and_not_the_best_without_liars(tmp_path, pretend, monkeypatch):
+    monkeypatch.setattr(shortlist, "COMPRESSORS", ("q4",))
     pretend({"mean": 0.3, "cs+:b=1": 0.2, "hampel:b=1": 0.1, "mirror": -0.2})
-    found = plan_of(tmp_path, nodes=8, max_degree=6, liars=1)
+    found = plan_of(tmp_path, nodes=6, max_degree=3, liars=1)
     best = found.winner
     assert best.system.rule == "mean"  # no attack in this made-up world touches it more
     assert best.lied_to == ("mirror", pytest.approx(0.6))

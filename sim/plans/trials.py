@@ -26,8 +26,8 @@ from topologies.errors import TopologyError
 
 HONEST = NONE
 """The name of the condition in which nobody lies."""
-ATTACKS = ("alie", "dissensus", "mirror", "sign-flip", "foe")
-FIRST_ATTACKS = 2
+ATTACKS = ("dissensus", "mirror", "alie", "foe", "sign-flip")
+FIRST_ATTACKS = 1
 """The first look at a system tries so many of the attacks."""
 
 
@@ -228,8 +228,8 @@ def standing(bench: Bench, system: PlannedSystem, look: Look, measure: Measure) 
         found = [bench.results[Trial(system=system, attack=attack, seed=one, rounds=look.rounds)] for one in seeds]
         return math.fsum(map(figure, found)) / len(found)
 
-    full = bench.wishes.full
-    more = full / look.rounds if full and look.rounds else 1.0
+    full, closing = bench.wishes.full, bench.wishes.closing
+    more = (full + closing) / (look.rounds + closing) if full and look.rounds else 1.0
     # what counts is the worst of all conditions: under some attacks nodes learn better than without
     lies = {attack: mean(attack, lambda one: one.worst) for attack in look.attacks} if len(look.attacks) > 1 else {}
     return Standing(

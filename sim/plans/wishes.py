@@ -59,7 +59,16 @@ class Wishes:
     @property
     def full(self) -> int | None:
         """The number of rounds to learn for; None if the federation ends by something else."""
-        return self.rounds or (TrainingConfig() if self.base is None else self.base.training).rounds
+        return self.rounds or self._training.rounds
+
+    @property
+    def closing(self) -> int:
+        """The rounds of mixing after that."""
+        return self._training.closing_rounds
+
+    @property
+    def _training(self) -> TrainingConfig:
+        return TrainingConfig() if self.base is None else self.base.training
 
     @property
     def highest(self) -> int:

@@ -13,8 +13,8 @@ from p2pfl.console.output import Form, format_option, size, write_json, write_ro
 from topologies.cli.terminal import Bytes
 
 if TYPE_CHECKING:
-    from sim.plans.planning import Plan
-    from sim.plans.trials import Standing
+    from sim.plans.planning import SystemPlan
+    from sim.plans.trials import SystemStanding
 
 STOPPED, REFUSED = 130, 1
 OUT = Path("p2pfl-plan")
@@ -34,7 +34,7 @@ can; with 130 after Ctrl-C, with the best so far. docs/how-to/plan.md
 LEGEND = "; attacked: of the worst under the worst attack; liars: so many beside a node are borne for certain"
 
 
-class _Read(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
+class _WithUnit(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
     """An option that is written with a unit."""
 
     form: ClassVar[re.Pattern[str]]
@@ -54,7 +54,7 @@ class _Read(click.ParamType):  # type: ignore[type-arg]  # generic only in later
         raise NotImplementedError
 
 
-class Share(_Read):
+class Share(_WithUnit):
     name = "percent"
     form = re.compile(r"(\d{1,3}(?:\.\d{1,6})?|\.\d{1,6})(%?)")
     allowed = "a share below one, as 5% or 0.05"
@@ -64,7 +64,7 @@ class Share(_Read):
         return share if share < 1.0 else None
 
 
-class Duration(_Read):
+class Duration(_WithUnit):
     name = "time"
     form = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*([smh]?)")
     allowed = "a time above zero, as 90s, 5m or 1h"
@@ -73,7 +73,7 @@ class Duration(_Read):
         return float(match[1]) * {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2]] or None
 
 
-class Slow(_Read):
+class Slow(_WithUnit):
     name = "nodes x times"
     form = re.compile(r"(\d{1,7})\s*x\s*(\d{1,6}(?:\.\d{1,3})?)")
     allowed = "how many nodes, and how many times slower they are, from 1: as 5x10"
@@ -111,11 +111,11 @@ def plan(*, within: float, jobs: int | None, out: Path, quiet: bool, form: Form,
     """Find the system for your wishes: which graph, rule, compressor and method, by simulation."""
     from sim.plans.planning import make_plan  # noqa: PLC0415 - `--help` stays instant
     from sim.plans.winner import evidence, write_plan  # noqa: PLC0415 - as above
-    from sim.plans.wishes import Wishes  # noqa: PLC0415 - as above
+    from sim.plans.wishes import PlanWishes  # noqa: PLC0415 - as above
     from sim.sweeps.runners import cores  # noqa: PLC0415 - as above
 
     with _view(within, quiet=quiet) as tell:
-        found = make_plan(Wishes(**wished), out, within_s=within, jobs=jobs or cores(), tell=tell)
+        found = make_plan(PlanWishes(**wished), out, within_s=within, jobs=jobs or cores(), tell=tell)
         winner = write_plan(found, out)
     if form == "json":
         write_json(evidence(found))
@@ -148,7 +148,7 @@ def _view(within_s: float, *, quiet: bool) -> Any:
     return PlanView(quiet=quiet)
 
 
-def _row(found: Plan, rank: int, one: Standing) -> dict[str, Any]:
+def _row(found: SystemPlan, rank: int, one: SystemStanding) -> dict[str, Any]:
     system = one.system
     low, high = system.guaranteed
     row: dict[str, Any] = {
@@ -169,7 +169,7 @@ def _row(found: Plan, rank: int, one: Standing) -> dict[str, Any]:
     return row | ({} if one.rounds in (None, found.wishes.full) else {"rounds": f"{one.rounds} of {found.wishes.full}"})
 
 
-def _advise(found: Plan, winner: Path) -> None:
+def _advise(found: SystemPlan, winner: Path) -> None:
     from sim.plans.trials import HONEST  # noqa: PLC0415 - `--help` stays instant
     from sim.plans.winner import command_of  # noqa: PLC0415 - as above
 

@@ -17,8 +17,8 @@ from p2pfl.errors import UserError
 from p2pfl.learn.metrics import LOSS, Measure
 from p2pfl.reporting.measures import merit
 from sim.plans.shortlist import PlannedSystem, Tell, find_graphs, gains, systems
-from sim.plans.trials import ATTACKS, FIRST_ATTACKS, HONEST, Bench, Look, Standing, standing
-from sim.plans.wishes import Wishes, check_wishes
+from sim.plans.trials import ATTACKS, FIRST_ATTACKS, HONEST, Bench, SystemStanding, TrialLook, standing
+from sim.plans.wishes import PlanWishes, check_wishes
 from sim.plans.world_file import write_world
 from sim.sweeps.run import Folder
 
@@ -39,13 +39,13 @@ DIGITS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SystemPlan:
     """The ranking, best first; `refused` has a sentence for each wish that cannot be had. `interrupted` by Ctrl-C,
     `hurried` if time was up before every system had its first look.
     """
 
-    wishes: Wishes
-    ranking: tuple[Standing, ...]
+    wishes: PlanWishes
+    ranking: tuple[SystemStanding, ...]
     measure: Measure
     refused: tuple[str, ...]
     tried: int
@@ -56,11 +56,11 @@ class Plan:
     hurried: bool
 
     @property
-    def winner(self) -> Standing:
+    def winner(self) -> SystemStanding:
         return self.ranking[0]
 
 
-def make_plan(wishes: Wishes, out: Path, *, within_s: float, jobs: int, tell: Tell) -> Plan:
+def make_plan(wishes: PlanWishes, out: Path, *, within_s: float, jobs: int, tell: Tell) -> SystemPlan:
     """Search and simulate for `within_s` seconds, in `jobs` processes; `out` keeps graphs, world and reports.
 
     Raises UserError for wishes that contradict each other, if the folder cannot be used, and if there was no time for a
@@ -85,7 +85,7 @@ def make_plan(wishes: Wishes, out: Path, *, within_s: float, jobs: int, tell: Te
     if measure is None or not found:
         raise search.nothing()
     ranking = _ranked(wishes, found, measure)
-    return Plan(
+    return SystemPlan(
         wishes=wishes,
         ranking=ranking,
         measure=measure,
@@ -107,7 +107,7 @@ class _Search:
         self.first_until = begun + FIRST_SHARE * within_s
         self.last_until = begun + LAST_SHARE * within_s
         self.within_s = within_s
-        self.looks: list[Look] = []
+        self.looks: list[TrialLook] = []
         self.hurried = True
         self.attacks: Sequence[str] = ATTACKS if bench.wishes.liars else ()
 
@@ -121,7 +121,7 @@ class _Search:
             return True
         return False
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[SystemStanding]:
         """Return the systems with all results of the latest look that any system has completed."""
         bench, measure = self.bench, self.bench.measure
         for look in reversed(self.looks):
@@ -143,7 +143,9 @@ class _Search:
 
     def _pilot(self) -> bool:
         full = self.bench.wishes.full
-        look = Look(attacks=(HONEST,), seeds=(self.bench.wishes.seed,), rounds=full and max(LEAST_ROUNDS, full // 10))
+        look = TrialLook(
+            attacks=(HONEST,), seeds=(self.bench.wishes.seed,), rounds=full and max(LEAST_ROUNDS, full // 10)
+        )
         return self._perform(look, self.everything[:1], self.last_until)
 
     def _first_look(self) -> None:
@@ -152,7 +154,7 @@ class _Search:
         rounds = self._affordable(self.first_until, len(attacks) * count)
         if wishes.full and rounds is not None:
             rounds = min(wishes.full, max(rounds, LEAST_ROUNDS, wishes.full // 8))
-        look = Look(attacks=attacks, seeds=(wishes.seed,), rounds=rounds)
+        look = TrialLook(attacks=attacks, seeds=(wishes.seed,), rounds=rounds)
         # the first system has the time of the closer look, too: a result that is late is better than none
         if not self._perform(look, self.everything[:1], self.last_until):
             return
@@ -177,7 +179,7 @@ class _Search:
         rounds = wishes.full and min(wishes.full, rounds or 0)
         if rounds is not None and first.rounds is not None and rounds < first.rounds:
             return
-        look = Look(attacks=attacks, seeds=tuple(range(wishes.seed, wishes.seed + seeds)), rounds=rounds)
+        look = TrialLook(attacks=attacks, seeds=tuple(range(wishes.seed, wishes.seed + seeds)), rounds=rounds)
         self._perform(look, best[:CLOSER], self.last_until)
 
     @property
@@ -192,16 +194,16 @@ class _Search:
         left_s = until - time.monotonic() - SETUP_S
         return int(left_s * self.bench.count / (runs * max(1e-6, sum(took) / len(took))))
 
-    def _perform(self, look: Look, chosen: Sequence[PlannedSystem], until: float) -> bool:
+    def _perform(self, look: TrialLook, chosen: Sequence[PlannedSystem], until: float) -> bool:
         if look not in self.looks:
             self.looks.append(look)
         return self.bench.perform(look.trials(chosen), until)
 
 
-def _ranked(wishes: Wishes, found: Sequence[Standing], measure: Measure) -> tuple[Standing, ...]:
+def _ranked(wishes: PlanWishes, found: Sequence[SystemStanding], measure: Measure) -> tuple[SystemStanding, ...]:
     """Sort: what keeps to the bytes first, then by the worst node in the worst condition; ties by bytes."""
 
-    def key(one: Standing) -> tuple[float, float, float, float]:
+    def key(one: SystemStanding) -> tuple[float, float, float, float]:
         over = max(0, one.bytes_per_day - wishes.bytes_per_day) if wishes.bytes_per_day else 0
         score = merit(float(f"{one.worst:.{DIGITS}g}"), measure)[1]
         return (over, -score, one.bytes_per_day, -merit(one.worst, measure)[1])
@@ -209,7 +211,7 @@ def _ranked(wishes: Wishes, found: Sequence[Standing], measure: Measure) -> tupl
     return tuple(sorted(found, key=key))
 
 
-def _refused(wishes: Wishes, winner: Standing, refusal: str | None) -> list[str]:
+def _refused(wishes: PlanWishes, winner: SystemStanding, refusal: str | None) -> list[str]:
     found = []
     if refusal is not None:
         liars = "1 liar" if wishes.liars == 1 else f"{wishes.liars} liars"

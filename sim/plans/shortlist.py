@@ -14,7 +14,7 @@ from pathlib import Path
 
 from p2pfl.aggregate import liars_of
 from p2pfl.config.model import usual_method
-from sim.plans.wishes import Wishes
+from sim.plans.wishes import PlanWishes
 from topologies.building import build
 from topologies.design.designing import design
 from topologies.errors import TopologyError
@@ -75,7 +75,7 @@ class PlannedSystem:
         return (min(borne, low), min(borne, high))
 
 
-def find_graphs(wishes: Wishes, folder: Path, tell: Tell) -> tuple[list[PlannedGraph], str | None]:
+def find_graphs(wishes: PlanWishes, folder: Path, tell: Tell) -> tuple[list[PlannedGraph], str | None]:
     """Write a graph for each degree into `folder`; the first is the one to begin with. Also returns the reason why none
     of them guarantees what was wished, if so.
 
@@ -95,7 +95,7 @@ def find_graphs(wishes: Wishes, folder: Path, tell: Tell) -> tuple[list[PlannedG
     return graphs, refusal
 
 
-def systems(wishes: Wishes, graphs: Sequence[PlannedGraph]) -> list[PlannedSystem]:
+def systems(wishes: PlanWishes, graphs: Sequence[PlannedGraph]) -> list[PlannedSystem]:
     """Return all combinations, those with the fewest changes first."""
     rules = [f"{name}:b={wishes.liars}" for name in ROBUST_RULES] if wishes.liars else []
     compressors = [*COMPRESSORS, *(FRUGAL if wishes.bytes_per_day else ())]
@@ -122,7 +122,7 @@ def _combinations(
         yield (i, j, k), (graph, rule, compressor)
 
 
-def _degrees(wishes: Wishes) -> list[int]:
+def _degrees(wishes: PlanWishes) -> list[int]:
     """Return at most `MOST_GRAPHS` degrees, between what the liars need and what is allowed."""
     most = wishes.highest
     least = min(most, 2 * wishes.liars + 1 if wishes.liars else 2)
@@ -133,7 +133,7 @@ def _degrees(wishes: Wishes) -> list[int]:
     return chosen
 
 
-def _best(wishes: Wishes, degree: int) -> tuple[Topology, str | None]:
+def _best(wishes: PlanWishes, degree: int) -> tuple[Topology, str | None]:
     """Find the graph; where none guarantees the wished liars, find one without, and say why."""
     if wishes.count > DESIGNED:
         even = degree - degree * wishes.count % 2
@@ -149,7 +149,7 @@ def _best(wishes: Wishes, degree: int) -> tuple[Topology, str | None]:
         return _designed(wishes, degree, 0), reason
 
 
-def _drawn(wishes: Wishes, degree: int) -> Topology | None:
+def _drawn(wishes: PlanWishes, degree: int) -> Topology | None:
     """Draw regular graphs until one is known to bear the liars: much faster than to prove that none does."""
     if degree * wishes.count % 2:
         return None
@@ -166,7 +166,7 @@ def _as_options(text: str | None) -> str:
     return found.replace("max-degree = ", "--max-degree ").replace("byzantine = ", "--liars ")
 
 
-def _designed(wishes: Wishes, degree: int, byzantine: int) -> Topology:
+def _designed(wishes: PlanWishes, degree: int, byzantine: int) -> Topology:
     found = design(wishes.goal(degree, byzantine=byzantine), evaluations=EVALUATIONS, top=1).winner.topology
     return build(found.spec, found.nodes, found.seed) if found.implicit else found
 

@@ -16,7 +16,7 @@ from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.measures import merit, value_of
 from p2pfl.reporting.report import Report
 from sim.plans.shortlist import PlannedSystem, Tell
-from sim.plans.wishes import DAY_S, Wishes
+from sim.plans.wishes import DAY_S, PlanWishes
 from sim.sweeps.fingerprint import make_job
 from sim.sweeps.model import NONE, Job, RunOutcome
 from sim.sweeps.run import Folder
@@ -55,7 +55,7 @@ class TrialResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class TrialLook:
     """What a look at systems tries of each: conditions, seeds, and rounds, None for as many as the federation does."""
 
     attacks: Sequence[str]
@@ -75,7 +75,7 @@ class Look:
 class Bench:
     """Runs trials in `count` processes, and knows the results of all that have ended."""
 
-    wishes: Wishes
+    wishes: PlanWishes
     folder: Folder
     world: Path
     count: int
@@ -137,7 +137,7 @@ class Bench:
                 self.tell(f"{len(self.results)} runs, {ended} of {len(missing)} of this look")
         return ended == len(missing)
 
-    def complete(self, systems: Iterable[PlannedSystem], look: Look) -> list[PlannedSystem]:
+    def complete(self, systems: Iterable[PlannedSystem], look: TrialLook) -> list[PlannedSystem]:
         """Return the systems for which every trial of the look has a result."""
         return [one for one in systems if all(trial in self.results for trial in look.trials([one]))]
 
@@ -196,7 +196,7 @@ def _hopeless(measure: Measure) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class SystemStanding:
     """A system with its figures over the same `seeds` and `attacks` as all with which it is compared.
 
     `lied_to` is the worst attack with the worst node's measure under it, mean over seeds; None without liars.
@@ -218,7 +218,7 @@ class Standing:
         return self.honest_worst if self.lied_to is None else self.lied_to[1]
 
 
-def standing(bench: Bench, system: PlannedSystem, look: Look, measure: Measure) -> Standing:
+def standing(bench: Bench, system: PlannedSystem, look: TrialLook, measure: Measure) -> SystemStanding:
     """Sum up a system for which every trial of the look has ended. Bytes and time are those of all rounds: where fewer
     were simulated, in proportion.
     """
@@ -232,7 +232,7 @@ def standing(bench: Bench, system: PlannedSystem, look: Look, measure: Measure) 
     more = (full + closing) / (look.rounds + closing) if full and look.rounds else 1.0
     # what counts is the worst of all conditions: under some attacks nodes learn better than without
     lies = {attack: mean(attack, lambda one: one.worst) for attack in look.attacks} if len(look.attacks) > 1 else {}
-    return Standing(
+    return SystemStanding(
         system=system,
         honest_worst=mean(HONEST, lambda one: one.worst),
         honest_mean=mean(HONEST, lambda one: one.mean),

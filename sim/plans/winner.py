@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from p2pfl.config.writing import toml_value
 from p2pfl.errors import UserError
-from sim.plans.planning import Plan
-from sim.plans.trials import HONEST, Standing
-from sim.plans.wishes import Wishes
+from sim.plans.planning import SystemPlan
+from sim.plans.trials import HONEST, SystemStanding
+from sim.plans.wishes import PlanWishes
 from sim.sweeps.run import replace
 
 WINNER, GRAPH, EVIDENCE = "winner", "graph.json", "plan.json"
@@ -29,7 +29,7 @@ Values = Mapping[tuple[str, str], Any]
 """New values by table and key of a federation file."""
 
 
-def write_plan(plan: Plan, out: Path) -> Path:
+def write_plan(plan: SystemPlan, out: Path) -> Path:
     """Write the evidence into `out`, and the winner's federation into a folder of its own there, which is returned.
 
     Raises StorageError if the disk refused.
@@ -42,7 +42,7 @@ def write_plan(plan: Plan, out: Path) -> Path:
     return winner
 
 
-def evidence(plan: Plan) -> dict[str, Any]:
+def evidence(plan: SystemPlan) -> dict[str, Any]:
     """Return the plan as plain values."""
     wishes = asdict(plan.wishes)
     return {
@@ -57,7 +57,7 @@ def evidence(plan: Plan) -> dict[str, Any]:
     }
 
 
-def command_of(plan: Plan, found: Standing, attack: str, seed: int) -> str:
+def command_of(plan: SystemPlan, found: SystemStanding, attack: str, seed: int) -> str:
     """Return the command that repeats one trial."""
     wishes, system = plan.wishes, found.system
     words: list[str] = ["p2pfl", "sim", "run"]
@@ -124,7 +124,7 @@ def _set(lines: list[str], table: str, key: str, value: Any) -> None:
         lines[len(lines) :] = [f"[{table}]", new, ""]
 
 
-def _values(plan: Plan) -> Values:
+def _values(plan: SystemPlan) -> Values:
     wishes, system = plan.wishes, plan.winner.system
     values: dict[tuple[str, str], Any] = {
         ("federation", "topology"): GRAPH,
@@ -141,7 +141,7 @@ def _values(plan: Plan) -> Values:
     return values
 
 
-def _federation(plan: Plan, winner: Path) -> str:
+def _federation(plan: SystemPlan, winner: Path) -> str:
     """Return the federation file to change: that of the task, or a new one, whose folder is made."""
     base = plan.wishes.base
     if base is not None:
@@ -157,16 +157,15 @@ def _members(file: Path) -> int:
     return len(tomllib.loads(file.read_text(encoding="utf-8")).get("node", []))
 
 
-def _new(wishes: Wishes, winner: Path, graph: Path) -> None:
-    """Make a federation of the built-in digits as `p2pfl new` does, without its words."""
-    from p2pfl.cli.new import new  # noqa: PLC0415 - only a plan of the built-in task needs it
-
+def _new(wishes: PlanWishes, winner: Path, graph: Path) -> None:
+    """Make a federation of the built-in digits with `p2pfl new`. Raises UserError with what it says if it refuses."""
     words = [str(winner), "--nodes", str(wishes.count), "--task", "digits", "--topology", str(graph), "--name", "plan"]
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        new.main(words, standalone_mode=False)
+    made = subprocess.run([sys.executable, "-m", "p2pfl", "new", *words], capture_output=True, text=True, check=False)  # noqa: S603 - our own command
+    if made.returncode:
+        raise UserError(made.stderr.strip(), key="--out", value=str(winner))
 
 
-def _row(plan: Plan, found: Standing) -> dict[str, Any]:
+def _row(plan: SystemPlan, found: SystemStanding) -> dict[str, Any]:
     system = found.system
     attack = None if found.lied_to is None else found.lied_to[0]
     seed = plan.wishes.seed

@@ -28,7 +28,7 @@ class SlowWish:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class PlanWishes:
     """The wishes. `task` is `digits`, or the path of a federation whose task, data and training are taken.
 
     `liars`: nodes that may lie, wherever they are. `loss`: the probability that a message is lost. `bytes_per_day`: the
@@ -80,7 +80,7 @@ class Wishes:
         return Goal(nodes=self.count, max_degree=degree, byzantine=byzantine, seed=self.seed)
 
 
-def check_wishes(wishes: Wishes) -> None:
+def check_wishes(wishes: PlanWishes) -> None:
     """Raise UserError for wishes that make no sense, alone or together; ExceptionGroup if there are several."""
     found = list(_mistakes(wishes))
     if len(found) > 1:
@@ -89,7 +89,7 @@ def check_wishes(wishes: Wishes) -> None:
         raise found[0]
 
 
-def _mistakes(wishes: Wishes) -> Iterator[UserError]:
+def _mistakes(wishes: PlanWishes) -> Iterator[UserError]:
     if wishes.base is None and wishes.nodes is None:
         yield UserError("is missing", key="--nodes", allowed="how many nodes, or --task FOLDER with a federation")
         return
@@ -106,7 +106,7 @@ def _mistakes(wishes: Wishes) -> Iterator[UserError]:
     yield from _impossible_liars(wishes)
 
 
-def _impossible_liars(wishes: Wishes) -> Iterator[UserError]:
+def _impossible_liars(wishes: PlanWishes) -> Iterator[UserError]:
     count, liars = wishes.count, wishes.liars
     least = 2 * liars + 1
     if liars and least > count - 1:

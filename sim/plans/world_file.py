@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sim.plans.wishes import Wishes
+from sim.plans.wishes import PlanWishes
 from sim.sweeps.run import replace
 
 WORLD = "world.toml"
@@ -13,7 +13,7 @@ WORLD = "world.toml"
 SELDOM_S = 1e9
 
 
-def world_text(wishes: Wishes) -> str:
+def world_text(wishes: PlanWishes) -> str:
     """Return the text of the world file. Nodes are tested at the end alone: a third of a run would go into curves."""
     parts = [f"[run]\nevaluate_every_s = {SELDOM_S!r}\n"]
     if wishes.loss:
@@ -23,7 +23,7 @@ def world_text(wishes: Wishes) -> str:
     return "\n".join(parts)
 
 
-def write_world(wishes: Wishes, folder: Path) -> Path:
+def write_world(wishes: PlanWishes, folder: Path) -> Path:
     """Write the world file into the folder. Raises StorageError if the disk refused."""
     path = (folder / WORLD).absolute()
     replace(path, world_text(wishes).encode())

@@ -21,7 +21,7 @@ from sim.plans.planning import make_plan
 from sim.plans.shortlist import find_graphs, gains, systems
 from sim.plans.trials import result_of
 from sim.plans.winner import with_values, write_plan
-from sim.plans.wishes import SlowWish, Wishes, check_wishes
+from sim.plans.wishes import PlanWishes, SlowWish, check_wishes
 from sim.plans.world_file import world_text
 from sim.sweeps.model import RunOutcome
 from topologies.design import designing
@@ -43,7 +43,7 @@ def silent(_words):
 )
 def test_wishes_that_cannot_be_had_together_are_one_sentence(wishes, key, allowed):
     with pytest.raises(UserError) as caught:
-        check_wishes(Wishes(**wishes))
+        check_wishes(PlanWishes(**wishes))
     assert caught.value.key == key
     assert allowed in caught.value.allowed
 
@@ -60,7 +60,7 @@ def test_an_option_that_is_no_value_says_what_is_allowed(option, value):
 
 
 def test_the_world_of_the_wishes_reads_as_a_world_file():
-    text = world_text(Wishes(nodes=8, loss=0.05, slow=SlowWish(3, 10.0)))
+    text = world_text(PlanWishes(nodes=8, loss=0.05, slow=SlowWish(3, 10.0)))
     assert tomllib.loads(text) == {
         "run": {"evaluate_every_s": 1e9},
         "links": {"loss": 0.05},
@@ -70,17 +70,17 @@ def test_the_world_of_the_wishes_reads_as_a_world_file():
 
 def test_graphs_guarantee_the_liars_where_a_graph_can_and_say_why_where_none_can(tmp_path, monkeypatch):
     monkeypatch.setattr(designing, "DRAWS", 10)
-    graphs, refusal = find_graphs(Wishes(nodes=9, max_degree=6, liars=1), tmp_path, silent)
+    graphs, refusal = find_graphs(PlanWishes(nodes=9, max_degree=6, liars=1), tmp_path, silent)
     assert refusal is None
     assert graphs[0].guaranteed[0] >= 1
     assert tolerance(graphs[0].topology).guaranteed.lower >= 1
-    graphs, refusal = find_graphs(Wishes(nodes=10, max_degree=3, liars=1), tmp_path, silent)
+    graphs, refusal = find_graphs(PlanWishes(nodes=10, max_degree=3, liars=1), tmp_path, silent)
     assert "3-robust" in refusal
     assert all(graph.guaranteed[1] < 1 and graph.degree <= 3 for graph in graphs)
 
 
 def test_the_search_begins_with_the_fewest_changes_and_foretells_the_rest(tmp_path):
-    wishes = Wishes(nodes=8, max_degree=4)
+    wishes = PlanWishes(nodes=8, max_degree=4)
     graphs, _ = find_graphs(wishes, tmp_path, silent)
     found = systems(wishes, graphs)
     assert [one.changes for one in found] == sorted(one.changes for one in found)
@@ -126,7 +126,7 @@ def pretend(monkeypatch):
 
 
 def plan_of(tmp_path, **wished):
-    return make_plan(Wishes(**wished), tmp_path / "out", within_s=60.0, jobs=1, tell=silent)
+    return make_plan(PlanWishes(**wished), tmp_path / "out", within_s=60.0, jobs=1, tell=silent)
 
 
 def test_the_best_by_the_worst_condition_wins_and_not_the_best_without_liars(tmp_path, pretend, monkeypatch):

@@ -48,6 +48,7 @@ COMMANDS: Mapping[str, Command] = {
     "staleness": Command("List how much a late exchange counts.", "p2pfl.cli.staleness:staleness", Group.STUDY),
 }
 JOINED: Mapping[str, str] = {
+    "plan": "Find the graph, rule and compressor that fit your machines.",
     "sim": "Simulate thousands of nodes, with losses, crashes and attacks.",
     "topology": "Compare and design graphs: which one to use.",
     "audit": "Attack your federation as its neighbors could.",

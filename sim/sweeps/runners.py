@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -71,23 +72,40 @@ class Worker:
         self.pipe.close()
 
 
-def run_here(jobs: Iterable[Job], run_job: RunJob, count: int) -> Endings:
-    """Yield each job with its outcome as it ends; if closed early, stop the running jobs."""
+def run_here(
+    jobs: Iterable[Job],
+    run_job: RunJob,
+    count: int,
+    *,
+    until: float | None = None,
+    pool: list[Worker] | None = None,
+) -> Endings:
+    """Yield each job with its outcome as it ends; if closed early, or at `until` on the monotonic clock, stop the
+    running jobs.
+
+    Processes without a job stay in `pool` for the next call, and the caller stops them; by default they end.
+    """
     left = deque(jobs)
-    workers: list[Worker] = []
+    workers: list[Worker] = [] if pool is None else pool
     try:
         while left or any(worker.job for worker in workers):
-            while left and len(workers) < count:
-                workers.append(Worker(run_job))
-                workers[-1].begin(left.popleft())
-            ready = wait([worker.pipe for worker in workers])
+            idle = [worker for worker in workers if worker.job is None]
+            while left and (idle or len(workers) < count):
+                if not idle:
+                    workers.append(Worker(run_job))
+                (idle.pop() if idle else workers[-1]).begin(left.popleft())
+            busy = [worker.pipe for worker in workers if worker.job is not None]
+            ready = wait(busy, None if until is None else max(0.0, until - time.monotonic()))
+            if not ready:
+                return
             for worker in [worker for worker in workers if worker.pipe in ready]:
                 job, outcome = worker.job, worker.take()
-                _give_next(worker, workers, left)
+                _give_next(worker, workers, left, keep=pool is not None)
                 if job is not None:
                     yield job, outcome
     finally:
-        for worker in workers:
+        for worker in [worker for worker in workers if pool is None or worker.job is not None]:
+            workers.remove(worker)
             worker.stop()
 
 
@@ -114,12 +132,13 @@ def run_by_dask(jobs: Iterable[Job], run_job: RunJob, count: int, scheduler: str
             yield job, outcome
 
 
-def _give_next(worker: Worker, workers: list[Worker], left: deque[Job]) -> None:
-    """Give the worker its next job; a dead one, or one without a job, leaves the pool."""
+def _give_next(worker: Worker, workers: list[Worker], left: deque[Job], *, keep: bool) -> None:
+    """Give the worker its next job; a dead one, or one without a job unless it is to `keep`, leaves the pool."""
     worker.job = None
-    if worker.process.is_alive() and left:
+    alive = worker.process.is_alive()
+    if alive and left:
         worker.begin(left.popleft())
-    else:
+    elif not alive or not keep:
         workers.remove(worker)
         worker.stop()
 

@@ -1,0 +1,192 @@
+"""`p2pfl plan`: which graph, rule, compressor and method fit the wishes, found by simulation."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import click
+
+from p2pfl.console.output import Form, format_option, size, write_json, write_rows
+from topologies.cli.terminal import Bytes
+
+if TYPE_CHECKING:
+    from sim.plans.planning import SystemPlan
+    from sim.plans.trials import SystemStanding
+
+STOPPED, REFUSED = 130, 1
+OUT = Path("p2pfl-plan")
+EPILOG = """\b
+Examples:
+  p2pfl plan --nodes 20 --max-degree 6 --liars 1 --loss 5% --slow 5x10
+  p2pfl plan --nodes 200 --bytes-per-day 1G --within 20m
+  p2pfl plan --task ward-7 --liars 1 -o ward-plan
+
+It tries graphs of several degrees, rules, compressors and methods, simulates each once and the best of them with three
+seeds under five attacks, and ranks them by the worst node in the worst condition. OUT then has the federation of the
+best, graphs, world, and plan.json with the command of each figure. Exits with 1 if a wish cannot be had, and says what
+can; with 130 after Ctrl-C, with the best so far. docs/how-to/plan.md
+"""
+
+
+LEGEND = "; attacked: of the worst under the worst attack; liars: so many beside a node are borne for certain"
+
+
+class _WithUnit(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
+    """An option that is written with a unit."""
+
+    form: ClassVar[re.Pattern[str]]
+    allowed: ClassVar[str]
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        match = self.form.fullmatch(value.strip())
+        found = None if match is None else self.read(match)
+        if found is None:
+            self.fail(f"{value!r}; allowed: {self.allowed}", param, ctx)
+        return found
+
+    def read(self, match: re.Match[str]) -> Any:
+        """Return the value; None if it is not allowed."""
+        raise NotImplementedError
+
+
+class Share(_WithUnit):
+    name = "percent"
+    form = re.compile(r"(\d{1,3}(?:\.\d{1,6})?|\.\d{1,6})(%?)")
+    allowed = "a share below one, as 5% or 0.05"
+
+    def read(self, match: re.Match[str]) -> float | None:
+        share = float(match[1]) / (100.0 if match[2] else 1.0)
+        return share if share < 1.0 else None
+
+
+class Duration(_WithUnit):
+    name = "time"
+    form = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*([smh]?)")
+    allowed = "a time above zero, as 90s, 5m or 1h"
+
+    def read(self, match: re.Match[str]) -> float | None:
+        return float(match[1]) * {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2]] or None
+
+
+class Slow(_WithUnit):
+    name = "nodes x times"
+    form = re.compile(r"(\d{1,7})\s*x\s*(\d{1,6}(?:\.\d{1,3})?)")
+    allowed = "how many nodes, and how many times slower they are, from 1: as 5x10"
+
+    def read(self, match: re.Match[str]) -> Any:
+        from sim.plans.wishes import SlowWish  # noqa: PLC0415 - `--help` stays instant
+
+        count, times = int(match[1]), float(match[2])
+        return SlowWish(count, times) if count >= 1 and times >= 1.0 else None
+
+
+@click.command("plan", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--nodes", type=click.IntRange(2), metavar="N", help="Number of nodes; with --task FOLDER that of it.")
+@click.option("--max-degree", type=click.IntRange(1), metavar="D", help="Most neighbors of a node.  [default: 12]")
+@click.option("--liars", type=click.IntRange(0), default=0, metavar="K", help="So many nodes may lie, whichever.")
+@click.option("--loss", type=Share(), default=0.0, metavar="SHARE", help="Messages that are lost, as 5%.")
+@click.option("--slow", type=Slow(), metavar="NxT", help="N nodes are T times slower, as 5x10.")
+@click.option("--bytes-per-day", type=Bytes(), metavar="BYTES", help="Most that any node may send in a day, as 1G.")
+@click.option(
+    "--task",
+    default="digits",
+    show_default=True,
+    metavar="TASK",
+    help="digits, or a federation's folder: its task, data and training.",
+)
+@click.option("--rounds", type=click.IntRange(1), metavar="N", help="Rounds of each node.  [default: the task's]")
+@click.option("--partition", metavar="SPEC", help="Who holds which rows: see `p2pfl sim run --help`.")
+@click.option("--within", type=Duration(), default="5m", show_default=True, metavar="TIME", help="Time for all of it.")
+@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Runs at a time.  [default: one for each core]")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="The first seed.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="The folder.")
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@format_option("table", "json")
+def plan(*, within: float, jobs: int | None, out: Path, quiet: bool, form: Form, **wished: Any) -> int:
+    """Find the system for your wishes: which graph, rule, compressor and method, by simulation."""
+    from sim.plans.planning import make_plan  # noqa: PLC0415 - `--help` stays instant
+    from sim.plans.winner import evidence, write_plan  # noqa: PLC0415 - as above
+    from sim.plans.wishes import PlanWishes  # noqa: PLC0415 - as above
+    from sim.sweeps.runners import cores  # noqa: PLC0415 - as above
+
+    with _view(within, quiet=quiet) as tell:
+        found = make_plan(PlanWishes(**wished), out, within_s=within, jobs=jobs or cores(), tell=tell)
+        winner = write_plan(found, out)
+    if form == "json":
+        write_json(evidence(found))
+    else:
+        write_rows([_row(found, rank, one) for rank, one in enumerate(found.ranking, start=1)], "table")
+    _advise(found, winner)
+    return STOPPED if found.interrupted else REFUSED if found.refused else 0
+
+
+def _view(within_s: float, *, quiet: bool) -> Any:
+    from sim.cli.views import ProgressView  # noqa: PLC0415 - `--help` stays instant
+
+    class PlanView(ProgressView):
+        """Shows how much of the time is used, and what is being done."""
+
+        printed_at = begun = time.monotonic()
+
+        def __enter__(self) -> Any:
+            super().__enter__()
+            return self.tell
+
+        def tell(self, words: str) -> None:
+            now = time.monotonic()
+            if self.bar is not None:
+                self.bar.update(self.task, total=within_s, completed=min(now - self.begun, within_s), words=words)
+            elif not self.quiet and now - self.printed_at >= 10.0:
+                self.printed_at = now
+                click.echo(words, err=True)
+
+    return PlanView(quiet=quiet)
+
+
+def _row(found: SystemPlan, rank: int, one: SystemStanding) -> dict[str, Any]:
+    system = one.system
+    low, high = system.guaranteed
+    row: dict[str, Any] = {
+        "rank": rank,
+        "graph": system.graph.topology.spec,
+        "degree": system.graph.degree,
+        "rule": system.rule,
+        "compressor": system.compressor,
+        "method": system.method,
+        "worst": f"{one.honest_worst:.3f}",
+        "mean": f"{one.honest_mean:.3f}",
+    }
+    if one.lied_to is not None:
+        attack, value = one.lied_to
+        row["attacked"] = f"{value:.3f} {'-' if attack == 'none' else attack}"
+        row["liars"] = str(low) if low == high else f"{low} to {high}"
+    row |= {"bytes/day": size(one.bytes_per_day), "virtual s": f"{one.time_s:.3g}", "seeds": one.seeds}
+    return row | ({} if one.rounds in (None, found.wishes.full) else {"rounds": f"{one.rounds} of {found.wishes.full}"})
+
+
+def _advise(found: SystemPlan, winner: Path) -> None:
+    from sim.plans.trials import HONEST  # noqa: PLC0415 - `--help` stays instant
+    from sim.plans.winner import command_of  # noqa: PLC0415 - as above
+
+    label = found.measure.label
+    click.echo(f"worst, mean: {label} of the honest nodes if nobody lies" + LEGEND * bool(found.wishes.liars), err=True)
+    for text in found.refused:
+        click.echo(f"cannot be had: {text}", err=True)
+    if found.interrupted:
+        click.echo("stopped: this is the best so far; the same command goes on", err=True)
+    if found.hurried or found.winner.rounds not in (None, found.wishes.full):
+        text = f"time was short: {found.tried} of {found.of} systems had a look; a longer --within shows more"
+        click.echo(text, err=True)
+    click.echo(f"{found.runs} runs of {found.tried} systems. Every figure: {winner.parent / 'plan.json'}", err=True)
+    best = found.winner
+    attack = HONEST if best.lied_to is None else best.lied_to[0]
+    click.echo(f"repeat the first line: {command_of(found, best, attack, found.wishes.seed)}", err=True)
+    if found.wishes.base is None:
+        click.echo(f"run it: p2pfl launch {winner}", err=True)
+    else:
+        click.echo(f"use it: copy {winner}/federation.toml and graph.json over those of every node", err=True)

@@ -1,0 +1,229 @@
+"""The plan: a first look at as many systems as there is time for, then a closer look at the best of them.
+
+The first look takes one seed, few attacks and as many rounds as there is time for. It begins with the first choices and
+all systems that differ from them in one choice; the others follow in the order that these foretell. The closer look
+takes all attacks, and all rounds and three seeds if there is time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from p2pfl.errors import UserError
+from p2pfl.learn.metrics import LOSS, Measure
+from p2pfl.reporting.measures import merit
+from sim.plans.shortlist import PlannedSystem, Tell, find_graphs, gains, systems
+from sim.plans.trials import ATTACKS, FIRST_ATTACKS, HONEST, Bench, SystemStanding, TrialLook, standing
+from sim.plans.wishes import PlanWishes, check_wishes
+from sim.plans.world_file import write_world
+from sim.sweeps.run import Folder
+
+FIRST_SHARE = 0.5
+"""The part of the time after which the first look ends."""
+LAST_SHARE = 0.97
+WANTED = 24
+"""The first look simulates so few rounds that there is time for so many systems."""
+LEAST_ROUNDS = 3
+CLOSER = 8
+"""The most systems that get a closer look, and the fewest for which there should be time."""
+FINALISTS = 2
+CLOSER_SEEDS = 3
+SETUP_S = 3.0
+"""The time until the processes of a look have begun."""
+DIGITS = 2
+"""Measures that agree in so many significant digits are a tie, in which the system that sends less is better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemPlan:
+    """The ranking, best first; `refused` has a sentence for each wish that cannot be had. `interrupted` by Ctrl-C,
+    `hurried` if time was up before every system had its first look.
+    """
+
+    wishes: PlanWishes
+    ranking: tuple[SystemStanding, ...]
+    measure: Measure
+    refused: tuple[str, ...]
+    tried: int
+    of: int
+    runs: int
+    world: Path
+    interrupted: bool
+    hurried: bool
+
+    @property
+    def winner(self) -> SystemStanding:
+        return self.ranking[0]
+
+
+def make_plan(wishes: PlanWishes, out: Path, *, within_s: float, jobs: int, tell: Tell) -> SystemPlan:
+    """Search and simulate for `within_s` seconds, in `jobs` processes; `out` keeps graphs, world and reports.
+
+    Raises UserError for wishes that contradict each other, if the folder cannot be used, and if there was no time for a
+    single run; TopologyError if there is no such graph.
+    """
+    begun = time.monotonic()
+    check_wishes(wishes)
+    folder = Folder(out)
+    with folder.lock():
+        world = write_world(wishes, out)
+        (out / "graphs").mkdir(exist_ok=True)
+        graphs, refusal = find_graphs(wishes, out / "graphs", tell)
+        bench = Bench(wishes=wishes, folder=folder, world=world, count=jobs, tell=tell)
+        everything = [system for system in systems(wishes, graphs) if bench.possible(system)]
+        if not everything:
+            raise UserError(next(iter(bench.impossible.values())), key="--task", value=wishes.task)
+        search = _Search(bench, everything, begun, within_s)
+        with closing(bench):
+            interrupted = search.go()
+    measure = bench.measure
+    found = search.standings()
+    if measure is None or not found:
+        raise search.nothing()
+    ranking = _ranked(wishes, found, measure)
+    return SystemPlan(
+        wishes=wishes,
+        ranking=ranking,
+        measure=measure,
+        refused=tuple(_refused(wishes, ranking[0], refusal)),
+        tried=search.looked,
+        of=len(everything),
+        runs=len(bench.results),
+        world=world,
+        interrupted=interrupted,
+        hurried=search.hurried,
+    )
+
+
+class _Search:
+    """The looks, under one time limit: how long a round takes, then many systems roughly, then the best of them."""
+
+    def __init__(self, bench: Bench, everything: Sequence[PlannedSystem], begun: float, within_s: float) -> None:
+        self.bench, self.everything = bench, everything
+        self.first_until = begun + FIRST_SHARE * within_s
+        self.last_until = begun + LAST_SHARE * within_s
+        self.within_s = within_s
+        self.looks: list[TrialLook] = []
+        self.hurried = True
+        self.attacks: Sequence[str] = ATTACKS if bench.wishes.liars else ()
+
+    def go(self) -> bool:
+        """Search; returns True if Ctrl-C ended it early."""
+        try:
+            if self._pilot():
+                self._first_look()
+                self._closer_look()
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def standings(self) -> list[SystemStanding]:
+        """Return the systems with all results of the latest look that any system has completed."""
+        bench, measure = self.bench, self.bench.measure
+        for look in reversed(self.looks):
+            if measure is not None and (done := bench.complete(self.everything, look)):
+                return [standing(bench, one, look, measure) for one in done]
+        return []
+
+    @property
+    def looked(self) -> int:
+        """How many systems had a look."""
+        return max((len(self.bench.complete(self.everything, look)) for look in self.looks), default=0)
+
+    def nothing(self) -> UserError:
+        failed = next(iter(self.bench.failed.values()), None)
+        if failed is not None:
+            return UserError(f"no run succeeded: {failed}", key="--task", value=self.bench.wishes.task)
+        text = "not even the first system could be simulated in this time"
+        return UserError(text, key="--within", value=f"{self.within_s:g}s", allowed="more time")
+
+    def _pilot(self) -> bool:
+        full = self.bench.wishes.full
+        look = TrialLook(
+            attacks=(HONEST,), seeds=(self.bench.wishes.seed,), rounds=full and max(LEAST_ROUNDS, full // 10)
+        )
+        return self._perform(look, self.everything[:1], self.last_until)
+
+    def _first_look(self) -> None:
+        wishes, count = self.bench.wishes, min(len(self.everything), WANTED)
+        attacks = (HONEST, *self.attacks[:FIRST_ATTACKS])
+        rounds = self._affordable(self.first_until, len(attacks) * count)
+        if wishes.full and rounds is not None:
+            rounds = min(wishes.full, max(rounds, LEAST_ROUNDS, wishes.full // 8))
+        look = TrialLook(attacks=attacks, seeds=(wishes.seed,), rounds=rounds)
+        # the first system has the time of the closer look, too: a result that is late is better than none
+        if not self._perform(look, self.everything[:1], self.last_until):
+            return
+        near = [one for one in self.everything if one.changes <= 1]
+        others = [one for one in self.everything if one.changes > 1]
+        if self._perform(look, near, self.first_until):
+            scores = {one.system: merit(one.worst, self._measure)[1] for one in self.standings()}
+            if self.everything[0] in scores:
+                others.sort(key=gains(scores, self.everything[0]), reverse=True)
+            self.hurried = not self._perform(look, others, self.first_until)
+
+    def _closer_look(self) -> None:
+        wishes, first = self.bench.wishes, self.looks[-1]
+        if len(self.looks) < 2 or not self.bench.complete(self.everything, first):
+            return
+        best = [one.system for one in _ranked(wishes, self.standings(), self._measure)]
+        attacks = (HONEST, *self.attacks)
+        for seeds in range(CLOSER_SEEDS, 0, -1):
+            rounds = self._affordable(self.last_until, len(attacks) * seeds * FINALISTS)
+            if rounds is None or (wishes.full and rounds >= wishes.full):
+                break
+        rounds = wishes.full and min(wishes.full, rounds or 0)
+        if rounds is not None and first.rounds is not None and rounds < first.rounds:
+            return
+        look = TrialLook(attacks=attacks, seeds=tuple(range(wishes.seed, wishes.seed + seeds)), rounds=rounds)
+        self._perform(look, best[:CLOSER], self.last_until)
+
+    @property
+    def _measure(self) -> Measure:
+        return self.bench.measure or LOSS
+
+    def _affordable(self, until: float, runs: int) -> int | None:
+        """Return for how many rounds there is time in so many runs; None if runs do not end by rounds."""
+        took = [one.took_s / trial.rounds for trial, one in self.bench.results.items() if trial.rounds]
+        if not took:
+            return None
+        left_s = until - time.monotonic() - SETUP_S
+        return int(left_s * self.bench.count / (runs * max(1e-6, sum(took) / len(took))))
+
+    def _perform(self, look: TrialLook, chosen: Sequence[PlannedSystem], until: float) -> bool:
+        if look not in self.looks:
+            self.looks.append(look)
+        return self.bench.perform(look.trials(chosen), until)
+
+
+def _ranked(wishes: PlanWishes, found: Sequence[SystemStanding], measure: Measure) -> tuple[SystemStanding, ...]:
+    """Sort: what keeps to the bytes first, then by the worst node in the worst condition; ties by bytes."""
+
+    def key(one: SystemStanding) -> tuple[float, float, float, float]:
+        over = max(0, one.bytes_per_day - wishes.bytes_per_day) if wishes.bytes_per_day else 0
+        score = merit(float(f"{one.worst:.{DIGITS}g}"), measure)[1]
+        return (over, -score, one.bytes_per_day, -merit(one.worst, measure)[1])
+
+    return tuple(sorted(found, key=key))
+
+
+def _refused(wishes: PlanWishes, winner: SystemStanding, refusal: str | None) -> list[str]:
+    found = []
+    if refusal is not None:
+        liars = "1 liar" if wishes.liars == 1 else f"{wishes.liars} liars"
+        found.append(f"no guarantee against {liars}: {refusal}")
+    elif wishes.liars and winner.system.guaranteed[0] < wishes.liars:
+        found.append(
+            f"no guarantee against {wishes.liars} liars with the best system: it is known for "
+            f"{winner.system.guaranteed[0]}; a graph above about 30 nodes is too large to prove more"
+        )
+    if wishes.bytes_per_day is not None and winner.bytes_per_day > wishes.bytes_per_day:
+        found.append(
+            f"no system that was tried sends so little: {wishes.bytes_per_day:,} bytes a day were wished, and the "
+            f"nearest sends {winner.bytes_per_day:,}; fewer rounds send less"
+        )
+    return found

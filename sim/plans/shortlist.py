@@ -1,0 +1,195 @@
+"""The systems to try: graphs of several degrees, and for each the rules, compressors and methods that may fit.
+
+A graph is searched for each degree by `topologies.design`; above `DESIGNED` nodes it is a random regular one, which is
+close to the best there and costs nothing to find.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from p2pfl.aggregate import liars_of
+from p2pfl.config.model import usual_method
+from sim.plans.wishes import PlanWishes
+from topologies.building import build
+from topologies.design.designing import design
+from topologies.errors import TopologyError
+from topologies.files import write_topology
+from topologies.graph import Topology
+from topologies.metrics.byzantine import tolerance
+
+DESIGNED = 500
+EVALUATIONS = 2_000
+"""Graphs that a search tries for each degree: a second on 100 nodes."""
+DEGREES = (3, 4, 6, 8, 12)
+"""Degrees that are looked at, besides the least and the most that the wishes allow."""
+MOST_GRAPHS = 4
+DRAWS = 30
+ROBUST_RULES = ("hampel", "cs+", "geometric-median", "trimmed-mean", "nnm+trimmed-mean")
+COMPRESSORS = ("q4", "q8", "none")
+FRUGAL = ("rotate+q2", "top-k:0.05+q8")
+"""Compressors that are looked at as well if bytes are limited."""
+MOMENTUM = "momentum"
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PlannedGraph:
+    """A graph of the shortlist. `file` holds it. `guaranteed`: with so many liars beside each node the honest agree for
+    certain under a rule that bears them, as a range where it is not known better.
+    """
+
+    topology: Topology
+    file: Path
+    guaranteed: tuple[int, int]
+
+    @property
+    def degree(self) -> int:
+        return int(self.topology.degrees.max())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSystem:
+    """One system: everything that a plan decides. `changes` counts the choices that differ from the first ones."""
+
+    graph: PlannedGraph
+    rule: str
+    compressor: str
+    method: str
+    changes: int
+
+    @property
+    def choices(self) -> tuple[str, str, str, str]:
+        return (str(self.graph.file), self.rule, self.compressor, self.method)
+
+    @property
+    def guaranteed(self) -> tuple[int, int]:
+        """How many liars beside a node cannot keep the honest from agreeing, as a range."""
+        borne = liars_of(self.rule)
+        low, high = self.graph.guaranteed
+        return (min(borne, low), min(borne, high))
+
+
+def find_graphs(wishes: PlanWishes, folder: Path, tell: Tell) -> tuple[list[PlannedGraph], str | None]:
+    """Write a graph for each degree into `folder`; the first is the one to begin with. Also returns the reason why none
+    of them guarantees what was wished, if so.
+
+    Raises TopologyError if no connected graph has so few neighbors.
+    """
+    refusal: str | None = None
+    found: dict[int, Topology] = {}
+    for degree in _degrees(wishes):
+        tell(f"searches a graph with {degree} neighbors")
+        topology, reason = _best(wishes, degree)
+        refusal = reason or refusal
+        found.setdefault(topology.edge_count, topology)
+    graphs = [_kept(topology, folder) for topology in found.values()]
+    if wishes.liars and any(graph.guaranteed[1] >= wishes.liars for graph in graphs):
+        refusal = None
+    graphs.sort(key=lambda graph: (graph.guaranteed[0] < wishes.liars, abs(graph.degree - 4)))
+    return graphs, refusal
+
+
+def systems(wishes: PlanWishes, graphs: Sequence[PlannedGraph]) -> list[PlannedSystem]:
+    """Return all combinations, those with the fewest changes first."""
+    rules = [f"{name}:b={wishes.liars}" for name in ROBUST_RULES] if wishes.liars else []
+    compressors = [*COMPRESSORS, *(FRUGAL if wishes.bytes_per_day else ())]
+    found = []
+    for at, (graph, rule, compressor) in _combinations(graphs, [*rules, "mean"], compressors):
+        for position, method in enumerate((usual_method(rule), MOMENTUM)):
+            found.append(
+                PlannedSystem(
+                    graph=graph,
+                    rule=rule,
+                    compressor=compressor,
+                    method=method,
+                    changes=sum(index > 0 for index in (*at, position)),
+                )
+            )
+    unique = {system.choices: system for system in reversed(found)}
+    return sorted(unique.values(), key=lambda system: system.changes)
+
+
+def _combinations(
+    graphs: Sequence[PlannedGraph], rules: Sequence[str], compressors: Sequence[str]
+) -> Iterator[tuple[tuple[int, int, int], tuple[PlannedGraph, str, str]]]:
+    for (i, graph), (j, rule), (k, compressor) in product(enumerate(graphs), enumerate(rules), enumerate(compressors)):
+        yield (i, j, k), (graph, rule, compressor)
+
+
+def _degrees(wishes: PlanWishes) -> list[int]:
+    """Return at most `MOST_GRAPHS` degrees, between what the liars need and what is allowed."""
+    most = wishes.highest
+    least = min(most, 2 * wishes.liars + 1 if wishes.liars else 2)
+    between = [degree for degree in DEGREES if least < degree < most]
+    chosen = sorted({least, *between, most})
+    while len(chosen) > MOST_GRAPHS:
+        del chosen[len(chosen) // 2]
+    return chosen
+
+
+def _best(wishes: PlanWishes, degree: int) -> tuple[Topology, str | None]:
+    """Find the graph; where none guarantees the wished liars, find one without, and say why."""
+    if wishes.count > DESIGNED:
+        even = degree - degree * wishes.count % 2
+        return build(f"random-regular:degree={even}" if even > 1 else "ring", wishes.count, wishes.seed), None
+    if not wishes.liars:
+        return _designed(wishes, degree, 0), None
+    if degree < wishes.highest:
+        return _drawn(wishes, degree) or _designed(wishes, degree, 0), None
+    try:
+        return _designed(wishes, degree, wishes.liars), None
+    except TopologyError as error:
+        reason = f"{_as_options(error.message)}; the nearest that can be had: {_as_options(error.allowed)}"
+        return _designed(wishes, degree, 0), reason
+
+
+def _drawn(wishes: PlanWishes, degree: int) -> Topology | None:
+    """Draw regular graphs until one is known to bear the liars: much faster than to prove that none does."""
+    if degree * wishes.count % 2:
+        return None
+    for draw in range(DRAWS):
+        topology = build(f"random-regular:degree={degree}", wishes.count, wishes.seed + draw)
+        if tolerance(topology).guaranteed.lower >= wishes.liars:
+            return topology
+    return None
+
+
+def _as_options(text: str | None) -> str:
+    """Say the words of a design in those of the plan's options."""
+    found = re.sub(r", as byzantine = \d+ asks for", "", text or "nothing")
+    return found.replace("max-degree = ", "--max-degree ").replace("byzantine = ", "--liars ")
+
+
+def _designed(wishes: PlanWishes, degree: int, byzantine: int) -> Topology:
+    found = design(wishes.goal(degree, byzantine=byzantine), evaluations=EVALUATIONS, top=1).winner.topology
+    return build(found.spec, found.nodes, found.seed) if found.implicit else found
+
+
+def _kept(topology: Topology, folder: Path) -> PlannedGraph:
+    """Write the graph, under a name that says what it is."""
+    file = folder / f"{topology.edge_count}-edges.json"
+    write_topology(topology, file)
+    guaranteed = tolerance(topology).guaranteed
+    return PlannedGraph(topology=topology, file=file, guaranteed=(guaranteed.lower, guaranteed.upper))
+
+
+def gains(scores: Mapping[PlannedSystem, float], first: PlannedSystem) -> Callable[[PlannedSystem], float]:
+    """Predict the score of any system as if choices did not influence each other: from systems with one change each.
+
+    What is not known yet counts as no gain.
+    """
+    base = scores[first]
+    known: dict[tuple[int, str], float] = {}
+    for system, score in scores.items():
+        different = [
+            i for i, (one, other) in enumerate(zip(system.choices, first.choices, strict=True)) if one != other
+        ]
+        if len(different) == 1:
+            known[different[0], system.choices[different[0]]] = score - base
+    return lambda system: base + sum(known.get(pair, 0.0) for pair in enumerate(system.choices))

@@ -1,0 +1,190 @@
+"""The winner as files: a federation that runs, the evidence, and the commands that repeat every figure."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from p2pfl.config.writing import toml_value
+from p2pfl.errors import UserError
+from sim.plans.planning import SystemPlan
+from sim.plans.trials import HONEST, SystemStanding
+from sim.plans.wishes import PlanWishes
+from sim.sweeps.run import replace
+
+WINNER, GRAPH, EVIDENCE = "winner", "graph.json", "plan.json"
+FEDERATION = "federation.toml"
+_HEADER = re.compile(r"\s*\[+\s*([\w.]+)\s*\]+")
+
+Values = Mapping[tuple[str, str], Any]
+"""New values by table and key of a federation file."""
+
+
+def write_plan(plan: SystemPlan, out: Path) -> Path:
+    """Write the evidence into `out`, and the winner's federation into a folder of its own there, which is returned.
+
+    Raises StorageError if the disk refused.
+    """
+    winner = out / WINNER
+    text = _federation(plan, winner)
+    shutil.copyfile(plan.winner.system.graph.file, winner / GRAPH)
+    replace(winner / FEDERATION, with_values(text, _values(plan)).encode())
+    replace(out / EVIDENCE, (json.dumps(evidence(plan), indent=1) + "\n").encode())
+    return winner
+
+
+def evidence(plan: SystemPlan) -> dict[str, Any]:
+    """Return the plan as plain values."""
+    wishes = asdict(plan.wishes)
+    return {
+        "wishes": {key: value for key, value in wishes.items() if value not in (None, 0, 0.0)},
+        "refused": list(plan.refused),
+        "measure": plan.measure.name,
+        "interrupted": plan.interrupted,
+        "hurried": plan.hurried,
+        "systems": {"tried": plan.tried, "of": plan.of},
+        "runs": plan.runs,
+        "ranking": [_row(plan, one) for one in plan.ranking],
+    }
+
+
+def command_of(plan: SystemPlan, found: SystemStanding, attack: str, seed: int) -> str:
+    """Return the command that repeats one trial."""
+    wishes, system = plan.wishes, found.system
+    words: list[str] = ["p2pfl", "sim", "run"]
+    if wishes.base is not None:
+        words.append(str(wishes.base.path))
+    else:
+        words += ["--nodes", str(wishes.count)]
+    words += ["--topology", str(system.graph.file), "--rule", system.rule, "--compressor", system.compressor]
+    words += ["--method", system.method, "--seed", str(seed)]
+    for name, value in (("rounds", found.rounds), ("partition", wishes.partition)):
+        if value is not None:
+            words += [f"--{name}", str(value)]
+    words += ["--world", str(plan.world)]
+    if attack != HONEST:
+        words += ["--byzantine", str(wishes.liars), "--attack", attack]
+    return shlex.join(words)
+
+
+def with_values(text: str, values: Values) -> str:
+    """Return a federation file with other values, and everything else as it was, comments included.
+
+    A line with the key is replaced, or else a comment that shows its default, or else a line is added to its table.
+    Raises UserError if the result would not say exactly that.
+    """
+    lines = text.split("\n")
+    for (table, key), value in values.items():
+        _set(lines, table, key, value)
+    changed = "\n".join(lines)
+    wanted = tomllib.loads(text)
+    for (table, key), value in values.items():
+        wanted.setdefault(table, {})[key] = value
+    try:
+        right = tomllib.loads(changed) == wanted
+    except tomllib.TOMLDecodeError:
+        right = False
+    if not right:
+        said = "; ".join(f"[{table}] {key} = {toml_value(value)}" for (table, key), value in values.items())
+        text = "cannot be changed line by line, as it is written in another way"
+        raise UserError(text, file=FEDERATION, allowed=f"these values, by hand: {said}")
+    return changed
+
+
+def _set(lines: list[str], table: str, key: str, value: Any) -> None:
+    new = f"{key} = {toml_value(value)}"
+    active, shown, header = None, None, None
+    current = ""
+    for index, line in enumerate(lines):
+        if match := _HEADER.match(line):
+            current = match[1]
+            if current == table and header is None:
+                header = index
+        elif current == table:
+            if re.match(rf"\s*{key}\s*=", line):
+                active = index
+            elif re.match(rf"#\s*{key}\s*=", line):
+                shown = index if shown is None else shown
+    if active is not None or shown is not None:
+        place = active if active is not None else shown or 0
+        comment = re.search(r"\s{2,}# .*$", lines[place]) if active is None else None
+        lines[place] = new + (comment[0] if comment else "")
+    elif header is not None:
+        lines.insert(header + 1, new)
+    else:
+        lines[len(lines) :] = [f"[{table}]", new, ""]
+
+
+def _values(plan: SystemPlan) -> Values:
+    wishes, system = plan.wishes, plan.winner.system
+    values: dict[tuple[str, str], Any] = {
+        ("federation", "topology"): GRAPH,
+        ("gossip", "rule"): system.rule,
+        ("gossip", "compressor"): system.compressor,
+        ("training", "method"): system.method,
+    }
+    if wishes.base is None:
+        values["federation", "seed"] = wishes.seed
+    if wishes.rounds is not None:
+        values["training", "rounds"] = wishes.rounds
+    if wishes.partition is not None:
+        values["task", "partition"] = wishes.partition
+    return values
+
+
+def _federation(plan: SystemPlan, winner: Path) -> str:
+    """Return the federation file to change: that of the task, or a new one, whose folder is made."""
+    base = plan.wishes.base
+    if base is not None:
+        winner.mkdir(exist_ok=True)
+        return base.path.read_text(encoding="utf-8")
+    if not (winner / FEDERATION).is_file() or _members(winner / FEDERATION) != plan.wishes.count:
+        shutil.rmtree(winner, ignore_errors=True)
+        _new(plan.wishes, winner, plan.winner.system.graph.file)
+    return (winner / FEDERATION).read_text(encoding="utf-8")
+
+
+def _members(file: Path) -> int:
+    return len(tomllib.loads(file.read_text(encoding="utf-8")).get("node", []))
+
+
+def _new(wishes: PlanWishes, winner: Path, graph: Path) -> None:
+    """Make a federation of the built-in digits with `p2pfl new`. Raises UserError with what it says if it refuses."""
+    words = [str(winner), "--nodes", str(wishes.count), "--task", "digits", "--topology", str(graph), "--name", "plan"]
+    made = subprocess.run([sys.executable, "-m", "p2pfl", "new", *words], capture_output=True, text=True, check=False)  # noqa: S603 - our own command
+    if made.returncode:
+        raise UserError(made.stderr.strip(), key="--out", value=str(winner))
+
+
+def _row(plan: SystemPlan, found: SystemStanding) -> dict[str, Any]:
+    system = found.system
+    attack = None if found.lied_to is None else found.lied_to[0]
+    seed = plan.wishes.seed
+    return {
+        "graph": system.graph.topology.spec,
+        "file": str(system.graph.file),
+        "degree": system.graph.degree,
+        "rule": system.rule,
+        "compressor": system.compressor,
+        "method": system.method,
+        "worst": found.worst,
+        "honest_worst": found.honest_worst,
+        "honest_mean": found.honest_mean,
+        "worst_attack": attack,
+        "bytes_per_day": found.bytes_per_day,
+        "virtual_time_s": found.time_s,
+        "liars_guaranteed": list(system.guaranteed),
+        "seeds": found.seeds,
+        "rounds": found.rounds,
+        "attacks": found.attacks,
+        "commands": [command_of(plan, found, one, seed) for one in dict.fromkeys((HONEST, attack or HONEST))],
+    }

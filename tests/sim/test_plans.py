@@ -1,0 +1,241 @@
+"""Plans: contradictory wishes, the order of the search, the ranking, and the files of the winner."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tomllib
+
+import pytest
+from click.testing import CliRunner
+
+from p2pfl.cli.check import check
+from p2pfl.errors import UserError
+from p2pfl.learn.metrics import ACCURACY
+from p2pfl.reporting.history import Statistic
+from p2pfl.reporting.report import NodeReport, Report
+from sim.cli import sim
+from sim.cli.plan import plan
+from sim.plans import shortlist, trials
+from sim.plans.planning import make_plan
+from sim.plans.shortlist import find_graphs, gains, systems
+from sim.plans.trials import result_of
+from sim.plans.winner import with_values, write_plan
+from sim.plans.wishes import PlanWishes, SlowWish, check_wishes
+from sim.plans.world_file import world_text
+from sim.sweeps.model import RunOutcome
+from topologies.design import designing
+from topologies.metrics.byzantine import tolerance
+
+
+def silent(_words):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("wishes", "key", "allowed"),
+    [
+        ({"nodes": None}, "--nodes", "--task FOLDER"),
+        ({"nodes": 6, "liars": 3}, "--liars", "up to 2 of 6 nodes"),
+        ({"nodes": 20, "max_degree": 4, "liars": 2}, "--liars", "--max-degree from 5"),
+        ({"nodes": 5, "slow": SlowWish(5, 10.0)}, "--slow", "up to 4 nodes"),
+    ],
+)
+def test_wishes_that_cannot_be_had_together_are_one_sentence(wishes, key, allowed):
+    with pytest.raises(UserError) as caught:
+        check_wishes(PlanWishes(**wishes))
+    assert caught.value.key == key
+    assert allowed in caught.value.allowed
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--loss", "105%"), ("--loss", "1"), ("--slow", "5"), ("--slow", "0x3"), ("--within", "0"), ("--within", "soon")],
+)
+def test_an_option_that_is_no_value_says_what_is_allowed(option, value):
+    result = CliRunner().invoke(plan, ["--nodes", "8", option, value])
+    assert result.exit_code == 2
+    assert "allowed:" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_the_world_of_the_wishes_reads_as_a_world_file():
+    text = world_text(PlanWishes(nodes=8, loss=0.05, slow=SlowWish(3, 10.0)))
+    assert tomllib.loads(text) == {
+        "run": {"evaluate_every_s": 1e9},
+        "links": {"loss": 0.05},
+        "slow": [{"count": 3, "speed": 0.1}],
+    }
+
+
+def test_graphs_guarantee_the_liars_where_a_graph_can_and_say_why_where_none_can(tmp_path, monkeypatch):
+    monkeypatch.setattr(designing, "DRAWS", 10)
+    graphs, refusal = find_graphs(PlanWishes(nodes=9, max_degree=6, liars=1), tmp_path, silent)
+    assert refusal is None
+    assert graphs[0].guaranteed[0] >= 1
+    assert tolerance(graphs[0].topology).guaranteed.lower >= 1
+    graphs, refusal = find_graphs(PlanWishes(nodes=10, max_degree=3, liars=1), tmp_path, silent)
+    assert "3-robust" in refusal
+    assert all(graph.guaranteed[1] < 1 and graph.degree <= 3 for graph in graphs)
+
+
+def test_the_search_begins_with_the_fewest_changes_and_foretells_the_rest(tmp_path):
+    wishes = PlanWishes(nodes=8, max_degree=4)
+    graphs, _ = find_graphs(wishes, tmp_path, silent)
+    found = systems(wishes, graphs)
+    assert [one.changes for one in found] == sorted(one.changes for one in found)
+    first, near = found[0], [one for one in found if one.changes <= 1]
+    assert first.changes == 0
+    worth = {"q8": 0.1, "none": 0.3, "momentum": 0.2}
+    scores = {one: sum(worth.get(choice, 0.0) for choice in one.choices) for one in near}
+    expected = gains(scores, first)
+    for one in found:
+        assert expected(one) == pytest.approx(sum(worth.get(choice, 0.0) for choice in one.choices))
+
+
+class Pretended:
+    """Stands in for the processes: the figures of a run follow from its choices alone."""
+
+    def __init__(self, worth, *, sent=None, ends_after=None):
+        self.worth, self.sent, self.ends_after, self.jobs = worth, sent or {}, ends_after, []
+
+    def __call__(self, jobs, _run_job, _count, **_options):
+        for job in jobs:
+            if self.ends_after is not None and len(self.jobs) >= self.ends_after:
+                raise KeyboardInterrupt
+            self.jobs.append(job)
+            yield job, RunOutcome(report=self.report(job.options).to_bytes())
+
+    def report(self, options):
+        value = 0.5 + sum(self.worth.get(options[name], 0.0) for name in ("rule", "compressor", "method", "attack"))
+        sent = self.sent.get(options["compressor"], 1_000)
+        nodes = [NodeReport(name=f"node{i}", accuracy=value + i / 100, bytes_sent=sent + i) for i in range(3)]
+        liars = [NodeReport(name="liar", accuracy=0.0, bytes_sent=10**9, byzantine=True)] * options["byzantine"]
+        spread = Statistic(value, value, value)
+        return Report(nodes=nodes + liars, accuracy=spread, measures=[ACCURACY], virtual_time_s=2.0, wall_time_s=0.01)
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    def install(*args, **options):
+        pretended = Pretended(*args, **options)
+        monkeypatch.setattr(trials, "run_here", pretended)
+        return pretended
+
+    return install
+
+
+def plan_of(tmp_path, **wished):
+    return make_plan(PlanWishes(**wished), tmp_path / "out", within_s=60.0, jobs=1, tell=silent)
+
+
+def test_the_best_by_the_worst_condition_wins_and_not_the_best_without_liars(tmp_path, pretend, monkeypatch):
+    monkeypatch.setattr(shortlist, "COMPRESSORS", ("q4",))
+    pretend({"mean": 0.3, "cs+:b=1": 0.2, "hampel:b=1": 0.1, "mirror": -0.2})
+    found = plan_of(tmp_path, nodes=6, max_degree=3, liars=1)
+    best = found.winner
+    assert best.system.rule == "mean"  # no attack in this made-up world touches it more
+    assert best.lied_to == ("mirror", pytest.approx(0.6))
+    assert best.seeds == 3
+    assert best.attacks == len(trials.ATTACKS)
+
+
+def test_bytes_of_liars_do_not_count_and_a_system_over_the_limit_comes_last(tmp_path, pretend):
+    pretend({"none": 0.4, "q8": 0.2}, sent={"none": 10_000, "q8": 5_000, "q4": 900})
+    found = plan_of(tmp_path, nodes=6, bytes_per_day=6_000)
+    assert found.winner.system.compressor == "q8"
+    assert found.winner.bytes_per_day == 5_002
+    assert found.refused == ()
+    found = plan_of(tmp_path, nodes=6, bytes_per_day=500)
+    assert found.winner.bytes_per_day == 902
+    assert "902" in found.refused[0]
+
+
+def test_ties_go_to_the_system_that_sends_less(tmp_path, pretend):
+    pretend({"none": 0.001}, sent={"none": 10_000, "q8": 5_000, "q4": 900})
+    assert plan_of(tmp_path, nodes=6).winner.system.compressor == "q4"
+
+
+def test_a_stopped_plan_tells_the_best_so_far_and_goes_on_without_repeating(tmp_path, pretend):
+    pretend({"q8": 0.3}, ends_after=4)
+    stopped = plan_of(tmp_path, nodes=6)
+    assert stopped.interrupted
+    assert 0 < stopped.tried < stopped.of
+    again = pretend({"q8": 0.3})
+    found = plan_of(tmp_path, nodes=6)
+    assert not found.interrupted
+    assert len(again.jobs) + 4 == len({job.key for job in again.jobs}) + 4 == found.runs
+
+
+def test_no_time_for_one_run_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(trials, "run_here", lambda *_, **__: (_ for _ in ()))
+    with pytest.raises(UserError, match="not even the first system"):
+        plan_of(tmp_path, nodes=6)
+
+
+def test_the_winner_is_a_federation_that_check_accepts_and_every_figure_has_its_command(tmp_path, pretend):
+    pretend({"q8": 0.3, "momentum": 0.1})
+    found = plan_of(tmp_path, nodes=6, rounds=7, loss=0.1, seed=3)
+    winner = write_plan(found, tmp_path / "out")
+    document = tomllib.loads((winner / "federation.toml").read_text())
+    assert document["gossip"]["compressor"] == "q8"
+    assert document["training"] | {"rounds": 7, "method": "momentum"} == document["training"]
+    assert document["federation"]["seed"] == 3
+    assert len(document["node"]) == 6
+    assert CliRunner().invoke(check, [str(winner)]).exit_code == 0
+    evidence = json.loads((tmp_path / "out" / "plan.json").read_text())
+    words = shlex.split(evidence["ranking"][0]["commands"][0])
+    assert words[:3] == ["p2pfl", "sim", "run"]
+    assert {"--rounds", "7", "--world", "--seed", "3"} <= set(words)
+
+
+TEXT = """\
+# ours
+[federation]
+name = "a" # keep
+topology = "ring"
+
+[training]
+rounds = 5
+# method = "variate"   # how
+
+[gossip]
+rule = "mean"
+"""
+
+
+def test_other_values_leave_the_rest_of_a_federation_file_as_it_is():
+    changed = with_values(TEXT, {("training", "method"): "momentum", ("gossip", "compressor"): "q8"})
+    assert 'name = "a" # keep' in changed
+    assert 'method = "momentum"   # how' in changed
+    assert tomllib.loads(changed)["gossip"] == {"rule": "mean", "compressor": "q8"}
+    assert with_values("x = 1\n", {("gossip", "rule"): "mean"}).count("[gossip]") == 1
+
+
+@pytest.mark.parametrize(
+    "text", ['gossip = { rule = "mean" }\n', '[gossip]\nrule = """\nmean"""\n', "gossip.rule = 'a'\n"]
+)
+def test_a_file_that_cannot_be_changed_by_lines_is_not_changed_wrongly(text):
+    with pytest.raises(UserError, match="line by line"):
+        with_values(text, {("gossip", "rule"): "cs+:b=1"})
+
+
+def test_a_model_that_is_no_longer_finite_is_the_worst():
+    nodes = [
+        NodeReport(name="a", accuracy=0.9, bytes_sent=1),
+        NodeReport(name="b", accuracy=float("nan"), bytes_sent=1),
+    ]
+    assert result_of(Report(nodes=nodes, measures=[ACCURACY])).worst == 0.0
+
+
+@pytest.mark.long
+def test_a_plan_of_real_runs_is_repeated_by_its_commands(tmp_path):
+    runner = CliRunner()
+    out = tmp_path / "plan"
+    result = runner.invoke(plan, ["--nodes", "5", "--rounds", "3", "--within", "90s", "-o", str(out)])
+    assert result.exit_code == 0, result.output
+    row = json.loads((out / "plan.json").read_text())["ranking"][0]
+    words = [*shlex.split(row["commands"][0])[1:], "--format", "json", "--quiet"]
+    report = json.loads(runner.invoke(sim, words[1:]).stdout)
+    reports = [json.loads(path.read_text()) for path in (out / "runs").glob("*.json")]
+    assert report["digest"] in {one["digest"] for one in reports}

@@ -63,7 +63,7 @@ def test_what_a_relay_says_is_an_address_or_nothing(text):
 
 def test_ports_of_other_services_and_addresses_of_no_length_are_not_tried():
     four = bytes([10, 0, 0, 7])
-    places = tuple((four, port) for port in (22, 80, 443, 1023, 1024)) + ((bytes(5), 8470), (bytes(8), 8470))
+    places = (*((four, port) for port in (22, 80, 443, 1023, 1024)), (bytes(5), 8470), (bytes(8), 8470))
     assert addresses_in(PlacesTold(places=places)) == ["10.0.0.7:443", "10.0.0.7:1024"]
 
 

@@ -31,7 +31,7 @@ Place = tuple[Packed, Port]
 """An IPv4 or IPv6 address, 4 or 16 bytes, and a port."""
 
 
-class PlacesTold(Struct, frozen=True, kw_only=True, array_like=True, tag=1):
+class PlacesTold(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, tag=1):
     """The places at which the sender may be reached, likeliest first."""
 
     places: Annotated[tuple[Place, ...], Meta(max_length=MOST_PLACES)]

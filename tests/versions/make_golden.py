@@ -1,8 +1,8 @@
 """Write what the code of an earlier commit says: `python tests/versions/make_golden.py COMMIT FILE`.
 
 Each message of its own kit as a frame, each message of its side channels, one session between two nodes with fixed
-keys (the handshake, and what the dialing end seals), and the frames of a relay. A file is written once, and never again: it is what nodes of that
-version send, and expect.
+keys (the handshake, and what the dialing end seals), and the frames of a relay. A file is written once, and never
+again: it is what nodes of that version send, and expect.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def main(commit: str, file: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:  # noqa: PLR2004
+    if len(sys.argv) == 3:
         main(*sys.argv[1:])
     else:
         json.dump(record(sys.argv[1]), sys.stdout, indent=1)

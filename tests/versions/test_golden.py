@@ -176,10 +176,10 @@ async def test_a_session_with_an_earlier_version_begins_and_goes_on_in_its_versi
     """All that its kit can say is taken, and it is answered in frames of its version, which it can read."""
     first = await meet.old.frame()
     assert first[2] == LEAST_VERSION
-    assert first[3] == 11  # noqa: PLR2004 - the type of an Offer, as it was
+    assert first[3] == 11
     least, most, channels = msgspec.msgpack.decode(first[PREFIX_BYTES:])
     assert least <= OLD[name]["versions"][1] <= most
-    assert all(isinstance(one, str) and len(one) <= 32 for one in channels)  # noqa: PLR2004 - as it was
+    assert all(isinstance(one, str) and len(one) <= 32 for one in channels)
     offer = plain_of(name, "Offer")
     rest = [bytes.fromhex(raw) for kind, _, raw in OLD[name]["frames"] if kind not in ("Offer", "Side")]
     await meet.old.say(offer, *rest)

@@ -26,7 +26,8 @@ from p2pfl.methods.plain import Plain
 from p2pfl.node.assembly import replay
 from p2pfl.storage import peek
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from old_code import BEFORE_RELAYS, FIRST_OF_9, ROOT, command, take_out, why_not
 from ports import free_ports
 

@@ -1,7 +1,7 @@
 """A federation of real processes is upgraded node by node, and one node goes back; nothing is lost.
 
-The old code comes out of git's history: the commit with which version 9 of the protocol began, and the last one before
-relays, TLS and proxies.
+The old code comes out of git's history: the commit with which version 9 of the protocol began, the last one before
+relays, TLS and proxies, and the first one with them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from p2pfl.storage import peek
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from old_code import BEFORE_RELAYS, FIRST_OF_9, ROOT, command, take_out, why_not
+from old_code import BEFORE_RELAYS, FIRST_OF_9, FIRST_RELAYS, ROOT, command, take_out, why_not
 from ports import free_ports
 
-DEADLINE_S = 120.0
+DEADLINE_S = 200.0
+SLOW = {"takes-no-part", "neighbor-lost", "relay-lost"}
+"""The alarms about who has been away for long."""
 PARTS = 4
 LAST = 60
 """The rounds that move models; after that all wait for the file `go`."""
@@ -96,10 +98,10 @@ class Ward:
         self.folder, self.trees = folder / "ward", trees
         self.running, self.logs, self._count = {}, {}, 0
 
-    def new(self, version):
+    def new(self, version, *options):
         """Make the federation with that version, as it was made when the version was new."""
         port = free_ports(PARTS)[0]
-        words = ("new", self.folder, "--nodes", PARTS, "--topology", "hypercube", "--base-port", port)
+        words = ("new", self.folder, "--nodes", PARTS, "--topology", "hypercube", "--base-port", port, *options)
         subprocess.run(command(*words), env=self._env(version), check=True, capture_output=True)
         (self.folder / "pushes.py").write_text(PUSHES, encoding="utf-8")
         file = self.folder / "federation.toml"
@@ -120,6 +122,18 @@ class Ward:
             with ends[0].open("w") as out, ends[1].open("w") as err:
                 process = subprocess.Popen(words, env=self._env(version), stdout=out, stderr=err, cwd=self.folder)
             self.running[node], self.logs[node] = process, ends
+
+    def start_relay(self, version, port):
+        """Start the relay, in place of the one that runs."""
+        if "relay" in self.running:
+            before = self.running.pop("relay")
+            before.kill()
+            before.wait(DEADLINE_S)
+        ends = [self.folder.parent / f"relay-{version}.{end}" for end in ("out", "err")]
+        words = command("relay", "--listen", f"127.0.0.1:{port}", "--token", self.folder / "relay.token")
+        with ends[0].open("a") as out, ends[1].open("a") as err:
+            self.running["relay"] = subprocess.Popen(words, env=self._env(version), stdout=out, stderr=err)
+        self.logs["relay"] = ends
 
     def stop(self, node, *, with_signal=signal.SIGTERM):
         self.running[node].send_signal(with_signal)
@@ -173,7 +187,7 @@ def ward(tmp_path, request):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("ward", [FIRST_OF_9, BEFORE_RELAYS], indirect=True, ids=["first of 9", "before relays"])
 def test_nodes_are_upgraded_one_by_one_and_one_goes_back_while_all_learn(ward):
     ward.new("old")
@@ -190,13 +204,37 @@ def test_nodes_are_upgraded_one_by_one_and_one_goes_back_while_all_learn(ward):
         ward.go_on(3)
     ward.change("old", 1, with_signal=signal.SIGKILL)
     ward.go_on(3)
+    check_the_end(ward)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("ward", [FIRST_RELAYS], indirect=True, ids=["first relays"])
+def test_a_relay_and_its_members_may_have_different_versions(ward):
+    (port,) = free_ports(1)
+    ward.new("old", "--relay", f"ws://127.0.0.1:{port}")
+    ward.start_relay("old", port)
+    ward.start("old", 0, 3)
+    ward.start("new", 1, 2)
+    ward.go_on(5)
+    ward.start_relay("new", port)
+    ward.go_on(5)
+    ward.change("new", 0)
+    ward.go_on(5)
+    ward.start_relay("old", port)
+    ward.go_on(5)
+    check_the_end(ward)
+
+
+def check_the_end(ward):
+    """Let all nodes end; check that none had a reason to complain."""
     (ward.folder / "go").touch()
     for node in range(PARTS):
         assert ward.running[node].wait(DEADLINE_S) == 0, ward.log(node)
     for node in range(PARTS):
         result = ward.result(node)
         assert result["finished"]
-        assert result["alarms"].keys() <= {"takes-no-part"}, "on a busy machine a start takes seconds"
+        assert result["alarms"].keys() <= SLOW, "on a busy machine a start takes seconds"
         assert [neighbor["resyncs"] for neighbor in result["neighbors"]] == [0, 0]
         assert [neighbor["faults"] for neighbor in result["neighbors"]] == [{}, {}]
         assert "Traceback" not in ward.log(node)

@@ -10,8 +10,8 @@ from p2pfl.features.direct.places import (
     AN_HOUR,
     MOST_PLACES,
     TRIED_S,
-    Allowance,
     PlacesTold,
+    TriedPlaces,
     addresses_in,
     is_plausible,
     places_of,
@@ -73,7 +73,7 @@ def test_eight_places_are_told_each_once():
 
 
 def test_a_neighbor_that_tells_thousands_gets_sixteen_tried_at_once_and_sixteen_an_hour_after_that():
-    allowance, tried, now = Allowance(), [], 0.0
+    allowance, tried, now = TriedPlaces(), [], 0.0
     for number in range(3600):
         allowance.expire(now)
         tried += allowance.take([f"10.0.{number >> 8}.{number & 255}:8470"], now)
@@ -83,7 +83,7 @@ def test_a_neighbor_that_tells_thousands_gets_sixteen_tried_at_once_and_sixteen_
 
 
 def test_a_place_is_tried_for_five_minutes_however_often_it_is_told():
-    allowance = Allowance()
+    allowance = TriedPlaces()
     assert allowance.take(["10.0.0.7:8470"], 0.0) == ["10.0.0.7:8470"]
     assert allowance.take(["10.0.0.7:8470"], TRIED_S - 1.0) == []
     assert allowance.expire(TRIED_S - 1.0) == []

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
-from p2pfl.features.direct.places import CHANNEL, Allowance, Place, PlacesTold, addresses_in, places_of
+from p2pfl.features.direct.places import CHANNEL, Place, PlacesTold, TriedPlaces, addresses_in, places_of
 from p2pfl.features.lan.interfaces import all_interfaces, cover, hosts_of
 from p2pfl.features.relay.by_relay import ByRelayTransport
 from p2pfl.net.address import is_loopback, parse_address
@@ -59,7 +59,7 @@ class DirectWays(Attached):
     def __init__(self, node: NodeView, transport: ByRelayTransport) -> None:
         self._node, self._transport = node, transport
         self._own: tuple[Place, ...] = ()
-        self._allowances: dict[int, Allowance] = {}
+        self._tried: dict[int, TriedPlaces] = {}
         self.told: dict[int, tuple[tuple[Place, ...], float]] = {}
         """What each neighbor whose session has the channel was told last, and when."""
 
@@ -68,7 +68,7 @@ class DirectWays(Attached):
 
     def status(self) -> Mapping[str, Any]:
         name_of = self._node.status.name_of
-        tried = {name_of(peer): list(one.tried_until) for peer, one in self._allowances.items() if one.tried_until}
+        tried = {name_of(peer): list(one.tried_until) for peer, one in self._tried.items() if one.tried_until}
         return {"told": addresses_in(PlacesTold(places=self._own)), "tried": tried}
 
     async def run(self) -> None:
@@ -85,21 +85,21 @@ class DirectWays(Attached):
             if self._own and due and self._is_relayed(peer):
                 self._node.say(peer, CHANNEL, PlacesTold(places=self._own))
                 self.told[peer] = (self._own, now)
-        for peer, allowance in self._allowances.items():
-            if over := allowance.expire(now):
+        for peer, tried in self._tried.items():
+            if over := tried.expire(now):
                 self._node.network.hint(peer, (), over)
 
     def hear(self, peer: int, message: PlacesTold) -> None:
         if not self._is_relayed(peer):
             return
-        allowance = self._allowances.setdefault(peer, Allowance())
-        if fresh := allowance.take(addresses_in(message), self._node.clock()):
+        tried = self._tried.setdefault(peer, TriedPlaces())
+        if fresh := tried.take(addresses_in(message), self._node.clock()):
             self._node.network.hint(peer, fresh)
 
     def forget(self, peer: int) -> None:
         """Forget the places of a neighbor, but for the one at which it was found."""
-        if peer in self._allowances:
-            self._node.network.hint(peer, (), self._allowances[peer].expire(float("inf")))
+        if peer in self._tried:
+            self._node.network.hint(peer, (), self._tried[peer].expire(float("inf")))
 
     def _is_relayed(self, peer: int) -> bool:
         session = self._node.network.session(peer)

@@ -76,7 +76,7 @@ def addresses_in(told: PlacesTold) -> list[str]:
 
 
 @dataclass(slots=True)
-class Allowance:
+class TriedPlaces:
     """The places told by one neighbor, with the time until which each is tried. Times are in seconds."""
 
     tried_until: dict[str, float] = field(default_factory=dict)

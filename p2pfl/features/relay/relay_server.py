@@ -129,7 +129,7 @@ class RelayServer:
     async def _register(self, line: Line, visit: Visit) -> Seat | None:
         """Return the member's seat; None if it is refused, and told why."""
         now_s, nonce = self._clock(), os.urandom(32)
-        challenge = Challenge(VERSION, nonce, int(now_s), line.seen_as[:SEEN_BYTES])
+        challenge = Challenge(version=VERSION, nonce=nonce, clock_s=int(now_s), seen=line.seen_as[:SEEN_BYTES])
         await line.send(pack_struct(FrameKind.CHALLENGE, challenge))
         registration = struct_in(unpack(await line.receive()), FrameKind.REGISTER, Registration)
         visit.advance(ConnectionStage.ADDRESSED)

@@ -88,7 +88,8 @@ class WebSocketLine(Line):
 
     @property
     def seen_as(self) -> str:
-        return self._forwarded_for.rpartition(",")[2].strip() or self.peer_address
+        told = self._forwarded_for.rpartition(",")[2].strip()
+        return told if told.isascii() and told else self.peer_address
 
     @property
     def bytes_came(self) -> int:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
-from relay_kit import QUICK, RelayHere, by_relay, until
+from relay_kit import QUICK, TOKEN, RelayHere, by_relay, nothing_listed, until
 
 from p2pfl.core.messages import Resync
 from p2pfl.features.direct import feature
 from p2pfl.features.direct.feature import DirectFeature, DirectWays
 from p2pfl.features.direct.places import AN_HOUR, CHANNEL, PlacesTold
+from p2pfl.features.relay.admissions import Admissions, ListedFederation
+from p2pfl.features.relay.relay_frames import Challenge, FrameKind, struct_in, unpack
+from p2pfl.features.relay.relay_server import RelayServer
+from p2pfl.features.relay.switchboard import Switchboard
+from p2pfl.net.address import Address
 from p2pfl.net.in_memory import MemoryNetwork
+from p2pfl.net.limits import Limits
+from p2pfl.net.websocket import WebSocketTransport
 
 
 @pytest.fixture
@@ -191,3 +199,35 @@ async def test_a_relay_tells_a_member_from_where_it_sees_it(federation, network)
         async with a.links:
             await until(lambda: a.links.transport.relays[0].seen)
             assert a.links.transport.relays[0].seen == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("header", "seen"),
+    [
+        (b"", "127.0.0.1"),
+        (b"X-Forwarded-For: 10.0.0.7, 198.51.100.9\r\n", "198.51.100.9"),
+        (b"X-Forwarded-For: \r\n", "127.0.0.1"),
+        (b"X-Forwarded-For: \xff\xfe\r\n", "127.0.0.1"),
+        (b"X-Forwarded-For: " + 4000 * b"x" + b"\r\n", "x" * 64),
+    ],
+    ids=["none", "two", "empty", "no text", "long"],
+)
+async def test_behind_a_web_server_a_member_is_told_what_that_says_of_it(header, seen):
+    """It is told to nobody else, so whoever lies lies to itself."""
+    transport = WebSocketTransport(Limits(), nothing_listed(), logging.getLogger("tests.direct"))
+    server = RelayServer(Admissions([ListedFederation(name="ward", token=TOKEN)]), Switchboard(), nothing_listed())
+    await transport.open(Address("127.0.0.1", 0), server.meet)
+    reader, writer = await asyncio.open_connection("127.0.0.1", transport.port)
+    writer.write(ASKS + header + b"\r\n")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+    _, size = await reader.readexactly(2)
+    challenge = struct_in(unpack(await reader.readexactly(size)), FrameKind.CHALLENGE, Challenge)
+    assert challenge.seen == seen
+    writer.transport.abort()
+    await transport.close()
+
+
+ASKS = (
+    b"GET /p2pfl HTTP/1.1\r\nHost: relay\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)

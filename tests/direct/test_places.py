@@ -6,6 +6,8 @@ from ipaddress import ip_address
 
 import pytest
 
+from p2pfl.features.direct import feature
+from p2pfl.features.direct.feature import answers, own_hosts
 from p2pfl.features.direct.places import (
     AN_HOUR,
     MOST_PLACES,
@@ -89,3 +91,30 @@ def test_a_place_is_tried_for_five_minutes_however_often_it_is_told():
     assert allowance.expire(TRIED_S - 1.0) == []
     assert allowance.expire(TRIED_S) == ["10.0.0.7:8470"]
     assert allowance.tried_until == {}
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError("ifaddr"), OSError("not allowed")])
+def test_where_interfaces_cannot_be_listed_the_addresses_of_outgoing_lines_are_told(monkeypatch, error):
+    def refuse():
+        raise error
+
+    monkeypatch.setattr(feature, "all_interfaces", refuse)
+    assert own_hosts("0.0.0.0", (), ["10.0.0.7", None, "fd77::1"]) == ["10.0.0.7"]
+    assert own_hosts("127.0.0.1", (), ["10.0.0.7"]) == []
+
+
+@pytest.mark.parametrize(
+    ("host", "listen", "answered"),
+    [
+        ("198.51.100.9", "0.0.0.0", True),
+        ("198.51.100.9", "10.0.0.7", True),
+        ("198.51.100.9", "127.0.0.1", False),
+        ("198.51.100.9", "::", False),
+        ("2a00::1", "::", True),
+        ("2a00::1", "0.0.0.0", False),
+        ("198.51.100.9", "no-such-name.invalid", False),
+        ("a relay's joke", "0.0.0.0", False),
+    ],
+)
+def test_an_address_that_a_relay_sees_is_told_if_the_node_listens_in_its_family(host, listen, answered):
+    assert answers(host, listen) == answered

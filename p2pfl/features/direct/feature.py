@@ -118,11 +118,11 @@ class DirectWays(Attached):
 def own_hosts(listen: str, named: Sequence[str], outgoing: Iterable[str | None]) -> list[str]:
     """Return the addresses of this machine at which a node that listens at `listen` answers.
 
-    Without python-zeroconf they are those from which it has dialed its relays.
+    Without python-zeroconf, or if the system does not say, they are those from which it has dialed its relays.
     """
     try:
         covered = cover(all_interfaces(), listen, named)
-    except ModuleNotFoundError:
+    except (ModuleNotFoundError, OSError):
         return [one for one in outgoing if one is not None and answers(one, listen)]
     return [str(address.ip) for interface in covered for address in interface.announced]
 

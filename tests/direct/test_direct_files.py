@@ -35,7 +35,7 @@ SHARES = '[node]\nlisten = "{}"\n[network]\nshare_addresses = true\n'
 
 def test_check_says_who_tells_its_addresses(found):
     inspected = found(SHARES.format("0.0.0.0:0"), "--relay", URL)
-    assert inspected.brief == {"addresses": "lab: neighbors at a relay learn this node's, if they tell theirs"}
+    assert inspected.brief == {"addresses": "told by lab to neighbors at a relay that tell theirs"}
     assert inspected.warnings == inspected.mistakes == []
 
 

@@ -17,4 +17,4 @@ class DirectFindings(Findings):
                 inspected.warnings.append(f"{key}: it listens at {node.listen}, on its own machine only")
         if sharing:
             names = ", ".join(node.name for node in sharing[:3]) + (" ..." if len(sharing) > 3 else "")
-            inspected.brief["addresses"] = f"{names}: neighbors at a relay learn this node's, if they tell theirs"
+            inspected.brief["addresses"] = f"told by {names} to neighbors at a relay that tell theirs"

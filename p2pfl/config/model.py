@@ -329,6 +329,8 @@ class OwnNetwork:
     """The only hours in which it takes part, HH:MM-HH:MM by the local clock; None for all."""
     month_gb: float | None = None
     """The most that it sends and receives in a calendar month, in GB."""
+    share_addresses: bool = False
+    """True if it exchanges addresses with neighbors that it meets at a relay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -506,6 +508,9 @@ OWN_NETWORK: Kinds = {
     "max_kbit_s": number(LEAST_KBIT_S).key("most that the node sends on average, to all neighbors together, in kbit/s"),
     "hours": hours().key("the only hours in which the node takes part, by the clock of this machine; then it pauses"),
     "month_gb": number(0, above=True).key("most that it sends and receives in a calendar month, in GB; then it pauses"),
+    "share_addresses": flag().key(
+        "true: tell neighbors met at a relay this node's addresses, and dial theirs, if they do the same"
+    ),
     "relay_token": text().key("file with the token of a relay, where the federation has no admin key; mode 0600"),
 }
 """The keys of `[network]` in a node file."""

@@ -31,6 +31,7 @@ ROOMS = (
     "bounds",
     "lan",
     "relay",
+    "direct",
     "sums",
     "stats",
     "summed",

@@ -22,7 +22,7 @@ from p2pfl.net.address import Address, parse_address
 from p2pfl.net.dialing import Dialer, Reception
 from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import ByteBudget, Limits
-from p2pfl.net.line import Counters, OnAlarm
+from p2pfl.net.line import Counters, Line, OnAlarm
 from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.rate import SendingRate
 from p2pfl.net.refusals import Refusals
@@ -153,10 +153,10 @@ class Links:
         if link is not None:
             link.send(message)
 
-    def came(self, peer: int) -> tuple[int, int] | None:
-        """Return the number of the session with a neighbor and the bytes received in it; None without a session."""
+    def session(self, peer: int) -> tuple[int, Line] | None:
+        """Return the number of the session with a neighbor, and its line; None without a session."""
         link = self._table.current(peer)
-        return None if link is None else (link.number, link.connection.line.bytes_came)
+        return None if link is None else (link.number, link.connection.line)
 
     def end_stale(self, is_own: Callable[[str], bool]) -> None:
         """End sessions on addresses that this machine has lost: they are dead, though nothing else shows it."""
@@ -215,12 +215,14 @@ class Links:
         self._dialer.configure(addresses)
         self._keep_dialing()
 
-    def hint(self, index: int, addresses: Sequence[str]) -> None:
-        """Add addresses where that member may also be, newest first.
+    def hint(self, index: int, addresses: Sequence[str], instead_of: Sequence[str] = ()) -> None:
+        """Add addresses where that member may also be, newest first, and take back others.
 
         Invalid addresses and non-members are ignored.
         """
         known = [address for address in map(_parse_hint, addresses) if address is not None]
+        if instead_of:
+            self._dialer.route(index).forget(map(_parse_hint, instead_of))
         if known and index != self._greeter.own_index and index in self._greeter.members.values():
             most = MOST_KEPT if index in self._table.places else MOST_HINTS
             self._dialer.route(index).hint(known, most=most)

@@ -89,7 +89,7 @@ def cover(interfaces: Iterable[Interface], listen: str, named: Sequence[str] = (
 
     If interfaces are `named`, all others are skipped. Loopback counts only if the node listens only there.
     """
-    hosts = _resolve(listen)
+    hosts = hosts_of(listen)
     found = []
     for interface in interfaces:
         answering = tuple(
@@ -134,7 +134,8 @@ def _has_carrier(name: str) -> bool:
         return True
 
 
-def _resolve(host: str) -> set[str]:
+def hosts_of(host: str) -> set[str]:
+    """Return the addresses that a host stands for: itself, or those of its name; the text itself if it is unknown."""
     try:
         return {str(answer[4][0]) for answer in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:

@@ -31,6 +31,8 @@ SILENCE_S = 60.0
 """The longest time without a frame, after which either end takes the other for dead."""
 SMALL_BYTES = 4096
 """The most bytes in a frame that carries no data."""
+SEEN_BYTES = 64
+"""The longest text of an address without its port."""
 
 T = TypeVar("T", bound=Struct)
 
@@ -112,6 +114,8 @@ class Challenge(Struct, array_like=True, frozen=True):
     version: int
     nonce: Annotated[bytes, Meta(min_length=32, max_length=32)]
     clock_s: Annotated[int, Meta(ge=0, lt=2**37)]
+    seen: Annotated[str, Meta(max_length=SEEN_BYTES)] = ""
+    """The address from which the relay sees the one that it asks; empty from relays of earlier versions."""
 
 
 class Registration(Struct, array_like=True, frozen=True):

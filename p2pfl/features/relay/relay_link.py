@@ -81,6 +81,8 @@ class RelayLink:
         self.url, self.why, self.round_trip_s = url, UNTRIED, float("inf")
         self.since = time.monotonic()
         """When the connection was made or lost, by the monotonic clock."""
+        self.seen = ""
+        """This node's address as the relay said last, without a port; it may say anything."""
         self.on_doubt: OnDoubt = lambda link, key, reason: None  # noqa: ARG005 - nobody listens yet
         self._parts = parts
         self._meet: Meet | None = None
@@ -204,6 +206,7 @@ class RelayLink:
             raise RefusedByRelayError(_in_words(refusal_in(answer), challenge))
         if answer.kind is not FrameKind.WELCOME:
             raise PeerFault(f"{answer.kind.name} in place of a welcome")
+        self.seen = challenge.seen
 
     async def _ping(self) -> None:
         while True:

@@ -21,6 +21,7 @@ from p2pfl.errors import PeerFault
 from p2pfl.features.relay.admissions import Admissions, RefusedError
 from p2pfl.features.relay.fair_queue import QUANTUM_BYTES
 from p2pfl.features.relay.relay_frames import (
+    SEEN_BYTES,
     SILENCE_S,
     VERSION,
     WINDOW_BYTES,
@@ -128,7 +129,7 @@ class RelayServer:
     async def _register(self, line: Line, visit: Visit) -> Seat | None:
         """Return the member's seat; None if it is refused, and told why."""
         now_s, nonce = self._clock(), os.urandom(32)
-        challenge = Challenge(version=VERSION, nonce=nonce, clock_s=int(now_s))
+        challenge = Challenge(version=VERSION, nonce=nonce, clock_s=int(now_s), seen=line.seen_as[:SEEN_BYTES])
         await line.send(pack_struct(FrameKind.CHALLENGE, challenge))
         registration = struct_in(unpack(await line.receive()), FrameKind.REGISTER, Registration)
         visit.advance(ConnectionStage.ADDRESSED)

@@ -75,7 +75,7 @@ class Shown(Attached):
         private = private_of(node)
         witness = None if private is None else Witness(private.budget, node.thread)
         roster = Roster(lambda: node.setup().federation, setup.member.index)
-        self._hearing = Hearing(node.network.came)
+        self._hearing = Hearing(self._came)
         node.presence.silent_s = self._hearing.silent_s
         self._lookout = Lookout(
             core=node.core,
@@ -112,6 +112,10 @@ class Shown(Attached):
             send=self._send,
             witness=witness,
         )
+
+    def _came(self, peer: int) -> tuple[int, int] | None:
+        session = self._node.network.session(peer)
+        return None if session is None else (session[0], session[1].bytes_came)
 
     def _measures(self) -> Sequence[Measure]:
         return self._node.workshop.measures

@@ -115,5 +115,6 @@ def _impossible_liars(wishes: PlanWishes) -> Iterator[UserError]:
     elif liars and wishes.max_degree is not None and least > wishes.max_degree:
         text = f"half of a node's {wishes.max_degree} neighbors or more could lie, and no rule holds against that"
         fewer = (wishes.max_degree - 1) // 2
-        allowed = f"up to {fewer} with --max-degree {wishes.max_degree}, or --max-degree from {least}"
+        some = f"up to {fewer}" if fewer else "none"
+        allowed = f"{some} with --max-degree {wishes.max_degree}, or --max-degree from {least}"
         yield UserError(text, key="--liars", value=liars, allowed=allowed)

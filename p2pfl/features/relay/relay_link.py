@@ -40,6 +40,8 @@ from p2pfl.features.relay.relay_frames import (
     unpack,
 )
 from p2pfl.features.relay.relay_line import RelayLine, RelayVisit
+from p2pfl.features.relay.relay_names import name_dialed
+from p2pfl.net.address import parse_address
 from p2pfl.net.dialing import Backoff
 from p2pfl.net.limits import Limits
 from p2pfl.net.line import GoneError, Line
@@ -75,10 +77,13 @@ class LinkParts:
 
 
 class RelayLink:
-    """The connection to the relay at `url`. `why` says why there is none; it is empty while there is one."""
+    """The connection to the relay at `listed`. `why` says why there is none; it is empty while there is one."""
 
-    def __init__(self, url: str, parts: LinkParts) -> None:
-        self.url, self.why, self.round_trip_s = url, UNTRIED, float("inf")
+    def __init__(self, listed: str, parts: LinkParts) -> None:
+        self._listed = listed
+        self.url = listed.partition("#")[0]
+        """The relay's URL without the pin of its certificate: what stands in the log, and tells relays apart."""
+        self.why, self.round_trip_s = UNTRIED, float("inf")
         self.since = time.monotonic()
         """When the connection was made or lost, by the monotonic clock."""
         self.on_doubt: OnDoubt = lambda link, key, reason: None  # noqa: ARG005 - nobody listens yet
@@ -101,8 +106,8 @@ class RelayLink:
 
     @property
     def name(self) -> str:
-        """The relay's name: its URL without the scheme."""
-        return self.url.partition("://")[2]
+        """The name under which this node dials the relay."""
+        return name_dialed(parse_address(self.url, "relays"))
 
     @property
     def own_address(self) -> str | None:
@@ -178,7 +183,7 @@ class RelayLink:
     async def _connect(self, backoff: Backoff) -> None:
         """Register, and serve the connection until it is lost; always ends in an error."""
         async with asyncio.timeout(self._parts.limits.connect_s):
-            line = await self._parts.dial(self.url)
+            line = await self._parts.dial(self._listed)
         try:
             async with asyncio.timeout(self._parts.limits.handshake_s):
                 await self._register(line)

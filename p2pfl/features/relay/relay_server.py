@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +19,7 @@ from p2pfl.console.wall_clock import seconds_now
 from p2pfl.errors import PeerFault
 from p2pfl.features.relay.admissions import Admissions, RefusedError
 from p2pfl.features.relay.fair_queue import QUANTUM_BYTES
+from p2pfl.features.relay.month_file import month_of
 from p2pfl.features.relay.relay_frames import (
     SILENCE_S,
     VERSION,
@@ -244,8 +244,7 @@ class RelayServer:
     def end_expired(self) -> None:
         """End members that are silent or whose tickets have expired, and begin a new month."""
         now, now_s = asyncio.get_running_loop().time(), self._clock()
-        date = time.gmtime(now_s)
-        self.board.begin_month(12 * date.tm_year + date.tm_mon)
+        self.board.begin_month(month_of(now_s))
         for guest in self._guests.values():
             if now - guest.heard_at > SILENCE_S:
                 guest.ended.set()

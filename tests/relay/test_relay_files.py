@@ -18,7 +18,8 @@ from p2pfl.config.model import NETWORK
 from p2pfl.features.relay.feature import RelayFeature, Relays
 from p2pfl.features.relay.findings import RelayFindings
 from p2pfl.features.relay.relay_link import RelayLink
-from p2pfl.features.relay.tickets import read_tickets, read_token
+from p2pfl.features.relay.ticket_files import read_tickets
+from p2pfl.features.relay.tickets import read_token
 from p2pfl.net.limits import Limits
 from p2pfl.node.findings import Inspected
 
@@ -28,6 +29,7 @@ URL = "ws://relay.example.org:8443/p2pfl"
 @pytest.fixture
 def p2pfl(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("p2pfl.features.relay.findings.unknown_hosts", lambda _: set())
 
     def p2pfl(*arguments):
         capsys.readouterr()
@@ -118,7 +120,7 @@ def test_tickets_are_renewed_with_the_members_and_check_says_when_they_end(p2pfl
     p2pfl("new", "ward", "--nodes", "clinic,lab,third", "--task", "digits", "--admin", "--relay", URL)
     assert p2pfl("member", "remove", "ward", "third", "--offline")[0] == 0
     assert len(read_tickets(tmp_path / "ward/tickets.toml")) == 2
-    code, _, err = p2pfl("member", "ticket", "ward", "--days", "3")
+    code, _, err = p2pfl("member", "ticket", "ward", "--days", "3", "--offline")
     assert code == 0
     assert "2 tickets for 3 days" in err
     assert "the ticket of clinic expires at" in findings()[1][0]

@@ -31,6 +31,8 @@ SILENCE_S = 60.0
 """The longest time without a frame, after which either end takes the other for dead."""
 SMALL_BYTES = 4096
 """The most bytes in a frame that carries no data."""
+REMOVED_BYTES = 64 * 1024
+"""The most bytes in a frame that names removed members."""
 
 T = TypeVar("T", bound=Struct)
 
@@ -52,6 +54,8 @@ class FrameKind(IntEnum):
     PING = 10
     PONG = 11
     """The payload is that of the ping."""
+    REMOVED = 12
+    """The payload is the head of a sheet of tickets, which names removed members."""
 
 
 class Refusal(IntEnum):
@@ -77,7 +81,7 @@ REFUSALS = {
     Refusal.ANOTHER_NAME: "it does not call itself by the name in [network] relays: correct that, or its --name",
     Refusal.FULL: "it has as many members as it may",
     Refusal.REPLACED: "another process registered with this node's key: stop one of them",
-    Refusal.REMOVED: "the owner of the relay knows that this member was removed",
+    Refusal.REMOVED: "this member was removed: an admin has signed it, or the relay's owner knows it",
 }
 
 
@@ -112,6 +116,8 @@ class Challenge(Struct, array_like=True, frozen=True):
     version: int
     nonce: Annotated[bytes, Meta(min_length=32, max_length=32)]
     clock_s: Annotated[int, Meta(ge=0, lt=2**37)]
+    takes_removals: bool = False
+    """True if members may show it sheets, so that it refuses removed members."""
 
 
 class Registration(Struct, array_like=True, frozen=True):
@@ -154,7 +160,7 @@ def unpack(raw: bytes) -> Frame:
         kind = FrameKind(code)
     except ValueError:
         raise PeerFault(f"a frame of the unknown kind {code}") from None
-    if kind is not FrameKind.DATA and len(raw) > SMALL_BYTES:
+    if kind is not FrameKind.DATA and len(raw) > (REMOVED_BYTES if kind is FrameKind.REMOVED else SMALL_BYTES):
         raise PeerFault(f"a frame of kind {kind.name} with {len(raw)} bytes")
     return Frame(kind, line, raw[HEAD.size :])
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from logging import DEBUG, INFO, Logger
 
 from p2pfl.config.invites import in_words
+from p2pfl.console.wall_clock import seconds_now
 from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import PeerFault, UserError
@@ -41,6 +42,7 @@ from p2pfl.features.relay.relay_frames import (
 )
 from p2pfl.features.relay.relay_line import RelayLine, RelayVisit
 from p2pfl.features.relay.relay_names import name_dialed
+from p2pfl.features.relay.tickets import Ticket
 from p2pfl.net.address import parse_address
 from p2pfl.net.dialing import Backoff
 from p2pfl.net.limits import Limits
@@ -49,6 +51,7 @@ from p2pfl.net.transport import Meet
 
 REFUSED_S = 30.0
 """The wait after a relay has refused this node: only a person changes that."""
+RENEW = "`p2pfl member ticket` makes new ones"
 UNTRIED, STOPPED = "no answer yet", "the node stopped"
 FIRST_S = 1.0
 """How long a dial waits for the first answer of a relay: another one may be faster."""
@@ -73,6 +76,8 @@ class LinkParts:
     answer: Answer
     limits: Limits
     log: Logger
+    removals: Callable[[], bytes] = bytes
+    """Returns the head of the newest sheet of tickets, which names removed members; empty if there is none."""
     rng: random.Random = field(default_factory=random.Random)
 
 
@@ -186,32 +191,39 @@ class RelayLink:
             line = await self._parts.dial(self._listed)
         try:
             async with asyncio.timeout(self._parts.limits.handshake_s):
-                await self._register(line)
+                challenge = await self._register(line)
             self._line, self.why, self.since = line, "", time.monotonic()
             self._changed.set()
             backoff.reset()
             self._parts.log.info("registered at relay %s", self.url)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._ping())
+                tasks.create_task(self._ping(shows=challenge.takes_removals))
                 tasks.create_task(self._read(line))
         except BaseExceptionGroup as group:
             raise _first(group) from None
         finally:
             await line.close(self._parts.limits.close_s)
 
-    async def _register(self, line: Line) -> None:
+    async def _register(self, line: Line) -> Challenge:
         challenge = struct_in(unpack(await line.receive()), FrameKind.CHALLENGE, Challenge)
         if challenge.version != VERSION:
             raise RefusedByRelayError(REFUSALS[Refusal.VERSION])
-        await line.send(pack_struct(FrameKind.REGISTER, self._parts.answer(self.name, challenge)))
+        registration = self._parts.answer(self.name, challenge)
+        await line.send(pack_struct(FrameKind.REGISTER, registration))
         answer = unpack(await line.receive())
         if answer.kind is FrameKind.REFUSED:
-            raise RefusedByRelayError(_in_words(refusal_in(answer), challenge))
+            raise RefusedByRelayError(_in_words(refusal_in(answer), challenge, registration))
         if answer.kind is not FrameKind.WELCOME:
             raise PeerFault(f"{answer.kind.name} in place of a welcome")
+        return challenge
 
-    async def _ping(self) -> None:
+    async def _ping(self, *, shows: bool) -> None:
+        """Ping, and show the newest removals to a relay that takes them."""
+        shown = b""
         while True:
+            if shows and (removals := self._parts.removals()) not in (b"", shown):
+                shown = removals
+                await self.say(pack(FrameKind.REMOVED, 0, removals))
             await self.say(pack_number(FrameKind.PING, 0, time.monotonic_ns()))
             await asyncio.sleep(BEAT_S)
 
@@ -277,9 +289,11 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return next((error for error in found if isinstance(error, RefusedByRelayError)), found[0])
 
 
-def _in_words(reason: Refusal | None, challenge: Challenge) -> str:
+def _in_words(reason: Refusal | None, challenge: Challenge, registration: Registration) -> str:
     if reason is None:
         return "it refuses this node for a reason that this version does not know"
-    if reason is Refusal.EXPIRED:
-        return f"{REFUSALS[reason]}; or the relay's clock is wrong, which says {in_words(challenge.clock_s)}"
+    if reason is Refusal.EXPIRED and registration.ticket:
+        until, here = in_words(Ticket.unpack(registration.ticket).until), in_words(seconds_now())
+        clocks = f"by the relay's clock it is {in_words(challenge.clock_s)}, by this machine's {here}"
+        return f"the ticket expired at {until}, and {clocks}: {RENEW}; or set the clock that is wrong"
     return REFUSALS[reason]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from p2pfl.console.wall_clock import seconds_now
 from p2pfl.errors import PeerFault
-from p2pfl.features.relay.admissions import Admissions, RefusedError
+from p2pfl.features.relay.admissions import Admissions, ListedFederation, RefusedError
 from p2pfl.features.relay.fair_queue import QUANTUM_BYTES
 from p2pfl.features.relay.month_file import month_of
 from p2pfl.features.relay.relay_frames import (
@@ -54,6 +54,7 @@ class _Guest:
     """The connection of one registered member."""
 
     line: Line
+    federation: ListedFederation
     heard_at: float
     """When the last frame came, on the loop's clock."""
     until: int
@@ -128,7 +129,7 @@ class RelayServer:
     async def _register(self, line: Line, visit: Visit) -> Seat | None:
         """Return the member's seat; None if it is refused, and told why."""
         now_s, nonce = self._clock(), os.urandom(32)
-        challenge = Challenge(version=VERSION, nonce=nonce, clock_s=int(now_s))
+        challenge = Challenge(version=VERSION, nonce=nonce, clock_s=int(now_s), takes_removals=True)
         await line.send(pack_struct(FrameKind.CHALLENGE, challenge))
         registration = struct_in(unpack(await line.receive()), FrameKind.REGISTER, Registration)
         visit.advance(ConnectionStage.ADDRESSED)
@@ -149,7 +150,7 @@ class RelayServer:
 
     def _seat(self, registration: Registration, nonce: bytes, now_s: float, line: Line) -> Seat:
         admitted = self._admissions.admit(registration, nonce, now_s)
-        guest = _Guest(line, asyncio.get_running_loop().time(), admitted.until)
+        guest = _Guest(line, admitted.federation, asyncio.get_running_loop().time(), admitted.until)
 
         def end(why: Refusal | None) -> None:
             guest.why = guest.why or why
@@ -185,12 +186,20 @@ class RelayServer:
         while True:
             frame = unpack(await guest.line.receive())
             guest.heard_at = loop.time()
+            if frame.kind is FrameKind.REMOVED:
+                self._remove(seat, self._admissions.learn(guest.federation, frame.payload))
+                continue
             self.board.receive(seat, frame, guest.heard_at)
             if self.board.is_waiting:
                 self._queued.set()
             while self.board.is_full(seat.tenant):
                 self._room.clear()
                 await self._room.wait()
+
+    def _remove(self, teller: Seat, keys: frozenset[bytes]) -> None:
+        """End the seats of removed members."""
+        for seat in [seat for key, seat in teller.tenant.seats.items() if key in keys]:
+            self.board.leave(seat, Refusal.REMOVED)
 
     def _wake(self, seat: Seat) -> None:
         guest = self._guests.get(seat)

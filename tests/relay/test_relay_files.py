@@ -165,6 +165,8 @@ class FakeNode:
         self.now, self.alarms, self.told = 0.0, [], []
         self.feed = self
         self.standing = ""
+        node = SimpleNamespace(relay_token="relay.token")
+        self.setup = lambda: SimpleNamespace(node=node, identity=SimpleNamespace(public=b""))
 
     def clock(self):
         return self.now
@@ -205,7 +207,10 @@ def test_an_alarm_names_the_relays_that_are_away_and_ends_when_all_are_back():
     assert node.alarms == [("relay-lost", "ws://one/p2pfl: Connection refused")]
     other.why, other.since = "the name is unknown", other.since - 20
     attached.look()
-    assert node.standing.endswith("ws://other/p2pfl: the name is unknown")
+    assert node.standing == (
+        "no relay is left: ws://one/p2pfl: Connection refused; ws://other/p2pfl: the name is unknown"
+    )
+    assert len(node.alarms) == 2
     assert [row["registered"] for row in attached.status()["relays"]] == [False, False]
     one.why = other.why = ""
     attached.look()

@@ -18,6 +18,7 @@ from p2pfl.net.transport import MakeTransport
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, NodeView
 
+NONE_LEFT = "no relay is left: "
 PATIENCE_S = 15.0
 """How long a relay may be away before there is an alarm."""
 
@@ -68,13 +69,13 @@ class Relays(Attached):
         away = [relay for relay in self._relays if not relay.is_registered and relay.away_s() > PATIENCE_S]
         missing = "; ".join(f"{relay.url}: {relay.why}" for relay in away)
         if len(away) == len(self._relays):
-            missing = f"no relay is left: {missing}"
+            missing = NONE_LEFT + missing
         if missing == self._missing or now - self._begun_at < PATIENCE_S:
             return
         if not missing:
             self._node.feed.settle("relay-back", None)
             self._node.feed.tell("relay-back", None, "this node is registered at all its relays again")
-        elif not self._missing or not self._node.feed.reword("relay-lost", None, missing):
+        elif _is_worse(missing, self._missing) or not self._node.feed.reword("relay-lost", None, missing):
             self._node.alarm("relay-lost", None, missing)
         self._missing = missing
 
@@ -82,6 +83,11 @@ class Relays(Attached):
         members = self._node.setup().federation.members
         name = next((member.name for member in members if member.key == key), "a stranger")
         self._node.alarm("relay-spoiled", None, f"{relay.url}, on a line to {name}: {reason}")
+
+
+def _is_worse(missing: str, before: str) -> bool:
+    """Return True if the first relay is missing, or now the last one is, too: both belong in the log."""
+    return not before or (missing.startswith(NONE_LEFT) and not before.startswith(NONE_LEFT))
 
 
 class TicketAge:

@@ -250,7 +250,7 @@ class RelayLink:
                 if not line.accepted.done():
                     line.accepted.set_result(None)
             case FrameKind.CLOSE:
-                if line.end is None and line.accepted.done():
+                if line.end is None and line.accepted.done() and line.bytes_came:
                     self._mark(line.key)
                 line.finish(CLOSINGS[closing_in(frame)])
                 self.forget(line)

@@ -17,9 +17,12 @@ from p2pfl.errors import UserError
 from p2pfl.features.relay.by_relay import ByRelayTransport
 from p2pfl.features.relay.relay_frames import Challenge, Registration
 from p2pfl.features.relay.relay_link import Answer, LinkParts, RelayLink
+from p2pfl.features.relay.relay_hurdles import at_relay
 from p2pfl.features.relay.ticket_files import TicketShelf, tickets_file
 from p2pfl.features.relay.tickets import Ticket, read_token, register
+from p2pfl.net.address import parse_address
 from p2pfl.net.errands import DialThrough
+from p2pfl.net.hurdles import UnreachedError
 from p2pfl.net.limits import Limits
 from p2pfl.net.line import Line
 from p2pfl.net.refusals import Refusals
@@ -56,15 +59,20 @@ def through_relays(
 
 @asynccontextmanager
 async def relays_of_admin(federation: FederationConfig, admin: Identity) -> AsyncIterator[DialThrough]:
-    """Dial members through the federation's relays as an admin, who signs a ticket for itself."""
+    """Dial members through the federation's relays as an admin."""
+    async with dialing_through(answer_of_admin(federation, admin)) as through:
+        yield through
+
+
+def answer_of_admin(federation: FederationConfig, admin: Identity, *, visiting: bool = False) -> Answer:
+    """Return what answers a relay's challenge for an admin, who signs a ticket for itself."""
 
     def answer(relay: str, challenge: Challenge) -> Registration:
         until = challenge.clock_s + ADMIN_TICKET_S
         ticket = Ticket.sign(admin, realm=realm_of(federation), key=admin.public, until=until)
-        return register(admin, challenge, relay=relay, ticket=ticket.packed())
+        return register(admin, challenge, relay=relay, ticket=ticket.packed(), visiting=visiting)
 
-    async with dialing_through(answer) as through:
-        yield through
+    return answer
 
 
 @asynccontextmanager
@@ -97,7 +105,10 @@ class RelayDialing:
 
     async def dial(self, url: str) -> Line:
         self._http = self._http or open_browserless(self._outlet)
-        return await dial_url(self._http, url)
+        try:
+            return await dial_url(self._http, url)
+        except UnreachedError as error:
+            raise at_relay(error, parse_address(url, "relays")) from None
 
     async def close(self) -> None:
         if self._http is not None:
@@ -115,6 +126,11 @@ class Credentials:
         """Answer the challenge of a relay. Raises UserError: this node has neither token nor ticket."""
         ticket, token = self.require()
         return register(self.identity, challenge, relay=relay, ticket=ticket, token=token)
+
+    def visit(self, relay: str, challenge: Challenge) -> Registration:
+        """Answer as `answer`, for a seat beside the one of the node that runs. Raises UserError."""
+        ticket, token = self.require()
+        return register(self.identity, challenge, relay=relay, ticket=ticket, token=token, visiting=True)
 
     def require(self) -> tuple[bytes, bytes]:
         """Return ticket and token, one of them empty. Raises UserError: this node has neither."""

@@ -156,7 +156,8 @@ class RelayServer:
             guest.why = guest.why or why
             guest.ended.set()
 
-        seat = self.board.seat(self.board.tenant(admitted.federation.name), registration.key, self._wake, end)
+        tenant = self.board.tenant(admitted.federation.name)
+        seat = self.board.seat(tenant, registration.key, self._wake, end, visiting=registration.visiting)
         if seat is None:
             raise RefusedError(Refusal.FULL)
         self._guests[seat] = guest
@@ -198,8 +199,9 @@ class RelayServer:
 
     def _remove(self, teller: Seat, keys: frozenset[bytes]) -> None:
         """End the seats of removed members."""
-        for seat in [seat for key, seat in teller.tenant.seats.items() if key in keys]:
-            self.board.leave(seat, Refusal.REMOVED)
+        for seats in (teller.tenant.seats, teller.tenant.visitors):
+            for seat in [seat for key, seat in seats.items() if key in keys]:
+                self.board.leave(seat, Refusal.REMOVED)
 
     def _wake(self, seat: Seat) -> None:
         guest = self._guests.get(seat)

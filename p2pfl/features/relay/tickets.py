@@ -142,11 +142,17 @@ def token_id(token: bytes) -> bytes:
 
 
 def register(
-    identity: Identity, challenge: Challenge, *, relay: str, ticket: bytes = b"", token: bytes = b""
+    identity: Identity,
+    challenge: Challenge,
+    *,
+    relay: str,
+    ticket: bytes = b"",
+    token: bytes = b"",
+    visiting: bool = False,
 ) -> Registration:
     """Answer a relay's challenge."""
     named = token_id(token) if token else b""
-    proven = _proven(relay, challenge.nonce, identity.public, ticket, named)
+    proven = _proven(relay, challenge.nonce, identity.public, ticket, named, visiting=visiting)
     return Registration(
         version=VERSION,
         relay=relay,
@@ -155,6 +161,7 @@ def register(
         ticket=ticket,
         token_id=named,
         token_proof=_token_proof(token, proven) if token else b"",
+        visiting=visiting,
     )
 
 
@@ -173,11 +180,13 @@ def holds_token(registration: Registration, nonce: bytes, token: bytes) -> bool:
 
 
 def _proven_by(registration: Registration, nonce: bytes) -> bytes:
-    return _proven(registration.relay, nonce, registration.key, registration.ticket, registration.token_id)
+    told = registration
+    return _proven(told.relay, nonce, told.key, told.ticket, told.token_id, visiting=told.visiting)
 
 
-def _proven(relay: str, nonce: bytes, key: bytes, ticket: bytes, named: bytes) -> bytes:
-    content = msgspec.msgpack.encode((relay, nonce, key, ticket, named))
+def _proven(relay: str, nonce: bytes, key: bytes, ticket: bytes, named: bytes, *, visiting: bool) -> bytes:
+    """Return what is signed. A relay that knows no visits finds a visit forged, and leaves the member's own seat."""
+    content = msgspec.msgpack.encode((relay, nonce, key, ticket, named, *([True] if visiting else [])))
     return PROVEN + hashlib.blake2b(content, digest_size=32, person=b"p2pfl-relay-reg").digest()
 
 

@@ -107,8 +107,8 @@ class Dialer:
         return () if key is None else self.transport.ways(key)
 
     async def _vacancy(self, peer: int, place: NeighborPlace, route: Route) -> None:
-        """Wait until there is no session. While it goes through a relay, try the addresses and other relays from time to
-        time.
+        """Wait until there is no session. While it goes through a relay, try the addresses and other relays from time
+        to time.
         """
         while place.is_relayed:
             try:
@@ -126,7 +126,7 @@ class Dialer:
         key, line = self.greeter.key_of(peer), None if place.link is None else place.link.connection.line
         if key is None or line is None or line.relay is None or self.table.own > peer:
             return
-        way = await self.transport.better(key, line.relay)
+        way = await self.transport.faster_way(key, line.relay)
         if way is not None and place.is_relayed:
             place.moves_to = way.relay
             try:

@@ -265,7 +265,7 @@ class WebSocketTransport:
     def ways(self, key: bytes) -> Sequence[Relayed]:  # noqa: ARG002 - it knows no relay
         return ()
 
-    async def better(self, key: bytes, relay: str) -> Relayed | None:  # noqa: ARG002 - it knows no relay
+    async def faster_way(self, key: bytes, relay: str) -> Relayed | None:  # noqa: ARG002 - it knows no relay
         return None
 
     async def dial(self, way: Way) -> Line:

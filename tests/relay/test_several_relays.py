@@ -104,7 +104,7 @@ async def test_only_what_is_clearly_and_lastingly_better_moves_an_edge():
 
     async def look(trip_s):
         other.trip_s = trip_s
-        return await transport.better(key, here.url)
+        return await transport.faster_way(key, here.url)
 
     assert [await look(0.045) for _ in range(9)] == [None] * 9
     assert [await look(0.010) for _ in range(LASTING_LOOKS - 1)] == [None] * (LASTING_LOOKS - 1)
@@ -113,10 +113,10 @@ async def test_only_what_is_clearly_and_lastingly_better_moves_an_edge():
     assert found[:-1] == [None] * (LASTING_LOOKS - 1)
     assert found[-1].relay == other.url
     here.trip_s, other.trip_s = 0.012, 0.004
-    assert [await transport.better(key, here.url) for _ in range(9)] == [None] * 9
+    assert [await transport.faster_way(key, here.url) for _ in range(9)] == [None] * 9
 
 
 async def test_with_one_relay_nothing_is_measured():
     transport = ByRelayTransport(SimpleNamespace(), [FakeRelay("ws://here/p2pfl", 1.0)])
     transport._tasks = [None]
-    assert await transport.better(b"k" * 32, "ws://here/p2pfl") is None
+    assert await transport.faster_way(b"k" * 32, "ws://here/p2pfl") is None

@@ -48,8 +48,8 @@ class Problem:
 class AddressTried:
     """One address at which a member may be.
 
-    `via` is its source: "file", "state", "relay", or the interfaces on which it was received. `way` is "direct", "hint",
-    "relay", or a proxy.
+    `via` is its source: "file", "state", "relay", or the interfaces on which it was received. `way` is "direct",
+    "hint", "relay", or a proxy.
     """
 
     address: str
@@ -212,8 +212,16 @@ async def _visit(diagnosis: Diagnosis, node: NodeConfig | None) -> None:
                         group.create_task(visit(patient, way, text, via))
                 for tried in [] if patient.here else visits.tried:
                     group.create_task(meet(patient, tried))
+    rank = {tried.url: number for number, tried in enumerate(diagnosis.relays, 1)}
     for patient in diagnosis.patients:
-        patient.places.sort(key=lambda one: ("relay" in one.via, "file" not in one.via, one.address, one.way == "direct"))
+        patient.places.sort(
+            key=lambda one: (
+                rank[one.address] if "relay" in one.via else 0,
+                "file" not in one.via,
+                one.address,
+                one.way == "direct",
+            )
+        )
 
 
 def _places(patient: Patient) -> dict[str, list[str]]:

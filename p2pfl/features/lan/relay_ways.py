@@ -83,7 +83,7 @@ class RelayVisits:
         except TimeoutError:
             return Answer(kind=AnswerKind.SILENT, detail="it does not take a line", remedy=f"look at {member.name}")
         except GoneError as error:
-            remedy = f"start {member.name}, if it is off; its log (`p2pfl run -v`) says at which relays it is registered"
+            remedy = f"start {member.name}; its log (`p2pfl run -v`) says at which relays it is registered"
             return Answer(kind=AnswerKind.AWAY, detail=str(error), remedy=remedy)
         return await self._prober.greet(line, member.index)
 

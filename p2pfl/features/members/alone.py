@@ -48,8 +48,8 @@ async def ask_when_alone(
 
 
 def _others(keeper: CharterKeeper, identity: Identity, relays: Sequence[str]) -> list[tuple[Member, list[str]]]:
-    """Return the members to ask, and where. Neighbors are left out: they are dialed all the time, and hand over a newer charter
-    then.
+    """Return the members to ask, and where. Neighbors are left out: they are dialed all the time, and hand over a newer
+    charter then.
     """
     federation = keeper.federation
     own = next((member.index for member in federation.present if member.key == identity.public), None)

@@ -71,12 +71,12 @@ async def _wait_by_relays_too(
     """Wait as `wait_for_charter`, which asks members at relays, too, once this node has what opens them."""
     credentials = Credentials(federation, node, identity)
     async with dialing_through(credentials.answer, outlet_of(node)) as through:
-        relays = Relays(tuple(dict.fromkeys([*federation.relays, *node.relays])), credentials, through)
-        return await wait_for_charter(federation, identity, invite, node.state_dir, interfaces, relays)
+        relays = RelaysToAsk(tuple(dict.fromkeys([*federation.relays, *node.relays])), credentials, through)
+        return await wait_for_charter(federation, identity, invite, node.state_dir, interfaces, relays=relays)
 
 
 @dataclass(frozen=True, slots=True)
-class Relays:
+class RelaysToAsk:
     """The relays at which a newcomer may ask members."""
 
     urls: tuple[str, ...]
@@ -99,7 +99,8 @@ async def wait_for_charter(
     invite: Invite,
     folder: Path,
     interfaces: Sequence[str] | None = None,
-    relays: Relays | None = None,
+    *,
+    relays: RelaysToAsk | None = None,
 ) -> FederationConfig:
     """Wait until a member has a charter that lists this node, store that charter in `folder`, and return the
     federation.
@@ -135,13 +136,16 @@ async def wait_for_charter(
 def _contacts(
     federation: FederationConfig, invite: Invite, nearby: Places, own: bytes, relays: Sequence[str]
 ) -> Iterator[Contact]:
-    """Yield all known addresses of the members. Those in the invite, which is usually newer, come first, relays last."""
+    """Yield all known addresses of the members. Those in the invite, which is usually newer, come first, relays
+    last.
+    """
     heard = [Contact(key, place) for key, places in sorted(nearby.items()) for place in places]
     listed = [Contact(one.key, one.address) for one in federation.present if one.address is not None]
     found = dict.fromkeys([*invite.contacts, *heard, *listed])
     yield from [contact for contact in found if contact.key != own][: len(invite.contacts) + MOST_ASKED]
-    met = dict.fromkeys(one.key for one in (*invite.contacts, *federation.present) if one.key != own)
-    yield from [Contact(key, url) for key in list(met)[:MOST_ASKED] for url in relays]
+    keys = [one.key for one in invite.contacts] + [one.key for one in federation.present]
+    others = [key for key in dict.fromkeys(keys) if key != own][:MOST_ASKED]
+    yield from [Contact(key, url) for key in others for url in relays]
 
 
 def _name_of(federation: FederationConfig, contact: Contact) -> str:

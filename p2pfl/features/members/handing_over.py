@@ -119,9 +119,7 @@ async def _visit(
                 answers[member.name] = await act(place, member.key)
             except UnreachableError as error:
                 heard = "" if "://" in place else "heard on the LAN: "
-                reasons.append(
-                    str(error) if place == member.address else f"{error} ({heard}{place.partition('#')[0]})"
-                )
+                reasons.append(str(error) if place == member.address else f"{error} ({heard}{place.partition('#')[0]})")
             else:
                 return
         failures[member.name] = "; ".join(reasons)

@@ -221,10 +221,9 @@ def make_tickets(*, federation: Path, days: int, key_file: Path | None, offline:
     copy. A ticket is no secret, since it serves its member's key alone. Further changes of the members renew the file.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.features.members.handing_over import hand_tickets  # noqa: PLC0415 - as above
     from p2pfl.features.members.publishing import load_admin  # noqa: PLC0415 - as above
     from p2pfl.node.kept_charter import newest_here  # noqa: PLC0415 - as above
-
-    from p2pfl.features.members.handing_over import hand_tickets  # noqa: PLC0415 - as above
 
     found = newest_here(load_config(federation))
     admin = load_admin(found, key_file)
@@ -375,7 +374,7 @@ def _tell(handed: Delivery) -> None:
         click.echo(f"handed to {', '.join(handed.received_by)}, who pass it on", err=True)
     else:
         click.echo(
-            "no node could be reached: `p2pfl member hand` tries again; or copy what was written to one before its start",
+            "no node could be reached: `p2pfl member hand` tries again; or copy the files to one before its start",
             err=True,
         )
     for name, why in sorted(handed.failed.items()):

@@ -89,7 +89,7 @@ class Keeper(Protocol):
     def wants(self, theirs: Edition) -> bool: ...
     def save(self) -> None: ...
     def offer(self, raw: bytes, peer: int | None = None) -> object: ...
-    def given_up(self, peer: int, version: int, why: str) -> None: ...
+    def report_missing(self, peer: int, version: int, why: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -123,9 +123,7 @@ class Conversation:
 class CharterTalk:
     """Exchanges charters with all neighbors, on the event loop. Times are monotonic seconds from `clock`."""
 
-    def __init__(
-        self, keeper: Keeper, say: Say, clock: Callable[[], float], channel: SideChannel = CHANNEL
-    ) -> None:
+    def __init__(self, keeper: Keeper, say: Say, clock: Callable[[], float], channel: SideChannel = CHANNEL) -> None:
         self.keeper, self.channel = keeper, channel
         keeper.on_taken = self._spread
         self._say, self._clock = say, clock
@@ -216,4 +214,4 @@ class CharterTalk:
 
     def _give_up(self, peer: int, talk: Conversation, why: str) -> None:
         talk.given_up = True
-        self.keeper.given_up(peer, talk.theirs.version, why)
+        self.keeper.report_missing(peer, talk.theirs.version, why)

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from p2pfl.config.charter import CharterError, realm_of
 from p2pfl.config.model import Edition
 from p2pfl.errors import StorageError, UserError
-from p2pfl.features.relay.sheets import Sheet, TicketError
+from p2pfl.features.relay.sheets import Sheet
 from p2pfl.features.relay.ticket_files import KEPT_NAME, TicketShelf
+from p2pfl.features.relay.tickets import TicketError
 from p2pfl.node.assembly import Setup
 from p2pfl.node.kept_charter import NONE
 from p2pfl.storage.disk import replace_file
@@ -75,7 +76,7 @@ class TicketKeeper:
             else:
                 self._unsaved = False
 
-    def given_up(self, peer: int, version: int, why: str) -> None:
+    def report_missing(self, peer: int, version: int, why: str) -> None:
         """Record that a neighbor does not send the sheet that it claims to have."""
         log.info("neighbor %d says that it has newer tickets (%d), %s", peer, version, why)
 

@@ -60,7 +60,7 @@ class ByRelayTransport:
         ranked = sorted(self.relays, key=lambda relay: self._rank(relay, key))
         return [Relayed(relay.url, key) for relay in ranked]
 
-    async def better(self, key: bytes, relay: str) -> Relayed | None:
+    async def faster_way(self, key: bytes, relay: str) -> Relayed | None:
         """Measure the round trip to a member through each relay; return the way that was clearly better than `relay`
         in several calls in a row.
         """

@@ -16,8 +16,8 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.features.relay.by_relay import ByRelayTransport
 from p2pfl.features.relay.relay_frames import Challenge, Registration
-from p2pfl.features.relay.relay_link import Answer, LinkParts, RelayLink
 from p2pfl.features.relay.relay_hurdles import at_relay
+from p2pfl.features.relay.relay_link import Answer, LinkParts, RelayLink
 from p2pfl.features.relay.ticket_files import TicketShelf, tickets_file
 from p2pfl.features.relay.tickets import Ticket, read_token, register
 from p2pfl.net.address import parse_address

@@ -33,7 +33,9 @@ import click
 @click.option(
     "--make-token", metavar="FILE", type=click.Path(path_type=Path), help="Write a new token to FILE, and end."
 )
-@click.option("--cert", metavar="FILE", type=click.Path(path_type=Path), help="Its certificate: wss:// needs no web server.")
+@click.option(
+    "--cert", metavar="FILE", type=click.Path(path_type=Path), help="Its certificate: wss:// needs no web server."
+)
 @click.option("--key", metavar="FILE", type=click.Path(path_type=Path), help="The secret key of the certificate.")
 @click.option("--name", "names", multiple=True, metavar="HOST:PORT/PATH", help="Serve only who dials this name.")
 @click.option("--mbit", type=click.FloatRange(0.01), help="The most that is passed on, in Mbit/s.")

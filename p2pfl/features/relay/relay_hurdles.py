@@ -11,7 +11,9 @@ def at_relay(error: UnreachedError, address: Address) -> UnreachedError:
     text, remedy = error.text, error.remedy
     if error.hurdle is Hurdle.CERTIFICATE and address.pin and "pinned" in text:
         text = text.replace("in its address", "in [network] relays")
-        remedy = "compare it with what `p2pfl relay` logs at its start: it was renewed, or something on the way opens TLS"
+        remedy = (
+            "compare it with what `p2pfl relay` logs at its start: it was renewed, or something on the way opens TLS"
+        )
     elif error.hurdle is Hurdle.CERTIFICATE:
         remedy = remedy.replace("at the end of the address", "at the end of its URL")
     elif error.hurdle is Hurdle.NAME:
@@ -19,7 +21,9 @@ def at_relay(error: UnreachedError, address: Address) -> UnreachedError:
     elif error.hurdle is Hurdle.NOT_A_NODE:
         text = text.replace("does not reach the node behind it", "does not reach the relay behind it")
         remedy = remedy.replace("start the node", "start the relay").replace("address", "URL")
+    elif address.tls and ConnectionResetError.__name__ in text:
+        text = text.replace(ConnectionResetError.__name__, "the connection was closed in place of TLS")
+        remedy = "ws:// in place of wss://, if the relay has no certificate"
     elif not remedy:
-        port = f"port {address.port}"
-        remedy = f"is the relay running at that {port}, and does its firewall let {port} in?"
+        remedy = f"is the relay running, and does its firewall let port {address.port} in?"
     return UnreachedError(error.hurdle, text, remedy)

@@ -34,7 +34,7 @@ _Key = Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
 _Time = Annotated[int, Meta(ge=0, lt=SECONDS)]
 
 
-class _Statement(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+class _SheetStatement(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """The order of the fields is the format."""
 
     realm: _Key
@@ -62,14 +62,14 @@ class SheetHead:
     def unpack(cls, raw: bytes) -> Self:
         """Read a head; nothing is verified. Raises TicketError: these bytes are none."""
         try:
-            told = msgspec.msgpack.decode(raw[KEY_BYTES + SIGNATURE_BYTES :], type=_Statement)
+            told = msgspec.msgpack.decode(raw[KEY_BYTES + SIGNATURE_BYTES :], type=_SheetStatement)
         except msgspec.MsgspecError as error:
             raise TicketError(f"not the head of a sheet: {error}") from None
         signer, signature = raw[:KEY_BYTES], raw[KEY_BYTES : KEY_BYTES + SIGNATURE_BYTES]
         return cls(told.realm, told.issued, told.until, told.rows, told.removed, signer, signature)
 
     def statement(self) -> bytes:
-        return msgspec.msgpack.encode(_Statement(self.realm, self.issued, self.until, self.rows, self.removed))
+        return msgspec.msgpack.encode(_SheetStatement(self.realm, self.issued, self.until, self.rows, self.removed))
 
     def packed(self) -> bytes:
         return self.signer + self.signature + self.statement()

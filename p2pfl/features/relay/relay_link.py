@@ -52,6 +52,7 @@ from p2pfl.net.transport import Meet
 REFUSED_S = 30.0
 """The wait after a relay has refused this node: only a person changes that."""
 RENEW = "`p2pfl member ticket` makes new ones"
+SAYS_NOTHING = "the connection is accepted there, and then nothing is said: is it a relay?"
 UNTRIED, STOPPED = "no answer yet", "the node stopped"
 FIRST_S = 1.0
 """How long a dial waits for the first answer of a relay: another one may be faster."""
@@ -190,8 +191,11 @@ class RelayLink:
         async with asyncio.timeout(self._parts.limits.connect_s):
             line = await self._parts.dial(self._listed)
         try:
-            async with asyncio.timeout(self._parts.limits.handshake_s):
-                challenge = await self._register(line)
+            try:
+                async with asyncio.timeout(self._parts.limits.handshake_s):
+                    challenge = await self._register(line)
+            except TimeoutError:
+                raise GoneError(SAYS_NOTHING) from None
             self._line, self.why, self.since = line, "", time.monotonic()
             self._changed.set()
             backoff.reset()

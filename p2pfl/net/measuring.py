@@ -21,10 +21,15 @@ MOST_BYTES = 256 * 1024
 LONGEST_S = 1.0
 """A message is not sent if it would take longer than this at the rate of the one before."""
 PATIENCE_S = 4.0
+MOST_OF_IT = 4.0
+"""At least a fourth of the time counts as sending: one round trip says little of the next where the ends are busy."""
 
 
 async def measure(line: Line) -> float | None:
-    """Return the bytes per second that reach the other end; None if it does not say, as the version before."""
+    """Return the bytes per second that reach the other end, or fewer where that takes no longer than a round trip.
+
+    None if the other end does not say, as the version before.
+    """
     rate: float | None = None
     with suppress(GoneError, TimeoutError, PeerFault):
         async with asyncio.timeout(PATIENCE_S):
@@ -33,7 +38,7 @@ async def measure(line: Line) -> float | None:
                 if rate is not None and size / rate > LONGEST_S:
                     break
                 took_s = await _send(line, size)
-                rate = size / max(took_s - trip_s, took_s / 100)
+                rate = size / max(took_s - trip_s, took_s / MOST_OF_IT)
     return rate
 
 

@@ -144,6 +144,7 @@ def test_a_relay_for_nobody_does_not_start(p2pfl, tmp_path):
 def test_the_command_serves_until_it_is_stopped_and_shows_its_figures(tmp_path, p2pfl):
     p2pfl("relay", "--make-token", "relay.token")
     command = [sys.executable, "-m", "p2pfl.cli.main", "relay", "--listen", "127.0.0.1:0", "--token", "relay.token"]
+    command += ["--state", "state"]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, stderr=log, cwd=tmp_path, env=os.environ)
     try:
@@ -154,6 +155,7 @@ def test_the_command_serves_until_it_is_stopped_and_shows_its_figures(tmp_path, 
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 130
+        assert (tmp_path / "state/month.json").exists()
     finally:
         process.kill()
 

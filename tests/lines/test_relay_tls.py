@@ -48,10 +48,11 @@ async def relay_with(certificate, *names):
         await transport.close()
 
 
-async def why_of(url):
+async def why_of(url, handshake_s=10.0):
     """Why a member is not registered at the relay at that URL; empty if it is."""
     dialing = RelayDialing()
-    link = RelayLink(url, replace(parts(MemoryNetwork(), Identity(b"m" * 32)), dial=dialing.dial))
+    own = parts(MemoryNetwork(), Identity(b"m" * 32), limits=Limits(handshake_s=handshake_s))
+    link = RelayLink(url, replace(own, dial=dialing.dial))
     task = asyncio.create_task(link.keep(nobody))
     await until(lambda: link.why != UNTRIED)
     why = link.why
@@ -110,6 +111,13 @@ async def test_a_port_where_nothing_listens_and_a_relay_without_tls_are_told_apa
             f"wss://localhost:{port}/p2pfl"
         )
         assert "a web server answers 404" in await why_of(f"ws://localhost:{port}/other")
+
+
+async def test_a_node_in_place_of_a_relay_is_said():
+    transport = WebSocketTransport(Limits(), nothing_listed(), logging.getLogger("tests"))
+    await transport.open(Address("127.0.0.1", 0), lambda *_: asyncio.create_task(asyncio.sleep(9)))
+    assert "then nothing is said: is it a relay?" in await why_of(f"ws://127.0.0.1:{transport.port}/p2pfl", 0.1)
+    await transport.close()
 
 
 def test_one_of_certificate_and_key_is_of_no_use_and_an_open_key_is_refused(certificates, tmp_path):

@@ -126,6 +126,17 @@ def test_tickets_are_renewed_with_the_members_and_check_says_when_they_end(p2pfl
     assert "the ticket of clinic expires at" in findings()[1][0]
 
 
+def test_check_names_a_relay_whose_name_is_unknown_and_a_ticket_that_has_expired(p2pfl, monkeypatch):
+    p2pfl("new", "ward", "--nodes", "clinic,lab", "--task", "digits", "--admin", "--relay", URL)
+    monkeypatch.setattr("p2pfl.features.relay.findings.unknown_hosts", lambda hosts: {*hosts})
+    monkeypatch.setattr("p2pfl.features.relay.findings.seconds_now", lambda: time.time() + 400 * 86_400)
+    mistakes, warnings = findings()
+    assert not mistakes
+    assert "the ticket of clinic expired at " in warnings[0]
+    assert ", and by this machine's clock it is " in warnings[0]
+    assert warnings[-1].startswith(f"the name in the URL of the relay {URL} is unknown here")
+
+
 def test_a_relay_for_nobody_does_not_start(p2pfl, tmp_path):
     code, _, err = p2pfl("relay")
     assert code == 2

@@ -219,6 +219,25 @@ async def test_an_expired_ticket_is_told_with_both_clocks(monkeypatch):
     )
 
 
+async def test_a_node_whose_ticket_runs_out_registers_again_at_once_if_it_has_a_new_one():
+    network, identity, until_s = MemoryNetwork(), key_of(0), [150]
+
+    def answer(name, challenge):
+        ticket = Ticket.sign(ADMIN, realm=REALM, key=identity.public, until=until_s[0]).packed()
+        return register(identity, challenge, relay=name, ticket=ticket)
+
+    now = [100.0]
+    async with RelayHere(network, listed=[LISTED], wall_clock=lambda: now[0]) as relay:
+        link = RelayLink(relay.url, replace(parts(network, identity), answer=answer))
+        task = asyncio.create_task(link.keep(nobody))
+        await until(lambda: link.is_registered)
+        now[0], until_s[0] = 200.0, 300
+        relay.server.end_expired()
+        await until(lambda: not link.is_registered)
+        await until(lambda: link.is_registered)
+        task.cancel()
+
+
 def test_a_node_says_once_that_its_ticket_expires_soon_and_that_it_has_a_new_one(setup, monkeypatch):
     monkeypatch.setattr("p2pfl.features.relay.feature.seconds_now", lambda: 10_000.0)
     said, now = [], [0.0]

@@ -239,6 +239,8 @@ class RelayLink:
                 await self._open(frame)
             elif frame.kind is FrameKind.PONG:
                 self.round_trip_s = min(60.0, max(0.0, (time.monotonic_ns() - number_in(frame)) / 1e9))
+            elif frame.kind is FrameKind.REFUSED and refusal_in(frame) is Refusal.EXPIRED:
+                raise GoneError("the ticket expired")  # perhaps there is a new one
             elif frame.kind is FrameKind.REFUSED:
                 raise RefusedByRelayError(REFUSALS.get(refusal_in(frame) or Refusal.FULL, "it gave no reason"))
             elif (own := self._lines.get(frame.line)) is not None:

@@ -6,11 +6,12 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from relay_kit import QUICK, RelayHere, by_relay
+from relay_kit import QUICK, RelayHere, by_relay, nobody, parts, until
 
 from p2pfl.core.messages import Resync
 from p2pfl.features.relay import by_relay as by_relay_module
 from p2pfl.features.relay.by_relay import LASTING_LOOKS, ByRelayTransport
+from p2pfl.features.relay.relay_link import RelayLink
 from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.line import Line
 
@@ -120,3 +121,18 @@ async def test_with_one_relay_nothing_is_measured():
     transport = ByRelayTransport(SimpleNamespace(), [FakeRelay("ws://here/p2pfl", 1.0)])
     transport._tasks = [None]
     assert await transport.faster_way(b"k" * 32, "ws://here/p2pfl") is None
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_node_that_stops_in_the_moment_when_a_relay_dies_stops(federation, steps):
+    network = MemoryNetwork()
+    async with RelayHere(network) as relay:
+        link = RelayLink(relay.url, parts(network, federation.identities[0]))
+        keeping = asyncio.create_task(link.keep(nobody))
+        await until(lambda: link.is_registered)
+        await relay.lines[0].close(0.1)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        keeping.cancel()
+        await asyncio.wait({keeping}, timeout=0.5)
+        assert keeping.done()

@@ -133,6 +133,8 @@ class RelayLink:
                     wait_s = REFUSED_S
                 except (GoneError, TimeoutError, PeerFault) as error:
                     self._lose("no answer in time" if isinstance(error, TimeoutError) else str(error))
+                if (own := asyncio.current_task()) is not None and own.cancelling():
+                    raise asyncio.CancelledError  # a task group that fails at the same moment swallows it
                 await asyncio.sleep(max(wait_s, backoff.next_s()))
         finally:
             self._lose(STOPPED)

@@ -133,8 +133,6 @@ class RelayLink:
                     wait_s = REFUSED_S
                 except (GoneError, TimeoutError, PeerFault) as error:
                     self._lose("no answer in time" if isinstance(error, TimeoutError) else str(error))
-                if (own := asyncio.current_task()) is not None and own.cancelling():
-                    raise asyncio.CancelledError  # a task group that fails at the same moment swallows it
                 await asyncio.sleep(max(wait_s, backoff.next_s()))
         finally:
             self._lose(STOPPED)
@@ -202,11 +200,13 @@ class RelayLink:
             self._changed.set()
             backoff.reset()
             self._parts.log.info("registered at relay %s", self.url)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._ping(shows=challenge.takes_removals))
-                tasks.create_task(self._read(line))
-        except BaseExceptionGroup as group:
-            raise _first(group) from None
+            # Not in a task group, which swallows a cancellation in the moment when one of its tasks fails.
+            pinging = asyncio.get_running_loop().create_task(self._ping(shows=challenge.takes_removals))
+            try:
+                await self._read(line)
+            finally:
+                pinging.cancel()
+                await asyncio.wait({pinging})
         finally:
             await line.close(self._parts.limits.close_s)
 
@@ -224,14 +224,15 @@ class RelayLink:
         return challenge
 
     async def _ping(self, *, shows: bool) -> None:
-        """Ping, and show the newest removals to a relay that takes them."""
+        """Ping, and show the newest removals to a relay that takes them; end if the connection is lost."""
         shown = b""
-        while True:
-            if shows and (removals := self._parts.removals()) not in (b"", shown):
-                shown = removals
-                await self.say(pack(FrameKind.REMOVED, 0, removals))
-            await self.say(pack_number(FrameKind.PING, 0, time.monotonic_ns()))
-            await asyncio.sleep(BEAT_S)
+        with suppress(GoneError):
+            while True:
+                if shows and (removals := self._parts.removals()) not in (b"", shown):
+                    shown = removals
+                    await self.say(pack(FrameKind.REMOVED, 0, removals))
+                await self.say(pack_number(FrameKind.PING, 0, time.monotonic_ns()))
+                await asyncio.sleep(BEAT_S)
 
     async def _read(self, line: Line) -> None:
         while True:
@@ -289,12 +290,6 @@ class RelayLink:
         for line in list(self._lines.values()):
             line.finish(f"the relay {self.url} is gone: {why}")
         self._lines.clear()
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the cause that says most: a refusal, or else the first one."""
-    found = [_first(error) if isinstance(error, BaseExceptionGroup) else error for error in group.exceptions]
-    return next((error for error in found if isinstance(error, RefusedByRelayError)), found[0])
 
 
 def _in_words(reason: Refusal | None, challenge: Challenge, registration: Registration) -> str:

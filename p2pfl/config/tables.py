@@ -310,10 +310,8 @@ def port_of(address: str) -> int:
     return int(found["port"] or USUAL_PORTS[found["scheme"]])
 
 
-RELAY = re.compile(
-    r"(wss?)://((?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::(\d{1,5}))?)(/[A-Za-z0-9._~/-]*)?"
-)
 MOST_RELAYS = 8
+MOST_URL = 256
 
 
 def relays() -> Kind:
@@ -324,21 +322,25 @@ def relays() -> Kind:
         if not isinstance(values, list) or len(values) > MOST_RELAYS:
             raise ValueError
         found = tuple(_read_relay(each) for each in values)
-        if len(set(found)) < len(found):
+        if len({one.partition("#")[0] for one in found}) < len(found):
             raise ValueError("a relay appears twice")
         return found
 
-    allowed = f'a list of at most {MOST_RELAYS} URLs such as "ws://relay.example.org:8443/p2pfl"'
+    example = '"wss://relay.example.org/p2pfl", with "#sha256=..." to pin a certificate'
+    allowed = f"a list of at most {MOST_RELAYS} URLs such as {example}"
     return Kind(allowed, read)
 
 
 def _read_relay(value: Any) -> str:
     if isinstance(value, str) and value.startswith(("http://", "https://")):
         raise ValueError(f"a relay is at ws{value[4:]}")
-    found = RELAY.fullmatch(value) if isinstance(value, str) else None
-    if found is None or not 1 <= int(found[3] or 443) <= 65535 or len(value) > 256:
+    if not isinstance(value, str) or "://" not in value:
         raise ValueError
-    return f"{found[1]}://{found[2]}{found[4] or RELAY_PATH}"
+    url, hash_sign, pin = str(member_address().read(value)).partition("#")
+    if len(url) > MOST_URL:
+        raise ValueError
+    scheme, _, place = url.partition("://")
+    return f"{scheme}://{place}{'' if '/' in place else RELAY_PATH}{hash_sign}{pin}"
 
 
 RELAY_PATH = "/p2pfl"

@@ -107,7 +107,9 @@ class Dialer:
         return () if key is None else self.transport.ways(key)
 
     async def _vacancy(self, peer: int, place: NeighborPlace, route: Route) -> None:
-        """Wait until there is no session. While it goes through a relay, dial the addresses from time to time."""
+        """Wait until there is no session. While it goes through a relay, try the addresses and other relays from time
+        to time.
+        """
         while place.is_relayed:
             try:
                 async with asyncio.timeout(self.shared.limits.direct_again_s):
@@ -116,7 +118,21 @@ class Dialer:
                 for address in route.next_go():
                     if place.is_relayed:
                         await self._attempt(peer, place, address)
+                await self._change_relay(peer, place)
         await place.vacancy()
+
+    async def _change_relay(self, peer: int, place: NeighborPlace) -> None:
+        """Move a session to a relay that is clearly better. The end with the lower index decides."""
+        key, line = self.greeter.key_of(peer), None if place.link is None else place.link.connection.line
+        if key is None or line is None or line.relay is None or self.table.own > peer:
+            return
+        way = await self.transport.faster_way(key, line.relay)
+        if way is not None and place.is_relayed:
+            place.moves_to = way.relay
+            try:
+                await self._attempt(peer, place, way)
+            finally:
+                place.moves_to = None
 
     async def _try(self, peer: int, place: NeighborPlace, route: Route) -> bool:
         """Dial one way after another until there is a session. Return True if one end has refused the other."""

@@ -7,7 +7,7 @@ neighbors.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -65,13 +65,14 @@ class Errand:
         through: DialThrough | None = None,
         *,
         outlet: Outlet | None = None,
+        relays: Iterable[str] | None = None,
     ) -> Errand:
         return cls(
             identity=identity,
             binding=visitors_binding(federation),
             outlet=outlet or Outlet(),
             through=through,
-            relays=frozenset(federation.relays),
+            relays=frozenset(federation.relays if relays is None else relays),
         )
 
     async def bring(self, address: str, key: bytes, raw: bytes) -> int:

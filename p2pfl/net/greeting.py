@@ -23,6 +23,7 @@ from p2pfl.crypto.session import Session
 from p2pfl.errors import PeerFault
 from p2pfl.net.doorway import ConnectionStage, visit_bucket
 from p2pfl.net.line import Counters, GoneError, Line
+from p2pfl.net.measuring import answer_measures
 from p2pfl.net.notices import BOOT_BYTES, NoEdgeFault, Notice, SealedFault, Word, hear
 from p2pfl.net.visits import Charters, receive, settle
 
@@ -102,7 +103,7 @@ class Greeter:
         responder.check_opening(first := await line.receive())
         advance(ConnectionStage.ADDRESSED)
         await line.send(responder.first(first))
-        third = await line.receive()
+        third = await answer_measures(line)
         try:
             session = Session(responder.third(third))
         except FederationMismatch as fault:

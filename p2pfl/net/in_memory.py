@@ -138,6 +138,9 @@ class MemoryTransport:
     def ways(self, key: bytes) -> Sequence[Relayed]:  # noqa: ARG002 - it knows no relay
         return ()
 
+    async def faster_way(self, key: bytes, relay: str) -> Relayed | None:  # noqa: ARG002 - it knows no relay
+        return None
+
     async def dial(self, way: Way) -> Line:
         other = self._network.listening.get(str(way))
         if other is None:

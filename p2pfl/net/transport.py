@@ -68,6 +68,12 @@ class Transport(Protocol):
         """Return the ways through relays to the member with that public key, best first; most transports have none."""
         ...
 
+    async def faster_way(self, key: bytes, relay: str) -> Relayed | None:
+        """Return a way through a relay that is clearly and lastingly better than that through the relay with the URL
+        `relay`, to the member with that public key; None if there is none.
+        """
+        ...
+
     async def dial(self, way: Way) -> Line:
         """Dial a member; the caller sets the deadline. Raises GoneError if nobody answers there."""
         ...

@@ -270,6 +270,9 @@ class WebSocketTransport:
     def ways(self, key: bytes) -> Sequence[Relayed]:  # noqa: ARG002 - it knows no relay
         return ()
 
+    async def faster_way(self, key: bytes, relay: str) -> Relayed | None:  # noqa: ARG002 - it knows no relay
+        return None
+
     async def dial(self, way: Way) -> Line:
         if self._http is None or isinstance(way, Relayed):
             raise GoneError("the node stops" if self._http is None else "it knows no relay")

@@ -190,6 +190,7 @@ NEWS: Mapping[str, str] = {
     "budget-spent": "The node has spent its privacy budget and has stopped training.",
     "charter-in-force": "A newer charter takes effect.",
     "relay-back": "The node is registered at all its relays again.",
+    "relay-ticket-renewed": "The node has a new ticket for relays.",
     "data-reloaded": "The data have been read again.",
     "disk-roomy": "There is room for a snapshot again.",
     "enough-neighbors": "The robust rule has enough neighbors again.",

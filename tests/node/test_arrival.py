@@ -21,7 +21,7 @@ from p2pfl.crypto.identity import public_text
 from p2pfl.errors import UserError
 from p2pfl.features.members import arriving as arrival
 from p2pfl.features.members.arriving import _ask, arrive, wait_for_charter
-from p2pfl.net.errands import UnreachableError
+from p2pfl.net.errands import Errand, UnreachableError
 
 NEWCOMER = key_of(40)
 
@@ -100,7 +100,7 @@ def test_what_a_member_answers_is_taken_only_if_it_is_newer(known, answer, expec
 
     monkeypatch.setattr("p2pfl.net.errands.Errand.ask", ask)
     there = Contact(known.members[0].key, "10.0.0.0:8470")
-    found = asyncio.run(_ask(known, NEWCOMER, there, tmp_path / "state"))
+    found = asyncio.run(_ask(known, Errand.of(known, NEWCOMER), there, tmp_path / "state"))
     assert found == expected
     assert asked == [(there.address, there.key, known.edition.version)]
     assert (tmp_path / "state").exists() == (found is not known)

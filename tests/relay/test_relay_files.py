@@ -18,7 +18,8 @@ from p2pfl.config.model import NETWORK
 from p2pfl.features.relay.feature import RelayFeature, Relays
 from p2pfl.features.relay.findings import RelayFindings
 from p2pfl.features.relay.relay_link import RelayLink
-from p2pfl.features.relay.tickets import read_tickets, read_token
+from p2pfl.features.relay.ticket_files import read_tickets
+from p2pfl.features.relay.tickets import read_token
 from p2pfl.net.limits import Limits
 from p2pfl.node.findings import Inspected
 
@@ -28,6 +29,7 @@ URL = "ws://relay.example.org:8443/p2pfl"
 @pytest.fixture
 def p2pfl(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("p2pfl.features.relay.findings.unknown_hosts", lambda _: set())
 
     def p2pfl(*arguments):
         capsys.readouterr()
@@ -118,10 +120,21 @@ def test_tickets_are_renewed_with_the_members_and_check_says_when_they_end(p2pfl
     p2pfl("new", "ward", "--nodes", "clinic,lab,third", "--task", "digits", "--admin", "--relay", URL)
     assert p2pfl("member", "remove", "ward", "third", "--offline")[0] == 0
     assert len(read_tickets(tmp_path / "ward/tickets.toml")) == 2
-    code, _, err = p2pfl("member", "ticket", "ward", "--days", "3")
+    code, _, err = p2pfl("member", "ticket", "ward", "--days", "3", "--offline")
     assert code == 0
     assert "2 tickets for 3 days" in err
     assert "the ticket of clinic expires at" in findings()[1][0]
+
+
+def test_check_names_a_relay_whose_name_is_unknown_and_a_ticket_that_has_expired(p2pfl, monkeypatch):
+    p2pfl("new", "ward", "--nodes", "clinic,lab", "--task", "digits", "--admin", "--relay", URL)
+    monkeypatch.setattr("p2pfl.features.relay.findings.unknown_hosts", lambda hosts: {*hosts})
+    monkeypatch.setattr("p2pfl.features.relay.findings.seconds_now", lambda: time.time() + 400 * 86_400)
+    mistakes, warnings = findings()
+    assert not mistakes
+    assert "the ticket of clinic expired at " in warnings[0]
+    assert ", and by this machine's clock it is " in warnings[0]
+    assert warnings[-1].startswith(f"the name in the URL of the relay {URL} is unknown here")
 
 
 def test_a_relay_for_nobody_does_not_start(p2pfl, tmp_path):
@@ -142,6 +155,7 @@ def test_a_relay_for_nobody_does_not_start(p2pfl, tmp_path):
 def test_the_command_serves_until_it_is_stopped_and_shows_its_figures(tmp_path, p2pfl):
     p2pfl("relay", "--make-token", "relay.token")
     command = [sys.executable, "-m", "p2pfl.cli.main", "relay", "--listen", "127.0.0.1:0", "--token", "relay.token"]
+    command += ["--state", "state"]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, stderr=log, cwd=tmp_path, env=os.environ)
     try:
@@ -152,6 +166,7 @@ def test_the_command_serves_until_it_is_stopped_and_shows_its_figures(tmp_path, 
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 130
+        assert (tmp_path / "state/month.json").exists()
     finally:
         process.kill()
 
@@ -163,6 +178,8 @@ class FakeNode:
         self.now, self.alarms, self.told = 0.0, [], []
         self.feed = self
         self.standing = ""
+        node = SimpleNamespace(relay_token="relay.token")
+        self.setup = lambda: SimpleNamespace(node=node, identity=SimpleNamespace(public=b""))
 
     def clock(self):
         return self.now
@@ -203,7 +220,10 @@ def test_an_alarm_names_the_relays_that_are_away_and_ends_when_all_are_back():
     assert node.alarms == [("relay-lost", "ws://one/p2pfl: Connection refused")]
     other.why, other.since = "the name is unknown", other.since - 20
     attached.look()
-    assert node.standing.endswith("ws://other/p2pfl: the name is unknown")
+    assert node.standing == (
+        "no relay is left: ws://one/p2pfl: Connection refused; ws://other/p2pfl: the name is unknown"
+    )
+    assert len(node.alarms) == 2
     assert [row["registered"] for row in attached.status()["relays"]] == [False, False]
     one.why = other.why = ""
     attached.look()

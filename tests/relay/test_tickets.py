@@ -25,12 +25,12 @@ from p2pfl.features.relay.relay_frames import (
     struct_in,
     unpack,
 )
+from p2pfl.features.relay.ticket_files import read_tickets
 from p2pfl.features.relay.tickets import (
     PREFIX,
     Ticket,
     TicketError,
     make_token,
-    read_tickets,
     read_token,
     register,
     ticket_of,

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import subprocess
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault, UserError
+from p2pfl.features.relay.admissions import Admissions, ListedFederation
+from p2pfl.features.relay.relay_server import RelayServer
+from p2pfl.features.relay.switchboard import Switchboard
+from p2pfl.features.relay.tickets import make_token, read_token
 from p2pfl.features.stats import stats_node
 from p2pfl.features.stats.desk import MOST_REFUSALS
 from p2pfl.features.stats.question import Question, SiteAnswer, in_words, question_id, sign, verified
@@ -21,7 +27,12 @@ from p2pfl.features.stats.statements import CHANNEL, MemberStatement, Statements
 from p2pfl.features.stats.stats_node import open_stats
 from p2pfl.features.sums import sum_talk
 from p2pfl.features.sums.channel import Farewell
+from p2pfl.net.address import Address
 from p2pfl.net.in_memory import MemoryNetwork
+from p2pfl.net.limits import Limits
+from p2pfl.net.line import Counters
+from p2pfl.net.refusals import Refusals
+from p2pfl.net.websocket import WebSocketTransport
 from tests.stats.desks import POLICY, made_ward
 from tests.stats.stats_world import asked, hospitals, surveyed
 from tests.stats.test_desk import log_of
@@ -74,6 +85,38 @@ async def test_two_questions_one_after_the_other_are_answered_refused_and_logged
                 assert "south refuses" in (await ends[site].get()).failure
     assert [line["answer"] for line in log_of(place, "south")] == ["answered", "refused"]
     assert [line["asker"] for line in log_of(place, "north")] == ["north", "north"]
+
+
+async def test_sites_that_open_no_port_answer_through_a_relay(tmp_path):
+    place, ends = made_ward(tmp_path, THREE), {site: asyncio.Queue() for site in THREE[1:]}
+    make_token(tmp_path / "relay.token")
+    parts = []
+    async with relay_for_token(read_token(tmp_path / "relay.token")) as url, AsyncExitStack() as doors:
+        for site in THREE:
+            federation, node, identity = parts_of(place, site)
+            node = replace(node, relays=(url,), relay_token=tmp_path / "relay.token")
+            nowhere = replace(federation, members=tuple(replace(one, address=None) for one in federation.members))
+            on_end = ends[site].put_nowait if site in ends else lambda _: None
+            door = open_stats(nowhere, node, identity, transport=MemoryNetwork().transport, on_end=on_end)
+            found = await doors.enter_async_context(door)
+            running = asyncio.create_task(found.run())
+            doors.callback(running.cancel)
+            parts.append(found)
+        assert await parts[0].ask(("age",), None) == surveyed(asked("age"), hospitals()[:3])
+
+
+@asynccontextmanager
+async def relay_for_token(token):
+    """A relay over real sockets; yields its URL."""
+    refusals = Refusals(Counters.of(()), logging.getLogger("tests"), lambda *_: None)
+    transport = WebSocketTransport(Limits(), refusals, logging.getLogger("tests"))
+    transport.expect(8)
+    server = RelayServer(Admissions([ListedFederation(name="ward", token=token)]), Switchboard(), refusals)
+    await transport.open(Address("127.0.0.1", 0), server.meet)
+    running = asyncio.create_task(server.run())
+    yield f"ws://127.0.0.1:{transport.port}/p2pfl"
+    running.cancel()
+    await transport.close()
 
 
 async def test_a_flood_of_questions_before_any_is_decided_is_not_logged_beyond_the_limit(tmp_path):

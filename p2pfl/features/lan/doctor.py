@@ -21,6 +21,7 @@ from p2pfl.features.lan.discovery import INSTALL
 from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover, own_addresses
 from p2pfl.features.lan.overhear import Announced, Overhearing, Tally
 from p2pfl.features.lan.probe import Answer, AnswerKind, Prober
+from p2pfl.features.lan.relay_ways import RelayTried, RelayVisits
 from p2pfl.features.status.whereabouts import find
 from p2pfl.net.address import Address, is_hidden, parse_address
 from p2pfl.net.errands import LEARNED, visitors_binding
@@ -47,7 +48,8 @@ class Problem:
 class AddressTried:
     """One address at which a member may be.
 
-    `via` is its source: "file", "state", or the interfaces on which it was received. `way` is "direct" or a proxy.
+    `via` is its source: "file", "state", "relay", or the interfaces on which it was received. `way` is "direct",
+    "hint", "relay", or a proxy.
     """
 
     address: str
@@ -98,6 +100,7 @@ class Diagnosis:
     tallies: list[Tally]
     skipped: list[Interface]
     patients: list[Patient]
+    relays: list[RelayTried] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -141,8 +144,8 @@ async def examine(
         diagnosis.tallies = overhearing.tallies
         for patient in diagnosis.patients:
             _recognize(federation, patient, overhearing)
-    await _visit(diagnosis, Outlet() if node is None else outlet_of(node))
-    diagnosis.problems = [*_of_the_lan(diagnosis), *_of_members(diagnosis)]
+    await _visit(diagnosis, node)
+    diagnosis.problems = [*_of_the_lan(diagnosis), *_of_relays(diagnosis), *_of_members(diagnosis)]
     return diagnosis
 
 
@@ -180,15 +183,26 @@ def _recognize(federation: FederationConfig, patient: Patient, overhearing: Over
         patient.about = unseal(one.about, federation.name, patient.member.key) or patient.about
 
 
-async def _visit(diagnosis: Diagnosis, outlet: Outlet) -> None:
-    """Send a query to every address where a member may be, by every way that the node would take."""
+async def _visit(diagnosis: Diagnosis, node: NodeConfig | None) -> None:
+    """Send a query to every address where a member may be, and through every relay, by every way that the node would
+    take.
+    """
     federation = diagnosis.federation
-    members = [member.key for member in federation.members]
-    async with Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS, outlet=outlet) as prober:
+    members, outlet = [member.key for member in federation.members], Outlet() if node is None else outlet_of(node)
+    async with (
+        Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS, outlet=outlet) as prober,
+        RelayVisits(federation, node, prober) as visits,
+    ):
+        diagnosis.relays = visits.tried
 
         async def visit(patient: Patient, way: Passage, text: str, via: list[str]) -> None:
             answer = await prober.ask(way, patient.member.index)
-            patient.places.append(AddressTried(address=text, via=tuple(via), answer=answer, way=str(way)))
+            named = "hint" if way.proxy is None and not {"file", "state"} & set(via) else str(way)
+            patient.places.append(AddressTried(address=text, via=tuple(via), answer=answer, way=named))
+
+        async def meet(patient: Patient, tried: RelayTried) -> None:
+            answer = await visits.ask(tried, patient.member)
+            patient.places.append(AddressTried(address=tried.url, via=("relay",), answer=answer, way=tried.way))
 
         async with asyncio.TaskGroup() as group:
             for patient in diagnosis.patients:
@@ -196,8 +210,18 @@ async def _visit(diagnosis: Diagnosis, outlet: Outlet) -> None:
                     address = replace(parse_address(text, "address"), direct="file" not in via)
                     for way in prober.outlet.of(address):
                         group.create_task(visit(patient, way, text, via))
+                for tried in [] if patient.here else visits.tried:
+                    group.create_task(meet(patient, tried))
+    rank = {tried.url: number for number, tried in enumerate(diagnosis.relays, 1)}
     for patient in diagnosis.patients:
-        patient.places.sort(key=lambda place: ("file" not in place.via, place.address, place.way == "direct"))
+        patient.places.sort(
+            key=lambda one: (
+                rank[one.address] if "relay" in one.via else 0,
+                "file" not in one.via,
+                one.address,
+                one.way == "direct",
+            )
+        )
 
 
 def _places(patient: Patient) -> dict[str, list[str]]:
@@ -304,6 +328,16 @@ def _is_near(address: str, interface: Interface) -> bool:
         return False
 
 
+# -- problems with relays ------------------------------------------------------------------------------------------
+
+
+def _of_relays(diagnosis: Diagnosis) -> Iterator[Problem]:
+    entered = {tried.url for tried in diagnosis.relays if tried.link is not None}
+    for tried in diagnosis.relays:
+        if tried.url not in entered:
+            yield Problem(text=f"the relay {tried.url}: {_why(tried.answer)}", remedy=tried.answer.remedy)
+
+
 # -- problems with members -----------------------------------------------------------------------------------------
 
 
@@ -334,7 +368,7 @@ def _of_other_places(federation: FederationConfig, patient: Patient, works: Addr
         )
         return
     for place in patient.places:
-        if "file" in place.via and place.address != works.address:
+        if "file" in place.via and place.address != works.address and "relay" not in works.via:
             yield Problem(
                 text=f"{patient.member.name} is not at its listed address {place.address} ({_why(place.answer)}), "
                 f"but at {works.address}",
@@ -388,11 +422,6 @@ def _compare(federation: FederationConfig) -> str:
 
 def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
     name = patient.member.name
-    if not patient.places and diagnosis.federation.relays:
-        return Problem(
-            text=f"{name}: no address is listed, so it is met at a relay, where this command does not look yet",
-            remedy="look at the log of the node here (`p2pfl run -v`): it says which relays it is registered at",
-        )
     if not patient.places:
         return Problem(
             text=f"{name}: its address is unknown: none is listed, and it was not found on the LAN",
@@ -412,7 +441,7 @@ def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
 
 def _at(place: AddressTried) -> str:
     address = place.address.partition("#")[0]
-    return address if place.way == "direct" else f"{address} by {place.way}"
+    return f"{address} by {place.way}" if "proxy" in place.way else address
 
 
 def _why(answer: Answer, federation: FederationConfig | None = None) -> str:
@@ -421,7 +450,7 @@ def _why(answer: Answer, federation: FederationConfig | None = None) -> str:
             return f"{federation.members[int(answer.detail)].name} answers there"
         case AnswerKind.NO_NODE | AnswerKind.SILENT:
             return f"{answer.kind.value}: {answer.detail}"
-        case AnswerKind.PROXY | AnswerKind.CERTIFICATE:
+        case AnswerKind.PROXY | AnswerKind.CERTIFICATE | AnswerKind.CLOSED | AnswerKind.AWAY:
             return answer.detail
         case found:
             return str(found.value)

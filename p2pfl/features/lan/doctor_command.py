@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from p2pfl.features.lan.overhear import Tally
 
 WRONG = 1
+MBIT = 125_000.0
+"""Bytes."""
 NOTICEABLE_S = 2.0
 """The clock difference from which a report is made; clocks are only known to the second."""
 
@@ -42,8 +44,8 @@ def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) ->
     Queries the LAN by multicast DNS, if discovery is on, and every address where a listed member may be. Reports what
     each network interface sent and received, who answers where, and whose clock, software, federation file or list of
     members differs. A node that runs here is asked about its sessions. Nothing is changed: any user may run it, while a
-    node runs or not. Each way to an address is tried, by a proxy and directly, as the node would. Exits with 1 if
-    something is wrong.
+    node runs or not. Each way is tried, by a proxy, directly and through relays, as the node would, and is measured by
+    sending at most 256 KiB. Exits with 1 if something is wrong.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.lan.doctor import examine  # noqa: PLC0415 - as above
@@ -149,6 +151,7 @@ def _member_row(diagnosis: Diagnosis, patient: Patient) -> dict[str, Any]:
                 "found": one.answer.kind.name.lower().replace("_", "-"),
                 "detail": one.answer.detail or None,
                 "round_trip_ms": None if one.answer.round_trip_s is None else round(1e3 * one.answer.round_trip_s, 1),
+                "mbit_s": None if one.answer.throughput is None else round(one.answer.throughput / MBIT, 2),
             }
             for one in patient.places
         ],
@@ -198,12 +201,11 @@ def _print(diagnosis: Diagnosis) -> None:
 
 
 def _print_ways(diagnosis: Diagnosis) -> None:
-    """Print each way to each neighbor that has more than one, or one that is not plainly direct."""
-    for patient in diagnosis.patients:
-        ways = [one for one in patient.places if "file" in one.via]
-        if not patient.here and (len(ways) > 1 or any("://" in one.address for one in ways)):
-            click.echo()
-            write_rows([_way_row(patient.member.name, one) for one in ways], "table")
+    """Print each way to each neighbor."""
+    others = [patient for patient in diagnosis.patients if not patient.here]
+    if ways := [_way_row(patient.member.name, one) for patient in others for one in patient.places]:
+        click.echo()
+        write_rows(ways, "table")
 
 
 def _way_row(name: str, place: AddressTried) -> dict[str, Any]:
@@ -214,6 +216,7 @@ def _way_row(name: str, place: AddressTried) -> dict[str, Any]:
         "way": place.way,
         "answer": answer.kind.value,
         "round trip": None if answer.round_trip_s is None else f"{1e3 * answer.round_trip_s:.1f} ms",
+        "throughput": None if answer.throughput is None else f"{answer.throughput / MBIT:.3g} Mbit/s",
         "what was in the way": answer.detail or None,
     }
 

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Self
@@ -24,11 +24,14 @@ from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address
 from p2pfl.net.hurdles import Hurdle, UnreachedError
 from p2pfl.net.line import GoneError, Line
+from p2pfl.net.measuring import measure
 from p2pfl.net.ways import Outlet, Passage
 from p2pfl.net.websocket import dial_websocket, open_browserless
 
 CONNECT_S = 4.0
 ANSWER_S = 4.0
+TURN_S = 4.0
+"""How long a way waits to be measured: a node keeps a connection that is no session for 10 s."""
 MOST_TRIES = 64
 """The most members that are tried, with one handshake each, to find out which one answers instead of the expected
 one.
@@ -46,6 +49,8 @@ class AnswerKind(Enum):
     SILENT = "no answer"
     PROXY = "a proxy does not let it through"
     CERTIFICATE = "its certificate is not accepted"
+    CLOSED = "the relay does not let this machine in"
+    AWAY = "it is not at that relay"
 
 
 KINDS = {
@@ -67,6 +72,8 @@ class Answer:
     """The remote clock minus ours, accurate to a second."""
     round_trip_s: float | None = None
     """How long the first answer of the handshake took."""
+    throughput: float | None = None
+    """The bytes per second that reach the node on this way."""
     remedy: str = ""
     """What to do if nothing was reached, as far as that is known."""
 
@@ -84,6 +91,7 @@ class Prober:
     ) -> None:
         self._keys, self._binding, self._ignored = keys, binding, ignored
         self.outlet = outlet or Outlet()
+        self._measuring = asyncio.Lock()
         self._http: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
@@ -110,13 +118,32 @@ class Prober:
         except TimeoutError:
             return Answer(kind=AnswerKind.SILENT, detail=f"nothing in {CONNECT_S:g} s")
         except UnreachedError as error:
-            return _unreachable(error)
+            return of_unreached(error)
         except GoneError as error:
             return Answer(kind=AnswerKind.NO_NODE, detail=str(error))
+        return await self.greet(line, index, _clock_off_s(line.date))
+
+    async def greet(self, line: Line, index: int, off_s: float | None = None) -> Answer:
+        """Find out whether member `index` answers at the other end of a line, and how fast that is; close the line."""
         try:
-            return await self._shake(line, index, _clock_off_s(line.date))
+            answer = await self._shake(line, index, off_s)
+            if answer.kind is AnswerKind.MEMBER:
+                answer = replace(answer, throughput=await self._measure(line))
+            return answer
         finally:
             await line.close(1.0)
+
+    async def _measure(self, line: Line) -> float | None:
+        """Measure a way while no other one is measured; None if the turn comes too late for the other end."""
+        try:
+            async with asyncio.timeout(TURN_S):
+                await self._measuring.acquire()
+        except TimeoutError:
+            return None
+        try:
+            return await measure(line)
+        finally:
+            self._measuring.release()
 
     async def _shake(self, line: Line, index: int, off_s: float | None) -> Answer:
         initiator = Initiator(Identity.generate(), self._keys[index], self._binding)
@@ -144,7 +171,7 @@ def _clock_off_s(date: str) -> float | None:
     return None
 
 
-def _unreachable(error: UnreachedError) -> Answer:
+def of_unreached(error: UnreachedError) -> Answer:
     kind = KINDS.get(error.hurdle, AnswerKind.SILENT)
     detail = "" if kind is AnswerKind.REFUSED else error.text
     return Answer(kind=kind, detail=detail, remedy=error.remedy)

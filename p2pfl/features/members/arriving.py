@@ -10,16 +10,20 @@ import logging
 import random
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from p2pfl.config.charter import Charter, CharterError, amended, checked
 from p2pfl.config.invites import Contact, Invite
 from p2pfl.config.load import load_stranger, node_file
-from p2pfl.config.model import FederationConfig
+from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity, fingerprint, public_text
+from p2pfl.errors import UserError
 from p2pfl.features.members.nearby import Places, find_nearby
 from p2pfl.features.members.new_folder import find_invite, require_same
-from p2pfl.net.errands import Errand, UnreachableError
+from p2pfl.features.relay.credentials import Credentials, dialing_through
+from p2pfl.net.errands import DialThrough, Errand, UnreachableError
+from p2pfl.net.ways import outlet_of
 from p2pfl.node.kept_charter import FILE_NAME, newest
 from p2pfl.storage.disk import replace_file
 
@@ -33,6 +37,7 @@ SAY_NEWS_S = 60.0
 MOST_SHOWN = 6
 NOBODY = "no member has an address, here or in the invite"
 NOBODY_NEAR = f"{NOBODY}, and none is heard on the LAN: `p2pfl doctor` says why"
+NO_TICKET = "relays open to a ticket only: once it is added, copy tickets.toml here, beside federation.toml"
 MOST_ASKED = 8
 """The most members asked because of the local files, in addition to those in the invite."""
 
@@ -57,7 +62,35 @@ def arrive(federation: FederationConfig, name: str, config: Path | None = None) 
     if is_listed:
         return federation
     interfaces = node.interfaces if node.discovery or federation.discovery else None
-    return asyncio.run(wait_for_charter(federation, identity, invite, node.state_dir, interfaces))
+    return asyncio.run(_wait_by_relays_too(federation, identity, invite, node, interfaces))
+
+
+async def _wait_by_relays_too(
+    federation: FederationConfig, identity: Identity, invite: Invite, node: NodeConfig, interfaces: Sequence[str] | None
+) -> FederationConfig:
+    """Wait as `wait_for_charter`, which asks members at relays, too, once this node has what opens them."""
+    credentials = Credentials(federation, node, identity)
+    async with dialing_through(credentials.answer, outlet_of(node)) as through:
+        relays = RelaysToAsk(tuple(dict.fromkeys([*federation.relays, *node.relays])), credentials, through)
+        return await wait_for_charter(federation, identity, invite, node.state_dir, interfaces, relays=relays)
+
+
+@dataclass(frozen=True, slots=True)
+class RelaysToAsk:
+    """The relays at which a newcomer may ask members."""
+
+    urls: tuple[str, ...]
+    credentials: Credentials
+    through: DialThrough
+
+    def obstacle(self) -> str:
+        """Return why it cannot register there; empty if it can, or if there are none."""
+        try:
+            if self.urls:
+                self.credentials.require()
+        except UserError:
+            return NO_TICKET
+        return ""
 
 
 async def wait_for_charter(
@@ -66,6 +99,8 @@ async def wait_for_charter(
     invite: Invite,
     folder: Path,
     interfaces: Sequence[str] | None = None,
+    *,
+    relays: RelaysToAsk | None = None,
 ) -> FederationConfig:
     """Wait until a member has a charter that lists this node, store that charter in `folder`, and return the
     federation.
@@ -75,16 +110,21 @@ async def wait_for_charter(
     said, said_at = "", float("-inf")
     while True:
         found: list[str] = []
+        obstacle = "" if relays is None else relays.obstacle()
+        urls = () if relays is None or obstacle else relays.urls
+        errand = Errand.of(federation, identity, None if relays is None else relays.through, relays=urls)
         nearby = {} if interfaces is None else await find_nearby(federation, named=interfaces)
-        for contact in _contacts(federation, invite, nearby, identity.public):
+        for contact in _contacts(federation, invite, nearby, identity.public, urls):
             try:
-                federation = await _ask(federation, identity, contact, folder)
+                federation = await _ask(federation, errand, contact, folder)
             except (UnreachableError, CharterError) as error:
-                found.append(f"{_name_of(federation, contact)} at {contact.address}: {error}")
+                found.append(f"{_name_of(federation, contact)} at {contact.address.partition('#')[0]}: {error}")
                 continue
             if any(member.key == identity.public for member in federation.members):
                 return federation
-            found.append(f"{_name_of(federation, contact)} at {contact.address} has no newer list of members")
+            shown = contact.address.partition("#")[0]
+            found.append(f"{_name_of(federation, contact)} at {shown} has no newer list of members")
+        found = [obstacle, *found] if obstacle else found
         reasons = "; ".join(found[:MOST_SHOWN]) or (NOBODY if interfaces is None else NOBODY_NEAR)
         if time.monotonic() - said_at >= (SAY_AGAIN_S if reasons == said else SAY_NEWS_S):
             said, said_at = reasons, time.monotonic()
@@ -93,25 +133,32 @@ async def wait_for_charter(
         await asyncio.sleep(random.uniform(*PAUSE_S))
 
 
-def _contacts(federation: FederationConfig, invite: Invite, nearby: Places, own: bytes) -> Iterator[Contact]:
-    """Yield all known addresses of the members. Those in the invite, which is usually newer, come first."""
+def _contacts(
+    federation: FederationConfig, invite: Invite, nearby: Places, own: bytes, relays: Sequence[str]
+) -> Iterator[Contact]:
+    """Yield all known addresses of the members. Those in the invite, which is usually newer, come first, relays
+    last.
+    """
     heard = [Contact(key, place) for key, places in sorted(nearby.items()) for place in places]
     listed = [Contact(one.key, one.address) for one in federation.present if one.address is not None]
     found = dict.fromkeys([*invite.contacts, *heard, *listed])
     yield from [contact for contact in found if contact.key != own][: len(invite.contacts) + MOST_ASKED]
+    keys = [one.key for one in invite.contacts] + [one.key for one in federation.present]
+    others = [key for key in dict.fromkeys(keys) if key != own][:MOST_ASKED]
+    yield from [Contact(key, url) for key in others for url in relays]
 
 
 def _name_of(federation: FederationConfig, contact: Contact) -> str:
     return next((member.name for member in federation.members if member.key == contact.key), "a member of the invite")
 
 
-async def _ask(federation: FederationConfig, identity: Identity, contact: Contact, folder: Path) -> FederationConfig:
+async def _ask(federation: FederationConfig, errand: Errand, contact: Contact, folder: Path) -> FederationConfig:
     """Return the federation as of this member's charter, if that is newer; the charter is then on disk too.
 
     Raises UnreachableError; CharterError: the member sent no valid charter.
     """
     version = 0 if federation.edition is None else federation.edition.version
-    raw = await Errand.of(federation, identity).ask(contact.address, contact.key, version)
+    raw = await errand.ask(contact.address, contact.key, version)
     charter = None if raw is None else checked(raw, federation)
     if charter is None or charter.edition.version <= version:
         return federation

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeVar
@@ -63,8 +64,10 @@ async def newest_from(
     return found, len(answers)
 
 
-async def hand(before: FederationConfig, charter: Charter, admin: Identity, nearby: Places = NOWHERE) -> Delivery:
-    """Send the charter to a few members, and to those that it removes.
+async def hand(
+    before: FederationConfig, charter: Charter, admin: Identity, nearby: Places = NOWHERE, sheet: bytes = b""
+) -> Delivery:
+    """Send the charter to a few members, and to those that it removes; to those that stay also a `sheet` of tickets.
 
     If `before` is already the federation as of this charter, removed members are not notified again.
     """
@@ -77,7 +80,11 @@ async def hand(before: FederationConfig, charter: Charter, admin: Identity, near
         errand = Errand.of(before, admin, through)
 
         async def bring(address: str, key: bytes) -> int:
-            return await errand.bring(address, key, raw)
+            held = await errand.bring(address, key, raw)
+            if sheet and key in stays:
+                with suppress(UnreachableError):  # a node of the version before knows no tickets
+                    await errand.bring(address, key, sheet)
+            return held
 
         for members, enough in ((staying, ENOUGH), (removed, len(removed))):
             there = [(member, _places(member, nearby, before.relays)) for member in members]
@@ -86,6 +93,15 @@ async def hand(before: FederationConfig, charter: Charter, admin: Identity, near
             handed.failed |= failures
             handed.newer |= {name: version for name, version in answers.items() if version > charter.version}
     return handed
+
+
+async def hand_tickets(federation: FederationConfig, sheet: bytes, admin: Identity, nearby: Places) -> Delivery:
+    """Send a sheet of tickets to a few members, which pass it on."""
+    async with relays_of_admin(federation, admin) as through:
+        errand = Errand.of(federation, admin, through)
+        there = [(member, _places(member, nearby, federation.relays)) for member in federation.present]
+        answers, failures = await _visit(there, lambda address, key: errand.bring(address, key, sheet), enough=ENOUGH)
+    return Delivery(sorted(answers), failures)
 
 
 async def _visit(
@@ -103,7 +119,7 @@ async def _visit(
                 answers[member.name] = await act(place, member.key)
             except UnreachableError as error:
                 heard = "" if "://" in place else "heard on the LAN: "
-                reasons.append(str(error) if place == member.address else f"{error} ({heard}{place})")
+                reasons.append(str(error) if place == member.address else f"{error} ({heard}{place.partition('#')[0]})")
             else:
                 return
         failures[member.name] = "; ".join(reasons)

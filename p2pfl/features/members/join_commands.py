@@ -46,7 +46,10 @@ def invite(*, federation: Path, name: str, replacing: bool, days: int, no_qr: bo
     )
     if made.until is not None:
         click.echo(f"it is valid for one answer, until {in_words(made.until)}", err=True)
-    if not made.contacts and not found.discovery:
+    if found.relays:
+        text = f"{name} meets the members at relays, which open to a ticket only: `p2pfl member {command}` makes it"
+        click.echo(f"{text}; then copy tickets.toml to {name}, beside its federation.toml", err=True)
+    elif not made.contacts and not found.discovery:
         text = f"no member has an address, so that {name} cannot ask to be added: p2pfl member set"
         click.echo(f"{text} {federation} --address NAME=HOST:PORT, or discovery = true on one LAN", err=True)
     if made.contacts and all(is_loopback(parse_address(one.address, "address").host) for one in made.contacts):
@@ -78,7 +81,7 @@ def join(*, line: str, directory: Path | None, source: Path | None, address: str
     their location with --from. They must be the files for which the invite was made.
     """
     from p2pfl.config.invites import read_invite, require_current  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.config.load import FILE_NAME  # noqa: PLC0415 - as above
+    from p2pfl.config.load import FILE_NAME, load_config  # noqa: PLC0415 - as above
     from p2pfl.config.model import MEMBER  # noqa: PLC0415 - as above
     from p2pfl.crypto.identity import fingerprint  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
@@ -102,5 +105,8 @@ def join(*, line: str, directory: Path | None, source: Path | None, address: str
     click.echo(f"the command asks there whether the key is {fingerprint(joined.request.key)}: compare", err=True)
     if not (target / FILE_NAME).exists():
         text = f"still missing in {shown}: federation.toml and the task's file, as on any other node; copy them there"
+        click.echo(text, err=True)
+    elif load_config(target).relays:
+        text = f"once it is added, ask for tickets.toml, and copy it to {shown}: relays open to a ticket only"
         click.echo(text, err=True)
     click.echo(f"then, before or after you are added: p2pfl run {shown} --node {found.name}", err=True)

@@ -112,6 +112,11 @@ class CharterKeeper:
         """Return True for an admin, and for members of the newest charter even if it has not taken effect yet."""
         return public in self.federation.admin or public in self.keys
 
+    def report_missing(self, peer: int, version: int, why: str) -> None:
+        """Raise an alarm: a neighbor does not send the charter that it claims to have."""
+        text = f"a neighbor says that it has version {version} of the members, {why}; here is version {self.version}"
+        self.alarm("charter-older", peer, text)
+
     def wants(self, theirs: Edition) -> bool:
         """Return True if a charter is worth asking for.
 

@@ -193,6 +193,7 @@ def hand_again(context: click.Context, *, federation: Path, key_file: Path | Non
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.members.handing_over import hand, newest_from  # noqa: PLC0415 - as above
     from p2pfl.features.members.publishing import charter_of, keep, load_admin  # noqa: PLC0415 - as above
+    from p2pfl.features.relay.ticket_files import sheet_here  # noqa: PLC0415 - as above
 
     here = load_config(federation)
     admin = load_admin(here, key_file)
@@ -201,7 +202,8 @@ def hand_again(context: click.Context, *, federation: Path, key_file: Path | Non
     charter = charter_of(found)
     if found.edition != here.edition:
         click.echo(f"the nodes have version {charter.version} already: wrote {keep(found, charter)}", err=True)
-    handed = asyncio.run(hand(found, charter, admin, nearby))
+    sheet = sheet_here(found)
+    handed = asyncio.run(hand(found, charter, admin, nearby, b"" if sheet is None else sheet.packed()))
     _tell(handed)
     if not handed.received_by:
         context.exit(1)
@@ -211,27 +213,34 @@ def hand_again(context: click.Context, *, federation: Path, key_file: Path | Non
 @_federation
 @click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="How long they hold.")
 @_key
-def make_tickets(*, federation: Path, days: int, key_file: Path | None) -> None:
+@_offline
+def make_tickets(*, federation: Path, days: int, key_file: Path | None, offline: bool) -> None:
     """Make the tickets that open relays to the members.
 
-    Writes tickets.toml beside federation.toml: copy it to every machine. A ticket is no secret, since it serves its
-    member's key alone. Further changes of the members renew the file.
+    Writes tickets.toml beside federation.toml, and sends it to the nodes, which pass it on: only new machines need a
+    copy. A ticket is no secret, since it serves its member's key alone. Further changes of the members renew the file.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.features.members.handing_over import hand_tickets  # noqa: PLC0415 - as above
     from p2pfl.features.members.publishing import load_admin  # noqa: PLC0415 - as above
     from p2pfl.node.kept_charter import newest_here  # noqa: PLC0415 - as above
 
     found = newest_here(load_config(federation))
-    _write_tickets(found, load_admin(found, key_file), days)
+    admin = load_admin(found, key_file)
+    sheet = _write_tickets(found, admin, days)
+    if not offline:
+        _tell(asyncio.run(hand_tickets(found, sheet, admin, _listen(found))))
 
 
-def _write_tickets(federation: FederationConfig, admin: Identity, days: int | None = None) -> None:
-    from p2pfl.features.relay.tickets import DAY_S, USUAL_DAYS, write_tickets  # noqa: PLC0415 - `--help` stays instant
+def _write_tickets(federation: FederationConfig, admin: Identity, days: int | None = None) -> bytes:
+    """Write tickets for all members; return them in the form in which they are sent."""
+    from p2pfl.features.relay.ticket_files import USUAL_DAYS, tickets_file, write_tickets  # noqa: PLC0415 - `--help` stays instant
 
     days = days or USUAL_DAYS
-    path = write_tickets(federation, admin, until=int(seconds_now()) + days * DAY_S)
-    count = len(federation.present)
-    click.echo(f"wrote {path}: {count} tickets for {days} days; copy it to every machine", err=True)
+    sheet = write_tickets(federation, admin, now_s=seconds_now(), days=days)
+    text = f"wrote {tickets_file(federation)}: {len(federation.present)} tickets for {days} days"
+    click.echo(f"{text}; machines that do not run yet need a copy", err=True)
+    return sheet.packed()
 
 
 def _admit(
@@ -349,13 +358,12 @@ def _sign(opened: _OpenFederation, charter: Charter) -> None:
     text = f"version {made.version} of the members: {len(made.present)} of them, {len(made.edges)} edges"
     click.echo(f"{text} (+{came} -{went})", err=True)
     click.echo(f"wrote {members_file(federation)}", err=True)
-    if federation.relays:
-        _write_tickets(amended(federation, made), opened.admin)
+    sheet = _write_tickets(amended(federation, made), opened.admin) if federation.relays else b""
     if amended(federation, made).edge_compressors != federation.edge_compressors:
         text = "an edge with its own [[edge]] table is added or removed: nodes adopt that at their next start"
         click.echo(text, err=True)
     if not opened.offline:
-        _tell(asyncio.run(hand(federation, made, opened.admin, opened.nearby)))
+        _tell(asyncio.run(hand(federation, made, opened.admin, opened.nearby, sheet)))
 
 
 def _tell(handed: Delivery) -> None:
@@ -366,7 +374,7 @@ def _tell(handed: Delivery) -> None:
         click.echo(f"handed to {', '.join(handed.received_by)}, who pass it on", err=True)
     else:
         click.echo(
-            "no node could be reached: `p2pfl member hand` tries again; or copy members.toml to one before its start",
+            "no node could be reached: `p2pfl member hand` tries again; or copy the files to one before its start",
             err=True,
         )
     for name, why in sorted(handed.failed.items()):

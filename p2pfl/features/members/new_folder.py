@@ -74,8 +74,8 @@ def _fill(own: Path, invite: Invite, identity: Identity, address: str | None) ->
 
 
 def _place(invite: Invite, federation: FederationConfig | None) -> str | None:
-    """Return the address to request, or None if members find each other and have no addresses."""
-    finds = federation is None or federation.discovery
+    """Return the address to request, or None if members find each other, or meet at relays, and have no addresses."""
+    finds = federation is None or federation.discovery or bool(federation.relays)
     return None if finds and not invite.contacts else own_address(invite)
 
 

@@ -1,7 +1,8 @@
 """The side channel for the charter: it announces which one this end has, and sends a newer one in pieces on request.
 
 A node announces its charter at the start of each session, and again to all neighbors when it has accepted a newer one.
-So the charter spreads along the edges, as each neighbor requests what it lacks.
+So the charter spreads along the edges, as each neighbor requests what it lacks. The tickets that open relays spread in
+the same way, on a channel of their own.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from msgspec import Meta, Struct
 
@@ -17,7 +18,6 @@ from p2pfl.config.charter import MOST_BYTES, CharterError
 from p2pfl.config.model import Edition
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
-from p2pfl.features.members.keeper import CharterKeeper
 from p2pfl.net.side import SideChannel
 from p2pfl.node.feature import Say
 from p2pfl.node.kept_charter import NONE
@@ -66,10 +66,30 @@ class CharterPart(CharterSaid, frozen=True, kw_only=True, tag=3):
     part: Annotated[bytes, Meta(min_length=1, max_length=MOST_PART_BYTES)]
 
 
-CHANNEL = SideChannel(
-    "charter", CharterTold, CharterAsked, CharterPart, most_bytes=MOST_PART_BYTES + 64, per_s=5.0, at_once=400.0
-)
-"""The side channel for the charter. The largest charter has 22 pieces."""
+def _channel(name: str) -> SideChannel:
+    kinds, most = (CharterTold, CharterAsked, CharterPart), MOST_PART_BYTES + 64
+    return SideChannel(name, *kinds, most_bytes=most, per_s=5.0, at_once=400.0)
+
+
+CHANNEL, TICKETS = _channel("charter"), _channel("tickets")
+"""The side channels for the charter and for the tickets. The largest of either has 22 pieces."""
+
+
+class Keeper(Protocol):
+    """Keeps the newest charter, or what spreads like one."""
+
+    on_taken: Callable[[], object]
+
+    @property
+    def edition(self) -> Edition: ...
+    @property
+    def packed(self) -> bytes: ...
+    @property
+    def version(self) -> int: ...
+    def wants(self, theirs: Edition) -> bool: ...
+    def save(self) -> None: ...
+    def offer(self, raw: bytes, peer: int | None = None) -> object: ...
+    def report_missing(self, peer: int, version: int, why: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -103,8 +123,8 @@ class Conversation:
 class CharterTalk:
     """Exchanges charters with all neighbors, on the event loop. Times are monotonic seconds from `clock`."""
 
-    def __init__(self, keeper: CharterKeeper, say: Say, clock: Callable[[], float]) -> None:
-        self.keeper = keeper
+    def __init__(self, keeper: Keeper, say: Say, clock: Callable[[], float], channel: SideChannel = CHANNEL) -> None:
+        self.keeper, self.channel = keeper, channel
         keeper.on_taken = self._spread
         self._say, self._clock = say, clock
         self._with: dict[int, Conversation] = {}
@@ -152,13 +172,13 @@ class CharterTalk:
 
     def _tell(self, peer: int) -> None:
         version, digest = self.keeper.edition
-        self._say(peer, CHANNEL, CharterTold(version=version, fingerprint=digest))
+        self._say(peer, self.channel, CharterTold(version=version, fingerprint=digest))
 
     def _ask_if_wanted(self, peer: int, talk: Conversation, now: float) -> None:
         idle = talk.pieces is None and not talk.given_up
         if idle and self.keeper.wants(talk.theirs) and talk.allowance.asks.take(now) == 0.0:
             talk.pieces, talk.heard_at, talk.asks = bytearray(), now, talk.asks + 1
-            self._say(peer, CHANNEL, CharterAsked(version=self.keeper.version))
+            self._say(peer, self.channel, CharterAsked(version=self.keeper.version))
 
     def _answer(self, peer: int, talk: Conversation, now: float) -> None:
         raw = self.keeper.packed
@@ -166,7 +186,7 @@ class CharterTalk:
             return
         for offset in range(0, len(raw), MOST_PART_BYTES):
             part = raw[offset : offset + MOST_PART_BYTES]
-            self._say(peer, CHANNEL, CharterPart(size=len(raw), offset=offset, part=part))
+            self._say(peer, self.channel, CharterPart(size=len(raw), offset=offset, part=part))
 
     def _collect(self, peer: int, talk: Conversation, piece: CharterPart, now: float) -> None:
         coming = talk.pieces
@@ -194,6 +214,4 @@ class CharterTalk:
 
     def _give_up(self, peer: int, talk: Conversation, why: str) -> None:
         talk.given_up = True
-        known, theirs = self.keeper.edition.version, talk.theirs.version
-        text = f"a neighbor says that it has version {theirs} of the members, {why}; here is version {known}"
-        self.keeper.alarm("charter-older", peer, text)
+        self.keeper.report_missing(peer, talk.theirs.version, why)

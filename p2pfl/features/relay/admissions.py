@@ -15,8 +15,9 @@ from p2pfl.config.load import HEAD_DEFAULTS, federation_file
 from p2pfl.config.members_file import FILE_NAME as MEMBERS_FILE
 from p2pfl.config.model import FEDERATION, MEMBER
 from p2pfl.config.tables import Mistakes, read_document, read_table
-from p2pfl.errors import UserError
+from p2pfl.errors import PeerFault, UserError
 from p2pfl.features.relay.relay_frames import VERSION, Refusal, Registration
+from p2pfl.features.relay.sheets import SheetHead
 from p2pfl.features.relay.tickets import (
     Ticket,
     TicketError,
@@ -64,6 +65,8 @@ class Admissions:
         self._by_realm = {one.realm: one for one in listed if one.admin}
         self._by_token = {token_id(one.token): one for one in listed if one.token}
         self._names = frozenset(names)
+        self._shown: dict[str, SheetHead] = {}
+        """The newest head that members of each federation have shown."""
 
     def admit(self, registration: Registration, nonce: bytes, now_s: float) -> Admitted:
         """Return the federation that the member belongs to. Raises RefusedError. Cheap checks come first."""
@@ -74,6 +77,26 @@ class Admissions:
         if registration.token_id:
             return self._by_its_token(registration, nonce)
         return self._by_its_ticket(registration, nonce, now_s)
+
+    def learn(self, federation: ListedFederation, raw: bytes) -> frozenset[bytes]:
+        """Take the head of a sheet from a member; return the keys of removed members if it is news, else nothing.
+
+        A signer that the relay's file does not list is no fault: that file may be older than the nodes'. Raises
+        PeerFault: it is forged.
+        """
+        try:
+            head, known = SheetHead.unpack(raw), self._shown.get(federation.name)
+            if head.signer not in federation.admin or (known is not None and head.issued <= known.issued):
+                return frozenset()
+            head.require(realm=federation.realm, admin=federation.admin)
+        except TicketError as error:
+            raise PeerFault(f"removed members that no admin names: {error}") from None
+        self._shown[federation.name] = head
+        return frozenset(head.removed)
+
+    def _removed_of(self, federation: ListedFederation) -> tuple[bytes, ...]:
+        shown = self._shown.get(federation.name)
+        return () if shown is None else shown.removed
 
     def _by_its_token(self, registration: Registration, nonce: bytes) -> Admitted:
         found = self._by_token.get(registration.token_id)
@@ -95,7 +118,7 @@ class Admissions:
             raise RefusedError(Refusal.UNLISTED)
         if ticket.key != registration.key:
             raise RefusedError(Refusal.FORGED)
-        if ticket.key in found.removed:
+        if ticket.key in found.removed or ticket.key in self._removed_of(found):
             raise RefusedError(Refusal.REMOVED)
         if now_s > ticket.until:
             raise RefusedError(Refusal.EXPIRED)

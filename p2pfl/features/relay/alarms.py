@@ -13,6 +13,12 @@ ALARMS: Mapping[str, AlarmText] = {
         advice="Start the relay, or correct what the text says: address, ticket, token, or the relay's list.",
         ended_by="relay-back",
     ),
+    "relay-ticket": AlarmText(
+        means="The ticket that opens relays to this node expires within 30 days, or has expired; the text says when.",
+        does="Registers with it as long as it holds; relays refuse it afterwards.",
+        advice="Run `p2pfl member ticket` where the admin key is: nodes that run get the new tickets.",
+        ended_by="relay-ticket-renewed",
+    ),
     "relay-spoiled": AlarmText(
         means="A line through a relay carried what the other end did not seal, or nothing at all.",
         does="Has ended that session, blames no member, and prefers other ways to that member for five minutes.",

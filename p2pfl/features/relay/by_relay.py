@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from p2pfl.features.relay.relay_link import OnDoubt, RelayLink
 from p2pfl.net.address import Address, Relayed, Way
 from p2pfl.net.line import GoneError, Line
 from p2pfl.net.transport import Meet, Transport
+
+MEASURE_S = 5.0
+"""How long the way through one relay may take to be measured."""
+CLEARLY, CLEARLY_S = 0.7, 0.01
+"""An edge moves if the round trip is at most this share of its present one, and shorter by so much at least."""
+LASTING_LOOKS = 3
+"""In so many looks in a row another relay must be better, so that edges do not move to and fro."""
 
 
 class ByRelayTransport:
@@ -19,6 +27,10 @@ class ByRelayTransport:
     ) -> None:
         self.relays = tuple(relays)
         self._direct, self._at_end = direct, at_end
+        self._trips: dict[tuple[str, bytes], float] = {}
+        """The latest round trip to a member through a relay, in seconds, by the relay's URL and the member's key."""
+        self._better: dict[bytes, tuple[str, int]] = {}
+        """The relay that was better than the one in use in the latest looks in a row, and how many, by member's key."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -45,8 +57,29 @@ class ByRelayTransport:
 
     def ways(self, key: bytes) -> Sequence[Relayed]:
         """Return the way through each relay: first those that spoiled no line to that member lately, by round trip."""
-        ranked = sorted(self.relays, key=lambda relay: (not relay.is_registered, relay.doubts(key), relay.round_trip_s))
+        ranked = sorted(self.relays, key=lambda relay: self._rank(relay, key))
         return [Relayed(relay.url, key) for relay in ranked]
+
+    async def faster_way(self, key: bytes, relay: str) -> Relayed | None:
+        """Measure the round trip to a member through each relay; return the way that was clearly better than `relay`
+        in several calls in a row.
+        """
+        if len(self.relays) < 2 or not self._tasks:
+            return None
+        for one in self.relays:
+            await self._measure(one, key)
+        here = next((one for one in self.relays if one.url == relay), None)
+        best = min(self.relays, key=lambda one: self._rank(one, key))
+        trip_s, own_s = self._trip_s(best, key), float("inf") if here is None else self._trip_s(here, key)
+        if best is here or not trip_s < min(CLEARLY * own_s, own_s - CLEARLY_S):
+            self._better.pop(key, None)
+            return None
+        url, looks = self._better.get(key, ("", 0))
+        self._better[key] = best.url, looks + 1 if url == best.url else 1
+        if self._better[key][1] < LASTING_LOOKS:
+            return None
+        del self._better[key]
+        return Relayed(best.url, key)
 
     async def dial(self, way: Way) -> Line:
         if isinstance(way, Address):
@@ -54,7 +87,26 @@ class ByRelayTransport:
         relay = next((one for one in self.relays if one.url == way.relay), None)
         if relay is None or not self._tasks:
             raise GoneError("the node stops")
-        return await relay.dial(way.key)
+        began = time.monotonic()
+        line = await relay.dial(way.key)
+        self._trips[relay.url, way.key] = time.monotonic() - began
+        return line
+
+    async def _measure(self, relay: RelayLink, key: bytes) -> None:
+        """Open a line to a member and close it: both halves of the way have then been passed in both directions."""
+        try:
+            async with asyncio.timeout(MEASURE_S):
+                line = await self.dial(Relayed(relay.url, key))
+            await line.close(MEASURE_S)
+        except (GoneError, TimeoutError):
+            self._trips[relay.url, key] = float("inf")
+
+    def _rank(self, relay: RelayLink, key: bytes) -> tuple[bool, int, float]:
+        return not relay.is_registered, relay.doubts(key), self._trip_s(relay, key)
+
+    def _trip_s(self, relay: RelayLink, key: bytes) -> float:
+        """Return the round trip to a member; if it was not measured yet, as if the other half were as long as ours."""
+        return self._trips.get((relay.url, key), 2 * relay.round_trip_s)
 
     def stop_accepting(self) -> None:
         self._direct.stop_accepting()

@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from logging import Logger, getLogger
 
 import aiohttp
@@ -17,9 +16,13 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.features.relay.by_relay import ByRelayTransport
 from p2pfl.features.relay.relay_frames import Challenge, Registration
-from p2pfl.features.relay.relay_link import LinkParts, RelayLink
-from p2pfl.features.relay.tickets import Ticket, read_tickets, read_token, register, ticket_of, tickets_file
+from p2pfl.features.relay.relay_hurdles import at_relay
+from p2pfl.features.relay.relay_link import Answer, LinkParts, RelayLink
+from p2pfl.features.relay.ticket_files import TicketShelf, tickets_file
+from p2pfl.features.relay.tickets import Ticket, read_token, register
+from p2pfl.net.address import parse_address
 from p2pfl.net.errands import DialThrough
+from p2pfl.net.hurdles import UnreachedError
 from p2pfl.net.limits import Limits
 from p2pfl.net.line import Line
 from p2pfl.net.refusals import Refusals
@@ -39,10 +42,11 @@ def through_relays(
         return usual
 
     def make(limits: Limits, refusals: Refusals, log: Logger) -> Transport:
-        dialing = RelayDialing(outlet_of(node))
+        dialing, credentials = RelayDialing(outlet_of(node)), Credentials(federation, node, identity)
         parts = LinkParts(
             dial=dialing.dial,
-            answer=Credentials(federation, node, identity).answer,
+            answer=credentials.answer,
+            removals=credentials.shelf.head,
             limits=limits,
             log=log,
             rng=random.Random(),  # jitter for dialing
@@ -55,13 +59,26 @@ def through_relays(
 
 @asynccontextmanager
 async def relays_of_admin(federation: FederationConfig, admin: Identity) -> AsyncIterator[DialThrough]:
-    """Dial members through the federation's relays as an admin, who signs a ticket for itself."""
-    dialing, links, tasks = RelayDialing(), dict[str, RelayLink](), list[asyncio.Task[None]]()
+    """Dial members through the federation's relays as an admin."""
+    async with dialing_through(answer_of_admin(federation, admin)) as through:
+        yield through
+
+
+def answer_of_admin(federation: FederationConfig, admin: Identity, *, visiting: bool = False) -> Answer:
+    """Return what answers a relay's challenge for an admin, who signs a ticket for itself."""
 
     def answer(relay: str, challenge: Challenge) -> Registration:
         until = challenge.clock_s + ADMIN_TICKET_S
         ticket = Ticket.sign(admin, realm=realm_of(federation), key=admin.public, until=until)
-        return register(admin, challenge, relay=relay, ticket=ticket.packed())
+        return register(admin, challenge, relay=relay, ticket=ticket.packed(), visiting=visiting)
+
+    return answer
+
+
+@asynccontextmanager
+async def dialing_through(answer: Answer, outlet: Outlet | None = None) -> AsyncIterator[DialThrough]:
+    """Dial members through relays, at each of which this process registers when it is first needed."""
+    dialing, links, tasks = RelayDialing(outlet), dict[str, RelayLink](), list[asyncio.Task[None]]()
 
     async def through(url: str, key: bytes) -> Line:
         if url not in links:
@@ -88,32 +105,38 @@ class RelayDialing:
 
     async def dial(self, url: str) -> Line:
         self._http = self._http or open_browserless(self._outlet)
-        return await dial_url(self._http, url)
+        try:
+            return await dial_url(self._http, url)
+        except UnreachedError as error:
+            raise at_relay(error, parse_address(url, "relays")) from None
 
     async def close(self) -> None:
         if self._http is not None:
             await self._http.close()
 
 
-@dataclass(frozen=True, slots=True)
 class Credentials:
-    """What opens relays to one node. Tickets are read anew for each registration, so new ones need no restart."""
+    """What opens relays to one node. New tickets need no restart: the newest is used at the next registration."""
 
-    federation: FederationConfig
-    node: NodeConfig
-    identity: Identity
+    def __init__(self, federation: FederationConfig, node: NodeConfig, identity: Identity) -> None:
+        self.federation, self.node, self.identity = federation, node, identity
+        self.shelf = TicketShelf(federation, node.state_dir)
 
     def answer(self, relay: str, challenge: Challenge) -> Registration:
         """Answer the challenge of a relay. Raises UserError: this node has neither token nor ticket."""
         ticket, token = self.require()
         return register(self.identity, challenge, relay=relay, ticket=ticket, token=token)
 
+    def visit(self, relay: str, challenge: Challenge) -> Registration:
+        """Answer as `answer`, for a seat beside the one of the node that runs. Raises UserError."""
+        ticket, token = self.require()
+        return register(self.identity, challenge, relay=relay, ticket=ticket, token=token, visiting=True)
+
     def require(self) -> tuple[bytes, bytes]:
         """Return ticket and token, one of them empty. Raises UserError: this node has neither."""
         if self.node.relay_token is not None:
             return b"", read_token(self.node.relay_token)
-        file = tickets_file(self.federation)
-        found = ticket_of(read_tickets(file), realm=realm_of(self.federation), key=self.identity.public)
+        found = self.shelf.ticket(self.identity.public)
         if found is not None:
             return found.packed(), b""
         if not self.federation.admin:
@@ -122,4 +145,4 @@ class Credentials:
             raise UserError(text, file=self.node.path, key="network.relay_token", allowed=allowed)
         text = f"no ticket for {self.node.name}: relays do not let it in"
         allowed = "`p2pfl member ticket` where the admin key is, and this file beside federation.toml everywhere"
-        raise UserError(text, file=file, key="tickets", allowed=allowed)
+        raise UserError(text, file=tickets_file(self.federation), key="tickets", allowed=allowed)

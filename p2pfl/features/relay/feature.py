@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from p2pfl.config.invites import in_words
+from p2pfl.console.wall_clock import seconds_now
+from p2pfl.errors import UserError
 from p2pfl.features.relay.alarms import ALARMS
 from p2pfl.features.relay.by_relay import ByRelayTransport
 from p2pfl.features.relay.credentials import Credentials, through_relays
+from p2pfl.features.relay.findings import SOON_S
 from p2pfl.features.relay.relay_link import RelayLink
+from p2pfl.features.relay.ticket_files import TicketShelf
 from p2pfl.net.transport import MakeTransport
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, NodeView
 
+NONE_LEFT = "no relay is left: "
 PATIENCE_S = 15.0
 """How long a relay may be away before there is an alarm."""
 
@@ -41,6 +47,7 @@ class Relays(Attached):
         self._node, self._relays = node, transport.relays
         self._missing = ""
         self._begun_at = node.clock()
+        self._ticket = TicketAge(node)
         transport.listen_for_doubts(self._spoiled)
 
     def status(self) -> Mapping[str, Any]:
@@ -56,21 +63,61 @@ class Relays(Attached):
         return {"relays": rows}
 
     def look(self) -> None:
-        """Raise or settle the alarm about relays that have been away for a while."""
+        """Raise or settle the alarms about relays that have been away for a while, and about the ticket."""
+        self._ticket.look()
         now = self._node.clock()
         away = [relay for relay in self._relays if not relay.is_registered and relay.away_s() > PATIENCE_S]
         missing = "; ".join(f"{relay.url}: {relay.why}" for relay in away)
+        if len(away) == len(self._relays):
+            missing = NONE_LEFT + missing
         if missing == self._missing or now - self._begun_at < PATIENCE_S:
             return
         if not missing:
             self._node.feed.settle("relay-back", None)
             self._node.feed.tell("relay-back", None, "this node is registered at all its relays again")
-        elif not self._missing or not self._node.feed.reword("relay-lost", None, missing):
-            none_left = "" if any(relay.is_registered for relay in self._relays) else "no relay is left: "
-            self._node.alarm("relay-lost", None, none_left + missing)
+        elif _is_worse(missing, self._missing) or not self._node.feed.reword("relay-lost", None, missing):
+            self._node.alarm("relay-lost", None, missing)
         self._missing = missing
 
     def _spoiled(self, relay: RelayLink, key: bytes, reason: str) -> None:
         members = self._node.setup().federation.members
         name = next((member.name for member in members if member.key == key), "a stranger")
         self._node.alarm("relay-spoiled", None, f"{relay.url}, on a line to {name}: {reason}")
+
+
+def _is_worse(missing: str, before: str) -> bool:
+    """Return True if the first relay is missing, or now the last one is, too: both belong in the log."""
+    return not before or (missing.startswith(NONE_LEFT) and not before.startswith(NONE_LEFT))
+
+
+class TicketAge:
+    """Says once that this node's ticket is about to expire, and that it has a new one."""
+
+    LOOK_S = 60.0
+
+    def __init__(self, node: NodeView) -> None:
+        setup = node.setup()
+        self._node, self._key = node, setup.identity.public
+        by_token = setup.node.relay_token is not None
+        self._shelf = None if by_token else TicketShelf(setup.federation, setup.node.state_dir)
+        self._looked_at = float("-inf")
+        self._said: int | None = None
+        """When the ticket expires about which there is an alarm."""
+
+    def look(self) -> None:
+        now = self._node.clock()
+        if self._shelf is None or now - self._looked_at < self.LOOK_S:
+            return
+        self._looked_at = now
+        try:
+            ticket = self._shelf.ticket(self._key)
+        except UserError:  # said by whoever registers
+            return
+        until = None if ticket is None or ticket.until - seconds_now() > SOON_S else ticket.until
+        if until is not None and until != self._said:
+            text = f"it expires at {in_words(until)}, and by this machine's clock it is {in_words(seconds_now())}"
+            self._node.alarm("relay-ticket", None, text)
+        elif until is None and self._said is not None:
+            self._node.feed.settle("relay-ticket-renewed", None)
+            self._node.feed.tell("relay-ticket-renewed", None, "this node has a new ticket for relays")
+        self._said = until

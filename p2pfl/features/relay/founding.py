@@ -48,17 +48,12 @@ class RelayFounding(Founding):
             return
         from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
         from p2pfl.crypto.identity import Identity  # noqa: PLC0415 - as above
-        from p2pfl.features.relay.tickets import (  # noqa: PLC0415 - as above
-            DAY_S,
-            USUAL_DAYS,
-            make_token,
-            write_tickets,
-        )
+        from p2pfl.features.relay.ticket_files import write_tickets  # noqa: PLC0415 - as above
+        from p2pfl.features.relay.tickets import make_token  # noqa: PLC0415 - as above
 
         federation = load_config(folder)
         if self._plan.admin is not None:
-            until = int(seconds_now()) + USUAL_DAYS * DAY_S
-            write_tickets(federation, Identity.load(folder / ADMIN_FILE), until=until)
+            write_tickets(federation, Identity.load(folder / ADMIN_FILE), now_s=seconds_now())
             return
         make_token(folder / TOKEN_FILE)
         for member in federation.members:

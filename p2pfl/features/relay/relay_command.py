@@ -33,9 +33,16 @@ import click
 @click.option(
     "--make-token", metavar="FILE", type=click.Path(path_type=Path), help="Write a new token to FILE, and end."
 )
+@click.option(
+    "--cert", metavar="FILE", type=click.Path(path_type=Path), help="Its certificate: wss:// needs no web server."
+)
+@click.option("--key", metavar="FILE", type=click.Path(path_type=Path), help="The secret key of the certificate.")
 @click.option("--name", "names", multiple=True, metavar="HOST:PORT/PATH", help="Serve only who dials this name.")
 @click.option("--mbit", type=click.FloatRange(0.01), help="The most that is passed on, in Mbit/s.")
 @click.option("--month-gb", type=click.FloatRange(0.001), help="The most for each federation in a month, in GB.")
+@click.option(
+    "--state", metavar="FOLDER", type=click.Path(path_type=Path), help="Keep the month's volume there over restarts."
+)
 @click.option(
     "--members", type=click.IntRange(2), default=2000, show_default=True, help="The most members of each federation."
 )
@@ -46,9 +53,12 @@ def relay(
     federations: tuple[Path, ...],
     tokens: tuple[Path, ...],
     make_token: Path | None,
+    cert: Path | None,
+    key: Path | None,
     names: tuple[str, ...],
     mbit: float | None,
     month_gb: float | None,
+    state: Path | None,
     members: int,
     metrics: str | None,
 ) -> int:
@@ -56,7 +66,8 @@ def relay(
 
     Members dial the relay, so they need no open port; `[network] relays` in their federation.toml names it. It serves
     only the federations that it is given, and sees who talks to whom, when and how much, but not what: sessions are
-    sealed between the members. It keeps nothing on disk. Exit code 130 after it was stopped.
+    sealed between the members. With --cert it takes TLS and plain connections on one port. It keeps nothing on disk but
+    the month's volume, with --state. Exit code 130 after it was stopped.
     """
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.relay import tickets  # noqa: PLC0415 - as above
@@ -74,10 +85,13 @@ def relay(
         listen=listen,
         federations=federations,
         tokens=tokens,
+        cert=cert,
+        key=key,
         names=names,
         bytes_per_s=None if mbit is None else mbit * 125_000,
         month_bytes=None if month_gb is None else int(month_gb * 1e9),
         members=members,
+        state=state,
         metrics=metrics,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

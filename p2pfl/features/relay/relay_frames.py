@@ -33,6 +33,8 @@ SMALL_BYTES = 4096
 """The most bytes in a frame that carries no data."""
 SEEN_BYTES = 64
 """The longest text of an address without its port."""
+REMOVED_BYTES = 64 * 1024
+"""The most bytes in a frame that names removed members."""
 
 T = TypeVar("T", bound=Struct)
 
@@ -54,6 +56,8 @@ class FrameKind(IntEnum):
     PING = 10
     PONG = 11
     """The payload is that of the ping."""
+    REMOVED = 12
+    """The payload is the head of a sheet of tickets, which names removed members."""
 
 
 class Refusal(IntEnum):
@@ -79,7 +83,7 @@ REFUSALS = {
     Refusal.ANOTHER_NAME: "it does not call itself by the name in [network] relays: correct that, or its --name",
     Refusal.FULL: "it has as many members as it may",
     Refusal.REPLACED: "another process registered with this node's key: stop one of them",
-    Refusal.REMOVED: "the owner of the relay knows that this member was removed",
+    Refusal.REMOVED: "this member was removed: an admin has signed it, or the relay's owner knows it",
 }
 
 
@@ -116,6 +120,8 @@ class Challenge(Struct, array_like=True, frozen=True):
     clock_s: Annotated[int, Meta(ge=0, lt=2**37)]
     seen: Annotated[str, Meta(max_length=SEEN_BYTES)] = ""
     """The address from which the relay sees the one that it asks; empty from relays of earlier versions."""
+    takes_removals: bool = False
+    """True if members may show it sheets, so that it refuses removed members."""
 
 
 class Registration(Struct, array_like=True, frozen=True):
@@ -129,6 +135,8 @@ class Registration(Struct, array_like=True, frozen=True):
     ticket: Annotated[bytes, Meta(max_length=400)] = b""
     token_id: Annotated[bytes, Meta(max_length=8)] = b""
     token_proof: Annotated[bytes, Meta(max_length=32)] = b""
+    visiting: bool = False
+    """True for a seat beside the member's own, on which it opens lines and nobody opens one to it: the doctor's."""
 
 
 class Frame(NamedTuple):
@@ -158,7 +166,7 @@ def unpack(raw: bytes) -> Frame:
         kind = FrameKind(code)
     except ValueError:
         raise PeerFault(f"a frame of the unknown kind {code}") from None
-    if kind is not FrameKind.DATA and len(raw) > SMALL_BYTES:
+    if kind is not FrameKind.DATA and len(raw) > (REMOVED_BYTES if kind is FrameKind.REMOVED else SMALL_BYTES):
         raise PeerFault(f"a frame of kind {kind.name} with {len(raw)} bytes")
     return Frame(kind, line, raw[HEAD.size :])
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from logging import DEBUG, INFO, Logger
 
 from p2pfl.config.invites import in_words
+from p2pfl.console.wall_clock import seconds_now
 from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import PeerFault, UserError
@@ -40,6 +41,9 @@ from p2pfl.features.relay.relay_frames import (
     unpack,
 )
 from p2pfl.features.relay.relay_line import RelayLine, RelayVisit
+from p2pfl.features.relay.relay_names import name_dialed
+from p2pfl.features.relay.tickets import Ticket
+from p2pfl.net.address import parse_address
 from p2pfl.net.dialing import Backoff
 from p2pfl.net.limits import Limits
 from p2pfl.net.line import GoneError, Line
@@ -47,6 +51,8 @@ from p2pfl.net.transport import Meet
 
 REFUSED_S = 30.0
 """The wait after a relay has refused this node: only a person changes that."""
+RENEW = "`p2pfl member ticket` makes new ones"
+SAYS_NOTHING = "the connection is accepted there, and then nothing is said: is it a relay?"
 UNTRIED, STOPPED = "no answer yet", "the node stopped"
 FIRST_S = 1.0
 """How long a dial waits for the first answer of a relay: another one may be faster."""
@@ -71,14 +77,19 @@ class LinkParts:
     answer: Answer
     limits: Limits
     log: Logger
+    removals: Callable[[], bytes] = bytes
+    """Returns the head of the newest sheet of tickets, which names removed members; empty if there is none."""
     rng: random.Random = field(default_factory=random.Random)
 
 
 class RelayLink:
-    """The connection to the relay at `url`. `why` says why there is none; it is empty while there is one."""
+    """The connection to the relay at `listed`. `why` says why there is none; it is empty while there is one."""
 
-    def __init__(self, url: str, parts: LinkParts) -> None:
-        self.url, self.why, self.round_trip_s = url, UNTRIED, float("inf")
+    def __init__(self, listed: str, parts: LinkParts) -> None:
+        self._listed = listed
+        self.url = listed.partition("#")[0]
+        """The relay's URL without the pin of its certificate: what stands in the log, and tells relays apart."""
+        self.why, self.round_trip_s = UNTRIED, float("inf")
         self.since = time.monotonic()
         """When the connection was made or lost, by the monotonic clock."""
         self.seen = ""
@@ -103,8 +114,8 @@ class RelayLink:
 
     @property
     def name(self) -> str:
-        """The relay's name: its URL without the scheme."""
-        return self.url.partition("://")[2]
+        """The name under which this node dials the relay."""
+        return name_dialed(parse_address(self.url, "relays"))
 
     @property
     def own_address(self) -> str | None:
@@ -180,38 +191,51 @@ class RelayLink:
     async def _connect(self, backoff: Backoff) -> None:
         """Register, and serve the connection until it is lost; always ends in an error."""
         async with asyncio.timeout(self._parts.limits.connect_s):
-            line = await self._parts.dial(self.url)
+            line = await self._parts.dial(self._listed)
         try:
-            async with asyncio.timeout(self._parts.limits.handshake_s):
-                await self._register(line)
+            try:
+                async with asyncio.timeout(self._parts.limits.handshake_s):
+                    challenge = await self._register(line)
+            except TimeoutError:
+                raise GoneError(SAYS_NOTHING) from None
             self._line, self.why, self.since = line, "", time.monotonic()
             self._changed.set()
             backoff.reset()
             self._parts.log.info("registered at relay %s", self.url)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._ping())
-                tasks.create_task(self._read(line))
-        except BaseExceptionGroup as group:
-            raise _first(group) from None
+            # Not in a task group, which swallows a cancellation in the moment when one of its tasks fails.
+            pinging = asyncio.get_running_loop().create_task(self._ping(shows=challenge.takes_removals))
+            try:
+                await self._read(line)
+            finally:
+                pinging.cancel()
+                await asyncio.wait({pinging})
         finally:
             await line.close(self._parts.limits.close_s)
 
-    async def _register(self, line: Line) -> None:
+    async def _register(self, line: Line) -> Challenge:
         challenge = struct_in(unpack(await line.receive()), FrameKind.CHALLENGE, Challenge)
         if challenge.version != VERSION:
             raise RefusedByRelayError(REFUSALS[Refusal.VERSION])
-        await line.send(pack_struct(FrameKind.REGISTER, self._parts.answer(self.name, challenge)))
+        registration = self._parts.answer(self.name, challenge)
+        await line.send(pack_struct(FrameKind.REGISTER, registration))
         answer = unpack(await line.receive())
         if answer.kind is FrameKind.REFUSED:
-            raise RefusedByRelayError(_in_words(refusal_in(answer), challenge))
+            raise RefusedByRelayError(_in_words(refusal_in(answer), challenge, registration))
         if answer.kind is not FrameKind.WELCOME:
             raise PeerFault(f"{answer.kind.name} in place of a welcome")
         self.seen = challenge.seen
+        return challenge
 
-    async def _ping(self) -> None:
-        while True:
-            await self.say(pack_number(FrameKind.PING, 0, time.monotonic_ns()))
-            await asyncio.sleep(BEAT_S)
+    async def _ping(self, *, shows: bool) -> None:
+        """Ping, and show the newest removals to a relay that takes them; end if the connection is lost."""
+        shown = b""
+        with suppress(GoneError):
+            while True:
+                if shows and (removals := self._parts.removals()) not in (b"", shown):
+                    shown = removals
+                    await self.say(pack(FrameKind.REMOVED, 0, removals))
+                await self.say(pack_number(FrameKind.PING, 0, time.monotonic_ns()))
+                await asyncio.sleep(BEAT_S)
 
     async def _read(self, line: Line) -> None:
         while True:
@@ -221,6 +245,8 @@ class RelayLink:
                 await self._open(frame)
             elif frame.kind is FrameKind.PONG:
                 self.round_trip_s = min(60.0, max(0.0, (time.monotonic_ns() - number_in(frame)) / 1e9))
+            elif frame.kind is FrameKind.REFUSED and refusal_in(frame) is Refusal.EXPIRED:
+                raise GoneError("the ticket expired")  # perhaps there is a new one
             elif frame.kind is FrameKind.REFUSED:
                 raise RefusedByRelayError(REFUSALS.get(refusal_in(frame) or Refusal.FULL, "it gave no reason"))
             elif (own := self._lines.get(frame.line)) is not None:
@@ -236,7 +262,7 @@ class RelayLink:
                 if not line.accepted.done():
                     line.accepted.set_result(None)
             case FrameKind.CLOSE:
-                if line.end is None and line.accepted.done():
+                if line.end is None and line.accepted.done() and line.bytes_came:
                     self._mark(line.key)
                 line.finish(CLOSINGS[closing_in(frame)])
                 self.forget(line)
@@ -269,15 +295,11 @@ class RelayLink:
         self._lines.clear()
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the cause that says most: a refusal, or else the first one."""
-    found = [_first(error) if isinstance(error, BaseExceptionGroup) else error for error in group.exceptions]
-    return next((error for error in found if isinstance(error, RefusedByRelayError)), found[0])
-
-
-def _in_words(reason: Refusal | None, challenge: Challenge) -> str:
+def _in_words(reason: Refusal | None, challenge: Challenge, registration: Registration) -> str:
     if reason is None:
         return "it refuses this node for a reason that this version does not know"
-    if reason is Refusal.EXPIRED:
-        return f"{REFUSALS[reason]}; or the relay's clock is wrong, which says {in_words(challenge.clock_s)}"
+    if reason is Refusal.EXPIRED and registration.ticket:
+        until, here = in_words(Ticket.unpack(registration.ticket).until), in_words(seconds_now())
+        clocks = f"by the relay's clock it is {in_words(challenge.clock_s)}, by this machine's {here}"
+        return f"the ticket expired at {until}, and {clocks}: {RENEW}; or set the clock that is wrong"
     return REFUSALS[reason]

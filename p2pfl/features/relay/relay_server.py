@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,8 +17,9 @@ from dataclasses import dataclass, field
 
 from p2pfl.console.wall_clock import seconds_now
 from p2pfl.errors import PeerFault
-from p2pfl.features.relay.admissions import Admissions, RefusedError
+from p2pfl.features.relay.admissions import Admissions, ListedFederation, RefusedError
 from p2pfl.features.relay.fair_queue import QUANTUM_BYTES
+from p2pfl.features.relay.month_file import month_of
 from p2pfl.features.relay.relay_frames import (
     SEEN_BYTES,
     SILENCE_S,
@@ -55,6 +55,7 @@ class _Guest:
     """The connection of one registered member."""
 
     line: Line
+    federation: ListedFederation
     heard_at: float
     """When the last frame came, on the loop's clock."""
     until: int
@@ -129,7 +130,9 @@ class RelayServer:
     async def _register(self, line: Line, visit: Visit) -> Seat | None:
         """Return the member's seat; None if it is refused, and told why."""
         now_s, nonce = self._clock(), os.urandom(32)
-        challenge = Challenge(version=VERSION, nonce=nonce, clock_s=int(now_s), seen=line.seen_as[:SEEN_BYTES])
+        challenge = Challenge(
+            version=VERSION, nonce=nonce, clock_s=int(now_s), seen=line.seen_as[:SEEN_BYTES], takes_removals=True
+        )
         await line.send(pack_struct(FrameKind.CHALLENGE, challenge))
         registration = struct_in(unpack(await line.receive()), FrameKind.REGISTER, Registration)
         visit.advance(ConnectionStage.ADDRESSED)
@@ -150,13 +153,14 @@ class RelayServer:
 
     def _seat(self, registration: Registration, nonce: bytes, now_s: float, line: Line) -> Seat:
         admitted = self._admissions.admit(registration, nonce, now_s)
-        guest = _Guest(line, asyncio.get_running_loop().time(), admitted.until)
+        guest = _Guest(line, admitted.federation, asyncio.get_running_loop().time(), admitted.until)
 
         def end(why: Refusal | None) -> None:
             guest.why = guest.why or why
             guest.ended.set()
 
-        seat = self.board.seat(self.board.tenant(admitted.federation.name), registration.key, self._wake, end)
+        tenant = self.board.tenant(admitted.federation.name)
+        seat = self.board.seat(tenant, registration.key, self._wake, end, visiting=registration.visiting)
         if seat is None:
             raise RefusedError(Refusal.FULL)
         self._guests[seat] = guest
@@ -186,12 +190,21 @@ class RelayServer:
         while True:
             frame = unpack(await guest.line.receive())
             guest.heard_at = loop.time()
+            if frame.kind is FrameKind.REMOVED:
+                self._remove(seat, self._admissions.learn(guest.federation, frame.payload))
+                continue
             self.board.receive(seat, frame, guest.heard_at)
             if self.board.is_waiting:
                 self._queued.set()
             while self.board.is_full(seat.tenant):
                 self._room.clear()
                 await self._room.wait()
+
+    def _remove(self, teller: Seat, keys: frozenset[bytes]) -> None:
+        """End the seats of removed members."""
+        for seats in (teller.tenant.seats, teller.tenant.visitors):
+            for seat in [seat for key, seat in seats.items() if key in keys]:
+                self.board.leave(seat, Refusal.REMOVED)
 
     def _wake(self, seat: Seat) -> None:
         guest = self._guests.get(seat)
@@ -245,8 +258,7 @@ class RelayServer:
     def end_expired(self) -> None:
         """End members that are silent or whose tickets have expired, and begin a new month."""
         now, now_s = asyncio.get_running_loop().time(), self._clock()
-        date = time.gmtime(now_s)
-        self.board.begin_month(12 * date.tm_year + date.tm_mon)
+        self.board.begin_month(month_of(now_s))
         for guest in self._guests.values():
             if now - guest.heard_at > SILENCE_S:
                 guest.ended.set()

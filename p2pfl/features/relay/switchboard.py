@@ -45,6 +45,8 @@ class Tenant:
 
     name: str
     seats: dict[bytes, Seat] = field(default_factory=dict)
+    visitors: dict[bytes, Seat] = field(default_factory=dict)
+    """Second seats of members, on which they only open lines."""
     lines: int = 0
     held_bytes: int = 0
     passed_bytes: int = 0
@@ -99,20 +101,26 @@ class Switchboard:
             for tenant in self.tenants.values():
                 tenant.month_bytes = 0
 
-    def seat(self, tenant: Tenant, key: bytes, wake: Callable[[Seat], None], end: EndSeat) -> Seat | None:
-        """Register a member; None if there is no room. A member that is registered already loses its old seat."""
-        before = tenant.seats.get(key)
+    def seat(
+        self, tenant: Tenant, key: bytes, wake: Callable[[Seat], None], end: EndSeat, *, visiting: bool = False
+    ) -> Seat | None:
+        """Register a member; None if there is no room. A member that is registered already loses its old seat; if
+        `visiting`, only an old one of this kind.
+        """
+        seats = tenant.visitors if visiting else tenant.seats
+        before = seats.get(key)
         if before is not None:
             self.leave(before, Refusal.REPLACED)
-        if len(tenant.seats) >= self.most_members:
+        if len(seats) >= self.most_members:
             return None
-        found = tenant.seats[key] = Seat(tenant, key, wake, end)
+        found = seats[key] = Seat(tenant, key, wake, end)
         return found
 
     def leave(self, seat: Seat, why: Refusal | None = None) -> None:
         """End a seat, its lines and its connection; `why` is told to the member."""
-        if seat.tenant.seats.get(seat.key) is seat:
-            del seat.tenant.seats[seat.key]
+        for seats in (seat.tenant.seats, seat.tenant.visitors):
+            if seats.get(seat.key) is seat:
+                del seats[seat.key]
         for end in list(seat.ends.values()):
             self._close(end, Closing.GONE)
         for frame in seat.outbox:

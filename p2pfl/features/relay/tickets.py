@@ -1,7 +1,7 @@
 """What opens a relay to a member: a ticket signed by an admin key, or a token that all members and the relay share.
 
-A ticket is no secret: it serves only who holds the member's key. Tickets for all members lie in one file beside the
-federation file, which is copied to every machine with it. A token is a secret, in a file that only its owner can read.
+A ticket is no secret: it serves only who holds the member's key. A token is a secret, in a file that only its owner can
+read.
 """
 
 from __future__ import annotations
@@ -21,23 +21,16 @@ from msgspec import Meta, Struct
 from nacl.exceptions import CryptoError
 from nacl.signing import VerifyKey
 
-from p2pfl.config.charter import realm_of
-from p2pfl.config.model import FederationConfig
-from p2pfl.config.tables import Mistakes, read_document, read_table, texts
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.features.relay.relay_frames import VERSION, Challenge, Registration
-from p2pfl.storage.disk import replace_file
 
-FILE_NAME = "tickets.toml"
 PREFIX = "p2pfl-ticket-1:"
 TOKEN_PREFIX = "p2pfl-relay-token-1:"  # noqa: S105 - the beginning of the file, not a secret
 KEY_BYTES, SIGNATURE_BYTES, TOKEN_BYTES, TOKEN_ID_BYTES = 32, 64, 32, 8
 SIGNED = b"p2pfl-relay-ticket-1\n"
 PROVEN = b"p2pfl-relay-member-1\n"
 """Prefixes of what is signed, so that no signature made for another purpose opens a relay."""
-USUAL_DAYS = 365
-DAY_S = 86_400
 ALLOWED_TOKEN = "a file that `p2pfl relay --make-token` has made"  # noqa: S105 - a sentence
 
 
@@ -105,43 +98,6 @@ def _signed(realm: bytes, key: bytes, until: int) -> bytes:
     return SIGNED + msgspec.msgpack.encode(_Rights(realm=realm, key=key, until=until))
 
 
-def tickets_file(federation: FederationConfig) -> Path:
-    return federation.path.parent / FILE_NAME
-
-
-def write_tickets(federation: FederationConfig, admin: Identity, *, until: int) -> Path:
-    """Sign a ticket for each member, and write the file atomically; return its path."""
-    realm = realm_of(federation)
-    lines = [
-        "# Tickets that open relays to members until they expire: `p2pfl member ticket` makes new ones. Not secret:",
-        "# each serves its member's key alone. Copy this file to every machine, beside federation.toml.",
-        "tickets = [",
-    ]
-    for member in federation.present:
-        packed = Ticket.sign(admin, realm=realm, key=member.key, until=until).packed()
-        lines.append(f'  "{PREFIX}{_to_text(packed)}", # {member.name}')
-    path = tickets_file(federation)
-    replace_file(path, ["\n".join([*lines, "]", ""]).encode()])
-    path.chmod(0o644)  # readable, unlike other files written in this way: nodes run as another user
-    return path
-
-
-def read_tickets(path: Path) -> list[Ticket]:
-    """Return the tickets in a file; none if there is no file. Raises UserError: a line in it is not a ticket."""
-    if not path.exists():
-        return []
-    mistakes = Mistakes(path)
-    found = []
-    for line in read_table(read_document(path), "", {"tickets": texts()}, mistakes).get("tickets", ()):
-        try:
-            found.append(Ticket.unpack(_from_text(line.removeprefix(PREFIX))))
-        except ValueError:
-            mistakes.add("not a ticket", "tickets", line[:60], "what `p2pfl member ticket` has written")
-    for mistake in mistakes.found:
-        raise mistake
-    return found
-
-
 def ticket_of(tickets: Iterable[Ticket], *, realm: bytes, key: bytes) -> Ticket | None:
     """Return the ticket of that member that holds longest."""
     fitting = [one for one in tickets if one.realm == realm and one.key == key]
@@ -156,7 +112,7 @@ def make_token(path: Path) -> None:
         text = f"cannot be created: {error.strerror}"
         raise UserError(text, file=path, allowed="a new file in a folder that exists") from None
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(f"{TOKEN_PREFIX}{_to_text(os.urandom(TOKEN_BYTES))}\n")
+        file.write(f"{TOKEN_PREFIX}{to_text(os.urandom(TOKEN_BYTES))}\n")
 
 
 def read_token(path: Path) -> bytes:
@@ -172,7 +128,7 @@ def read_token(path: Path) -> bytes:
         raise UserError("others may read this secret", file=path, value=found, allowed=f"chmod 600 {path}")
     line = raw.decode("ascii", errors="replace").strip()
     try:
-        token = _from_text(line.removeprefix(TOKEN_PREFIX))
+        token = from_text(line.removeprefix(TOKEN_PREFIX))
     except ValueError:
         token = b""
     if not line.startswith(TOKEN_PREFIX) or len(token) != TOKEN_BYTES:
@@ -186,11 +142,17 @@ def token_id(token: bytes) -> bytes:
 
 
 def register(
-    identity: Identity, challenge: Challenge, *, relay: str, ticket: bytes = b"", token: bytes = b""
+    identity: Identity,
+    challenge: Challenge,
+    *,
+    relay: str,
+    ticket: bytes = b"",
+    token: bytes = b"",
+    visiting: bool = False,
 ) -> Registration:
     """Answer a relay's challenge."""
     named = token_id(token) if token else b""
-    proven = _proven(relay, challenge.nonce, identity.public, ticket, named)
+    proven = _proven(relay, challenge.nonce, identity.public, ticket, named, visiting=visiting)
     return Registration(
         version=VERSION,
         relay=relay,
@@ -199,6 +161,7 @@ def register(
         ticket=ticket,
         token_id=named,
         token_proof=_token_proof(token, proven) if token else b"",
+        visiting=visiting,
     )
 
 
@@ -217,11 +180,13 @@ def holds_token(registration: Registration, nonce: bytes, token: bytes) -> bool:
 
 
 def _proven_by(registration: Registration, nonce: bytes) -> bytes:
-    return _proven(registration.relay, nonce, registration.key, registration.ticket, registration.token_id)
+    told = registration
+    return _proven(told.relay, nonce, told.key, told.ticket, told.token_id, visiting=told.visiting)
 
 
-def _proven(relay: str, nonce: bytes, key: bytes, ticket: bytes, named: bytes) -> bytes:
-    content = msgspec.msgpack.encode((relay, nonce, key, ticket, named))
+def _proven(relay: str, nonce: bytes, key: bytes, ticket: bytes, named: bytes, *, visiting: bool) -> bytes:
+    """Return what is signed. A relay that knows no visits finds a visit forged, and leaves the member's own seat."""
+    content = msgspec.msgpack.encode((relay, nonce, key, ticket, named, *([True] if visiting else [])))
     return PROVEN + hashlib.blake2b(content, digest_size=32, person=b"p2pfl-relay-reg").digest()
 
 
@@ -229,9 +194,9 @@ def _token_proof(token: bytes, proven: bytes) -> bytes:
     return hashlib.blake2b(proven, key=token, digest_size=32, person=b"p2pfl-relay-mac").digest()
 
 
-def _to_text(raw: bytes) -> str:
+def to_text(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
 
 
-def _from_text(text: str) -> bytes:
+def from_text(text: str) -> bytes:
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

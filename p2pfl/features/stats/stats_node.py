@@ -20,6 +20,7 @@ from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.lan.announcing import discovery_of
+from p2pfl.features.relay.credentials import through_relays
 from p2pfl.features.stats.answered_bounds import keep_bound
 from p2pfl.features.stats.desk import Desk, DeskAnswer
 from p2pfl.features.stats.question import MOST_REASON, Question, in_words, printable
@@ -215,6 +216,7 @@ async def open_stats(
     """
     settings_for(federation, federation.member(node.name).index)
     member = federation.member(node.name)
+    usual = transport or transport_of(node)
     with alone(node):
         links = links_of_phase(
             federation,
@@ -224,7 +226,7 @@ async def open_stats(
             listen=node.listen,
             max_body_bytes=MOST_BODY_BYTES,
             on_alarm=lambda kind, peer, text: _say(federation, kind, peer, text),
-            transport=transport or transport_of(node),
+            transport=through_relays(federation, node, identity, usual),
         )
         found = StatsNode(federation, node, identity, links, on_end=on_end)
         async with links, AsyncExitStack() as doors:

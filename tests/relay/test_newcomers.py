@@ -1,0 +1,148 @@
+"""A newcomer and a node left alone ask members at relays; statistics are summed through them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from relay_kit import QUICK, RelayHere, dialer, parts, until
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from charter_kit import ADMIN, added, after, first, key_of, ward
+
+from p2pfl.config.charter import realm_of
+from p2pfl.config.invites import invite_of
+from p2pfl.errors import UserError
+from p2pfl.features.members import arriving
+from p2pfl.features.members.alone import ask_when_alone
+from p2pfl.features.members.arriving import NO_TICKET, RelaysToAsk, wait_for_charter
+from p2pfl.features.relay.admissions import ListedFederation
+from p2pfl.features.relay.by_relay import ByRelayTransport
+from p2pfl.features.relay.credentials import Credentials
+from p2pfl.features.relay.relay_link import LinkParts, RelayLink
+from p2pfl.features.relay.ticket_files import write_tickets
+from p2pfl.features.relay.tickets import Ticket, register
+from p2pfl.net.address import Relayed
+from p2pfl.net.errands import visitors_binding
+from p2pfl.net.in_memory import MemoryNetwork
+
+WARD = ward(3)
+THREE = after(WARD, first(WARD))
+FOUR = added(THREE, 9)
+LISTED = ListedFederation(name="ward", realm=realm_of(WARD), admin=WARD.admin)
+
+
+class Charters:
+    """A member that has the charter with the newcomer."""
+
+    version, packed = 2, FOUR.packed()
+
+    def bring(self, raw):
+        raise AssertionError
+
+    def left_behind(self, version, peer):
+        raise AssertionError
+
+    def may_ask(self, public):
+        return public == key_of(9).public
+
+
+def transport_at(relay, network, identity):
+    ticket = Ticket.sign(ADMIN, realm=realm_of(WARD), key=identity.public, until=2**33).packed()
+    answer = lambda name, challenge: register(identity, challenge, relay=name, ticket=ticket)  # noqa: E731
+
+    def make(limits, refusals, log):
+        own = replace(parts(network, identity, limits=limits), answer=answer)
+        return ByRelayTransport(MemoryNetwork().transport(limits, refusals, log), [RelayLink(relay.url, own)])
+
+    return make
+
+
+def member_of(federation, relay, network):
+    """The member pi0, which is nowhere but at the relay."""
+    federation.identities[0] = key_of(0)
+    return federation.new(
+        0,
+        limits=QUICK,
+        charters=Charters(),
+        members={key_of(index).public: index for index in range(3)},
+        neighbors=frozenset({1}),
+        binding=visitors_binding(WARD),
+        transport=transport_at(relay, network, key_of(0)),
+    )
+
+
+async def test_a_newcomer_waits_for_its_ticket_and_is_let_in_by_a_relay_once_that_is_here(
+    federation, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(arriving, "PAUSE_S", (0.0, 0.01))
+    monkeypatch.setattr(arriving, "SAY_NEWS_S", 0.0)
+    caplog.set_level("INFO", "p2pfl.notice")
+    network, newcomer = MemoryNetwork(), key_of(9)
+    members = tuple(replace(one, address=None) for one in THREE.members)
+    here = replace(THREE, path=tmp_path / "federation.toml", members=members)
+    node = SimpleNamespace(relay_token=None, state_dir=tmp_path / "state", name="pi9", path=tmp_path / "node.toml")
+    credentials = Credentials(here, node, newcomer)
+    async with RelayHere(network, listed=[LISTED]) as relay:
+        member = member_of(federation, relay, network)
+        link = RelayLink(
+            relay.url,
+            LinkParts(dial=dialer(network), answer=credentials.answer, limits=QUICK, log=member.links._shared.log),
+        )
+
+        async def through(_url, key):
+            if not keeping:
+                keeping.append(asyncio.create_task(link.keep(lambda *_: None)))
+            return await link.dial(key)
+
+        keeping: list[asyncio.Task[None]] = []
+        async with member.links:
+            relays = RelaysToAsk((relay.url,), credentials, through)
+            invite = invite_of(here, "pi9", bytes(16))
+            waiting = asyncio.create_task(wait_for_charter(here, newcomer, invite, tmp_path / "state", relays=relays))
+            await until(lambda: NO_TICKET in caplog.text)
+            assert not keeping
+            write_tickets(after(here, FOUR), ADMIN, now_s=1_700_000_000.0, days=3650)
+            found = await asyncio.wait_for(waiting, 10)
+        for task in keeping:
+            task.cancel()
+    assert found.edition == FOUR.edition
+
+
+async def test_a_node_whose_neighbors_were_all_replaced_asks_others_at_relays(federation):
+    network = MemoryNetwork()
+    got = asyncio.Event()
+    members = tuple(replace(one, address=None) for one in THREE.members)
+    lonely = replace(THREE, members=members, edges=((1, 2),))
+    keeper = SimpleNamespace(federation=lonely, version=1, offer=lambda _: got.set())
+    async with RelayHere(network, listed=[LISTED]) as relay:
+        member = member_of(federation, relay, network)
+        transport = transport_at(relay, network, key_of(1))(QUICK, None, member.links._shared.log)
+        link = transport.relays[0]
+        keeping = asyncio.create_task(link.keep(lambda *_: None))
+
+        async def through(url, key):
+            return await link.dial(Relayed(url, key).key)
+
+        async with member.links:
+            await until(lambda: link.is_registered)
+            asking = asyncio.create_task(
+                ask_when_alone(keeper, key_of(1), lambda: True, alone_s=0.02, relays=[relay.url], through=through)
+            )
+            await asyncio.wait_for(got.wait(), 10)
+            for task in (asking, keeping):
+                task.cancel()
+
+
+def test_a_newcomer_without_relays_lacks_nothing():
+    def nothing():
+        raise UserError("no ticket")
+
+    assert RelaysToAsk((), SimpleNamespace(require=nothing), None).obstacle() == ""
+    assert RelaysToAsk(("ws://relay",), SimpleNamespace(require=nothing), None).obstacle() == NO_TICKET
+    with pytest.raises(UserError):
+        nothing()

@@ -260,7 +260,8 @@ def member_address() -> Kind:
         if not separator:
             return str(plain.read(value))
         if scheme in ("http", "https"):
-            raise ValueError(f"the scheme is ws or wss, not {scheme}: {scheme.replace('http', 'ws')}://{rest[:80]}")
+            right = without_password(f"{scheme.replace('http', 'ws')}://{rest[:80]}")
+            raise ValueError(f"the scheme is ws or wss, not {scheme}: {right}")
         found = URL.fullmatch(value)
         if found is None or not is_host(found["host"].strip("[]")) or not 1 <= port_of(value) <= 65535:
             raise ValueError
@@ -334,7 +335,7 @@ def relays() -> Kind:
 
 def _read_relay(value: Any) -> str:
     if isinstance(value, str) and value.startswith(("http://", "https://")):
-        raise ValueError(f"a relay is at ws{value[4:]}")
+        raise ValueError(f"a relay is at {without_password(f'ws{value[4:]}')}")
     found = RELAY.fullmatch(value) if isinstance(value, str) else None
     if found is None or not 1 <= int(found[3] or 443) <= 65535 or len(value) > 256:
         raise ValueError
@@ -394,7 +395,14 @@ def _brief(value: Any) -> Any:
         return f"a {'table' if isinstance(value, dict) else 'list'} of {len(value)}"
     if isinstance(value, int) and value.bit_length() > 300:  # Python refuses to print longer integers
         return f"a whole number of {value.bit_length()} bits"
+    if isinstance(value, str):
+        value = without_password(value)
     return value if len(str(value)) <= 100 else str(value)[:100] + "..."
+
+
+def without_password(text: str) -> str:
+    """Return the text without the user and password of a URL: it is going to be shown."""
+    return re.sub(r"(?<=://)[^/\s]*@", "...@", text)
 
 
 def _read_public_key(value: Any) -> bytes:

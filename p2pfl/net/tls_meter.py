@@ -61,16 +61,15 @@ async def accept_tls(connection: socket.socket, gate: ConnectionGate, context: s
     """Shake hands, and connect the gate; its deadline cancels this. Raises OSError."""
     loop, meter = asyncio.get_running_loop(), TlsMeter(gate)
     below, _ = await loop.connect_accepted_socket(lambda: meter, connection)
-    starting = loop.create_task(
-        loop.start_tls(below, gate, context, server_side=True, ssl_shutdown_timeout=GOODBYE_S)
-    )
+    starting = loop.create_task(loop.start_tls(below, gate, context, server_side=True, ssl_shutdown_timeout=GOODBYE_S))
     try:
         await asyncio.sleep(0)  # TLS is the protocol now, and reads nothing yet
         meter.put_below(below)
         transport = await starting
-        if transport is None:
-            raise ConnectionAbortedError
-        gate.connection_made(transport)
+        if transport is None:  # it was lost at once
+            gate.connection_lost(None)
+        else:
+            gate.connection_made(transport)
     except BaseException:
         starting.cancel()
         below.abort()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from contextlib import suppress
+import socket
+import ssl
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
@@ -74,7 +76,7 @@ async def test_a_proxy_with_a_wrong_certificate_is_named(proxy, certificates):
 @pytest.mark.parametrize(
     ("status", "credentials", "says"),
     [
-        (200, PASSWORD, "wants a user and a password (407): write user:password into proxy_password_file"),
+        (200, PASSWORD, "wants a user and a password (407): write user:password into the file that"),
         (403, "", "forbids node.example.org:443 (403): its administrator must allow CONNECT to node.example.org:443"),
         (502, "", "does not reach node.example.org:443 (502)"),
     ],
@@ -93,6 +95,113 @@ async def test_a_proxy_that_hangs_up_is_named():
         reason = await reason_by(Outlet(Proxies(named=parse_proxy(url))), f"wss://{FAR}")
     assert reason.hurdle is Hurdle.PROXY
     assert f"the proxy {url}" in reason.text
+
+
+@asynccontextmanager
+async def answering(answer: bytes, *, after: bytes = b"\r\n\r\n", tls: ssl.SSLContext | None = None):
+    """A server that reads up to `after`, says `answer` and hangs up; it says nothing and stays if that is empty."""
+    open_ends = []
+
+    async def accept(reader, writer):
+        open_ends.append(writer)
+        if after:
+            await reader.readuntil(after)
+        writer.write(answer)
+        if answer:
+            await writer.drain()
+            writer.close()
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for writer in open_ends:
+            writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"HTTP/1.1 200 yes\r\n\r\nEVIL", "closed in place of an answer"),
+        (b"HTTP/1.1 200 EVIL\r\n" + b"A: b\r\n" * 9000, "is no HTTP proxy: correct its address"),
+        (b"\x05\xffEVIL\r\n\r\n", "is no HTTP proxy: correct its address"),
+        (b"HTTP/1.1 407 EVIL\r\n\r\n", "wants a user and a password (407)"),
+        (b"HTTP/1.1 407 x\r\nProxy-Authenticate: NTLM\r\nProxy-authenticate: Negotiate\r\n\r\n", "the way named Basic"),
+        (b"HTTP/1.1 302 EVIL\r\nLocation: http://evil/\r\n\r\n", "does not reach node.example.org:8470 (302)"),
+        (b"HTTP/1.1 2", "is no HTTP proxy"),
+        (b"HTTP/1.1 200 yes\r\nEVIL", "closed the connection in place of an answer"),
+        (b"", "does not answer: correct its address, or ask who runs it"),
+    ],
+)
+async def test_a_proxy_that_lies_is_named_and_not_quoted(answer, says, monkeypatch):
+    monkeypatch.setattr("p2pfl.net.ways.SILENCE_S", 1.0 if answer else 0.05)
+    async with answering(answer) as place:
+        reason = await reason_by(Outlet(Proxies(named=parse_proxy(f"http://{place}"))), f"{FAR}:8470")
+    assert says in str(reason)
+    assert "EVIL" not in str(reason)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"SSH-2.0-EVIL\r\n", "does not speak HTTP: wss:// if TLS is spoken there"),
+        (b"HTTP/1.1 101 x\r\nEVIL\r\n\r\n", "does not speak HTTP"),
+        (b"HTTP/1.1 301 EVIL\r\nLocation: http://evil/\r\n\r\n", "redirects: use the address to which it"),
+        (b"HTTP/1.1 400 EVIL\r\nContent-Length: 0\r\n\r\n", "answers 400 in place of a WebSocket: wss:// if TLS"),
+        (b"HTTP/1.1 100 EVIL\r\n\r\n" * 3000, "closed in place of an answer"),
+    ],
+)
+async def test_a_stranger_at_an_address_is_named_and_not_quoted(answer, says, inside, certificates, proxy):
+    """Inside TLS, and through a proxy, it speaks before it is asked."""
+    own = OwnCertificate(certificates.cert("good"), certificates.key("good"))
+    async with proxy() as way, answering(answer, **({"tls": own.context, "after": b""} if inside else {})) as place:
+        if inside:
+            address = f"wss://{FAR}:{place.rpartition(':')[2]}#sha256={own.pin}"
+            reason = await reason_by(Outlet(Proxies(named=parse_proxy(way.url))), address)
+        else:
+            reason = await reason_by(Outlet(Proxies()), place)
+    assert reason.hurdle is Hurdle.NOT_A_NODE
+    assert says in str(reason)
+    assert "EVIL" not in str(reason)
+
+
+async def test_a_password_that_was_renewed_is_used_without_a_restart(federation, proxy, tmp_path):
+    file = tmp_path / "proxy.password"
+    file.write_text("ann:old\n")
+    file.chmod(0o600)
+    async with proxy(credentials=PASSWORD) as own, federation.node(0) as a:
+        outlet = Outlet(proxies_of(own.url, file))
+        dial = {0: f"{FAR}:{a.links.port}"}
+        async with federation.node(1, dial, transport=partial(WebSocketTransport, outlet=outlet)) as b:
+            await b.until(lambda: len(own.asked) > 1)
+            assert not b.open
+            file.unlink()
+            assert "the password file cannot be read" in str(await reason_by(outlet, f"wss://{FAR}"))
+            file.write_text("ann:secret\n")
+            file.chmod(0o600)
+            await b.until(lambda: a.open and b.open)
+
+
+@pytest.mark.parametrize("first", ["deaf", "impossible"])
+async def test_the_first_address_of_a_host_may_be_slow_or_impossible(federation, monkeypatch, first):
+    """A satellite's round trip takes longer than the wait for the next address; a kernel may lack IPv6."""
+    monkeypatch.setattr("p2pfl.net.ways.NEXT_ADDRESS_S", 0.01)
+    loop = asyncio.get_running_loop()
+    reach = loop.sock_connect
+
+    async def slow(one, place):
+        await asyncio.sleep(0.1 if place[0] == "127.0.0.1" else 3600)
+        await reach(one, place)
+
+    async def both(host, port, **_):
+        odd = (97, socket.SOCK_STREAM, 6, "", (host, port)) if first == "impossible" else None
+        here = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))
+        return [odd, here] if odd else [here, (*here[:4], ("127.0.0.9", port))]
+
+    async with federation.node(0) as a:
+        monkeypatch.setattr(loop, "getaddrinfo", both)
+        monkeypatch.setattr(loop, "sock_connect", slow)
+        async with federation.node(1, {0: f"{FAR}:{a.links.port}"}) as b:
+            await b.until(lambda: a.open and b.open)
 
 
 async def test_a_proxy_that_is_not_there_is_named():
@@ -133,6 +242,8 @@ ENVIRONMENT = {
         ("[fe80::1]:8470", None),
         ("pi1:8470", None),
         ("pi1.local:8470", None),
+        ("100.64.1.9:8470", None),
+        ("[::ffff:10.0.0.1]:8470", None),
         ("[2a00::1]:8470", "plain"),
     ],
 )
@@ -174,7 +285,7 @@ def test_a_password_is_never_shown_and_its_file_is_private(tmp_path):
         proxies_of("http://proxy:3128", file)
     file.chmod(0o600)
     found = proxies_of("http://proxy:3128", file)
-    assert found.named.credentials == "ann:secret"
+    assert base64.b64encode(b"ann:secret") in found.named.request(parse_address(FAR + ":1", "address"))
     assert "secret" not in f"{found} {found.named!r}"
     file.write_text("secret\n")
     with pytest.raises(UserError, match="one line, user:password") as refused:

@@ -193,7 +193,7 @@ async def test_data_that_come_with_the_end_of_the_handshake_are_kept(listening):
 
 async def test_a_member_that_only_renews_its_keys_is_cut_off(listening):
     """TLS that brings no data is bounded in a session, too."""
-    gate = SimpleNamespace(pays=False, came=10, aborted=0, pays_below=lambda work, came: False)
+    gate = SimpleNamespace(pays=False, came=10, aborted=0, pays_below=lambda *_: False)
     gate.abort = lambda: setattr(gate, "aborted", gate.aborted + 1)
     meter = TlsMeter(gate)
     meter.buffer_updated(IDLE_BYTES)

@@ -82,6 +82,7 @@ def test_mistakes_in_the_own_network_are_named_with_what_is_allowed(ward, lines,
     ward.own(f"\n[network]\n{lines}\n")
     (said,) = mistakes(ward)
     assert says in said
+    assert "secret" not in said
 
 
 @pytest.mark.parametrize(
@@ -91,12 +92,18 @@ def test_mistakes_in_the_own_network_are_named_with_what_is_allowed(ward, lines,
         ("wss://example.org/p2pfl#sha256=12", "wss://host:port/path"),
         ("ws://example.org#sha256=" + "ab" * 32, "ws:// has none"),
         ("wss://example.org:99999", "wss://host:port/path"),
+        ("wss://example.org:0", "wss://host:port/path"),
+        ("wss://ann:secret@example.org", "(found 'wss://...@example.org')"),
+        ("https://ann:secret@example.org", "not https: wss://...@example.org"),
+        ("wss://ex\u00e4mple.org", "wss://host:port/path"),
+        ("wss://::1", "wss://host:port/path"),
     ],
 )
 def test_a_wrong_url_is_named_with_the_right_one(ward, address, says):
     ward.change("federation.toml", ward.address, address)
     (said,) = federation_mistakes(ward.path)
     assert says in str(said)
+    assert "secret" not in str(said)
 
 
 def test_check_warns_of_a_name_that_is_unknown_but_not_if_a_proxy_may_know_it(ward, monkeypatch):

@@ -24,7 +24,7 @@ from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.notices import NoEdgeFault, SealedFault
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.route import Route
-from p2pfl.net.session_table import Dial, NeighborPlace, SessionTable, expire
+from p2pfl.net.session_table import SPARED_TRY_S, Dial, NeighborPlace, SessionTable, expire
 from p2pfl.net.transport import Transport, Visit
 
 FOR_PEOPLE = (Hurdle.CERTIFICATE, Hurdle.PROXY, Hurdle.NAME)
@@ -121,6 +121,7 @@ class Dialer:
     async def _try(self, peer: int, place: NeighborPlace, route: Route) -> bool:
         """Dial one way after another until there is a session. Return True if one end has refused the other."""
         route.news.clear()
+        place.try_at = asyncio.get_running_loop().time() + SPARED_TRY_S
         refused = False
         addresses, relays = route.next_go(), self._relays(peer)
         ways: list[Way] = [*relays, *addresses] if route.relayed else [*addresses, *relays]

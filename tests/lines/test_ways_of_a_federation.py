@@ -76,6 +76,15 @@ def mistakes(ward):
         ('hours = "20:00-20:00"', "HH:MM-HH:MM"),
         ("max_kbit_s = 50", "100"),
         ("month_gb = 0", "above 0"),
+        ("neighbors = 3", "network.neighbors: must be a table"),
+        ("neighbors.node9.month_gb = 5", "network.neighbors.node9: no other member; did you mean 'node1'?"),
+        ("neighbors.node0.month_gb = 5", "network.neighbors.node0: no other member"),
+        ("neighbors.node1.month_gb = 0", "network.neighbors.node1.month_gb: impossible value (found 0)"),
+        ("neighbors.node1.month_gb = -1", "above 0"),
+        ('neighbors.node1.month_gb = "5"', "a number above 0"),
+        ("neighbors.node1.max_kbit_s = 99", "a number from 100"),
+        ("neighbors.node1.hours = 3", "network.neighbors.node1.hours: unknown key"),
+        ("max_kbit_s = 150\nneighbors.node1.max_kbit_s = 100", "allowed: 200 or more: 100 for each of those"),
     ],
 )
 def test_mistakes_in_the_own_network_are_named_with_what_is_allowed(ward, lines, says):

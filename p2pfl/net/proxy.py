@@ -24,7 +24,8 @@ from p2pfl.net.address import Address
 from p2pfl.net.hurdles import Hurdle, UnreachedError
 
 ANSWER_BYTES = 2**14
-WANTS_PASSWORD, FORBIDDEN = 407, 403
+WANTS_PASSWORD, FORBIDDEN = (407, 401), 403
+"""How proxies answer; tinyproxy says 401 to a password that is wrong."""
 SCHEMES = re.compile(rb"\r\nproxy-authenticate:[ \t]*([a-z0-9-]+)", re.IGNORECASE)
 SILENCE_S = 8.0
 """How long a proxy may be silent before it is named as what stands in the way; the whole dial has a little longer."""
@@ -70,13 +71,13 @@ class Proxy:
         match int(found[1]):
             case status if 200 <= status < 300:
                 return
-            case status if status == WANTS_PASSWORD:
+            case status if status in WANTS_PASSWORD:
                 has_one = self.credentials or self.password_file is not None
                 how = "refuses the user or the password" if has_one else "wants a user and a password"
-                text = f"the proxy {self} {how} (407)"
+                text = f"the proxy {self} {how} ({status})"
                 remedy = "write user:password into the file that proxy_password_file names in node.toml"
                 if (schemes := SCHEMES.findall(answer)) and b"basic" not in [one.lower() for one in schemes]:
-                    text = f"the proxy {self} wants a password in a way that p2pfl does not know (407)"
+                    text = f"the proxy {self} wants a password in a way that p2pfl does not know ({status})"
                     remedy = "ask its administrator for the way named Basic, or to let this machine through without"
             case status if status == FORBIDDEN:
                 text = f"the proxy {self} forbids {address.place} (403)"

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
+import re
 import socket
 import ssl
+import sys
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from p2pfl.errors import UserError
 from p2pfl.net.address import parse_address
@@ -20,6 +25,12 @@ from p2pfl.net.proxy import Proxies, parse_proxy, proxies_of
 from p2pfl.net.tls import OwnCertificate
 from p2pfl.net.ways import Outlet
 from p2pfl.net.websocket import WebSocketTransport, dial_websocket, open_browserless
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from line_kit import PASSWORD as SECRET
+from line_kit import USER, Sites, squid, tinyproxy
+from message_kit import REQUEST
+from ports import free_ports
 
 PASSWORD = base64.b64encode(b"ann:secret").decode()
 FAR = "node.example.org"
@@ -291,3 +302,76 @@ def test_a_password_is_never_shown_and_its_file_is_private(tmp_path):
     with pytest.raises(UserError, match="one line, user:password") as refused:
         proxies_of("http://proxy:3128", file)
     assert "secret" not in str(refused.value)
+
+
+REAL = pytest.mark.parametrize("program", [squid, tinyproxy])
+"""Proxies as they are installed: CONNECT to one port, for a user with a password."""
+
+
+@REAL
+async def test_a_real_proxy_lets_members_with_the_password_through(
+    program, federation, certificates, monkeypatch, tmp_path
+):
+    """Large bodies, too; and it says 407 and 403 where it does not let a node through, until that is mended."""
+    monkeypatch.setattr("p2pfl.net.proxy.is_near", lambda _: False)
+    certificate = OwnCertificate(certificates.cert("good"), certificates.key("good"))
+    door = partial(WebSocketTransport, certificate=certificate)
+    file = tmp_path / "password"
+    file.write_text("ann:wrong")
+    file.chmod(0o600)
+    (port,) = free_ports(1)
+    body = os.urandom(3_000_000)
+    async with federation.node(0, transport=door) as a:
+        with program(port, allowed=a.links.port) as url:
+            outlet = Outlet(proxies_of(url, file))
+            address = f"wss://localhost:{a.links.port}/p2pfl#sha256={certificate.pin}"
+            transport = partial(WebSocketTransport, outlet=outlet)
+            assert f"{url} refuses the user or the password (40" in str(await reason_by(outlet, address))
+            nobody = Outlet(Proxies(named=parse_proxy(url)))
+            assert f"{url} wants a user and a password (407)" in str(await reason_by(nobody, address))
+            async with federation.node(1, {0: address}, transport=transport) as b:
+                await b.until(lambda: b.links._dialer._hindered)
+                file.write_text(f"{USER}:{SECRET}")
+                await b.until(lambda: a.open and b.open)
+                for one, other in ((a, b), (b, a)):
+                    one.send(other.index, structs.replace(REQUEST, body=body))
+                    await other.until(other.messages)
+                    assert bytes(other.messages()[0].body) == body
+            reason = await reason_by(outlet, "wss://localhost:1")
+            assert f"{url} forbids localhost:1 (403): its administrator must allow CONNECT to localhost:1" in str(
+                reason
+            )
+            reason = await reason_by(outlet, f"wss://nowhere.invalid:{a.links.port}")
+            assert re.search(rf"{url} does not reach nowhere.invalid:{a.links.port} \(50\d\)", str(reason))
+        reason = await reason_by(outlet, address)
+        assert f"{url} does not answer: Connection refused" in str(reason)
+
+
+@pytest.mark.long
+def test_real_nodes_learn_through_squid(certificates, tmp_path):
+    """As at a site whose names only the proxy knows. `check` and `doctor` say what a wrong password does."""
+    node, port = free_ports(2)
+    sites = Sites(tmp_path)
+    certificate = OwnCertificate(certificates.cert("good"), certificates.key("good"))
+    sites.listen(0, node)
+    sites.own(0, f'[network]\ncert = "{certificate.cert}"\nkey = "{certificate.key}"\n')
+    address = f"wss://{FAR}:{node}/p2pfl#sha256={certificate.pin}"
+    sites.address(0, address)
+    sites.address(1, None)
+    password = sites.path / "node1/proxy.password"
+    password.write_text("ann:wrong\n")
+    password.chmod(0o600)
+    sites.own(1, f'[network]\nproxy = "http://127.0.0.1:{port}"\nproxy_password_file = "proxy.password"\n')
+    with squid(port, allowed=node, hosts=f"127.0.0.1 {FAR}\n") as url:
+        with sites.running(1):
+            sites.until(lambda: "(407)" in sites.log(1))
+            assert sites.log(1).count(f"the proxy {url} refuses the user or the password (407)") == 1
+            code, said = sites.try_out("doctor", sites.path, "--node", "node1", "--seconds", "1")
+            assert code != 0
+            assert f"the proxy {url} refuses the user or the password (407)" in " ".join(said.split())
+            password.write_text(f"{USER}:{SECRET}\n")
+            with sites.running(0):
+                sites.until(lambda: "session with node1 is open" in sites.log(0))
+        sites.learn()
+    for text in (sites.log(0), sites.log(1), said):
+        assert SECRET not in text

@@ -154,7 +154,7 @@ class Sites:
             file.write(text)
 
     def listen(self, node: int, port: int) -> None:
-        self.change(f"node{node}/node.toml", r'listen = "[^"]*"', f'listen = "127.0.0.1:{port}"')
+        self.change(f"node{node}/node.toml", r'(?m)^listen = "[^"]*"', f'listen = "127.0.0.1:{port}"')
 
     def learn(self, env: Mapping[str, str] | None = None) -> None:
         """Run all nodes to their end. Each must have learned from the other."""
@@ -165,11 +165,13 @@ class Sites:
             assert node["exchanges"] >= 4
             assert node["rounds_without_neighbor"] == 0
 
-    def try_out(self, *words: object) -> tuple[int, str]:
-        """Run a command; return its exit code and what it says."""
-        command = [sys.executable, "-m", "p2pfl.cli.main", *map(str, words)]
+    def doctor(self, node: int) -> str:
+        """Return what the doctor finds wrong from that node's view, in one line."""
+        words = ("doctor", str(self.path), "--node", f"node{node}", "--seconds", "1")
+        command = [sys.executable, "-m", "p2pfl.cli.main", *words]
         told = subprocess.run(command, check=False, capture_output=True, text=True, timeout=2 * DEADLINE_S)
-        return told.returncode, told.stdout + told.stderr
+        assert told.returncode == 1, told.stdout + told.stderr
+        return " ".join((told.stdout + told.stderr).split())
 
     @contextmanager
     def running(self, node: int) -> Iterator[None]:
@@ -184,10 +186,15 @@ class Sites:
             process.wait(DEADLINE_S)
 
     def until(self, condition: Callable[[], object]) -> None:
-        end = time.monotonic() + DEADLINE_S
+        end = time.monotonic() + 2 * DEADLINE_S
         while not condition():
             assert time.monotonic() < end, [(self.path / f"node{node}/node.log").read_text() for node in range(2)]
             time.sleep(0.05)
+
+    def forget(self) -> None:
+        """Remove what the nodes have learned."""
+        for node in range(2):
+            shutil.rmtree(self.path / f"node{node}/state")
 
     def log(self, node: int) -> str:
         return (self.path / f"node{node}/node.log").read_text()

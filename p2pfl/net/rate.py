@@ -77,7 +77,7 @@ class SendingRates:
         if second is None and len(first) <= SHORT_BYTES:
             await say(first)
             return
-        turn: asyncio.Future[bool] | None = None
+        turn: asyncio.Future[Any] | None = None
         if self._all is not None and peer not in self._own:
             turn = asyncio.ensure_future(self._turn.acquire())
         try:

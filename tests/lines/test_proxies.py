@@ -352,26 +352,66 @@ def test_real_nodes_learn_through_squid(certificates, tmp_path):
     """As at a site whose names only the proxy knows. `check` and `doctor` say what a wrong password does."""
     node, port = free_ports(2)
     sites = Sites(tmp_path)
-    certificate = OwnCertificate(certificates.cert("good"), certificates.key("good"))
+    cert, key = certificates.cert("good"), certificates.key("good")
     sites.listen(0, node)
-    sites.own(0, f'[network]\ncert = "{certificate.cert}"\nkey = "{certificate.key}"\n')
-    address = f"wss://{FAR}:{node}/p2pfl#sha256={certificate.pin}"
-    sites.address(0, address)
+    sites.own(0, f'[network]\ncert = "{cert}"\nkey = "{key}"\n')
+    sites.address(0, f"wss://{FAR}:{node}/p2pfl#sha256={OwnCertificate(cert, key).pin}")
     sites.address(1, None)
     password = sites.path / "node1/proxy.password"
     password.write_text("ann:wrong\n")
     password.chmod(0o600)
     sites.own(1, f'[network]\nproxy = "http://127.0.0.1:{port}"\nproxy_password_file = "proxy.password"\n')
-    with squid(port, allowed=node, hosts=f"127.0.0.1 {FAR}\n") as url:
-        with sites.running(1):
-            sites.until(lambda: "(407)" in sites.log(1))
-            assert sites.log(1).count(f"the proxy {url} refuses the user or the password (407)") == 1
-            code, said = sites.try_out("doctor", sites.path, "--node", "node1", "--seconds", "1")
-            assert code != 0
-            assert f"the proxy {url} refuses the user or the password (407)" in " ".join(said.split())
+    wrong, said = f"the proxy http://127.0.0.1:{port} refuses the user or the password (407): write user:password", []
+    forbidden = f"the proxy http://127.0.0.1:{port} forbids {FAR}:{node} (403): its administrator must allow CONNECT"
+    with sites.running(0), sites.running(1):
+        with squid(port, allowed=1, hosts=f"127.0.0.1 {FAR}\n"):
+            sites.until(lambda: forbidden in sites.log(1))
+            said.append(sites.doctor(1))
+            assert forbidden.partition(":")[0] in said[0]
+            assert "its administrator must allow CONNECT" in said[0]
+        with squid(port, allowed=node, hosts=f"127.0.0.1 {FAR}\n"):
+            sites.until(lambda: wrong in sites.log(1))
+            said.append(sites.doctor(1))
+            assert wrong.partition("): ")[0] in said[1]
+            assert "write user:password into the file" in said[1]
             password.write_text(f"{USER}:{SECRET}\n")
-            with sites.running(0):
-                sites.until(lambda: "session with node1 is open" in sites.log(0))
+            sites.until(lambda: "session with node1 is open" in sites.log(0))
+    assert sites.log(1).count("WARNING") <= 3
+    said += [sites.log(0), sites.log(1)]
+    sites.forget()
+    with squid(port, allowed=node, hosts=f"127.0.0.1 {FAR}\n"):
         sites.learn()
-    for text in (sites.log(0), sites.log(1), said):
+    for text in (*said, sites.log(0), sites.log(1)):
         assert SECRET not in text
+
+
+@pytest.mark.long
+def test_real_nodes_go_on_until_the_certificate_is_renewed(certificates, tmp_path, monkeypatch):
+    """Log, doctor and check say what is wrong with it. It is read again within a minute."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates.cert("authority")))
+    (node,) = free_ports(1)
+    sites = Sites(tmp_path)
+    sites.listen(0, node)
+    sites.own(0, '[network]\ncert = "tls.crt"\nkey = "tls.key"\n')
+    sites.address(0, f"wss://localhost:{node}/p2pfl")
+    sites.address(1, None)
+
+    def renew(name):
+        for kind, file in (("crt", certificates.cert(name)), ("key", certificates.key(name))):
+            (sites.path / f"node0/tls.{kind}").write_bytes(file.read_bytes())
+            (sites.path / f"node0/tls.{kind}").chmod(0o600)
+
+    renew("expired")
+    assert "the certificate of node0 is not valid by the clock" in " ".join(sites.say("check", sites.path).split())
+    with sites.running(0), sites.running(1):
+        for name, says, does in (
+            ("expired", "its certificate has expired by the clock of this machine (20", "renew it there; or, if that"),
+            ("other", "its certificate is not for localhost", "use the name in it, or pin it"),
+        ):
+            renew(name)
+            sites.until(lambda: says in sites.log(1))  # noqa: B023
+            assert does in sites.log(1)
+            assert says in (said := sites.doctor(1))
+            assert does in said
+        renew("good")
+        sites.until(lambda: "session with node1 is open" in sites.log(0))

@@ -120,8 +120,30 @@ async def test_a_node_goes_on_trying_until_the_certificate_is_right(federation, 
     async with a.links, federation.node(1, {0: f"wss://localhost:{a.links.port}"}) as b:
         await b.until(lambda: "has expired" in caplog.text)
         assert [one.levelname for one in caplog.records if "has expired" in one.message] == ["WARNING"]
+        certificate.context.load_cert_chain(certificates.cert("other"), certificates.key("other"))
+        await b.until(lambda: "is not for localhost" in caplog.text)
+        assert [one.levelname for one in caplog.records if "is not for localhost" in one.message] == ["WARNING"]
         certificate.context.load_cert_chain(certificates.cert("good"), certificates.key("good"))
         await b.until(lambda: a.open and b.open)
+
+
+async def test_a_node_goes_on_trying_until_the_name_is_known(federation, monkeypatch, caplog):
+    loop = asyncio.get_running_loop()
+    lookup, known = loop.getaddrinfo, []
+
+    async def resolve(host, port, **more):
+        if not known:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return await lookup("127.0.0.1", port, **more)
+
+    async with federation.node(0) as a:
+        monkeypatch.setattr(loop, "getaddrinfo", resolve)
+        async with federation.node(1, {0: f"site.example.org:{a.links.port}"}) as b:
+            says = "the name site.example.org is unknown: correct the address, or the DNS of this machine"
+            await b.until(lambda: says in caplog.text)
+            known.append(1)
+            await b.until(lambda: a.open and b.open)
+        assert [one.levelname for one in caplog.records if says in one.message] == ["WARNING"]
 
 
 async def test_who_says_nothing_has_a_place_in_the_doorway_and_loses_it(listening):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 SQUID_AUTH = Path("/usr/lib/squid/basic_ncsa_auth")
 USER, PASSWORD = "ann", "secret"
 

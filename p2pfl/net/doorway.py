@@ -227,6 +227,9 @@ class ConnectionGate(Tap):
     def data_received(self, data: bytes) -> None:
         if self._transport is None:
             self._early += data
+            self.overran |= len(self._early) > self.idle_bytes
+            if self.overran:
+                self.abort()
             return
         if not self.pays:
             super().data_received(data)

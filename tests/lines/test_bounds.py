@@ -33,6 +33,7 @@ from p2pfl.net.rate import SendingRate, SendingRates
 from p2pfl.node.feed import Feed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from line_kit import Sites
 from message_kit import REQUEST
 from nodes import QUICK
 
@@ -420,3 +421,20 @@ async def test_a_neighbor_alone_may_be_paused(federation, monkeypatch):
         assert a.reasons() == ["used up"]
         a.links.pause(0.0, "", [1])
         await a.until(lambda: a.open)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_real_nodes_learn_on_when_the_month_with_one_neighbor_is_used_up(tmp_path):
+    sites = Sites(tmp_path, nodes="3")
+    sites.own(0, "[network.neighbors.node1]\nmonth_gb = 5e-6\nmax_kbit_s = 1000\n")
+    assert "node0" in sites.say("check", sites.path)
+    sites.say("launch", sites.path, "--quiet", "-v")
+    used_up = "5e-06 GB of this month with node1 are used up"
+    assert used_up in sites.log(0)
+    assert "neighbor-pauses (node0): for " in sites.log(1)
+    assert "neighbor-lost" not in sites.log(0) + sites.log(1)
+    counts = msgspec.json.decode((sites.path / "node0/state/traffic.json").read_bytes())
+    ((_, of_month),) = counts.items()
+    assert 5000 <= of_month["node1"] < 50_000
+    assert used_up in " ".join(sites.say("status", sites.path, "--format", "json").split())

@@ -348,6 +348,7 @@ async def test_a_real_proxy_lets_members_with_the_password_through(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_real_nodes_learn_through_squid(certificates, tmp_path):
     """As at a site whose names only the proxy knows. `check` and `doctor` say what a wrong password does."""
     node, port = free_ports(2)
@@ -376,7 +377,7 @@ def test_real_nodes_learn_through_squid(certificates, tmp_path):
             assert "write user:password into the file" in said[1]
             password.write_text(f"{USER}:{SECRET}\n")
             sites.until(lambda: "session with node1 is open" in sites.log(0))
-    assert sites.log(1).count("WARNING") <= 3
+    assert [sites.log(1).count(each) for each in (forbidden, wrong)] == [1, 1]
     said += [sites.log(0), sites.log(1)]
     sites.forget()
     with squid(port, allowed=node, hosts=f"127.0.0.1 {FAR}\n"):
@@ -386,6 +387,7 @@ def test_real_nodes_learn_through_squid(certificates, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_real_nodes_go_on_until_the_certificate_is_renewed(certificates, tmp_path, monkeypatch):
     """Log, doctor and check say what is wrong with it. It is read again within a minute."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates.cert("authority")))

@@ -144,6 +144,7 @@ def test_the_nginx_of_the_docs_waits_longer_than_a_session_may_be_silent():
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 @SERVERS
 def test_real_nodes_learn_through_the_web_server_of_the_docs(server, block, certificates, tmp_path):
     port, node = free_ports(2)
@@ -157,6 +158,7 @@ def test_real_nodes_learn_through_the_web_server_of_the_docs(server, block, cert
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 @SERVERS
 def test_real_nodes_learn_at_a_relay_behind_the_web_server_of_the_docs(server, block, certificates, tmp_path):
     port, place = free_ports(2)

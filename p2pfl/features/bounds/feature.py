@@ -79,7 +79,7 @@ class Pause:
 
 
 @dataclass(slots=True)
-class Absence:
+class NeighborPause:
     """What a neighbor has said about its pauses; times are on the node's clock."""
 
     first_at: float
@@ -103,7 +103,7 @@ class TrafficBounds(Attached):
         self._month = MonthCounts(setup.node.state_dir, bounds, now()) if bounds else None
         self.near: dict[int, float] = {}
         """The neighbors with a session in which the channel is open, and when it opened; infinite if they pause."""
-        self._absent: dict[int, Absence] = {}
+        self._absent: dict[int, NeighborPause] = {}
         self._pauses: dict[int, Pause] = {}
         """The pauses with one neighbor."""
         self._pause: Pause | None = None
@@ -137,7 +137,7 @@ class TrafficBounds(Attached):
 
     def hear(self, peer: int, message: Pausing) -> None:
         now = self._node.clock()
-        absence = self._absent.setdefault(peer, Absence(now, now, float("-inf")))
+        absence = self._absent.setdefault(peer, NeighborPause(now, now, float("-inf")))
         absence.back_at = now + message.for_s + PAUSE_S
         self.near[peer] = float("inf")
         self._node.network.spare(peer, message.for_s)
@@ -255,7 +255,7 @@ class TrafficBounds(Attached):
     def _go_on_with(self, peer: int) -> None:
         now = self._node.clock()
         del self._pauses[peer]
-        self._absent[peer] = Absence(now, now + PAUSE_S, now)
+        self._absent[peer] = NeighborPause(now, now + PAUSE_S, now)
         self._node.network.pause(0.0, "", [peer])
         self._node.feed.tell("goes-on", peer, "the pause with it is over")
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from ports import free_ports
 
 DEADLINE_S = 120.0
 SQUID_AUTH = Path("/usr/lib/squid/basic_ncsa_auth")
@@ -126,7 +127,7 @@ class Sites:
 
     def __init__(self, folder: Path, *more: str, nodes: str = "2") -> None:
         self.path = folder / "ward"
-        self.say("new", self.path, "--nodes", nodes, "--task", "digits", *more)
+        self.say("new", self.path, "--nodes", nodes, "--task", "digits", "--base-port", free_ports(1)[0], *more)
         self.change("federation.toml", r"rounds = 40 ", "rounds = 4  ")
 
     def say(self, *words: object, env: Mapping[str, str] | None = None) -> str:

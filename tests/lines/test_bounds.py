@@ -30,6 +30,7 @@ from p2pfl.features.bounds.feature import (
 )
 from p2pfl.net.line import Counters
 from p2pfl.net.rate import SendingRate, SendingRates
+from p2pfl.node.attachments import FIELDS
 from p2pfl.node.feed import Feed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -181,7 +182,7 @@ def test_a_neighbor_that_pauses_is_excused_and_not_dialed_until_it_is_back(tmp_p
     assert node.presence.is_excused(1)
     assert not node.presence.is_excused(2)
     assert node.spared == [(1, 3600.0)]
-    assert bounds.status()["neighbors"]["lab"]["says_paused_until"][:2] == "20"
+    assert bounds.status()["by_neighbor"]["lab"]["says_paused_until"][:2] == "20"
     node.pass_(4000)
     assert not node.presence.is_excused(1)
 
@@ -256,13 +257,14 @@ def test_a_month_that_is_used_up_with_one_neighbor_pauses_that_one_alone(tmp_pat
     assert [peer for peer, _ in node.said] == [1]
     assert bounds.before_round(None) is None
     assert [node.presence.is_excused(peer) for peer in (1, 2)] == [True, False]
-    assert bounds.status()["neighbors"]["lab"] == {
+    assert bounds.status()["by_neighbor"]["lab"] == {
         "max_kbit_s": 200.0,
         "month_gb": 1.0,
         "month_used_gb": 1.0,
         "paused_until": "2026-12-01T00:00",
         "paused_because": "1 GB of this month with lab are used up",
     }
+    assert not bounds.status().keys() & FIELDS, "a field of the node's own status"
     assert not node.paused
     node.pass_(FAREWELL_S)
     bounds.look()
@@ -270,7 +272,7 @@ def test_a_month_that_is_used_up_with_one_neighbor_pauses_that_one_alone(tmp_pat
     node.wall = datetime(2026, 12, 1)  # noqa: DTZ001 - as above
     bounds.look()
     assert node.paused == [(0.0, "", [1])]
-    assert "paused_until" not in bounds.status()["neighbors"]["lab"]
+    assert "paused_until" not in bounds.status()["by_neighbor"]["lab"]
     assert node.presence.is_excused(1)
     node.pass_(PAUSE_S)
     assert not node.presence.is_excused(1)

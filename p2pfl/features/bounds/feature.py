@@ -187,7 +187,7 @@ class TrafficBounds(Attached):
             back = self._now() + timedelta(seconds=absence.back_at - self._node.clock())
             name = self._node.setup().federation.members[peer].name
             neighbors.setdefault(name, {})["says_paused_until"] = back.isoformat(timespec="minutes")
-        return found | ({"neighbors": neighbors} if neighbors else {})
+        return found | ({"by_neighbor": neighbors} if neighbors else {})
 
     def _status_of(self, name: str, peer: int) -> dict[str, Any]:
         bounds, found = self._own.neighbors[name], dict[str, Any]()

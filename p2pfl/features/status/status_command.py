@@ -273,7 +273,7 @@ def _bounds_text(bounds: Mapping[str, Any]) -> str:
         "says_paused_until": "says that it pauses until {says_paused_until}",
     }
     told = [text.format(**bounds) for key, text in parts.items() if key in bounds]
-    told += [f"{name}: {_bounds_text(each)}" for name, each in bounds.get("neighbors", {}).items()]
+    told += [f"{name}: {_bounds_text(each)}" for name, each in bounds.get("by_neighbor", {}).items()]
     return "; ".join(told)
 
 

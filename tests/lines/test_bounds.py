@@ -430,7 +430,9 @@ async def test_a_neighbor_alone_may_be_paused(federation, monkeypatch):
 def test_real_nodes_learn_on_when_the_month_with_one_neighbor_is_used_up(tmp_path):
     sites = Sites(tmp_path, nodes="3")
     sites.own(0, "[network.neighbors.node1]\nmonth_gb = 5e-6\nmax_kbit_s = 1000\n")
-    assert "node0" in sites.say("check", sites.path)
+    sites.change("federation.toml", "rounds = 4  ", "time_s = 10.0 ")
+    says = "node0: with node1 sends at most 1000 kbit/s, pauses after 5e-06 GB in a month"
+    assert says in " ".join(sites.say("check", sites.path).split())
     sites.say("launch", sites.path, "--quiet", "-v")
     used_up = "5e-06 GB of this month with node1 are used up"
     assert used_up in sites.log(0)

@@ -13,11 +13,13 @@ from p2pfl.cli.check_names import unknown_names
 from p2pfl.cli.main import main
 from p2pfl.config.load import federation_mistakes, load_config, load_node, node_mistakes
 from p2pfl.crypto.identity import Identity
+from p2pfl.features.bounds.findings import BoundsFindings
 from p2pfl.features.lan.doctor import examine
 from p2pfl.features.lan.doctor_command import _print_ways
 from p2pfl.features.lan.probe import AnswerKind
 from p2pfl.net.tls import OwnCertificate
 from p2pfl.net.websocket import WebSocketTransport
+from p2pfl.node.findings import Inspected
 
 
 @pytest.fixture
@@ -92,6 +94,22 @@ def test_mistakes_in_the_own_network_are_named_with_what_is_allowed(ward, lines,
     (said,) = mistakes(ward)
     assert says in said
     assert "secret" not in said
+
+
+def test_check_says_bounds_in_words_and_warns_of_one_for_no_neighbor(p2pfl, tmp_path):
+    p2pfl("new", tmp_path / "ward", "--nodes", "4")
+    file = tmp_path / "ward/node0/node.toml"
+    bounds = 'max_kbit_s = 500\nhours = "20:00-06:00"\nneighbors.node1.month_gb = 5\nneighbors.node2 = {}\n'
+    file.write_text(f"{file.read_text()}[network]\n{bounds}")
+    inspected = Inspected(load_config(tmp_path / "ward"), [])
+    inspected.here = look_into_folders(inspected.federation).here
+    BoundsFindings().of_files(inspected)
+    assert inspected.brief["bounds"] == (
+        "node0: sends at most 500 kbit/s, takes part 20:00-06:00 by the clock of its machine; "
+        "with node1 pauses after 5 GB in a month; with node2 no bound"
+    )
+    (warning,) = inspected.warnings
+    assert "node0 has bounds for node2, which is no neighbor of it" in warning
 
 
 @pytest.mark.parametrize(

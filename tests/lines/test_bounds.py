@@ -440,5 +440,5 @@ def test_real_nodes_learn_on_when_the_month_with_one_neighbor_is_used_up(tmp_pat
     assert "neighbor-lost" not in sites.log(0) + sites.log(1)
     counts = msgspec.json.decode((sites.path / "node0/state/traffic.json").read_bytes())
     ((_, of_month),) = counts.items()
-    assert 5000 <= of_month["node1"] < 50_000
+    assert 5000 <= of_month["node1"] < 5_000_000, "what goes in a look and the farewell comes on top"
     assert used_up in " ".join(sites.say("status", sites.path, "--format", "json").split())

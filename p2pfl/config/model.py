@@ -335,12 +335,12 @@ class OwnNetwork:
     proxy_password_file: Path | None = None
     max_kbit_s: float | None = None
     """The most that it sends per second on average, to all neighbors together, in kbit."""
+    neighbors: Mapping[str, NeighborBounds] = field(default_factory=dict)
+    """The bounds for single neighbors, by name."""
     hours: str | None = None
     """The only hours in which it takes part, HH:MM-HH:MM by the local clock; None for all."""
     month_gb: float | None = None
     """The most that it sends and receives in a calendar month, in GB."""
-    neighbors: Mapping[str, NeighborBounds] = field(default_factory=dict)
-    """The bounds for single neighbors, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ folder>/<node name>/node.toml`, which may be missing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ from p2pfl.config.charter import Charter, amended, compressors_of, contradiction
 from p2pfl.config.graph import DisconnectedGraph, read_edge_tables, read_edges, read_graph
 from p2pfl.config.members_file import members_file, read_members_file
 from p2pfl.config.model import (
+    BOUNDS,
     DATA,
     FEDERATION,
     GOSSIP,
+    LEAST_KBIT_S,
     MEMBER,
     NETWORK,
     NODE,
@@ -28,6 +30,7 @@ from p2pfl.config.model import (
     FederationConfig,
     GossipConfig,
     Member,
+    NeighborBounds,
     NodeConfig,
     OwnNetwork,
     PlugIn,
@@ -330,7 +333,8 @@ def _read_node(path: Path, federation: FederationConfig, name: str | None) -> tu
     except UserError as error:
         return None, [error]
     mistakes = Mistakes(file)
-    node = _node(document, member, mistakes, discovery=federation.discovery, relays=federation.relays)
+    others = [each.name for each in federation.members]
+    node = _node(document, member, mistakes, discovery=federation.discovery, relays=federation.relays, others=others)
     return (None if mistakes.found else node), mistakes.found
 
 
@@ -355,8 +359,9 @@ def _node(
     *,
     discovery: bool = False,
     relays: tuple[str, ...] = (),
+    others: Sequence[str] = (),
 ) -> NodeConfig:
-    """Build a node's settings; `discovery` and `relays` are those of the federation file."""
+    """Build a node's settings; `discovery` and `relays` are those of the federation file, `others` its members."""
     unknown_keys(document, "", ("node", "network", "data", "stats"), mistakes)
     data = document.get("data", {})
     if not isinstance(data, dict):
@@ -366,14 +371,19 @@ def _node(
     known = read_table({key: data[key] for key in data if key in DATA}, "data.", DATA, mistakes)
     values = DEFAULTS | known | read_table(document.get("node", {}), "node.", NODE, mistakes)
     values.setdefault("listen", _default_listen(member))
-    network = read_table(document.get("network", {}), "network.", OWN_NETWORK, mistakes)
+    table = document.get("network", {})
+    bounded = {}
+    if isinstance(table, dict) and "neighbors" in table:
+        bounded = _bounds(table["neighbors"], [name for name in others if name != member.name], mistakes)
+        table = {key: value for key, value in table.items() if key != "neighbors"}
+    network = read_table(table, "network.", OWN_NETWORK, mistakes)
     values["discovery"] = network.pop("discovery", discovery)
     values["interfaces"] = network.pop("interfaces", ())
     values["relays"] = tuple(dict.fromkeys([*relays, *network.pop("relays", ())]))
     folder = mistakes.file.parent
     if "relay_token" in network:
         values["relay_token"] = folder / Path(network.pop("relay_token")).expanduser()
-    values["network"] = _own_network(network, folder, mistakes)
+    values["network"] = _own_network(network | {"neighbors": bounded}, folder, mistakes)
     for key in ("key_file", "state_dir", "checkpoint_dir"):
         values[key] = folder / Path(values[key]).expanduser()
     stats = read_stats(document.get("stats"), mistakes)
@@ -387,7 +397,25 @@ def _own_network(values: dict[str, Any], folder: Path, mistakes: Mistakes) -> Ow
     for key in ("cert", "key", "proxy_password_file"):
         if key in values:
             values[key] = folder / Path(values[key]).expanduser()
+    least = LEAST_KBIT_S * (1 + sum(each.max_kbit_s is not None for each in values["neighbors"].values()))
+    if values["neighbors"] and values.get("max_kbit_s", least) < least:
+        text = "is too little for the neighbors that have a rate of their own, and the others"
+        allowed = f"{least:g} or more: {LEAST_KBIT_S:g} for each of those, and as much for all others"
+        mistakes.add(text, "network.max_kbit_s", values["max_kbit_s"], allowed)
     return OwnNetwork(**values)
+
+
+def _bounds(table: Any, others: Sequence[str], mistakes: Mistakes) -> dict[str, NeighborBounds]:
+    """Read `[network.neighbors]`, with a table for each neighbor."""
+    if not isinstance(table, dict):
+        mistakes.add("must be a table", "network.neighbors", None, "[network.neighbors.NAME]")
+        return {}
+    unknown_keys(table, "network.neighbors.", others, mistakes, what="no other member")
+    known = {name: found for name, found in table.items() if name in others}
+    return {
+        name: NeighborBounds(**read_table(found, f"network.neighbors.{name}.", BOUNDS, mistakes))
+        for name, found in known.items()
+    }
 
 
 def _default_listen(member: Member) -> str:

@@ -314,6 +314,16 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NeighborBounds:
+    """How much one node may exchange with one neighbor."""
+
+    max_kbit_s: float | None = None
+    """The most that it sends to the neighbor per second on average, in kbit."""
+    month_gb: float | None = None
+    """The most that it sends to the neighbor and receives from it in a calendar month, in GB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnNetwork:
     """How one node's lines leave its site, and how much may go over them. Paths are absolute."""
 
@@ -325,6 +335,8 @@ class OwnNetwork:
     proxy_password_file: Path | None = None
     max_kbit_s: float | None = None
     """The most that it sends per second on average, to all neighbors together, in kbit."""
+    neighbors: Mapping[str, NeighborBounds] = field(default_factory=dict)
+    """The bounds for single neighbors, by name."""
     hours: str | None = None
     """The only hours in which it takes part, HH:MM-HH:MM by the local clock; None for all."""
     month_gb: float | None = None
@@ -514,6 +526,14 @@ OWN_NETWORK: Kinds = {
     "relay_token": text().key("file with the token of a relay, where the federation has no admin key; mode 0600"),
 }
 """The keys of `[network]` in a node file."""
+
+BOUNDS: Kinds = {
+    "max_kbit_s": number(LEAST_KBIT_S).key("most that the node sends to this neighbor on average, in kbit/s"),
+    "month_gb": number(0, above=True).key(
+        "most that it exchanges with this neighbor in a calendar month, in GB; then the two pause"
+    ),
+}
+"""The keys of `[network.neighbors.NAME]` in a node file."""
 
 DATA: Kinds = {
     "reload_s": number(0, above=True).key(

@@ -106,14 +106,16 @@ def _check_bounds(text: str, path: Path) -> None:
         raise UserError("a key has too many parts", file=f"{path}:{line}", value=key, allowed=f"at most {MOST_PARTS}")
 
 
-def unknown_keys(table: Mapping[str, Any], prefix: str, known: Iterable[str], mistakes: Mistakes) -> None:
+def unknown_keys(
+    table: Mapping[str, Any], prefix: str, known: Iterable[str], mistakes: Mistakes, *, what: str = "unknown key"
+) -> None:
     words, unknown = list(known), 0
     for key, value in table.items():
         if key not in words:
             unknown += 1
             close = difflib.get_close_matches(key, words, n=1, cutoff=0.6) if unknown <= MOST_GUESSES else []
             meant = f"; did you mean {close[0]!r}?" if close else ""
-            mistakes.add(f"unknown key{meant}", prefix + key, _brief(value), ", ".join(words))
+            mistakes.add(f"{what}{meant}", prefix + key, _brief(value), ", ".join(words))
 
 
 def read_table(
@@ -260,7 +262,8 @@ def member_address() -> Kind:
         if not separator:
             return str(plain.read(value))
         if scheme in ("http", "https"):
-            raise ValueError(f"the scheme is ws or wss, not {scheme}: {scheme.replace('http', 'ws')}://{rest[:80]}")
+            right = without_password(f"{scheme.replace('http', 'ws')}://{rest[:80]}")
+            raise ValueError(f"the scheme is ws or wss, not {scheme}: {right}")
         found = URL.fullmatch(value)
         if found is None or not is_host(found["host"].strip("[]")) or not 1 <= port_of(value) <= 65535:
             raise ValueError
@@ -333,7 +336,7 @@ def relays() -> Kind:
 
 def _read_relay(value: Any) -> str:
     if isinstance(value, str) and value.startswith(("http://", "https://")):
-        raise ValueError(f"a relay is at ws{value[4:]}")
+        raise ValueError(f"a relay is at {without_password(f'ws{value[4:]}')}")
     if not isinstance(value, str) or "://" not in value:
         raise ValueError
     url, hash_sign, pin = str(member_address().read(value)).partition("#")
@@ -396,7 +399,14 @@ def _brief(value: Any) -> Any:
         return f"a {'table' if isinstance(value, dict) else 'list'} of {len(value)}"
     if isinstance(value, int) and value.bit_length() > 300:  # Python refuses to print longer integers
         return f"a whole number of {value.bit_length()} bits"
+    if isinstance(value, str):
+        value = without_password(value)
     return value if len(str(value)) <= 100 else str(value)[:100] + "..."
+
+
+def without_password(text: str) -> str:
+    """Return the text without the user and password of a URL: it is going to be shown."""
+    return re.sub(r"(?<=://)[^/\s]*@", "...@", text)
 
 
 def _read_public_key(value: Any) -> bytes:

@@ -13,7 +13,7 @@ import socket
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
-from p2pfl.config.tables import URL, USUAL_PORTS, is_host
+from p2pfl.config.tables import URL, USUAL_PORTS, is_host, without_password
 from p2pfl.errors import UserError
 
 FIRST_PORT, LAST_PORT = 15_000, 32_000
@@ -79,7 +79,7 @@ def parse_address(text: str, key: str) -> Address:
     bare = host[1:-1] if bracketed else host
     numbered = port.isascii() and port.isdigit() and int(port) <= 65535
     if not (colon and numbered and bracketed == (":" in bare) and is_host(bare)):
-        raise UserError("not an address", key=key, value=text, allowed=ALLOWED)
+        raise UserError("not an address", key=key, value=without_password(text), allowed=ALLOWED)
     return Address(bare, int(port))
 
 

@@ -24,7 +24,7 @@ from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.notices import NoEdgeFault, SealedFault
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.route import Route
-from p2pfl.net.session_table import Dial, NeighborPlace, SessionTable, expire
+from p2pfl.net.session_table import SPARED_TRY_S, Dial, NeighborPlace, SessionTable, expire
 from p2pfl.net.transport import Transport, Visit
 
 FOR_PEOPLE = (Hurdle.CERTIFICATE, Hurdle.PROXY, Hurdle.NAME)
@@ -64,8 +64,10 @@ class Dialer:
     routes: dict[int, Route] = field(default_factory=dict)
     """Routes to all members with a known address."""
     _silent: set[int] = field(default_factory=set)
-    _hindered: set[tuple[int, Hurdle]] = field(default_factory=set)
-    """What stands in the way to a member's listed address, as far as it has been logged since its last session."""
+    _hindered: set[tuple[int, str]] = field(default_factory=set)
+    """What must be done about the way to a member's listed address, as far as it has been logged since its last
+    session.
+    """
 
     def route(self, peer: int) -> Route:
         return self.routes.setdefault(peer, Route())
@@ -137,6 +139,7 @@ class Dialer:
     async def _try(self, peer: int, place: NeighborPlace, route: Route) -> bool:
         """Dial one way after another until there is a session. Return True if one end has refused the other."""
         route.news.clear()
+        place.try_at = asyncio.get_running_loop().time() + SPARED_TRY_S
         refused = False
         addresses, relays = route.next_go(), self._relays(peer)
         ways: list[Way] = [*relays, *addresses] if route.relayed else [*addresses, *relays]
@@ -203,7 +206,7 @@ class Dialer:
     def _report_silence(self, peer: int, way: Way, error: Exception) -> None:
         place = self.table.places.get(peer)
         level = DEBUG if peer in self._silent or place is None or place.link else INFO
-        hurdle = (peer, error.hurdle) if isinstance(error, UnreachedError) and error.hurdle in FOR_PEOPLE else None
+        hurdle = (peer, error.remedy) if isinstance(error, UnreachedError) and error.hurdle in FOR_PEOPLE else None
         if hurdle is not None and hurdle not in self._hindered and way == self.route(peer).configured:
             self._hindered.add(hurdle)
             level = WARNING

@@ -155,6 +155,8 @@ class ConnectionGate(Tap):
         self._deadline: asyncio.TimerHandle | None = None
         self._drop: Callable[[], object] = lambda: None
         self._entered = False
+        self._early = b""
+        """Data that came before the connection was told to be made: TLS may be ready and bring some at once."""
         self.address, self.group = address, group_of(address)
         self.ends_at = 0.0
         """When the connection must have become a session, on the loop's clock."""
@@ -182,10 +184,12 @@ class ConnectionGate(Tap):
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
         self._transport = transport
         transport.set_write_buffer_limits(high=UNSENT_BYTES)
-        if self._entered:  # it has knocked
-            return
-        with self.watch():
-            self._enter()
+        if not self._entered:  # it has not knocked
+            with self.watch():
+                self._enter()
+        if self._early:
+            early, self._early = self._early, b""
+            self.data_received(early)
 
     def knock(self, drop: Callable[[], object]) -> None:
         """Enter before there is a transport, while it is not known whether TLS comes first; `drop` gives this up."""
@@ -205,7 +209,28 @@ class ConnectionGate(Tap):
         self.ends_at = loop.time() + self._doorway.limits.handshake_s
         self._deadline = loop.call_at(self.ends_at, self.abort)
 
+    def pays_below(self, work: Callable[[], object], came: int) -> bool:
+        """Do work below this gate, and charge it without what the gate charges for itself; return False if it does not
+        pay. `came` is how many bytes have come there; before there is a connection here they are bounded, too.
+        """
+        if not self.pays:
+            return False
+        if not self._doorway.time.may_go_on(self.group) or (self._transport is None and came > self.idle_bytes):
+            self._doorway.turned_away += 1
+            self.abort()
+            return True
+        paid_s = self._paid_s
+        with Stopwatch(lambda cost_s: self.pay(cost_s - self._paid_s + paid_s)):
+            work()
+        return True
+
     def data_received(self, data: bytes) -> None:
+        if self._transport is None:
+            self._early += data
+            self.overran |= len(self._early) > self.idle_bytes
+            if self.overran:
+                self.abort()
+            return
         if not self.pays:
             super().data_received(data)
             return

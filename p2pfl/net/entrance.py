@@ -11,13 +11,12 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from p2pfl.net.address import Address
 from p2pfl.net.doorway import ConnectionGate, Doorway, group_of
 from p2pfl.net.looptime import SHARE_OF_ACCEPTING, Stopwatch, TimeBudget, measure
 from p2pfl.net.tls import OwnCertificate
-from p2pfl.net.ways import GOODBYE_S
+from p2pfl.net.tls_meter import accept_tls
 
 BACKLOG = 100
 """The connections that the operating system queues until they are accepted."""
@@ -110,8 +109,10 @@ class Entrance:
 
     async def _let_in(self, connection: socket.socket, gate: ConnectionGate) -> None:
         try:
-            tls = {} if self.certificate is None else await self._tls(self.certificate, connection, gate)
-            await measure(self._loop.connect_accepted_socket(lambda: gate, connection, **tls), gate.watch())
+            if self.certificate is not None and await self._first_byte(connection) == TLS_HANDSHAKE:
+                await accept_tls(connection, gate, self.certificate.current())
+            else:
+                await measure(self._loop.connect_accepted_socket(lambda: gate, connection), gate.watch())
         except OSError:
             gate.connection_lost(None)
             connection.close()
@@ -119,21 +120,6 @@ class Entrance:
             gate.connection_lost(None)
             connection.close()
             raise
-
-    async def _tls(
-        self, certificate: OwnCertificate, connection: socket.socket, gate: ConnectionGate
-    ) -> dict[str, Any]:
-        """Return the settings of TLS if the first byte is one of TLS. It costs a stranger the usual time of its
-        handshake, which happens where it cannot be measured.
-        """
-        if await self._first_byte(connection) != TLS_HANDSHAKE:
-            return {}
-        gate.pay(certificate.cost_s)
-        return {
-            "ssl": certificate.current(),
-            "ssl_handshake_timeout": max(0.1, gate.ends_at - self._loop.time()),
-            "ssl_shutdown_timeout": GOODBYE_S,
-        }
 
     async def _first_byte(self, connection: socket.socket) -> bytes:
         """Wait for the first byte and leave it where it is."""

@@ -14,10 +14,14 @@ import aiohttp
 from p2pfl.net.line import GoneError
 
 SET_CLOCK = "set the clock of this machine (timedatectl set-ntp true)"
-EXPIRED, NOT_YET_VALID, OTHER_NAMES = 10, 9, (62, 64)
+EXPIRED, NOT_YET_VALID, OTHER_NAMES, UNKNOWN_SIGNERS = 10, 9, (62, 64), (2, 18, 19, 20, 21, 27)
 """OpenSSL's codes for what is wrong with a certificate (`X509_V_ERR_...`)."""
 BEHIND = (502, 503, 504)
 """The answers of a web server that does not reach the node behind it."""
+
+
+NO_TLS = 400
+"""The answer of a web server to a plain request where it expects TLS, among others."""
 
 
 class Hurdle(Enum):
@@ -65,9 +69,11 @@ def of_tls(error: ssl.SSLError, host: str, whose: str = "its") -> UnreachedError
             remedy = f"{SET_CLOCK}; or wait, if that is the time"
         case code if code in OTHER_NAMES:
             text, remedy = f"{whose} certificate is not for {host}", "use the name in it, or pin it: #sha256=..."
-        case _:
+        case code if code in UNKNOWN_SIGNERS:
             text = f"{whose} certificate is signed by nobody whom this machine trusts"
             remedy = "pin it with #sha256=... at the end of the address, or add its authority to this machine"
+        case _:
+            text, remedy = f"{whose} certificate is not accepted ({error.verify_message})", "renew it there, or pin it"
     return UnreachedError(Hurdle.CERTIFICATE, text, remedy)
 
 
@@ -79,13 +85,15 @@ def of_answer(error: Exception) -> UnreachedError:
             return UnreachedError(
                 Hurdle.NOT_A_NODE, text, "start the node, or correct the address in its configuration"
             )
-        if error.status in (301, 302, 307, 308):
-            return UnreachedError(Hurdle.NOT_A_NODE, "redirected", "use the address to which it redirects")
         text = f"a web server answers {error.status} in place of a WebSocket"
-        return UnreachedError(Hurdle.NOT_A_NODE, text, "is the path in the address right?")
+        remedy = "is the path in the address right?"
+        if error.status == NO_TLS:
+            remedy = "wss:// if TLS is spoken there, or its configuration does not pass WebSockets on"
+        return UnreachedError(Hurdle.NOT_A_NODE, text, remedy)
+    remedy = "wss:// if TLS is spoken there; or another program has that port"
     if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError):
-        text = "the connection was closed in place of an answer"
-        return UnreachedError(
-            Hurdle.NOT_A_NODE, text, "wss:// if TLS is spoken there; or another program has that port"
-        )
-    return UnreachedError(Hurdle.NOT_A_NODE, str(error) or type(error).__name__)
+        return UnreachedError(Hurdle.NOT_A_NODE, "the connection was closed in place of an answer", remedy)
+    if isinstance(error, aiohttp.ClientResponseError):  # its text quotes what came
+        return UnreachedError(Hurdle.NOT_A_NODE, "what answers there does not speak HTTP", remedy)
+    known = isinstance(error, OSError) and error.errno
+    return UnreachedError(Hurdle.NOT_A_NODE, os.strerror(known) if known else type(error).__name__)

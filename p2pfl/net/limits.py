@@ -8,7 +8,8 @@ of empty fragments, each of which costs more than its bytes.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from p2pfl.errors import PeerFault
 
@@ -63,6 +64,8 @@ class Limits:
     """The age at which the dialer renews a session; None leaves that to the cipher."""
     max_kbit_s: float | None = None
     """The most that all sessions together send on average; None for as much as they can."""
+    neighbor_kbit_s: Mapping[int, float] = field(default_factory=dict)
+    """The most that sessions with single neighbors send on average, by index."""
 
 
 class ByteBudget:

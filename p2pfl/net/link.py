@@ -30,7 +30,7 @@ from p2pfl.net.greeting import Connection
 from p2pfl.net.limits import ByteBudget, Limits, MessagePace
 from p2pfl.net.line import Counters, GoneError, OnAlarm
 from p2pfl.net.notices import Notice
-from p2pfl.net.rate import SendingRate
+from p2pfl.net.rate import SendingRates
 from p2pfl.net.refusals import REASON_BYTES, clip
 from p2pfl.net.side import SideChannel, Sides
 from p2pfl.wire import Assembler, Offer, OtherVersionError, SessionMessage, Side, Unknown, split
@@ -85,8 +85,8 @@ class Shared:
     name_of: Callable[[int], str]
     on_alarm: OnAlarm
     sides: Sides
-    rate: SendingRate | None = None
-    """The bound on what this node sends; None if there is none."""
+    rates: SendingRates = field(default_factory=SendingRates)
+    """The bounds on what this node sends."""
     strange_versions: set[int] = field(default_factory=set)
     """Neighbors whose different protocol version has been logged."""
 
@@ -360,8 +360,8 @@ class PeerLink:
 
     async def _send(self, message: Message | Side) -> None:
         chunks = split(message, self._version or LEAST_VERSION)
-        if self._shared.rate is not None:
-            await self._shared.rate.carry(chunks, self._say, self._beat_s, is_over=self._ended.is_set)
+        if self._shared.rates.bound(self.peer):
+            await self._shared.rates.carry(self.peer, chunks, self._say, self._beat_s, is_over=self._ended.is_set)
         else:
             for batch in batches(chunks):
                 if self._ended.is_set():
@@ -375,8 +375,7 @@ class PeerLink:
         for sealed in await self._shared.work(size, partial(self._seal, chunks, final=final)):
             async with asyncio.timeout(self._shared.limits.drain_s):
                 await self.connection.line.send(sealed)
-            if self._shared.rate is not None:
-                self._shared.rate.book(len(sealed), asyncio.get_running_loop().time())
+            self._shared.rates.book(self.peer, len(sealed), asyncio.get_running_loop().time())
             # A socket that accepts everything does not yield: four large chunks would hold up the loop for
             # milliseconds.
             await asyncio.sleep(0)

@@ -6,7 +6,7 @@ It does not look into messages: they pass through, and callbacks tell the node w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from logging import Logger, getLogger
@@ -24,7 +24,7 @@ from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import ByteBudget, Limits
 from p2pfl.net.line import Counters, Line, OnAlarm
 from p2pfl.net.link import PeerLink, Shared
-from p2pfl.net.rate import SendingRate
+from p2pfl.net.rate import SendingRates
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.route import MOST_HINTS, MOST_KEPT
 from p2pfl.net.session_table import Callbacks, SessionTable
@@ -97,7 +97,7 @@ class Links:
             name_of=watcher.name_of,
             on_alarm=watcher.on_alarm,
             sides=self.sides,
-            rate=SendingRate.of(limits.max_kbit_s),
+            rates=SendingRates(limits.max_kbit_s, limits.neighbor_kbit_s),
         )
         self._greeter = greeter = Greeter(
             identity=membership.identity,
@@ -183,12 +183,12 @@ class Links:
         if link is not None:
             link.end(reason)
 
-    def pause(self, pause_s: float, reason: str) -> None:
-        """End all sessions for that reason, and open none for `pause_s`; 0 ends a pause."""
-        self._table.pause(pause_s, reason)
+    def pause(self, pause_s: float, reason: str, peers: Collection[int] | None = None) -> None:
+        """End sessions for that reason, and open none for `pause_s`; 0 ends a pause. With `peers`, only theirs."""
+        self._table.pause(pause_s, reason, peers)
 
     def spare(self, peer: int, rest_s: float) -> None:
-        """Do not dial a neighbor for `rest_s`: it will dial."""
+        """Hardly dial a neighbor for `rest_s`: it will dial. 0 ends that."""
         self._table.spare(peer, rest_s)
 
     def amend(

@@ -13,7 +13,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -24,7 +24,11 @@ from p2pfl.net.address import Address
 from p2pfl.net.hurdles import Hurdle, UnreachedError
 
 ANSWER_BYTES = 2**14
-WANTS_PASSWORD, FORBIDDEN = 407, 403
+WANTS_PASSWORD, FORBIDDEN = (407, 401), 403
+"""How proxies answer; tinyproxy says 401 to a password that is wrong."""
+SCHEMES = re.compile(rb"\r\nproxy-authenticate:[ \t]*([a-z0-9-]+)", re.IGNORECASE)
+SILENCE_S = 8.0
+"""How long a proxy may be silent before it is named as what stands in the way; the whole dial has a little longer."""
 log = logging.getLogger("p2pfl.net")
 
 
@@ -36,17 +40,27 @@ class Proxy:
     """True if the connection to the proxy itself is inside TLS."""
     credentials: str = field(default="", repr=False)
     """`user:password`; empty if it asks for none."""
+    password_file: Path | None = None
+    """The file with the credentials, which is read for each connection: passwords are renewed."""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
 
     def request(self, address: Address) -> bytes:
-        """Return the request to be connected with an address."""
+        """Return the request to be connected with an address. Raises UnreachedError if its password is gone."""
         lines = [f"CONNECT {address.place} HTTP/1.1", f"Host: {address.place}"]
-        if self.credentials:
-            lines.append("Proxy-Authorization: Basic " + base64.b64encode(self.credentials.encode()).decode())
+        if own := self._own():
+            lines.append("Proxy-Authorization: Basic " + base64.b64encode(own.encode()).decode())
         return "\r\n".join([*lines, "", ""]).encode()
+
+    def _own(self) -> str:
+        if self.password_file is None:
+            return self.credentials
+        try:
+            return _read_credentials(self.password_file)
+        except UserError as error:
+            raise UnreachedError(Hurdle.PROXY, f"the password for the proxy {self}: {error}") from None
 
     def judge(self, answer: bytes, address: Address) -> None:
         """Raises UnreachedError if the answer to the request is not that they are connected."""
@@ -57,12 +71,14 @@ class Proxy:
         match int(found[1]):
             case status if 200 <= status < 300:
                 return
-            case status if status == WANTS_PASSWORD:
-                how = "refuses the user or the password" if self.credentials else "wants a user and a password"
-                text, remedy = (
-                    f"the proxy {self} {how} (407)",
-                    "write user:password into proxy_password_file, node.toml",
-                )
+            case status if status in WANTS_PASSWORD:
+                has_one = self.credentials or self.password_file is not None
+                how = "refuses the user or the password" if has_one else "wants a user and a password"
+                text = f"the proxy {self} {how} ({status})"
+                remedy = "write user:password into the file that proxy_password_file names in node.toml"
+                if (schemes := SCHEMES.findall(answer)) and b"basic" not in [one.lower() for one in schemes]:
+                    text = f"the proxy {self} wants a password in a way that p2pfl does not know ({status})"
+                    remedy = "ask its administrator for the way named Basic, or to let this machine through without"
             case status if status == FORBIDDEN:
                 text = f"the proxy {self} forbids {address.place} (403)"
                 remedy = f"its administrator must allow CONNECT to {address.place}; most allow port 443 only"
@@ -72,9 +88,8 @@ class Proxy:
         raise UnreachedError(Hurdle.PROXY, text, remedy)
 
 
-async def tunnel(transport: asyncio.Transport, reader: asyncio.StreamReader, proxy: Proxy, address: Address) -> None:
-    """Ask a proxy to connect with an address. Raises UnreachedError."""
-    transport.write(proxy.request(address))
+async def read_answer(reader: asyncio.StreamReader, proxy: Proxy, address: Address) -> None:
+    """Read a proxy's answer to the request to be connected. Raises UnreachedError if they are not."""
     try:
         answer = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, ConnectionError) as ended:
@@ -126,7 +141,9 @@ def proxies_of(proxy: str | None, password_file: Path | None, environment: Mappi
     if proxy == "none":
         return Proxies()
     if proxy is not None:
-        return Proxies(named=parse_proxy(proxy, "" if password_file is None else _read_credentials(password_file)))
+        if password_file is not None:
+            _read_credentials(password_file)
+        return Proxies(named=replace(parse_proxy(proxy), password_file=password_file))
     told = os.environ if environment is None else environment
 
     def lookup(*names: str) -> Proxy | None:
@@ -160,7 +177,7 @@ def is_near(host: str) -> bool:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return "." not in host.rstrip(".") or host.rstrip(".").lower().endswith(".local")
-    return address.is_loopback or address.is_private or address.is_link_local
+    return not (getattr(address, "ipv4_mapped", None) or address).is_global
 
 
 def _matches(entry: str, address: Address) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -36,6 +36,8 @@ MOVES, MOVES_PER_S = 5.0, 1 / 300
 
 MOST_SLEEP_S = 30.0
 """A rest may be over earlier than was known when it began."""
+SPARED_TRY_S = 900.0
+"""The time between two dials to a neighbor that is spared: it may be back early, and unable to dial."""
 
 notice = logging.getLogger("p2pfl.notice")
 
@@ -117,7 +119,9 @@ class NeighborPlace:
     paused_until: float = 0.0
     """When a pause of this node ends, on the loop's clock."""
     spared_until: float = 0.0
-    """Until when the neighbor is not dialed, on the loop's clock; it may dial."""
+    """Until when the neighbor is hardly dialed, on the loop's clock; it may dial."""
+    try_at: float = 0.0
+    """When the neighbor is dialed next although it is spared, on the loop's clock."""
     churn_alarm_at: float = float("-inf")
     """When the last alarm about too many sessions was raised, on the loop's clock."""
     address: str | None = None
@@ -138,8 +142,11 @@ class NeighborPlace:
     async def vacancy(self) -> None:
         """Wait, without a deadline, until there is no session and a new one may be dialed."""
         clock = asyncio.get_running_loop().time
-        while self.link is not None or (wait_s := max(self.rest_s, self.spared_until - clock())) > 0.0:
+        while self.link is not None or (wait_s := max(self.rest_s, self._spared_s(clock()))) > 0.0:
             await (asyncio.sleep(min(wait_s, MOST_SLEEP_S)) if self.link is None else self.free.wait())
+
+    def _spared_s(self, now: float) -> float:
+        return min(self.spared_until, self.try_at) - now
 
     def wake(self) -> None:
         for scope in self.held_back:
@@ -204,17 +211,20 @@ class SessionTable:
         if peer in self.places:
             self.places[peer].rests_until = asyncio.get_running_loop().time() + rest_s
 
-    def pause(self, pause_s: float, reason: str) -> None:
-        """End all sessions for that reason, and open none for `pause_s`; 0 ends a pause."""
-        for place in self.places.values():
-            place.paused_until = asyncio.get_running_loop().time() + pause_s
-            if pause_s and place.link is not None:
-                place.link.end(reason)
+    def pause(self, pause_s: float, reason: str, peers: Collection[int] | None = None) -> None:
+        """End sessions for that reason, and open none for `pause_s`; 0 ends a pause. With `peers`, only theirs."""
+        for peer, place in self.places.items():
+            if peers is None or peer in peers:
+                place.paused_until = asyncio.get_running_loop().time() + pause_s
+                if pause_s and place.link is not None:
+                    place.link.end(reason)
 
     def spare(self, peer: int, rest_s: float) -> None:
-        """Do not dial that peer for `rest_s` seconds, or until it has dialed."""
+        """Hardly dial that peer for `rest_s` seconds; 0 ends that."""
         if peer in self.places:
-            self.places[peer].spared_until = asyncio.get_running_loop().time() + rest_s
+            now = asyncio.get_running_loop().time()
+            self.places[peer].spared_until = now + rest_s
+            self.places[peer].try_at = now + SPARED_TRY_S
 
     async def admit(self, candidate: Connection) -> PeerLink | None:
         """Return the session that the candidate becomes; None if another one, or none, is preferred."""
@@ -294,7 +304,7 @@ class SessionTable:
             remote_number=number if remote_number is None else remote_number,
             opening=Notice(Word.OPEN, self.boot, number) if remote_number is None else None,
         )
-        place.link, place.spared_until = link, 0.0
+        place.link = link
         place.free.clear()
         if place.dial is not None and link.connection.dialer != self.own:
             expire(place.dial.scope)

@@ -7,16 +7,19 @@ that a node has made for itself and pins is as good as one that is bought.
 from __future__ import annotations
 
 import hashlib
+import logging
 import ssl
 import stat
 import time
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
 
 from p2pfl.config.model import NodeConfig
 from p2pfl.errors import UserError
 from p2pfl.net.address import Address
 from p2pfl.net.hurdles import EXPIRED, NOT_YET_VALID, Hurdle, UnreachedError
+
+log = logging.getLogger("p2pfl.net")
 
 LOOK_S = 60.0
 """How often a node looks whether its certificate was renewed."""
@@ -57,44 +60,20 @@ def fingerprint(certificate: bytes) -> str:
     return hashlib.sha256(certificate).hexdigest()
 
 
-@dataclass(slots=True, eq=False)
 class OwnCertificate:
     """The certificate and key with which a node listens. Once renewed, they are read again."""
 
-    cert: Path
-    key: Path
-    context: ssl.SSLContext = field(init=False)
-    pin: str = field(init=False)
-    """The fingerprint of the certificate."""
-    days_left: float = field(init=False)
-    """How long it is valid, by the clock of this machine; negative if it has expired or is not valid yet."""
-    cost_s: float = field(init=False)
-    """The processor time of one handshake at this end."""
-    _read_at: float = 0.0
-    _state: tuple[int, int] = (0, 0)
-
-    def __post_init__(self) -> None:
+    def __init__(self, cert: Path, key: Path) -> None:
         """Read both files. Raises UserError if they cannot be used."""
-        try:
-            mode = self.key.stat().st_mode
-            self._state = self._times()
-            if mode & stat.S_IRWXO:
-                text, allowed = "others may read this secret key", f"chmod 600 {self.key}"
-                raise UserError(text, file=self.key, value=f"mode {stat.S_IMODE(mode):o}", allowed=allowed)
-            self.context = self._load()
-            pem = self.cert.read_text(encoding="ascii", errors="replace")
-        except ssl.SSLError as error:
-            text = f"not a certificate with its key: {error.reason or 'no PEM'}"
-            raise UserError(
-                text, file=self.cert, key=str(self.key), allowed="both in PEM, the key without password"
-            ) from None
-        except OSError as error:
-            raise UserError(f"cannot be read: {error.strerror}", file=error.filename or self.cert) from None
-        first = pem[pem.index("-----BEGIN CERTIFICATE") :].partition("-----END CERTIFICATE-----")
-        der = ssl.PEM_cert_to_DER_cert(first[0] + first[1])
-        self.pin = fingerprint(der)
-        self.cost_s, self.days_left = _try_out(self.context, ssl.DER_cert_to_PEM_cert(der))
+        self.cert, self.key = cert, key
+        self.context: ssl.SSLContext
+        self.pin: str
+        """The fingerprint of the certificate."""
+        self.days_left: float
+        """How long it is valid, by the clock of this machine; negative if it has expired or is not valid yet."""
         self._read_at = time.monotonic()
+        self._state = self._times()
+        self._read()
 
     def current(self) -> ssl.SSLContext:
         """Return the context; read a renewed certificate first. If the new one is not usable, the old one stays."""
@@ -103,14 +82,43 @@ class OwnCertificate:
             self._read_at = now
             try:
                 if (times := self._times()) != self._state:
-                    self.context.load_cert_chain(self.cert, self.key, password=_no_password)
                     self._state = times
-            except (OSError, UserError):
-                pass
+                    self._read()
+            except UserError as error:
+                log.warning("the renewed certificate is not used, the old one stays: %s", error)
         return self.context
 
     def _times(self) -> tuple[int, int]:
-        return self.cert.stat().st_mtime_ns, self.key.stat().st_mtime_ns
+        """Return when the files were last changed; 0 for one that is not there."""
+        found = [0, 0]
+        for place, file in enumerate((self.cert, self.key)):
+            with suppress(OSError):
+                found[place] = file.stat().st_ctime_ns
+        return found[0], found[1]
+
+    def _read(self) -> None:
+        """Read both files into a new context, so that a pair that does not fit spoils nothing."""
+        try:
+            mode = self.key.stat().st_mode
+            if mode & stat.S_IRWXO:
+                text, allowed = "others may read this secret key", f"chmod 600 {self.key}"
+                raise UserError(text, file=self.key, value=f"mode {stat.S_IMODE(mode):o}", allowed=allowed)
+            context = self._load()
+            pem = self.cert.read_text(encoding="ascii", errors="replace")
+            first = pem[pem.index("-----BEGIN CERTIFICATE-----") :].partition("-----END CERTIFICATE-----")
+            der = ssl.PEM_cert_to_DER_cert(first[0] + first[1])
+            days_left = _days_left(context, ssl.DER_cert_to_PEM_cert(der))
+        except ssl.SSLError as error:
+            raise self._not_usable(error.reason or "no PEM") from None
+        except ValueError:
+            raise self._not_usable("no block BEGIN CERTIFICATE") from None
+        except OSError as error:
+            raise UserError(f"cannot be read: {error.strerror}", file=error.filename or self.cert) from None
+        self.context, self.pin, self.days_left = context, fingerprint(der), days_left
+
+    def _not_usable(self, reason: str) -> UserError:
+        text, allowed = f"not a certificate with its key: {reason}", "both in PEM, the key without password"
+        return UserError(text, file=self.cert, key=str(self.key), allowed=allowed)
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -131,8 +139,8 @@ def _no_password() -> str:
     raise UserError("the key of the certificate has a password", allowed="a key without: openssl pkey -in KEY -out NEW")
 
 
-def _try_out(server: ssl.SSLContext, certificate: str) -> tuple[float, float]:
-    """Shake hands in memory; return the time that the server needs, and how many days its certificate is valid."""
+def _days_left(server: ssl.SSLContext, certificate: str) -> float:
+    """Shake hands in memory; return how many days the certificate is valid. Raises SSLError if nobody can."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.load_verify_locations(cadata=certificate)
@@ -140,19 +148,15 @@ def _try_out(server: ssl.SSLContext, certificate: str) -> tuple[float, float]:
     ends = [ssl.MemoryBIO() for _ in range(4)]
     there = server.wrap_bio(ends[0], ends[1], server_side=True)
     here = client.wrap_bio(ends[2], ends[3])
-    cost_s, done = 0.0, set[int]()
+    done = set[int]()
     try:
         while len(done) < 2:
             for number, end, out, into in ((0, here, ends[3], ends[0]), (1, there, ends[1], ends[2])):
-                began = time.thread_time()
-                try:
+                with suppress(ssl.SSLWantReadError):
                     end.do_handshake()
                     done.add(number)
-                except ssl.SSLWantReadError:
-                    pass
-                cost_s += number * (time.thread_time() - began)
                 into.write(out.read())
     except ssl.SSLCertVerificationError as error:
-        return cost_s, -1.0 if error.verify_code in (EXPIRED, NOT_YET_VALID) else float("inf")
+        return -1.0 if error.verify_code in (EXPIRED, NOT_YET_VALID) else float("inf")
     parts = here.getpeercert() or {}
-    return cost_s, (ssl.cert_time_to_seconds(str(parts["notAfter"])) - time.time()) / DAY_S
+    return (ssl.cert_time_to_seconds(str(parts["notAfter"])) - time.time()) / DAY_S

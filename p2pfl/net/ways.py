@@ -12,7 +12,7 @@ from typing import Any
 from p2pfl.config.model import NodeConfig
 from p2pfl.net.address import Address
 from p2pfl.net.hurdles import Hurdle, UnreachedError, of_socket, of_tls
-from p2pfl.net.proxy import ANSWER_BYTES, Proxies, Proxy, proxies_of, tunnel
+from p2pfl.net.proxy import ANSWER_BYTES, SILENCE_S, Proxies, Proxy, proxies_of, read_answer
 from p2pfl.net.tls import Trust, require_pin
 
 NEXT_ADDRESS_S = 1.0
@@ -54,37 +54,55 @@ class Passage:
         return protocol
 
     async def _through(self, proxy: Proxy, trust: Trust, protocol: asyncio.Protocol) -> asyncio.Transport:
-        reader = asyncio.StreamReader(limit=ANSWER_BYTES)
-        tls = _tls(trust, Address(proxy.host, proxy.port, tls=proxy.tls))
+        transport, settings = await self._tunnel(proxy, trust), _tls(trust, self.address)
+        if not settings:
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+            return transport
+        context = settings.pop("ssl")
         try:
-            transport = await _open(proxy.host, proxy.port, asyncio.StreamReaderProtocol(reader), tls)
-        except ssl.SSLError as error:
-            found = of_tls(error, proxy.host, f"the proxy {proxy}: its")
-            raise UnreachedError(Hurdle.PROXY, found.text, found.remedy) from None
-        except OSError as error:
-            found = of_socket(error, proxy.host, f"the proxy {proxy} does not answer: ")
-            raise UnreachedError(Hurdle.PROXY, found.text, "correct the proxy's address, or ask who runs it") from None
-        try:
-            await tunnel(transport, reader, proxy, self.address)
-            settings = _tls(trust, self.address)
-            if not settings:
-                transport.set_protocol(protocol)
-                protocol.connection_made(transport)
-                return transport
-            context = settings.pop("ssl")
             inside = await asyncio.get_running_loop().start_tls(transport, protocol, context, **settings)
-            assert isinstance(inside, asyncio.Transport)  # noqa: S101
-            protocol.connection_made(inside)
         except BaseException:
             transport.abort()
             raise
+        if inside is None:  # it was lost at once
+            raise UnreachedError(Hurdle.NOT_A_NODE, "the connection was closed in place of an answer")
+        protocol.connection_made(inside)
         return inside
+
+    async def _tunnel(self, proxy: Proxy, trust: Trust) -> asyncio.Transport:
+        """Return a connection with the address through the proxy."""
+        request, reader = proxy.request(self.address), asyncio.StreamReader(limit=ANSWER_BYTES)
+        tls = _tls(trust, Address(proxy.host, proxy.port, tls=proxy.tls))
+        transport: asyncio.Transport | None = None
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                transport = await _open(proxy.host, proxy.port, asyncio.StreamReaderProtocol(reader), tls)
+                transport.write(request)
+                await read_answer(reader, proxy, self.address)
+        except BaseException as error:
+            if transport is not None:
+                transport.abort()
+            match error:
+                case TimeoutError():
+                    text, remedy = f"the proxy {proxy} does not answer", "correct its address, or ask who runs it"
+                    raise UnreachedError(Hurdle.PROXY, text, remedy) from None
+                case ssl.SSLError():
+                    found = of_tls(error, proxy.host, f"the proxy {proxy}: its")
+                    raise UnreachedError(Hurdle.PROXY, found.text, found.remedy) from None
+                case OSError():
+                    found = of_socket(error, proxy.host, f"the proxy {proxy} does not answer: ")
+                    remedy = "correct the proxy's address, or ask who runs it"
+                    raise UnreachedError(Hurdle.PROXY, found.text, remedy) from None
+            raise
+        return transport
 
 
 def _tls(trust: Trust, address: Address) -> dict[str, Any]:
     if not address.tls:
         return {}
-    return {"ssl": trust.context(address.pin), "server_hostname": address.host, "ssl_shutdown_timeout": GOODBYE_S}
+    name = address.host.rstrip(".")
+    return {"ssl": trust.context(address.pin), "server_hostname": name, "ssl_shutdown_timeout": GOODBYE_S}
 
 
 async def _open(host: str, port: int, protocol: asyncio.Protocol, tls: dict[str, Any]) -> asyncio.Transport:
@@ -99,28 +117,48 @@ async def _open(host: str, port: int, protocol: asyncio.Protocol, tls: dict[str,
 
 
 async def _connect(host: str, port: int) -> socket.socket:
-    """Return a socket connected to the first address of a host that answers.
+    """Return a socket connected to the first address of a host that answers. A further one is tried beside the earlier
+    ones, whose answers may only be slow. Raises OSError.
 
-    asyncio's own race between the addresses leaves sockets open when it is cancelled. Raises OSError.
+    asyncio's own race between the addresses leaves sockets open when it is cancelled.
     """
     loop = asyncio.get_running_loop()
     places = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for family, kind, protocol, _, place in places:
-        one = socket.socket(family, kind, protocol)
-        try:
-            one.settimeout(0.0)
-            async with asyncio.timeout(None if place is places[-1][4] else NEXT_ADDRESS_S):
-                await loop.sock_connect(one, place)
-        except (OSError, TimeoutError):
-            one.close()
-            if place is places[-1][4]:
-                raise
-        except BaseException:
-            one.close()
-            raise
-        else:
-            return one
-    raise socket.gaierror(socket.EAI_NONAME, "no address")
+    failed: OSError = socket.gaierror(socket.EAI_NONAME, "no address")
+    trying = set[asyncio.Task[socket.socket]]()
+    try:
+        while places or trying:
+            if places:
+                trying.add(loop.create_task(_reach(*places.pop(0))))
+            patience_s = NEXT_ADDRESS_S if places else None
+            await asyncio.wait(trying, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            for one in [one for one in trying if one.done()]:
+                trying.discard(one)
+                try:
+                    return one.result()
+                except OSError as error:
+                    failed = failed if isinstance(failed, ConnectionRefusedError) else error
+    finally:
+        for one in trying:
+            one.add_done_callback(_close)
+            one.cancel()
+    raise failed
+
+
+def _close(one: asyncio.Task[socket.socket]) -> None:
+    if not one.cancelled() and one.exception() is None:
+        one.result().close()
+
+
+async def _reach(family: int, kind: int, protocol: int, _: str, place: Any) -> socket.socket:
+    one = socket.socket(family, kind, protocol)
+    try:
+        one.settimeout(0.0)
+        await asyncio.get_running_loop().sock_connect(one, place)
+    except BaseException:
+        one.close()
+        raise
+    return one
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from p2pfl.errors import PeerFault
 from p2pfl.net.address import PATH, Address, Relayed, Way, cannot_listen, parse_address
 from p2pfl.net.doorway import GREETING_BYTES, ConnectionGate, ConnectionStage, Doorway
 from p2pfl.net.entrance import Entrance
-from p2pfl.net.hurdles import of_answer
+from p2pfl.net.hurdles import Hurdle, UnreachedError, of_answer
 from p2pfl.net.limits import IDLE_BYTES, UNSENT_BYTES, Limits, Tap
 from p2pfl.net.line import GoneError, Line
 from p2pfl.net.refusals import Refusals
@@ -135,7 +135,7 @@ class WebSocketLine(Line):
 
 async def refuse_redirect(*_: object) -> None:
     """Refuse a redirect: a stranger at a neighbor's address must not send us elsewhere."""
-    raise GoneError("redirected")
+    raise UnreachedError(Hurdle.NOT_A_NODE, "the web server there redirects", "use the address to which it redirects")
 
 
 TOWARD: ContextVar[Address | Passage] = ContextVar("TOWARD")

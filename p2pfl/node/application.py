@@ -347,7 +347,7 @@ class Application:
 
     def _links(self, driver: Driver) -> Links:
         setup = self.setup
-        members = setup.federation.members
+        members, own = setup.federation.members, setup.node.network
         return Links(
             Membership(
                 identity=setup.identity,
@@ -372,7 +372,14 @@ class Application:
             max_body_bytes=assembly.largest_bytes(setup),
             rng=random.Random(os.urandom(16)),  # only jitter for dialing, which need not be reproducible from a seed
             transport=attachments.transport(self.features, setup, self.transport),
-            limits=Limits(max_kbit_s=setup.node.network.max_kbit_s),
+            limits=Limits(
+                max_kbit_s=own.max_kbit_s,
+                neighbor_kbit_s={
+                    member.index: bounds.max_kbit_s
+                    for member in setup.federation.present
+                    if (bounds := own.neighbors.get(member.name)) and bounds.max_kbit_s is not None
+                },
+            ),
         )
 
     def _end_on_failure(self, task: asyncio.Task[None]) -> None:

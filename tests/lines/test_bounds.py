@@ -5,22 +5,36 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from msgspec import structs
 
-from p2pfl.config.model import OwnNetwork
-from p2pfl.features.bounds.allowance import GB, Hours, MonthCount, next_month
-from p2pfl.features.bounds.feature import CHANNEL, FAREWELL_S, Pausing, TrafficBounds, readable
+from p2pfl.config.model import NeighborBounds, OwnNetwork
+from p2pfl.errors import PeerFault
+from p2pfl.features.bounds.allowance import GB, TOTAL, Hours, MonthCounts, next_month
+from p2pfl.features.bounds.feature import (
+    BACK_S,
+    CHANNEL,
+    FAREWELL_S,
+    LONGEST_S,
+    PAUSE_S,
+    Pausing,
+    TrafficBounds,
+    readable,
+)
 from p2pfl.net.line import Counters
-from p2pfl.net.rate import SendingRate
+from p2pfl.net.rate import SendingRate, SendingRates
+from p2pfl.node.attachments import FIELDS
 from p2pfl.node.feed import Feed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from line_kit import Sites
 from message_kit import REQUEST
 from nodes import QUICK
 
@@ -51,22 +65,46 @@ def test_a_month_ends_at_midnight():
 
 
 def test_the_count_of_a_month_survives_a_restart_and_ends_with_the_month(tmp_path):
-    count = MonthCount(tmp_path, 1000.0, NOON)
-    count.add(600, NOON, 1.0)
-    assert count.closed_until(NOON) is None
-    again = MonthCount(tmp_path, 1000.0, NOON)
-    again.add(400, NOON, 2.0)
-    assert again.used == 1000
-    assert again.closed_until(NOON) == next_month(NOON)
+    bounds = {TOTAL: 1000.0, "lab": 500.0}
+    count = MonthCounts(tmp_path, bounds, NOON)
+    count.add({TOTAL: 600, "lab": 200}, NOON, 1.0)
+    assert count.closed_until(TOTAL, NOON) is None
+    again = MonthCounts(tmp_path, bounds, NOON)
+    again.add({TOTAL: 400, "lab": 300}, NOON, 2.0)
+    assert (again.used(TOTAL), again.used("lab")) == (1000, 500)
+    assert again.closed_until(TOTAL, NOON) == again.closed_until("lab", NOON) == next_month(NOON)
     later = NOON + timedelta(days=10)
-    assert MonthCount(tmp_path, 1000.0, later).used == 0
-    again.add(450, later, 3.0)
-    assert again.used == 50
+    assert MonthCounts(tmp_path, bounds, later).used(TOTAL) == 0
+    again.add({TOTAL: 450, "lab": 300}, later, 3.0)
+    assert (again.used(TOTAL), again.used("lab")) == (50, 0)
 
 
-def test_a_damaged_count_begins_anew(tmp_path):
-    (tmp_path / "traffic.json").write_text("[1")
-    assert MonthCount(tmp_path, 1000.0, NOON).used == 0
+def test_a_clock_that_is_wrong_for_a_while_does_not_forget_the_month(tmp_path):
+    """A machine without a battery starts in 1970, or in a year to come."""
+    bounds, clock_s = {TOTAL: 1000.0}, 100.0
+    MonthCounts(tmp_path, bounds, NOON).add({TOTAL: 900}, NOON, 0.0)
+    for year in (1970, 2099):
+        wrong = NOON.replace(year=year)
+        count = MonthCounts(tmp_path, bounds, wrong)
+        count.add({TOTAL: 30}, wrong, clock_s)
+        count.add({TOTAL: 40}, NOON, 2 * clock_s)
+        count.write(clock_s)
+    assert count.used(TOTAL) == 920
+    for month in range(1, 13):
+        count.add({TOTAL: 50}, NOON.replace(year=2001, month=month), 1e6 * month)
+        count.add({TOTAL: 50}, NOON, 1e6 * month + 1e3)
+    count.write(0.0)
+    assert len(msgspec.json.decode((tmp_path / "traffic.json").read_bytes())) == 12
+    assert MonthCounts(tmp_path, bounds, NOON).used(TOTAL) == count.used(TOTAL) == 920
+
+
+@pytest.mark.parametrize(
+    "text", ["[1", '{"2026-11": {"*": -5}}', '{"2026-11": {"*": 1e999}}', '{"2026-11": 3}', "\xff"]
+)
+def test_a_damaged_count_begins_anew_and_says_so(tmp_path, text, caplog):
+    (tmp_path / "traffic.json").write_text(text, encoding="latin-1")
+    assert MonthCounts(tmp_path, {TOTAL: 1000.0}, NOON).used(TOTAL) == 0
+    assert "the bytes of this month are counted anew" in caplog.text
 
 
 class NodeOfTests:
@@ -75,15 +113,17 @@ class NodeOfTests:
     def __init__(self, folder, **bounds):
         self.time, self.wall = 0.0, NOON
         self.said, self.paused, self.spared = [], [], []
-        self.status = SimpleNamespace(counters=Counters.of([1]), waits_for="")
+        self.status = SimpleNamespace(counters=Counters.of([1, 2]), waits_for="")
         self.presence = SimpleNamespace()
         self.feed = Feed("node {}".format)
+        self.core = SimpleNamespace(peers=[1, 2])
         self.network = SimpleNamespace(
-            pause=lambda pause_s, why: self.paused.append((pause_s, why)),
+            pause=lambda pause_s, why, peers: self.paused.append((pause_s, why, peers)),
             spare=lambda peer, rest_s: self.spared.append((peer, rest_s)),
         )
         node = SimpleNamespace(network=OwnNetwork(**bounds), state_dir=folder)
-        self.setup = lambda: SimpleNamespace(node=node)
+        members = [SimpleNamespace(name=name, index=index) for index, name in enumerate(["own", "lab", "ward"])]
+        self.setup = lambda: SimpleNamespace(node=node, federation=SimpleNamespace(present=members, members=members))
 
     def clock(self):
         return self.time
@@ -111,6 +151,7 @@ def test_outside_its_hours_a_node_tells_its_neighbors_then_ends_its_sessions_and
     node.pass_(FAREWELL_S)
     bounds.look()
     assert node.paused[0][0] > 0
+    assert node.paused[0][2] is None
     node.pass_(8 * 3600)
     bounds.look()
     assert node.paused[-1][0] == 0.0
@@ -141,11 +182,112 @@ def test_a_neighbor_that_pauses_is_excused_and_not_dialed_until_it_is_back(tmp_p
     assert node.presence.is_excused(1)
     assert not node.presence.is_excused(2)
     assert node.spared == [(1, 3600.0)]
+    assert bounds.status()["by_neighbor"]["lab"]["says_paused_until"][:2] == "20"
     node.pass_(4000)
     assert not node.presence.is_excused(1)
-    bounds.hear(1, Pausing(for_s=3600.0))
+
+
+def test_a_neighbor_that_paused_is_back_when_its_session_lasts(tmp_path):
+    """It refuses a session that comes too early, which the lower index of the two has opened by then."""
+    node = NodeOfTests(tmp_path)
+    bounds = TrafficBounds(node)
     bounds.meet(1)
+    bounds.hear(1, Pausing(for_s=3600.0))
+    node.pass_(60)
+    bounds.look()
+    assert node.presence.is_excused(1), "it still has to end the session in which it said so"
+    bounds._talk.closed(1)
+    bounds.meet(1)
+    bounds.look()
+    bounds._talk.closed(1)
+    assert node.presence.is_excused(1)
+    bounds.meet(1)
+    node.pass_(BACK_S)
+    bounds.look()
     assert not node.presence.is_excused(1)
+    assert node.spared[-1] == (1, 0.0)
+    assert bounds.status() == {}
+
+
+def test_a_neighbor_that_pauses_for_ever_is_missed_in_the_end_and_fills_no_log(tmp_path):
+    node = NodeOfTests(tmp_path)
+    bounds = TrafficBounds(node)
+    for _ in range(40):
+        for _ in range(5):
+            bounds.meet(1)
+            bounds.hear(1, Pausing(for_s=LONGEST_S))
+            bounds._talk.closed(1)
+        assert node.presence.is_excused(1) == (node.time < LONGEST_S)
+        node.pass_(86400)
+    assert node.time > LONGEST_S
+    assert node.feed.event_count == 40
+
+
+@pytest.mark.parametrize("for_s", [float("nan"), float("inf"), -1.0, 1e9])
+def test_no_pause_is_longer_than_a_month(for_s):
+    with pytest.raises(PeerFault):
+        CHANNEL.unpack(msgspec.msgpack.encode([1, for_s]))
+
+
+def test_a_pause_over_a_change_of_summer_time_is_told_in_real_seconds(tmp_path, monkeypatch):
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    try:
+        node = NodeOfTests(tmp_path, hours="06:00-23:00")
+        for month, day, hours in ((3, 28, 6), (3, 29, 7), (10, 24, 8)):
+            bounds = TrafficBounds(node, lambda: datetime(2026, month, day, 23))  # noqa: B023, DTZ001
+            bounds.meet(1)
+            bounds.look()
+            assert node.said.pop() == (1, hours * 3600.0)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_month_that_is_used_up_with_one_neighbor_pauses_that_one_alone(tmp_path):
+    node = NodeOfTests(tmp_path, neighbors={"lab": NeighborBounds(month_gb=1.0, max_kbit_s=200.0)})
+    bounds = TrafficBounds(node, lambda: node.wall)
+    for peer in (1, 2):
+        bounds.meet(peer)
+        node.status.counters.peers[peer].bytes_sent = int(0.9 * GB)
+    bounds.look()
+    node.status.counters.peers[1].bytes_received = int(0.1 * GB)
+    node.pass_(3600)
+    bounds.look()
+    assert [peer for peer, _ in node.said] == [1]
+    assert bounds.before_round(None) is None
+    assert [node.presence.is_excused(peer) for peer in (1, 2)] == [True, False]
+    assert bounds.status()["by_neighbor"]["lab"] == {
+        "max_kbit_s": 200.0,
+        "month_gb": 1.0,
+        "month_used_gb": 1.0,
+        "paused_until": "2026-12-01T00:00",
+        "paused_because": "1 GB of this month with lab are used up",
+    }
+    assert not bounds.status().keys() & FIELDS, "a field of the node's own status"
+    assert not node.paused
+    node.pass_(FAREWELL_S)
+    bounds.look()
+    assert node.paused.pop()[2] == [1]
+    node.wall = datetime(2026, 12, 1)  # noqa: DTZ001 - as above
+    bounds.look()
+    assert node.paused == [(0.0, "", [1])]
+    assert "paused_until" not in bounds.status()["by_neighbor"]["lab"]
+    assert node.presence.is_excused(1)
+    node.pass_(PAUSE_S)
+    assert not node.presence.is_excused(1)
+
+
+def test_a_node_whose_neighbors_are_all_used_up_pauses_itself(tmp_path):
+    """Rounds without neighbors would lead its model away from theirs."""
+    node = NodeOfTests(tmp_path, neighbors={name: NeighborBounds(month_gb=1.0) for name in ("lab", "ward")})
+    bounds = TrafficBounds(node, lambda: node.wall)
+    for peer in (1, 2):
+        assert bounds.before_round(None) is None
+        node.status.counters.peers[peer].bytes_sent = int(GB)
+        bounds.look()
+    assert bounds.before_round(None) is not None
+    assert bounds.status()["paused_until"] == "2026-12-01T00:00"
 
 
 def test_a_time_is_said_for_people():
@@ -154,7 +296,7 @@ def test_a_time_is_said_for_people():
 
 
 async def test_sessions_share_the_rate_and_live_on_while_they_wait(federation, monkeypatch):
-    monkeypatch.setattr(SendingRate, "book", lambda self, size, now: setattr(self, "_free_at", now + 2e-7 * size))
+    monkeypatch.setattr("p2pfl.net.rate.BYTES_PER_KBIT", 50_000.0)
     body = os.urandom(300_000)
     async with federation.node(1) as b, federation.node(2) as c:
         dial = {1: b.address(), 2: c.address()}
@@ -179,20 +321,59 @@ def test_the_rate_is_an_average():
 
 
 async def test_a_short_message_waits_for_no_long_one():
-    rate, said = SendingRate(1.0), []
+    rates, said = SendingRates(0.008), []
 
     async def say(chunk):
         said.append(bytes(chunk))
 
-    rate.book(1000, asyncio.get_running_loop().time())
-    long = asyncio.create_task(rate.carry([b"head", b"body"], say, 60.0, is_over=lambda: False))
+    rates.book(1, 1000, asyncio.get_running_loop().time())
+    long = asyncio.create_task(rates.carry(1, [b"head", b"body"], say, 60.0, is_over=lambda: False))
     await asyncio.sleep(0)
-    await rate.carry([b"short"], say, 60.0, is_over=lambda: False)
+    await rates.carry(2, [b"short"], say, 60.0, is_over=lambda: False)
     assert said == [b"short"]
     long.cancel()
     with pytest.raises(asyncio.CancelledError):
         await long
-    assert not rate._turn.locked()
+    assert not rates._turn.locked()
+
+
+@pytest.mark.parametrize("own", [{}, {1: 1e-3}])
+async def test_nobody_waits_for_a_neighbor_that_reads_slowly_or_has_a_rate_of_its_own(own):
+    """A neighbor that took 29 s for each chunk held up what was sent to all others."""
+    rates, said, read = SendingRates(1e6, own), [], asyncio.Event()
+
+    async def slow(chunk):
+        await read.wait()
+        said.append(bytes(chunk))
+
+    async def quick(chunk):
+        said.append(bytes(chunk))
+
+    if own:
+        rates.book(1, 1000, asyncio.get_running_loop().time())
+        read.set()
+    long = asyncio.create_task(rates.carry(1, [b"head", b"body"], slow, 60.0, is_over=lambda: False))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(rates.carry(2, [b"one", b"two"], quick, 60.0, is_over=lambda: False), 5.0)
+    assert said == [b"one", b"two"]
+    if not own:
+        read.set()
+        await asyncio.wait_for(long, 5.0)
+        assert said == [b"one", b"two", b"head", b"body"]
+    long.cancel()
+    await asyncio.wait({long})
+    assert not rates._turn.locked()
+
+
+def test_a_neighbor_may_have_a_rate_of_its_own():
+    rates = SendingRates(None, {1: 0.008})
+    assert (rates.bound(1), rates.bound(2)) == (True, False)
+    rates.book(1, 5, 10.0)
+    rates.book(2, 5, 10.0)
+    assert (rates.wait_s(1, 10.0), rates.wait_s(2, 10.0)) == (5.0, 0.0)
+    both = SendingRates(0.016, {1: 0.008})
+    both.book(2, 5, 10.0)
+    assert (both.wait_s(1, 10.0), both.wait_s(2, 10.0)) == (2.5, 2.5)
 
 
 async def test_a_node_that_pauses_dials_again_when_it_is_over(federation, monkeypatch):
@@ -216,4 +397,48 @@ async def test_a_neighbor_that_is_spared_may_dial(federation, monkeypatch):
         async with a.links:
             b.links.amend(members=federation.members, dial={0: a.address()}, neighbors=frozenset({0}))
             await a.until(lambda: a.open and b.open)
-            assert a.links._table.places[1].spared_until == 0.0
+
+
+async def test_a_neighbor_that_is_spared_and_cannot_dial_is_tried_from_time_to_time(federation, monkeypatch):
+    """It may have been restarted with other bounds, and have no address of this node."""
+    monkeypatch.setattr("p2pfl.net.session_table.MOST_SLEEP_S", 0.02)
+    monkeypatch.setattr("p2pfl.net.session_table.SPARED_TRY_S", 0.1)
+    monkeypatch.setattr("p2pfl.net.dialing.SPARED_TRY_S", 0.1)
+    async with federation.node(1) as b:
+        a = federation.new(0, {1: b.address()})
+        a.links.spare(1, 1e6)
+        async with a.links:
+            await a.until(lambda: a.open and b.open)
+
+
+async def test_a_neighbor_alone_may_be_paused(federation, monkeypatch):
+    monkeypatch.setattr("p2pfl.net.session_table.MOST_SLEEP_S", 0.02)
+    async with federation.node(1) as b, federation.node(0, {1: b.address()}) as a:
+        a.links.amend(members=federation.members, dial={1: b.address()}, neighbors=frozenset({1}))
+        await a.until(lambda: a.open)
+        a.links.pause(60.0, "not with 2", [2])
+        assert a.open
+        a.links.pause(60.0, "used up", [1])
+        await a.until(lambda: not a.open and not b.open)
+        assert a.reasons() == ["used up"]
+        a.links.pause(0.0, "", [1])
+        await a.until(lambda: a.open)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_real_nodes_learn_on_when_the_month_with_one_neighbor_is_used_up(tmp_path):
+    sites = Sites(tmp_path, nodes="3")
+    sites.own(0, "[network.neighbors.node1]\nmonth_gb = 5e-6\nmax_kbit_s = 1000\n")
+    sites.change("federation.toml", "rounds = 4  ", "time_s = 10.0 ")
+    says = "node0: with node1 sends at most 1000 kbit/s, pauses after 5e-06 GB in a month"
+    assert says in " ".join(sites.say("check", sites.path).split())
+    sites.say("launch", sites.path, "--quiet", "-v")
+    used_up = "5e-06 GB of this month with node1 are used up"
+    assert used_up in sites.log(0)
+    assert "neighbor-pauses (node0): for " in sites.log(1)
+    assert "neighbor-lost" not in sites.log(0) + sites.log(1)
+    counts = msgspec.json.decode((sites.path / "node0/state/traffic.json").read_bytes())
+    ((_, of_month),) = counts.items()
+    assert 5000 <= of_month["node1"] < 5_000_000, "what goes in a look and the farewell comes on top"
+    assert used_up in " ".join(sites.say("status", sites.path, "--format", "json").split())

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import subprocess
+import time
+from asyncio.sslproto import SSLProtocol
 from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +20,9 @@ from p2pfl.errors import UserError
 from p2pfl.net.address import Address, parse_address
 from p2pfl.net.doorway import ConnectionStage
 from p2pfl.net.hurdles import Hurdle, UnreachedError, of_tls
+from p2pfl.net.limits import IDLE_BYTES
 from p2pfl.net.tls import OwnCertificate
+from p2pfl.net.tls_meter import TlsMeter
 from p2pfl.net.websocket import WebSocketTransport, dial_url, open_browserless
 
 pytestmark = pytest.mark.usefixtures("trusted")
@@ -114,8 +120,30 @@ async def test_a_node_goes_on_trying_until_the_certificate_is_right(federation, 
     async with a.links, federation.node(1, {0: f"wss://localhost:{a.links.port}"}) as b:
         await b.until(lambda: "has expired" in caplog.text)
         assert [one.levelname for one in caplog.records if "has expired" in one.message] == ["WARNING"]
+        certificate.context.load_cert_chain(certificates.cert("other"), certificates.key("other"))
+        await b.until(lambda: "is not for localhost" in caplog.text)
+        assert [one.levelname for one in caplog.records if "is not for localhost" in one.message] == ["WARNING"]
         certificate.context.load_cert_chain(certificates.cert("good"), certificates.key("good"))
         await b.until(lambda: a.open and b.open)
+
+
+async def test_a_node_goes_on_trying_until_the_name_is_known(federation, monkeypatch, caplog):
+    loop = asyncio.get_running_loop()
+    lookup, known = loop.getaddrinfo, []
+
+    async def resolve(host, port, **more):
+        if not known:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return await lookup("127.0.0.1", port, **more)
+
+    async with federation.node(0) as a:
+        monkeypatch.setattr(loop, "getaddrinfo", resolve)
+        async with federation.node(1, {0: f"site.example.org:{a.links.port}"}) as b:
+            says = "the name site.example.org is unknown: correct the address, or the DNS of this machine"
+            await b.until(lambda: says in caplog.text)
+            known.append(1)
+            await b.until(lambda: a.open and b.open)
+        assert [one.levelname for one in caplog.records if says in one.message] == ["WARNING"]
 
 
 async def test_who_says_nothing_has_a_place_in_the_doorway_and_loses_it(listening):
@@ -130,16 +158,81 @@ async def test_who_says_nothing_has_a_place_in_the_doorway_and_loses_it(listenin
         assert not door._rooms[ConnectionStage.CONNECTED]
 
 
-async def test_a_stranger_pays_for_its_handshake_before_it_is_made(listening):
-    a, certificate = listening("good")
-    certificate.cost_s = 1.0
+def burn(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+async def test_a_stranger_pays_for_what_it_makes_tls_do(listening, monkeypatch):
+    a, _ = listening("good")
+    work = SSLProtocol.buffer_updated
+    monkeypatch.setattr(SSLProtocol, "buffer_updated", lambda self, count: (burn(0.005), work(self, count)))
     async with a.links:
-        door, context = a.links._transport.doorway, ssl.create_default_context()
-        _, writer = await asyncio.open_connection("localhost", a.links.port, ssl=context)
-        assert not door.time.may_enter("127.0.0.1")
-        with suppress(OSError), socket.create_connection(("127.0.0.1", a.links.port)):
-            await a.until(lambda: door.turned_away)
+        pot = a.links._transport.doorway.time._strangers
+        before = pot.all.left_s
+        with suppress(ConnectionError), socket.create_connection(("127.0.0.1", a.links.port)) as stranger:
+            stranger.sendall(one_byte_records(client_hello()[:50]))
+            await a.until(lambda: pot.all.left_s < before - 0.005)
+            pot.all.spend(1.0, a.links._transport.doorway.time._clock())
+            stranger.sendall(one_byte_records(client_hello()[50:]))
+            await a.until(lambda: a.links._transport.doorway.turned_away)
+
+
+async def test_a_handshake_of_endless_small_records_is_cut_off(listening):
+    """A hello of 50 kB in records of one byte took 50 times the price of a handshake."""
+    a, _ = listening("good")
+    async with a.links:
+        door = a.links._transport.doorway
+        reader, writer = await asyncio.open_connection("127.0.0.1", a.links.port)
+        with suppress(ConnectionError):
+            writer.write(b"\x16\x03\x01\x00\x01\x01" + one_byte_records(bytes([0, 200, 0]) + bytes(30_000)))
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert door.turned_away == 1
         writer.transport.abort()
+        await a.until(lambda: door.waiting == 0)
+
+
+async def test_data_that_come_with_the_end_of_the_handshake_are_kept(listening):
+    a, _ = listening("good")
+    async with a.links:
+        reader, writer = await asyncio.open_connection("127.0.0.1", a.links.port)
+        ends = ssl.MemoryBIO(), ssl.MemoryBIO()
+        here = ssl.create_default_context().wrap_bio(*ends, server_hostname="localhost")
+        while True:
+            try:
+                here.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                writer.write(ends[1].read())
+                ends[0].write(await reader.read(65536))
+        here.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(ends[1].read())
+        ends[0].write(await asyncio.wait_for(reader.read(65536), 10))
+        assert here.read(12) == b"HTTP/1.1 404"
+        writer.transport.abort()
+
+
+async def test_a_member_that_only_renews_its_keys_is_cut_off(listening):
+    """TLS that brings no data is bounded in a session, too."""
+    gate = SimpleNamespace(pays=False, came=10, aborted=0, pays_below=lambda *_: False)
+    gate.abort = lambda: setattr(gate, "aborted", gate.aborted + 1)
+    meter = TlsMeter(gate)
+    meter.buffer_updated(IDLE_BYTES)
+    assert not gate.aborted
+    meter.buffer_updated(100)
+    assert gate.aborted == 1
+
+
+def client_hello():
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+    return outgoing.read()[5:]
+
+
+def one_byte_records(data):
+    return b"".join(b"\x16\x03\x01\x00\x01" + bytes([each]) for each in data)
 
 
 def test_a_renewed_certificate_is_read(certificates, tmp_path):
@@ -150,19 +243,56 @@ def test_a_renewed_certificate_is_read(certificates, tmp_path):
         if name == "expired":
             own = OwnCertificate(tmp_path / "own.crt", tmp_path / "own.key")
     own._read_at = float("-inf")
-    (tmp_path / "own.key").touch()
-    client = ssl.create_default_context()
+    assert shown_by(own.current()) == "good"
+
+
+def shown_by(server):
+    """The name in the certificate that a client sees."""
     ends = [ssl.MemoryBIO() for _ in range(4)]
-    there, here = (
-        own.current().wrap_bio(ends[0], ends[1], server_side=True),
-        client.wrap_bio(ends[2], ends[3], server_hostname="localhost"),
-    )
+    there = server.wrap_bio(ends[0], ends[1], server_side=True)
+    here = ssl.create_default_context().wrap_bio(ends[2], ends[3], server_hostname="localhost")
     for _ in range(3):
         for end, out, into in ((here, ends[3], ends[0]), (there, ends[1], ends[2])):
             with suppress(ssl.SSLWantReadError):
                 end.do_handshake()
             into.write(out.read())
-    assert here.getpeercert()["subject"] == ((("commonName", "good"),),)
+    return here.getpeercert()["subject"][0][0][1]
+
+
+def test_a_half_renewed_certificate_leaves_the_old_one_in_place_and_is_named_once(certificates, tmp_path, caplog):
+    """OpenSSL forgets the old key as soon as it reads a certificate of another one."""
+    cert, key = tmp_path / "own.crt", tmp_path / "own.key"
+    cert.write_bytes(certificates.cert("good").read_bytes())
+    key.write_bytes(certificates.key("good").read_bytes())
+    key.chmod(0o600)
+    own = OwnCertificate(cert, key)
+    cert.write_bytes(certificates.cert("expired").read_bytes())
+    for _ in range(2):
+        own._read_at = float("-inf")
+        assert shown_by(own.current()) == "good"
+    assert caplog.text.count("the renewed certificate is not used, the old one stays") == 1
+    cert.write_bytes(certificates.cert("good").read_bytes())
+    own._read_at = float("-inf")
+    assert shown_by(own.current()) == "good"
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("form", ["trusted", "secp256k1"])
+def test_a_certificate_that_tls_cannot_use_is_a_mistake_of_the_user(certificates, tmp_path, form):
+    cert, key = tmp_path / "own.crt", tmp_path / "own.key"
+
+    def openssl(*words):
+        subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
+
+    if form == "trusted":
+        openssl("x509", "-in", certificates.cert("good"), "-trustout", "-out", cert)
+        key.write_bytes(certificates.key("good").read_bytes())
+    else:
+        new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:secp256k1")
+        openssl("req", "-x509", *new, "-nodes", "-days", 30, "-keyout", key, "-out", cert, "-subj", "/CN=x")
+    key.chmod(0o600)
+    with pytest.raises(UserError, match="not a certificate with its key"):
+        OwnCertificate(cert, key)
 
 
 @given(st.text(alphabet="wsp:/[]@.#x1%-=a26h", max_size=40) | st.text(max_size=40))
@@ -179,9 +309,8 @@ def test_any_text_is_an_address_or_a_mistake_of_the_user(text):
         )
 
 
-def test_a_handshake_has_a_price_and_a_certificate_an_end(certificates):
+def test_a_certificate_has_an_end(certificates):
     good = OwnCertificate(certificates.cert("good"), certificates.key("good"))
-    assert 0.0 < good.cost_s < 1.0
     assert 29 < good.days_left < 30.1
     assert OwnCertificate(certificates.cert("expired"), certificates.key("expired")).days_left < 0
 

@@ -13,11 +13,13 @@ from p2pfl.cli.check_names import unknown_names
 from p2pfl.cli.main import main
 from p2pfl.config.load import federation_mistakes, load_config, load_node, node_mistakes
 from p2pfl.crypto.identity import Identity
+from p2pfl.features.bounds.findings import BoundsFindings
 from p2pfl.features.lan.doctor import examine
 from p2pfl.features.lan.doctor_command import _print_ways
 from p2pfl.features.lan.probe import AnswerKind
 from p2pfl.net.tls import OwnCertificate
 from p2pfl.net.websocket import WebSocketTransport
+from p2pfl.node.findings import Inspected
 
 
 @pytest.fixture
@@ -76,12 +78,38 @@ def mistakes(ward):
         ('hours = "20:00-20:00"', "HH:MM-HH:MM"),
         ("max_kbit_s = 50", "100"),
         ("month_gb = 0", "above 0"),
+        ("neighbors = 3", "network.neighbors: must be a table"),
+        ("neighbors.node9.month_gb = 5", "network.neighbors.node9: no other member; did you mean 'node1'?"),
+        ("neighbors.node0.month_gb = 5", "network.neighbors.node0: no other member"),
+        ("neighbors.node1.month_gb = 0", "network.neighbors.node1.month_gb: impossible value (found 0)"),
+        ("neighbors.node1.month_gb = -1", "above 0"),
+        ('neighbors.node1.month_gb = "5"', "a number above 0"),
+        ("neighbors.node1.max_kbit_s = 99", "a number from 100"),
+        ("neighbors.node1.hours = 3", "network.neighbors.node1.hours: unknown key"),
+        ("max_kbit_s = 150\nneighbors.node1.max_kbit_s = 100", "allowed: 200 or more: 100 for each of those"),
     ],
 )
 def test_mistakes_in_the_own_network_are_named_with_what_is_allowed(ward, lines, says):
     ward.own(f"\n[network]\n{lines}\n")
     (said,) = mistakes(ward)
     assert says in said
+    assert "secret" not in said
+
+
+def test_check_says_bounds_in_words_and_warns_of_one_for_no_neighbor(p2pfl, tmp_path):
+    p2pfl("new", tmp_path / "ward", "--nodes", "4")
+    file = tmp_path / "ward/node0/node.toml"
+    bounds = 'max_kbit_s = 500\nhours = "20:00-06:00"\nneighbors.node1.month_gb = 5\nneighbors.node2 = {}\n'
+    file.write_text(f"{file.read_text()}[network]\n{bounds}")
+    inspected = Inspected(load_config(tmp_path / "ward"), [])
+    inspected.here = look_into_folders(inspected.federation).here
+    BoundsFindings().of_files(inspected)
+    assert inspected.brief["bounds"] == (
+        "node0: sends at most 500 kbit/s, takes part 20:00-06:00 by the clock of its machine; "
+        "with node1 pauses after 5 GB in a month; with node2 no bound"
+    )
+    (warning,) = inspected.warnings
+    assert "node0 has bounds for node2, which is no neighbor of it" in warning
 
 
 @pytest.mark.parametrize(
@@ -91,12 +119,18 @@ def test_mistakes_in_the_own_network_are_named_with_what_is_allowed(ward, lines,
         ("wss://example.org/p2pfl#sha256=12", "wss://host:port/path"),
         ("ws://example.org#sha256=" + "ab" * 32, "ws:// has none"),
         ("wss://example.org:99999", "wss://host:port/path"),
+        ("wss://example.org:0", "wss://host:port/path"),
+        ("wss://ann:secret@example.org", "(found 'wss://...@example.org')"),
+        ("https://ann:secret@example.org", "not https: wss://...@example.org"),
+        ("wss://ex\u00e4mple.org", "wss://host:port/path"),
+        ("wss://::1", "wss://host:port/path"),
     ],
 )
 def test_a_wrong_url_is_named_with_the_right_one(ward, address, says):
     ward.change("federation.toml", ward.address, address)
     (said,) = federation_mistakes(ward.path)
     assert says in str(said)
+    assert "secret" not in str(said)
 
 
 def test_check_warns_of_a_name_that_is_unknown_but_not_if_a_proxy_may_know_it(ward, monkeypatch):

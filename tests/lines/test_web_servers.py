@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-import shutil
+import signal
 import ssl
 import sys
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from p2pfl.net.address import parse_address
 from p2pfl.net.hurdles import Hurdle, UnreachedError
+from p2pfl.net.limits import Limits
 from p2pfl.net.websocket import dial_websocket, open_browserless
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from line_kit import Sites, caddy, nginx, running
+from message_kit import REQUEST
 from ports import free_ports
 
 pytestmark = pytest.mark.usefixtures("trusted")
@@ -32,54 +36,141 @@ def configuration(language: str, changes: dict[str, str]) -> str:
     return text
 
 
-@asynccontextmanager
-async def running(*command: str):
-    process = await asyncio.create_subprocess_exec(*command)
-    try:
-        yield
-    finally:
-        process.terminate()
-        await process.wait()
-
-
 async def meets_behind(federation, a, port: int) -> None:
     async with federation.node(1, {0: f"wss://localhost:{port}/p2pfl"}) as b:
         await b.until(lambda: a.open and b.open)
+    reason = await reason_at(f"wss://localhost:{port}/other")
+    assert re.match(
+        r"a web server answers (404|200) in place of a WebSocket: is the path in the address right?", reason
+    )
+
+
+async def reason_at(address: str) -> str:
     async with open_browserless() as http:
-        with pytest.raises(UnreachedError, match="a web server answers 404 in place of a WebSocket"):
-            await dial_websocket(http, parse_address(f"wss://localhost:{port}/other", "address"))
+        with pytest.raises(UnreachedError) as found:
+            await dial_websocket(http, parse_address(address, "address"))
+    return str(found.value)
 
 
-async def test_the_nginx_of_the_docs_passes_sessions_on(federation, certificates, tmp_path):
-    if shutil.which("nginx") is None:
-        pytest.skip("needs the program nginx, which is not installed")
+def nginx_block(certificates, port: int, place: str) -> str:
+    changes = {
+        "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
+        "site.example.org;\n    ssl": "localhost;\n    ssl",
+        "/etc/letsencrypt/live/site.example.org/fullchain.pem": str(certificates.cert("good")),
+        "/etc/letsencrypt/live/site.example.org/privkey.pem": str(certificates.key("good")),
+        "127.0.0.1:8470": place,
+    }
+    return configuration("nginx", changes)
+
+
+def caddy_block(certificates, port: int, place: str) -> str:
+    tls = f"tls {certificates.cert('good')} {certificates.key('good')}"
+    changes = {"site.example.org {": f"https://localhost:{port} {{\n    {tls}", "127.0.0.1:8470": place}
+    return configuration("caddy", changes)
+
+
+SERVERS = pytest.mark.parametrize(
+    ("server", "block"), [(nginx, nginx_block), (caddy, caddy_block)], ids=["nginx", "caddy"]
+)
+
+
+@SERVERS
+async def test_the_web_server_of_the_docs_passes_sessions_on(server, block, federation, certificates):
     (port,) = free_ports(1)
     async with federation.node(0) as a:
-        changes = {
-            "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
-            "site.example.org;\n    ssl": "localhost;\n    ssl",
-            "/etc/letsencrypt/live/site.example.org/fullchain.pem": str(certificates.cert("good")),
-            "/etc/letsencrypt/live/site.example.org/privkey.pem": str(certificates.key("good")),
-            "127.0.0.1:8470": a.address(),
-        }
-        file = tmp_path / "nginx.conf"
-        head = f"daemon off; pid {tmp_path}/pid; error_log stderr; events {{}}\nhttp {{ access_log off;\n"
-        file.write_text(head + configuration("nginx", changes) + "}\n")
-        async with running("nginx", "-p", str(tmp_path), "-c", str(file)):
+        with server(block(certificates, port, a.address()), port):
             await meets_behind(federation, a, port)
+    (silent,) = free_ports(1)
+    with server(block(certificates, port, f"127.0.0.1:{silent}"), port):
+        assert "does not reach the node behind it (502): start the node" in await reason_at(f"wss://localhost:{port}")
 
 
-async def test_the_caddy_of_the_docs_passes_sessions_on(federation, certificates, tmp_path):
-    if shutil.which("caddy") is None:
-        pytest.skip("needs the program caddy, which is not installed")
+@SERVERS
+async def test_a_web_server_passes_large_bodies_on_as_they_come(server, block, federation, certificates):
+    (port,) = free_ports(1)
+    body = os.urandom(6_000_000)
+    async with federation.node(0) as a:
+        with server(block(certificates, port, a.address()), port):
+            async with federation.node(1, {0: f"wss://localhost:{port}/p2pfl"}) as b:
+                await b.until(lambda: a.open and b.open)
+                for one, other in ((a, b), (b, a)):
+                    one.send(other.index, structs.replace(REQUEST, body=body))
+                    await other.until(other.messages)
+                    assert bytes(other.messages()[0].body) == body
+
+
+async def test_a_session_outlives_a_reload_of_nginx(federation, certificates):
     (port,) = free_ports(1)
     async with federation.node(0) as a:
-        tls = f"tls {certificates.cert('good')} {certificates.key('good')}"
-        changes = {"site.example.org {": f"localhost:{port} {{\n    {tls}", "127.0.0.1:8470": a.address()}
-        file = tmp_path / "Caddyfile"
-        file.write_text("{\n    admin off\n    auto_https off\n}\n" + configuration("caddy", changes))
-        async with running("caddy", "run", "--config", str(file), "--adapter", "caddyfile"):
-            await meets_behind(federation, a, port)
+        with nginx(nginx_block(certificates, port, a.address()), port) as folder:
+            async with federation.node(1, {0: f"wss://localhost:{port}/p2pfl"}) as b:
+                await b.until(lambda: a.open and b.open)
+                before = (folder / "pid").read_text()
+                os.kill(int(before), signal.SIGHUP)
+                async with federation.node(2, {0: f"wss://localhost:{port}/p2pfl"}) as c:
+                    await c.until(lambda: c.open)
+                b.send(0, REQUEST)
+                await a.until(a.messages)
+                assert b.kinds() == ["open"]
+
+
+async def test_sessions_come_back_after_a_reload_of_caddy(federation, certificates):
+    """It ends them; its default for this (stream_close_delay) is 0."""
+    (port,) = free_ports(1)
+    block = caddy_block(certificates, port, "PLACE")
+    async with federation.node(0) as a:
+        block = block.replace("PLACE", a.address())
+        with caddy(block, port) as folder:
+            async with federation.node(1, {0: f"wss://localhost:{port}/p2pfl"}) as b:
+                await b.until(lambda: a.open and b.open)
+                file = folder / "Caddyfile"
+                file.write_text(file.read_text() + "# changed\n:0 {\n}\n")
+                words = ("--config", str(file), "--adapter", "caddyfile", "--address", f"unix/{folder}/admin")
+                await (await asyncio.create_subprocess_exec("caddy", "reload", *words)).wait()
+                await b.until(lambda: b.kinds() == ["open", "close", "open"])
+
+
+async def test_nginx_names_what_a_plain_dial_to_its_port_needs(certificates):
+    (port,) = free_ports(1)
+    with nginx(nginx_block(certificates, port, "127.0.0.1:1"), port):
+        assert "answers 400 in place of a WebSocket: wss:// if TLS is spoken there" in await reason_at(
+            f"localhost:{port}"
+        )
+
+
+def test_the_nginx_of_the_docs_waits_longer_than_a_session_may_be_silent():
+    for each in ("proxy_read_timeout", "proxy_send_timeout"):
+        assert int(re.search(rf"{each} (\d+)s;", PAGE)[1]) > 2 * Limits().silence_s
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@SERVERS
+def test_real_nodes_learn_through_the_web_server_of_the_docs(server, block, certificates, tmp_path):
+    port, node = free_ports(2)
+    sites = Sites(tmp_path)
+    sites.listen(0, node)
+    sites.address(0, f"wss://localhost:{port}/p2pfl")
+    sites.address(1, None)
+    assert "no mistakes" in sites.say("check", sites.path)
+    with server(block(certificates, port, f"127.0.0.1:{node}"), port):
+        sites.learn({"SSL_CERT_FILE": str(certificates.cert("authority"))})
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@SERVERS
+def test_real_nodes_learn_at_a_relay_behind_the_web_server_of_the_docs(server, block, certificates, tmp_path):
+    port, place = free_ports(2)
+    url = f"wss://localhost:{port}/p2pfl"
+    sites = Sites(tmp_path, "--relay", url)
+    relay = (sys.executable, "-m", "p2pfl.cli.main", "relay", "--listen", f"127.0.0.1:{place}")
+    token = ("--token", sites.path / "relay.token", "--name", url.partition("://")[2])
+    with (
+        running(*relay, *token, port=place),
+        server(block(certificates, port, f"127.0.0.1:{place}"), port),
+    ):
+        sites.learn({"SSL_CERT_FILE": str(certificates.cert("authority"))})
 
 
 async def test_a_server_that_ends_tls_needs_nothing_of_the_node(federation, certificates):

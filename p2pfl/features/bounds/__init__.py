@@ -3,3 +3,4 @@
 from __future__ import annotations
 
 FEATURE = "p2pfl.features.bounds.feature:BoundsFeature"
+FINDINGS = "p2pfl.features.bounds.findings:BoundsFindings"

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-import json
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from p2pfl.errors import StorageError
+from p2pfl.storage.disk import replace_file
 
 FILE_NAME = "traffic.json"
 GB = 1e9
 DAY = timedelta(days=1)
+TOTAL = "*"
+"""The name under which the bytes with all neighbors together are counted; no node can have it."""
+MOST_MONTHS = 12
+"""A clock that is wrong counts in other months; this many are kept."""
+
+Months = dict[str, dict[str, Annotated[int, Meta(ge=0)]]]
+
+log = logging.getLogger("p2pfl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,46 +58,62 @@ def next_month(now: datetime) -> datetime:
     return datetime.combine((now.replace(day=28) + 4 * DAY).replace(day=1).date(), time())
 
 
-class MonthCount:
-    """The bytes of this month, kept in a file of the node's folder. A crash forgets a minute or 0.1% of the bound."""
+def seconds_between(now: datetime, then: datetime) -> float:
+    """Return the seconds from `now` to `then` by the machine's clock, whose hours may shift in between."""
+    return then.timestamp() - now.timestamp()
 
-    LATER_S = 60.0
 
-    def __init__(self, folder: Path, bound_bytes: float, now: datetime) -> None:
-        self._path, self._bound = folder / FILE_NAME, bound_bytes
-        self._process_bytes = 0
-        self._written_at, self._written = float("-inf"), -1
-        self.month, self.used = _name(now), 0
+class MonthCounts:
+    """The bytes of this month by the name of what bounds them, kept in a file of the node's folder.
+
+    A crash forgets a minute at most, and of much traffic five seconds. The counts of other months stay, because a clock
+    that is wrong for a while must not make a month begin anew.
+    """
+
+    SOON_S, LATER_S = 5.0, 60.0
+
+    def __init__(self, folder: Path, bounds_bytes: Mapping[str, float], now: datetime) -> None:
+        self._path, self._bounds = folder / FILE_NAME, bounds_bytes
+        self._process: dict[str, int] = {}
+        self._written_at, self._unwritten = float("-inf"), 0
+        self._months: Months = {}
+        self._month = _name(now)
         try:
-            kept = json.loads(self._path.read_text(encoding="ascii"))
-            if kept["month"] == self.month:
-                self.used = int(kept["bytes"])
-        except (OSError, ValueError, KeyError, TypeError):
+            self._months = msgspec.json.decode(self._path.read_bytes(), type=Months)
+        except FileNotFoundError:
             pass
+        except (OSError, msgspec.MsgspecError, ValueError) as error:
+            log.warning("%s cannot be read: the bytes of this month are counted anew: %s", self._path, error)
 
-    def add(self, process_bytes: int, now: datetime, clock_s: float) -> None:
-        """Count what this process has sent and received so far, and write it from time to time."""
-        if _name(now) != self.month:
-            self.month, self.used = _name(now), 0
-        self.used += max(0, process_bytes - self._process_bytes)
-        self._process_bytes = process_bytes
-        grown = self.used - self._written
-        if grown >= self._bound / 1000 or (grown and clock_s - self._written_at >= self.LATER_S):
+    def used(self, name: str) -> int:
+        return self._months.get(self._month, {}).get(name, 0)
+
+    def add(self, process_bytes: Mapping[str, int], now: datetime, clock_s: float) -> None:
+        """Count what this process has sent and received so far, by name, and write it from time to time."""
+        self._month = _name(now)
+        counts = self._months.setdefault(self._month, {})
+        for name in self._bounds:
+            grown = max(0, process_bytes.get(name, 0) - self._process.get(name, 0))
+            counts[name] = counts.get(name, 0) + grown
+            self._unwritten += grown
+        self._process = dict(process_bytes)
+        is_much = self._unwritten >= min(self._bounds.values()) / 1000
+        if self._unwritten and clock_s - self._written_at >= (self.SOON_S if is_much else self.LATER_S):
             self.write(clock_s)
 
     def write(self, clock_s: float) -> None:
-        """Write the count. A disk that refuses gets it later."""
-        new = self._path.with_suffix(".new")
+        """Write the counts. A disk that refuses gets them later."""
+        for month in [month for month in self._months if month != self._month][: 1 - MOST_MONTHS]:
+            del self._months[month]
         try:
-            new.write_text(json.dumps({"month": self.month, "bytes": self.used}), encoding="ascii")
-            new.replace(self._path)
-        except OSError:
+            replace_file(self._path, [msgspec.json.encode(self._months)])
+        except StorageError:
             return
-        self._written_at, self._written = clock_s, self.used
+        self._written_at, self._unwritten = clock_s, 0
 
-    def closed_until(self, now: datetime) -> datetime | None:
+    def closed_until(self, name: str, now: datetime) -> datetime | None:
         """Return when the next month begins if this one is used up, else None."""
-        return next_month(now) if self.used >= self._bound else None
+        return next_month(now) if name in self._bounds and self.used(name) >= self._bounds[name] else None
 
 
 def _name(now: datetime) -> str:

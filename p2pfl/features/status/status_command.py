@@ -270,8 +270,11 @@ def _bounds_text(bounds: Mapping[str, Any]) -> str:
         "hours": "{hours}",
         "month_used_gb": "{month_used_gb:g} of {month_gb:g} GB this month",
         "paused_until": "pauses until {paused_until}: {paused_because}",
+        "says_paused_until": "says that it pauses until {says_paused_until}",
     }
-    return ", ".join(text.format(**bounds) for key, text in parts.items() if key in bounds)
+    told = [text.format(**bounds) for key, text in parts.items() if key in bounds]
+    told += [f"{name}: {_bounds_text(each)}" for name, each in bounds.get("by_neighbor", {}).items()]
+    return "; ".join(told)
 
 
 def _alarms_text(counts: Mapping[str, Any], standing: list[str] | None) -> str:

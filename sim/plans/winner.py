@@ -8,12 +8,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from p2pfl.config.tables import parse_document, read_document
 from p2pfl.config.writing import toml_value
 from p2pfl.errors import UserError
 from sim.plans.planning import SystemPlan
@@ -86,12 +86,12 @@ def with_values(text: str, values: Values) -> str:
     for (table, key), value in values.items():
         _set(lines, table, key, value)
     changed = "\n".join(lines)
-    wanted = tomllib.loads(text)
+    wanted = parse_document(text, Path(FEDERATION))
     for (table, key), value in values.items():
         wanted.setdefault(table, {})[key] = value
     try:
-        right = tomllib.loads(changed) == wanted
-    except tomllib.TOMLDecodeError:
+        right = parse_document(changed, Path(FEDERATION)) == wanted
+    except UserError:
         right = False
     if not right:
         said = "; ".join(f"[{table}] {key} = {toml_value(value)}" for (table, key), value in values.items())
@@ -154,7 +154,7 @@ def _federation(plan: SystemPlan, winner: Path) -> str:
 
 
 def _members(file: Path) -> int:
-    return len(tomllib.loads(file.read_text(encoding="utf-8")).get("node", []))
+    return len(read_document(file).get("node", []))
 
 
 def _new(wishes: PlanWishes, winner: Path, graph: Path) -> None:

@@ -194,7 +194,7 @@ def test_an_alarm_names_the_relays_that_are_away_and_ends_when_all_are_back():
     attached = Relays(node, transport)
     one, other = transport.relays
     one.why, other.why = "Connection refused", ""
-    one.since -= 20
+    one.since, other._made_at = one.since - 20, other._made_at - 20
     attached.look()
     assert not node.alarms
     node.now = 20.0
@@ -206,6 +206,9 @@ def test_an_alarm_names_the_relays_that_are_away_and_ends_when_all_are_back():
     assert node.standing.endswith("ws://other/p2pfl: the name is unknown")
     assert [row["registered"] for row in attached.status()["relays"]] == [False, False]
     one.why = other.why = ""
+    attached.look()
+    assert node.told == [], "they have been back for a moment only"
+    one._made_at -= 20
     attached.look()
     assert (node.told, node.standing) == (["relay-back", "relay-back"], "")
 

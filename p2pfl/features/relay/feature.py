@@ -58,8 +58,8 @@ class Relays(Attached):
     def look(self) -> None:
         """Raise or settle the alarm about relays that have been away for a while."""
         now = self._node.clock()
-        away = [relay for relay in self._relays if not relay.is_registered and relay.away_s() > PATIENCE_S]
-        missing = "; ".join(f"{relay.url}: {relay.why}" for relay in away)
+        away = [relay for relay in self._relays if relay.away_s() > PATIENCE_S]
+        missing = "; ".join(f"{relay.url}: {relay.why or relay.lost}" for relay in away)
         if missing == self._missing or now - self._begun_at < PATIENCE_S:
             return
         if not missing:

@@ -129,6 +129,9 @@ async def test_a_flood_of_small_frames_leaves_time_for_others(federation, networ
         taken, receive = [], relay.board.receive
 
         def watch(seat, frame, now):
+            if len(taken) == 1:
+                relay.lines[2].coming.append(pack(FrameKind.PING, 0, bytes(8)))
+                relay.lines[2]._turned.set()
             taken.append(seat)
             receive(seat, frame, now)
 
@@ -136,6 +139,5 @@ async def test_a_flood_of_small_frames_leaves_time_for_others(federation, networ
         # What stands in the line's buffer is there without waiting, as in that of a WebSocket.
         await flood.send(pack(FrameKind.CLOSE, PASSED_ON, bytes(8)))
         relay.lines[1].coming.extend([pack(FrameKind.CLOSE, PASSED_ON, bytes(8))] * 4000)
-        await asking.send(pack(FrameKind.PING, 0, bytes(8)))
         await asking.receive()
         assert taken.index(seats[quiet.public]) < 200

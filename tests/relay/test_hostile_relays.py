@@ -86,7 +86,13 @@ def deep(kind: FrameKind) -> bytes:
 
 @pytest.mark.parametrize(
     "opening",
-    [deep(FrameKind.CHALLENGE), b"?", pack(FrameKind.WELCOME), pack(FrameKind.CHALLENGE, 0, b"\xff" * 99), bytes(10**6)],
+    [
+        deep(FrameKind.CHALLENGE),
+        b"?",
+        pack(FrameKind.WELCOME),
+        pack(FrameKind.CHALLENGE, 0, b"\xff" * 99),
+        bytes(10**6),
+    ],
 )
 async def test_whatever_a_relay_says_first_the_member_tries_again(federation, opening):
     async with Liar(federation, read_on, opening=opening) as liar:

@@ -1,7 +1,7 @@
-"""What a relay costs: memory for registered members that are idle, CPU-seconds per GB, bytes of an idle member, and how
-long a quiet federation waits beside one that floods.
+"""What a relay costs: memory for registered members that are idle, CPU-seconds per GB, bytes of an idle member, how
+long a quiet federation waits beside one that floods, and what a stranger can make it spend.
 
-python benchmarks/relay.py [--members 1000] [--gb 1]
+python benchmarks/relay.py [--members 1000] [--gb 1] [--seconds 5]
 
 The relay is a process of its own; its memory and time are read from /proc.
 """
@@ -23,8 +23,10 @@ from contextlib import asynccontextmanager
 from logging import getLogger
 from pathlib import Path
 
+import aiohttp
+
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.relay.relay_frames import BEAT_S
+from p2pfl.features.relay.relay_frames import BEAT_S, Challenge, FrameKind, pack_struct, struct_in, unpack
 from p2pfl.features.relay.relay_line import RelayLine
 from p2pfl.features.relay.relay_link import LinkParts, RelayLink
 from p2pfl.features.relay.tickets import make_token, read_token, register
@@ -36,6 +38,8 @@ from p2pfl.net.websocket import dial_url, open_browserless
 CHUNK = bytes(1 << 18)
 AT_ONCE = 20
 LIMITS = Limits(connect_s=60.0, handshake_s=60.0)
+SMALL_LINES = 8
+FLOOD_TASKS = 40
 HEADERS_BYTES = 52
 """IPv4 and TCP with timestamps."""
 
@@ -64,6 +68,11 @@ class Process:
     def cpu_s(self) -> float:
         fields = Path(f"/proc/{self.popen.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def sockets(self) -> int:
+        """Return how many it holds beyond those of registered members and of the metrics."""
+        held = sum("socket:" in os.readlink(place) for place in Path(f"/proc/{self.popen.pid}/fd").iterdir())
+        return held - int(self.figure("p2pfl_relay_members"))
 
     def figure(self, name: str) -> float:
         with urllib.request.urlopen(self.metrics, timeout=10) as answer:  # noqa: S310 - our own process
@@ -140,6 +149,70 @@ async def waits(line: RelayLine, times: int) -> list[float]:
     return sorted(found)
 
 
+async def flood_small(line: RelayLine) -> None:
+    """Send the smallest messages, as fast as the relay takes them."""
+    while True:
+        await line.send(b"x")
+
+
+async def empty(line: RelayLine) -> None:
+    while True:
+        await line.receive()
+
+
+class Strangers:
+    """Strangers who dial the relay again and again from some addresses, and go as far as `how` says."""
+
+    def __init__(self, url: str, how: str) -> None:
+        self.url, self.how, self.tries, self.answered, self.open, self.most_open = url, how, 0, 0, 0, 0
+        self._identity = Identity.generate()
+
+    async def flood(self, addresses: int) -> None:
+        connectors = [
+            aiohttp.TCPConnector(local_addr=(f"127.0.1.{number + 1}", 0), limit=0) for number in range(addresses)
+        ]
+        sessions = [aiohttp.ClientSession(connector=connector) for connector in connectors]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(FLOOD_TASKS):
+                    tasks.create_task(self._again_and_again(sessions[number % addresses]))
+        finally:
+            for session in sessions:
+                await session.close()
+
+    async def _again_and_again(self, session: aiohttp.ClientSession) -> None:
+        while True:
+            self.tries += 1
+            try:
+                async with asyncio.timeout(15.0):
+                    await self._try(session)
+            except (aiohttp.ClientError, OSError, TimeoutError):
+                await asyncio.sleep(0.01)
+
+    async def _try(self, session: aiohttp.ClientSession) -> None:
+        async with session.ws_connect(self.url) as socket:
+            self.open += 1
+            self.most_open = max(self.most_open, self.open)
+            try:
+                first = await socket.receive()
+                if not isinstance(first.data, bytes):
+                    return
+                challenge = struct_in(unpack(first.data), FrameKind.CHALLENGE, Challenge)
+                if self.how == "say nothing more":
+                    await socket.receive()
+                elif self.how == "register with a wrong token":
+                    name = self.url.partition("://")[2]
+                    answer = register(self._identity, challenge, relay=name, token=bytes(32))
+                    await socket.send_bytes(pack_struct(FrameKind.REGISTER, answer))
+                    self.answered += isinstance((await socket.receive()).data, bytes)
+                else:
+                    for _ in range(300):
+                        await socket.send_bytes(b"x")
+                    await socket.receive()
+            finally:
+                self.open -= 1
+
+
 @asynccontextmanager
 async def relay_with(folder: Path) -> AsyncIterator[tuple[Process, list[bytes]]]:
     files = [folder / f"{name}.token" for name in ("busy", "quiet")]
@@ -159,7 +232,7 @@ async def relay_with(folder: Path) -> AsyncIterator[tuple[Process, list[bytes]]]
         process.popen.wait(10)
 
 
-async def measure(members: int, gigabytes: float, folder: Path) -> None:
+async def measure(members: int, gigabytes: float, seconds: float, folder: Path) -> None:
     async with relay_with(folder) as (process, (busy_token, quiet_token)):
         before_mb, before_s = process.resident_mb(), process.cpu_s()
         busy = Members(process.url, busy_token, members, asyncio.Queue())
@@ -195,24 +268,69 @@ async def measure(members: int, gigabytes: float, folder: Path) -> None:
         speed = f"{used_s / passed:.2f} CPU-seconds per GB, {1000 * passed / wall_s:.0f} MB/s"
         print(f"{passed:.2f} GB on {len(lines)} lines: {speed}")
         print(f"most memory: {process.resident_mb():.0f} MB")
-        for name, found in (("alone", alone), ("beside the flood", beside)):
-            median_ms, longest_ms = 1e3 * found[len(found) // 2], 1e3 * found[-1]
-            print(f"round trip of a quiet federation {name}: median {median_ms:.1f} ms, longest {longest_ms:.1f} ms")
+        say_waits("alone", alone)
+        say_waits("beside the flood", beside)
+        small = [await busy.pair(2 * number, 2 * number + 1) for number in range(4, 4 + SMALL_LINES)]
+        before_s, passed, began = process.cpu_s(), process.figure("p2pfl_relay_passed_bytes_total"), time.perf_counter()
+        flood = [asyncio.create_task(work) for one, other in small for work in (flood_small(one), empty(other))]
+        await asyncio.sleep(1.0)
+        beside = await waits(asking, 50)
+        wall_s, passed = time.perf_counter() - began, process.figure("p2pfl_relay_passed_bytes_total") - passed
+        await stop(flood)
+        say_waits("beside messages of one byte", beside)
+        print(f"of these: {passed / wall_s:.0f} a second, {1e3 * (process.cpu_s() - before_s) / passed:.2f} ms each")
+        await measure_strangers(process, asking, seconds)
         task.cancel()
         await quiet.go()
         await busy.go()
+
+
+async def stop(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def say_waits(name: str, found: list[float]) -> None:
+    median_ms, longest_ms = 1e3 * found[len(found) // 2], 1e3 * found[-1]
+    print(f"round trip of a quiet federation {name}: median {median_ms:.1f} ms, longest {longest_ms:.1f} ms")
+
+
+async def measure_strangers(process: Process, asking: RelayLine, seconds: float) -> None:
+    """Let strangers dial for some seconds in each of three ways, from one address and from twenty."""
+    for how in ("register with a wrong token", "say nothing more", "send 300 messages of a byte"):
+        for addresses in (1, 20):
+            strangers = Strangers(process.url, how)
+            before_s, before_mb, began = process.cpu_s(), process.resident_mb(), time.perf_counter()
+            task = asyncio.create_task(strangers.flood(addresses))
+            most_sockets = 0
+            while time.perf_counter() - began < seconds:
+                beside = await waits(asking, 20)
+                most_sockets = max(most_sockets, process.sockets())
+            used_s, wall_s = process.cpu_s() - before_s, time.perf_counter() - began
+            await stop([task])
+            grown_kb = 1024 * (process.resident_mb() - before_mb)
+            print(
+                f"strangers that {how}, {addresses} addresses: {strangers.tries / wall_s:.0f} tries a second, "
+                f"{strangers.answered / wall_s:.0f} answered, {100 * used_s / wall_s:.0f}% of a core, "
+                f"{1e3 * used_s / max(1, strangers.tries):.2f} ms and {1024 * grown_kb / max(1, strangers.tries):.0f} "
+                f"bytes a try, at most {most_sockets} sockets"
+            )
+            say_waits("meanwhile", beside)
+            await asyncio.sleep(2.0)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--members", type=int, default=1000)
     parser.add_argument("--gb", type=float, default=1.0)
+    parser.add_argument("--seconds", type=float, default=5.0)
     options = parser.parse_args()
     needed = 2 * options.members + 200
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(needed, hard)), hard))
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(measure(options.members, options.gb, Path(folder)))
+        asyncio.run(measure(options.members, options.gb, options.seconds, Path(folder)))
     return 0
 
 

@@ -21,6 +21,7 @@ from pushes_kit import PUSHES, check_nothing_lost
 from relay_kit import nothing_listed
 
 from p2pfl.core import limits as core_limits
+from p2pfl.features.relay import relay_line
 from p2pfl.features.relay.admissions import Admissions, ListedFederation
 from p2pfl.features.relay.relay_frames import HEAD, Closing, FrameKind, pack, pack_number, unpack
 from p2pfl.features.relay.relay_server import RelayServer
@@ -39,8 +40,8 @@ IMPATIENT = {
     "retry_first_s": 0.05,
     "retry_ceiling_s": 0.5,
     "settled_s": 0.2,
-    "silence_s": 1.8,
-    "beat_s": 0.3,
+    "silence_s": 4.0,
+    "beat_s": 1.2,
     "drain_s": 1.0,
     "connect_s": 1.0,
     "handshake_s": 2.0,
@@ -50,9 +51,9 @@ IMPATIENT = {
 class Lying(Line):
     """The relay's end of a member's connection. From `lies` on it says what `lie` makes of each frame to the member."""
 
-    def __init__(self, inner: Line, relay: Relay) -> None:
+    def __init__(self, inner: Line, liar: Relay) -> None:
         super().__init__()
-        self.inner, self.relay, self.count, self.held = inner, relay, 0, None
+        self.inner, self.liar, self.count, self.held = inner, liar, 0, None
 
     own_address = property(lambda self: self.inner.own_address)
     peer_address = property(lambda self: self.inner.peer_address)
@@ -62,8 +63,8 @@ class Lying(Line):
         self.count += 1
         frame = unpack(data)
         frames = [data]
-        if self.relay.lies and frame.kind not in (FrameKind.CHALLENGE, FrameKind.WELCOME, FrameKind.PONG):
-            frames = await self.relay.lie(self, frame, data)
+        if self.liar.lies and frame.kind not in (FrameKind.CHALLENGE, FrameKind.WELCOME, FrameKind.PONG):
+            frames = await self.liar.lie(self, frame, data)
         for each in frames:
             await self.inner.send(each)
 
@@ -145,7 +146,7 @@ async def denies_that_others_are_there(line, frame, data):
 
 
 async def does_it_all(line, frame, data):
-    lie = line.relay.chance.choice([*LIES[:-1], *[honest] * 20])
+    lie = line.liar.chance.choice([*LIES[:-1], *[honest] * 20])
     return await lie(line, frame, data)
 
 
@@ -207,6 +208,8 @@ class Relay:
 def behind(ward, tmp_path, monkeypatch):
     """Make a federation whose nodes have no address and list two relays, the first of which may lie."""
     monkeypatch.setattr(application, "Limits", partial(Limits, **IMPATIENT))
+    monkeypatch.setattr(relay_line, "WINDOW_BYTES", 20_000)
+    monkeypatch.setattr(relay_line, "CREDIT_BYTES", 5_000)
 
     def behind(nodes: int, lie=honest, **tables):
         make_token(tmp_path / "relay.token")

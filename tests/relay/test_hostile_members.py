@@ -45,6 +45,11 @@ async def linked(relay, network, *identities, meet=nobody):
     await asyncio.wait(tasks)
 
 
+def take(*_):
+    """Take each line, and do nothing with it."""
+    return asyncio.create_task(asyncio.sleep(0))
+
+
 async def registered(network, relay, identity, *, name="", token=TOKEN):
     """Return a bare connection, and the frame with which the relay has answered."""
     line = await dialer(network)(relay.url)
@@ -70,7 +75,7 @@ async def test_who_registers_again_and_again_is_told_to_wait_and_others_are_not(
         for _ in range(30):
             line, answer = await registered(network, relay, federation.identities[0])
             assert answer.kind is FrameKind.WELCOME
-        line, answer = await registered(network, relay, federation.identities[0])
+        _, answer = await registered(network, relay, federation.identities[0])
         assert (answer.kind, Refusal(number_in(answer))) == (FrameKind.REFUSED, Refusal.TOO_OFTEN)
         _, answer = await registered(network, relay, federation.identities[1])
         assert answer.kind is FrameKind.WELCOME
@@ -109,8 +114,7 @@ async def test_a_relay_that_passes_a_members_answer_on_to_another_relay_gains_no
 
 async def test_one_member_cannot_take_all_lines_of_another(federation, network):
     bad, good, asked = federation.identities[:3]
-    meet = lambda line, visit: asyncio.create_task(asyncio.sleep(0))  # noqa: E731
-    async with RelayHere(network) as relay, linked(relay, network, good, asked, meet=meet) as (link, _):
+    async with RelayHere(network) as relay, linked(relay, network, good, asked, meet=take) as (link, _):
         line, _ = await registered(network, relay, bad)
         for number in range(1, 200):
             await line.send(pack(FrameKind.OPEN, number, asked.public))

@@ -25,9 +25,7 @@ class RelayLimits:
     """The limits on one relay; times are those of the loop."""
 
     def __init__(self, limits: Limits) -> None:
-        self._opens = TokenBucket(
-            limits.handshakes_per_s, tokens=limits.handshake_burst, burst=limits.handshake_burst
-        )
+        self._opens = TokenBucket(limits.handshakes_per_s, tokens=limits.handshake_burst, burst=limits.handshake_burst)
         self._strays = TokenBucket(STRAYS_PER_S, tokens=STRAY_BURST, burst=STRAY_BURST)
         self._visits = TokenBucket(VISITS_PER_S, tokens=VISIT_BURST, burst=VISIT_BURST)
         self._visits_of: dict[bytes, TokenBucket] = {}
@@ -73,7 +71,7 @@ class Doubts:
 
 
 class Pulse:
-    """Pings, and the round trip that they measure. Their numbers are random: nobody can answer one that has not come."""
+    """Pings, and the round trip that they measure. Their numbers are random, so nobody can answer one in advance."""
 
     def __init__(self) -> None:
         self._number: int | None = None

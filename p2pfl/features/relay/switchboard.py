@@ -91,6 +91,42 @@ class Seat:
     def key(self) -> bytes:
         return self.place[1]
 
+    def put(self, parcel: _Parcel) -> None:
+        """Send a frame to this member; a member that does not read is ended."""
+        if self.waiting_words > PINGS_BURST * MOST_LINES:
+            self.end(None)
+            return
+        self.outbox.append(parcel)
+        self.waiting_words += not parcel.is_data
+        self.hold(parcel)
+        self.wake(self)
+
+    def take(self) -> bytes | None:
+        """Return the next frame for this member; None if there is none."""
+        while self.outbox:
+            parcel = self.outbox.popleft()
+            self.release(parcel)
+            self.waiting_words -= not parcel.is_data
+            if (end := parcel.credit_of) is None:
+                return parcel.frame
+            more, end.credit_bytes = end.credit_bytes, 0
+            if self.ends.get(end.number) is end:
+                return pack_number(FrameKind.CREDIT, end.number, more)
+        return None
+
+    def hold(self, parcel: _Parcel) -> None:
+        """Count a frame that waits for this member, here or in the queue."""
+        self.waiting_bytes += parcel.size
+        self.tenant.held_bytes += parcel.size
+        self.tenant.held_of[parcel.sender] += parcel.size
+
+    def release(self, parcel: _Parcel) -> None:
+        self.waiting_bytes -= parcel.size
+        self.tenant.held_bytes -= parcel.size
+        self.tenant.held_of[parcel.sender] -= parcel.size
+        if not self.tenant.held_of[parcel.sender]:
+            del self.tenant.held_of[parcel.sender]
+
 
 @dataclass(eq=False, repr=False, slots=True)
 class LineEnd:
@@ -104,10 +140,15 @@ class LineEnd:
     credit_bytes: int = 0
     """Credit that waits in the outbox: one frame tells of all."""
 
+    def forget(self) -> None:
+        """Let go of the number; frames for it are left out from now on."""
+        if self.seat.ends.get(self.number) is self:
+            del self.seat.ends[self.number]
+
 
 @dataclass(slots=True)
 class _Parcel:
-    """A frame on its way. `sender` is the key of the member that caused it; with `credit_of`, the frame is made last."""
+    """A frame on its way. `sender` is the key of the member that caused it; with `credit_of`, it is made at the end."""
 
     frame: bytes
     sender: bytes
@@ -211,49 +252,19 @@ class Switchboard:
         if taken is None:
             return 0
         (end, parcel), _ = taken
-        self._release(end.seat, parcel)
+        end.seat.release(parcel)
         if end.seat.ends.get(end.number) is end:
             if not parcel.is_data:
-                self._forget(end)
-            self._put(end.seat, parcel)
+                end.forget()
+            end.seat.put(parcel)
         return len(parcel.frame)
 
     def take(self, seat: Seat) -> bytes | None:
         """Return the next frame for a member's connection; None if there is none."""
-        while seat.outbox:
-            parcel = seat.outbox.popleft()
-            self._release(seat, parcel)
-            seat.waiting_words -= not parcel.is_data
-            if (end := parcel.credit_of) is None:
-                return parcel.frame
-            more, end.credit_bytes = end.credit_bytes, 0
-            if seat.ends.get(end.number) is end:
-                return pack_number(FrameKind.CREDIT, end.number, more)
-        return None
+        return seat.take()
 
     def _say(self, seat: Seat, frame: bytes, by: Seat, credit_of: LineEnd | None = None) -> None:
-        self._put(seat, _Parcel(frame, by.key, credit_of))
-
-    def _put(self, seat: Seat, parcel: _Parcel) -> None:
-        if seat.waiting_words > PINGS_BURST * MOST_LINES:
-            seat.end(None)
-            return
-        seat.outbox.append(parcel)
-        seat.waiting_words += not parcel.is_data
-        self._hold(seat, parcel)
-        seat.wake(seat)
-
-    def _hold(self, seat: Seat, parcel: _Parcel) -> None:
-        seat.waiting_bytes += parcel.size
-        seat.tenant.held_bytes += parcel.size
-        seat.tenant.held_of[parcel.sender] += parcel.size
-
-    def _release(self, seat: Seat, parcel: _Parcel) -> None:
-        seat.waiting_bytes -= parcel.size
-        seat.tenant.held_bytes -= parcel.size
-        seat.tenant.held_of[parcel.sender] -= parcel.size
-        if not seat.tenant.held_of[parcel.sender]:
-            del seat.tenant.held_of[parcel.sender]
+        seat.put(_Parcel(frame, by.key, credit_of))
 
     def _open(self, seat: Seat, frame: Frame, now: float) -> None:
         tenant, number = seat.tenant, frame.line
@@ -319,7 +330,7 @@ class Switchboard:
     def _close(self, end: LineEnd, reason: Closing, *, both: bool = False) -> None:
         """End a line: this end at once, the other one behind the data that are under way to it."""
         other = end.other
-        self._forget(end)
+        end.forget()
         if both:
             self._say(end.seat, pack_number(FrameKind.CLOSE, end.number, reason), end.seat)
         if other is not None:
@@ -330,11 +341,7 @@ class Switchboard:
     def _enqueue(self, end: LineEnd, frame: bytes, by: Seat) -> None:
         parcel = _Parcel(frame, by.key)
         self._queue.put(end.seat.tenant.name, (end, parcel), len(frame) + TURN_BYTES)
-        self._hold(end.seat, parcel)
-
-    def _forget(self, end: LineEnd) -> None:
-        if end.seat.ends.get(end.number) is end:
-            del end.seat.ends[end.number]
+        end.seat.hold(parcel)
 
     def _is_used_up(self, tenant: Tenant) -> bool:
         return self._month_bytes is not None and tenant.month_bytes >= self._month_bytes

@@ -73,7 +73,7 @@ async def test_a_registration_nested_beyond_reason_is_a_fault_of_the_stranger(ne
 async def test_who_registers_again_and_again_is_told_to_wait_and_others_are_not(federation, network):
     async with RelayHere(network) as relay:
         for _ in range(30):
-            line, answer = await registered(network, relay, federation.identities[0])
+            _, answer = await registered(network, relay, federation.identities[0])
             assert answer.kind is FrameKind.WELCOME
         _, answer = await registered(network, relay, federation.identities[0])
         assert (answer.kind, Refusal(number_in(answer))) == (FrameKind.REFUSED, Refusal.TOO_OFTEN)

@@ -87,8 +87,8 @@ def settled_states(folder: Path) -> tuple[FederationConfig, list[NodeState]]:
     return federation, states
 
 
-def check_nothing_lost(folder: Path) -> None:
-    """Both ends of each edge hold the same bits, and the weighted sum of all models is that of the beginning."""
+def check_edges(folder: Path) -> list[NodeState]:
+    """Both ends of each edge hold the same bits, and what one has given the other has got."""
     federation, states = settled_states(folder)
     for low, high in federation.edges:
         ours, theirs = states[low].edges[high], states[high].edges[low]
@@ -96,6 +96,12 @@ def check_nothing_lost(folder: Path) -> None:
         assert ours.record.chain == theirs.record.chain
         np.testing.assert_array_equal(ours.own, theirs.peer)
         np.testing.assert_array_equal(ours.peer, theirs.own)
+    return states
+
+
+def check_nothing_lost(folder: Path) -> None:
+    """The edges agree, and the weighted sum of all models is that of the beginning."""
+    states = check_edges(folder)
     counts = [10.0 * (index + 1) for index in range(len(states))]
     begun = [np.random.default_rng([7, index]).standard_normal(24).astype(np.float32) for index in range(len(states))]
     wanted = sum(n * x.astype(np.float64) for n, x in zip(counts, begun, strict=True))

@@ -17,7 +17,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
-from pushes_kit import PUSHES, check_nothing_lost
+from pushes_kit import PUSHES, check_edges, check_nothing_lost
 from relay_kit import nothing_listed
 
 from p2pfl.core import limits as core_limits
@@ -292,3 +292,7 @@ async def test_of_two_copies_of_one_key_at_two_relays_one_ends_and_the_edges_agr
         async with asyncio.timeout(DEADLINE_S):
             results = await asyncio.gather(*(asyncio.shield(node.task) for node in (*nodes, last)))
     assert all(result.finished for result in results)
+    if last is double:
+        shutil.rmtree(field.folder / "node1" / "state")
+        shutil.copytree(copy / "node1" / "state", field.folder / "node1" / "state")
+    check_edges(field.folder)

@@ -41,7 +41,7 @@ CHUNK = bytes(1 << 18)
 AT_ONCE = 20
 LIMITS = Limits(connect_s=60.0, handshake_s=60.0)
 SMALL_LINES = 8
-STRANGERS = 40
+STRANGERS = 200
 REGISTERS, SAYS_NOTHING, SENDS = "register with a wrong token", "say nothing more", "send 300 messages of a byte"
 PASSED = "p2pfl_relay_passed_bytes_total"
 SPAWN = multiprocessing.get_context("spawn")

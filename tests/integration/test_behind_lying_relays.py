@@ -208,8 +208,8 @@ class Relay:
 def behind(ward, tmp_path, monkeypatch):
     """Make a federation whose nodes have no address and list two relays, the first of which may lie."""
     monkeypatch.setattr(application, "Limits", partial(Limits, **IMPATIENT))
-    monkeypatch.setattr(relay_line, "WINDOW_BYTES", 20_000)
-    monkeypatch.setattr(relay_line, "CREDIT_BYTES", 5_000)
+    monkeypatch.setattr(relay_line, "WINDOW_BYTES", 5_000)
+    monkeypatch.setattr(relay_line, "CREDIT_BYTES", 1_000)
 
     def behind(nodes: int, lie=honest, **tables):
         make_token(tmp_path / "relay.token")

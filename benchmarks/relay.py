@@ -28,7 +28,17 @@ from typing import Any
 import aiohttp
 
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.relay.relay_frames import BEAT_S, Challenge, FrameKind, pack_struct, struct_in, unpack
+from p2pfl.features.relay.relay_frames import (
+    BEAT_S,
+    PASSED_ON,
+    Challenge,
+    Closing,
+    FrameKind,
+    pack_number,
+    pack_struct,
+    struct_in,
+    unpack,
+)
 from p2pfl.features.relay.relay_line import RelayLine
 from p2pfl.features.relay.relay_link import LinkParts, RelayLink
 from p2pfl.features.relay.tickets import make_token, read_token, register
@@ -176,6 +186,18 @@ async def pour(line: RelayLine) -> None:
         await asyncio.sleep(0)
 
 
+async def flood_frames(url: str, token: bytes) -> None:
+    """Register as a member, and send frames that serve nothing, as fast as the relay takes them."""
+    async with aiohttp.ClientSession() as session, session.ws_connect(url) as socket:
+        challenge = struct_in(unpack((await socket.receive()).data), FrameKind.CHALLENGE, Challenge)
+        answer = register(Identity.generate(), challenge, relay=url.partition("://")[2], token=token)
+        await socket.send_bytes(pack_struct(FrameKind.REGISTER, answer))
+        await socket.receive()
+        frame = pack_number(FrameKind.CLOSE, PASSED_ON, Closing.DONE)
+        while True:
+            await socket.send_bytes(frame)
+
+
 async def flood_dials(url: str, how: str, addresses: int, tried: Any) -> None:
     """Dial the relay again and again as a stranger from some addresses, and go as far as `how` says."""
     identity = Identity.generate()
@@ -294,6 +316,9 @@ async def measure(members: int, gigabytes: float, seconds: float, folder: Path) 
             used_ms = 1e3 * (process.cpu_s() - before_s)
         print(f"messages of one byte: {passed / wall_s:.0f} a second, {used_ms / max(1, passed):.2f} ms each")
         say_waits("beside them", found)
+        with beside(flood_frames, process.url, busy_token):
+            await asyncio.sleep(2.0)
+            say_waits("beside a member that sends frames for no line", await waits(asking, 50))
         await measure_strangers(process, asking, seconds)
         task.cancel()
         await quiet.go()

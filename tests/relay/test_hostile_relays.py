@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from relay_kit import QUICK, parts, until
 
+from p2pfl.errors import PeerFault
 from p2pfl.features.relay import relay_limits, relay_link
 from p2pfl.features.relay.relay_frames import (
     PASSED_ON,
@@ -187,6 +188,26 @@ async def test_a_relay_that_answers_no_ping_is_left(federation, monkeypatch):
     async with Liar(federation, pretend) as liar:
         await until(lambda: liar.came >= 2)
         assert liar.link.lost == "no answer in time"
+
+
+@pytest.mark.parametrize("steps", range(5))
+async def test_the_node_stops_even_if_the_relay_fails_it_at_that_moment(federation, steps, monkeypatch):
+    fails = asyncio.Event()
+
+    async def ping(self, pulse):
+        await fails.wait()
+        raise PeerFault("now")
+
+    monkeypatch.setattr(RelayLink, "_ping", ping)
+    async with Liar(federation, read_on) as liar:
+        await until(lambda: liar.link.is_registered)
+        fails.set()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        liar.keeping.cancel()
+        _, goes_on = await asyncio.wait([liar.keeping], timeout=1.0)
+        liar.keeping.cancel()
+        assert not goes_on
 
 
 async def test_a_relay_that_swallows_dials_comes_after_others(federation):

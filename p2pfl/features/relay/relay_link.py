@@ -126,6 +126,8 @@ class RelayLink:
                     wait_s = REFUSED_S
                 except (GoneError, TimeoutError, PeerFault) as other:
                     error = other
+                if (own := asyncio.current_task()) is not None and own.cancelling():
+                    raise asyncio.CancelledError  # a task group that fails at the same moment swallows it
                 if self._lasts():
                     backoff.reset()
                 self._lose("no answer in time" if isinstance(error, TimeoutError) else str(error))

@@ -6,10 +6,11 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from logging import DEBUG, INFO, Logger
+from typing import Any
 
 from p2pfl.config.invites import in_words
 from p2pfl.crypto.identity import public_text
@@ -126,8 +127,6 @@ class RelayLink:
                     wait_s = REFUSED_S
                 except (GoneError, TimeoutError, PeerFault) as other:
                     error = other
-                if (own := asyncio.current_task()) is not None and own.cancelling():
-                    raise asyncio.CancelledError  # a task group that fails at the same moment swallows it
                 if self._lasts():
                     backoff.reset()
                 self._lose("no answer in time" if isinstance(error, TimeoutError) else str(error))
@@ -191,12 +190,8 @@ class RelayLink:
             self._line, self.why, self._made_at = line, "", time.monotonic()
             self._changed.set()
             self._parts.log.info("registered at relay %s", self.url)
-            async with asyncio.TaskGroup() as tasks:
-                pulse = Pulse()
-                tasks.create_task(self._ping(pulse))
-                tasks.create_task(self._read(line, pulse))
-        except BaseExceptionGroup as group:
-            raise _first(group) from None
+            pulse = Pulse()
+            await _until_one_fails(self._ping(pulse), self._read(line, pulse))
         finally:
             await line.close(self._parts.limits.close_s)
 
@@ -278,10 +273,20 @@ class RelayLink:
         self._lines.clear()
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the cause that says most: a refusal, or else the first one."""
-    found = [_first(error) if isinstance(error, BaseExceptionGroup) else error for error in group.exceptions]
-    return next((error for error in found if isinstance(error, RefusedByRelayError)), found[0])
+async def _until_one_fails(*works: Coroutine[Any, Any, None]) -> None:
+    """Do all of the work until some of it fails, and raise what says most: a refusal, or else the first failure.
+
+    A task group that fails while it is cancelled would swallow the cancellation.
+    """
+    tasks = [asyncio.get_running_loop().create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+    failures = [end for end in ends if isinstance(end, Exception)]
+    raise next((end for end in failures if isinstance(end, RefusedByRelayError)), failures[0])
 
 
 def _in_words(reason: Refusal | None, challenge: Challenge) -> str:

@@ -21,10 +21,32 @@ STRAYS_PER_S, STRAY_BURST = 500.0, 8000.0
 """The limit on frames that belong to no line: an honest relay passes on what was under way when a line ended."""
 
 
+class Doubts:
+    """How often lines to each member were lately spoiled or cut at one relay."""
+
+    def __init__(self) -> None:
+        self._times: dict[bytes, deque[float]] = {}
+
+    def count(self, key: bytes) -> int:
+        found, before = self._times.get(key, deque()), monotonic() - DOUBTS_LAST_S
+        while found and found[0] < before:
+            found.popleft()
+        return len(found)
+
+    def mark(self, key: bytes) -> None:
+        """Count one more; of members that a relay makes up, only the latest are remembered."""
+        times = self._times.pop(key, None) or deque(maxlen=64)
+        self._times[key] = times
+        times.append(monotonic())
+        if len(self._times) > MOST_KEYS:
+            del self._times[next(iter(self._times))]
+
+
 class RelayLimits:
     """The limits on one relay; times are those of the loop."""
 
     def __init__(self, limits: Limits) -> None:
+        self.doubts = Doubts()
         self._opens = TokenBucket(limits.handshakes_per_s, tokens=limits.handshake_burst, burst=limits.handshake_burst)
         self._strays = TokenBucket(STRAYS_PER_S, tokens=STRAY_BURST, burst=STRAY_BURST)
         self._visits = TokenBucket(VISITS_PER_S, tokens=VISIT_BURST, burst=VISIT_BURST)
@@ -47,27 +69,6 @@ class RelayLimits:
         """Count a frame that serves nothing. Raises PeerFault if there are more than an honest relay sends."""
         if self._strays.take(now) > 0.0:
             raise PeerFault("more frames for lines that do not exist than an honest relay sends")
-
-
-class Doubts:
-    """How often lines to each member were lately spoiled or cut at one relay."""
-
-    def __init__(self) -> None:
-        self._times: dict[bytes, deque[float]] = {}
-
-    def count(self, key: bytes) -> int:
-        found, before = self._times.get(key, deque()), monotonic() - DOUBTS_LAST_S
-        while found and found[0] < before:
-            found.popleft()
-        return len(found)
-
-    def mark(self, key: bytes) -> None:
-        """Count one more; of members that a relay makes up, only the latest are remembered."""
-        times = self._times.pop(key, None) or deque(maxlen=64)
-        self._times[key] = times
-        times.append(monotonic())
-        if len(self._times) > MOST_KEYS:
-            del self._times[next(iter(self._times))]
 
 
 class Pulse:

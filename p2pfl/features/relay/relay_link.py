@@ -38,7 +38,7 @@ from p2pfl.features.relay.relay_frames import (
     struct_in,
     unpack,
 )
-from p2pfl.features.relay.relay_limits import Doubts, Pulse, RelayLimits
+from p2pfl.features.relay.relay_limits import Pulse, RelayLimits
 from p2pfl.features.relay.relay_line import RelayLine, RelayVisit
 from p2pfl.net.dialing import Backoff
 from p2pfl.net.limits import Limits
@@ -79,18 +79,18 @@ class RelayLink:
 
     def __init__(self, url: str, parts: LinkParts) -> None:
         self.url, self.why, self.round_trip_s = url, UNTRIED, float("inf")
-        self.lost = UNTRIED
-        """Why the last connection was lost, or none was made."""
-        self.since = self._made_at = time.monotonic()
-        """When a connection that lasted was lost, and when the latest was made, by the monotonic clock."""
+        self.since = time.monotonic()
+        """When the connection was made or lost, by the monotonic clock."""
         self.on_doubt: OnDoubt = lambda link, key, reason: None  # noqa: ARG005 - nobody listens yet
         self._parts = parts
         self._meet: Meet | None = None
         self._line: Line | None = None
         self._lines: dict[int, RelayLine] = {}
         self._numbers = itertools.cycle(range(1, PASSED_ON))
-        self._limits, self._doubts = RelayLimits(parts.limits), Doubts()
+        self._limits = RelayLimits(parts.limits)
         self._changed = asyncio.Event()
+        self.lost, self._lost_at = UNTRIED, self.since
+        """Why the last connection was lost, and when one was that had lasted."""
 
     @property
     def is_registered(self) -> bool:
@@ -98,11 +98,11 @@ class RelayLink:
 
     def away_s(self) -> float:
         """Return for how long there has been no connection that lasts; 0 while there is one."""
-        return 0.0 if self._lasts() else time.monotonic() - self.since
+        return 0.0 if self._lasts() else time.monotonic() - self._lost_at
 
     def _lasts(self) -> bool:
         """Return True if there is a connection, and not just for a moment: a relay may cut each one at once."""
-        return self.is_registered and time.monotonic() - self._made_at >= self._parts.limits.settled_s
+        return self.is_registered and time.monotonic() - self.since >= self._parts.limits.settled_s
 
     @property
     def name(self) -> str:
@@ -152,7 +152,7 @@ class RelayLink:
             await line.accepted
         except BaseException:
             if time.monotonic() - began >= UNANSWERED_SHARE * self._parts.limits.connect_s:
-                self._doubts.mark(key)
+                self._limits.doubts.mark(key)
             await line.close(self._parts.limits.close_s)
             raise
         if line.end is not None:
@@ -162,10 +162,10 @@ class RelayLink:
 
     def doubts(self, key: bytes) -> int:
         """Return how often lines to that member were spoiled or cut here lately."""
-        return self._doubts.count(key)
+        return self._limits.doubts.count(key)
 
     def doubt(self, key: bytes, reason: str) -> None:
-        self._doubts.mark(key)
+        self._limits.doubts.mark(key)
         self._parts.log.debug("relay %s: a line to %s: %s", self.url, public_text(key)[:8], reason)
         self.on_doubt(self, key, reason)
 
@@ -187,7 +187,7 @@ class RelayLink:
         try:
             async with asyncio.timeout(self._parts.limits.handshake_s):
                 await self._register(line)
-            self._line, self.why, self._made_at = line, "", time.monotonic()
+            self._line, self.why, self.since = line, "", time.monotonic()
             self._changed.set()
             self._parts.log.info("registered at relay %s", self.url)
             pulse = Pulse()
@@ -237,7 +237,7 @@ class RelayLink:
                     line.accepted.set_result(None)
             case FrameKind.CLOSE:
                 if line.end is None and line.accepted.done():
-                    self._doubts.mark(line.key)
+                    self._limits.doubts.mark(line.key)
                 line.finish(CLOSINGS[closing_in(frame)])
                 self.forget(line)
             case _:
@@ -263,7 +263,8 @@ class RelayLink:
     def _lose(self, why: str) -> None:
         if self.is_registered:
             if self._lasts():
-                self.since = time.monotonic()
+                self._lost_at = time.monotonic()
+            self.since = time.monotonic()
             self._parts.log.log(DEBUG if why == STOPPED else INFO, "relay %s is lost: %s", self.url, why)
         self._line, self.round_trip_s = None, float("inf")
         self.why = self.lost = why or "no reason"

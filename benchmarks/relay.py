@@ -1,7 +1,7 @@
-"""What a relay costs: memory for registered members that are idle, CPU-seconds per GB, bytes of an idle member, and how
-long a quiet federation waits beside one that floods.
+"""What a relay costs: memory for registered members that are idle, CPU-seconds per GB, bytes of an idle member, how
+long a quiet federation waits beside one that floods, and what a stranger can make it spend.
 
-python benchmarks/relay.py [--members 1000] [--gb 1]
+python benchmarks/relay.py [--members 1000] [--gb 1] [--seconds 5]
 
 The relay is a process of its own; its memory and time are read from /proc.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import multiprocessing
 import os
 import re
 import resource
@@ -18,13 +19,26 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from logging import getLogger
 from pathlib import Path
+from typing import Any
+
+import aiohttp
 
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.relay.relay_frames import BEAT_S
+from p2pfl.features.relay.relay_frames import (
+    BEAT_S,
+    PASSED_ON,
+    Challenge,
+    Closing,
+    FrameKind,
+    pack_number,
+    pack_struct,
+    struct_in,
+    unpack,
+)
 from p2pfl.features.relay.relay_line import RelayLine
 from p2pfl.features.relay.relay_link import LinkParts, RelayLink
 from p2pfl.features.relay.tickets import make_token, read_token, register
@@ -36,6 +50,11 @@ from p2pfl.net.websocket import dial_url, open_browserless
 CHUNK = bytes(1 << 18)
 AT_ONCE = 20
 LIMITS = Limits(connect_s=60.0, handshake_s=60.0)
+SMALL_LINES = 8
+STRANGERS = 200
+REGISTERS, SAYS_NOTHING, SENDS = "register with a wrong token", "say nothing more", "send 300 messages of a byte"
+PASSED = "p2pfl_relay_passed_bytes_total"
+SPAWN = multiprocessing.get_context("spawn")
 HEADERS_BYTES = 52
 """IPv4 and TCP with timestamps."""
 
@@ -64,6 +83,14 @@ class Process:
     def cpu_s(self) -> float:
         fields = Path(f"/proc/{self.popen.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def sockets(self) -> int:
+        """Return how many it holds beyond those of registered members and of the metrics."""
+        held = 0
+        for place in Path(f"/proc/{self.popen.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                held += "socket:" in str(place.readlink())
+        return held - int(self.figure("p2pfl_relay_members"))
 
     def figure(self, name: str) -> float:
         with urllib.request.urlopen(self.metrics, timeout=10) as answer:  # noqa: S310 - our own process
@@ -140,6 +167,89 @@ async def waits(line: RelayLine, times: int) -> list[float]:
     return sorted(found)
 
 
+async def flood_small(url: str, token: bytes) -> int:
+    """Send messages of one byte between members of one federation as fast as the relay takes them."""
+    members = Members(url, token, 2 * SMALL_LINES, asyncio.Queue())
+    await members.come()
+    pairs = [await members.pair(2 * number, 2 * number + 1) for number in range(SMALL_LINES)]
+    async with asyncio.TaskGroup() as tasks:
+        for one, other in pairs:
+            tasks.create_task(pour(one))
+            tasks.create_task(drain(other, 2**62))
+    return 0
+
+
+async def pour(line: RelayLine) -> None:
+    while True:
+        for _ in range(32):
+            await line.send(b"x")
+        await asyncio.sleep(0)
+
+
+async def flood_frames(url: str, token: bytes) -> None:
+    """Register as a member, and send frames that serve nothing, as fast as the relay takes them."""
+    async with aiohttp.ClientSession() as session, session.ws_connect(url) as socket:
+        challenge = struct_in(unpack((await socket.receive()).data), FrameKind.CHALLENGE, Challenge)
+        answer = register(Identity.generate(), challenge, relay=url.partition("://")[2], token=token)
+        await socket.send_bytes(pack_struct(FrameKind.REGISTER, answer))
+        await socket.receive()
+        frame = pack_number(FrameKind.CLOSE, PASSED_ON, Closing.DONE)
+        while True:
+            await socket.send_bytes(frame)
+
+
+async def flood_dials(url: str, how: str, addresses: int, tried: Any) -> None:
+    """Dial the relay again and again as a stranger from some addresses, and go as far as `how` says."""
+    identity = Identity.generate()
+
+    async def dial(session: aiohttp.ClientSession) -> None:
+        async with session.ws_connect(url) as socket:
+            first = await socket.receive()
+            if not isinstance(first.data, bytes):
+                return
+            challenge = struct_in(unpack(first.data), FrameKind.CHALLENGE, Challenge)
+            if how == REGISTERS:
+                answer = register(identity, challenge, relay=url.partition("://")[2], token=bytes(32))
+                await socket.send_bytes(pack_struct(FrameKind.REGISTER, answer))
+            for _ in range(300 if how == SENDS else 0):
+                await socket.send_bytes(b"x")
+            tried[1] += isinstance((await socket.receive()).data, bytes)
+
+    async def again_and_again(session: aiohttp.ClientSession) -> None:
+        while True:
+            tried[0] += 1
+            try:
+                async with asyncio.timeout(15.0):
+                    await dial(session)
+            except (aiohttp.ClientError, OSError, TimeoutError):
+                await asyncio.sleep(0.01)
+
+    places = [(f"127.0.1.{number + 1}", 0) for number in range(addresses)]
+    sessions = [
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(local_addr=place, limit=0, force_close=True))
+        for place in places
+    ]
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(STRANGERS):
+            tasks.create_task(again_and_again(sessions[number % addresses]))
+
+
+def run_flood(flood: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> None:
+    asyncio.run(flood(*arguments))
+
+
+@contextmanager
+def beside(flood: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Iterator[None]:
+    """Let a process of its own flood the relay."""
+    process = SPAWN.Process(target=run_flood, args=(flood, *arguments), daemon=True)
+    process.start()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
 @asynccontextmanager
 async def relay_with(folder: Path) -> AsyncIterator[tuple[Process, list[bytes]]]:
     files = [folder / f"{name}.token" for name in ("busy", "quiet")]
@@ -159,7 +269,7 @@ async def relay_with(folder: Path) -> AsyncIterator[tuple[Process, list[bytes]]]
         process.popen.wait(10)
 
 
-async def measure(members: int, gigabytes: float, folder: Path) -> None:
+async def measure(members: int, gigabytes: float, seconds: float, folder: Path) -> None:
     async with relay_with(folder) as (process, (busy_token, quiet_token)):
         before_mb, before_s = process.resident_mb(), process.cpu_s()
         busy = Members(process.url, busy_token, members, asyncio.Queue())
@@ -188,31 +298,80 @@ async def measure(members: int, gigabytes: float, folder: Path) -> None:
         flood = [
             asyncio.create_task(work) for one, other in lines for work in (stream(one, count), drain(other, count))
         ]
-        beside = await waits(asking, 50)
+        found = await waits(asking, 50)
         await asyncio.gather(*flood)
         wall_s, used_s = time.perf_counter() - began, process.cpu_s() - before_s
         passed = count * len(lines) * len(CHUNK) / 1e9
         speed = f"{used_s / passed:.2f} CPU-seconds per GB, {1000 * passed / wall_s:.0f} MB/s"
         print(f"{passed:.2f} GB on {len(lines)} lines: {speed}")
         print(f"most memory: {process.resident_mb():.0f} MB")
-        for name, found in (("alone", alone), ("beside the flood", beside)):
-            median_ms, longest_ms = 1e3 * found[len(found) // 2], 1e3 * found[-1]
-            print(f"round trip of a quiet federation {name}: median {median_ms:.1f} ms, longest {longest_ms:.1f} ms")
+        say_waits("alone", alone)
+        say_waits("beside the flood", found)
+        with beside(flood_small, process.url, busy_token):
+            await asyncio.sleep(2.0)
+            before_s, before, began = process.cpu_s(), process.figure(PASSED), time.perf_counter()
+            found = await waits(asking, 50)
+            await asyncio.sleep(seconds)
+            passed, wall_s = process.figure(PASSED) - before, time.perf_counter() - began
+            used_ms = 1e3 * (process.cpu_s() - before_s)
+        print(f"messages of one byte: {passed / wall_s:.0f} a second, {used_ms / max(1, passed):.2f} ms each")
+        say_waits("beside them", found)
+        with beside(flood_frames, process.url, busy_token):
+            await asyncio.sleep(2.0)
+            say_waits("beside a member that sends frames for no line", await waits(asking, 50))
+        await measure_strangers(process, asking, seconds)
         task.cancel()
         await quiet.go()
         await busy.go()
+
+
+def say_waits(name: str, found: list[float]) -> None:
+    median_ms, longest_ms = 1e3 * found[len(found) // 2], 1e3 * found[-1]
+    print(f"round trip of a quiet federation {name}: median {median_ms:.1f} ms, longest {longest_ms:.1f} ms")
+
+
+async def measure_strangers(process: Process, asking: RelayLine, seconds: float) -> None:
+    """Let strangers dial for some seconds in each of three ways, from one address and from twenty."""
+    for how in (REGISTERS, SAYS_NOTHING, SENDS):
+        for addresses in (1, 20):
+            tried = SPAWN.Array("q", 2)
+            with beside(flood_dials, process.url, how, addresses, tried):
+                while not tried[0]:  # noqa: ASYNC110 - another process counts
+                    await asyncio.sleep(0.05)
+                await asyncio.sleep(seconds)  # what may be spent at once is spent
+                before_s, before_mb, began, before = (
+                    process.cpu_s(),
+                    process.resident_mb(),
+                    time.perf_counter(),
+                    tried[:],
+                )
+                found, sockets = await waits(asking, 20), 0
+                while time.perf_counter() - began < seconds:
+                    await asyncio.sleep(0.05)
+                    sockets = max(sockets, process.sockets())
+                used_s, wall_s = process.cpu_s() - before_s, time.perf_counter() - began
+                tries, answers = (now - then for now, then in zip(tried[:], before, strict=True))
+                grown_kb = 1024 * (process.resident_mb() - before_mb)
+            print(
+                f"strangers that {how}, {addresses} addresses: {tries / wall_s:.0f} tries a second, "
+                f"{answers / wall_s:.0f} answered, {100 * used_s / wall_s:.0f}% of a core, "
+                f"{1e3 * used_s / max(1, tries):.2f} ms a try, {grown_kb:.0f} kB in all, at most {sockets} sockets"
+            )
+            say_waits("meanwhile", found)
+            await asyncio.sleep(min(2.0, seconds))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--members", type=int, default=1000)
     parser.add_argument("--gb", type=float, default=1.0)
+    parser.add_argument("--seconds", type=float, default=5.0)
     options = parser.parse_args()
     needed = 2 * options.members + 200
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(needed, hard)), hard))
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(measure(options.members, options.gb, Path(folder)))
+        asyncio.run(measure(options.members, options.gb, options.seconds, Path(folder)))
     return 0
 
 

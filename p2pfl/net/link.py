@@ -349,6 +349,8 @@ class PeerLink:
         except GoneError as gone:
             self.end(f"connection lost: {gone}")
         except TimeoutError:
+            text = f"nothing more was taken for {self._shared.limits.drain_s:.0f} s"
+            self.connection.line.doubt(text)
             self.end("the peer does not read")
         except PeerFault:
             # The reader has found the fault and reports it; a dead session cannot even say goodbye.

@@ -50,7 +50,7 @@ SMALLEST = {
     "stutter": "--round 0.1 --runs 0.04 --period 0.5 --window 1 --pairs 1",
     "sums": "--members 3 --entries 10 --sums 2",
     "trees": "--rounds 2 --rows 1000 --seeds 1",
-    "relay": "--members 20 --gb 0.01",
+    "relay": "--members 20 --gb 0.01 --seconds 0.1",
     "tree_sites": "breast-cancer --rounds 2 --only-trees",
     "wiped_digits": "--rounds 5 --seeds 1",
     "robust/averaging": "--rounds 2 --liars 1",

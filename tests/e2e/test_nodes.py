@@ -16,80 +16,20 @@ import numpy as np
 import pytest
 
 from p2pfl.cli.main import main
-from p2pfl.compress import make_compressor
 from p2pfl.config.load import load_config
-from p2pfl.engine.changes import ReplyWasApplied, redo
-from p2pfl.engine.codecs import Codecs
-from p2pfl.methods.plain import Plain
 from p2pfl.node.assembly import replay
 from p2pfl.node.outcomes import read_learned
 from p2pfl.storage import peek
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
+from pushes_kit import PUSHES, check_nothing_lost
 
 DEADLINE_S = 60.0
 POLL_S = 0.02
 ENDLESS = 100_000
 """rounds: whatever is held up meanwhile, no node ends by itself."""
 COMMAND = [sys.executable, "-m", "p2pfl.cli.main"]
-
-# Rounds that move each model far from its neighbors', and the weighted sum of all models not at all: in round r a node
-# adds +g(r)/n or -g(r)/n. What the sum is in the end shows whether an exchange or a round was lost or done twice.
-# Nobody trains in the last rounds before the file `go` is there. A node says ten times a second at most how far it is:
-# whoever waits for a round asks for one that is some before those.
-PUSHES = """
-import time
-from pathlib import Path
-import numpy as np
-from p2pfl.learn.interface import LocalRound
-
-SIZE = 24
-GO = Path(__file__).with_name("go")
-
-
-class Pushes:
-    size = SIZE
-    personal = 0
-    shape_digest = b"pushes-of-sum-0."
-
-    def __init__(self, node):
-        self.node = node
-        self.samples = 10 * (node + 1)
-        self.sign = (-1) ** node
-
-    def initial(self):
-        return np.random.default_rng([7, self.node]).standard_normal(SIZE).astype(np.float32)
-
-    def train(self, start, round_index):
-        while round_index >= 25 and not GO.exists():
-            time.sleep(0.01)
-        time.sleep(0.03)
-        push = self.sign * np.random.default_rng([8, round_index]).standard_normal(SIZE) * 10 / self.samples
-        push *= round_index < 30  # of what follows until all are through, nodes take different numbers
-        vector = (start.model + push).astype(np.float32)
-        return LocalRound(vector=vector, steps=1, learning_rate=0.0, samples=self.samples, loss=0.0)
-
-    def evaluate(self, vector, part):
-        return None
-
-    def local_state(self):
-        return {}
-
-    def load_local_state(self, state):
-        pass
-
-    def state_dict(self, vector):
-        return {"w": vector}
-
-
-class Task:
-    def learner(self, context, training):
-        return Pushes(context.node)
-
-
-task = Task()
-"""
 
 # A personal number that each round raises by one.
 COUNTS = """
@@ -214,19 +154,6 @@ def rounds_on_disk(folder, name):
     return replay(peek(folder / name / "state")).rounds
 
 
-def settled_states(folder):
-    """What the disks hold, with every reply taken in that one end of an edge has sent and the other had no time for."""
-    federation = load_config(folder)
-    codecs = Codecs(make_compressor(federation.gossip.compressor))
-    states = [replay(peek(folder / member.name / "state")) for member in federation.members]
-    for low, high in federation.edges:
-        pending, answered = states[low].edges[high].record.pending, states[high].edges[low].record
-        if pending is not None and answered.seq == pending.seq:
-            change = ReplyWasApplied(peer=high, reply=answered.reply, chain=answered.chain)
-            redo(states[low], change, codecs=codecs, method=Plain())
-    return federation, states
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("compressor", "times"), [pytest.param("none", 2, marks=pytest.mark.long), ("q4", 1)])
 def test_two_of_four_nodes_are_killed_and_nothing_is_lost(federation, run, compressor, times):
@@ -267,7 +194,7 @@ def test_two_of_four_nodes_are_killed_and_nothing_is_lost(federation, run, compr
         assert result["alarms"].keys() <= {"takes-no-part"}, "on a busy machine a start takes seconds"
         assert result["rounds"] >= rounds
         assert [neighbor["resyncs"] for neighbor in result["neighbors"]] == [0, 0]
-    _check_nothing_lost(folder)
+    check_nothing_lost(folder)
 
 
 @pytest.fixture
@@ -324,23 +251,7 @@ def test_nodes_without_a_port_that_others_reach_lose_nothing_when_their_relay_is
         assert result["alarms"].keys() <= {"takes-no-part", "relay-lost"}, "on a busy machine a start takes seconds"
         assert [neighbor["resyncs"] for neighbor in result["neighbors"]] == [0, 0]
         assert [neighbor["faults"] for neighbor in result["neighbors"]] == [{}, {}]
-    _check_nothing_lost(folder)
-
-
-def _check_nothing_lost(folder):
-    federation, states = settled_states(folder)
-    for low, high in federation.edges:
-        ours, theirs = states[low].edges[high], states[high].edges[low]
-        assert ours.record.seq == theirs.record.seq > 0
-        assert ours.record.chain == theirs.record.chain
-        np.testing.assert_array_equal(ours.own, theirs.peer)
-        np.testing.assert_array_equal(ours.peer, theirs.own)
-    counts = [10.0 * (index + 1) for index in range(4)]
-    begun = [np.random.default_rng([7, index]).standard_normal(24).astype(np.float32) for index in range(4)]
-    wanted = sum(n * x.astype(np.float64) for n, x in zip(counts, begun, strict=True))
-    found = sum(n * state.model.astype(np.float64) for n, state in zip(counts, states, strict=True))
-    assert [state.samples for state in states] == counts
-    np.testing.assert_allclose(found, wanted, atol=0.01)
+    check_nothing_lost(folder)
 
 
 @pytest.mark.long  # on one event loop, it is in tests/integration/test_personal_heads.py

@@ -211,14 +211,14 @@ def test_an_alarm_names_the_relays_that_are_away_and_ends_when_all_are_back():
     attached = Relays(node, transport)
     one, other = transport.relays
     one.why, other.why = "Connection refused", ""
-    one.since -= 20
+    one._lost_at, other.since = one._lost_at - 20, other.since - 20
     attached.look()
     assert not node.alarms
     node.now = 20.0
     attached.look()
     attached.look()
     assert node.alarms == [("relay-lost", "ws://one/p2pfl: Connection refused")]
-    other.why, other.since = "the name is unknown", other.since - 20
+    other.why, other._lost_at = "the name is unknown", other._lost_at - 20
     attached.look()
     assert node.standing == (
         "no relay is left: ws://one/p2pfl: Connection refused; ws://other/p2pfl: the name is unknown"
@@ -226,6 +226,10 @@ def test_an_alarm_names_the_relays_that_are_away_and_ends_when_all_are_back():
     assert len(node.alarms) == 2
     assert [row["registered"] for row in attached.status()["relays"]] == [False, False]
     one.why = other.why = ""
+    one.since = other.since = time.monotonic()
+    attached.look()
+    assert node.told == [], "they have been back for a moment only"
+    one.since = other.since = 0.0
     attached.look()
     assert (node.told, node.standing) == (["relay-back", "relay-back"], "")
 

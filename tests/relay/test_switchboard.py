@@ -5,19 +5,22 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.errors import PeerFault
+from p2pfl.features.relay import switchboard
 from p2pfl.features.relay.relay_frames import (
     MOST_LINES,
+    MOST_PAIR_LINES,
     WINDOW_BYTES,
     Closing,
     Frame,
     FrameKind,
     Refusal,
     closing_in,
+    number_in,
     pack,
     pack_number,
     unpack,
 )
-from p2pfl.features.relay.switchboard import Seat, Switchboard
+from p2pfl.features.relay.switchboard import FRAME_BYTES, Seat, Switchboard
 
 
 class Table:
@@ -27,11 +30,10 @@ class Table:
         self.board = Switchboard(**changes)
         self.ended: list[tuple[bytes, Refusal | None]] = []
 
-    def sit(self, name: str, federation: str = "ward") -> Seat | None:
+    def sit(self, name: str, federation: str = "ward", dialed: str = "") -> Seat | None:
         key = name.encode().ljust(32, b".")
-        return self.board.seat(
-            self.board.tenant(federation), key, lambda _: None, lambda why: self.ended.append((key, why))
-        )
+        end = lambda why: self.ended.append((key, why))  # noqa: E731
+        return self.board.seat(self.board.tenant(federation), key, lambda _: None, end, dialed=dialed)
 
     def say(self, seat: Seat, kind: FrameKind, line: int = 0, payload: bytes = b"", now: float = 0.0) -> None:
         self.board.receive(seat, unpack(pack(kind, line, payload)), now)
@@ -108,7 +110,7 @@ def test_who_sends_beyond_its_credit_loses_the_line_and_the_relay_holds_no_more_
     table.joined(a, b)
     for _ in range(3):
         table.say(a, FrameKind.DATA, 1, bytes(WINDOW_BYTES // 3))
-    assert table.board.tenant("ward").held_bytes < WINDOW_BYTES + 100
+    assert table.board.tenant("ward").held_bytes < WINDOW_BYTES + 4 * FRAME_BYTES
     table.say(a, FrameKind.DATA, 1, b"x")
     assert closing_in(table.heard(a)[-1]) is Closing.OVERRUN
     assert closing_in(table.heard(b)[-1]) is Closing.OVERRUN
@@ -118,8 +120,9 @@ def test_who_sends_beyond_its_credit_loses_the_line_and_the_relay_holds_no_more_
 def test_credit_lets_more_through_and_none_can_be_made_up(table):
     a, b = table.sit("a"), table.sit("b")
     line = table.joined(a, b)
-    with pytest.raises(PeerFault, match="more credit than there were bytes"):
-        table.give(b, line, 1)
+    for size in (0, 1, 2**63):
+        with pytest.raises(PeerFault, match="no credit, or more than there were bytes"):
+            table.give(b, line, size)
     table.say(a, FrameKind.DATA, 1, bytes(WINDOW_BYTES))
     table.heard(b)
     table.give(b, line, WINDOW_BYTES)
@@ -169,19 +172,22 @@ def test_a_second_process_with_one_key_takes_the_seat_and_the_first_is_told_why(
     assert closing_in(table.heard(b)[-1]) is Closing.GONE
     table.joined(b, again, 7)
     table.board.leave(a)
-    assert table.board.tenant("ward").seats[a.key] is again
+    assert table.board.tenant("ward").seats[a.place] is again
 
 
 def test_lines_and_members_are_bounded():
-    table = Table(most_members=2)
-    a, b = table.sit("a"), table.sit("b")
-    assert table.sit("c") is None
-    for number in range(1, MOST_LINES + 2):
-        table.say(a, FrameKind.OPEN, number, b.key)
-    assert closing_in(table.heard(a)[-1]) is Closing.TOO_MANY
-    assert len(a.ends) == len(b.ends) == MOST_LINES
+    count = MOST_LINES // MOST_PAIR_LINES + 2
+    table = Table(most_members=count)
+    a, *others = [table.sit(str(number)) for number in range(count)]
+    assert table.sit("too many") is None
+    for place, other in enumerate(others):
+        for number in range(1, MOST_PAIR_LINES + 2):
+            table.say(a, FrameKind.OPEN, 100 * place + number, other.key)
+        assert closing_in(table.heard(a)[-1]) is Closing.TOO_MANY
+    assert len(a.ends) == MOST_LINES
+    assert [len(other.ends) for other in others] == [MOST_PAIR_LINES] * (count - 2) + [0]
     with pytest.raises(PeerFault, match="a line with the number 1"):
-        table.say(a, FrameKind.OPEN, 1, b.key)
+        table.say(a, FrameKind.OPEN, 1, others[0].key)
 
 
 def test_opening_and_closing_again_and_again_is_slowed_down(table):
@@ -216,3 +222,87 @@ def test_frames_for_lines_that_are_gone_are_left_out(table):
     for kind, payload in ((FrameKind.DATA, b"x"), (FrameKind.CREDIT, bytes(8)), (FrameKind.CLOSE, bytes(8))):
         table.say(a, kind, 1, payload)
     assert table.heard(a) == []
+
+
+def test_a_flood_of_small_frames_does_not_end_the_member_that_it_goes_to(table):
+    """Frames with data are bounded by credit, so any number of small ones may wait for an honest member."""
+    a, b = table.sit("a"), table.sit("b")
+    line = table.joined(a, b)
+    for _ in range(5000):
+        table.say(a, FrameKind.DATA, 1, b"x")
+    assert table.board.tenant("ward").held_bytes > 5000 * FRAME_BYTES, "their true size counts"
+    assert len(table.heard(b)) == 5000
+    for _ in range(5000):
+        table.give(b, line, 1)
+    (credit,) = table.heard(a)
+    assert (credit.kind, number_in(credit)) == (FrameKind.CREDIT, 5000)
+    assert not table.ended
+
+
+def fill(table: Table, one: Seat, other: Seat, lines: int) -> None:
+    """Send what the windows of some lines allow to a member that does not read."""
+    for number in range(len(one.ends) + 1, len(one.ends) + 1 + lines):
+        table.say(one, FrameKind.OPEN, number, other.key)
+        table.say(other, FrameKind.ACCEPT, max(other.ends))
+        table.say(one, FrameKind.DATA, number, bytes(WINDOW_BYTES))
+
+
+def test_members_that_do_not_read_cannot_stop_those_that_do(table, monkeypatch):
+    """Of the two members that fill the relay nothing more is read, not even when they come again; of others it is."""
+    monkeypatch.setattr(switchboard, "HELD_BYTES", 5 * WINDOW_BYTES)
+    sender, other, quiet = (table.sit(name) for name in ("sender", "other", "quiet"))
+    fill(table, sender, other, 4)
+    assert not table.board.is_full(sender)
+    fill(table, sender, other, 2)
+    assert table.board.is_full(sender)
+    table.board.leave(sender)
+    assert table.board.is_full(table.sit("sender"))
+    assert not table.board.is_full(quiet)
+    table.board.relieve()
+    assert [key for key, _ in table.ended] == [sender.key], "it is not that bad yet"
+    table.heard(other)
+    assert not table.board.is_full(sender)
+    assert table.board.tenant("ward").held_bytes == 0
+    assert not table.board.tenant("ward").held_of
+
+
+def test_above_the_last_bound_nobody_is_read_and_the_member_for_which_most_waits_is_ended(table, monkeypatch):
+    monkeypatch.setattr(switchboard, "HELD_BYTES", 5 * WINDOW_BYTES)
+    senders = [table.sit(f"sender{number}") for number in range(3)]
+    slow, slower, quiet = (table.sit(name) for name in ("slow", "slower", "quiet"))
+    for sender in senders:
+        fill(table, sender, slow, 1)
+        fill(table, sender, slower, 3)
+    assert all(table.board.is_full(seat) for seat in (*senders, slow, slower, quiet))
+    table.board.relieve()
+    assert [key for key, _ in table.ended] == [slower.key]
+    while table.board.deliver():
+        pass
+    assert not table.board.is_full(quiet)
+    assert table.board.tenant("ward").held_bytes < 4 * WINDOW_BYTES
+
+
+def test_small_frames_cost_their_turn(table):
+    flood = table.sit("f", "flood"), table.sit("g", "flood")
+    table.joined(*flood)
+    for _ in range(2000):
+        table.say(flood[0], FrameKind.DATA, 1, b"x")
+    a, b = table.sit("a"), table.sit("b")
+    table.board.receive(a, unpack(pack(FrameKind.OPEN, 1, b.key)), 0.0)
+    table.board.receive(b, unpack(pack(FrameKind.ACCEPT, unpack(table.board.take(b)).line)), 0.0)
+    table.say(a, FrameKind.DATA, 1, b"quiet")
+    delivered = 0
+    while not b.outbox:
+        delivered += table.board.deliver() > 0
+    assert delivered <= 20
+
+
+def test_who_signs_in_by_another_name_of_the_relay_takes_nobodys_seat(table):
+    """A relay that passes a member's answer on to another relay is alone there."""
+    a, b = (table.sit(name, dialed="honest:1/p2pfl") for name in "ab")
+    double = table.sit("a", dialed="liar:1/p2pfl")
+    assert not table.ended
+    table.say(double, FrameKind.OPEN, 1, b.key)
+    assert closing_in(table.heard(double)[-1]) is Closing.NOT_HERE
+    table.joined(b, a)
+    assert not table.heard(double)

@@ -56,10 +56,16 @@ class Admitted:
     federation: ListedFederation
     until: int
     """When the right expires, in seconds since 1970."""
+    dialed: str
+    """The name by which the member dialed the relay; empty if the relay knows its own names, which are all the same."""
 
 
 class Admissions:
-    """The list of federations. `names` are the relay's own, as members dial it; if empty, any will do."""
+    """The list of federations. `names` are the relay's own, as members dial it; if empty, any will do.
+
+    Without names of its own, the relay cannot know whether a member has dialed it or another relay that passes on what
+    the member signs: so members that dialed different names do not meet.
+    """
 
     def __init__(self, listed: Sequence[ListedFederation], names: Sequence[str] = ()) -> None:
         self._by_realm = {one.realm: one for one in listed if one.admin}
@@ -104,7 +110,7 @@ class Admissions:
             raise RefusedError(Refusal.UNLISTED)
         if not holds_token(registration, nonce, found.token) or not holds_key(registration, nonce):
             raise RefusedError(Refusal.FORGED)
-        return Admitted(federation=found, until=FOREVER)
+        return Admitted(federation=found, until=FOREVER, dialed=self._dialed(registration))
 
     def _by_its_ticket(self, registration: Registration, nonce: bytes, now_s: float) -> Admitted:
         if not registration.ticket:
@@ -124,7 +130,10 @@ class Admissions:
             raise RefusedError(Refusal.EXPIRED)
         if not ticket.is_genuine() or not holds_key(registration, nonce):
             raise RefusedError(Refusal.FORGED)
-        return Admitted(federation=found, until=ticket.until)
+        return Admitted(federation=found, until=ticket.until, dialed=self._dialed(registration))
+
+    def _dialed(self, registration: Registration) -> str:
+        return "" if self._names else registration.relay
 
 
 def read_listed(federations: Sequence[Path], tokens: Sequence[Path]) -> list[ListedFederation]:

@@ -66,8 +66,8 @@ class Relays(Attached):
         """Raise or settle the alarms about relays that have been away for a while, and about the ticket."""
         self._ticket.look()
         now = self._node.clock()
-        away = [relay for relay in self._relays if not relay.is_registered and relay.away_s() > PATIENCE_S]
-        missing = "; ".join(f"{relay.url}: {relay.why}" for relay in away)
+        away = [relay for relay in self._relays if relay.away_s() > PATIENCE_S]
+        missing = "; ".join(f"{relay.url}: {relay.why or relay.lost}" for relay in away)
         if len(away) == len(self._relays):
             missing = NONE_LEFT + missing
         if missing == self._missing or now - self._begun_at < PATIENCE_S:

@@ -25,6 +25,8 @@ WINDOW_BYTES = 3 * MAX_SEALED_BYTES
 """The bytes of a line that may be under way to its other end: a sender waits for more credit beyond that."""
 MOST_LINES = 128
 """The most lines of one member at one relay."""
+MOST_PAIR_LINES = 8
+"""The most lines between the same two members: a session, two dials that cross, and those that are about to end."""
 BEAT_S = 20.0
 """The time between two pings of a member."""
 SILENCE_S = 60.0
@@ -72,6 +74,7 @@ class Refusal(IntEnum):
     FULL = 7
     REPLACED = 8
     REMOVED = 9
+    TOO_OFTEN = 10
 
 
 REFUSALS = {
@@ -84,6 +87,7 @@ REFUSALS = {
     Refusal.FULL: "it has as many members as it may",
     Refusal.REPLACED: "another process registered with this node's key: stop one of them",
     Refusal.REMOVED: "this member was removed: an admin has signed it, or the relay's owner knows it",
+    Refusal.TOO_OFTEN: "this node registers again and again: is its line to the relay cut, or do two copies of it run?",
 }
 
 
@@ -184,7 +188,7 @@ def struct_in(frame: Frame, kind: FrameKind, shape: type[T]) -> T:
         raise PeerFault(f"{frame.kind.name} in place of {kind.name}")
     try:
         return msgspec.msgpack.decode(frame.payload, type=shape)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PeerFault(f"{kind.name} that cannot be read: {type(error).__name__}") from None
 
 

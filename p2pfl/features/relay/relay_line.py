@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.errors import PeerFault
 from p2pfl.features.relay.relay_frames import WINDOW_BYTES, Closing, FrameKind, pack, pack_number
@@ -18,6 +17,8 @@ T = TypeVar("T")
 
 CREDIT_BYTES = CHUNK_BYTES
 """Credit is given back once so many bytes have been read."""
+MOST_CHUNKS = 1 << 15
+"""The most chunks that wait to be read, however small they are."""
 
 
 class Carrier(Protocol):
@@ -79,14 +80,14 @@ class RelayLine(Line):
         """Take a chunk from the relay. Raises PeerFault if it is more than this end has given credit for."""
         self._came += len(data)
         self._held += len(data)
-        if self._held > WINDOW_BYTES:
+        if self._held > WINDOW_BYTES or len(self._coming) >= MOST_CHUNKS:
             raise PeerFault("more than there was credit for")
         self._coming.append(data)
         self._turned.set()
 
     def take_credit(self, size: int) -> None:
-        if self._allowed + size > WINDOW_BYTES:
-            raise PeerFault("more credit than there were bytes")
+        if not 0 < size <= WINDOW_BYTES - self._allowed:
+            raise PeerFault("no credit, or more than there were bytes")
         self._allowed += size
         self._turned.set()
 
@@ -141,16 +142,18 @@ class RelayLine(Line):
 
 
 class RelayVisit:
-    """A visit through a relay. Only members that the relay has let in can come, so few limits are needed."""
+    """A visit through a relay. Only members that the relay has let in can come, so few limits are needed.
 
-    def __init__(self, address: str, ends_at: float, handshakes: TokenBucket) -> None:
+    `count_visit` is called, with the time, for a visitor that may have no session.
+    """
+
+    def __init__(self, address: str, ends_at: float, count_visit: Callable[[float], None]) -> None:
         self.address, self.ends_at = address, ends_at
-        self._handshakes = handshakes
+        self._count_visit = count_visit
 
     def advance(self, stage: ConnectionStage) -> None:
-        now = asyncio.get_running_loop().time()
-        if stage is ConnectionStage.ADDRESSED and self._handshakes.take(now) > 0.0:
-            raise PeerFault("more handshakes through one relay than all members together would begin")
+        if stage is ConnectionStage.VISITING:
+            self._count_visit(asyncio.get_running_loop().time())
 
     def admit(self) -> None:
         """Do nothing: the line may stay."""

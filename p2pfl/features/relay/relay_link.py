@@ -6,15 +6,14 @@ import asyncio
 import itertools
 import random
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from logging import DEBUG, INFO, Logger
+from typing import Any
 
 from p2pfl.config.invites import in_words
 from p2pfl.console.wall_clock import seconds_now
-from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.features.relay.relay_frames import (
@@ -40,6 +39,7 @@ from p2pfl.features.relay.relay_frames import (
     struct_in,
     unpack,
 )
+from p2pfl.features.relay.relay_limits import Pulse, RelayLimits
 from p2pfl.features.relay.relay_line import RelayLine, RelayVisit
 from p2pfl.features.relay.relay_names import name_dialed
 from p2pfl.features.relay.tickets import Ticket
@@ -54,10 +54,10 @@ REFUSED_S = 30.0
 RENEW = "`p2pfl member ticket` makes new ones"
 SAYS_NOTHING = "the connection is accepted there, and then nothing is said: is it a relay?"
 UNTRIED, STOPPED = "no answer yet", "the node stopped"
+UNANSWERED_SHARE = 0.9
+"""A relay that has not answered a dial for this share of the time allowed swallows dials: another one may not."""
 FIRST_S = 1.0
 """How long a dial waits for the first answer of a relay: another one may be faster."""
-DOUBTS_LAST_S = 300.0
-MOST_DOUBTS = 1024
 OnDoubt = Callable[["RelayLink", bytes, str], None]
 """Called with a relay, the key of a member, and what was wrong with a line to it."""
 DialUrl = Callable[[str], Awaitable[Line]]
@@ -100,17 +100,22 @@ class RelayLink:
         self._line: Line | None = None
         self._lines: dict[int, RelayLine] = {}
         self._numbers = itertools.cycle(range(1, PASSED_ON))
-        self._handshakes = TokenBucket(parts.limits.handshakes_per_s, burst=parts.limits.handshake_burst)
-        self._doubts: dict[bytes, deque[float]] = {}
+        self._limits = RelayLimits(parts.limits)
         self._changed = asyncio.Event()
+        self.lost, self._lost_at = UNTRIED, self.since
+        """Why the last connection was lost, and when one was that had lasted."""
 
     @property
     def is_registered(self) -> bool:
         return not self.why
 
     def away_s(self) -> float:
-        """Return for how long there has been no connection."""
-        return time.monotonic() - self.since
+        """Return for how long there has been no connection that lasts; 0 while there is one."""
+        return 0.0 if self._lasts() else time.monotonic() - self._lost_at
+
+    def _lasts(self) -> bool:
+        """Return True if there is a connection, and not just for a moment: a relay may cut each one at once."""
+        return self.is_registered and time.monotonic() - self.since >= self._parts.limits.settled_s
 
     @property
     def name(self) -> str:
@@ -129,12 +134,15 @@ class RelayLink:
             while True:
                 wait_s = 0.0
                 try:
-                    await self._connect(backoff)
+                    await self._connect()
                 except (RefusedByRelayError, UserError) as refused:
-                    self._lose(str(refused))
+                    error: Exception = refused
                     wait_s = REFUSED_S
-                except (GoneError, TimeoutError, PeerFault) as error:
-                    self._lose("no answer in time" if isinstance(error, TimeoutError) else str(error))
+                except (GoneError, TimeoutError, PeerFault) as other:
+                    error = other
+                if self._lasts():
+                    backoff.reset()
+                self._lose("no answer in time" if isinstance(error, TimeoutError) else str(error))
                 await asyncio.sleep(max(wait_s, backoff.next_s()))
         finally:
             self._lose(STOPPED)
@@ -151,10 +159,13 @@ class RelayLink:
             raise GoneError("this node has too many lines there")
         number = next(number for number in self._numbers if number not in self._lines)
         line = self._lines[number] = RelayLine(self, number, key)
+        began = time.monotonic()
         try:
             await self.say(pack(FrameKind.OPEN, number, key))
             await line.accepted
         except BaseException:
+            if time.monotonic() - began >= UNANSWERED_SHARE * self._parts.limits.connect_s:
+                self._limits.doubts.mark(key)
             await line.close(self._parts.limits.close_s)
             raise
         if line.end is not None:
@@ -164,31 +175,25 @@ class RelayLink:
 
     def doubts(self, key: bytes) -> int:
         """Return how often lines to that member were spoiled or cut here lately."""
-        found, before = self._doubts.get(key, deque()), time.monotonic() - DOUBTS_LAST_S
-        while found and found[0] < before:
-            found.popleft()
-        return len(found)
-
-    def _mark(self, key: bytes) -> None:
-        """Count a line to that member that was spoiled or cut here: other relays come first for a while."""
-        if len(self._doubts) < MOST_DOUBTS or key in self._doubts:
-            self._doubts.setdefault(key, deque(maxlen=64)).append(time.monotonic())
+        return self._limits.doubts.count(key)
 
     def doubt(self, key: bytes, reason: str) -> None:
-        self._mark(key)
+        self._limits.doubts.mark(key)
         self._parts.log.debug("relay %s: a line to %s: %s", self.url, public_text(key)[:8], reason)
         self.on_doubt(self, key, reason)
 
     async def say(self, frame: bytes) -> None:
+        """Send a frame. Raises TimeoutError if the relay does not read."""
         if self._line is None:
             raise GoneError(self.why)
-        await self._line.send(frame)
+        async with asyncio.timeout(self._parts.limits.drain_s):
+            await self._line.send(frame)
 
     def forget(self, line: RelayLine) -> None:
         if self._lines.get(line.number) is line:
             del self._lines[line.number]
 
-    async def _connect(self, backoff: Backoff) -> None:
+    async def _connect(self) -> None:
         """Register, and serve the connection until it is lost; always ends in an error."""
         async with asyncio.timeout(self._parts.limits.connect_s):
             line = await self._parts.dial(self._listed)
@@ -200,15 +205,9 @@ class RelayLink:
                 raise GoneError(SAYS_NOTHING) from None
             self._line, self.why, self.since = line, "", time.monotonic()
             self._changed.set()
-            backoff.reset()
             self._parts.log.info("registered at relay %s", self.url)
-            # Not in a task group, which swallows a cancellation in the moment when one of its tasks fails.
-            pinging = asyncio.get_running_loop().create_task(self._ping(shows=challenge.takes_removals))
-            try:
-                await self._read(line)
-            finally:
-                pinging.cancel()
-                await asyncio.wait({pinging})
+            pulse = Pulse()
+            await _until_one_fails(self._ping(pulse, shows=challenge.takes_removals), self._read(line, pulse))
         finally:
             await line.close(self._parts.limits.close_s)
 
@@ -226,31 +225,32 @@ class RelayLink:
         self.seen = challenge.seen
         return challenge
 
-    async def _ping(self, *, shows: bool) -> None:
-        """Ping, and show the newest removals to a relay that takes them; end if the connection is lost."""
+    async def _ping(self, pulse: Pulse, *, shows: bool) -> None:
+        """Ping, and show the newest removals to a relay that takes them."""
         shown = b""
-        with suppress(GoneError):
-            while True:
-                if shows and (removals := self._parts.removals()) not in (b"", shown):
-                    shown = removals
-                    await self.say(pack(FrameKind.REMOVED, 0, removals))
-                await self.say(pack_number(FrameKind.PING, 0, time.monotonic_ns()))
-                await asyncio.sleep(BEAT_S)
+        while True:
+            if shows and (removals := self._parts.removals()) not in (b"", shown):
+                shown = removals
+                await self.say(pack(FrameKind.REMOVED, 0, removals))
+            await self.say(pack_number(FrameKind.PING, 0, pulse.beat(time.monotonic())))
+            await asyncio.sleep(BEAT_S)
 
-    async def _read(self, line: Line) -> None:
+    async def _read(self, line: Line, pulse: Pulse) -> None:
         while True:
             async with asyncio.timeout(SILENCE_S):
                 frame = unpack(await line.receive())
             if frame.kind is FrameKind.OPEN:
                 await self._open(frame)
-            elif frame.kind is FrameKind.PONG:
-                self.round_trip_s = min(60.0, max(0.0, (time.monotonic_ns() - number_in(frame)) / 1e9))
             elif frame.kind is FrameKind.REFUSED and refusal_in(frame) is Refusal.EXPIRED:
                 raise GoneError("the ticket expired")  # perhaps there is a new one
             elif frame.kind is FrameKind.REFUSED:
                 raise RefusedByRelayError(REFUSALS.get(refusal_in(frame) or Refusal.FULL, "it gave no reason"))
             elif (own := self._lines.get(frame.line)) is not None:
                 self._take(own, frame)
+            elif frame.kind is FrameKind.PONG and (took_s := pulse.answer(number_in(frame), time.monotonic())):
+                self.round_trip_s = min(60.0, took_s)
+            else:
+                self._limits.count_stray(asyncio.get_running_loop().time())
 
     def _take(self, line: RelayLine, frame: Frame) -> None:
         match frame.kind:
@@ -263,7 +263,7 @@ class RelayLink:
                     line.accepted.set_result(None)
             case FrameKind.CLOSE:
                 if line.end is None and line.accepted.done() and line.bytes_came:
-                    self._mark(line.key)
+                    self._limits.doubts.mark(line.key)
                 line.finish(CLOSINGS[closing_in(frame)])
                 self.forget(line)
             case _:
@@ -272,27 +272,48 @@ class RelayLink:
     async def _open(self, frame: Frame) -> None:
         """Take a line that another member opens, if there is room."""
         number, key, limits = frame.line, frame.payload, self._parts.limits
+        now = asyncio.get_running_loop().time()
         if number < PASSED_ON or number in self._lines or len(key) != 32:
             raise PeerFault(f"a line with the number {number}, or without a key")
-        if self._meet is None or len(self._lines) >= MOST_LINES:
+        if self._meet is None or len(self._lines) >= MOST_LINES or not self._limits.may_open(now):
+            self._limits.count_stray(now)
             await self.say(pack_number(FrameKind.CLOSE, number, Closing.NOT_WANTED))
             return
         line = self._lines[number] = RelayLine(self, number, key)
         line.accepted.set_result(None)
         await self.say(pack(FrameKind.ACCEPT, number))
-        ends_at = asyncio.get_running_loop().time() + limits.handshake_s
-        if self._meet(line, RelayVisit(line.peer_address, ends_at, self._handshakes)) is None:
+        visit = RelayVisit(line.peer_address, now + limits.handshake_s, lambda at: self._limits.count_visit(key, at))
+        if self._meet(line, visit) is None:
             await line.close(limits.close_s)
 
     def _lose(self, why: str) -> None:
         if self.is_registered:
+            if self._lasts():
+                self._lost_at = time.monotonic()
             self.since = time.monotonic()
             self._parts.log.log(DEBUG if why == STOPPED else INFO, "relay %s is lost: %s", self.url, why)
-        self._line, self.why, self.round_trip_s = None, why or "no reason", float("inf")
+        self._line, self.round_trip_s = None, float("inf")
+        self.why = self.lost = why or "no reason"
         self._changed.set()
         for line in list(self._lines.values()):
             line.finish(f"the relay {self.url} is gone: {why}")
         self._lines.clear()
+
+
+async def _until_one_fails(*works: Coroutine[Any, Any, None]) -> None:
+    """Do all of the work until some of it fails, and raise what says most: a refusal, or else the first failure.
+
+    A task group that fails while it is cancelled would swallow the cancellation.
+    """
+    tasks = [asyncio.get_running_loop().create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+    failures = [end for end in ends if isinstance(end, Exception)]
+    raise next((end for end in failures if isinstance(end, RefusedByRelayError)), failures[0])
 
 
 def _in_words(reason: Refusal | None, challenge: Challenge, registration: Registration) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from p2pfl.console.wall_clock import seconds_now
+from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
 from p2pfl.features.relay.admissions import Admissions, ListedFederation, RefusedError
 from p2pfl.features.relay.fair_queue import QUANTUM_BYTES
@@ -34,7 +35,7 @@ from p2pfl.features.relay.relay_frames import (
     struct_in,
     unpack,
 )
-from p2pfl.features.relay.switchboard import Seat, Switchboard
+from p2pfl.features.relay.switchboard import TURN_BYTES, Seat, Switchboard
 from p2pfl.net.doorway import ConnectionStage
 from p2pfl.net.line import GoneError, Line
 from p2pfl.net.refusals import Refusals
@@ -48,6 +49,14 @@ DRAIN_S = 30.0
 SWEEP_S = 10.0
 BURST_S = 0.5
 """An idle relay passes on at once what the rate allows in this time."""
+COMES_PER_S, COMES_BURST = 0.2, 30.0
+"""The limit on registrations of one member: a refused one waits 30 s, and one whose line is cut up to 15 s."""
+MOST_COMERS = 4096
+"""The most members whose registrations are counted."""
+TWO_NAMES = (
+    "a member of %s has dialed this relay as %s, and by another name: if both are this relay, start it with --name for "
+    "each; if not, another relay passes on what the member signs, and gains nothing by it"
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -87,6 +96,9 @@ class RelayServer:
         self._admissions, self._refusals, self._clock = admissions, refusals, wall_clock
         self._rate, self._free_at = rate, 0.0
         self._guests: dict[Seat, _Guest] = {}
+        self._comes: dict[bytes, TokenBucket] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Who holds the lock of its federation is read next: members of one federation take turns."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._queued, self._room = asyncio.Event(), asyncio.Event()
 
@@ -152,19 +164,32 @@ class RelayServer:
         return seat
 
     def _seat(self, registration: Registration, nonce: bytes, now_s: float, line: Line) -> Seat:
-        admitted = self._admissions.admit(registration, nonce, now_s)
-        guest = _Guest(line, admitted.federation, asyncio.get_running_loop().time(), admitted.until)
+        admitted, now = self._admissions.admit(registration, nonce, now_s), asyncio.get_running_loop().time()
+        if not self._may_come(registration.key, now):
+            raise RefusedError(Refusal.TOO_OFTEN)
+        guest = _Guest(line, admitted.federation, now, admitted.until)
 
         def end(why: Refusal | None) -> None:
             guest.why = guest.why or why
             guest.ended.set()
 
         tenant = self.board.tenant(admitted.federation.name)
-        seat = self.board.seat(tenant, registration.key, self._wake, end, visiting=registration.visiting)
+        visiting, dialed = registration.visiting, admitted.dialed
+        seat = self.board.seat(tenant, registration.key, self._wake, end, dialed=dialed, visiting=visiting)
         if seat is None:
             raise RefusedError(Refusal.FULL)
         self._guests[seat] = guest
+        if any(key == seat.key and name != admitted.dialed for name, key in tenant.seats):
+            self._refusals.mention(None, TWO_NAMES, tenant.name, admitted.dialed, level=logging.WARNING)
         return seat
+
+    def _may_come(self, key: bytes, now: float) -> bool:
+        """Count a registration of a member that has proven its key; return True if it registers rarely enough."""
+        bucket = self._comes.pop(key, None) or TokenBucket(COMES_PER_S, tokens=COMES_BURST, burst=COMES_BURST)
+        self._comes[key] = bucket
+        if len(self._comes) > MOST_COMERS:
+            del self._comes[next(iter(self._comes))]
+        return bucket.take(now) == 0.0
 
     async def _host(self, seat: Seat) -> None:
         """Read a member's frames until its connection ends."""
@@ -186,24 +211,29 @@ class RelayServer:
             reader.result()
 
     async def _read(self, seat: Seat, guest: _Guest) -> None:
-        loop = asyncio.get_running_loop()
+        loop, taken = asyncio.get_running_loop(), 0
         while True:
             frame = unpack(await guest.line.receive())
             guest.heard_at = loop.time()
             if frame.kind is FrameKind.REMOVED:
                 self._remove(seat, self._admissions.learn(guest.federation, frame.payload))
-                continue
-            self.board.receive(seat, frame, guest.heard_at)
+            else:
+                self.board.receive(seat, frame, guest.heard_at)
             if self.board.is_waiting:
                 self._queued.set()
-            while self.board.is_full(seat.tenant):
+            while self.board.is_full(seat):
                 self._room.clear()
                 await self._room.wait()
+            taken += len(frame.payload) + TURN_BYTES
+            if taken >= QUANTUM_BYTES:
+                taken = 0
+                async with self._turns[seat.tenant.name]:
+                    await asyncio.sleep(0)
 
     def _remove(self, teller: Seat, keys: frozenset[bytes]) -> None:
         """End the seats of removed members."""
         for seats in (teller.tenant.seats, teller.tenant.visitors):
-            for seat in [seat for key, seat in seats.items() if key in keys]:
+            for seat in [seat for seat in seats.values() if seat.key in keys]:
                 self.board.leave(seat, Refusal.REMOVED)
 
     def _wake(self, seat: Seat) -> None:
@@ -213,11 +243,16 @@ class RelayServer:
 
     async def _write(self, seat: Seat, guest: _Guest) -> None:
         """Send what waits for a member; there is no such task while nothing does."""
+        sent = 0
         try:
             while (frame := self.board.take(seat)) is not None:
                 self._room.set()
                 async with asyncio.timeout(DRAIN_S):
                     await guest.line.send(frame)
+                sent += len(frame) + TURN_BYTES
+                if sent >= QUANTUM_BYTES:
+                    sent = 0
+                    await asyncio.sleep(0)
         except (GoneError, TimeoutError):
             guest.ended.set()
         finally:
@@ -227,6 +262,7 @@ class RelayServer:
         if self._guests.pop(seat, None) is not None:
             self.board.leave(seat)
             self._queued.set()
+            self._room.set()
 
     async def _deliver(self) -> None:
         """Move frames to their receivers in fair turns."""
@@ -234,7 +270,7 @@ class RelayServer:
         while True:
             await self._queued.wait()
             while size := self.board.deliver():
-                served += size
+                served += size + TURN_BYTES
                 self._room.set()
                 if (wait_s := self._busy_s(size, loop.time())) > 0.0:
                     await asyncio.sleep(wait_s)
@@ -253,6 +289,7 @@ class RelayServer:
     async def _sweep(self) -> None:
         while True:
             self.end_expired()
+            self.board.relieve()
             await asyncio.sleep(SWEEP_S)
 
     def end_expired(self) -> None:

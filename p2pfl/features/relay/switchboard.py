@@ -1,13 +1,18 @@
 """What a relay does with frames, without sockets or clocks: seats, lines between two seats, credits, and fair turns.
 
 A seat is a registered member. A line joins two seats of one federation once both want it. Each end may send so many
-bytes as the other has given credit for, so what the relay holds is bounded. What members send each other is opaque.
+bytes as the other has given credit for, so what the relay holds for a line is bounded. What members send each other is
+opaque.
+
+Above `HELD_BYTES` of one federation, only members of whom less than an equal share is held are still read. Above twice
+that nobody is, and the member for which most waits is ended (`relieve`). So members that do not read what they are sent
+cannot stop the others for long.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,6 +21,7 @@ from p2pfl.errors import PeerFault
 from p2pfl.features.relay.fair_queue import FairQueue
 from p2pfl.features.relay.relay_frames import (
     MOST_LINES,
+    MOST_PAIR_LINES,
     PASSED_ON,
     WINDOW_BYTES,
     Closing,
@@ -30,25 +36,35 @@ from p2pfl.features.relay.relay_frames import (
 
 OPENS_PER_S, OPENS_BURST = 4.0, 2.0 * MOST_LINES
 """The limit on lines that one member opens."""
+DATA = bytes([FrameKind.DATA])
 HELD_BYTES = 128 << 20
-"""The bytes held for one federation, above which nothing more is read from its members."""
+"""The bytes held for one federation, above which only some of its members are read."""
+FRAME_BYTES = 256
+"""The memory of a frame beyond its content."""
+HEADERS_BYTES = 64
+"""The bytes on the line beyond a frame's content."""
+TURN_BYTES = 1 << 14
+"""The bytes that are passed on in the time that a small frame takes in addition to its bytes."""
 PINGS_BURST = 8
-"""The most small frames that wait for a member that does not read its connection, in multiples of its lines."""
-
+"""The most frames without data that wait for a member that does not read its connection, in multiples of its lines."""
 
 EndSeat = Callable[[Refusal | None], None]
+Place = tuple[str, bytes]
+"""The relay's name as a member dialed it (empty if the relay knows its own names), and the member's key."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Tenant:
     """One federation at the relay: its registered members, and what it has used."""
 
     name: str
-    seats: dict[bytes, Seat] = field(default_factory=dict)
-    visitors: dict[bytes, Seat] = field(default_factory=dict)
+    seats: dict[Place, Seat] = field(default_factory=dict)
+    visitors: dict[Place, Seat] = field(default_factory=dict)
     """Second seats of members, on which they only open lines."""
     lines: int = 0
     held_bytes: int = 0
+    held_of: Counter[bytes] = field(default_factory=Counter)
+    """The part of `held_bytes` that each member has caused, by its key."""
     passed_bytes: int = 0
     """All bytes passed on since the relay started."""
     month_bytes: int = 0
@@ -56,21 +72,65 @@ class Tenant:
     """Lines that were not opened."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Seat:
     """One registered member. `wake` is called when its outbox is no longer empty; `end` ends its connection."""
 
     tenant: Tenant
-    key: bytes
+    place: Place
     wake: Callable[[Seat], None]
     end: EndSeat
-    outbox: deque[bytes] = field(default_factory=deque)
+    outbox: deque[_Parcel] = field(default_factory=deque)
+    waiting_bytes: int = 0
+    """What is held for this member, here and in the queue."""
+    waiting_words: int = 0
+    """The frames in the outbox that carry no data."""
     ends: dict[int, LineEnd] = field(default_factory=dict)
     opens: TokenBucket = field(default_factory=lambda: TokenBucket(OPENS_PER_S, tokens=OPENS_BURST, burst=OPENS_BURST))
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(PASSED_ON))
 
+    @property
+    def key(self) -> bytes:
+        return self.place[1]
 
-@dataclass(eq=False, slots=True)
+    def put(self, parcel: _Parcel) -> None:
+        """Send a frame to this member; a member that does not read is ended."""
+        if self.waiting_words > PINGS_BURST * MOST_LINES:
+            self.end(None)
+            return
+        self.outbox.append(parcel)
+        self.waiting_words += not parcel.is_data
+        self.hold(parcel)
+        self.wake(self)
+
+    def take(self) -> bytes | None:
+        """Return the next frame for this member; None if there is none."""
+        while self.outbox:
+            parcel = self.outbox.popleft()
+            self.release(parcel)
+            self.waiting_words -= not parcel.is_data
+            if (end := parcel.credit_of) is None:
+                return parcel.frame
+            more, end.credit_bytes = end.credit_bytes, 0
+            if self.ends.get(end.number) is end:
+                return pack_number(FrameKind.CREDIT, end.number, more)
+        return None
+
+    def hold(self, parcel: _Parcel) -> None:
+        """Count a frame that waits for this member, here or in the queue."""
+        self.waiting_bytes += parcel.size
+        self.tenant.held_bytes += parcel.size
+        self.tenant.held_of[parcel.sender] += parcel.size
+
+    def release(self, parcel: _Parcel) -> None:
+        self.waiting_bytes -= parcel.size
+        self.tenant.held_bytes -= parcel.size
+        self.tenant.held_of[parcel.sender] -= parcel.size
+        if not self.tenant.held_of[parcel.sender]:
+            del self.tenant.held_of[parcel.sender]
+
+
+@dataclass(eq=False, repr=False, slots=True)
 class LineEnd:
     """One end of a line: its number at its seat, and how much it may still send."""
 
@@ -79,6 +139,30 @@ class LineEnd:
     other: LineEnd | None = None
     accepted: bool = False
     allowed_bytes: int = WINDOW_BYTES
+    credit_bytes: int = 0
+    """Credit that waits in the outbox: one frame tells of all."""
+
+    def forget(self) -> None:
+        """Let go of the number; frames for it are left out from now on."""
+        if self.seat.ends.get(self.number) is self:
+            del self.seat.ends[self.number]
+
+
+@dataclass(slots=True)
+class _Parcel:
+    """A frame on its way. `sender` is the key of the member that caused it; with `credit_of`, it is made at the end."""
+
+    frame: bytes
+    sender: bytes
+    credit_of: LineEnd | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.frame) + FRAME_BYTES
+
+    @property
+    def is_data(self) -> bool:
+        return self.frame[:1] == DATA
 
 
 class Switchboard:
@@ -89,7 +173,7 @@ class Switchboard:
         self.most_members = most_members
         self._month_bytes = month_bytes
         self._month = 0
-        self._queue: FairQueue[tuple[LineEnd, bytes]] = FairQueue()
+        self._queue: FairQueue[tuple[LineEnd, _Parcel]] = FairQueue()
 
     def tenant(self, name: str) -> Tenant:
         return self.tenants.setdefault(name, Tenant(name))
@@ -102,35 +186,52 @@ class Switchboard:
                 tenant.month_bytes = 0
 
     def seat(
-        self, tenant: Tenant, key: bytes, wake: Callable[[Seat], None], end: EndSeat, *, visiting: bool = False
+        self,
+        tenant: Tenant,
+        key: bytes,
+        wake: Callable[[Seat], None],
+        end: EndSeat,
+        *,
+        dialed: str = "",
+        visiting: bool = False,
     ) -> Seat | None:
         """Register a member; None if there is no room. A member that is registered already loses its old seat; if
         `visiting`, only an old one of this kind.
+
+        Members meet only those that have dialed the relay by the same name: whoever passes on what members sign for
+        another relay gains nothing here, and takes nobody's seat.
         """
-        seats = tenant.visitors if visiting else tenant.seats
-        before = seats.get(key)
+        seats, place = tenant.visitors if visiting else tenant.seats, (dialed, key)
+        before = seats.get(place)
         if before is not None:
             self.leave(before, Refusal.REPLACED)
         if len(seats) >= self.most_members:
             return None
-        found = seats[key] = Seat(tenant, key, wake, end)
+        found = seats[place] = Seat(tenant, place, wake, end)
         return found
 
     def leave(self, seat: Seat, why: Refusal | None = None) -> None:
         """End a seat, its lines and its connection; `why` is told to the member."""
         for seats in (seat.tenant.seats, seat.tenant.visitors):
-            if seats.get(seat.key) is seat:
-                del seats[seat.key]
+            if seats.get(seat.place) is seat:
+                del seats[seat.place]
         for end in list(seat.ends.values()):
             self._close(end, Closing.GONE)
-        for frame in seat.outbox:
-            seat.tenant.held_bytes -= len(frame)
-        seat.outbox.clear()
+        while self.take(seat) is not None:
+            pass
         seat.end(why)
 
-    def is_full(self, tenant: Tenant) -> bool:
-        """Return True if nothing more may be read from the federation's members for now."""
-        return tenant.held_bytes > HELD_BYTES
+    def is_full(self, seat: Seat) -> bool:
+        """Return True if nothing more may be read from a member for now."""
+        tenant = seat.tenant
+        share = HELD_BYTES / max(1, len(tenant.seats))
+        return tenant.held_bytes > (HELD_BYTES if tenant.held_of[seat.key] > share else 2 * HELD_BYTES)
+
+    def relieve(self) -> None:
+        """End the member for which most waits, in each federation for which too much is held."""
+        for tenant in self.tenants.values():
+            if tenant.held_bytes > 2 * HELD_BYTES and tenant.seats:
+                self.leave(max(tenant.seats.values(), key=lambda seat: seat.waiting_bytes))
 
     def receive(self, seat: Seat, frame: Frame, now: float) -> None:
         """Act on a member's frame. Raises PeerFault if no member sends it; the caller then ends the connection."""
@@ -148,7 +249,7 @@ class Switchboard:
                 if end is not None:
                     self._close(end, closing_in(frame))
             case FrameKind.PING:
-                self._say(seat, pack_number(FrameKind.PONG, 0, number_in(frame)))
+                self._say(seat, pack_number(FrameKind.PONG, 0, number_in(frame)), seat)
             case _:
                 raise PeerFault(f"{frame.kind.name}, which only a relay says")
 
@@ -162,29 +263,20 @@ class Switchboard:
         taken = self._queue.take()
         if taken is None:
             return 0
-        (end, frame), _ = taken
-        end.seat.tenant.held_bytes -= len(frame)
+        (end, parcel), _ = taken
+        end.seat.release(parcel)
         if end.seat.ends.get(end.number) is end:
-            if frame[0] == FrameKind.CLOSE:
-                self._forget(end)
-            self._say(end.seat, frame)
-        return len(frame)
+            if not parcel.is_data:
+                end.forget()
+            end.seat.put(parcel)
+        return len(parcel.frame)
 
     def take(self, seat: Seat) -> bytes | None:
         """Return the next frame for a member's connection; None if there is none."""
-        if not seat.outbox:
-            return None
-        frame = seat.outbox.popleft()
-        seat.tenant.held_bytes -= len(frame)
-        return frame
+        return seat.take()
 
-    def _say(self, seat: Seat, frame: bytes) -> None:
-        if len(seat.outbox) > PINGS_BURST * MOST_LINES:
-            seat.end(None)
-            return
-        seat.outbox.append(frame)
-        seat.tenant.held_bytes += len(frame)
-        seat.wake(seat)
+    def _say(self, seat: Seat, frame: bytes, by: Seat, credit_of: LineEnd | None = None) -> None:
+        seat.put(_Parcel(frame, by.key, credit_of))
 
     def _open(self, seat: Seat, frame: Frame, now: float) -> None:
         tenant, number = seat.tenant, frame.line
@@ -193,24 +285,25 @@ class Switchboard:
         reason = self._objection(seat, frame.payload, now)
         if reason is not None:
             tenant.refused += 1
-            self._say(seat, pack_number(FrameKind.CLOSE, number, reason))
+            self._say(seat, pack_number(FrameKind.CLOSE, number, reason), seat)
             return
-        callee = tenant.seats[frame.payload]
+        callee = tenant.seats[seat.place[0], frame.payload]
         here, there = LineEnd(seat, number), LineEnd(callee, next(callee.numbers))
         here.other, there.other = there, here
         seat.ends[number], callee.ends[there.number] = here, there
         tenant.lines += 1
-        self._say(callee, pack(FrameKind.OPEN, there.number, seat.key))
+        self._say(callee, pack(FrameKind.OPEN, there.number, seat.key), seat)
 
     def _objection(self, seat: Seat, key: bytes, now: float) -> Closing | None:
         if self._is_used_up(seat.tenant):
             return Closing.USED_UP
         if len(seat.ends) >= MOST_LINES or seat.opens.take(now) > 0.0:
             return Closing.TOO_MANY
-        callee = seat.tenant.seats.get(key)
+        callee = seat.tenant.seats.get((seat.place[0], key))
         if callee is None or callee is seat:
             return Closing.NOT_HERE
-        return Closing.TOO_MANY if len(callee.ends) >= MOST_LINES else None
+        between = sum(1 for end in seat.ends.values() if end.other is not None and end.other.seat is callee)
+        return Closing.TOO_MANY if len(callee.ends) >= MOST_LINES or between >= MOST_PAIR_LINES else None
 
     def _accept(self, seat: Seat, frame: Frame) -> None:
         end = seat.ends.get(frame.line)
@@ -219,7 +312,7 @@ class Switchboard:
         if end.number < PASSED_ON or end.accepted:
             raise PeerFault("a line accepted by the end that opened it, or twice")
         end.accepted = end.other.accepted = True
-        self._say(end.other.seat, pack(FrameKind.ACCEPT, end.other.number))
+        self._say(end.other.seat, pack(FrameKind.ACCEPT, end.other.number), seat)
 
     def _pass_on(self, seat: Seat, frame: Frame) -> None:
         end, size = seat.ends.get(frame.line), len(frame.payload)
@@ -232,36 +325,35 @@ class Switchboard:
             return
         end.allowed_bytes -= size
         seat.tenant.passed_bytes += size
-        seat.tenant.month_bytes += size
-        self._enqueue(end.other, pack(FrameKind.DATA, end.other.number, frame.payload))
+        seat.tenant.month_bytes += size + HEADERS_BYTES
+        self._enqueue(end.other, pack(FrameKind.DATA, end.other.number, frame.payload), seat)
 
     def _credit(self, seat: Seat, frame: Frame) -> None:
         end, more = seat.ends.get(frame.line), number_in(frame)
         if end is None or end.other is None:
             return
-        if end.other.allowed_bytes + more > WINDOW_BYTES:
-            raise PeerFault("more credit than there were bytes")
+        if not 0 < more <= WINDOW_BYTES - end.other.allowed_bytes:
+            raise PeerFault("no credit, or more than there were bytes")
         end.other.allowed_bytes += more
-        self._say(end.other.seat, pack_number(FrameKind.CREDIT, end.other.number, more))
+        end.other.credit_bytes += more
+        if end.other.credit_bytes == more:
+            self._say(end.other.seat, b"", seat, credit_of=end.other)
 
     def _close(self, end: LineEnd, reason: Closing, *, both: bool = False) -> None:
         """End a line: this end at once, the other one behind the data that are under way to it."""
         other = end.other
-        self._forget(end)
+        end.forget()
         if both:
-            self._say(end.seat, pack_number(FrameKind.CLOSE, end.number, reason))
+            self._say(end.seat, pack_number(FrameKind.CLOSE, end.number, reason), end.seat)
         if other is not None:
             end.other = other.other = None
             end.seat.tenant.lines -= 1
-            self._enqueue(other, pack_number(FrameKind.CLOSE, other.number, reason))
+            self._enqueue(other, pack_number(FrameKind.CLOSE, other.number, reason), end.seat)
 
-    def _enqueue(self, end: LineEnd, frame: bytes) -> None:
-        end.seat.tenant.held_bytes += len(frame)
-        self._queue.put(end.seat.tenant.name, (end, frame), len(frame))
-
-    def _forget(self, end: LineEnd) -> None:
-        if end.seat.ends.get(end.number) is end:
-            del end.seat.ends[end.number]
+    def _enqueue(self, end: LineEnd, frame: bytes, by: Seat) -> None:
+        parcel = _Parcel(frame, by.key)
+        self._queue.put(end.seat.tenant.name, (end, parcel), len(frame) + TURN_BYTES)
+        end.seat.hold(parcel)
 
     def _is_used_up(self, tenant: Tenant) -> bool:
         return self._month_bytes is not None and tenant.month_bytes >= self._month_bytes

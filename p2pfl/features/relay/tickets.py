@@ -43,7 +43,7 @@ class _Rights(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
 
     realm: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
     key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
-    until: int
+    until: Annotated[int, Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,110 @@
+"""A federation whose weighted sum of all models never changes, and what its disks must hold in the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from p2pfl.compress import make_compressor
+from p2pfl.config.load import load_config
+from p2pfl.config.model import FederationConfig
+from p2pfl.engine.changes import ReplyWasApplied, redo
+from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.state import NodeState
+from p2pfl.methods.plain import Plain
+from p2pfl.node.assembly import replay
+from p2pfl.storage import peek
+
+# Rounds that move each model far from its neighbors', and the weighted sum of all models not at all: in round r a node
+# adds +g(r)/n or -g(r)/n. What the sum is in the end shows whether an exchange or a round was lost or done twice.
+# Nobody trains in the last rounds before the file `go` is there. A node says ten times a second at most how far it is:
+# whoever waits for a round asks for one that is some before those.
+PUSHES = """
+import time
+from pathlib import Path
+import numpy as np
+from p2pfl.learn.interface import LocalRound
+
+SIZE = 24
+GO = Path(__file__).with_name("go")
+
+
+class Pushes:
+    size = SIZE
+    personal = 0
+    shape_digest = b"pushes-of-sum-0."
+
+    def __init__(self, node):
+        self.node = node
+        self.samples = 10 * (node + 1)
+        self.sign = (-1) ** node
+
+    def initial(self):
+        return np.random.default_rng([7, self.node]).standard_normal(SIZE).astype(np.float32)
+
+    def train(self, start, round_index):
+        while round_index >= 25 and not GO.exists():
+            time.sleep(0.01)
+        time.sleep(0.03)
+        push = self.sign * np.random.default_rng([8, round_index]).standard_normal(SIZE) * 10 / self.samples
+        push *= round_index < 30  # of what follows until all are through, nodes take different numbers
+        vector = (start.model + push).astype(np.float32)
+        return LocalRound(vector=vector, steps=1, learning_rate=0.0, samples=self.samples, loss=0.0)
+
+    def evaluate(self, vector, part):
+        return None
+
+    def local_state(self):
+        return {}
+
+    def load_local_state(self, state):
+        pass
+
+    def state_dict(self, vector):
+        return {"w": vector}
+
+
+class Task:
+    def learner(self, context, training):
+        return Pushes(context.node)
+
+
+task = Task()
+"""
+
+
+def settled_states(folder: Path) -> tuple[FederationConfig, list[NodeState]]:
+    """What the disks hold, with every reply taken in that one end of an edge has sent and the other had no time for."""
+    federation = load_config(folder)
+    codecs = Codecs(make_compressor(federation.gossip.compressor))
+    states = [replay(peek(folder / member.name / "state")) for member in federation.members]
+    for low, high in federation.edges:
+        pending, answered = states[low].edges[high].record.pending, states[high].edges[low].record
+        if pending is not None and answered.seq == pending.seq:
+            change = ReplyWasApplied(peer=high, reply=answered.reply, chain=answered.chain)
+            redo(states[low], change, codecs=codecs, method=Plain())
+    return federation, states
+
+
+def check_edges(folder: Path) -> list[NodeState]:
+    """Both ends of each edge hold the same bits, and what one has given the other has got."""
+    federation, states = settled_states(folder)
+    for low, high in federation.edges:
+        ours, theirs = states[low].edges[high], states[high].edges[low]
+        assert ours.record.seq == theirs.record.seq > 0
+        assert ours.record.chain == theirs.record.chain
+        np.testing.assert_array_equal(ours.own, theirs.peer)
+        np.testing.assert_array_equal(ours.peer, theirs.own)
+    return states
+
+
+def check_nothing_lost(folder: Path) -> None:
+    """The edges agree, and the weighted sum of all models is that of the beginning."""
+    states = check_edges(folder)
+    counts = [10.0 * (index + 1) for index in range(len(states))]
+    begun = [np.random.default_rng([7, index]).standard_normal(24).astype(np.float32) for index in range(len(states))]
+    wanted = sum(n * x.astype(np.float64) for n, x in zip(counts, begun, strict=True))
+    found = sum(n * state.model.astype(np.float64) for n, state in zip(counts, states, strict=True))
+    assert [state.samples for state in states] == counts
+    np.testing.assert_allclose(found, wanted, atol=0.01)

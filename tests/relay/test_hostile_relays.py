@@ -194,7 +194,7 @@ async def test_a_relay_that_answers_no_ping_is_left(federation, monkeypatch):
 async def test_the_node_stops_even_if_the_relay_fails_it_at_that_moment(federation, steps, monkeypatch):
     fails = asyncio.Event()
 
-    async def ping(self, pulse):
+    async def ping(self, pulse, *, shows):
         await fails.wait()
         raise PeerFault("now")
 

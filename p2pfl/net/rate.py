@@ -22,7 +22,7 @@ class SendingRate:
     """
 
     def __init__(self, bytes_per_s: float) -> None:
-        self._bytes_per_s = bytes_per_s
+        self.bytes_per_s = bytes_per_s
         self._free_at = 0.0
         self._turn = asyncio.Lock()
 
@@ -36,7 +36,7 @@ class SendingRate:
 
     def book(self, size: int, now: float) -> None:
         """Record that `size` bytes are sent."""
-        self._free_at = max(self._free_at, now) + size / self._bytes_per_s
+        self._free_at = max(self._free_at, now) + size / self.bytes_per_s
 
     async def carry(
         self, chunks: Iterable[bytes | memoryview], say: Say, beat_s: float, *, is_over: Callable[[], bool]

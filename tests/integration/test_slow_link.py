@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from p2pfl.core.messages import Ready, Reply, Request
-from p2pfl.net.link import Outbox
+from p2pfl.net.outbox import Outbox
 
 SIZE = 200_000
 """values of a model: 800 kB, so that a body takes 1.6 s at 500 kB/s, and the core repeats it after one."""

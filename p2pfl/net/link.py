@@ -127,7 +127,7 @@ class Inbox:
     def __init__(self, connection: Connection, shared: Shared) -> None:
         self._connection, self._shared = connection, shared
         self.part = shared.parts.take(connection.peer)
-        """The part of a body that the session before has left."""
+        """The part of a body that the session before has left, until the other end is told."""
         self._held = 0
         if self.part is not None:
             try:
@@ -359,6 +359,7 @@ class PeerLink:
             if (part := self._inbox.part) is not None:
                 # A node of the version before drops it.
                 await self._say(*split(await self._shared.work(part.size, part.announce), LEAST_VERSION))
+                self._inbox.part = None
             clock = asyncio.get_running_loop().time
             while (message := await self._next_message()) is not None:
                 self._outbox.begin(message, clock())

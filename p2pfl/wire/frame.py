@@ -220,7 +220,7 @@ class Assembler:
         self._dead = False
         self._lock = threading.Lock()
         self.came = 0
-        """The bytes of long bodies received so far."""
+        """The bytes received so far of long bodies, in versions in which the sender hears of it."""
 
     @property
     def pending_bytes(self) -> int:
@@ -302,7 +302,8 @@ class Assembler:
         # Assign through a view: a bytearray would copy the chunk once more first.
         self._memory(prefix.body_bytes)[self._filled : self._filled + len(chunk)] = chunk
         self._filled += len(chunk)
-        self.came += len(chunk)
+        if prefix.version >= FREE_SPLIT_VERSION:
+            self.came += len(chunk)
         if self._filled < prefix.body_bytes:
             return None
         self._pending = None

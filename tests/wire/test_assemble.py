@@ -156,7 +156,7 @@ def test_the_buffer_serves_a_body_of_any_size(size):
 
 # --- what is refused ----------------------------------------------------------------------------------------------
 
-LONG = chunks_of(request_of(2 * CHUNK_BYTES + 9))
+LONG = [bytes(chunk) for chunk in split(request_of(2 * CHUNK_BYTES + 9), 9)]
 SHORT = chunks_of(REPLY)[0]
 HEAD = LONG[0]
 

@@ -18,7 +18,7 @@ class SendingRate:
     """The bytes per second that all sessions may send together, on average.
 
     A chunk goes out at once, and the next one waits as long as this one should have taken. Sessions send their messages
-    one after the other, each at the whole rate, because a peer does not wait long for the next chunk of a message.
+    one after the other, each at the whole rate, because a peer demands a minimum pace of a message that has begun.
     """
 
     def __init__(self, bytes_per_s: float) -> None:

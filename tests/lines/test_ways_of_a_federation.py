@@ -74,7 +74,7 @@ def mistakes(ward):
         ('proxy_password_file = "p"', "is of no use without network.proxy"),
         ('hours = "20-6"', "HH:MM-HH:MM"),
         ('hours = "20:00-20:00"', "HH:MM-HH:MM"),
-        ("max_kbit_s = 50", "100"),
+        ("max_kbit_s = 31", "32"),
         ("month_gb = 0", "above 0"),
     ],
 )

@@ -5,7 +5,8 @@ segments, cuts. A lost segment stalls its direction for a round trip, and twice 
 as TCP does; nothing is reordered. With `--before CHECKOUT` the same runs with the code in another working tree; with
 `--beside CHECKOUT` only the dialing end has it.
 
-python benchmarks/cut_lines.py                                      12.5 MB (25 million parameters, q4), 1 Mbit/s, cut every 40 s
+python benchmarks/cut_lines.py
+    12.5 MB (25 million parameters, q4) over 1 Mbit/s, cut every 40 s
 python benchmarks/cut_lines.py --mb 1 --kbit-s 50 --rtt-s 2 --loss 0.05 --cut-s 0
 """
 
@@ -23,6 +24,15 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from p2pfl.core.messages import Hello, Message, Reply, Request, request_digest
+from p2pfl.crypto.handshake import FederationBinding
+from p2pfl.crypto.identity import Identity
+from p2pfl.net.links import Links, Membership
+from p2pfl.net.session_table import Callbacks
 
 ROOT = Path(__file__).parents[1]
 SEGMENT_BYTES = 1460
@@ -59,7 +69,7 @@ class ShapedLine:
 
     async def _accept(self, near: asyncio.StreamReader, to_near: asyncio.StreamWriter) -> None:
         place = small_socket(None)
-        place.setblocking(False)
+        place.settimeout(0.0)
         try:
             await asyncio.get_running_loop().sock_connect(place, ("127.0.0.1", self.target))
         except OSError:
@@ -129,35 +139,48 @@ def small_socket(place: tuple[str, int] | None) -> socket.socket:
 # -- the two ends ------------------------------------------------------------------------------------------------------
 
 
-async def be_end(index: int, dial: str, body_bytes: int, exchanges: int) -> None:
-    """Exchange bodies with the other end: the lower end asks and dials, the upper one answers each request once."""
-    from p2pfl.core.messages import Hello, Reply, Request, request_digest  # noqa: PLC0415 - of the checkout on the path
-    from p2pfl.crypto.handshake import FederationBinding  # noqa: PLC0415
-    from p2pfl.crypto.identity import Identity  # noqa: PLC0415
-    from p2pfl.net.links import Links, Membership  # noqa: PLC0415
-    from p2pfl.net.session_table import Callbacks  # noqa: PLC0415
+class End:
+    """One end: the lower one dials and asks, the upper one answers, and answers again what it has answered before."""
 
-    identities = [Identity(bytes([each + 1]) * 32) for each in range(2)]
-    answered: list[Reply] = []
-    done = 0
-    over = asyncio.Event()
+    def __init__(self, index: int, body_bytes: int, exchanges: int) -> None:
+        self.index, self.body_bytes, self.exchanges = index, body_bytes, exchanges
+        self.answered: list[Reply] = []
+        self.pending = self.request(1) if index == 0 else None
+        self.over = asyncio.Event()
+        self.links: Links
 
-    def request(seq: int) -> Request:
-        body = random.Random(seq).randbytes(body_bytes)
-        fields = {"incarnation": 0, "seq": seq, "version": seq, "echo": None, "weight": 0.5, "staleness": 1.0}
-        bare = Request(**fields, pace_s=0.1, audit=b"", body=body)
-        return Request(**fields, pace_s=0.1, audit=b"", body=body, digest=request_digest(bare))
+    async def run(self, dial: str) -> None:
+        identities = [Identity(bytes([each + 1]) * 32) for each in range(2)]
+        membership = Membership(
+            identity=identities[self.index],
+            own_index=self.index,
+            members={identity.public: place for place, identity in enumerate(identities)},
+            neighbors=frozenset({1 - self.index}),
+            dial={1: dial} if self.index == 0 else {},
+            binding=FederationBinding(federation_id=bytes(32), sections=(("task", bytes(32)),)),
+        )
+        self.links = Links(
+            membership,
+            Callbacks(
+                on_open=self.opened,
+                on_message=self.hear,
+                on_close=lambda _peer, _session, reason: tell(event="closed", reason=reason),
+            ),
+            listen="127.0.0.1:0",
+            max_body_bytes=self.body_bytes,
+            rng=random.Random(self.index),
+        )
+        async with self.links:
+            tell(event="port", port=self.links.port)
+            await self.over.wait()
 
-    pending = request(1) if index == 0 else None
-
-    def opened(peer: int, session: int) -> None:
+    def opened(self, peer: int, session: int) -> None:
         tell(event="open")
-        digest = answered[-1].request_digest if answered else b""
         hello = Hello(
             incarnation=0,
-            seq=len(answered),
+            seq=len(self.answered),
             pending=None,
-            request_digest=digest,
+            request_digest=self.answered[-1].request_digest if self.answered else b"",
             has_replicas=True,
             chain=bytes(16),
             chain_before=bytes(16),
@@ -167,59 +190,59 @@ async def be_end(index: int, dial: str, body_bytes: int, exchanges: int) -> None
             done=False,
             have_yours=False,
         )
-        links.send(peer, session, hello)
+        self.links.send(peer, session, hello)
 
-    def heard(peer: int, session: int, message: object) -> None:
-        nonlocal pending, done
+    def hear(self, peer: int, session: int, message: Message) -> None:
         if isinstance(message, Request):
-            if message.seq == len(answered) + 1:
-                if message.digest != request(message.seq).digest:
-                    raise SystemExit("a request arrived changed")
-                body = random.Random(-message.seq).randbytes(body_bytes)
-                answered.append(reply_to(message, body))
-                tell(event="applied")
-            links.send(peer, session, answered[-1])
+            self.answer(message)
+            self.links.send(peer, session, self.answered[-1])
             return
-        if isinstance(message, Reply) and pending is not None and message.request_digest == pending.digest:
-            if bytes(message.body) != random.Random(-message.seq).randbytes(body_bytes):
-                raise SystemExit("a reply arrived changed")
-            done += 1
-            tell(event="done")
-            if done == exchanges:
-                over.set()
-                return
-            pending = request(done + 1)
-        if isinstance(message, Hello | Reply) and pending is not None:
-            links.send(peer, session, pending)
+        if isinstance(message, Reply) and self.pending is not None:
+            self.take(message, self.pending)
+        if isinstance(message, Hello | Reply) and self.pending is not None:
+            self.links.send(peer, session, self.pending)
 
-    def reply_to(asked: Request, body: bytes) -> Reply:
-        return Reply(
+    def answer(self, asked: Request) -> None:
+        if asked.seq != len(self.answered) + 1:
+            return
+        if asked.digest != self.request(asked.seq).digest:
+            raise SystemExit("a request arrived changed")
+        reply = Reply(
             incarnation=0,
             seq=asked.seq,
             request_digest=asked.digest,
             version=asked.seq,
             factor=0.0,
             pace_s=0.1,
-            body=body,
+            body=random.Random(-asked.seq).randbytes(self.body_bytes),
         )
+        self.answered.append(reply)
+        tell(event="applied")
 
-    links = Links(
-        Membership(
-            identity=identities[index],
-            own_index=index,
-            members={identity.public: place for place, identity in enumerate(identities)},
-            neighbors=frozenset({1 - index}),
-            dial={1: dial} if index == 0 else {},
-            binding=FederationBinding(federation_id=bytes(32), sections=(("task", bytes(32)),)),
-        ),
-        Callbacks(on_open=opened, on_message=heard, on_close=lambda *closed: tell(event="closed", reason=closed[2])),
-        listen="127.0.0.1:0",
-        max_body_bytes=body_bytes,
-        rng=random.Random(index),
-    )
-    async with links:
-        tell(event="port", port=links.port)
-        await over.wait()
+    def take(self, reply: Reply, pending: Request) -> None:
+        if reply.request_digest != pending.digest:
+            return
+        if bytes(reply.body) != random.Random(-reply.seq).randbytes(self.body_bytes):
+            raise SystemExit("a reply arrived changed")
+        tell(event="done")
+        is_last = reply.seq == self.exchanges
+        self.pending = None if is_last else self.request(reply.seq + 1)
+        if is_last:
+            self.over.set()
+
+    def request(self, seq: int) -> Request:
+        bare = Request(
+            incarnation=0,
+            seq=seq,
+            version=seq,
+            echo=None,
+            weight=0.5,
+            staleness=1.0,
+            pace_s=0.1,
+            audit=b"",
+            body=random.Random(seq).randbytes(self.body_bytes),
+        )
+        return replace(bare, digest=request_digest(bare))
 
 
 def tell(**news: object) -> None:
@@ -229,7 +252,7 @@ def tell(**news: object) -> None:
 # -- one run -----------------------------------------------------------------------------------------------------------
 
 
-async def measure(options: argparse.Namespace, codes: tuple[Path, Path], label: str) -> dict[str, object]:
+async def measure(options: argparse.Namespace, codes: tuple[Path, Path], label: str) -> dict[str, Any]:
     """Run both ends with the code of two checkouts until all exchanges are done, or the time is over."""
     body_bytes = round(options.mb * 1e6)
     seen: list[dict[str, object]] = []
@@ -247,15 +270,14 @@ async def measure(options: argparse.Namespace, codes: tuple[Path, Path], label: 
     upper = await start(1, "-")
     assert upper.stdout is not None  # noqa: S101
     port = json.loads(await upper.stdout.readline())["port"]
-    line = ShapedLine(Shape(options.kbit_s, options.rtt_s, options.loss, options.cut_s), port, random.Random(options.seed))
+    shape = Shape(options.kbit_s, options.rtt_s, options.loss, options.cut_s)
+    line = ShapedLine(shape, port, random.Random(options.seed))
     server = await line.serve()
     listening = asyncio.create_task(follow(upper, 1))
     began = time.monotonic()
     lower = await start(0, f"127.0.0.1:{line.port}")
-    try:
+    with suppress(TimeoutError):
         await asyncio.wait_for(follow(lower, 0), options.limit_s)
-    except TimeoutError:
-        pass
     took_s = time.monotonic() - began
     for process in (lower, upper):
         with suppress(ProcessLookupError):
@@ -304,7 +326,7 @@ def main() -> None:
     if sys.argv[1:2] == ["end"]:
         logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
         index, dial, body_bytes, exchanges = sys.argv[2:]
-        asyncio.run(be_end(int(index), dial, int(body_bytes), int(exchanges)))
+        asyncio.run(End(int(index), int(body_bytes), int(exchanges)).run(dial))
         return
     options = read_options()
     runs = [("this", (ROOT, ROOT))]
@@ -315,8 +337,9 @@ def main() -> None:
         row = asyncio.run(measure(options, codes, label))
         rows.append(row)
         print(
-            f"{row['code']}: {row['exchanges']} of {row['of']} exchanges in {row['seconds']} s, {row['sessions']} sessions,"
-            f" {row['cuts']} cuts, {row['bytes_over_needed']} times the bytes needed; ends: {'; '.join(row['ends']) or 'none'}",
+            f"{row['code']}: {row['exchanges']} of {row['of']} exchanges in {row['seconds']} s,"
+            f" {row['sessions']} sessions, {row['cuts']} cuts, {row['bytes_over_needed']} times the bytes needed;"
+            f" sessions ended by: {'; '.join(row['ends']) or 'nothing'}",
             flush=True,
         )
     if options.json:

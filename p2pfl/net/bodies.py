@@ -1,8 +1,8 @@
 """The bodies of a session: where a long one goes on, and how large its chunks are.
 
 A body that was cut off by the end of a session is kept by its receiver, one for each neighbor, and goes on in the next
-session (`p2pfl.wire.part`). A chunk takes about as long as `CHUNK_S` at the rate that the receiver's receipts show: on a
-slow line a larger one would hold up everything behind it, and the receiver would take the session for dead.
+session (`p2pfl.wire.part`). A chunk takes about as long as `CHUNK_S` at the rate that the receiver's receipts show: on
+a slow line a larger one would hold up everything behind it, and the receiver would take the session for dead.
 """
 
 from __future__ import annotations

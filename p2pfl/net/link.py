@@ -66,6 +66,7 @@ MALFORMED = "protocol fault sealed by the peer: "
 
 T = TypeVar("T")
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
     """Parts shared by all sessions. `executor` seals and opens large chunks; `name_of` returns a member's name."""

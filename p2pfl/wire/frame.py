@@ -73,9 +73,7 @@ class Prefix(Struct, frozen=True, kw_only=True, gc=False):
         return PREFIX_BYTES + self.header_bytes + self.body_bytes
 
 
-def encode(
-    message: SessionMessage, version: int = PROTOCOL_VERSION, flags: int = 0
-) -> tuple[bytes, memoryview]:
+def encode(message: SessionMessage, version: int = PROTOCOL_VERSION, flags: int = 0) -> tuple[bytes, memoryview]:
     """Return prefix and header, and the body as flat bytes without copying; it is empty if the message has none.
 
     Raises ValueError if our own message holds a value that no peer would accept.
@@ -189,9 +187,7 @@ def begins_with(message: SessionMessage, part: PartHeld) -> bool:
     """Return True if the message's body begins with the part that the other end has, and goes on after it."""
     head, body = encode(message)
     code, header = BY_MESSAGE[type(message)].code, head[PREFIX_BYTES:]
-    return (
-        0 < part.size < body.nbytes and part_digest(code, header, body.nbytes, body[: part.size]) == part.digest
-    )
+    return 0 < part.size < body.nbytes and part_digest(code, header, body.nbytes, body[: part.size]) == part.digest
 
 
 class UnfinishedFrame(NamedTuple):

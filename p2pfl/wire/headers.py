@@ -200,9 +200,7 @@ def to_header(message: SessionMessage) -> bytes:
     return msgspec.msgpack.encode(header)
 
 
-def from_header(
-    kind: MessageKind, raw: bytes | memoryview, body: memoryview, *, known: bytes = b""
-) -> SessionMessage:
+def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview, *, known: bytes = b"") -> SessionMessage:
     """Return the message of that kind, with a request's digest filled in: `known`, or that of its fields. `body` is
     empty if the kind has none.
 

@@ -74,6 +74,7 @@ class Edge:
         self.reads_all = False
         """Whether all that was sent is read before a line ends."""
         self.last_reply = None
+        self.over = asyncio.Event()
         self.nodes = []
 
     @property
@@ -116,13 +117,12 @@ class Edge:
             )
             self.nodes = [lower, upper]
             async with lower.links, asyncio.timeout(DEADLINE_S):
-                while self.pending is not None:
-                    await asyncio.sleep(0.001)
+                await self.over.wait()
             self.faults = [node.links.counters.total.faults for node in self.nodes]
 
     async def until_read(self, line):
         place = self.nodes[line.end].links._table.places[1 - line.end]
-        while place.link is not None and (line.coming or place.link._inbox._arrived.qsize()):
+        while place.link is not None and (line.coming or place.link._inbox._arrived.qsize()):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.01)
 
@@ -147,6 +147,8 @@ class Edge:
     def lower_hears(self, peer, session, message):
         if isinstance(message, Reply) and self.pending and message.request_digest == self.pending.digest:
             self.replies.append(bytes(message.body))
+            if self.pending is None:
+                self.over.set()
         if isinstance(message, Hello | Reply) and self.pending is not None:
             self.nodes[0].links.send(peer, session, self.pending)
 

@@ -177,7 +177,11 @@ def test_a_request_that_was_applied_is_known_by_its_digest():
 
 
 def test_every_message_has_a_kind_and_every_kind_a_golden_frame():
-    assert set(BY_MESSAGE) == {*typing.get_args(Message), Offer, Side, PartHeld, Receipt} == {type(row[0]) for row in GOLDEN}
+    assert (
+        set(BY_MESSAGE)
+        == {*typing.get_args(Message), Offer, Side, PartHeld, Receipt}
+        == {type(row[0]) for row in GOLDEN}
+    )
 
 
 def test_a_header_has_exactly_the_fields_that_travel():

@@ -27,6 +27,7 @@ from p2pfl.net.in_memory import MemoryLine, MemoryNetwork
 from p2pfl.net.line import GoneError
 from p2pfl.wire import LEAST_CHUNK_BYTES, PartHeld, PartialBody, Receipt
 
+SEAL_BYTES = 17
 HELLO = Hello(
     incarnation=0,
     seq=0,
@@ -71,6 +72,9 @@ class Edge:
         self.left = None
         self.applied, self.replies, self.faults = [], [], []
         self.sent_in = []
+        """The bytes that each end sent over each line."""
+        self.chunks_in = [0, 0]
+        """The bytes of long bodies that each end sent over the latest line."""
         self.reads_all = False
         """Whether all that was sent is read before a line ends."""
         self.last_reply = None
@@ -84,6 +88,7 @@ class Edge:
     def begin_line(self):
         self.left = self.cuts.pop(0) if self.cuts else None
         self.sent_in.append([0, 0])
+        self.chunks_in = [0, 0]
 
     async def run(self, monkeypatch):
         network, push = MemoryNetwork(), MemoryLine._push
@@ -104,6 +109,7 @@ class Edge:
                     await line.close(0)
                     raise GoneError("cut")
             self.sent_in[-1][line.end] += len(data)
+            self.chunks_in[line.end] += (len(data) - SEAL_BYTES) * (len(data) > LEAST_CHUNK_BYTES)
             await push(line, data)
 
         monkeypatch.setattr(MemoryLine, "pair", new_pair)
@@ -122,9 +128,8 @@ class Edge:
 
     async def until_read(self, line):
         place = self.nodes[line.end].links._table.places[1 - line.end]
-        while place.link is not None and (line.coming or place.link._inbox._arrived.qsize()):  # noqa: ASYNC110
+        while place.link is not None and place.link._inbox._assembler.came < self.chunks_in[1 - line.end]:
             await asyncio.sleep(0.001)
-        await asyncio.sleep(0.01)
 
     def opened(self, peer, session):
         own = 1 - peer

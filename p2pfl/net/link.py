@@ -444,7 +444,10 @@ class PeerLink:
         self._traffic.messages_received += not isinstance(message, PartHeld | Receipt)
         if isinstance(message, Side | Unknown | PartHeld | Receipt):
             try:
-                self._take_aside(message)
+                if isinstance(message, Side | Unknown):
+                    self._shared.sides.handle_message(self, message)
+                else:
+                    self._bodies.hear(message, asyncio.get_running_loop().time(), self._shared.limits.drain_s)
             except PeerFault as fault:
                 raise MalformedError(str(fault)) from fault
             return
@@ -453,12 +456,6 @@ class PeerLink:
         if isinstance(message, Busy):
             self._outbox.allow_repeat()
         self._owner.deliver(self, message)
-
-    def _take_aside(self, message: Side | Unknown | PartHeld | Receipt) -> None:
-        if isinstance(message, Side | Unknown):
-            self._shared.sides.handle_message(self, message)
-        else:
-            self._bodies.hear(message, asyncio.get_running_loop().time(), self._shared.limits.drain_s)
 
     def _agree(self, offer: Offer) -> None:
         if self._version is not None:

@@ -128,7 +128,8 @@ class Edge:
 
     async def until_read(self, line):
         place = self.nodes[line.end].links._table.places[1 - line.end]
-        while place.link is not None and place.link._inbox._assembler.came < self.chunks_in[1 - line.end]:
+        sent = self.chunks_in[1 - line.end]
+        while place.link is not None and place.link._inbox._assembler.came < sent:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.001)
 
     def opened(self, peer, session):

@@ -80,7 +80,7 @@ class ChunkPace:
         self._mark_s = 0.0
         self._mark_bytes = 0
         self._is_first = True
-        self._sent = 0
+        self._sent = self._came = 0
 
     @property
     def chunk_bytes(self) -> int:
@@ -96,13 +96,16 @@ class ChunkPace:
     def send(self, size: int) -> None:
         self._sent += size
 
-    def hear(self, receipt: Receipt, now: float) -> None:
-        """Measure the rate. Raises PeerFault if more is said to have arrived than was sent."""
+    def hear(self, receipt: Receipt, now: float) -> bool:
+        """Measure the rate; return True if more has arrived than before. Raises PeerFault if more is said to have
+        arrived than was sent.
+        """
         if receipt.size > self._sent:
             raise PeerFault(f"a receipt for {receipt.size} bytes of bodies, of {self._sent} that were sent")
+        has_come, self._came = receipt.size > self._came, max(self._came, receipt.size)
         gained, took_s = receipt.size - self._mark_bytes, now - self._mark_s
         if gained <= 0 or not (self._is_first or took_s >= SAMPLE_S):
-            return
+            return has_come
         rate = gained / max(took_s, 0.001)
         if self._rate is None:
             self._rate = rate
@@ -112,6 +115,7 @@ class ChunkPace:
         else:
             self._rate = (self._rate + rate) / 2
         self._mark_s, self._mark_bytes, self._is_first = now, receipt.size, False
+        return has_come
 
 
 class BodySender:
@@ -146,8 +150,8 @@ class BodySender:
             return
         if self._receipts.take(now) > 0.0:
             raise PeerFault("more receipts than an honest end sends")
-        self._pace.hear(message, now)
-        if self.draining is not None and not self.draining.expired():
+        has_come = self._pace.hear(message, now)
+        if has_come and self.draining is not None and not self.draining.expired():
             self.draining.reschedule(now + put_off_s)
 
     def _pace_out(self, message: Message, version: int, start: int) -> Iterator[bytes | memoryview]:

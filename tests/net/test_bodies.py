@@ -345,6 +345,20 @@ def test_receipts_for_more_than_was_sent_or_too_many_of_them_are_faults():
         sender.hear(Receipt(size=0), 0.0, 30.0)
 
 
+async def test_a_chunk_may_wait_as_long_as_more_arrives_at_the_other_end():
+    async def work(_size, act):
+        return act()
+
+    sender, clock = BodySender(None), asyncio.get_running_loop().time
+    for _ in await sender.cut(request_of(1, body_of(50_000)), 10, work):
+        pass
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(60.0) as sender.draining:
+            sender.hear(Receipt(size=20_000), clock(), 0.02)
+            sender.hear(Receipt(size=20_000), clock(), 60.0)
+            await asyncio.sleep(30.0)
+
+
 async def test_a_part_that_is_told_of_after_a_body_has_begun_is_gone():
     async def work(_size, act):
         return act()

@@ -134,11 +134,13 @@ class BodySender:
 
     async def cut(self, message: SessionMessage, version: int, work: Work) -> Iterable[bytes | memoryview]:
         """Return the message's chunks; those of a long body are sized one by one, as they are taken."""
-        if version < FREE_SPLIT_VERSION or not isinstance(message, Request | Reply):
+        if not isinstance(message, Request | Reply):
+            return split(message, version)
+        held, self._held, self._has_begun = self._held, None, True
+        if version < FREE_SPLIT_VERSION:
             return split(message, version)
         if isinstance(message, Request) and message.digest and message.digest == self.applied:
             return [encode_known(message, version)]
-        held, self._held, self._has_begun = self._held, None, True
         goes_on = held is not None and await work(held.size, lambda: begins_with(message, held))
         return self._pace_out(message, version, held.size if held is not None and goes_on else 0)
 

@@ -354,6 +354,7 @@ async def test_a_chunk_may_wait_as_long_as_more_arrives_at_the_other_end():
         pass
     now = clock()
     async with asyncio.timeout_at(now + 30.0) as sender.draining:
+        await asyncio.sleep(0)
         sender.hear(Receipt(size=20_000), now + 20.0, 30.0)
         assert sender.draining.when() == now + 50.0
         sender.hear(Receipt(size=20_000), now + 40.0, 30.0)

@@ -25,7 +25,7 @@ from p2pfl.net.bodies import (
 )
 from p2pfl.net.in_memory import MemoryLine, MemoryNetwork
 from p2pfl.net.line import GoneError
-from p2pfl.wire import LEAST_CHUNK_BYTES, PartHeld, PartialBody, Receipt
+from p2pfl.wire import LEAST_CHUNK_BYTES, Assembler, PartHeld, PartialBody, Receipt, split
 
 SEAL_BYTES = 17
 HELLO = Hello(
@@ -80,6 +80,8 @@ class Edge:
         self.last_reply = None
         self.over = asyncio.Event()
         self.nodes = []
+        self.used_at_hello = []
+        """The bytes of unfinished messages at the upper end when it hears Hello."""
 
     @property
     def pending(self):
@@ -142,6 +144,7 @@ class Edge:
 
     def upper_hears(self, peer, session, message):
         if not isinstance(message, Request):
+            self.used_at_hello.append(self.nodes[1].links._table.shared.budget.used)
             return
         if message.seq == len(self.applied) + 1:
             assert request_digest(message) == message.digest
@@ -298,6 +301,7 @@ async def test_a_part_takes_its_share_of_the_memory_of_its_session(monkeypatch):
     monkeypatch.setattr(KeptParts, "keep", watch)
     await edge.run(monkeypatch)
     assert seen == [(1, 1_000_000, 0)]
+    assert edge.used_at_hello == [0, 1_000_000]
     shared = edge.nodes[1].links._table.shared
     assert (len(shared.parts), shared.budget.used) == (0, 0)
 
@@ -366,9 +370,12 @@ async def test_a_part_that_is_told_of_after_a_body_has_begun_is_gone():
         return act()
 
     sender, request = BodySender(None), request_of(1, body_of(50_000))
-    part = PartialBody(2, b"", 50_000, mmap.mmap(-1, 50_000), 10_000)
+    assembler = Assembler(50_000)
+    for chunk in list(split(request, chunk_bytes=lambda: 10_000))[:3]:
+        assembler.feed(bytes(chunk))
+    held = assembler.detach().announce()
     await sender.cut(request, 10, work)
-    sender.hear(part.announce(), 0.0, 30.0)
+    sender.hear(held, 0.0, 30.0)
     whole = [bytes(chunk) for chunk in await sender.cut(request, 10, work)]
     assert sum(map(len, whole)) > 50_000
     sender = BodySender(None)

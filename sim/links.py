@@ -12,6 +12,10 @@ sealed; only the sizes are the same:
                    both       their offer of versions and side channels, of which a simulated node has none
     goodbye        17 from each end, where the connection still carries it
 
+A real node cuts a long body into smaller chunks on a slow line, and its receiver tells it how much has arrived: up to
+1% more on a fast line, for bodies of some 100 kB. Here a body that was lost with its session is sent again as a whole;
+a real one goes on.
+
 A simulated session is dialed by its lower end, and dials do not cross. `messages_sent` counts messages alone.
 """
 

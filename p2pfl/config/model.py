@@ -505,7 +505,7 @@ def needed_features(federation: FederationConfig) -> dict[str, str]:
     return {name: key for name, (key, wanted) in asked.items() if wanted}
 
 
-LEAST_KBIT_S = 100.0
+LEAST_KBIT_S = 32.0
 """A chunk of a body must arrive every 30 s, whatever else is sent."""
 
 OWN_NETWORK: Kinds = {

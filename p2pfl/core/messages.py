@@ -19,7 +19,7 @@ MOST_LIVES_TOLD = 256
 """The maximum number of lives in one message."""
 
 PROTOCOL = "p2pfl/1"
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 LEAST_VERSION = max(9, PROTOCOL_VERSION - 1)
 """The oldest protocol version that a node speaks. From version 9 on, a node also speaks the version before its own, so
 that a federation can be upgraded node by node.

@@ -43,12 +43,12 @@ class Limits:
     """The memory for partly received messages in all sessions; None allows one of maximum size per neighbor."""
     queue_messages: int = 64
     drain_s: float = 30.0
-    """How long a chunk may wait for the peer to read it."""
+    """How long a chunk may wait for the peer to read it, counted from the peer's last receipt."""
     silence_s: float = 45.0
     """The longest time without a sealed chunk from the other end.
 
-    After that the session is dead, whatever the state of the connection. A chunk of 256 KiB must get through in this
-    time, behind as much in the socket, so links below about 150 kbit/s are too slow.
+    After that the session is dead, whatever the state of the connection. A chunk takes a second or two at the line's
+    rate (`bodies`); to a node of protocol version 9 it has 256 KiB, so that lines below about 150 kbit/s are too slow.
     """
     beat_s: float = 4.0
     """How long an end is silent before it seals an empty chunk."""

@@ -3,17 +3,11 @@
 Nothing here blocks the loop: large chunks are sealed and opened in a worker thread, several at a time, because handing
 work to the thread costs the loop as much as a quarter of such a chunk. A session ends once, through `end`, whichever
 part noticed first; from then on it delivers nothing. `Shared` is what all sessions of a node have in common.
-
-Outgoing messages wait in the `Outbox`: on a slow line it keeps fewer and newer ones, rather than a longer queue. An
-edge has one transaction at a time, so the older of two bodies is void, and at most one waits behind the one being sent.
-The core repeats unanswered requests. A live session loses nothing, so a repeat is sent only if the body was sent long
-ago. Of messages that only say where a node stands, only the latest counts.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -23,17 +17,31 @@ from time import monotonic
 from typing import Protocol, TypeVar
 
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Busy, Message, Ready, Reply, Request
+from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Busy, Hello, Message
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
+from p2pfl.net.bodies import BodySender, KeptParts, ReceiptClock
 from p2pfl.net.greeting import Connection
 from p2pfl.net.limits import ByteBudget, Limits, MessagePace
 from p2pfl.net.line import Counters, GoneError, OnAlarm
 from p2pfl.net.notices import Notice
+from p2pfl.net.outbox import Outbox
 from p2pfl.net.rate import SendingRates
 from p2pfl.net.refusals import REASON_BYTES, clip
 from p2pfl.net.side import SideChannel, Sides
-from p2pfl.wire import Assembler, Offer, OtherVersionError, SessionMessage, Side, Unknown, split
+from p2pfl.wire import (
+    FREE_SPLIT_VERSION,
+    Assembler,
+    Offer,
+    OtherVersionError,
+    PartHeld,
+    PartialBody,
+    Receipt,
+    SessionMessage,
+    Side,
+    Unknown,
+    split,
+)
 
 LOUD_FAULTS = 20
 """How many faults of one neighbor are logged as warnings; further ones are only counted."""
@@ -41,7 +49,7 @@ INLINE_BYTES = 64 * 1024
 BATCH_BYTES = 4 * CHUNK_BYTES
 """The bytes of a message that are sealed before the socket accepts them."""
 BATCH_CHUNKS = 4
-"""How many chunks are read ahead while at most as many are being opened."""
+"""How many chunks are sealed ahead, and how many are read ahead while at most as many are being opened."""
 LISTENER_PATIENCE_S = 60.0
 SILENCE_LOOKS = 9
 """The number of checks within the longest silence allowed.
@@ -57,19 +65,6 @@ MALFORMED = "protocol fault sealed by the peer: "
 """The beginning of the reason if the peer itself, not somebody on the way, sealed the fault that ended the session."""
 
 T = TypeVar("T")
-
-REPEAT_MULTIPLE = 4.0
-"""A body is repeated after this many times its sending time: the answer may take as long."""
-LEAST_REPEAT_S = 30.0
-"""The earliest repeat: on a fast line the answer waits for the peer's processor or disk, which a repeat would
-burden.
-"""
-MOST_WAITING: dict[type[SessionMessage], int] = {Request: 1, Reply: 1, Ready: 4}
-"""The maximum number of queued messages per kind. In a schedule an earlier Ready may ask for an exchange where the
-latest does not.
-"""
-
-Name = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +82,17 @@ class Shared:
     sides: Sides
     rates: SendingRates = field(default_factory=SendingRates)
     """The bounds on what this node sends."""
+    parts: KeptParts = field(init=False)
+    """The parts of bodies that ended sessions have left."""
     strange_versions: set[int] = field(default_factory=set)
     """Neighbors whose different protocol version has been logged."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", KeptParts(lambda: self.budget.limit_bytes))
+
+    @property
+    def beat_s(self) -> float:
+        return min(self.limits.beat_s, self.limits.silence_s / 3)
 
     async def work(self, size: int, act: Callable[[], T]) -> T:
         """Run `act()`, in a worker thread if `size` bytes would hold up the loop."""
@@ -123,9 +127,17 @@ class Inbox:
 
     def __init__(self, connection: Connection, shared: Shared) -> None:
         self._connection, self._shared = connection, shared
-        self._assembler = Assembler(shared.max_body_bytes)
-        self._pace = MessagePace(shared.limits.min_rate, shared.limits.rate_window_s)
+        self.part = shared.parts.take(connection.peer)
+        """The part of a body that the session before has left, until the other end is told."""
         self._held = 0
+        if self.part is not None:
+            try:
+                self._held = shared.budget.change(0, self.part.body_bytes)
+            except PeerFault:
+                self.part = None
+        self._assembler = Assembler(shared.max_body_bytes, self.part)
+        self._pace = MessagePace(shared.limits.min_rate, shared.limits.rate_window_s)
+        self._receipts = ReceiptClock()
         self._closed = False
         self._arrived: asyncio.Queue[bytes | Exception] = asyncio.Queue(BATCH_CHUNKS)
         self._receiving: asyncio.Timeout | None = None
@@ -165,10 +177,17 @@ class Inbox:
         self._note_progress(size)
         return messages, reason
 
-    def close(self) -> None:
-        """Drop the current message and release its memory."""
+    def receipt(self) -> Receipt | None:
+        """Return what the other end should be told of the current body now."""
+        now = asyncio.get_running_loop().time()
+        return self._receipts.due(self._assembler.came, now, under_way=self.pending_bytes > 0)
+
+    def close(self) -> PartialBody | None:
+        """End; return what has arrived of the current message."""
         self._closed = True
         self._held = self._shared.budget.change(self._held, 0)
+        self.part = None
+        return self._assembler.detach()
 
     async def _next(self) -> bytes:
         try:
@@ -210,7 +229,7 @@ class Inbox:
         if self._closed:
             return
         under_way = self._assembler.pending_bytes
-        self._held = self._shared.budget.change(self._held, under_way)
+        self._held = self._shared.budget.change(self._held, self._assembler.kept_bytes)
         self._pace.note(asyncio.get_running_loop().time(), size, under_way=under_way > 0)
         if self._receiving is not None and not self._receiving.expired():
             # The wait began before the deadline was known.
@@ -245,9 +264,7 @@ class PeerLink:
         self._opened_s = monotonic()
         self._version: int | None = None
         """The protocol version used by both ends; None until the other end has offered its versions."""
-
-        limits = shared.limits
-        self._beat_s = min(limits.beat_s, limits.silence_s / 3)
+        self._bodies = BodySender(shared.rates.bound(connection.peer))
 
     @property
     def age_s(self) -> float:
@@ -276,7 +293,7 @@ class PeerLink:
         if self._ended.is_set():
             return
         self._ended.set()
-        self._inbox.close()
+        self._shared.parts.keep(self.peer, self._inbox.close())
         self._outbox.close()
         self._shared.sides.ended(self)
         self._owner.ended(self, reason)
@@ -325,12 +342,12 @@ class PeerLink:
                 self._shared.on_alarm(SILENT, self.peer, text)
             self.end(text)
 
-    async def _next_message(self) -> Message | Side | None:
+    async def _next_message(self) -> Message | Side | Receipt | None:
         """Return the next message to send; while there is none, send an empty chunk from time to time."""
         clock = asyncio.get_running_loop().time
         while True:
             try:
-                async with asyncio.timeout(self._beat_s):
+                async with asyncio.timeout(self._shared.beat_s):
                     return await self._outbox.take(clock())
             except TimeoutError:
                 await self._say(b"")
@@ -340,6 +357,10 @@ class PeerLink:
             if self._opening is not None:
                 await self._say(self._opening.pack())
             await self._say(*split(self._offer, LEAST_VERSION))
+            if (part := self._inbox.part) is not None:
+                # A node of the version before drops it.
+                await self._say(*split(await self._shared.work(part.size, part.announce), LEAST_VERSION))
+                self._inbox.part = None
             clock = asyncio.get_running_loop().time
             while (message := await self._next_message()) is not None:
                 self._outbox.begin(message, clock())
@@ -360,23 +381,27 @@ class PeerLink:
     def _offer(self) -> Offer:
         return Offer(least=LEAST_VERSION, most=PROTOCOL_VERSION, channels=self._shared.sides.names)
 
-    async def _send(self, message: Message | Side) -> None:
-        chunks = split(message, self._version or LEAST_VERSION)
-        if self._shared.rates.bound(self.peer):
-            await self._shared.rates.carry(self.peer, chunks, self._say, self._beat_s, is_over=self._ended.is_set)
+    async def _send(self, message: Message | Side | Receipt) -> None:
+        chunks = await self._bodies.cut(message, self._version or LEAST_VERSION, self._shared.work)
+        if self._shared.rates.bound(self.peer) is not None:
+            beat_s = self._shared.beat_s
+            await self._shared.rates.carry(self.peer, chunks, self._say, beat_s, is_over=self._ended.is_set)
         else:
             for batch in batches(chunks):
                 if self._ended.is_set():
                     return
                 await self._say(*batch)
-        self._traffic.messages_sent += 1
+        self._traffic.messages_sent += not isinstance(message, Receipt)
 
     async def _say(self, *chunks: bytes | memoryview, final: bool = False) -> None:
         """Seal and send chunks. Every sealed chunk must be sent, or the session is dead."""
         size = sum(len(chunk) for chunk in chunks)
         for sealed in await self._shared.work(size, partial(self._seal, chunks, final=final)):
-            async with asyncio.timeout(self._shared.limits.drain_s):
-                await self.connection.line.send(sealed)
+            try:
+                async with asyncio.timeout(self._shared.limits.drain_s) as self._bodies.draining:
+                    await self.connection.line.send(sealed)
+            finally:
+                self._bodies.draining = None
             self._shared.rates.book(self.peer, len(sealed), asyncio.get_running_loop().time())
             # A socket that accepts everything does not yield: four large chunks would hold up the loop for
             # milliseconds.
@@ -405,6 +430,9 @@ class PeerLink:
             self._deliver(message)
         if reason is not None:
             raise reason
+        receipt = self._inbox.receipt()
+        if receipt is not None and (self._version or 0) >= FREE_SPLIT_VERSION:
+            self._outbox.put_receipt(receipt)
 
     def _deliver(self, message: SessionMessage | Unknown) -> None:
         """Deliver a message. Raises PeerFault if it is out of turn, or if its channel refuses it."""
@@ -415,13 +443,18 @@ class PeerLink:
             return
         if self._version is None:
             raise MalformedError("a message before the versions and channels were offered")
-        self._traffic.messages_received += 1
-        if isinstance(message, Side | Unknown):
+        self._traffic.messages_received += not isinstance(message, PartHeld | Receipt)
+        if isinstance(message, Side | Unknown | PartHeld | Receipt):
             try:
-                self._shared.sides.handle_message(self, message)
+                if isinstance(message, Side | Unknown):
+                    self._shared.sides.handle_message(self, message)
+                else:
+                    self._bodies.hear(message, asyncio.get_running_loop().time(), self._shared.limits.drain_s)
             except PeerFault as fault:
                 raise MalformedError(str(fault)) from fault
             return
+        if isinstance(message, Hello):
+            self._bodies.applied = message.request_digest
         if isinstance(message, Busy):
             self._outbox.allow_repeat()
         self._owner.deliver(self, message)
@@ -453,112 +486,11 @@ class PeerLink:
 
 
 def batches(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:
-    """Yield batches of chunks, of at most BATCH_BYTES each."""
+    """Yield batches of chunks, at most BATCH_CHUNKS and BATCH_BYTES each."""
     batch: list[bytes | memoryview] = []
     for chunk in chunks:
-        if sum(map(len, batch)) + len(chunk) > BATCH_BYTES:
+        if len(batch) == BATCH_CHUNKS or sum(map(len, batch)) + len(chunk) > BATCH_BYTES:
             yield batch
             batch = []
         batch.append(chunk)
     yield batch
-
-
-class Outbox:
-    """The queue of outgoing messages, at most `limit` of them. Times are the loop's, in seconds."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._waiting: deque[Message] = deque()
-        self._aside: deque[Side] = deque()
-        """Side-channel messages, sent when no gossip is waiting."""
-        self._filled = asyncio.Event()
-        self._closed = False
-        self._latest: Name | None = None
-        """The name of the body that was most recently begun."""
-        self._begun_s = 0.0
-        self._repeat_at = float("inf")
-        self.idle = asyncio.Event()
-        """Set while nothing is waiting or being sent, and from `close` on."""
-        self.idle.set()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def put(self, message: Message, now: float, *, hearing: bool) -> bool:
-        """Queue a message; return False if there is no room.
-
-        `hearing` says that a body is arriving from the peer, which may be the answer.
-        """
-        if self._closed or self._is_needless(message, now, hearing=hearing):
-            return True
-        self._make_room(message)
-        if len(self._waiting) >= self._limit:
-            return False
-        self._waiting.append(message)
-        self._filled.set()
-        self.idle.clear()
-        return True
-
-    def put_aside(self, message: Side, most: int) -> bool:
-        """Queue a side-channel message; return False if `most` messages of its channel are already waiting."""
-        if self._closed or sum(other.channel == message.channel for other in self._aside) >= most:
-            return False
-        self._aside.append(message)
-        self._filled.set()
-        self.idle.clear()
-        return True
-
-    async def take(self, now: float) -> Message | Side | None:
-        """Wait for the next message; None once closed. `now` is when the previous message had been sent."""
-        if self._repeat_at == float("inf"):
-            self._repeat_at = now + max(LEAST_REPEAT_S, REPEAT_MULTIPLE * (now - self._begun_s))
-        if not (self._waiting or self._aside or self._closed):
-            self.idle.set()
-            self._filled.clear()
-            await self._filled.wait()
-        if self._waiting:
-            return self._waiting.popleft()
-        return self._aside.popleft() if self._aside else None
-
-    def begin(self, message: Message | Side, now: float) -> None:
-        """Record that the message is being sent."""
-        name = name_of(message)
-        if name is not None:
-            self._latest, self._begun_s, self._repeat_at = name, now, float("inf")
-
-    def allow_repeat(self) -> None:
-        """Allow the body to be sent again, because the peer has asked for it."""
-        self._latest = None
-
-    def close(self) -> None:
-        """Drop the queued messages."""
-        self._closed = True
-        self._waiting.clear()
-        self._aside.clear()
-        self._filled.set()
-        self.idle.set()
-
-    def _is_needless(self, message: Message, now: float, *, hearing: bool) -> bool:
-        name = name_of(message)
-        if name is None:
-            return message in self._waiting
-        if any(name == name_of(other) for other in self._waiting):
-            return True
-        return name == self._latest and (hearing or now < self._repeat_at)
-
-    def _make_room(self, message: Message) -> None:
-        """Drop the oldest message of a kind that already fills its share of the queue."""
-        most = MOST_WAITING.get(type(message))
-        alike = [place for place, other in enumerate(self._waiting) if type(other) is type(message)]
-        if most is not None and len(alike) >= most:
-            del self._waiting[alike[0]]
-
-
-def name_of(message: SessionMessage) -> Name | None:
-    """Return a name unique to a message with a body on its edge; it does not keep the body alive."""
-    match message:
-        case Request(incarnation=incarnation, seq=seq, digest=digest):
-            return Request, incarnation, seq, digest
-        case Reply(incarnation=incarnation, seq=seq, request_digest=digest):
-            return Reply, incarnation, seq, digest
-    return None

@@ -21,7 +21,7 @@ class SendingRate:
     """
 
     def __init__(self, bytes_per_s: float) -> None:
-        self._bytes_per_s = bytes_per_s
+        self.bytes_per_s = bytes_per_s
         self._free_at = 0.0
 
     def wait_s(self, now: float) -> float:
@@ -34,14 +34,14 @@ class SendingRate:
 
     def takes_s(self, size: int) -> float:
         """Return the seconds that `size` bytes take."""
-        return size / self._bytes_per_s
+        return size / self.bytes_per_s
 
 
 class SendingRates:
     """The rate of all sessions together, and those of single neighbors by index.
 
-    Sessions send their messages one after the other, each at the whole rate, because a peer does not wait long for the
-    next chunk of a message. Beside them go those to a neighbor with a rate of its own, or that reads more slowly than
+    Sessions send their messages one after the other, each at the whole rate, because a peer demands a minimum pace of a
+    message that has begun. Beside them go those to a neighbor with a rate of its own, or that reads more slowly than
     the rate allows: the others do not wait for it.
     """
 
@@ -52,9 +52,9 @@ class SendingRates:
         self._own = {peer: SendingRate(kbit_s * BYTES_PER_KBIT) for peer, kbit_s in neighbor_kbit_s.items()}
         self._turn = asyncio.Lock()
 
-    def bound(self, peer: int) -> bool:
-        """Return True if there is a bound on what is sent to that neighbor."""
-        return self._all is not None or peer in self._own
+    def bound(self, peer: int) -> float | None:
+        """Return how many bytes per second may be sent to that neighbor; None if there is no bound."""
+        return min((rate.bytes_per_s for rate in self._of(peer)), default=None)
 
     def wait_s(self, peer: int, now: float) -> float:
         """Return the seconds until the next chunk to that neighbor may go."""

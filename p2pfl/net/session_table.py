@@ -195,6 +195,7 @@ class SessionTable:
             place.link.end("no longer a neighbor")
         if place.dial is not None:
             expire(place.dial.scope)
+        self.shared.parts.take(peer)
         del self.places[peer]
         place.wake()
 

@@ -4,22 +4,27 @@ A frame is an 18-byte prefix, the header, the body:
 
     magic 2 | version 1 | type 1 | flags 2 | header length 4 | body length 8 | header | body
 
-Lengths are judged from the prefix alone, before anything of that size is allocated. Flags are zero in this version.
-There is only one way to split a frame into chunks (`split`). A node understands frames from LEAST_VERSION on; a session
-begins with that version and continues with the highest that both ends offer. A message of unknown type without a body
-is dropped, so that newer software may add types.
+Lengths are judged from the prefix alone, before anything of that size is allocated. A node understands frames from
+LEAST_VERSION on; a session begins with that version and continues with the highest that both ends offer. A message of
+unknown type without a body is dropped, so that newer software may add types.
+
+In version 9 flags are zero, and there is only one way to split a frame into chunks. From version 10 on the sender
+chooses the size of chunks (`split`), and there are two flags: CONTINUED, if the body begins where the receiver has said
+(`part`), and KNOWN, for a request that the receiver has applied, with its digest in place of its body.
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION
+from p2pfl.core.messages import CHUNK_BYTES, DIGEST_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Request
 from p2pfl.errors import PeerFault
 from p2pfl.wire.headers import (
     BY_CODE,
@@ -30,6 +35,7 @@ from p2pfl.wire.headers import (
     from_header,
     to_header,
 )
+from p2pfl.wire.part import PartHeld, PartialBody, part_digest
 from p2pfl.wire.side import Unknown
 
 MAGIC = b"p2"
@@ -37,6 +43,12 @@ LAYOUT = struct.Struct("<2sBBHIQ")
 PREFIX_BYTES = LAYOUT.size
 NO_BODY = memoryview(b"")
 OWN_VERSIONS = "version " + " or ".join(str(each) for each in range(LEAST_VERSION, PROTOCOL_VERSION + 1))
+
+FREE_SPLIT_VERSION = 10
+"""The first version in which the sender chooses the size of chunks, and bodies go on."""
+LEAST_CHUNK_BYTES = 4096
+"""The smallest chunk of a body that is not its last: a peer cannot make a message expensive by tiny pieces."""
+CONTINUED, KNOWN = 1, 2
 
 PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
 """Private pages cost half as much as shared ones when first touched."""
@@ -49,6 +61,8 @@ class Prefix(Struct, frozen=True, kw_only=True, gc=False):
     kind: MessageKind | None
     header_bytes: int
     body_bytes: int
+    version: int = PROTOCOL_VERSION
+    flags: int = 0
 
     @property
     def name(self) -> str:
@@ -59,7 +73,7 @@ class Prefix(Struct, frozen=True, kw_only=True, gc=False):
         return PREFIX_BYTES + self.header_bytes + self.body_bytes
 
 
-def encode(message: SessionMessage, version: int = PROTOCOL_VERSION) -> tuple[bytes, memoryview]:
+def encode(message: SessionMessage, version: int = PROTOCOL_VERSION, flags: int = 0) -> tuple[bytes, memoryview]:
     """Return prefix and header, and the body as flat bytes without copying; it is empty if the message has none.
 
     Raises ValueError if our own message holds a value that no peer would accept.
@@ -71,7 +85,13 @@ def encode(message: SessionMessage, version: int = PROTOCOL_VERSION) -> tuple[by
         view = memoryview(message.body)  # type: ignore[union-attr] # as the kind says
         # A buffer with no elements cannot be cast.
         body = view.cast("B") if view.nbytes else NO_BODY
-    return LAYOUT.pack(MAGIC, version, kind.code, 0, len(header), body.nbytes) + header, body
+    return LAYOUT.pack(MAGIC, version, kind.code, flags, len(header), body.nbytes) + header, body
+
+
+def encode_known(request: Request, version: int) -> bytes:
+    """Return the frame of a request that the receiver has applied: the digest stands in place of the body."""
+    head, body = encode(replace(request, body=request.digest), version, KNOWN)
+    return head + body
 
 
 class OtherVersionError(PeerFault):
@@ -90,17 +110,26 @@ def decode_prefix(raw: bytes | memoryview, *, max_body_bytes: int) -> Prefix:
         raise PeerFault(f"a frame begins with {magic!r} instead of {MAGIC!r}")
     if not LEAST_VERSION <= version <= PROTOCOL_VERSION:
         raise OtherVersionError(f"the peer speaks protocol version {version}, this node {OWN_VERSIONS}")
-    if flags:
-        raise PeerFault(f"a frame with unknown flags {flags:#x}")
     kind = BY_CODE.get(code)
     limit = max_body_bytes if kind is not None and kind.has_body else 0
-    prefix = Prefix(code=code, kind=kind, header_bytes=header_bytes, body_bytes=body_bytes)
+    if flags and not (version >= FREE_SPLIT_VERSION and _is_flagged_well(kind, flags)):
+        raise PeerFault(f"a frame with unknown flags {flags:#x}")
+    if flags == KNOWN:
+        limit = DIGEST_BYTES
+    prefix = Prefix(
+        code=code, kind=kind, header_bytes=header_bytes, body_bytes=body_bytes, version=version, flags=flags
+    )
     if header_bytes > MAX_HEADER_BYTES or body_bytes > limit:
         raise PeerFault(
             f"{prefix.name} with {header_bytes} bytes of header and {body_bytes} of body; "
             f"limit {MAX_HEADER_BYTES}, {limit}"
         )
     return prefix
+
+
+def _is_flagged_well(kind: MessageKind | None, flags: int) -> bool:
+    has_body = kind is not None and kind.has_body
+    return (flags == CONTINUED and has_body) or (flags == KNOWN and kind is BY_MESSAGE[Request])
 
 
 def decode(prefix: Prefix, header: bytes | memoryview, body: bytes | memoryview) -> SessionMessage | Unknown:
@@ -112,26 +141,53 @@ def decode(prefix: Prefix, header: bytes | memoryview, body: bytes | memoryview)
         raise PeerFault(f"{prefix.name} is not as long as its prefix says")
     if prefix.kind is None:
         return Unknown(code=prefix.code)
+    if prefix.flags == KNOWN:
+        if len(body) != DIGEST_BYTES:
+            raise PeerFault(f"a known request with a digest of {len(body)} bytes instead of {DIGEST_BYTES}")
+        return from_header(prefix.kind, header, NO_BODY, known=bytes(body))
     return from_header(prefix.kind, header, memoryview(body).toreadonly())
 
 
-def split(message: SessionMessage, version: int = PROTOCOL_VERSION) -> Iterator[bytes | memoryview]:
+def full_chunks() -> int:
+    """Return the size of the largest chunk."""
+    return CHUNK_BYTES
+
+
+def split(
+    message: SessionMessage,
+    version: int = PROTOCOL_VERSION,
+    *,
+    start: int = 0,
+    chunk_bytes: Callable[[], int] = full_chunks,
+) -> Iterator[bytes | memoryview]:
     """Yield the message's chunks in order; the chunks of a long body are views of it, so it must not change before they
     are sent.
 
-    There is only one way to split: a frame of at most CHUNK_BYTES is one chunk; a longer one is a chunk with prefix and
-    header, then the body in full chunks and a last one that is not empty. Messages do not interleave. Any other split
-    is a fault, so a peer cannot make a message expensive by sending it in tiny pieces.
+    A frame of at most `chunk_bytes()`, or without a body, is one chunk; a longer one is a chunk with prefix and header,
+    then the body, from `start` on, in chunks of that size and a last one that is not empty. Messages do not interleave.
+    Chunks have at most CHUNK_BYTES and, except the last, at least LEAST_CHUNK_BYTES; version 9 has only full ones, and
+    no `start`.
 
     Raises ValueError if our own message holds a value that no peer would accept.
     """
-    head, body = encode(message, version)
-    if len(head) + body.nbytes <= CHUNK_BYTES:
+    if version < FREE_SPLIT_VERSION:
+        start, chunk_bytes = 0, full_chunks
+    head, body = encode(message, version, CONTINUED if start else 0)
+    if not start and (not body.nbytes or len(head) + body.nbytes <= chunk_bytes()):
         yield head + body
         return
     yield head
-    for start in range(0, body.nbytes, CHUNK_BYTES):
-        yield body[start : start + CHUNK_BYTES]
+    while start < body.nbytes:
+        size = chunk_bytes()
+        yield body[start : start + size]
+        start += size
+
+
+def begins_with(message: SessionMessage, part: PartHeld) -> bool:
+    """Return True if the message's body begins with the part that the other end has, and goes on after it."""
+    head, body = encode(message)
+    code, header = BY_MESSAGE[type(message)].code, head[PREFIX_BYTES:]
+    return 0 < part.size < body.nbytes and part_digest(code, header, body.nbytes, body[: part.size]) == part.digest
 
 
 class UnfinishedFrame(NamedTuple):
@@ -147,14 +203,20 @@ class Assembler:
     A body stays valid as long as anything refers to it: a short one is a view of the chunk it came in, a long one a
     view of a buffer. That buffer is reused for the next long body once nothing refers to it, because touching fresh
     memory costs more than the copy. It has room for any body, and uses as much memory as the longest so far.
+
+    `part` is left over from the session before. It is kept until another long body begins, or it is continued.
     """
 
-    def __init__(self, max_body_bytes: int) -> None:
+    def __init__(self, max_body_bytes: int, part: PartialBody | None = None) -> None:
         self._max_body_bytes = max_body_bytes
-        self._buffer: mmap.mmap | None = None
+        self._part = part
+        self._buffer: mmap.mmap | None = None if part is None else part.buffer
         self._pending: UnfinishedFrame | None = None
         self._filled = 0
         self._dead = False
+        self._lock = threading.Lock()
+        self.came = 0
+        """The bytes received so far of long bodies, in versions in which the sender hears of it."""
 
     @property
     def pending_bytes(self) -> int:
@@ -162,40 +224,82 @@ class Assembler:
         pending = self._pending  # another thread may be about to clear it
         return pending.prefix.body_bytes if pending else 0
 
+    @property
+    def kept_bytes(self) -> int:
+        """The size of the incomplete body, or of the one that the session before has left; safe as above."""
+        part = self._part
+        return self.pending_bytes or (part.body_bytes if part else 0)
+
+    def detach(self) -> PartialBody | None:
+        """End; return the part of a long body that is here, unless a fault has spoiled it."""
+        with self._lock:
+            dead, self._dead = self._dead, True
+            pending, part = self._pending, self._part
+            if dead or pending is None or self._buffer is None:
+                return None if dead else part
+            if not self._filled:
+                return None
+            prefix = pending.prefix
+            return PartialBody(prefix.code, pending.header, prefix.body_bytes, self._buffer, self._filled)
+
     def feed(self, chunk: bytes) -> list[SessionMessage | Unknown]:
         """Return the message that this chunk completes, if any.
 
         A chunk that completes a long request also pays for its digest: call this in the thread that opened the chunk.
         Raises PeerFault if the chunk may not come next; nothing can be fed after that.
         """
-        if self._dead:
-            raise PeerFault("a chunk after one that broke the protocol")
-        self._dead = True
-        if len(chunk) > CHUNK_BYTES:
-            raise PeerFault(f"a chunk of {len(chunk)} bytes; limit {CHUNK_BYTES}")
-        message = self._begin(chunk) if self._pending is None else self._continue(*self._pending, chunk)
-        self._dead = False
-        return [] if message is None else [message]
+        with self._lock:
+            if self._dead:
+                raise PeerFault("a chunk after one that broke the protocol")
+            self._dead = True
+            if len(chunk) > CHUNK_BYTES:
+                raise PeerFault(f"a chunk of {len(chunk)} bytes; limit {CHUNK_BYTES}")
+            message = self._begin(chunk) if self._pending is None else self._continue(*self._pending, chunk)
+            self._dead = False
+            return [] if message is None else [message]
 
     def _begin(self, chunk: bytes) -> SessionMessage | Unknown | None:
         view = memoryview(chunk)
         prefix = decode_prefix(view[:PREFIX_BYTES], max_body_bytes=self._max_body_bytes)
         header, body = view[PREFIX_BYTES:][: prefix.header_bytes], view[PREFIX_BYTES + prefix.header_bytes :]
-        if prefix.frame_bytes <= CHUNK_BYTES:
+        if self._is_whole(prefix, len(chunk)):
             return decode(prefix, header, body)
-        if len(header) != prefix.header_bytes or body.nbytes:
+        if len(header) != prefix.header_bytes or body.nbytes or not prefix.body_bytes:
             raise PeerFault("a long message begins with a chunk that is not its prefix and header")
-        self._take_buffer()
-        self._pending, self._filled = UnfinishedFrame(prefix, bytes(header)), 0
+        part, self._part = self._part, None
+        filled = 0
+        if prefix.flags != CONTINUED:
+            self._take_buffer()
+        elif part is None or (part.code, part.header, part.body_bytes) != (
+            prefix.code,
+            bytes(header),
+            prefix.body_bytes,
+        ):
+            raise PeerFault("a message goes on with a body of which nothing is here")
+        else:
+            filled = part.size
+        self._pending, self._filled = UnfinishedFrame(prefix, bytes(header)), filled
         return None
 
+    @staticmethod
+    def _is_whole(prefix: Prefix, size: int) -> bool:
+        """Return True if a first chunk of that size must be the whole message."""
+        if prefix.version < FREE_SPLIT_VERSION:
+            return prefix.frame_bytes <= CHUNK_BYTES
+        if prefix.flags == CONTINUED:
+            return False
+        return prefix.flags == KNOWN or prefix.frame_bytes <= max(LEAST_CHUNK_BYTES, size)
+
     def _continue(self, prefix: Prefix, header: bytes, chunk: bytes) -> SessionMessage | Unknown | None:
-        expected = min(CHUNK_BYTES, prefix.body_bytes - self._filled)
-        if len(chunk) != expected:
-            raise PeerFault(f"a body continues with {len(chunk)} bytes instead of {expected}")
+        most = min(CHUNK_BYTES, prefix.body_bytes - self._filled)
+        least = min(LEAST_CHUNK_BYTES, most) if prefix.version >= FREE_SPLIT_VERSION else most
+        if not least <= len(chunk) <= most:
+            raise PeerFault(f"a body continues with {len(chunk)} bytes instead of {least} to {most}")
         # Assign through a view: a bytearray would copy the chunk once more first.
-        self._memory(prefix.body_bytes)[self._filled : self._filled + expected] = chunk
-        self._filled += expected
+        self._memory(prefix.body_bytes)[self._filled : self._filled + len(chunk)] = chunk
+        self._filled += len(chunk)
+        if prefix.version >= FREE_SPLIT_VERSION:
+            self.came += len(chunk)
         if self._filled < prefix.body_bytes:
             return None
         self._pending = None

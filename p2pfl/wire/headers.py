@@ -17,10 +17,11 @@ from msgspec import Meta, Struct, structs
 from p2pfl.core import messages
 from p2pfl.core.messages import DIGEST_BYTES, MOST_LIVES_TOLD, MOST_TERMS, Message
 from p2pfl.errors import PeerFault
+from p2pfl.wire.part import PartHeld, Receipt
 from p2pfl.wire.side import MOST_NAME_BYTES, MOST_OFFERS, MOST_SIDE_BYTES, Offer, Side
 
 MAX_HEADER_BYTES = 64 * 1024
-SessionMessage = Message | Offer | Side
+SessionMessage = Message | Offer | Side | PartHeld | Receipt
 """Everything that a session carries."""
 MAX_RETRY_AFTER_S = 3600.0
 
@@ -139,6 +140,15 @@ class SideHeader(Header, frozen=True):
     body: Annotated[bytes, Meta(max_length=MOST_SIDE_BYTES)]
 
 
+class PartHeldHeader(Header, frozen=True):
+    size: Counter
+    digest: Digest
+
+
+class ReceiptHeader(Header, frozen=True):
+    size: Counter
+
+
 def values_of(names: tuple[str, ...]) -> Callable[[SessionMessage], tuple[Any, ...]]:
     if len(names) > 1:
         return attrgetter(*names)
@@ -172,6 +182,8 @@ KINDS = (
     MessageKind(10, messages.Resign, ResignHeader),
     MessageKind(11, Offer, OfferHeader),
     MessageKind(12, Side, SideHeader),
+    MessageKind(13, PartHeld, PartHeldHeader),
+    MessageKind(14, Receipt, ReceiptHeader),
 )
 BY_CODE = {kind.code: kind for kind in KINDS}
 BY_MESSAGE = {kind.message: kind for kind in KINDS}
@@ -188,8 +200,9 @@ def to_header(message: SessionMessage) -> bytes:
     return msgspec.msgpack.encode(header)
 
 
-def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview) -> SessionMessage:
-    """Return the message of that kind, with a request's digest filled in. `body` is empty if the kind has none.
+def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview, *, known: bytes = b"") -> SessionMessage:
+    """Return the message of that kind, with a request's digest filled in: `known`, or that of its fields. `body` is
+    empty if the kind has none.
 
     Raises PeerFault if the header is anything but what `to_header` could have written.
     """
@@ -204,7 +217,7 @@ def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview) ->
     message = kind.message(**values)
     if isinstance(message, messages.Request):
         # No other code has seen it yet.
-        structs.force_setattr(message, "digest", messages.request_digest(message))
+        structs.force_setattr(message, "digest", known or messages.request_digest(message))
     return message
 
 

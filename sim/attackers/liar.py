@@ -19,8 +19,8 @@ from p2pfl.engine.codecs import Forgery, Occasion
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import Vector
-from p2pfl.net.link import Outbox
 from p2pfl.net.links import Links
+from p2pfl.net.outbox import Outbox
 from p2pfl.node import assembly
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import Setup

@@ -20,6 +20,7 @@ SMALLEST = {
     "arrows": "",
     "large_classes": "",
     "bias": "--table quadratics --rounds 2",
+    "cut_lines": "--mb 0.3 --kbit-s 8000 --rtt-s 0.01 --cut-s 0.6",
     "codecs": "--size 10000 --rows 2 --repeats 1 --specs q4",
     "conformance": "--seeds 1 --rounds 2 --nodes 4",
     "devices": "--parameters 20000 --steps 1 --rounds 1",

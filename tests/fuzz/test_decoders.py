@@ -27,6 +27,8 @@ from p2pfl.wire import (
     PREFIX_BYTES,
     Assembler,
     Offer,
+    PartHeld,
+    Receipt,
     SessionMessage,
     Side,
     Unknown,
@@ -190,7 +192,7 @@ def test_sealed_chunks(data):
 def test_the_samples_are_valid_and_complete(message):
     """Else the cases above would only ever see refusals."""
     assert Assembler(LIMIT).feed(b"".join(encode(message)))[0].__class__ is type(message)
-    assert {type(sample) for sample in SAMPLES} == {*typing.get_args(Message), Offer, Side}
+    assert {type(sample) for sample in SAMPLES} == {*typing.get_args(Message), Offer, Side, PartHeld, Receipt}
 
 
 BAD_TOPOLOGY = b"\x99\x01\xc4\x20" + bytes(32) + b"\x01\xc4\x00\xa1\xff"

@@ -76,7 +76,7 @@ def mistakes(ward):
         ('proxy_password_file = "p"', "is of no use without network.proxy"),
         ('hours = "20-6"', "HH:MM-HH:MM"),
         ('hours = "20:00-20:00"', "HH:MM-HH:MM"),
-        ("max_kbit_s = 50", "100"),
+        ("max_kbit_s = 31", "32"),
         ("month_gb = 0", "above 0"),
         ("neighbors = 3", "network.neighbors: must be a table"),
         ("neighbors.node9.month_gb = 5", "network.neighbors.node9: no other member; did you mean 'node1'?"),

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from p2pfl.core.messages import Hello, Ready, Reply, Request, Resync
-from p2pfl.net.link import Outbox
+from p2pfl.net.outbox import Outbox
 from p2pfl.wire.side import Side
 
 REQUEST = Request(

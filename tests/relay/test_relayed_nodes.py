@@ -138,6 +138,42 @@ async def test_when_a_relay_dies_another_takes_over_and_nothing_is_delivered_twi
         assert node.links.counters.total.faults == node.links.counters.total.refusals == 0
 
 
+async def test_a_body_that_one_relay_has_begun_goes_on_through_another(federation, network):
+    relays = [RelayHere(network, "relay:1"), RelayHere(network, "relay:2")]
+    a, b = pair(federation, network, *relays, max_body_bytes=8_000_000)
+    body = os.urandom(7_000_000)
+    large = structs.replace(REQUEST, body=body)
+    for relay in relays:
+        await relay.__aenter__()
+
+    async def open_with_versions(*urls):
+        await a.until(lambda: a.open and b.open and line_of(a, 1).relay in urls)
+        link = a.links._table.places[1].link
+        await a.until(lambda: link._version is not None)
+        return link
+
+    async with a.links, b.links:
+        link = await open_with_versions(*(relay.url for relay in relays))
+        dead = next(relay for relay in relays if relay.url == link.connection.line.relay)
+        a.send(1, large)
+        inbox = b.links._table.places[0].link._inbox
+        while inbox._assembler.came < 1_000_000:  # noqa: ASYNC110 - it is over sooner than a look from time to time
+            await asyncio.sleep(0)
+        await dead.stop()
+        relays.remove(dead)
+        link = await open_with_versions(relays[0].url)
+        await a.until(lambda: link._bodies._held is not None)
+        held = link._bodies._held.size
+        before = a.links.counters.total.bytes_sent
+        a.send(1, large)
+        await b.until(b.messages)
+        assert bytes(b.messages()[0].body) == body
+        assert held >= 1_000_000
+        assert a.links.counters.total.bytes_sent - before < len(body) - held + 10_000
+        assert a.links.counters.total.faults == b.links.counters.total.faults == 0
+        await relays[0].stop()
+
+
 @pytest.mark.parametrize("reachable", [0, 1])
 async def test_an_edge_moves_back_to_its_address_when_that_works_again(federation, network, reachable):
     """Either end may be the one that is dialed: the lower index decides, whoever dials."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.core.messages import Message
-from p2pfl.wire import Offer, Side
+from p2pfl.wire import Offer, PartHeld, Receipt, Side
 from p2pfl.wire.headers import BY_MESSAGE
 from sim.trace import BLOCK_ENTRIES, MESSAGE_CODES, Trace, TraceKind, describe
 
@@ -83,7 +83,8 @@ def test_kinds_and_codes_keep_their_numbers():
         "DUPLICATED": 96,
         "DELIVERED": 128,
     }
-    gossip = {message: kind.code for message, kind in BY_MESSAGE.items() if message not in (Offer, Side)}
+    others = (Offer, Side, PartHeld, Receipt)
+    gossip = {message: kind.code for message, kind in BY_MESSAGE.items() if message not in others}
     assert gossip == MESSAGE_CODES
     assert set(MESSAGE_CODES) == set(Message.__args__)
     assert max(MESSAGE_CODES.values()) < 32

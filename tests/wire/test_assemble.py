@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from p2pfl.core.messages import CHUNK_BYTES, Ready, Reply, Request, request_digest
 from p2pfl.errors import PeerFault
-from p2pfl.wire import PREFIX_BYTES, Assembler, encode, split
+from p2pfl.wire import LEAST_CHUNK_BYTES, PREFIX_BYTES, Assembler, begins_with, encode, split
 from p2pfl.wire.frame import UnfinishedFrame, decode_prefix
 
 REQUEST = Request(
@@ -38,6 +38,7 @@ def feed_all(assembler, chunks):
 
 
 LONGEST_SHORT = CHUNK_BYTES - HEAD_BYTES
+SHORT = chunks_of(REPLY)[0]
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,96 @@ def test_long_bodies_are_sent_without_a_copy():
     assert all(np.shares_memory(np.frombuffer(view, np.uint8), body) for view in views)
 
 
+# --- chunks as the sender likes, and bodies that go on --------------------------------------------------------------
+
+
+def cut(message, size, start=0):
+    return [bytes(chunk) for chunk in split(message, start=start, chunk_bytes=lambda: size)]
+
+
+@pytest.mark.parametrize("size", [LEAST_CHUNK_BYTES, LEAST_CHUNK_BYTES + 1, 70_001, CHUNK_BYTES])
+@pytest.mark.parametrize("body_bytes", [1, LEAST_CHUNK_BYTES, 70_000, LIMIT])
+def test_chunks_may_have_any_size_within_the_bounds(size, body_bytes):
+    message = request_of(body_bytes)
+    chunks = cut(message, size)
+    assert max(map(len, chunks)) <= size
+    assert feed_all(Assembler(LIMIT), [*chunks, *chunks_of(REPLY)]) == [message, REPLY]
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [*cut(request_of(50_000), 10_000)[:2], bytes(LEAST_CHUNK_BYTES - 1)],
+        [*cut(request_of(50_000), 40_000)[:2], bytes(10_001)],
+        [cut(request_of(50_000), 10_000)[0][:-1]],
+        [chunks_of(request_of(100))[0][:HEAD_BYTES]],
+        [cut(request_of(50_000), 10_000, start=10_000)[0]],
+    ],
+    ids=["too small", "more than the body", "half a head", "a short message in pieces", "goes on with nothing"],
+)
+def test_other_cuts_are_refused_there_too(chunks):
+    assembler = Assembler(LIMIT)
+    *good, bad = chunks
+    feed_all(assembler, good)
+    with pytest.raises(PeerFault):
+        assembler.feed(bad)
+    assert assembler.detach() is None
+
+
+def test_a_body_goes_on_from_the_part_that_an_assembler_has_left():
+    message = request_of(100_000)
+    first = Assembler(LIMIT)
+    feed_all(first, cut(message, 30_000)[:3])
+    part = first.detach()
+    assert (part.size, part.body_bytes) == (60_000, 100_000)
+    with pytest.raises(PeerFault):
+        first.feed(SHORT)
+    held = part.announce()
+    assert begins_with(message, held)
+    second = Assembler(LIMIT, part)
+    assert second.kept_bytes == 100_000
+    assert second.pending_bytes == 0
+    assert feed_all(second, [SHORT, *cut(message, 30_000, start=60_000)]) == [REPLY, message]
+    assert second.kept_bytes == 0
+    assert second.came == 40_000
+    with pytest.raises(PeerFault, match="nothing is here"):
+        feed_all(second, cut(message, 30_000, start=60_000))
+
+
+def test_a_part_belongs_to_one_message_and_one_beginning():
+    message = request_of(100_000)
+    first = Assembler(LIMIT)
+    feed_all(first, cut(message, 30_000)[:3])
+    part = first.detach()
+    held = part.announce()
+    for other in (
+        request_of(100_000, seed=1),
+        request_of(100_001),
+        request_of(60_000),
+        replace(message, seq=3),
+        replace(REPLY, body=message.body),
+    ):
+        assert not begins_with(other, held)
+    assert not begins_with(message, replace(held, size=0))
+    part.buffer[59_999] ^= 1
+    assert not begins_with(message, part.announce())
+    with pytest.raises(PeerFault, match="nothing is here"):
+        feed_all(Assembler(LIMIT, part), cut(replace(message, seq=3), 30_000, start=60_000))
+
+
+def test_a_part_that_no_message_continues_is_left_again_until_another_long_body_begins():
+    first = Assembler(LIMIT)
+    feed_all(first, cut(request_of(100_000), 30_000)[:3])
+    second = Assembler(LIMIT, first.detach())
+    second.feed(SHORT)
+    part = second.detach()
+    assert part.size == 60_000
+    third = Assembler(LIMIT, part)
+    other = request_of(50_000, seed=1)
+    assert feed_all(third, cut(other, 30_000)) == [other]
+    assert third.detach() is None
+
+
 # --- whose memory a body is ---------------------------------------------------------------------------------------
 
 
@@ -156,8 +247,7 @@ def test_the_buffer_serves_a_body_of_any_size(size):
 
 # --- what is refused ----------------------------------------------------------------------------------------------
 
-LONG = chunks_of(request_of(2 * CHUNK_BYTES + 9))
-SHORT = chunks_of(REPLY)[0]
+LONG = [bytes(chunk) for chunk in split(request_of(2 * CHUNK_BYTES + 9), 9)]
 HEAD = LONG[0]
 
 

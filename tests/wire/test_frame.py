@@ -29,7 +29,19 @@ from p2pfl.core.messages import (
     request_digest,
 )
 from p2pfl.errors import PeerFault
-from p2pfl.wire import PREFIX_BYTES, Offer, Prefix, Side, Unknown, decode, decode_prefix, encode
+from p2pfl.wire import (
+    PREFIX_BYTES,
+    Offer,
+    PartHeld,
+    Prefix,
+    Receipt,
+    Side,
+    Unknown,
+    decode,
+    decode_prefix,
+    encode,
+    encode_known,
+)
 from p2pfl.wire.headers import BY_MESSAGE, KINDS, MAX_HEADER_BYTES, from_header, to_header
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -113,6 +125,8 @@ MESSAGES = st.one_of(
         channels=st.lists(st.from_regex(r"[a-z]{1,9}/[1-9]", fullmatch=True), max_size=64).map(tuple),
     ),
     st.builds(Side, channel=st.from_regex(r"[a-z]{1,9}/[1-9]", fullmatch=True), body=bodies),
+    st.builds(PartHeld, size=counters, digest=digests),
+    st.builds(Receipt, size=counters),
 )
 
 
@@ -143,8 +157,31 @@ def test_the_bytes_of_every_message_are_pinned(message, prefix, header, body):
     assert decode_whole(head, flat) == received(message)
 
 
+@pytest.mark.parametrize(("message", "prefix", "header", "body"), GOLDEN, ids=lambda value: type(value).__name__)
+def test_the_bytes_of_the_version_before_differ_in_that_byte_alone(message, prefix, header, body):
+    head, flat = encode(message, 9)
+    assert (head + flat).hex() == f"703209{prefix[7:]}{header}{body}".replace(" ", "")
+    assert decode_whole(head, flat) == received(message)
+
+
+def test_a_request_that_was_applied_is_known_by_its_digest():
+    request = received(REQUEST)
+    raw = encode_known(request, 10)
+    assert len(raw) == len(encode(replace(REQUEST, body=b""))[0]) + 16
+    prefix = decode_prefix(raw[:PREFIX_BYTES], max_body_bytes=100)
+    there = PREFIX_BYTES + prefix.header_bytes
+    assert decode(prefix, raw[PREFIX_BYTES:there], raw[there:]) == replace(request, body=b"")
+    short = prefix.__class__(**{name: getattr(prefix, name) for name in prefix.__struct_fields__} | {"body_bytes": 3})
+    with pytest.raises(PeerFault, match="digest of 3 bytes"):
+        decode(short, raw[PREFIX_BYTES:there], b"abc")
+
+
 def test_every_message_has_a_kind_and_every_kind_a_golden_frame():
-    assert set(BY_MESSAGE) == {*typing.get_args(Message), Offer, Side} == {type(row[0]) for row in GOLDEN}
+    assert (
+        set(BY_MESSAGE)
+        == {*typing.get_args(Message), Offer, Side, PartHeld, Receipt}
+        == {type(row[0]) for row in GOLDEN}
+    )
 
 
 def test_a_header_has_exactly_the_fields_that_travel():
@@ -196,7 +233,7 @@ def pack(*, magic=b"p2", version=9, code=2, flags=0, header_bytes=10, body_bytes
 
 def test_a_prefix_within_the_limits_is_accepted():
     prefix = decode_prefix(pack(header_bytes=MAX_HEADER_BYTES, body_bytes=100), max_body_bytes=100)
-    assert prefix == Prefix(code=2, kind=BY_MESSAGE[Request], header_bytes=65536, body_bytes=100)
+    assert prefix == Prefix(code=2, kind=BY_MESSAGE[Request], header_bytes=65536, body_bytes=100, version=9)
     assert prefix.frame_bytes == 18 + 65536 + 100
 
 
@@ -206,18 +243,24 @@ def test_a_prefix_within_the_limits_is_accepted():
         (pack()[:-1], "17 bytes instead of 18"),
         (pack() + b"\0", "19 bytes instead of 18"),
         (pack(magic=b"P2"), "begins with"),
-        (pack(version=1), "version 1, this node version 9"),
-        (pack(version=0), "version 0, this node version 9"),
-        (pack(version=8), "version 8, this node version 9"),
+        (pack(version=1), "version 1, this node version 9 or 10"),
+        (pack(version=0), "version 0, this node version 9 or 10"),
+        (pack(version=8), "version 8, this node version 9 or 10"),
         (pack(code=0), "unknown type 0 with 10 bytes of header and 10 of body"),
         (pack(code=200), "unknown type 200 with"),
         (pack(flags=1), "unknown flags 0x1"),
+        (pack(version=10, flags=3), "unknown flags 0x3"),
+        (pack(version=10, flags=4), "unknown flags 0x4"),
+        (pack(version=10, flags=1, code=4), "unknown flags 0x1"),
+        (pack(version=10, flags=1, code=200), "unknown flags 0x1"),
+        (pack(version=10, flags=2, code=3), "unknown flags 0x2"),
+        (pack(version=10, flags=2, body_bytes=17), "limit 65536, 16"),
         (pack(header_bytes=MAX_HEADER_BYTES + 1), "limit 65536, 100"),
         (pack(header_bytes=2**32 - 1), "limit 65536, 100"),
         (pack(body_bytes=101), "limit 65536, 100"),
         (pack(body_bytes=2**64 - 1), "limit 65536, 100"),
         (pack(code=3, body_bytes=101), "limit 65536, 100"),
-        *((pack(code=code, body_bytes=1), "limit 65536, 0") for code in (1, 4, 5, 6, 7, 8, 11, 12)),
+        *((pack(code=code, body_bytes=1), "limit 65536, 0") for code in (1, 4, 5, 6, 7, 8, 11, 12, 13, 14)),
     ],
 )
 def test_a_prefix_that_breaks_a_limit_is_refused_for_that_reason(raw, reason):
@@ -277,13 +320,16 @@ OUT_OF_RANGE = {
     (Offer(least=9, most=9, channels=()), "channels"): [("a/1",) * 65, ("",), ("a" * 33,), ("A/1",), ("a\n",), None],
     (Side(channel="a/1", body=b""), "channel"): ["", "a" * 33, "A/1", b"a/1", None],
     (Side(channel="a/1", body=b""), "body"): [bytes(60 * 1024 + 1), 7, None],
+    (PartHeld(size=1, digest=D1), "size"): [*COUNTERS_OUT, None],
+    (PartHeld(size=1, digest=D1), "digest"): [*DIGESTS_OUT, b""],
+    (Receipt(size=1), "size"): [*COUNTERS_OUT, None],
 }
 
 
 @pytest.mark.parametrize(
     ("message", "name"),
     OUT_OF_RANGE,
-    ids=lambda value: type(value).__name__ if isinstance(value, Message | Offer | Side) else value,
+    ids=lambda value: type(value).__name__ if isinstance(value, Message | Offer | Side | PartHeld | Receipt) else value,
 )
 def test_a_value_out_of_range_is_refused_from_a_peer_and_never_sent(message, name):
     for value in OUT_OF_RANGE[message, name]:

@@ -84,9 +84,9 @@ def mistakes(ward):
         ("neighbors.node1.month_gb = 0", "network.neighbors.node1.month_gb: impossible value (found 0)"),
         ("neighbors.node1.month_gb = -1", "above 0"),
         ('neighbors.node1.month_gb = "5"', "a number above 0"),
-        ("neighbors.node1.max_kbit_s = 99", "a number from 100"),
+        ("neighbors.node1.max_kbit_s = 31", "a number from 32"),
         ("neighbors.node1.hours = 3", "network.neighbors.node1.hours: unknown key"),
-        ("max_kbit_s = 150\nneighbors.node1.max_kbit_s = 100", "allowed: 200 or more: 100 for each of those"),
+        ("max_kbit_s = 50\nneighbors.node1.max_kbit_s = 32", "allowed: 64 or more: 32 for each of those"),
     ],
 )
 def test_mistakes_in_the_own_network_are_named_with_what_is_allowed(ward, lines, says):

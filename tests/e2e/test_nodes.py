@@ -16,17 +16,14 @@ import numpy as np
 import pytest
 
 from p2pfl.cli.main import main
-from p2pfl.compress import make_compressor
 from p2pfl.config.load import load_config
-from p2pfl.engine.changes import ReplyWasApplied, redo
-from p2pfl.engine.codecs import Codecs
-from p2pfl.methods.plain import Plain
 from p2pfl.node.assembly import replay
 from p2pfl.node.outcomes import read_learned
 from p2pfl.storage import peek
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
+from settled import require_edges_to_agree, settled_states
 
 DEADLINE_S = 60.0
 POLL_S = 0.02
@@ -214,19 +211,6 @@ def rounds_on_disk(folder, name):
     return replay(peek(folder / name / "state")).rounds
 
 
-def settled_states(folder):
-    """What the disks hold, with every reply taken in that one end of an edge has sent and the other had no time for."""
-    federation = load_config(folder)
-    codecs = Codecs(make_compressor(federation.gossip.compressor))
-    states = [replay(peek(folder / member.name / "state")) for member in federation.members]
-    for low, high in federation.edges:
-        pending, answered = states[low].edges[high].record.pending, states[high].edges[low].record
-        if pending is not None and answered.seq == pending.seq:
-            change = ReplyWasApplied(peer=high, reply=answered.reply, chain=answered.chain)
-            redo(states[low], change, codecs=codecs, method=Plain())
-    return federation, states
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("compressor", "times"), [pytest.param("none", 2, marks=pytest.mark.long), ("q4", 1)])
 def test_two_of_four_nodes_are_killed_and_nothing_is_lost(federation, run, compressor, times):
@@ -328,13 +312,9 @@ def test_nodes_without_a_port_that_others_reach_lose_nothing_when_their_relay_is
 
 
 def _check_nothing_lost(folder):
-    federation, states = settled_states(folder)
-    for low, high in federation.edges:
-        ours, theirs = states[low].edges[high], states[high].edges[low]
-        assert ours.record.seq == theirs.record.seq > 0
-        assert ours.record.chain == theirs.record.chain
-        np.testing.assert_array_equal(ours.own, theirs.peer)
-        np.testing.assert_array_equal(ours.peer, theirs.own)
+    federation = load_config(folder)
+    states = settled_states(federation, {member.name: folder / member.name / "state" for member in federation.members})
+    require_edges_to_agree(federation, states)
     counts = [10.0 * (index + 1) for index in range(4)]
     begun = [np.random.default_rng([7, index]).standard_normal(24).astype(np.float32) for index in range(4)]
     wanted = sum(n * x.astype(np.float64) for n, x in zip(counts, begun, strict=True))

@@ -205,6 +205,7 @@ def test_an_alarm_names_the_relays_that_are_away_and_ends_when_all_are_back():
     attached.look()
     assert node.standing.endswith("ws://other/p2pfl: the name is unknown")
     assert [row["registered"] for row in attached.status()["relays"]] == [False, False]
+    assert [row["lines"] for row in attached.status()["relays"]] == [[], []]
     one.why = other.why = ""
     attached.look()
     assert (node.told, node.standing) == (["relay-back", "relay-back"], "")

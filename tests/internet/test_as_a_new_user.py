@@ -162,15 +162,15 @@ def office(net, tmp_path):
     return Desk(net, tmp_path, "site.example.org", "office")
 
 
-def add_to(file, text):
-    """Fill in the keys of a page's block: each table of a file may stand there once."""
+def fill_in(file, block):
+    """Write the keys of a page's block into a file, each in the place of its own line if there is one."""
     there = file.read_text(encoding="utf-8")
-    for table, keys in re.findall(r"(?m)^(\[\w+\])\n((?:[^\[].*\n)*)", text):
-        there = (
-            there.replace(f"{table}\n", f"{table}\n{keys}", 1)
-            if f"\n{table}\n" in there
-            else f"{there}\n{table}\n{keys}"
-        )
+    for table, lines in re.findall(r"(?m)^(\[\w+\])\n((?:[^\[\n].*\n)*)", block):
+        if f"\n{table}\n" not in there:
+            there = f"{there}\n{table}\n"
+        for line in lines.splitlines():
+            there, times = re.subn(rf"(?m)^(# )?{line.partition('=')[0]}=.*$", line, there, count=1)
+            there = there if times else there.replace(f"\n{table}\n", f"\n{table}\n{line}\n")
     file.write_text(there, encoding="utf-8")
 
 
@@ -180,7 +180,7 @@ def finish_by_proxy(desk, address):
     text = file.read_text(encoding="utf-8").replace(first, f'address = "{address}"\n').replace(second, "")
     file.write_text(text, encoding="utf-8")
     own = desk.folder / "ward" / "office"
-    add_to(own / "node.toml", block_with(PROXIES, "proxy_password_file"))
+    fill_in(own / "node.toml", block_with(PROXIES, "proxy_password_file"))
     (own / "proxy.password").write_text("node:secret\n", encoding="utf-8")
     (own / "proxy.password").chmod(0o600)
 
@@ -202,7 +202,7 @@ def test_a_node_behind_a_proxy_learns_with_one_behind_nginx_by_the_page_on_proxi
     authority = Authority(tmp_path / "authority")
     office.environment |= authority.environment
     finish_by_proxy(office, "wss://site.example.org/p2pfl")
-    add_to(office.folder / "ward/site/node.toml", block_with(PROXIES, 'listen = "127.0.0.1:8470"', "toml"))
+    fill_in(office.folder / "ward/site/node.toml", block_with(PROXIES, 'listen = "127.0.0.1:8470"', "toml"))
     certificate = authority.sign("site.example.org")
     start_nginx(net.hosts["site"], tmp_path / "nginx", "site.example.org", certificate, "127.0.0.1:8470")
     assert "no mistakes" in office.type("p2pfl check ward")
@@ -221,7 +221,7 @@ def test_a_node_behind_a_proxy_learns_with_one_that_has_a_certificate_of_its_own
         'address = ""', f'address = "wss://site.example.org/p2pfl#sha256={pin}"'
     )
     file.write_text(text, encoding="utf-8")
-    add_to(office.folder / "ward/site/node.toml", block_with(PROXIES, 'cert = "tls.crt"').replace(":8443", ":443"))
+    fill_in(office.folder / "ward/site/node.toml", block_with(PROXIES, 'cert = "tls.crt"').replace(":8443", ":443"))
     assert "no mistakes" in office.type("p2pfl check ward")
     copy(office)
     learn(office)

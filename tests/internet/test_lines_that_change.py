@@ -1,0 +1,73 @@
+"""A way that opens while nodes learn, and a site at the end of a slow and lossy line. Nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+from lan_in_a_box import SlowLine
+from relays import Relay
+from ward import PORT, STATUS, Ward, accuracies
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+SLOW = SlowLine(delay_s=0.15, loss=0.02)
+KBIT_PER_S = 500
+
+
+def machines_of(net, line=None):
+    """A clinic and a lab, each behind a router, and a university with a public address and a firewall."""
+    lab = net.site("labsite", line=line)
+    machines = {"clinic": net.site("clinicsite").host("clinic"), "lab": lab.host("lab"), "uni": net.host("uni")}
+    net.give_name("uni.example.org", machines["uni"])
+    return machines
+
+
+def federation(folder, net, machines, **settings):
+    relay = Relay(net, folder / "relay", "relay")
+    ward = Ward(
+        folder / "ward",
+        machines,
+        *("--topology", "ring", "--relay", relay.url),
+        places={"uni": f"uni.example.org:{PORT}"},
+        own={"uni": STATUS + f'listen = "0.0.0.0:{PORT}"\n'},
+        **settings,
+    )
+    relay.serve(ward.ward)
+    return ward, relay
+
+
+def ways(ward):
+    return {name: ward.ways(name) for name in ward.machines}
+
+
+def test_an_edge_moves_to_its_direct_way_when_a_firewall_opens_and_loses_no_exchange(net, tmp_path):
+    machines = machines_of(net)
+    net.close_ports(machines["uni"])
+    ward, relay = federation(tmp_path, net, machines, rounds=400, pause_s=0.3)
+    ward.start_all()
+    by = {name: {other: relay.url for other in machines if other != name} for name in machines}
+    ward.until(lambda: ways(ward) == by, "all edges by the relay")
+    net.open_ports(machines["uni"])
+    for one in ("clinic", "lab"):
+        by[one]["uni"] = by["uni"][one] = "direct"
+    ward.until(lambda: ways(ward) == by, "two edges by their direct ways")
+    assert min(map(ward.rounds, machines)) < 390, "they learned meanwhile"
+    results = ward.finish()
+    ward.require_nothing_lost()
+    assert ward.resyncs(results) == 0
+    assert all(one["faults"] == {} for result in results.values() for one in result["neighbors"])
+
+
+def test_a_slow_and_lossy_site_keeps_its_sessions(net, tmp_path):
+    machines = machines_of(net, SLOW)
+    net.sites["labsite"].router.slow(KBIT_PER_S, both=True)
+    ward, _ = federation(tmp_path, net, machines, rounds=300, pause_s=0.2)
+    ward.start_all()
+    ward.until(lambda: all(len(ward.ways(name)) == 2 for name in machines), "all edges at work")
+    results = ward.finish()
+    ward.require_nothing_lost()
+    assert ward.resyncs(results) == 0
+    for name in machines:
+        ended = [line for line in ward.log(name).splitlines() if "session with" in line and " ended: " in line]
+        print(name, results[name]["accuracy"], results[name]["wall_time_s"], ended)  # noqa: T201 - for the docs
+        assert not [line for line in ended if "no answer" in line or "silen" in line or "progress" in line]
+    assert min(accuracies(results)) > 0.9

@@ -52,7 +52,7 @@ class Booked(TorchLearner):
 
 class Task:
     def learner(self, context, training):
-        made = Booked(digits(partition="dirichlet:0.5"), context, training)
+        made = Booked(digits(partition="dirichlet:0.5", hidden={hidden}), context, training)
         np.save(BOOKS / f"{{context.name}}-begun.npy", made.samples * made.initial().astype(float))
         return made
 
@@ -82,7 +82,7 @@ class Booked(TorchLearner):
 
 class Task:
     def learner(self, context, training):
-        made = Booked(digits(partition="dirichlet:0.5"), context, training)
+        made = Booked(digits(partition="dirichlet:0.5", hidden={hidden}), context, training)
         np.save(BOOKS / f"{{context.name}}-begun.npy", made.samples * made.initial().astype(float))
         return made
 
@@ -107,6 +107,8 @@ class Ward:
         own: Mapping[str, str] | None = None,
         rounds: int = 60,
         pause_s: float = 0.1,
+        hidden: int = 32,
+        compressor: str = "q4",
         environment: Mapping[str, str] | None = None,
     ) -> None:
         folder.mkdir()
@@ -116,7 +118,9 @@ class Ward:
         (folder / "books").mkdir()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.admin("new", self.ward, "--nodes", ",".join(machines), "--admin", *new)
-        task = TASK.format(go=str(self.go), books=str(folder / "books"), held=rounds - 10, pause_s=pause_s)
+        change(self.ward / "federation.toml", "compressor =", f'compressor = "{compressor}"')
+        terms = {"held": rounds - 10, "pause_s": pause_s, "hidden": hidden}
+        task = TASK.format(go=str(self.go), books=str(folder / "books"), **terms)
         (self.ward / "task.py").write_text(task, encoding="utf-8")
         words = [f"--address={name}={place}" for name, place in (places or {}).items()]
         self.admin("member", "set", self.ward, "--offline", "--rounds", rounds, *words)

@@ -42,6 +42,7 @@ def start_nginx(host: Host, folder: Path, name: str, certificate: tuple[Path, Pa
         "site.example.org;\n    ssl": f"{name};\n    ssl",
         "/etc/letsencrypt/live/site.example.org/fullchain.pem": str(certificate[0]),
         "/etc/letsencrypt/live/site.example.org/privkey.pem": str(certificate[1]),
+        "listen 443 ssl;": "listen 443 ssl; listen [::]:443 ssl;",
         "127.0.0.1:8470": behind,
     }
     text = re.search(r"```nginx\n(.*?)```", PAGE, re.DOTALL)[1]

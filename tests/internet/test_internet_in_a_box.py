@@ -103,7 +103,7 @@ def test_a_host_without_ipv4_reaches_the_others_by_ipv6_and_firewalls_open_and_c
     assert ask(public, six.ipv6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_slow_line_delays_and_loses(net):
     public, far = net.host("public"), net.site("far", line=SlowLine(delay_s=0.1, loss=0.1))
     inside = far.host("inside")

@@ -24,6 +24,8 @@ from p2pfl.config.load import load_config
 from p2pfl.node.kept_charter import newest
 
 DEADLINE_S = 240.0
+ENDLESS = 100_000
+"""Rounds for `end_soon`: whatever is held up meanwhile, no node ends by itself."""
 P2PFL = (sys.executable, "-m", "p2pfl.cli.main")
 PORT = 8470
 STATUS = '[node]\nstatus_listen = "127.0.0.1:8480"\n'
@@ -156,8 +158,7 @@ class Ward:
         return (self.folder / f"{name}.log").read_text(encoding="utf-8")
 
     def rounds(self, name: str) -> int:
-        whole = (self.folder / f"{name}.out").read_text(encoding="utf-8").rpartition("\n")[0]
-        return json.loads(whole.splitlines()[-1])["rounds"] if whole else 0
+        return self._done(name)[0]
 
     def status(self, name: str) -> dict[str, Any]:
         """What its status page says; empty while it does not answer."""
@@ -185,6 +186,28 @@ class Ward:
 
     def until_round(self, number: int) -> None:
         self.until(lambda: min(map(self.rounds, self.machines)) >= number, f"round {number}")
+
+    def until_they_went_on(self) -> None:
+        """Each has trained and exchanged since."""
+        before = {name: self._done(name) for name in self.machines}
+
+        def went_on() -> bool:
+            now = {name: self._done(name) for name in self.machines}
+            return all(after > then for name in now for after, then in zip(now[name], before[name], strict=True))
+
+        self.until(went_on, "all to go on")
+
+    def _done(self, name: str) -> tuple[int, int]:
+        whole = (self.folder / f"{name}.out").read_text(encoding="utf-8").rpartition("\n")[0]
+        line = json.loads(whole.splitlines()[-1]) if whole else {"rounds": 0, "exchanges": 0}
+        return line["rounds"], line["exchanges"]
+
+    def end_soon(self, desk: Host) -> None:
+        """Bring the end near, for all at once, as an admin does from any machine."""
+        last = max(map(self.rounds, self.machines)) + 20
+        words = ("env", *(f"{key}={value}" for key, value in self.environment.items()), *P2PFL)
+        done = desk.run(*words, "member", "set", self.ward, "--rounds", last, timeout_s=DEADLINE_S)
+        assert done.returncode == 0, done.stderr
 
     def finish(self) -> dict[str, dict[str, Any]]:
         """Let all rounds be done; what each node leaves as its result."""

@@ -122,11 +122,15 @@ def block_with(page, words, language=None):
 RELAY, PROXIES = "docs/how-to/relay.md", "docs/how-to/proxies-and-tls.md"
 
 
-def test_two_sites_that_open_no_port_learn_by_the_page_on_relays(net, tmp_path):
+def three_machines(net, folder):
     net.give_name("relay.example.org", net.host("relay"))
     net.site("clinicsite").host("clinic")
     net.site("labsite").host("lab")
-    desk = Desk(net, tmp_path, "relay.example.org", "clinic", "lab")
+    return Desk(net, folder, "relay.example.org", "clinic", "lab")
+
+
+def test_two_sites_that_open_no_port_learn_by_the_page_on_relays(net, tmp_path):
+    desk = three_machines(net, tmp_path)
     assert "no mistakes" in desk.type(block_with(RELAY, "p2pfl new"))
     desk.leave_running(block_with(RELAY, "ssh relay.example.org p2pfl relay"))
     nodes = desk.leave_running(block_with(RELAY, "p2pfl run ward"))
@@ -137,6 +141,24 @@ def test_two_sites_that_open_no_port_learn_by_the_page_on_relays(net, tmp_path):
     for name in ("clinic", "lab"):
         assert (desk.states(name)[name] / "result.json").is_file()
         assert len(list(desk.home(name).glob("*/node.key"))) == 1, "a machine has another one's key"
+
+
+def test_a_token_takes_the_place_of_tickets_where_there_is_no_admin_key_by_the_same_page(net, tmp_path):
+    desk = three_machines(net, tmp_path)
+    new = "p2pfl new ward --nodes clinic,lab --relay URL"
+    assert f"`{new}`" in " ".join(pages.read(RELAY).split())
+    desk.type(new.replace("URL", "ws://relay.example.org:8443"))
+    block = block_with(RELAY, "relay_token")
+    assert all(block in (desk.folder / "ward" / name / "node.toml").read_text() for name in ("clinic", "lab"))
+    desk.type("scp ward/relay.token relay.example.org:")
+    for name in ("clinic", "lab"):
+        shared = "ward/federation.toml ward/relay.token ward/task.py"
+        desk.type(f"ssh {name} mkdir -p ward; scp -r {shared} ward/{name} {name}:ward/")
+    desk.leave_running("ssh relay.example.org p2pfl relay --listen 0.0.0.0:8443 --token relay.token")
+    nodes = desk.leave_running(block_with(RELAY, "p2pfl run ward"))
+    desk.seconds_until_an_exchange("clinic", "lab")
+    assert nodes.wait(timeout=300) == 0
+    desk.require_nothing_lost("clinic", "lab")
 
 
 def new_federation(desk):

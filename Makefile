@@ -62,7 +62,7 @@ test-fast: $(FOR_DEV) ## run the tests that are marked neither slow nor long
 # Real processes on machines of network namespaces; what is missing for one, its skip names. One after the other, with their figures.
 internet: export OPENBLAS_NUM_THREADS := 1
 internet: export OMP_NUM_THREADS := 1
-internet: $(FOR_DEV) ## as root: federations on LANs and behind NAT, proxies, relays and slow lines, in a box: half an hour
+internet: $(FOR_DEV) ## as root: federations on LANs and behind NAT, proxies, relays and slow lines, in a box: ten minutes
 	$(BIN)/python -m pytest tests/lan tests/internet -s
 
 COUNT ?= 1000

@@ -160,6 +160,9 @@ class Ward:
     def rounds(self, name: str) -> int:
         return self._done(name)[0]
 
+    def exchanges(self, name: str) -> int:
+        return self._done(name)[1]
+
     def status(self, name: str) -> dict[str, Any]:
         """What its status page says; empty while it does not answer."""
         done = self.machines[name].run(sys.executable, "-I", "-S", "-c", ASK)

@@ -31,7 +31,7 @@ PARALLEL ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-fast faults lint format bench study docs dist clean
+.PHONY: help demo test test-all test-fast internet faults lint format bench study docs dist clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -58,6 +58,12 @@ test-all: $(FOR_DEV) ## run all tests, those marked long too, with more examples
 
 test-fast: $(FOR_DEV) ## run the tests that are marked neither slow nor long
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long"
+
+# Real processes on machines of network namespaces; what is missing for one, its skip names. One after the other, with their figures.
+internet: export OPENBLAS_NUM_THREADS := 1
+internet: export OMP_NUM_THREADS := 1
+internet: $(FOR_DEV) ## as root: federations on LANs and behind NAT, proxies, relays and slow lines, in a box: ten minutes
+	$(BIN)/python -m pytest tests/lan tests/internet -s
 
 COUNT ?= 1000
 FIRST ?= 0

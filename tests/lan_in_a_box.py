@@ -16,7 +16,8 @@ Each host has the interface eth0 with an IPv4 and an IPv6 address of its own, an
 box. It needs root and the commands of iproute2: `why_not` says what is missing, and tests are skipped then. Everything
 is removed at the end of the block, processes first; names begin with the process's id, so that parallel tests do not
 meet, and the leftovers of processes that were killed are swept away by the next box. Packets are lost only where a
-queue is full or a way is blocked: random loss (netem) is not in every kernel.
+queue is full or a way is blocked, or on a `SlowLine`, which is a process: netem is not in every kernel.
+`internet_in_a_box.py` joins such LANs by routers.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 PREFIX = "p2lan"
-GATEWAY = "10.77.0.254"
 SWITCH, OTHER_HALF = "switch", "other-half"
+ETC = Path("/etc/netns")
+"""Where `ip netns exec` looks for what it shows in /etc."""
+SLOW_LINE = Path(__file__).with_name("slow_line.py")
 _COUNT = itertools.count()
 
 
@@ -53,14 +57,22 @@ def why_not() -> str | None:
     return None
 
 
+@dataclass(frozen=True, kw_only=True)
+class SlowLine:
+    """A cable that delays each packet by so much, in each direction, and loses this share of them."""
+
+    delay_s: float = 0.0
+    loss: float = 0.0
+
+
 class Host:
     """A machine on the LAN; `Lan.host` makes it."""
 
-    def __init__(self, lan: Lan, name: str, number: int) -> None:
+    def __init__(self, lan: Lan, name: str, number: int, line: SlowLine | None = None) -> None:
         self.name, self.number = name, number
         self.namespace = f"{lan.prefix}-{name}"
-        self.ipv4, self.ipv6 = f"10.77.0.{number}", f"fd77::{number:x}"
-        self._lan, self._port = lan, f"port{number}"
+        self.ipv4, self.ipv6 = f"{lan.ipv4}{number}", f"{lan.ipv6}{number:x}"
+        self._lan, self._port, self._line = lan, f"port{number}", line
 
     def start(self, *command: object, **options: Any) -> subprocess.Popen[Any]:
         """A process of this host. It is killed with the box at the latest."""
@@ -92,7 +104,7 @@ class Host:
 
     def on(self) -> None:
         self.ip("link", "set", "eth0", "up")
-        self.ip("route", "replace", "default", "via", GATEWAY)
+        self.ip("route", "replace", "default", "via", self._lan.gateway)
         self._restore_ipv6()
 
     def readdress(self, ipv4: str, ipv6: str | None = None) -> None:
@@ -120,12 +132,16 @@ class Host:
         self.ip("address", "add", f"{ipv4}/16", "dev", name)
         self.ip("link", "set", name, "up")
 
-    def slow(self, kbit_per_s: int, queue_ms: int = 200) -> None:
-        """Limit what it sends (a token bucket); what would wait longer than `queue_ms` is lost. 0 lifts the limit."""
-        _call("ip", "netns", "exec", self.namespace, "tc", "qdisc", "del", "dev", "eth0", "root", check=False)
-        if kbit_per_s:
-            limit = ("tbf", "rate", f"{kbit_per_s}kbit", "burst", "10kb", "latency", f"{queue_ms}ms")
-            _call("ip", "netns", "exec", self.namespace, "tc", "qdisc", "add", "dev", "eth0", "root", *limit)
+    def slow(self, kbit_per_s: int, queue_ms: int = 200, *, both: bool = False) -> None:
+        """Limit what it sends (a token bucket), and with `both` what it receives. What would wait longer than
+        `queue_ms` is lost. 0 lifts the limit.
+        """
+        limit = ("tbf", "rate", f"{kbit_per_s}kbit", "burst", "10kb", "latency", f"{queue_ms}ms")
+        ends = ((self.namespace, "eth0"), (self._lan.namespace, self._port))
+        for namespace, device in ends if both else ends[:1]:
+            _call("tc", "-n", namespace, "qdisc", "del", "dev", device, "root", check=False)
+            if kbit_per_s:
+                _call("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", *limit)
 
     def _restore_ipv6(self) -> None:
         """Linux drops the IPv6 addresses of a link that is set down."""
@@ -134,36 +150,62 @@ class Host:
 
     def _attach(self) -> None:
         _call("ip", "netns", "add", self.namespace)
-        self._lan.ip(
-            "link", "add", self._port, "type", "veth", "peer", "name", "eth0", "address",
-            f"02:00:00:00:00:{self.number:02x}", "netns", self.namespace,
-        )  # fmt: skip
+        if self._lan.etc is not None:
+            ETC.mkdir(parents=True, exist_ok=True)
+            (ETC / self.namespace).symlink_to(self._lan.etc)
+        mac = f"02:00:00:00:00:{self.number:02x}"
+        if self._line is None:
+            near = ("address", mac, "netns", self.namespace)
+            self._lan.ip("link", "add", self._port, "type", "veth", "peer", "name", "eth0", *near)
+        else:
+            self._lay(self._line)
+            self.ip("link", "set", "eth0", "address", mac)
         self._lan.ip("link", "set", self._port, "master", SWITCH, "up")
         self.ip("link", "set", "lo", "up")
         self.ip("link", "set", "eth0", "up")
         self._give_ipv4()
         self.ip("address", "add", f"{self.ipv6}/64", "dev", "eth0", "nodad")
 
+    def _lay(self, line: SlowLine) -> None:
+        ends = (self.namespace, "eth0", self._lan.namespace, self._port)
+        words = [sys.executable, "-I", "-S", SLOW_LINE, *ends, line.delay_s, line.loss]
+        process = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, start_new_session=True)
+        self._lan.processes.append(process)
+        assert process.stdout is not None
+        with process.stdout as said:
+            if said.readline() != b"ready\n":
+                raise RuntimeError(f"{SLOW_LINE} has ended")
+
     def _give_ipv4(self) -> None:
-        """With a default route, as every host has one, though nobody is there: multicast follows it."""
+        """With a default route, as every host has one, even if nobody is there: multicast follows it."""
         self.ip("address", "add", f"{self.ipv4}/24", "dev", "eth0")
-        self.ip("route", "replace", "default", "via", GATEWAY)
+        self.ip("route", "replace", "default", "via", self._lan.gateway)
 
 
 class Lan:
     """A switch and its hosts; a context, at whose end all of it is gone."""
 
+    ipv4, ipv6 = "10.77.0.", "fd77::"
+    """What the addresses of its hosts begin with."""
+    etc: Path | None = None
+    """A folder with files that its hosts find in /etc, such as `hosts`."""
+
     def __init__(self) -> None:
         self.prefix = f"{PREFIX}-{os.getpid()}-{next(_COUNT)}"
         self.hosts: dict[str, Host] = {}
         self.processes: list[subprocess.Popen[Any]] = []
-        self._namespace = f"{self.prefix}.switch"
+        self.namespace = f"{self.prefix}.switch"
+
+    @property
+    def gateway(self) -> str:
+        """The address of the way out; on a LAN alone nobody is there."""
+        return f"{self.ipv4}254"
 
     def __enter__(self) -> Self:
         _sweep()
         atexit.register(self.close)
         try:
-            _call("ip", "netns", "add", self._namespace)
+            _call("ip", "netns", "add", self.namespace)
             for name in (SWITCH, OTHER_HALF):
                 self.ip("link", "add", name, "type", "bridge", "mcast_snooping", "0", "forward_delay", "0")
                 self.ip("link", "set", name, "up")
@@ -182,21 +224,23 @@ class Lan:
         atexit.unregister(self.close)
         for process in self.processes:  # one that has just begun may not be in its namespace yet
             process.kill()
-        for host in self.hosts.values():
-            _remove(host.namespace)
-        _remove(self._namespace)
+        for namespace in self._namespaces():
+            _remove(namespace)
         for process in self.processes:
             process.wait()
 
-    def host(self, name: str) -> Host:
+    def _namespaces(self) -> list[str]:
+        return [*(host.namespace for host in self.hosts.values()), self.namespace]
+
+    def host(self, name: str, line: SlowLine | None = None) -> Host:
         """A new host, on the switch and reachable by the others at once; `name` in letters and digits."""
-        host = self.hosts[name] = Host(self, name, len(self.hosts) + 1)
+        host = self.hosts[name] = Host(self, name, len(self.hosts) + 1, line)
         host._attach()
         return host
 
     def ip(self, *words: object) -> str:
         """The command `ip` of the switch."""
-        return _call("ip", "-n", self._namespace, *words)
+        return _call("ip", "-n", self.namespace, *words)
 
     def multicast(self, *, on: bool) -> None:
         """Whether the switch passes multicast on. Broadcast, and so ARP, always passes; the search of IPv6 for a
@@ -204,7 +248,7 @@ class Lan:
         """
         for host in self.hosts.values():
             _call(
-                "bridge", "-n", self._namespace, "link", "set", "dev", host._port, "mcast_flood", "on" if on else "off"
+                "bridge", "-n", self.namespace, "link", "set", "dev", host._port, "mcast_flood", "on" if on else "off"
             )
 
     def split(self, half: Iterable[Host]) -> None:
@@ -236,6 +280,7 @@ def _remove(namespace: str) -> None:
         with suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
     _call("ip", "netns", "del", namespace, check=False)
+    (ETC / namespace).unlink(missing_ok=True)
 
 
 def _sweep() -> None:

@@ -5,16 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from settled import require_edges_to_agree, settled_states
 
-from p2pfl.compress import make_compressor
 from p2pfl.config.load import load_config
-from p2pfl.config.model import FederationConfig
-from p2pfl.engine.changes import ReplyWasApplied, redo
-from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.state import NodeState
-from p2pfl.methods.plain import Plain
-from p2pfl.node.assembly import replay
-from p2pfl.storage import peek
 
 # Rounds that move each model far from its neighbors', and the weighted sum of all models not at all: in round r a node
 # adds +g(r)/n or -g(r)/n. What the sum is in the end shows whether an exchange or a round was lost or done twice.
@@ -74,28 +68,11 @@ task = Task()
 """
 
 
-def settled_states(folder: Path) -> tuple[FederationConfig, list[NodeState]]:
-    """What the disks hold, with every reply taken in that one end of an edge has sent and the other had no time for."""
-    federation = load_config(folder)
-    codecs = Codecs(make_compressor(federation.gossip.compressor))
-    states = [replay(peek(folder / member.name / "state")) for member in federation.members]
-    for low, high in federation.edges:
-        pending, answered = states[low].edges[high].record.pending, states[high].edges[low].record
-        if pending is not None and answered.seq == pending.seq:
-            change = ReplyWasApplied(peer=high, reply=answered.reply, chain=answered.chain)
-            redo(states[low], change, codecs=codecs, method=Plain())
-    return federation, states
-
-
 def check_edges(folder: Path) -> list[NodeState]:
     """Both ends of each edge hold the same bits, and what one has given the other has got."""
-    federation, states = settled_states(folder)
-    for low, high in federation.edges:
-        ours, theirs = states[low].edges[high], states[high].edges[low]
-        assert ours.record.seq == theirs.record.seq > 0
-        assert ours.record.chain == theirs.record.chain
-        np.testing.assert_array_equal(ours.own, theirs.peer)
-        np.testing.assert_array_equal(ours.peer, theirs.own)
+    federation = load_config(folder)
+    states = settled_states(federation, {member.name: folder / member.name / "state" for member in federation.members})
+    require_edges_to_agree(federation, states)
     return states
 
 

@@ -225,6 +225,7 @@ def test_an_alarm_names_the_relays_that_are_away_and_ends_when_all_are_back():
     )
     assert len(node.alarms) == 2
     assert [row["registered"] for row in attached.status()["relays"]] == [False, False]
+    assert [row["lines"] for row in attached.status()["relays"]] == [[], []]
     one.why = other.why = ""
     one.since = other.since = time.monotonic()
     attached.look()

@@ -120,6 +120,8 @@ async def test_when_a_relay_dies_another_takes_over_and_nothing_is_delivered_twi
         async with a.links, b.links:
             await a.until(lambda: a.open and b.open)
             used = line_of(a, 1).relay
+            by = {link.url: link.members for link in a.links.transport.relays}
+            assert by == {first.url: set(), second.url: set()} | {used: {federation.identities[1].public}}
             a.send(1, Resync(incarnation=1))
             await b.until(b.messages)
             dead, alive = (first, second) if used == first.url else (second, first)

@@ -57,6 +57,7 @@ class Relays(Attached):
                 "registered": relay.is_registered,
                 "round_trip_ms": round(1000 * relay.round_trip_s, 1) if relay.round_trip_s < 60 else None,
                 "why": relay.why,
+                "lines": sorted(map(self._name_of, relay.members)),
             }
             for relay in self._relays
         ]
@@ -80,9 +81,11 @@ class Relays(Attached):
         self._missing = missing
 
     def _spoiled(self, relay: RelayLink, key: bytes, reason: str) -> None:
+        self._node.alarm("relay-spoiled", None, f"{relay.url}, on a line to {self._name_of(key)}: {reason}")
+
+    def _name_of(self, key: bytes) -> str:
         members = self._node.setup().federation.members
-        name = next((member.name for member in members if member.key == key), "a stranger")
-        self._node.alarm("relay-spoiled", None, f"{relay.url}, on a line to {name}: {reason}")
+        return next((member.name for member in members if member.key == key), "a stranger")
 
 
 def _is_worse(missing: str, before: str) -> bool:

@@ -123,6 +123,11 @@ class RelayLink:
         return name_dialed(parse_address(self.url, "relays"))
 
     @property
+    def members(self) -> set[bytes]:
+        """The keys of the members to whom a line is open through this relay."""
+        return {line.key for line in self._lines.values() if line.end is None and line.accepted.done()}
+
+    @property
     def own_address(self) -> str | None:
         return None if self._line is None else self._line.own_address
 

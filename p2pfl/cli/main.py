@@ -104,6 +104,10 @@ class MainCommands(Named):
     def find(self, name: str) -> Any:
         return (own_commands().get(name) or _joined()[name]).load()
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """Write it without a blank line above, so that all fits on a screen of forty lines."""
+        formatter.write(f"  {EPILOG}\n")
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """List the commands by group, without blank lines, so that all fit on a screen. `EPILOG` names the options."""
         width = max(map(len, self.lines())) + 2

@@ -210,15 +210,16 @@ def test_an_alarm_names_the_relays_that_are_away_and_ends_when_all_are_back():
     node, transport = FakeNode(), Transport()
     attached = Relays(node, transport)
     one, other = transport.relays
-    one.why, other.why = "Connection refused", ""
-    one._lost_at, other.since = one._lost_at - 20, other.since - 20
+    ago = time.monotonic() - 20
+    one.why, one._presence._lost_at = "Connection refused", ago
+    other.why, other._presence._came_at = "", ago
     attached.look()
     assert not node.alarms
     node.now = 20.0
     attached.look()
     attached.look()
     assert node.alarms == [("relay-lost", "ws://one/p2pfl: Connection refused")]
-    other.why, other._lost_at = "the name is unknown", other._lost_at - 20
+    other.why, other._presence._came_at, other._presence._lost_at = "the name is unknown", None, ago
     attached.look()
     assert node.standing == (
         "no relay is left: ws://one/p2pfl: Connection refused; ws://other/p2pfl: the name is unknown"
@@ -227,10 +228,11 @@ def test_an_alarm_names_the_relays_that_are_away_and_ends_when_all_are_back():
     assert [row["registered"] for row in attached.status()["relays"]] == [False, False]
     assert [row["lines"] for row in attached.status()["relays"]] == [[], []]
     one.why = other.why = ""
-    one.since = other.since = time.monotonic()
+    one._presence.come()
+    other._presence.come()
     attached.look()
     assert node.told == [], "they have been back for a moment only"
-    one.since = other.since = 0.0
+    one._presence._came_at = other._presence._came_at = ago
     attached.look()
     assert (node.told, node.standing) == (["relay-back", "relay-back"], "")
 

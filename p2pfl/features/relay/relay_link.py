@@ -82,6 +82,32 @@ class LinkParts:
     rng: random.Random = field(default_factory=random.Random)
 
 
+class _Presence:
+    """Whether there is a connection to a relay that lasts: a relay may cut each one at once."""
+
+    def __init__(self, settled_s: float) -> None:
+        self._settled_s = settled_s
+        self._came_at: float | None = None
+        self._lost_at = time.monotonic()
+        self.lost = UNTRIED
+        """Why the last connection was lost."""
+
+    def come(self) -> None:
+        self._came_at = time.monotonic()
+
+    def go(self, why: str) -> None:
+        if self.lasts():
+            self._lost_at = time.monotonic()
+        self._came_at, self.lost = None, why
+
+    def away_s(self) -> float:
+        """Return for how long there has been no connection that lasts; 0 while there is one."""
+        return 0.0 if self.lasts() else time.monotonic() - self._lost_at
+
+    def lasts(self) -> bool:
+        return self._came_at is not None and time.monotonic() - self._came_at >= self._settled_s
+
+
 class RelayLink:
     """The connection to the relay at `listed`. `why` says why there is none; it is empty while there is one."""
 
@@ -90,8 +116,6 @@ class RelayLink:
         self.url = listed.partition("#")[0]
         """The relay's URL without the pin of its certificate: what stands in the log, and tells relays apart."""
         self.why, self.round_trip_s = UNTRIED, float("inf")
-        self.since = time.monotonic()
-        """When the connection was made or lost, by the monotonic clock."""
         self.seen = ""
         """This node's address as the relay said last, without a port; it may say anything."""
         self.on_doubt: OnDoubt = lambda link, key, reason: None  # noqa: ARG005 - nobody listens yet
@@ -102,20 +126,20 @@ class RelayLink:
         self._numbers = itertools.cycle(range(1, PASSED_ON))
         self._limits = RelayLimits(parts.limits)
         self._changed = asyncio.Event()
-        self.lost, self._lost_at = UNTRIED, self.since
-        """Why the last connection was lost, and when one was that had lasted."""
+        self._presence = _Presence(parts.limits.settled_s)
 
     @property
     def is_registered(self) -> bool:
         return not self.why
 
+    @property
+    def lost(self) -> str:
+        """Why the last connection was lost."""
+        return self._presence.lost
+
     def away_s(self) -> float:
         """Return for how long there has been no connection that lasts; 0 while there is one."""
-        return 0.0 if self._lasts() else time.monotonic() - self._lost_at
-
-    def _lasts(self) -> bool:
-        """Return True if there is a connection, and not just for a moment: a relay may cut each one at once."""
-        return self.is_registered and time.monotonic() - self.since >= self._parts.limits.settled_s
+        return self._presence.away_s()
 
     @property
     def name(self) -> str:
@@ -145,7 +169,7 @@ class RelayLink:
                     wait_s = REFUSED_S
                 except (GoneError, TimeoutError, PeerFault) as other:
                     error = other
-                if self._lasts():
+                if self._presence.lasts():
                     backoff.reset()
                 self._lose("no answer in time" if isinstance(error, TimeoutError) else str(error))
                 await asyncio.sleep(max(wait_s, backoff.next_s()))
@@ -208,7 +232,8 @@ class RelayLink:
                     challenge = await self._register(line)
             except TimeoutError:
                 raise GoneError(SAYS_NOTHING) from None
-            self._line, self.why, self.since = line, "", time.monotonic()
+            self._line, self.why = line, ""
+            self._presence.come()
             self._changed.set()
             self._parts.log.info("registered at relay %s", self.url)
             pulse = Pulse()
@@ -293,12 +318,10 @@ class RelayLink:
 
     def _lose(self, why: str) -> None:
         if self.is_registered:
-            if self._lasts():
-                self._lost_at = time.monotonic()
-            self.since = time.monotonic()
             self._parts.log.log(DEBUG if why == STOPPED else INFO, "relay %s is lost: %s", self.url, why)
         self._line, self.round_trip_s = None, float("inf")
-        self.why = self.lost = why or "no reason"
+        self.why = why or "no reason"
+        self._presence.go(self.why)
         self._changed.set()
         for line in list(self._lines.values()):
             line.finish(f"the relay {self.url} is gone: {why}")

@@ -256,7 +256,9 @@ class Figures:
 
 
 def _references(stage: PreparedRun, nodes: list[NodeReport], history: list[Point], *, alone: bool) -> References:
-    """Compute the references; if time bounds the federation, for as many rounds as a node took on average."""
+    """Compute the references, for as many rounds as a node took on average: more than asked, where it had to go on
+    until all were through.
+    """
     from p2pfl.reporting.references import of_alone, round_seconds  # noqa: PLC0415 - torch is needed for these alone
     from sim.learning.references import alone as each_alone  # noqa: PLC0415 - as above
     from sim.learning.references import centralized, fedavg  # noqa: PLC0415 - as above
@@ -265,8 +267,7 @@ def _references(stage: PreparedRun, nodes: list[NodeReport], history: list[Point
     if (attack is not None and attack.poison is not None) or (alone and learners.personal):
         learners = make_learners(federation)
     taken = [host.core.facts.rounds for host in stage.world.hosts if host.starts] or [0]
-    bounded = federation.training.rounds is not None and federation.training.stop is None
-    rounds = None if bounded else round(fmean(taken))
+    rounds = max(1, round(fmean(taken)))
     round_s = round_seconds(history)
     if alone:
         for node, score in zip(nodes, each_alone(federation, learners, rounds=rounds, round_s=round_s), strict=True):

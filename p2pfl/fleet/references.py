@@ -33,7 +33,7 @@ def refuse_references(federation: FederationConfig, key: str) -> None:
 
 def add_references(report: Report, federation: FederationConfig, children: Sequence[Child]) -> None:
     """Add references to `report`: each honest node alone, and one model trained on all their data, with as many rounds
-    as a node has trained; also the distance between their targets.
+    as a node has trained on average; also the distance between their targets.
 
     Raises LearningError: the task failed.
     """
@@ -46,7 +46,7 @@ def add_references(report: Report, federation: FederationConfig, children: Seque
     honest = [child for child in children if not child.byzantine]
     learners = [load_learner(whole, child.node) for child in honest]
     round_s = round_seconds(report.history)
-    rounds = whole.training.rounds or round(sum(node.rounds or 0 for node in report.nodes) / len(report.nodes))
+    rounds = round(sum(node.rounds or 0 for node in report.nodes) / len(report.nodes))
     targets = {child.name: targets_of(learner) for child, learner in zip(honest, learners, strict=True)}
     report.label_shift = label_shift(targets)
     by_name = {node.name: node for node in report.nodes}

@@ -255,12 +255,20 @@ def _cost_facts(report: Report) -> dict[str, Any]:
     rounds, messages = [node.rounds or 0 for node in report.nodes], report.messages_sent or 0
     limit = ", ended by the limit" if report.reached_limit else ""
     return {
-        "rounds of a node": _range(rounds),
+        "rounds of a node": _range(rounds) + _asked(report, rounds),
         "virtual time": f"{report.virtual_time_s:.4g} s{limit}",
         "sent, by a node": f"{size(sent / count)} in {messages / count:,.0f} messages",
         "sent, in all": f"{size(sent)} in {messages:,} messages",
         "staleness": staleness and f"{staleness.mean:.3g} rounds, at most {staleness.max:,}",
     }
+
+
+def _asked(report: Report, rounds: list[int]) -> str:
+    """Say how many rounds were asked for, where nodes have trained more."""
+    asked = report.config.get("training", {}).get("rounds")
+    if asked is None or max(rounds) <= asked:
+        return ""
+    return f"; asked for {asked:,}, and trained on until all were through"
 
 
 def _range(values: list[int]) -> str:

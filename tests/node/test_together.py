@@ -363,7 +363,9 @@ def test_nodes_on_different_devices_mix_and_the_report_says_where_each_has_train
 
 def test_the_report_says_what_one_model_of_all_data_would_know(full):
     report, _, _ = full
-    assert report.reference.centralized.one_node.steps == 7 * 20
+    taken = round(np.mean([node.rounds for node in report.nodes]))
+    assert taken >= 7
+    assert report.reference.centralized.one_node.steps == taken * 20, "as many as were trained, not as were asked for"
     assert report.label_shift is None, "a row has several targets here"
 
 

@@ -167,15 +167,25 @@ def opened_or_refused(raw):
         raise CharterError(str(error)) from None
 
 
-def test_a_relay_learns_who_was_removed_from_an_admin_alone_and_never_forgets_it_for_an_older_sheet():
+def test_a_relay_learns_who_was_removed_from_an_admin_alone_and_never_forgets_it():
+    """A newer sheet may be of an admin who has not heard of the removal, an older one may name another member."""
     admissions = Admissions([LISTED])
     assert admissions.learn(LISTED, sheet_of(removed=[2]).head.packed()) == {key_of(2).public}
-    assert admissions.learn(LISTED, sheet_of(issued=900).head.packed()) == frozenset()
+    assert admissions.learn(LISTED, sheet_of(0, 1, 2, issued=1_500).head.packed()) == frozenset()
+    assert admissions.learn(LISTED, sheet_of(removed=[2, 0], issued=900).head.packed()) == {key_of(0).public}
     assert admissions.learn(LISTED, sheet_of(removed=[1], issued=2_000, admin=STRANGER).head.packed()) == frozenset()
     forged = replace(sheet_of(removed=[1], issued=2_000).head, issued=3_000)
     with pytest.raises(PeerFault, match="that no admin names"):
         admissions.learn(LISTED, forged.packed())
-    assert admissions._removed_of(LISTED) == (key_of(2).public,)
+    assert [number for number in range(3) if admissions.is_removed(LISTED, key_of(number).public)] == [0, 2]
+
+
+def test_what_an_admin_has_a_relay_remember_is_bounded(monkeypatch):
+    monkeypatch.setattr("p2pfl.features.relay.admissions.MOST_KNOWN", 3)
+    admissions = Admissions([LISTED])
+    for number in range(5):
+        admissions.learn(LISTED, sheet_of(removed=[number], issued=number).head.packed())
+    assert [number for number in range(5) if admissions.is_removed(LISTED, key_of(number).public)] == [2, 3, 4]
 
 
 async def test_a_removed_member_is_out_as_soon_as_one_member_knows_and_stays_out():

@@ -19,7 +19,7 @@ from charter_kit import ADMIN, STRANGER, added, after, first, key_of, sign, ward
 
 from p2pfl.config.charter import CharterError, realm_of
 from p2pfl.config.successors import without_member
-from p2pfl.errors import PeerFault, StorageError
+from p2pfl.errors import PeerFault, StorageError, UserError
 from p2pfl.features.members import ticket_keeper
 from p2pfl.features.members.feature import MembersDoor
 from p2pfl.features.members.talk import TICKETS, CharterTalk, CharterTold
@@ -29,7 +29,7 @@ from p2pfl.features.relay.feature import TicketAge
 from p2pfl.features.relay.relay_link import RelayLink
 from p2pfl.features.relay.sheets import MOST_REMOVED, Sheet, SheetHead, TicketError
 from p2pfl.features.relay.ticket_files import KEPT_NAME, TicketShelf, sheet_here, tickets_file, write_tickets
-from p2pfl.features.relay.tickets import Ticket, register
+from p2pfl.features.relay.tickets import PREFIX, Ticket, register, to_text
 from p2pfl.net.in_memory import MemoryNetwork
 
 WARD = ward(3)
@@ -131,6 +131,30 @@ def test_the_newest_sheet_is_kept_passed_on_and_used_at_the_next_registration(se
     assert (again.version, again.packed) == (1_000, sheet_of(0, 1, removed=[2]).packed())
     (setup.node.state_dir / KEPT_NAME).write_bytes(b"damaged")
     assert TicketKeeper(setup, on_alarm=said.append).version == 0
+
+
+def test_a_damaged_file_neither_hides_what_neighbors_have_brought_nor_lets_an_older_sheet_in(setup):
+    newest = sheet_of(0, 1, removed=[2])
+    TicketKeeper(setup, on_alarm=print).offer(newest.packed())
+    tickets_file(setup.federation).write_text("tickets = 3", "utf-8")
+    again = TicketKeeper(setup, on_alarm=print)
+    again.offer(sheet_of(0, 1, 2, issued=900).packed())
+    assert again.packed == newest.packed()
+    shelf = TicketShelf(setup.federation, setup.node.state_dir)
+    assert shelf.head() == newest.head.packed()
+    with pytest.raises(UserError, match="tickets"):
+        shelf.ticket(key_of(1).public)
+
+
+def test_a_ticket_of_an_admin_key_that_was_replaced_does_not_hide_one_of_the_next(setup):
+    """It holds longer, but relays that list the new key alone refuse it."""
+    key = key_of(1).public
+    old = Ticket.sign(STRANGER, realm=REALM, key=key, until=2**34)
+    tickets_file(setup.federation).write_text(f'tickets = ["{PREFIX}{to_text(old.packed())}"]', "utf-8")
+    shelf = TicketShelf(setup.federation, setup.node.state_dir)
+    assert shelf.ticket(key) == old
+    TicketKeeper(setup, on_alarm=print).offer(sheet_of(1).packed())
+    assert shelf.ticket(key).signer == ADMIN.public
 
 
 def test_tickets_that_the_disk_refuses_are_used_meanwhile_and_written_later(setup, monkeypatch):

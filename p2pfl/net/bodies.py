@@ -125,7 +125,7 @@ class BodySender:
         self._pace = ChunkPace(bound_bytes_per_s)
         self._held: PartHeld | None = None
         """The part that the other end has, until a body is sent."""
-        self._has_begun = False
+        self._has_begun = self._has_heard = False
         self._receipts = TokenBucket(RECEIPTS_PER_S, tokens=RECEIPTS_AT_ONCE, burst=RECEIPTS_AT_ONCE)
         self.applied = b""
         """The digest of the last request that the other end had applied when the session began."""
@@ -147,6 +147,9 @@ class BodySender:
     def hear(self, message: PartHeld | Receipt, now: float, put_off_s: float) -> None:
         """Take what the other end says about bodies. Raises PeerFault if no honest end says it."""
         if isinstance(message, PartHeld):
+            if self._has_heard:
+                raise PeerFault("parts of two bodies, where a session leaves one")
+            self._has_heard = True
             # After the beginning of another long body, the other end no longer has the part.
             self._held = None if self._has_begun else message
             return
@@ -166,7 +169,11 @@ class BodySender:
 
 
 class ReceiptClock:
-    """When to tell the other end how much has arrived: after a body's first chunk, then every `RECEIPT_S`."""
+    """When to tell the other end how much has arrived: after a body's first chunk, but at most every `RECEIPT_S`.
+
+    The bound holds over all bodies of a session: on a fast line many arrive in that time, and the other end takes
+    receipts at a bounded rate.
+    """
 
     def __init__(self) -> None:
         self._due_s = 0.0
@@ -175,7 +182,8 @@ class ReceiptClock:
     def due(self, came: int, now: float, *, under_way: bool) -> Receipt | None:
         """Return the receipt for `came` bytes, if it is due."""
         if not under_way:
-            self._due_s = 0.0
+            # The next receipt is about the next body.
+            self._told = came
             return None
         if came == self._told or now < self._due_s:
             return None

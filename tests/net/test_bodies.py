@@ -388,4 +388,22 @@ def test_progress_is_told_of_at_once_and_then_from_time_to_time():
     told = [clock.due(came, now, under_way=True) for came, now in ((10, 0.0), (20, 0.1), (30, RECEIPT_S), (30, 9.0))]
     assert told == [Receipt(size=10), None, Receipt(size=30), None]
     assert clock.due(40, 9.0, under_way=False) is None
+    assert clock.due(40, 9.1, under_way=True) is None, "nothing of the next body is here"
     assert clock.due(50, 9.1, under_way=True) == Receipt(size=50)
+
+
+def test_an_honest_end_sends_fewer_receipts_than_are_allowed_however_many_bodies_come():
+    clock, sender, came = ReceiptClock(), BodySender(None), 0
+    sender._pace.send(2**40)
+    for body in range(5000):
+        for part in range(3):
+            came += 300_000
+            if (receipt := clock.due(came, now := body / 50 + part / 200, under_way=part < 2)) is not None:
+                sender.hear(receipt, now, 30.0)
+
+
+def test_the_part_of_a_body_is_told_of_once_in_a_session():
+    sender = BodySender(None)
+    sender.hear(PartHeld(size=1, digest=bytes(16)), 0.0, 30.0)
+    with pytest.raises(PeerFault, match="parts of two bodies"):
+        sender.hear(PartHeld(size=1, digest=bytes(16)), 9.0, 30.0)

@@ -162,7 +162,7 @@ async def test_a_relay_that_cuts_every_connection_at_once_is_dialed_ever_more_se
 
 
 async def test_a_ping_cannot_be_answered_before_it_came(federation):
-    """So a relay cannot seem nearer than it is, and be preferred."""
+    """So a relay cannot hide its distance from this member, and be preferred."""
 
     async def hurry(line):
         ping = unpack(await line.receive())

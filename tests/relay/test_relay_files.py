@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,12 +13,15 @@ from types import SimpleNamespace
 import pytest
 
 from p2pfl.cli.main import main
+from p2pfl.config.charter import realm_of
 from p2pfl.config.federation_id import federation_id
 from p2pfl.config.load import federation_mistakes, load_config, load_node
 from p2pfl.config.model import NETWORK
+from p2pfl.features.members.handing_over import Delivery
 from p2pfl.features.relay.feature import RelayFeature, Relays
 from p2pfl.features.relay.findings import RelayFindings
 from p2pfl.features.relay.relay_link import RelayLink
+from p2pfl.features.relay.sheets import Sheet
 from p2pfl.features.relay.ticket_files import read_tickets
 from p2pfl.features.relay.tickets import read_token
 from p2pfl.net.limits import Limits
@@ -124,6 +128,30 @@ def test_tickets_are_renewed_with_the_members_and_check_says_when_they_end(p2pfl
     assert code == 0
     assert "2 tickets for 3 days" in err
     assert "the ticket of clinic expires at" in findings()[1][0]
+
+
+def test_tickets_are_for_the_members_that_the_nodes_know_even_if_another_admin_removed_one(
+    p2pfl, tmp_path, monkeypatch
+):
+    p2pfl("new", "ward", "--nodes", "clinic,lab,third", "--task", "digits", "--admin", "--relay", URL)
+    shutil.copytree(tmp_path / "ward", tmp_path / "other")
+    assert p2pfl("member", "remove", "other", "third", "--offline")[0] == 0
+    handed = []
+
+    async def newest_from(*_):
+        return load_config("other"), 1
+
+    async def hand_tickets(_federation, sheet, *_):
+        handed.append(sheet)
+        return Delivery(["lab"])
+
+    monkeypatch.setattr("p2pfl.features.members.handing_over.newest_from", newest_from)
+    monkeypatch.setattr("p2pfl.features.members.handing_over.hand_tickets", hand_tickets)
+    code, _, err = p2pfl("member", "ticket", "ward")
+    assert (code, "2 tickets" in err) == (0, True)
+    federation = load_config("other")
+    (sheet,) = (Sheet.unpack(raw, realm=realm_of(federation), admin=federation.admin) for raw in handed)
+    assert sheet.head.removed == tuple(one.key for one in federation.members if one.name == "third")
 
 
 def test_check_names_a_relay_whose_name_is_unknown_and_a_ticket_that_has_expired(p2pfl, monkeypatch):

@@ -19,7 +19,7 @@ from charter_kit import ADMIN, STRANGER, added, after, first, key_of, sign, ward
 
 from p2pfl.config.charter import CharterError, realm_of
 from p2pfl.config.successors import without_member
-from p2pfl.errors import PeerFault, StorageError
+from p2pfl.errors import PeerFault, StorageError, UserError
 from p2pfl.features.members import ticket_keeper
 from p2pfl.features.members.feature import MembersDoor
 from p2pfl.features.members.talk import TICKETS, CharterTalk, CharterTold
@@ -29,7 +29,7 @@ from p2pfl.features.relay.feature import TicketAge
 from p2pfl.features.relay.relay_link import RelayLink
 from p2pfl.features.relay.sheets import MOST_REMOVED, Sheet, SheetHead, TicketError
 from p2pfl.features.relay.ticket_files import KEPT_NAME, TicketShelf, sheet_here, tickets_file, write_tickets
-from p2pfl.features.relay.tickets import Ticket, register
+from p2pfl.features.relay.tickets import PREFIX, Ticket, register, to_text
 from p2pfl.net.in_memory import MemoryNetwork
 
 WARD = ward(3)
@@ -133,6 +133,30 @@ def test_the_newest_sheet_is_kept_passed_on_and_used_at_the_next_registration(se
     assert TicketKeeper(setup, on_alarm=said.append).version == 0
 
 
+def test_a_damaged_file_neither_hides_what_neighbors_have_brought_nor_lets_an_older_sheet_in(setup):
+    newest = sheet_of(0, 1, removed=[2])
+    TicketKeeper(setup, on_alarm=print).offer(newest.packed())
+    tickets_file(setup.federation).write_text("tickets = 3", "utf-8")
+    again = TicketKeeper(setup, on_alarm=print)
+    again.offer(sheet_of(0, 1, 2, issued=900).packed())
+    assert again.packed == newest.packed()
+    shelf = TicketShelf(setup.federation, setup.node.state_dir)
+    assert shelf.head() == newest.head.packed()
+    with pytest.raises(UserError, match="tickets"):
+        shelf.ticket(key_of(1).public)
+
+
+def test_a_ticket_of_an_admin_key_that_was_replaced_does_not_hide_one_of_the_next(setup):
+    """It holds longer, but relays that list the new key alone refuse it."""
+    key = key_of(1).public
+    old = Ticket.sign(STRANGER, realm=REALM, key=key, until=2**34)
+    tickets_file(setup.federation).write_text(f'tickets = ["{PREFIX}{to_text(old.packed())}"]', "utf-8")
+    shelf = TicketShelf(setup.federation, setup.node.state_dir)
+    assert shelf.ticket(key) == old
+    TicketKeeper(setup, on_alarm=print).offer(sheet_of(1).packed())
+    assert shelf.ticket(key).signer == ADMIN.public
+
+
 def test_tickets_that_the_disk_refuses_are_used_meanwhile_and_written_later(setup, monkeypatch):
     alarms, disk = [], []
 
@@ -167,15 +191,25 @@ def opened_or_refused(raw):
         raise CharterError(str(error)) from None
 
 
-def test_a_relay_learns_who_was_removed_from_an_admin_alone_and_never_forgets_it_for_an_older_sheet():
+def test_a_relay_learns_who_was_removed_from_an_admin_alone_and_never_forgets_it():
+    """A newer sheet may be of an admin who has not heard of the removal, an older one may name another member."""
     admissions = Admissions([LISTED])
     assert admissions.learn(LISTED, sheet_of(removed=[2]).head.packed()) == {key_of(2).public}
-    assert admissions.learn(LISTED, sheet_of(issued=900).head.packed()) == frozenset()
+    assert admissions.learn(LISTED, sheet_of(0, 1, 2, issued=1_500).head.packed()) == frozenset()
+    assert admissions.learn(LISTED, sheet_of(removed=[2, 0], issued=900).head.packed()) == {key_of(0).public}
     assert admissions.learn(LISTED, sheet_of(removed=[1], issued=2_000, admin=STRANGER).head.packed()) == frozenset()
     forged = replace(sheet_of(removed=[1], issued=2_000).head, issued=3_000)
     with pytest.raises(PeerFault, match="that no admin names"):
         admissions.learn(LISTED, forged.packed())
-    assert admissions._removed_of(LISTED) == (key_of(2).public,)
+    assert [number for number in range(3) if admissions.is_removed(LISTED, key_of(number).public)] == [0, 2]
+
+
+def test_what_an_admin_has_a_relay_remember_is_bounded(monkeypatch):
+    monkeypatch.setattr("p2pfl.features.relay.admissions.MOST_KNOWN", 3)
+    admissions = Admissions([LISTED])
+    for number in range(5):
+        admissions.learn(LISTED, sheet_of(removed=[number], issued=number).head.packed())
+    assert [number for number in range(5) if admissions.is_removed(LISTED, key_of(number).public)] == [2, 3, 4]
 
 
 async def test_a_removed_member_is_out_as_soon_as_one_member_knows_and_stays_out():

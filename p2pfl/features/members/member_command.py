@@ -220,16 +220,14 @@ def make_tickets(*, federation: Path, days: int, key_file: Path | None, offline:
     Writes tickets.toml beside federation.toml, and sends it to the nodes, which pass it on: only new machines need a
     copy. A ticket is no secret, since it serves its member's key alone. Further changes of the members renew the file.
     """
-    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.features.members.handing_over import hand_tickets  # noqa: PLC0415 - as above
-    from p2pfl.features.members.publishing import load_admin  # noqa: PLC0415 - as above
+    from p2pfl.features.members.handing_over import hand_tickets  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.node.kept_charter import newest_here  # noqa: PLC0415 - as above
 
-    found = newest_here(load_config(federation))
-    admin = load_admin(found, key_file)
-    sheet = _write_tickets(found, admin, days)
+    opened = _open(federation, key_file, offline=offline)
+    found = newest_here(opened.federation)
+    sheet = _write_tickets(found, opened.admin, days)
     if not offline:
-        _tell(asyncio.run(hand_tickets(found, sheet, admin, _listen(found))))
+        _tell(asyncio.run(hand_tickets(found, sheet, opened.admin, opened.nearby)))
 
 
 def _write_tickets(federation: FederationConfig, admin: Identity, days: int | None = None) -> bytes:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from p2pfl.config.charter import CharterError, realm_of
 from p2pfl.config.model import Edition
-from p2pfl.errors import StorageError, UserError
+from p2pfl.errors import StorageError
 from p2pfl.features.relay.sheets import Sheet
 from p2pfl.features.relay.ticket_files import KEPT_NAME, TicketShelf
 from p2pfl.features.relay.tickets import TicketError
@@ -37,13 +37,9 @@ class TicketKeeper:
         """Called when a newer sheet has been accepted and is on disk."""
         self.edition, self.packed = NONE, b""
         self._unsaved = False
-        try:
-            known = TicketShelf(setup.federation, setup.node.state_dir).sheet()
-        except UserError as error:
-            log.warning("%s", error)
-        else:
-            if known is not None:
-                self.edition, self.packed = _edition(known), known.packed()
+        known = TicketShelf(setup.federation, setup.node.state_dir).sheet()
+        if known is not None:
+            self.edition, self.packed = _edition(known), known.packed()
 
     @property
     def version(self) -> int:

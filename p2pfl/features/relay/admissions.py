@@ -17,7 +17,7 @@ from p2pfl.config.model import FEDERATION, MEMBER
 from p2pfl.config.tables import Mistakes, read_document, read_table
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.features.relay.relay_frames import VERSION, Refusal, Registration
-from p2pfl.features.relay.sheets import SheetHead
+from p2pfl.features.relay.sheets import MOST_REMOVED, SheetHead
 from p2pfl.features.relay.tickets import (
     Ticket,
     TicketError,
@@ -28,6 +28,8 @@ from p2pfl.features.relay.tickets import (
 )
 
 FOREVER = 2**62
+MOST_KNOWN = 16 * MOST_REMOVED
+"""The most removed members of one federation that a relay remembers; the latest that it has learned stay."""
 
 
 class RefusedError(Exception):
@@ -71,8 +73,8 @@ class Admissions:
         self._by_realm = {one.realm: one for one in listed if one.admin}
         self._by_token = {token_id(one.token): one for one in listed if one.token}
         self._names = frozenset(names)
-        self._shown: dict[str, SheetHead] = {}
-        """The newest head that members of each federation have shown."""
+        self._shown: dict[str, dict[bytes, None]] = {}
+        """The keys of removed members that members of each federation have shown, in the order in which they came."""
 
     def admit(self, registration: Registration, nonce: bytes, now_s: float) -> Admitted:
         """Return the federation that the member belongs to. Raises RefusedError. Cheap checks come first."""
@@ -85,24 +87,27 @@ class Admissions:
         return self._by_its_ticket(registration, nonce, now_s)
 
     def learn(self, federation: ListedFederation, raw: bytes) -> frozenset[bytes]:
-        """Take the head of a sheet from a member; return the keys of removed members if it is news, else nothing.
+        """Take the head of a sheet from a member; return the keys of removed members that are news.
 
-        A signer that the relay's file does not list is no fault: that file may be older than the nodes'. Raises
-        PeerFault: it is forged.
+        A removal is for good, so it does not matter which of two sheets is newer: the later one may be of another admin
+        who did not know of it. A signer that the relay's file does not list is no fault: that file may be older than
+        the nodes'. Raises PeerFault: it is forged.
         """
+        known = self._shown.get(federation.name, {})
         try:
-            head, known = SheetHead.unpack(raw), self._shown.get(federation.name)
-            if head.signer not in federation.admin or (known is not None and head.issued <= known.issued):
+            head = SheetHead.unpack(raw)
+            news = dict.fromkeys(key for key in head.removed if key not in known)
+            if head.signer not in federation.admin or not news:
                 return frozenset()
             head.require(realm=federation.realm, admin=federation.admin)
         except TicketError as error:
             raise PeerFault(f"removed members that no admin names: {error}") from None
-        self._shown[federation.name] = head
-        return frozenset(head.removed)
+        self._shown[federation.name] = dict.fromkeys([*known, *news][-MOST_KNOWN:])
+        return frozenset(news)
 
-    def _removed_of(self, federation: ListedFederation) -> tuple[bytes, ...]:
-        shown = self._shown.get(federation.name)
-        return () if shown is None else shown.removed
+    def is_removed(self, federation: ListedFederation, key: bytes) -> bool:
+        """Return True if the relay's owner, or an admin by a member, has said that this member was removed."""
+        return key in federation.removed or key in self._shown.get(federation.name, {})
 
     def _by_its_token(self, registration: Registration, nonce: bytes) -> Admitted:
         found = self._by_token.get(registration.token_id)
@@ -124,7 +129,7 @@ class Admissions:
             raise RefusedError(Refusal.UNLISTED)
         if ticket.key != registration.key:
             raise RefusedError(Refusal.FORGED)
-        if ticket.key in found.removed or ticket.key in self._removed_of(found):
+        if self.is_removed(found, ticket.key):
             raise RefusedError(Refusal.REMOVED)
         if now_s > ticket.until:
             raise RefusedError(Refusal.EXPIRED)

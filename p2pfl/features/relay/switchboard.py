@@ -224,14 +224,15 @@ class Switchboard:
     def is_full(self, seat: Seat) -> bool:
         """Return True if nothing more may be read from a member for now."""
         tenant = seat.tenant
-        share = HELD_BYTES / max(1, len(tenant.seats))
+        share = HELD_BYTES / max(1, len(tenant.seats) + len(tenant.visitors))
         return tenant.held_bytes > (HELD_BYTES if tenant.held_of[seat.key] > share else 2 * HELD_BYTES)
 
     def relieve(self) -> None:
         """End the member for which most waits, in each federation for which too much is held."""
         for tenant in self.tenants.values():
-            if tenant.held_bytes > 2 * HELD_BYTES and tenant.seats:
-                self.leave(max(tenant.seats.values(), key=lambda seat: seat.waiting_bytes))
+            seats = [*tenant.seats.values(), *tenant.visitors.values()]
+            if tenant.held_bytes > 2 * HELD_BYTES and seats:
+                self.leave(max(seats, key=lambda seat: seat.waiting_bytes))
 
     def receive(self, seat: Seat, frame: Frame, now: float) -> None:
         """Act on a member's frame. Raises PeerFault if no member sends it; the caller then ends the connection."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -125,30 +126,35 @@ class TicketShelf:
     """The tickets and sheets on one machine, for one node: read anew when a file has changed."""
 
     def __init__(self, federation: FederationConfig, state_dir: Path) -> None:
-        self._realm = realm_of(federation)
+        self._realm, self._admin = realm_of(federation), federation.admin
         file = tickets_file(federation)
         self._listed = _Watched(file, lambda: read_tickets(file))
         self._here = _Watched(file, lambda: sheet_here(federation))
         self._kept = _Watched(state_dir / KEPT_NAME, lambda: kept_sheet(federation, state_dir))
 
     def sheet(self) -> Sheet | None:
-        """Return the newest sheet. Raises UserError: `tickets.toml` is damaged."""
-        found = [sheet for sheet in (self._here.current(), self._kept.current()) if sheet is not None]
-        return max(found, key=lambda sheet: (sheet.head.issued, sheet.head.packed()), default=None)
+        """Return the newest sheet; a damaged `tickets.toml` has none, which `ticket` says."""
+        found = [self._kept.current()]
+        with suppress(UserError):
+            found.append(self._here.current())
+        sheets = [sheet for sheet in found if sheet is not None]
+        return max(sheets, key=lambda sheet: (sheet.head.issued, sheet.head.rows), default=None)
 
     def ticket(self, key: bytes) -> Ticket | None:
-        """Return the genuine ticket of that member that holds longest. Raises UserError: `tickets.toml` is damaged."""
+        """Return the genuine ticket of that member that holds longest; those of a replaced admin key come last.
+
+        Raises UserError: `tickets.toml` is damaged.
+        """
         kept = self._kept.current()
         received = None if kept is None else kept.ticket_of(key)
         tickets = [*self._listed.current(), *([] if received is None else [received])]
-        return ticket_of([one for one in tickets if one.key == key and one.is_genuine()], realm=self._realm, key=key)
+        genuine = [one for one in tickets if one.key == key and one.is_genuine()]
+        listed = [one for one in genuine if one.signer in self._admin]
+        return ticket_of(listed, realm=self._realm, key=key) or ticket_of(genuine, realm=self._realm, key=key)
 
     def head(self) -> bytes:
         """Return the head of the newest sheet, packed; empty if there is none."""
-        try:
-            sheet = self.sheet()
-        except UserError:
-            return b""
+        sheet = self.sheet()
         return b"" if sheet is None else sheet.head.packed()
 
 

@@ -103,6 +103,10 @@ def _mistakes(wishes: PlanWishes) -> Iterator[UserError]:
     if wishes.slow is not None and wishes.slow.count >= count:
         text = f"there are {count} nodes, and slow ones are slow beside others"
         yield UserError(text, key="--slow", value=wishes.slow.count, allowed=f"up to {count - 1} nodes")
+    if wishes.max_degree == 1 and count > LEAST_NODES:
+        text = f"{count} nodes with one neighbor each are not connected"
+        yield UserError(text, key="--max-degree", value=1, allowed="from 2")
+        return
     yield from _impossible_liars(wishes)
 
 

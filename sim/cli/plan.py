@@ -33,6 +33,7 @@ can; with 130 after Ctrl-C, with the best so far. docs/how-to/plan.md
 
 
 LEGEND = "; attacked: of the worst under the worst attack; liars: so many beside a node are borne for certain"
+SHORT_S = 10.0
 DIVERGED = 1e29
 """Losses above this are those of models that are no longer finite."""
 
@@ -136,7 +137,7 @@ def plan(*, within: float, jobs: int | None, out: Path, quiet: bool, form: Form,
 
 
 def _view(within_s: float, *, quiet: bool) -> Any:
-    from sim.cli.views import ProgressView  # noqa: PLC0415 - `--help` stays instant
+    from sim.cli.views import ProgressView, duration  # noqa: PLC0415 - `--help` stays instant
 
     class PlanView(ProgressView):
         """Shows how much of the time is used, and what is being done."""
@@ -149,6 +150,7 @@ def _view(within_s: float, *, quiet: bool) -> Any:
 
         def tell(self, words: str) -> None:
             now = time.monotonic()
+            words += f"; at most {duration(max(0.0, within_s - now + self.begun))} left"
             if self.bar is not None:
                 self.bar.update(self.task, total=within_s, completed=min(now - self.begun, within_s), words=words)
             elif not self.quiet and now - self.printed_at >= 10.0:
@@ -173,7 +175,10 @@ def _row(one: SystemStanding) -> dict[str, Any]:
     }
     if one.lied_to is not None:
         row |= {"attacked": _figure(one.worst), "liars": str(low) if low == high else f"{low} to {high}"}
-    return row | {"bytes/day": size(one.bytes_per_day), "time": duration(one.time_s)}
+    return row | {
+        "bytes/day": size(one.bytes_per_day),
+        "time": duration(one.time_s) if one.time_s >= SHORT_S else f"{one.time_s:.2g} s",
+    }
 
 
 def _counted(count: int, what: str) -> str:
@@ -197,7 +202,7 @@ def _advise(found: SystemPlan, winner: Path) -> None:
         click.echo(f"cannot be had: {text}", err=True)
     if found.interrupted:
         click.echo("stopped: this is the best so far; the same command goes on", err=True)
-    if found.hurried or found.winner.rounds not in (None, found.wishes.full):
+    elif found.hurried or found.winner.rounds not in (None, found.wishes.full):
         text = f"time was short: {found.tried} of {found.of} systems had a look; a longer --within shows more"
         click.echo(text, err=True)
     if found.failures:
@@ -211,3 +216,7 @@ def _advise(found: SystemPlan, winner: Path) -> None:
         click.echo(f"run it: p2pfl launch {winner}", err=True)
     else:
         click.echo(f"use it: copy {winner}/federation.toml and graph.json over those of every node", err=True)
+        if found.wishes.base.admin:
+            rounds = "" if found.wishes.rounds is None else f" --rounds {found.wishes.rounds}"
+            text = f"then, as the admin decides the graph: p2pfl member set FOLDER --topology graph.json{rounds}"
+            click.echo(text, err=True)

@@ -71,6 +71,7 @@ def make_plan(wishes: PlanWishes, out: Path, *, within_s: float, jobs: int, tell
     """
     begun = time.monotonic()
     check_wishes(wishes)
+    out = out.absolute()  # a federation's graph would be looked for in its own folder
     folder = Folder(out)
     with folder.lock():
         world = write_world(wishes, out)

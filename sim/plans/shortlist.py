@@ -27,7 +27,7 @@ from topologies.metrics.byzantine import tolerance
 DESIGNED = 500
 EVALUATIONS = 2_000
 SEARCHED = 100
-"""Up to so many nodes a search tries `EVALUATIONS` graphs for each degree, which takes some seconds. Eigenvalues cost the
+"""Up to so many nodes a search tries `EVALUATIONS` graphs for each degree, for some seconds. Eigenvalues cost the
 cube of the nodes, so above that it tries as many fewer.
 """
 DEGREES = (3, 4, 6, 8, 12)

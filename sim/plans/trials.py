@@ -135,7 +135,7 @@ class Bench:
                 ended += 1
                 with undisturbed():
                     self._take(jobs[job.key], job, outcome)
-                self.tell(f"{len(self.results)} runs, {ended} of {len(missing)} of this look")
+                self.tell(f"{len(self.results)} runs, in this look {ended} of {len(missing)}")
         return ended == len(missing)
 
     def complete(self, systems: Iterable[PlannedSystem], look: TrialLook) -> list[PlannedSystem]:

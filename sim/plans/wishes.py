@@ -49,7 +49,7 @@ class PlanWishes:
     @cached_property
     def base(self) -> FederationConfig | None:
         """The federation that `task` names; None for the built-in digits."""
-        return None if self.task == DIGITS else load_config(Path(self.task))
+        return None if self.task == DIGITS else load_config(Path(self.task).absolute())
 
     @cached_property
     def count(self) -> int:

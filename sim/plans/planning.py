@@ -130,12 +130,13 @@ class _Search:
         return False
 
     def standings(self) -> list[SystemStanding]:
-        """Return the systems with all results of the latest look that any system has completed."""
+        """Return the systems with all results of the latest look in which there are some to compare."""
         bench, measure = self.bench, self.bench.measure
-        for look in reversed(self.looks):
-            if measure is not None and (done := bench.complete(self.everything, look)):
-                return [standing(bench, one, look, measure) for one in done]
-        return []
+        done = {look: bench.complete(self.everything, look) for look in self.looks}
+        if measure is None or not any(done.values()):
+            return []
+        look = max(reversed(self.looks), key=lambda one: min(FINALISTS, len(done[one])))
+        return [standing(bench, one, look, measure) for one in done[look]]
 
     @property
     def looked(self) -> int:

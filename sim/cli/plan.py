@@ -167,9 +167,9 @@ def _row(one: SystemStanding) -> dict[str, Any]:
     low, high = system.guaranteed
     row: dict[str, Any] = {
         "degree": system.graph.degree,
-        "rule": system.rule.partition(":b=")[0],
+        "rule": system.rule.partition(":")[0],
         "compressor": system.compressor,
-        "method": system.method,
+        "method": system.method.partition(":")[0],
         "worst": _figure(one.honest_worst),
         "mean": _figure(one.honest_mean),
     }
@@ -196,7 +196,10 @@ def _advise(found: SystemPlan, winner: Path) -> None:
     label, best = found.measure.label, found.winner
     rounds = "" if best.rounds is None else f", {best.rounds} of {found.wishes.full} rounds"
     attacks = f", {_counted(best.attacks, 'attack')}" if best.attacks else ""
-    click.echo(f"each line: {_counted(best.seeds, 'seed')}{attacks}{rounds}; best first", err=True)
+    click.echo(
+        f"each line: {_counted(best.seeds, 'seed')}{attacks}{rounds}; best first, of equals in two digits the one that sends less",
+        err=True,
+    )
     click.echo(f"worst, mean: {label} of the honest nodes if nobody lies" + LEGEND * bool(found.wishes.liars), err=True)
     for text in found.refused:
         click.echo(f"cannot be had: {text}", err=True)

@@ -178,6 +178,7 @@ def _drawn(wishes: PlanWishes, degree: int) -> Topology | None:
 def _as_options(text: str | None) -> str:
     """Say the words of a design in those of the plan's options."""
     found = re.sub(r", as byzantine = \d+ asks for", "", text or "nothing")
+    found = re.sub(r"up to (\d+) on (\d+) nodes", r"up to \1 liars on \2 nodes", found)
     return found.replace("max-degree = ", "--max-degree ").replace("byzantine = ", "--liars ")
 
 

@@ -196,10 +196,8 @@ def _advise(found: SystemPlan, winner: Path) -> None:
     label, best = found.measure.label, found.winner
     rounds = "" if best.rounds is None else f", {best.rounds} of {found.wishes.full} rounds"
     attacks = f", {_counted(best.attacks, 'attack')}" if best.attacks else ""
-    click.echo(
-        f"each line: {_counted(best.seeds, 'seed')}{attacks}{rounds}; best first, of equals in two digits the one that sends less",
-        err=True,
-    )
+    order = "best first, of equals in two digits the one that sends less"
+    click.echo(f"each line: {_counted(best.seeds, 'seed')}{attacks}{rounds}; {order}", err=True)
     click.echo(f"worst, mean: {label} of the honest nodes if nobody lies" + LEGEND * bool(found.wishes.liars), err=True)
     for text in found.refused:
         click.echo(f"cannot be had: {text}", err=True)

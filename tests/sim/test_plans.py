@@ -16,7 +16,7 @@ from p2pfl.learn.metrics import ACCURACY
 from p2pfl.reporting.history import Statistic
 from p2pfl.reporting.report import NodeReport, Report
 from sim.cli import sim
-from sim.cli.plan import plan
+from sim.cli.plan import _figure, plan
 from sim.plans import shortlist, trials
 from sim.plans.planning import make_plan
 from sim.plans.shortlist import find_graphs, gains, systems
@@ -197,6 +197,20 @@ def test_ctrl_c_before_any_result_is_not_called_a_lack_of_time(tmp_path, pretend
     result = CliRunner().invoke(plan, words, standalone_mode=False)
     assert result.return_value == 130
     assert "before any run had ended" in result.output
+
+
+def test_the_table_fits_on_a_page(tmp_path, pretend):
+    pretend({"nnm+trimmed-mean:b=1": 0.3, "geometric-median:b=1": 0.2, "top-k:0.05+q8": 0.1})
+    words = ["--nodes", "9", "--liars", "1", "--bytes-per-day", "1G", "--quiet", "-o", str(tmp_path / "out")]
+    result = CliRunner().invoke(plan, words)
+    assert "nnm+trimmed-mean" in result.stdout
+    assert "top-k:0.05+q8" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 110
+
+
+def test_a_model_that_diverged_is_called_so():
+    assert _figure(1e30) == "diverged"
+    assert _figure(0.51234) == "0.512"
 
 
 def test_the_winner_has_no_values_of_an_earlier_plan_in_its_folder(tmp_path, pretend):

@@ -16,6 +16,7 @@ from typing import Any
 from p2pfl.config.tables import parse_document, read_document
 from p2pfl.config.writing import toml_value
 from p2pfl.errors import UserError
+from sim.federations import describe
 from sim.plans.planning import SystemPlan
 from sim.plans.trials import HONEST, SystemStanding
 from sim.plans.wishes import PlanWishes
@@ -152,7 +153,8 @@ def _values(plan: SystemPlan) -> Values:
     if wishes.base is None:
         # also where the folder is that of an earlier plan with other wishes
         values |= {("federation", "seed"): wishes.seed, ("training", "rounds"): wishes.full}
-        values["task", "partition"] = wishes.partition
+        usual = describe(nodes=wishes.count).task.options["partition"]  # what was simulated: `p2pfl new` takes another
+        values["task", "partition"] = wishes.partition or usual
     else:
         if wishes.rounds is not None:
             values |= {("training", "time_s"): None, ("training", "rounds"): wishes.rounds}

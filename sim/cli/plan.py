@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from pathlib import Path
@@ -32,6 +33,9 @@ can; with 130 after Ctrl-C, with the best so far. docs/how-to/plan.md
 
 
 LEGEND = "; attacked: of the worst under the worst attack; liars: so many beside a node are borne for certain"
+SHORT_S = 10.0
+DIVERGED = 1e29
+"""Losses above this are those of models that are no longer finite."""
 
 
 class _WithUnit(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
@@ -109,24 +113,31 @@ class Slow(_WithUnit):
 @format_option("table", "json")
 def plan(*, within: float, jobs: int | None, out: Path, quiet: bool, form: Form, **wished: Any) -> int:
     """Find the system for your wishes: which graph, rule, compressor and method, by simulation."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is loaded: threads take turns on small matrices
     from sim.plans.planning import make_plan  # noqa: PLC0415 - `--help` stays instant
     from sim.plans.winner import evidence, write_plan  # noqa: PLC0415 - as above
     from sim.plans.wishes import PlanWishes  # noqa: PLC0415 - as above
+    from sim.sweeps.run import ended_by_signals, undisturbed  # noqa: PLC0415 - as above
     from sim.sweeps.runners import cores  # noqa: PLC0415 - as above
 
-    with _view(within, quiet=quiet) as tell:
-        found = make_plan(PlanWishes(**wished), out, within_s=within, jobs=jobs or cores(), tell=tell)
+    try:
+        with ended_by_signals(), _view(within, quiet=quiet) as tell:
+            found = make_plan(PlanWishes(**wished), out, within_s=within, jobs=jobs or cores(), tell=tell)
+    except KeyboardInterrupt:
+        click.echo("stopped before any run had ended; the same command begins again", err=True)
+        return STOPPED
+    with undisturbed():
         winner = write_plan(found, out)
     if form == "json":
         write_json(evidence(found))
     else:
-        write_rows([_row(found, rank, one) for rank, one in enumerate(found.ranking, start=1)], "table")
+        write_rows([_row(one) for one in found.ranking], "table")
     _advise(found, winner)
     return STOPPED if found.interrupted else REFUSED if found.refused else 0
 
 
 def _view(within_s: float, *, quiet: bool) -> Any:
-    from sim.cli.views import ProgressView  # noqa: PLC0415 - `--help` stays instant
+    from sim.cli.views import ProgressView, duration  # noqa: PLC0415 - `--help` stays instant
 
     class PlanView(ProgressView):
         """Shows how much of the time is used, and what is being done."""
@@ -139,6 +150,7 @@ def _view(within_s: float, *, quiet: bool) -> Any:
 
         def tell(self, words: str) -> None:
             now = time.monotonic()
+            words += f"; at most {duration(max(0.0, within_s - now + self.begun))} left"
             if self.bar is not None:
                 self.bar.update(self.task, total=within_s, completed=min(now - self.begun, within_s), words=words)
             elif not self.quiet and now - self.printed_at >= 10.0:
@@ -148,45 +160,64 @@ def _view(within_s: float, *, quiet: bool) -> Any:
     return PlanView(quiet=quiet)
 
 
-def _row(found: SystemPlan, rank: int, one: SystemStanding) -> dict[str, Any]:
+def _row(one: SystemStanding) -> dict[str, Any]:
+    from sim.cli.views import duration  # noqa: PLC0415 - `--help` stays instant
+
     system = one.system
     low, high = system.guaranteed
     row: dict[str, Any] = {
-        "rank": rank,
-        "graph": system.graph.topology.spec,
         "degree": system.graph.degree,
-        "rule": system.rule,
+        "rule": system.rule.partition(":")[0],
         "compressor": system.compressor,
-        "method": system.method,
-        "worst": f"{one.honest_worst:.3f}",
-        "mean": f"{one.honest_mean:.3f}",
+        "method": system.method.partition(":")[0],
+        "worst": _figure(one.honest_worst),
+        "mean": _figure(one.honest_mean),
     }
     if one.lied_to is not None:
-        attack, value = one.lied_to
-        row["attacked"] = f"{value:.3f} {'-' if attack == 'none' else attack}"
-        row["liars"] = str(low) if low == high else f"{low} to {high}"
-    row |= {"bytes/day": size(one.bytes_per_day), "virtual s": f"{one.time_s:.3g}", "seeds": one.seeds}
-    return row | ({} if one.rounds in (None, found.wishes.full) else {"rounds": f"{one.rounds} of {found.wishes.full}"})
+        row |= {"attacked": _figure(one.worst), "liars": str(low) if low == high else f"{low} to {high}"}
+    return row | {
+        "bytes/day": size(one.bytes_per_day),
+        "time": duration(one.time_s) if one.time_s >= SHORT_S else f"{one.time_s:.2g} s",
+    }
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" + "s" * (count != 1)
+
+
+def _figure(value: float) -> str:
+    return "diverged" if abs(value) > DIVERGED else f"{value:.3f}"
 
 
 def _advise(found: SystemPlan, winner: Path) -> None:
     from sim.plans.trials import HONEST  # noqa: PLC0415 - `--help` stays instant
     from sim.plans.winner import command_of  # noqa: PLC0415 - as above
 
-    label = found.measure.label
+    label, best = found.measure.label, found.winner
+    rounds = "" if best.rounds is None else f", {best.rounds} of {found.wishes.full} rounds"
+    attacks = f", {_counted(best.attacks, 'attack')}" if best.attacks else ""
+    order = "best first, of equals in two digits the one that sends less"
+    click.echo(f"each line: {_counted(best.seeds, 'seed')}{attacks}{rounds}; {order}", err=True)
     click.echo(f"worst, mean: {label} of the honest nodes if nobody lies" + LEGEND * bool(found.wishes.liars), err=True)
     for text in found.refused:
         click.echo(f"cannot be had: {text}", err=True)
     if found.interrupted:
         click.echo("stopped: this is the best so far; the same command goes on", err=True)
-    if found.hurried or found.winner.rounds not in (None, found.wishes.full):
+    elif found.hurried or found.winner.rounds not in (None, found.wishes.full):
         text = f"time was short: {found.tried} of {found.of} systems had a look; a longer --within shows more"
         click.echo(text, err=True)
-    click.echo(f"{found.runs} runs of {found.tried} systems. Every figure: {winner.parent / 'plan.json'}", err=True)
-    best = found.winner
+    if found.failures:
+        failed = _counted(len(found.failures), "run")
+        click.echo(f"{failed} failed, and its system is left out: {found.failures[0]}", err=True)
+    done = f"{_counted(found.runs, 'run')} of {_counted(found.tried, 'system')}"
+    click.echo(f"{done}. Every figure: {winner.parent / 'plan.json'}", err=True)
     attack = HONEST if best.lied_to is None else best.lied_to[0]
     click.echo(f"repeat the first line: {command_of(found, best, attack, found.wishes.seed)}", err=True)
     if found.wishes.base is None:
         click.echo(f"run it: p2pfl launch {winner}", err=True)
     else:
         click.echo(f"use it: copy {winner}/federation.toml and graph.json over those of every node", err=True)
+        if found.wishes.base.admin:
+            rounds = "" if found.wishes.rounds is None else f" --rounds {found.wishes.rounds}"
+            text = f"then, as the admin decides the graph: p2pfl member set FOLDER --topology graph.json{rounds}"
+            click.echo(text, err=True)

@@ -22,6 +22,8 @@ from sim.plans.wishes import PlanWishes, check_wishes
 from sim.plans.world_file import write_world
 from sim.sweeps.run import Folder
 
+GRAPHS_SHARE = 0.2
+"""The part of the time after which no further graph is searched."""
 FIRST_SHARE = 0.5
 """The part of the time after which the first look ends."""
 LAST_SHARE = 0.97
@@ -41,7 +43,7 @@ DIGITS = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemPlan:
     """The ranking, best first; `refused` has a sentence for each wish that cannot be had. `interrupted` by Ctrl-C,
-    `hurried` if time was up before every system had its first look.
+    `hurried` if time was up before every system had its first look. `failures`: why runs failed, one reason each.
     """
 
     wishes: PlanWishes
@@ -54,6 +56,7 @@ class SystemPlan:
     world: Path
     interrupted: bool
     hurried: bool
+    failures: tuple[str, ...] = ()
 
     @property
     def winner(self) -> SystemStanding:
@@ -64,15 +67,16 @@ def make_plan(wishes: PlanWishes, out: Path, *, within_s: float, jobs: int, tell
     """Search and simulate for `within_s` seconds, in `jobs` processes; `out` keeps graphs, world and reports.
 
     Raises UserError for wishes that contradict each other, if the folder cannot be used, and if there was no time for a
-    single run; TopologyError if there is no such graph.
+    single run; TopologyError if there is no such graph; KeyboardInterrupt if Ctrl-C came before any result.
     """
     begun = time.monotonic()
     check_wishes(wishes)
+    out = out.absolute()  # a federation's graph would be looked for in its own folder
     folder = Folder(out)
     with folder.lock():
         world = write_world(wishes, out)
         (out / "graphs").mkdir(exist_ok=True)
-        graphs, refusal = find_graphs(wishes, out / "graphs", tell)
+        graphs, refusal = find_graphs(wishes, out / "graphs", tell, begun + GRAPHS_SHARE * within_s)
         bench = Bench(wishes=wishes, folder=folder, world=world, count=jobs, tell=tell)
         everything = [system for system in systems(wishes, graphs) if bench.possible(system)]
         if not everything:
@@ -83,6 +87,8 @@ def make_plan(wishes: PlanWishes, out: Path, *, within_s: float, jobs: int, tell
     measure = bench.measure
     found = search.standings()
     if measure is None or not found:
+        if interrupted:
+            raise KeyboardInterrupt
         raise search.nothing()
     ranking = _ranked(wishes, found, measure)
     return SystemPlan(
@@ -96,6 +102,7 @@ def make_plan(wishes: PlanWishes, out: Path, *, within_s: float, jobs: int, tell
         world=world,
         interrupted=interrupted,
         hurried=search.hurried,
+        failures=tuple(bench.failed.values()),
     )
 
 
@@ -115,19 +122,21 @@ class _Search:
         """Search; returns True if Ctrl-C ended it early."""
         try:
             if self._pilot():
-                self._first_look()
-                self._closer_look()
+                self._first_look(self.first_until)
+                if not self._closer_look():
+                    self._first_look(self.last_until)  # the time that is left serves to look at more
         except KeyboardInterrupt:
             return True
         return False
 
     def standings(self) -> list[SystemStanding]:
-        """Return the systems with all results of the latest look that any system has completed."""
+        """Return the systems with all results of the latest look in which there are some to compare."""
         bench, measure = self.bench, self.bench.measure
-        for look in reversed(self.looks):
-            if measure is not None and (done := bench.complete(self.everything, look)):
-                return [standing(bench, one, look, measure) for one in done]
-        return []
+        done = {look: bench.complete(self.everything, look) for look in self.looks}
+        if measure is None or not any(done.values()):
+            return []
+        look = max(reversed(self.looks), key=lambda one: min(FINALISTS, len(done[one])))
+        return [standing(bench, one, look, measure) for one in done[look]]
 
     @property
     def looked(self) -> int:
@@ -148,28 +157,35 @@ class _Search:
         )
         return self._perform(look, self.everything[:1], self.last_until)
 
-    def _first_look(self) -> None:
+    def _broad(self) -> TrialLook:
+        """Return the first look, which is the same however often it is asked for."""
+        if len(self.looks) > 1:
+            return self.looks[1]
         wishes, count = self.bench.wishes, min(len(self.everything), WANTED)
         attacks = (HONEST, *self.attacks[:FIRST_ATTACKS])
         rounds = self._affordable(self.first_until, len(attacks) * count)
         if wishes.full and rounds is not None:
             rounds = min(wishes.full, max(rounds, LEAST_ROUNDS, wishes.full // 8))
-        look = TrialLook(attacks=attacks, seeds=(wishes.seed,), rounds=rounds)
+        return TrialLook(attacks=attacks, seeds=(wishes.seed,), rounds=rounds)
+
+    def _first_look(self, until: float) -> None:
+        look = self._broad()
         # the first system has the time of the closer look, too: a result that is late is better than none
         if not self._perform(look, self.everything[:1], self.last_until):
             return
         near = [one for one in self.everything if one.changes <= 1]
         others = [one for one in self.everything if one.changes > 1]
-        if self._perform(look, near, self.first_until):
+        if self._perform(look, near, until):
             scores = {one.system: merit(one.worst, self._measure)[1] for one in self.standings()}
             if self.everything[0] in scores:
                 others.sort(key=gains(scores, self.everything[0]), reverse=True)
-            self.hurried = not self._perform(look, others, self.first_until)
+            self.hurried = not self._perform(look, others, until)
 
-    def _closer_look(self) -> None:
+    def _closer_look(self) -> bool:
+        """Look closer at the best; returns False if there is no time for that."""
         wishes, first = self.bench.wishes, self.looks[-1]
         if len(self.looks) < 2 or not self.bench.complete(self.everything, first):
-            return
+            return False
         best = [one.system for one in _ranked(wishes, self.standings(), self._measure)]
         attacks = (HONEST, *self.attacks)
         for seeds in range(CLOSER_SEEDS, 0, -1):
@@ -178,9 +194,10 @@ class _Search:
                 break
         rounds = wishes.full and min(wishes.full, rounds or 0)
         if rounds is not None and first.rounds is not None and rounds < first.rounds:
-            return
+            return False
         look = TrialLook(attacks=attacks, seeds=tuple(range(wishes.seed, wishes.seed + seeds)), rounds=rounds)
         self._perform(look, best[:CLOSER], self.last_until)
+        return True
 
     @property
     def _measure(self) -> Measure:
@@ -201,26 +218,26 @@ class _Search:
 
 
 def _ranked(wishes: PlanWishes, found: Sequence[SystemStanding], measure: Measure) -> tuple[SystemStanding, ...]:
-    """Sort: what keeps to the bytes first, then by the worst node in the worst condition; ties by bytes."""
+    """Sort: what breaks no wish first, then by the worst node in the worst condition; ties by bytes."""
 
-    def key(one: SystemStanding) -> tuple[float, float, float, float]:
+    def key(one: SystemStanding) -> tuple[float, ...]:
         over = max(0, one.bytes_per_day - wishes.bytes_per_day) if wishes.bytes_per_day else 0
         score = merit(float(f"{one.worst:.{DIGITS}g}"), measure)[1]
-        return (over, -score, one.bytes_per_day, -merit(one.worst, measure)[1])
+        return (over, one.system.guaranteed[1] < wishes.liars, -score, one.bytes_per_day, -merit(one.worst, measure)[1])
 
     return tuple(sorted(found, key=key))
 
 
 def _refused(wishes: PlanWishes, winner: SystemStanding, refusal: str | None) -> list[str]:
     found = []
+    liars = "1 liar" if wishes.liars == 1 else f"{wishes.liars} liars"
     if refusal is not None:
-        liars = "1 liar" if wishes.liars == 1 else f"{wishes.liars} liars"
         found.append(f"no guarantee against {liars}: {refusal}")
     elif wishes.liars and winner.system.guaranteed[0] < wishes.liars:
-        found.append(
-            f"no guarantee against {wishes.liars} liars with the best system: it is known for "
-            f"{winner.system.guaranteed[0]}; a graph above about 30 nodes is too large to prove more"
-        )
+        low, high = winner.system.guaranteed
+        unknown = high >= wishes.liars
+        why = "a graph of this size is too large to prove more" if unknown else "no better one had a look in this time"
+        found.append(f"no guarantee against {liars}: the first system is known to bear {low}; {why}")
     if wishes.bytes_per_day is not None and winner.bytes_per_day > wishes.bytes_per_day:
         found.append(
             f"no system that was tried sends so little: {wishes.bytes_per_day:,} bytes a day were wished, and the "

@@ -6,7 +6,9 @@ close to the best there and costs nothing to find.
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -24,10 +26,14 @@ from topologies.metrics.byzantine import tolerance
 
 DESIGNED = 500
 EVALUATIONS = 2_000
-"""Graphs that a search tries for each degree: a second on 100 nodes."""
+SEARCHED = 100
+"""Up to so many nodes a search tries `EVALUATIONS` graphs for each degree, for some seconds. Eigenvalues cost the
+cube of the nodes, so above that it tries as many fewer.
+"""
 DEGREES = (3, 4, 6, 8, 12)
 """Degrees that are looked at, besides the least and the most that the wishes allow."""
 MOST_GRAPHS = 4
+USUAL_DEGREE = 4
 DRAWS = 30
 ROBUST_RULES = ("hampel", "cs+", "geometric-median", "trimmed-mean", "nnm+trimmed-mean")
 COMPRESSORS = ("q4", "q8", "none")
@@ -75,15 +81,19 @@ class PlannedSystem:
         return (min(borne, low), min(borne, high))
 
 
-def find_graphs(wishes: PlanWishes, folder: Path, tell: Tell) -> tuple[list[PlannedGraph], str | None]:
+def find_graphs(
+    wishes: PlanWishes, folder: Path, tell: Tell, until: float = math.inf
+) -> tuple[list[PlannedGraph], str | None]:
     """Write a graph for each degree into `folder`; the first is the one to begin with. Also returns the reason why none
-    of them guarantees what was wished, if so.
+    of them guarantees what was wished, if so. After `until` on the monotonic clock no further search begins.
 
     Raises TopologyError if no connected graph has so few neighbors.
     """
     refusal: str | None = None
     found: dict[int, Topology] = {}
-    for degree in _degrees(wishes):
+    for degree in _in_turn(_degrees(wishes), wishes.liars):
+        if found and time.monotonic() >= until:
+            break
         tell(f"searches a graph with {degree} neighbors")
         topology, reason = _best(wishes, degree)
         refusal = reason or refusal
@@ -91,7 +101,7 @@ def find_graphs(wishes: PlanWishes, folder: Path, tell: Tell) -> tuple[list[Plan
     graphs = [_kept(topology, folder) for topology in found.values()]
     if wishes.liars and any(graph.guaranteed[1] >= wishes.liars for graph in graphs):
         refusal = None
-    graphs.sort(key=lambda graph: (graph.guaranteed[0] < wishes.liars, abs(graph.degree - 4)))
+    graphs.sort(key=lambda graph: (graph.guaranteed[0] < wishes.liars, abs(graph.degree - USUAL_DEGREE)))
     return graphs, refusal
 
 
@@ -133,6 +143,11 @@ def _degrees(wishes: PlanWishes) -> list[int]:
     return chosen
 
 
+def _in_turn(degrees: list[int], liars: int) -> list[int]:
+    """Put first what must not be missing if time is up: with liars the highest degree, which bears most of them."""
+    return degrees[::-1] if liars else sorted(degrees, key=lambda degree: abs(degree - USUAL_DEGREE))
+
+
 def _best(wishes: PlanWishes, degree: int) -> tuple[Topology, str | None]:
     """Find the graph; where none guarantees the wished liars, find one without, and say why."""
     if wishes.count > DESIGNED:
@@ -163,11 +178,13 @@ def _drawn(wishes: PlanWishes, degree: int) -> Topology | None:
 def _as_options(text: str | None) -> str:
     """Say the words of a design in those of the plan's options."""
     found = re.sub(r", as byzantine = \d+ asks for", "", text or "nothing")
+    found = re.sub(r"up to (\d+) on (\d+) nodes", r"up to \1 liars on \2 nodes", found)
     return found.replace("max-degree = ", "--max-degree ").replace("byzantine = ", "--liars ")
 
 
 def _designed(wishes: PlanWishes, degree: int, byzantine: int) -> Topology:
-    found = design(wishes.goal(degree, byzantine=byzantine), evaluations=EVALUATIONS, top=1).winner.topology
+    tries = int(EVALUATIONS / max(1.0, wishes.count / SEARCHED) ** 3)
+    found = design(wishes.goal(degree, byzantine=byzantine), evaluations=tries, top=1).winner.topology
     return build(found.spec, found.nodes, found.seed) if found.implicit else found
 
 

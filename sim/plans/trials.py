@@ -19,7 +19,7 @@ from sim.plans.shortlist import PlannedSystem, Tell
 from sim.plans.wishes import DAY_S, PlanWishes
 from sim.sweeps.fingerprint import make_job
 from sim.sweeps.model import NONE, Job, RunOutcome
-from sim.sweeps.run import Folder
+from sim.sweeps.run import Folder, undisturbed
 from sim.sweeps.runners import Worker, run_here
 from sim.sweeps.work import build, run
 from topologies.errors import TopologyError
@@ -133,8 +133,9 @@ class Bench:
         with closing(run_here(missing, run, self.count, until=until, pool=self.pool)) as outcomes:
             for job, outcome in outcomes:
                 ended += 1
-                self._take(jobs[job.key], job, outcome)
-                self.tell(f"{len(self.results)} runs, {ended} of {len(missing)} of this look")
+                with undisturbed():
+                    self._take(jobs[job.key], job, outcome)
+                self.tell(f"{len(self.results)} runs, in this look {ended} of {len(missing)}")
         return ended == len(missing)
 
     def complete(self, systems: Iterable[PlannedSystem], look: TrialLook) -> list[PlannedSystem]:

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from p2pfl.config.tables import parse_document, read_document
 from p2pfl.config.writing import toml_value
 from p2pfl.errors import UserError
+from sim.federations import describe
 from sim.plans.planning import SystemPlan
 from sim.plans.trials import HONEST, SystemStanding
 from sim.plans.wishes import PlanWishes
@@ -53,6 +54,7 @@ def evidence(plan: SystemPlan) -> dict[str, Any]:
         "hurried": plan.hurried,
         "systems": {"tried": plan.tried, "of": plan.of},
         "runs": plan.runs,
+        "failures": list(plan.failures),
         "ranking": [_row(plan, one) for one in plan.ranking],
     }
 
@@ -79,7 +81,8 @@ def command_of(plan: SystemPlan, found: SystemStanding, attack: str, seed: int) 
 def with_values(text: str, values: Values) -> str:
     """Return a federation file with other values, and everything else as it was, comments included.
 
-    A line with the key is replaced, or else a comment that shows its default, or else a line is added to its table.
+    A line with the key is replaced, or else a comment that shows its default, or else a line is added to its table. A
+    value None takes the key out.
     Raises UserError if the result would not say exactly that.
     """
     lines = text.split("\n")
@@ -88,20 +91,42 @@ def with_values(text: str, values: Values) -> str:
     changed = "\n".join(lines)
     wanted = parse_document(text, Path(FEDERATION))
     for (table, key), value in values.items():
-        wanted.setdefault(table, {})[key] = value
+        if value is None:
+            wanted.get(table, {}).pop(key, None)
+        else:
+            wanted.setdefault(table, {})[key] = value
     try:
         right = parse_document(changed, Path(FEDERATION)) == wanted
     except UserError:
         right = False
     if not right:
-        said = "; ".join(f"[{table}] {key} = {toml_value(value)}" for (table, key), value in values.items())
+        said = "; ".join(
+            f"[{table}] {key} = {toml_value(value)}" for (table, key), value in values.items() if value is not None
+        )
         text = "cannot be changed line by line, as it is written in another way"
         raise UserError(text, file=FEDERATION, allowed=f"these values, by hand: {said}")
     return changed
 
 
 def _set(lines: list[str], table: str, key: str, value: Any) -> None:
+    active, shown, header = _places(lines, table, key)
+    if value is None:
+        if active is not None:
+            lines[active] = f"# {lines[active]}"
+        return
     new = f"{key} = {toml_value(value)}"
+    if active is not None or shown is not None:
+        place = active if active is not None else shown or 0
+        comment = re.search(r"\s{2,}# .*$", lines[place]) if active is None else None
+        lines[place] = new + (comment[0] if comment else "")
+    elif header is not None:
+        lines.insert(header + 1, new)
+    else:
+        lines[len(lines) :] = [f"[{table}]", new, ""]
+
+
+def _places(lines: Sequence[str], table: str, key: str) -> tuple[int | None, int | None, int | None]:
+    """Return the lines of the key, of the first comment that shows it, and of the table's head."""
     active, shown, header = None, None, None
     current = ""
     for index, line in enumerate(lines):
@@ -114,14 +139,7 @@ def _set(lines: list[str], table: str, key: str, value: Any) -> None:
                 active = index
             elif re.match(rf"#\s*{key}\s*=", line):
                 shown = index if shown is None else shown
-    if active is not None or shown is not None:
-        place = active if active is not None else shown or 0
-        comment = re.search(r"\s{2,}# .*$", lines[place]) if active is None else None
-        lines[place] = new + (comment[0] if comment else "")
-    elif header is not None:
-        lines.insert(header + 1, new)
-    else:
-        lines[len(lines) :] = [f"[{table}]", new, ""]
+    return active, shown, header
 
 
 def _values(plan: SystemPlan) -> Values:
@@ -133,11 +151,15 @@ def _values(plan: SystemPlan) -> Values:
         ("training", "method"): system.method,
     }
     if wishes.base is None:
-        values["federation", "seed"] = wishes.seed
-    if wishes.rounds is not None:
-        values["training", "rounds"] = wishes.rounds
-    if wishes.partition is not None:
-        values["task", "partition"] = wishes.partition
+        # also where the folder is that of an earlier plan with other wishes
+        values |= {("federation", "seed"): wishes.seed, ("training", "rounds"): wishes.full}
+        usual = describe(nodes=wishes.count).task.options["partition"]  # what was simulated: `p2pfl new` takes another
+        values["task", "partition"] = wishes.partition or usual
+    else:
+        if wishes.rounds is not None:
+            values |= {("training", "time_s"): None, ("training", "rounds"): wishes.rounds}
+        if wishes.partition is not None:
+            values["task", "partition"] = wishes.partition
     return values
 
 

@@ -49,7 +49,7 @@ class PlanWishes:
     @cached_property
     def base(self) -> FederationConfig | None:
         """The federation that `task` names; None for the built-in digits."""
-        return None if self.task == DIGITS else load_config(Path(self.task))
+        return None if self.task == DIGITS else load_config(Path(self.task).absolute())
 
     @cached_property
     def count(self) -> int:
@@ -103,6 +103,10 @@ def _mistakes(wishes: PlanWishes) -> Iterator[UserError]:
     if wishes.slow is not None and wishes.slow.count >= count:
         text = f"there are {count} nodes, and slow ones are slow beside others"
         yield UserError(text, key="--slow", value=wishes.slow.count, allowed=f"up to {count - 1} nodes")
+    if wishes.max_degree == 1 and count > LEAST_NODES:
+        text = f"{count} nodes with one neighbor each are not connected"
+        yield UserError(text, key="--max-degree", value=1, allowed="from 2")
+        return
     yield from _impossible_liars(wishes)
 
 

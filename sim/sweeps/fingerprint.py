@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from p2pfl.config.load import NODE_FILE_NAME
 from p2pfl.config.tables import read_document
 from p2pfl.errors import UserError
 from sim.attacks import file_of
@@ -46,6 +48,8 @@ def identify(options: Options, seed: int) -> dict[str, Any]:
     for name in FILES:
         if (path := plain.pop(name, NONE)) != NONE:
             contents |= {f"{name}{part}": digest for part, digest in _document(_file(Path(path))).items()}
+            if name == "base":
+                contents |= _own_data(_file(Path(path)).parent)
     if isinstance(spec := plain.get("topology"), str):
         plain["topology"], graph = _graph(spec, Path())
         contents |= {f"topology{part}": digest for part, digest in graph.items()}
@@ -121,6 +125,24 @@ def _files_of_value(key: str, text: str, folder: Path) -> dict[str, str]:
         return {"": _digest(place)} if place.is_file() else {}
     except (OSError, ValueError, RuntimeError):
         return {}  # plain text, not a path
+
+
+def _own_data(folder: Path) -> dict[str, str]:
+    """Digest what nodes whose folders are beside the federation file learn from."""
+    found = {}
+    for path in sorted(folder.glob(f"*/{NODE_FILE_NAME}")):
+        with suppress(UserError):  # building the run reports what is wrong with it
+            data = _data_of(path, path.stat().st_mtime_ns)
+            found[path.parent.name] = json.dumps(data, sort_keys=True, default=str)
+            for key, text in _texts(data):
+                digests = _files_of_value(key, text, path.parent)
+                found |= {f"{path.parent.name} {key}{part}": digest for part, digest in digests.items()}
+    return found
+
+
+@cache
+def _data_of(path: Path, _changed_ns: int) -> Any:
+    return read_document(path).get("data", {})
 
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

@@ -141,7 +141,7 @@ class _Run:
         self.write()
         self.on_change(self.standing())
         try:
-            with _ended_by_signals(), closing(_outcomes(runner, missing, run_job)) as ended:
+            with ended_by_signals(), closing(_outcomes(runner, missing, run_job)) as ended:
                 for job, outcome in ended:
                     self.take(job, outcome)
         except KeyboardInterrupt:
@@ -149,7 +149,7 @@ class _Run:
         return Sweep(results=self.write(), standing=self.standing(), interrupted=interrupted)
 
     def take(self, job: Job, outcome: RunOutcome) -> None:
-        with _undisturbed():
+        with undisturbed():
             _keep(self.folder, self.tally, job, outcome)
         self.finished += 1
         self.on_change(self.standing())
@@ -315,7 +315,7 @@ def _keep(folder: Folder, tally: SweepTally, job: Job, outcome: RunOutcome) -> N
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Delay Ctrl-C until a finished run is stored."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
@@ -325,7 +325,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """Treat SIGTERM, with which a batch system ends a job, like Ctrl-C. Only the main thread receives signals."""
 
     def interrupt(_number: int, _frame: object) -> None:

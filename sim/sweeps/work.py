@@ -9,7 +9,7 @@ from p2pfl.config.model import FederationConfig, GossipConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.partition import parse_partition
 from p2pfl.reporting.report import Report
-from sim.federations import describe
+from sim.federations import describe, own_tables
 from sim.privacy import refuse_broken
 from sim.sweeps.fingerprint import identify
 from sim.sweeps.model import EXCLUSIVE, NONE, Job, Options
@@ -53,7 +53,8 @@ def run(job: Job) -> Report:
     torch.set_num_threads(1)
     federation, world = build(job)
     wanted = job.options.get("references", False)
-    return simulate(federation, world=world, references=wanted, alone=wanted)
+    data = None if job.options.get("base", NONE) == NONE else own_tables(federation)
+    return simulate(federation, world=world, data=data, references=wanted, alone=wanted)
 
 
 def _described(options: Options, seed: int) -> FederationConfig:

@@ -8,8 +8,10 @@ from p2pfl.config.graph import DisconnectedGraph
 from p2pfl.config.load import load_config
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
-from sim import simulate
+from sim import simulate, simulation
 from sim.federations import describe, own_tables
+from sim.sweeps.fingerprint import make_job
+from sim.sweeps.work import run
 
 FILE = """
 [federation]
@@ -52,6 +54,13 @@ def test_nodes_learn_from_the_data_that_their_folders_name(file):
     assert own_tables(federation)["pi2"] == {"path": file.parent / "pi2" / "mine.csv"}
     report = simulate(federation, data=own_tables(federation), references=False)
     assert [node.samples for node in report.nodes] == [5, 6, 7, 8]
+
+
+def test_the_nodes_of_a_sweep_learn_from_the_data_that_their_folders_name(file, monkeypatch):
+    (file.parent / "pi1").mkdir()
+    (file.parent / "pi1" / "node.toml").write_text('[data]\npath = "mine.csv"\n')
+    monkeypatch.setattr(simulation, "simulate", lambda *_args, data, **_options: data)
+    assert run(make_job({"base": str(file)}, 0)) == {"pi1": {"path": file.parent / "pi1" / "mine.csv"}}
 
 
 def test_options_replace_what_the_file_says_and_nothing_else(file):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import tomllib
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +16,7 @@ from p2pfl.learn.metrics import ACCURACY
 from p2pfl.reporting.history import Statistic
 from p2pfl.reporting.report import NodeReport, Report
 from sim.cli import sim
-from sim.cli.plan import plan
+from sim.cli.plan import _figure, plan
 from sim.plans import shortlist, trials
 from sim.plans.planning import make_plan
 from sim.plans.shortlist import find_graphs, gains, systems
@@ -39,6 +40,7 @@ def silent(_words):
         ({"nodes": 6, "liars": 3}, "--liars", "up to 2 of 6 nodes"),
         ({"nodes": 20, "max_degree": 4, "liars": 2}, "--liars", "--max-degree from 5"),
         ({"nodes": 5, "slow": SlowWish(5, 10.0)}, "--slow", "up to 4 nodes"),
+        ({"nodes": 5, "max_degree": 1}, "--max-degree", "from 2"),
     ],
 )
 def test_wishes_that_cannot_be_had_together_are_one_sentence(wishes, key, allowed):
@@ -79,6 +81,11 @@ def test_graphs_guarantee_the_liars_where_a_graph_can_and_say_why_where_none_can
     assert all(graph.guaranteed[1] < 1 and graph.degree <= 3 for graph in graphs)
 
 
+def test_no_further_graph_is_searched_when_the_time_for_graphs_is_up(tmp_path):
+    graphs, _ = find_graphs(PlanWishes(nodes=8, max_degree=6), tmp_path, silent, until=0.0)
+    assert [graph.degree for graph in graphs] == [4]
+
+
 def test_the_search_begins_with_the_fewest_changes_and_foretells_the_rest(tmp_path):
     wishes = PlanWishes(nodes=8, max_degree=4)
     graphs, _ = find_graphs(wishes, tmp_path, silent)
@@ -96,14 +103,17 @@ def test_the_search_begins_with_the_fewest_changes_and_foretells_the_rest(tmp_pa
 class Pretended:
     """Stands in for the processes: the figures of a run follow from its choices alone."""
 
-    def __init__(self, worth, *, sent=None, ends_after=None):
-        self.worth, self.sent, self.ends_after, self.jobs = worth, sent or {}, ends_after, []
+    def __init__(self, worth, *, sent=None, ends_after=None, fails=None):
+        self.worth, self.sent, self.ends_after, self.fails, self.jobs = worth, sent or {}, ends_after, fails, []
 
     def __call__(self, jobs, _run_job, _count, **_options):
         for job in jobs:
             if self.ends_after is not None and len(self.jobs) >= self.ends_after:
                 raise KeyboardInterrupt
             self.jobs.append(job)
+            if self.fails in job.options.values():
+                yield job, RunOutcome(reason="its process was killed")
+                continue
             yield job, RunOutcome(report=self.report(job.options).to_bytes())
 
     def report(self, options):
@@ -167,6 +177,71 @@ def test_a_stopped_plan_tells_the_best_so_far_and_goes_on_without_repeating(tmp_
     assert len(again.jobs) + 4 == len({job.key for job in again.jobs}) + 4 == found.runs
 
 
+def test_a_system_that_guarantees_what_is_wished_comes_before_a_better_one_that_does_not(
+    tmp_path, pretend, monkeypatch
+):
+    monkeypatch.setattr(shortlist, "ROBUST_RULES", ("cs+",))
+    monkeypatch.setattr(shortlist, "COMPRESSORS", ("q4",))
+    pretend({"mean": 0.3, "cs+:b=1": 0.2})
+    found = plan_of(tmp_path, nodes=5, liars=1)
+    assert found.winner.system.rule == "cs+:b=1"
+    assert found.refused == ()
+
+
+def test_systems_whose_runs_fail_are_left_out_and_the_reason_is_told(tmp_path, pretend):
+    pretend({"q8": 0.3}, fails="q8")
+    found = plan_of(tmp_path, nodes=3)
+    assert "q8" not in {one.system.compressor for one in found.ranking}
+    assert set(found.failures) == {"its process was killed"}
+
+
+def test_ctrl_c_before_any_result_is_not_called_a_lack_of_time(tmp_path, pretend):
+    pretend({}, ends_after=0)
+    words = ["--nodes", "3", "--quiet", "-o", str(tmp_path / "out")]
+    result = CliRunner().invoke(plan, words, standalone_mode=False)
+    assert result.return_value == 130
+    assert "before any run had ended" in result.output
+
+
+def test_the_table_fits_on_a_page(tmp_path, pretend, monkeypatch):
+    monkeypatch.setattr(shortlist, "ROBUST_RULES", ("nnm+trimmed-mean",))
+    monkeypatch.setattr(shortlist, "COMPRESSORS", ("q4",))
+    pretend({"nnm+trimmed-mean:b=1": 0.3, "top-k:0.05+q8": 0.1})
+    words = ["--nodes", "4", "--liars", "1", "--bytes-per-day", "1G", "--quiet", "-o", str(tmp_path / "out")]
+    result = CliRunner().invoke(plan, words)
+    assert "nnm+trimmed-mean" in result.stdout
+    assert "top-k:0.05+q8" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 110
+
+
+def test_a_model_that_diverged_is_called_so():
+    assert _figure(1e30) == "diverged"
+    assert _figure(0.51234) == "0.512"
+
+
+def test_the_winner_has_no_values_of_an_earlier_plan_in_its_folder(tmp_path, pretend):
+    pretend({})
+    for wished, rounds, partition in (({"rounds": 7, "partition": "iid"}, 7, "iid"), ({}, 40, "shards:2")):
+        winner = write_plan(plan_of(tmp_path, nodes=3, **wished), tmp_path / "out")
+        document = tomllib.loads((winner / "federation.toml").read_text())
+        assert document["training"]["rounds"] == rounds
+        assert document["task"]["partition"] == partition  # without a wish that of the simulation
+
+
+def test_a_federation_with_a_time_limit_is_planned_from_another_folder_by_relative_paths(
+    tmp_path, pretend, monkeypatch
+):
+    pretend({})
+    base = write_plan(plan_of(tmp_path, nodes=3, rounds=7), tmp_path / "out") / "federation.toml"
+    base.write_text(base.read_text().replace("rounds = 7 ", "time_s = 9.0 "))
+    monkeypatch.chdir(tmp_path)
+    wishes = PlanWishes(task="out/winner", rounds=3)
+    found = make_plan(wishes, Path("other"), within_s=60.0, jobs=1, tell=silent)
+    document = tomllib.loads((write_plan(found, Path("other")) / "federation.toml").read_text())
+    assert document["training"]["rounds"] == 3
+    assert "time_s" not in document["training"]
+
+
 def test_no_time_for_one_run_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(trials, "run_here", lambda *_, **__: (_ for _ in ()))
     with pytest.raises(UserError, match="not even the first system"):
@@ -209,6 +284,7 @@ def test_other_values_leave_the_rest_of_a_federation_file_as_it_is():
     assert 'name = "a" # keep' in changed
     assert 'method = "momentum"   # how' in changed
     assert tomllib.loads(changed)["gossip"] == {"rule": "mean", "compressor": "q8"}
+    assert "rounds" not in tomllib.loads(with_values(TEXT, {("training", "rounds"): None}))["training"]
     assert with_values("x = 1\n", {("gossip", "rule"): "mean"}).count("[gossip]") == 1
 
 

@@ -20,7 +20,8 @@ def folder(tmp_path, write):
     def fill(name):
         write(FEDERATION, f"{name}/federation.toml")
         write(WORLD, f"{name}/world.toml")
-        for file in ("graph.edges", "task.py", "rows/1.csv", "speeds.csv", "labels.txt"):
+        write('[data]\npath = "mine.csv"\n', f"{name}/pi1/node.toml")
+        for file in ("pi1/mine.csv", "graph.edges", "task.py", "rows/1.csv", "speeds.csv", "labels.txt"):
             write(f"content of {file}", f"{name}/{file}")
         return tmp_path / name
 
@@ -34,7 +35,7 @@ def keys(folder, more=""):
 
 
 @pytest.mark.parametrize(
-    "file", ["federation.toml", "world.toml", "graph.edges", "task.py", "rows/1.csv", "speeds.csv"]
+    "file", ["federation.toml", "world.toml", "graph.edges", "task.py", "rows/1.csv", "speeds.csv", "pi1/mine.csv"]
 )
 def test_a_changed_byte_in_any_file_that_counts_is_another_run(folder, file):
     here = folder("here")

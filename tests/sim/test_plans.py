@@ -29,6 +29,12 @@ from topologies.design import designing
 from topologies.metrics.byzantine import tolerance
 
 
+@pytest.fixture(autouse=True)
+def short_search(monkeypatch):
+    """Graphs are searched in tests/topologies."""
+    monkeypatch.setattr(shortlist, "EVALUATIONS", 20)
+
+
 def silent(_words):
     pass
 

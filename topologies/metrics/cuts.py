@@ -334,6 +334,8 @@ def _edge_bounds(
     n = topology.nodes
     wide = math.ceil(low * (least + 1) * (n - least - 1) / n) if n > 2 * least + 1 else least
     lower = max(1 if points is None else 2, wide)
+    if lower % 2 and not topology.implicit and not (topology.degrees % 2).any():
+        lower += 1  # if every node has an even degree, an even number of edges crosses every cut
     upper = min(least, cut.edges) if cut else least
     return IntegerBounds(min(upper, lower), upper, "degree, spectrum and sweep cut")
 

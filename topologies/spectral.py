@@ -16,7 +16,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.eigen.extremes import TOLERANCE, ULP, Extremes, exactly, extremes, largest, require_converged
+from topologies.eigen.extremes import (
+    TOLERANCE,
+    ULP,
+    Extremes,
+    Seen,
+    exactly,
+    extremes,
+    largest,
+    require_converged,
+)
 from topologies.errors import TopologyError, nearest
 from topologies.graph import Topology, component_count, require_graph
 from topologies.laplacian import Array, Laplacian
@@ -178,8 +187,8 @@ def spectrum(
     )
 
 
-def plain_extremes(topology: Topology, *, certify: bool = False) -> Extremes:
-    """Compute lambda_2 and lambda_max of the Laplacian of any graph."""
+def plain_extremes(topology: Topology, *, certify: bool = False, seen: Seen | None = None) -> Extremes:
+    """Compute lambda_2 and lambda_max of the Laplacian of any graph. `seen` receives results before their proof."""
     require_graph(topology)
     form = topology.formula
     if form is not None:
@@ -189,7 +198,7 @@ def plain_extremes(topology: Topology, *, certify: bool = False) -> Extremes:
     if component_count(topology) > 1:
         high, residual = largest(plain := Laplacian.plain(topology))
         return replace(exactly(0.0, high, "disconnected"), high_residual=residual, highest=plain.largest)
-    return extremes(Laplacian.plain(topology), certify=certify)
+    return extremes(Laplacian.plain(topology), certify=certify, seen=seen)
 
 
 class Bracket(NamedTuple):

@@ -167,6 +167,19 @@ def isoperimetric(topology: Topology, extremes: Extremes | None = None, cut: Cut
     return Isoperimetric(lower=lower, upper=upper, exact=upper - lower <= 2.0 * ROUNDING * upper, method=method)
 
 
+def rough_connectivity(topology: Topology) -> list[float]:
+    """Bound lambda_2 of a connected graph without any eigenvalue: [lower, upper], in time proportional to the edges.
+
+    Below: 4 / (n diameter), and the diameter is at most twice the hops from any node to the farthest (Mohar 1991).
+    Above: n / (n - 1) times the minimum degree (Fiedler 1973), and n |dS| / (|S| (n - |S|)) for each set of first nodes.
+    """
+    n = topology.nodes
+    sizes = np.arange(1, n)
+    cuts = crossing(topology, np.arange(n)) * (n / (sizes * (n - sizes)))
+    least = degree_range(topology)[0] * n / (n - 1)
+    return [2.0 / (n * int(hops(topology, 0).max())), min(least, float(cuts.min()))]
+
+
 def _least_cut(topology: Topology) -> int:
     """Bound from below the edges that leave any set: the degree of a transitive graph (Mader 1971), otherwise one."""
     if not is_connected(topology):

@@ -19,7 +19,10 @@ Work = Callable[..., Facts]
 
 
 def facts_within(work: Work, limit_s: float, asked: Mapping[str, Any]) -> tuple[Facts, bool]:
-    """Return what `work` finds about `asked` in `limit_s` seconds, and whether that is all of it. Raises what `work` raises."""
+    """Return what `work` finds about `asked` in `limit_s` seconds, and whether that is all of it.
+
+    Raises what `work` raises.
+    """
     deadline = time.monotonic() + limit_s
     context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
     ours, theirs = context.Pipe(duplex=False)

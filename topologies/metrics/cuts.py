@@ -171,7 +171,7 @@ def rough_connectivity(topology: Topology) -> list[float]:
     """Bound lambda_2 of a connected graph without any eigenvalue: [lower, upper], in time proportional to the edges.
 
     Below: 4 / (n diameter), and the diameter is at most twice the hops from any node to the farthest (Mohar 1991).
-    Above: n / (n - 1) times the minimum degree (Fiedler 1973), and n |dS| / (|S| (n - |S|)) for each set of first nodes.
+    Above: n / (n - 1) times the minimum degree (Fiedler 1973), and n |dS| / (|S| (n - |S|)) for sets S of first nodes.
     """
     n = topology.nodes
     sizes = np.arange(1, n)

@@ -70,8 +70,9 @@ def describe(
 ) -> dict[str, Any]:
     """Describe how connected a graph is and how fast it mixes: the figures of `survey` down to the distances."""
     started = time.perf_counter()
-    found = spectrum(topology, weights, certify=certify)
-    facts = {**_graph(topology), **_connectivity(found), **_mixing(topology, found, weights, epsilon)}
+    plain = plain_extremes(topology, certify=certify)
+    found = spectrum(topology, weights, certify=certify, found=plain)
+    facts = {**_graph(topology), **_connectivity(plain), **_mixing(topology, found, weights, epsilon)}
     return in_order({**facts, **_distances(topology), "seconds": time.perf_counter() - started})
 
 
@@ -135,17 +136,16 @@ def _graph(topology: Topology) -> dict[str, Any]:
     }
 
 
-def _connectivity(found: Spectrum | Extremes) -> dict[str, Any]:
-    whole = isinstance(found, Spectrum)
+def _connectivity(plain: Extremes) -> dict[str, Any]:
     return {
-        "algebraic_connectivity": found.algebraic_connectivity if whole else found.low,
-        "method": found.method,
-        "residual": found.residual,
-        "lower_bound": found.lower_bound if whole else found.lower,
-        "probable_lower_bound": found.probable_bound if whole else found.probable,
-        "certified": found.certified,
-        "converged": found.converged,
-        "laplacian_max_eigenvalue": found.laplacian_max_eigenvalue if whole else found.high,
+        "algebraic_connectivity": plain.low,
+        "method": plain.method,
+        "residual": plain.residual,
+        "lower_bound": plain.lower,
+        "probable_lower_bound": plain.probable,
+        "certified": plain.certified,
+        "converged": plain.converged,
+        "laplacian_max_eigenvalue": plain.high,
     }
 
 

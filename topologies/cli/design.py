@@ -143,8 +143,8 @@ above 1,000 nodes the best to first order (Ghosh and Boyd, 2006). A disconnected
 graph is joined first. Where lambda_2 is a multiple eigenvalue, as in a ring, one edge
 cannot raise it: the edge is chosen that prepares the next one best.
 A higher lambda_2 does not always mean fewer rounds: an edge also changes the mixing
-weights of its ends. A note says so where rounds rise; --minimize rounds chooses by the
-mixing rate with --weights instead (up to 500 nodes).
+weights of its ends. A warning says so if rounds rise; --minimize rounds exchanges the
+edges for others until fewer rounds are needed with --weights (up to 500 nodes).
 How many edges may be added depends on the size: to a ring all it has room for up to 80
 nodes, 1,800 on 100, 21 on 500, 2 on 1,000, 47 on 2,000; more is refused, for it would
 take too long. On a terminal a line tells how far it is.
@@ -230,7 +230,7 @@ def _warn_of_rounds(steps: Sequence[AugmentStep], minimize: str | None) -> None:
     if minimize is None:
         click.echo(f"{text}: new edges change the mixing weights. --minimize rounds looks at these, too.", err=True)
     else:
-        click.echo(f"{text}: no choice of the next edge avoids it; more edges may.", err=True)
+        click.echo(f"{text}: every edge that was tried does that; more edges may help.", err=True)
 
 
 def _edge_text(edge: Edge, names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Choose the edge that lowers the mixing rate most, and with it the rounds to consensus.
+"""Choose the edge with which the mixing rate is lowest, and with it the rounds to consensus.
 
 It is another one than that which raises lambda_2 most, because an edge also changes the mixing weights around its ends,
 and the largest eigenvalue. Rayleigh quotients of the present eigenvectors bound the rate with each edge from below: so
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from topologies.design.goal import adjacency_of, mixing_rate, rate_between, weighted_laplacian
-from topologies.graph import Ends, Topology
+from topologies.graph import Edge, Ends, Topology
 from topologies.laplacian import Array
 
 WORK = 400_000_000
@@ -22,15 +22,16 @@ LIMIT = 500
 """The maximum number of nodes."""
 
 
-def best_for_rounds(topology: Topology, pairs: Ends, weights: str) -> tuple[int, str]:
-    """Return the position in `pairs` of the edge with the lowest mixing rate, the first on ties, and how it was
-    found.
+def best_for_rounds(topology: Topology, pairs: Ends, weights: str, present: Edge, work: int = WORK) -> tuple[int, str]:
+    """Return the position in `pairs` of the edge with the lowest mixing rate, and how it was found. `present`, one of
+    `pairs`, is kept on ties.
     """
     adjacency = adjacency_of(topology.nodes, topology.ends)
     bounds = _bounds(adjacency, pairs, weights)
     order = np.argsort(np.round(bounds, 12), kind="stable").tolist()
-    most = max(FEWEST, WORK // topology.nodes**3)
-    best, place = np.inf, order[0]
+    most = max(FEWEST, work // topology.nodes**3)
+    place = int(np.flatnonzero((pairs == present).all(axis=1))[0])
+    best = _rate_with(adjacency, present, weights)
     for done, candidate in enumerate(order):
         if bounds[candidate] >= best - 1e-12:
             return place, "exact"

@@ -17,7 +17,7 @@ from topologies.eigen.extremes import Extremes
 from topologies.errors import TopologyError, nearest
 from topologies.family import GraphKind
 from topologies.files.content import is_file
-from topologies.graph import Topology, component_count
+from topologies.graph import NetworkxGraph, Topology, component_count, require_graph
 from topologies.metrics import IntegerBounds, degree_range
 from topologies.metrics.byzantine import tolerance
 from topologies.metrics.cuts import Cut, connectivity, cut_points, isoperimetric, rough_connectivity, sweep_cut
@@ -66,10 +66,13 @@ Note = Callable[[Mapping[str, Any]], None]
 
 
 def describe(
-    topology: Topology, weights: str = "metropolis", epsilon: float = EPSILON, *, certify: bool = False
+    topology: Topology | NetworkxGraph, weights: str = "metropolis", epsilon: float = EPSILON, *, certify: bool = False
 ) -> dict[str, Any]:
-    """Describe how connected a graph is and how fast it mixes: the figures of `survey` down to the distances."""
+    """Describe how connected a graph, or a `networkx.Graph`, is and how fast it mixes: the figures of `survey` down to
+    the distances.
+    """
     started = time.perf_counter()
+    topology = require_graph(topology)
     plain = plain_extremes(topology, certify=certify)
     found = spectrum(topology, weights, certify=certify, found=plain)
     facts = {**_graph(topology), **_connectivity(plain), **_mixing(topology, found, weights, epsilon)}

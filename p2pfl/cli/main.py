@@ -162,6 +162,8 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
         result = command.main(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            _suggest_format(error)
         error.show()
         return error.exit_code
     except ModuleNotFoundError as error:
@@ -182,6 +184,14 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
         show_mistakes(failures)
         return exit_code(failures[0])
     return result if isinstance(result, int) else 0
+
+
+def _suggest_format(error: click.NoSuchOption) -> None:
+    """Suggest `--format json` for `--json`, and so on, where the command has that form."""
+    form = error.option_name.lstrip("-")
+    for option in error.ctx.command.params if error.ctx else ():
+        if "--format" in option.opts and isinstance(option.type, click.Choice) and form in option.type.choices:
+            error.possibilities = [f"--format {form}"]
 
 
 def _open_streams() -> None:

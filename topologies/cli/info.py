@@ -53,9 +53,11 @@ What the words mean:
   edge connectivity        edges that have to fail before the graph falls apart;
                            vertex connectivity: nodes
   bridges, cut nodes       edges, and nodes, of which one alone is enough for that
-  thinnest cut             the two sides of the narrowest place that was found;
-                           conductance: edges across, as a share of the edge ends of
-                           the smaller side
+  thinnest cut             the narrowest place that was found: nodes on its two sides, and
+                           edges across
+  conductance              of all places, not only that cut: the smallest share of a side's
+                           edge ends that lead across; the cut that was found is the upper
+                           end, lambda_2 gives the lower one
   isoperimetric number     fewest edges that leave a set of up to half the nodes, for
                            each node of the set
   robustness               r: of any two separate groups one has a node with r neighbors
@@ -69,7 +71,11 @@ What the words mean:
 Of a schedule, or a directed graph:
   edges, diameter, algebraic connectivity   of all rounds together, without directions
   exact after              so many rounds after which every node has the mean itself
-  asymptotic rate          as mixing rate, but in the long run
+  mixing rate              from the worst start, a round's mean over one period. Where
+                           directions differ, a round can move models apart before they
+                           meet, and this rate can be near 1 although all is well
+  asymptotic rate          the factor of a round in the long run, whatever the start;
+                           rounds to consensus counts real rounds, and trusts neither
   certified                the mixing rate is right; connectivity certified: lambda_2 is
 """
 INFO_EPILOG = f"""\b
@@ -355,8 +361,8 @@ NEVER_LEFT_OUT = ("algebraic_connectivity", "mixing_rate")
 DETAILS = ("mixing_certified", "mixing_converged", "diameter_bounds")
 
 
-def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts for people: ranges in words, sizes with units, and nothing twice."""
+def _words_for_missing(described: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts with ranges in words, and with words for what --within cut off."""
     late, limit_s = described.get("not_computed", ()), described.get("within_s")
     facts: dict[str, Any] = {
         key: f"not computed within {limit_s:g} s" if key in late else _readable(value)
@@ -367,6 +373,12 @@ def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
         facts["algebraic_connectivity"] = f"{bounds} ({facts['algebraic_connectivity']})"
     if rest := [key.replace("_", " ") for key in late if key not in (*NEVER_LEFT_OUT, *DETAILS)]:
         facts["not computed"] = f"within {limit_s:g} s: {', '.join(rest)}"
+    return facts
+
+
+def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts for people: ranges in words, sizes with units, and nothing twice."""
+    facts = _words_for_missing(described)
     if "diameter_bounds" in facts:
         facts["diameter"] = facts.pop("diameter_bounds")
     for key in ("probable_lower_bound", "lower_bound"):
@@ -377,6 +389,8 @@ def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
     for key in ("bytes_to_consensus", "bytes_per_round_busiest_node"):
         if isinstance(facts.get(key), int):
             facts[key] = terminal.readable_bytes(facts[key])
+    if isinstance(facts.get("thinnest_cut"), dict):
+        facts["thinnest_cut"] = {key: value for key, value in facts["thinnest_cut"].items() if key != "conductance"}
     if isinstance(facts.get("liars_per_node"), dict):
         facts["liars_per_node"] = {key: _readable(value) for key, value in facts["liars_per_node"].items()}
     return facts

@@ -91,7 +91,23 @@ def nodes_option() -> Decorator:
 
 
 def seed_option() -> Decorator:
-    return click.option("--seed", type=int, default=0, show_default=True, help="For everything that is left to chance.")
+    """Add the option `--seed`. A negative one is a mistake even where nothing is left to chance."""
+    return click.option(
+        "--seed",
+        type=int,
+        default=0,
+        show_default=True,
+        callback=_checked_seed,
+        help="For everything that is left to chance.",
+    )
+
+
+def _checked_seed(_context: click.Context, _option: click.Parameter, seed: int) -> int:
+    if seed < 0:
+        from topologies.chance import check_seed  # noqa: PLC0415 - `--help` stays instant
+
+        check_seed(seed)
+    return seed
 
 
 def weights_option() -> Decorator:

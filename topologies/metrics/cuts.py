@@ -167,6 +167,18 @@ def isoperimetric(topology: Topology, extremes: Extremes | None = None, cut: Cut
     return Isoperimetric(lower=lower, upper=upper, exact=upper - lower <= 2.0 * ROUNDING * upper, method=method)
 
 
+def conductance_bounds(topology: Topology, extremes: Extremes, cut: Cut | None) -> list[float] | None:
+    """Bound the conductance, the least share of edge ends that leave a set with at most half of all: [lower, upper].
+
+    The smaller side S of a cut has at most n/2 nodes and d_max |S| edge ends, and lambda_2 |S| / 2 edges or more leave
+    it. Above: the cut that was found, or 1. None without edges.
+    """
+    if not topology.edge_count:
+        return None
+    upper = 1.0 if cut is None else cut.conductance
+    return [min(upper, proven_connectivity(extremes) / (2.0 * degree_range(topology)[1])), upper]
+
+
 def rough_connectivity(topology: Topology) -> list[float]:
     """Bound lambda_2 of a connected graph without any eigenvalue: [lower, upper], in time proportional to the edges.
 

@@ -20,7 +20,15 @@ from topologies.files.content import is_file
 from topologies.graph import NetworkxGraph, Topology, component_count, require_graph
 from topologies.metrics import IntegerBounds, degree_range
 from topologies.metrics.byzantine import tolerance
-from topologies.metrics.cuts import Cut, connectivity, cut_points, isoperimetric, rough_connectivity, sweep_cut
+from topologies.metrics.cuts import (
+    Cut,
+    conductance_bounds,
+    connectivity,
+    cut_points,
+    isoperimetric,
+    rough_connectivity,
+    sweep_cut,
+)
 from topologies.metrics.distance import diameter, distances, resistance
 from topologies.metrics.robustness import robustness
 from topologies.schedules.contraction import LANCZOS, ROUNDING, PeriodContraction, contraction
@@ -52,7 +60,8 @@ ORDER = (
     *("weights", "mixing_rate", "mixing_certified", "mixing_converged", "epsilon"),
     *("rounds_to_consensus", "messages_to_consensus", "bytes_to_consensus", "bytes_per_round_busiest_node"),
     *("degree", "diameter", "diameter_bounds", "average_distance", "effective_resistance", "kirchhoff_index"),
-    *("edge_connectivity", "vertex_connectivity", "bridges", "cut_nodes", "thinnest_cut", "isoperimetric_number"),
+    *("edge_connectivity", "vertex_connectivity", "bridges", "cut_nodes"),
+    *("thinnest_cut", "conductance", "isoperimetric_number"),
     *("robustness", "liars_per_node", "seconds"),
 )
 """The figures of `survey` in the order in which they are shown: lambda_2 is the first after what the graph is."""
@@ -184,6 +193,7 @@ def structure(topology: Topology, plain: Extremes) -> Iterator[dict[str, Any]]:
         "bridges": None if points is None else len(points.bridges),
         "cut_nodes": None if points is None else len(points.nodes),
         "thinnest_cut": _cut(cut),
+        "conductance": conductance_bounds(topology, plain, cut),
     }
     growth = isoperimetric(topology, plain, cut)
     yield {"isoperimetric_number": growth and [growth.lower, growth.upper]}

@@ -158,7 +158,7 @@ def _shifts(family: str, request: GraphRequest, count: int) -> tuple[Ints, Ints]
 
 FAMILIES: Mapping[str, Family] = {
     "d-equi-static": Family(
-        rule="node i hears nodes i + u for m drawn shifts u, by default ceil(log2 n) of them",
+        rule="node i hears nodes i + u for m drawn shifts u, by default ceil(log2 n), or more until it is connected",
         degree="at most m",
         schedule=d_equi_static,
         parameters={

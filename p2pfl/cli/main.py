@@ -162,9 +162,7 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
         result = command.main(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption):
-            _suggest_format(error)
-        error.show()
+        (_with_format(error) if isinstance(error, click.NoSuchOption) else error).show()
         return error.exit_code
     except ModuleNotFoundError as error:
         if error.name is None or error.name not in EXTRAS:
@@ -186,12 +184,13 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
     return result if isinstance(result, int) else 0
 
 
-def _suggest_format(error: click.NoSuchOption) -> None:
+def _with_format(error: click.NoSuchOption) -> click.NoSuchOption:
     """Suggest `--format json` for `--json`, and so on, where the command has that form."""
     form = error.option_name.lstrip("-")
     for option in error.ctx.command.params if error.ctx else ():
         if "--format" in option.opts and isinstance(option.type, click.Choice) and form in option.type.choices:
-            error.possibilities = [f"--format {form}"]
+            return click.NoSuchOption(error.option_name, possibilities=[f"--format {form}"], ctx=error.ctx)
+    return error
 
 
 def _open_streams() -> None:

@@ -128,7 +128,7 @@ def list_command(name: str | None, form: str) -> None:
 @terminal.epsilon_option()
 @terminal.model_bytes_option()
 @click.option(
-    "--within", type=terminal.Duration(), metavar="TIME", help="Stop then, such as after 10s.  [default: no limit]"
+    "--within", type=terminal.TimeLimit(), metavar="TIME", help="Stop then, such as after 10s.  [default: no limit]"
 )
 @click.option("--certify", is_flag=True, help="Prove lambda_2, with minutes and gigabytes if need be.")
 @click.option("--explain", is_flag=True, help="Also say what each figure means; not with --format json.")

@@ -53,7 +53,7 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # generic only in later
         return size
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
+class TimeLimit(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
     """An option in seconds above zero, written as `10s`, `500ms`, `2m` or `1h`."""
 
     name = "time"

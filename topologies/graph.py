@@ -12,7 +12,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,6 @@ EDGES_LIMIT = 50_000_000
 """The maximum number of edges held in memory; a larger graph is described by its formulas, or not at all."""
 
 
-@runtime_checkable
 class NetworkxGraph(Protocol):
     """The part of `networkx.Graph` that is read here, so that networkx need not be imported."""
 
@@ -84,7 +83,7 @@ class Topology:
         their names. Raises TopologyError for directed graphs, multigraphs, self-loops, weights other than one, no
         nodes, and names that are equal as text.
         """
-        if not isinstance(graph, NetworkxGraph):
+        if isinstance(graph, Topology) or not _is_of_networkx(graph):
             raise TopologyError("not a graph of networkx", key="graph", value=str(graph), allowed="a networkx.Graph")
         if graph.is_directed() or graph.is_multigraph():
             kind, way = (
@@ -222,12 +221,17 @@ def require_graph(value: object) -> Topology:
     """Return the graph, a `networkx.Graph` converted. Raises TopologyError for a spec, or anything else that is no
     graph.
     """
-    if isinstance(value, NetworkxGraph):
-        return Topology.from_networkx(value)
-    if not isinstance(value, Topology):
+    if isinstance(value, Topology):
+        return value
+    if not _is_of_networkx(value):
         allowed = "a Topology or a networkx.Graph; build it first, such as by build('ring', 5)"
         raise TopologyError("not a graph", key="topology", value=str(value), allowed=allowed)
-    return value
+    return Topology.from_networkx(value)
+
+
+def _is_of_networkx(value: object) -> TypeGuard[NetworkxGraph]:
+    """True for a graph of networkx, judged by one method: a look at `edges` may build them."""
+    return callable(getattr(value, "is_multigraph", None))
 
 
 def component_labels(topology: Topology) -> NDArray[np.int64]:

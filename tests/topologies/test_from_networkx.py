@@ -48,3 +48,12 @@ def test_what_cannot_be_kept_is_refused(graph, said):
 
 def test_a_weight_of_one_is_none():
     assert Topology.from_networkx(nx.Graph([(0, 1, {"weight": 1.0})])).edges == ((0, 1),)
+
+
+def test_a_graph_that_is_no_networkx_graph_is_not_unfolded_to_find_that_out():
+    whole = build("complete", 100_000)
+    assert whole.implicit
+    assert spectrum(whole).algebraic_connectivity == 100_000
+    ring = Topology("own", 9, [(node, (node + 1) % 9) for node in range(9)])
+    spectrum(ring)
+    assert "edges" not in vars(ring)

@@ -103,3 +103,9 @@ def test_a_cut_of_a_graph_with_even_degrees_is_even(monkeypatch, seed):
     found = cuts.connectivity(graph).edges
     assert found.lower % 2 == 0
     assert found.lower <= exact <= found.upper
+
+
+def test_a_graph_from_standard_input_is_read_with_a_limit_too():
+    document = json.dumps(nx.node_link_data(nx.cycle_graph(9), edges="links"))
+    result = CliRunner().invoke(topology, ["info", "-", "--within", "60s"], input=document, catch_exceptions=False)
+    assert "nodes                     9\n" in result.stdout

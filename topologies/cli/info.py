@@ -17,6 +17,7 @@ from topologies.cli.terminal import cell, format_option, write_facts, write_json
 if TYPE_CHECKING:
     from topologies.families import Family
     from topologies.family import FamilyParameter
+    from topologies.graph import Topology
     from topologies.metrics.describe import Note
 
 WIDTHS: Mapping[str, int] = {"topology": 24, "rule": 31, "degree": 14, "lambda_2": 19, "ref": 4}
@@ -304,12 +305,15 @@ def _wrapped(text: str, column: str) -> list[str]:
 
 def _describe_within(limit_s: float, **asked: Any) -> dict[str, Any]:
     """Describe as far as the time allows. `not_computed` names the figures that are None for lack of time."""
-    from topologies.building import is_static  # noqa: PLC0415 - `--help` stays instant
+    from topologies.building import is_static, resolve  # noqa: PLC0415 - `--help` stays instant
     from topologies.cli.within import facts_within  # noqa: PLC0415 - as above
     from topologies.metrics.describe import IF_ASKED, ORDER, in_order  # noqa: PLC0415 - as above
 
     static = is_static(asked["spec"]) or asked["nodes"] is None
-    found, whole = facts_within(_describe, limit_s, asked)
+    more: dict[str, Any] = {}
+    if asked["spec"] == "-":  # the other process has no standard input
+        more["given"] = resolve("-", asked["nodes"])
+    found, whole = facts_within(_describe, limit_s, asked | more)
     if whole:
         return found
     found = {key: asked[key] for key in ("spec", "seed", "nodes", "weights", "epsilon")} | found
@@ -336,13 +340,14 @@ def _describe(
     certify: bool,
     model_bytes: int | None,
     note: Note | None = None,
+    given: Topology | None = None,
 ) -> dict[str, Any]:
     from topologies.building import build_schedule, is_static, resolve  # noqa: PLC0415 - `--help` stays instant
 
     if is_static(spec) or nodes is None:
         from topologies.metrics.describe import survey  # noqa: PLC0415 - as above
 
-        topology = resolve(spec, nodes, seed)
+        topology = given or resolve(spec, nodes, seed)
         return survey(topology, weights, epsilon, certify=certify, model_bytes=model_bytes, note=note)
     from topologies.metrics.describe import describe_schedule  # noqa: PLC0415 - as above
 

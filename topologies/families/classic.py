@@ -150,7 +150,7 @@ def _rows_and_cols(name: str, nodes: int, rows: int | None, cols: int | None) ->
     if given < 2 or nodes % given or nodes // given < 2:
         key = "rows" if rows else "cols"
         sizes = sizes_near(nodes, lambda n: n % max(2, given) == 0 and n >= 2 * given)
-        raise impossible(name, nodes, f"{key} ({given}) times another side, both at least 2 (not a prime), such as {sizes}")
+        raise impossible(name, nodes, f"{key} ({given}) times another side, both at least 2, such as {sizes}")
     return (given, nodes // given) if rows else (nodes // given, given)
 
 

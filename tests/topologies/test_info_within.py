@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from topologies import TopologyError, build, spectrum
+from topologies import TopologyError, build, spectral, spectrum
 from topologies.cli import topology
 from topologies.families.random import _rewired_ring
 from topologies.graph import Topology, ordered
@@ -95,14 +95,11 @@ def test_rewired_rings_are_those_of_networkx(n, k, p):
         assert np.array_equal(ordered(_rewired_ring(n, k, p, seed)), drawn)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_cut_of_a_graph_with_even_degrees_is_even(monkeypatch, seed):
-    graph = build("random-regular:degree=4", 30, seed)
-    exact = nx.edge_connectivity(graph.to_networkx())
-    monkeypatch.setattr(cuts, "EDGE_FLOWS_WORK", 0)
-    found = cuts.connectivity(graph).edges
-    assert found.lower % 2 == 0
-    assert found.lower <= exact <= found.upper
+def test_a_cut_of_a_graph_with_even_degrees_is_even():
+    graph = build("random-regular:degree=4", 200)
+    found = cuts.connectivity(graph, spectral.plain_extremes(graph)).edges
+    assert found.method == "degree, spectrum and sweep cut"
+    assert (found.lower, found.upper) == (4, nx.edge_connectivity(graph.to_networkx()))
 
 
 def test_a_graph_from_standard_input_is_read_with_a_limit_too():

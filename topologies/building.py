@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from topologies.chance import check_seed
 from topologies.errors import TopologyError, nearest
 from topologies.families import FAMILIES
 from topologies.family import Family, FamilyParameter, GraphKind, GraphRequest
@@ -146,7 +147,7 @@ def _checked(spec: str, nodes: int, seed: int, names: Sequence[str] = ()) -> tup
     if len(names) and not len(names) == len(different) == nodes:
         allowed = f"{nodes} different texts"
         raise TopologyError("not one name for each node", key="names", value=len(different), allowed=allowed)
-    return nodes, whole_number(seed, "seed")
+    return nodes, check_seed(whole_number(seed, "seed"))
 
 
 def _settings(name: str, text: str, parameters: Mapping[str, FamilyParameter]) -> dict[str, Any]:

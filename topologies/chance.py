@@ -44,8 +44,14 @@ class StableDraws:
         return np.asarray(self._bits.random_raw(count), dtype=np.uint64)
 
 
+def check_seed(seed: int) -> int:
+    """Return the seed. Raises TopologyError for a negative one, which numpy does not accept."""
+    if seed < 0:
+        raise TopologyError("no such seed", key="seed", value=seed, allowed="a whole number from 0")
+    return seed
+
+
 def generator(*seed: int) -> np.random.Generator:
     """Make a generator. Raises TopologyError if numpy does not accept the seed."""
-    if min(seed) < 0:
-        raise TopologyError("no such seed", key="seed", value=min(seed), allowed="a whole number from 0")
+    check_seed(min(seed))
     return np.random.default_rng(seed[0] if len(seed) == 1 else list(seed))

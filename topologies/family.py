@@ -193,6 +193,17 @@ def impossible(name: str, nodes: int, allowed: str) -> TopologyError:
     return TopologyError(f"no {name} of this size", key="nodes", value=nodes, allowed=allowed)
 
 
+REACH = 1_000
+"""How far from an impossible size `sizes_near` looks for possible ones."""
+
+
+def sizes_near(nodes: int, fits: Callable[[int], bool]) -> str:
+    """Name the nearest sizes that fit, such as `8 or 10`; empty if there is none near."""
+    below = next((n for n in range(nodes - 1, max(0, nodes - REACH), -1) if fits(n)), None)
+    above = next((n for n in range(nodes + 1, nodes + REACH) if fits(n)), None)
+    return " or ".join(str(n) for n in (below, above) if n is not None)
+
+
 def unfit(key: str, value: object, nodes: int, allowed: str) -> TopologyError:
     """Make the error for a parameter, called `family:key`, that no graph with this many nodes can have."""
     return TopologyError(f"no such graph on {nodes} nodes", key=key, value=value, allowed=allowed)

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,16 @@ NONE: Ends = np.empty((0, 2), np.int64)
 NODES_LIMIT = 2_000_000
 EDGES_LIMIT = 50_000_000
 """The maximum number of edges held in memory; a larger graph is described by its formulas, or not at all."""
+
+
+class NetworkxGraph(Protocol):
+    """The part of `networkx.Graph` that is read here, so that networkx need not be imported."""
+
+    nodes: Any
+    edges: Any
+
+    def is_directed(self) -> bool: ...
+    def is_multigraph(self) -> bool: ...
 
 
 class Topology:
@@ -64,6 +74,38 @@ class Topology:
         if self._ends is not None and len(self._ends) and self._ends[:, 1].max() >= nodes:
             found = int(self._ends[:, 1].max())
             raise TopologyError("unknown node", key="edges", value=found, allowed=f"from 0 to {nodes - 1}")
+
+    @classmethod
+    def from_networkx(cls, graph: NetworkxGraph) -> Self:
+        """Take the nodes and edges of a `networkx.Graph`; what cannot be kept is refused, as in a file.
+
+        Nodes that are the numbers 0 .. n-1 stay these; others are numbered in the order of the graph, and `names` has
+        their names. Raises TopologyError for directed graphs, multigraphs, self-loops, weights other than one, no
+        nodes, and names that are equal as text.
+        """
+        if isinstance(graph, Topology) or not _is_of_networkx(graph):
+            raise TopologyError("not a graph of networkx", key="graph", value=str(graph), allowed="a networkx.Graph")
+        if graph.is_directed() or graph.is_multigraph():
+            kind, way = (
+                ("directed", "graph.to_undirected()") if graph.is_directed() else ("a multigraph", "nx.Graph(graph)")
+            )
+            raise TopologyError(f"the graph is {kind}", key="graph", allowed=f"an undirected simple graph, as {way}")
+        nodes = list(graph.nodes)
+        numbered = all(type(node) is int for node in nodes) and set(nodes) == set(range(len(nodes)))
+        place = {node: node if numbered else number for number, node in enumerate(nodes)}
+        for left, right, weight in graph.edges(data="weight", default=1):
+            if left == right:
+                raise TopologyError("an edge from a node to itself", key="graph", value=left, allowed="no self-loops")
+            if weight != 1:
+                text = f"the edge {left!r} - {right!r} has a weight"
+                raise TopologyError(
+                    text, key="graph", value=weight, allowed="none, or 1: mixing weights are chosen later"
+                )
+        names = [] if numbered else [str(node) for node in nodes]
+        if len(set(names)) != len(names):
+            raise TopologyError("two nodes have the same name as text", key="graph", allowed="different names")
+        ends = np.array([(place[left], place[right]) for left, right in graph.edges], np.int64).reshape(-1, 2)
+        return cls(str(getattr(graph, "name", "")) or "networkx graph", len(nodes), ends, names=names)
 
     @property
     def implicit(self) -> bool:
@@ -175,11 +217,21 @@ def whole_number(value: object, key: str, least: int | None = None) -> int:
     return number
 
 
-def require_graph(value: object) -> None:
-    """Require a graph. Raises TopologyError for a spec, or anything else that is not a graph."""
-    if not isinstance(value, Topology):
-        allowed = "a Topology; build it first, such as by build('ring', 5)"
+def require_graph(value: object) -> Topology:
+    """Return the graph, a `networkx.Graph` converted. Raises TopologyError for a spec, or anything else that is no
+    graph.
+    """
+    if isinstance(value, Topology):
+        return value
+    if not _is_of_networkx(value):
+        allowed = "a Topology or a networkx.Graph; build it first, such as by build('ring', 5)"
         raise TopologyError("not a graph", key="topology", value=str(value), allowed=allowed)
+    return Topology.from_networkx(value)
+
+
+def _is_of_networkx(value: object) -> TypeGuard[NetworkxGraph]:
+    """True for a graph of networkx, judged by one method: a look at `edges` may build them."""
+    return callable(getattr(value, "is_multigraph", None))
 
 
 def component_labels(topology: Topology) -> NDArray[np.int64]:

@@ -16,9 +16,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.eigen.extremes import TOLERANCE, ULP, Extremes, exactly, extremes, largest, require_converged
+from topologies.eigen.extremes import (
+    TOLERANCE,
+    ULP,
+    Extremes,
+    Seen,
+    exactly,
+    extremes,
+    largest,
+    require_converged,
+)
 from topologies.errors import TopologyError, nearest
-from topologies.graph import Topology, component_count, require_graph
+from topologies.graph import NetworkxGraph, Topology, component_count, require_graph
 from topologies.laplacian import Array, Laplacian
 
 EPSILON = 1e-3
@@ -151,15 +160,20 @@ class Spectrum:
 
 
 def spectrum(
-    topology: Topology, weights: str = "metropolis", *, certify: bool = False, found: Extremes | None = None
+    topology: Topology | NetworkxGraph,
+    weights: str = "metropolis",
+    *,
+    certify: bool = False,
+    found: Extremes | None = None,
 ) -> Spectrum:
-    """Compute the spectrum of the Laplacian, and the mixing rate under `weights`.
+    """Compute the spectrum of the Laplacian, and the mixing rate under `weights`, of a graph or a `networkx.Graph`.
 
     `certify` spends time and memory to prove a result that is otherwise reported as uncertified. `found` is the result
     of `plain_extremes` if already known. Raises TopologyError for unknown weights, or if the argument is not a graph
     but, for example, a spec.
     """
     check_weights(weights)
+    topology = require_graph(topology)
     found = found or plain_extremes(topology, certify=certify)
     rate = _mixing_rate(topology, weights, found, certify=certify)
     return Spectrum(
@@ -178,9 +192,9 @@ def spectrum(
     )
 
 
-def plain_extremes(topology: Topology, *, certify: bool = False) -> Extremes:
-    """Compute lambda_2 and lambda_max of the Laplacian of any graph."""
-    require_graph(topology)
+def plain_extremes(topology: Topology, *, certify: bool = False, seen: Seen | None = None) -> Extremes:
+    """Compute lambda_2 and lambda_max of the Laplacian of any graph. `seen` receives results before their proof."""
+    topology = require_graph(topology)
     form = topology.formula
     if form is not None:
         return exactly(form.low, form.high, "closed form")
@@ -189,7 +203,7 @@ def plain_extremes(topology: Topology, *, certify: bool = False) -> Extremes:
     if component_count(topology) > 1:
         high, residual = largest(plain := Laplacian.plain(topology))
         return replace(exactly(0.0, high, "disconnected"), high_residual=residual, highest=plain.largest)
-    return extremes(Laplacian.plain(topology), certify=certify)
+    return extremes(Laplacian.plain(topology), certify=certify, seen=seen)
 
 
 class Bracket(NamedTuple):

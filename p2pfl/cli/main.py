@@ -162,7 +162,7 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
         result = command.main(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
+        (_with_format(error) if isinstance(error, click.NoSuchOption) else error).show()
         return error.exit_code
     except ModuleNotFoundError as error:
         if error.name is None or error.name not in EXTRAS:
@@ -182,6 +182,15 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
         show_mistakes(failures)
         return exit_code(failures[0])
     return result if isinstance(result, int) else 0
+
+
+def _with_format(error: click.NoSuchOption) -> click.NoSuchOption:
+    """Suggest `--format json` for `--json`, and so on, where the command has that form."""
+    form = error.option_name.lstrip("-")
+    for option in error.ctx.command.params if error.ctx else ():
+        if "--format" in option.opts and isinstance(option.type, click.Choice) and form in option.type.choices:
+            return click.NoSuchOption(error.option_name, possibilities=[f"--format {form}"], ctx=error.ctx)
+    return error
 
 
 def _open_streams() -> None:

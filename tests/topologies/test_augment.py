@@ -12,7 +12,9 @@ from click.testing import CliRunner
 
 from topologies import Topology, TopologyError, build
 from topologies.cli import topology as group
-from topologies.design.augmenting import augment, best_edge, by_chance
+from topologies.design import fewer_rounds
+from topologies.design.augmenting import augment, best_edge, by_chance, with_edge
+from topologies.design.goal import adjacency_of
 from topologies.spectral import spectrum
 
 IRREGULAR = [
@@ -163,3 +165,51 @@ def test_an_edge_is_told_by_the_names_that_the_file_gives_its_ends(tmp_path):
     call("attack", "path", "-n", "6", "--strategy", "degree", "-o", str(path))
     document = json.loads(call("augment", str(path), "--add", "2", "--format", "json").stdout)
     assert [step["added"] for step in document["steps"]] == [None, "0 - 3", "3 - 5"]
+
+
+@pytest.mark.parametrize("weights", ["metropolis", "max-degree", "best-constant"])
+def test_no_other_single_edge_needs_fewer_rounds(weights):
+    for given in (build("ring", 9), build("watts-strogatz", 12, 1), build("star", 7)):
+        found = augment(given, 1, weights=weights, minimize="rounds").steps[-1]
+        pairs = [pair for pair in combinations(range(given.nodes), 2) if pair not in given.edges]
+        rates = [spectrum(with_edge(given, pair), weights).mixing_rate for pair in pairs]
+        assert found.mixing_rate == pytest.approx(min(rates), abs=1e-9)
+
+
+@pytest.mark.parametrize("count", [3, 6])
+def test_rounds_as_the_aim_never_need_more_than_lambda_2_as_the_aim(count):
+    ring = build("ring", 16)
+    by_lambda, by_rounds = augment(ring, count), augment(ring, count, minimize="rounds")
+    assert by_rounds.steps[-1].rounds < by_lambda.steps[-1].rounds
+    assert by_rounds.topology.edge_count == 16 + count
+    assert by_rounds.steps[-1].mixing_rate == pytest.approx(spectrum(by_rounds.topology).mixing_rate)
+
+
+@pytest.mark.parametrize("weights", ["metropolis", "max-degree", "best-constant"])
+def test_the_bound_by_which_edges_are_skipped_holds(weights):
+    given = build("erdos-renyi:p=0.3", 12, 4)
+    pairs = np.array([pair for pair in combinations(range(12), 2) if pair not in given.edges])
+    bounds = fewer_rounds._bounds(adjacency_of(12, given.ends), pairs, weights)
+    rates = [spectrum(with_edge(given, tuple(pair)), weights).mixing_rate for pair in pairs.tolist()]
+    assert (bounds <= np.array(rates) + 1e-12).all()
+
+
+def test_exchanged_edges_stay_within_the_degree_and_keep_parts_joined():
+    found = augment(build("erdos-renyi:p=0.1", 12, 3), 8, 4, minimize="rounds")
+    assert found.steps[-1].components == 1
+    assert int(found.topology.degrees.max()) <= 4
+
+
+def test_more_rounds_than_before_are_warned_of_and_fewer_are_not():
+    one = CliRunner().invoke(group, ["augment", "ring", "-n", "16", "--add", "1"])
+    assert "warning: rounds rise from 133 to 155" in one.stderr
+    assert "--minimize rounds looks at these, too" in one.stderr
+    three = CliRunner().invoke(group, ["augment", "ring", "-n", "16", "--add", "3", "--minimize", "rounds"])
+    assert (three.exit_code, "warning" in three.stderr) == (0, False)
+
+
+def test_an_aim_or_a_size_that_cannot_be_is_refused():
+    with pytest.raises(TopologyError, match=r"unknown criterion.*rounds; without it lambda_2 is maximized"):
+        augment(build("ring", 9), 1, minimize="bytes")
+    with pytest.raises(TopologyError, match="too large to look for the fewest rounds"):
+        augment(build("ring", 501), 1, minimize="rounds")

@@ -6,10 +6,12 @@ import csv
 import io
 import json
 
+import networkx as nx
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from topologies import build, describe, spectrum
+from topologies import TopologyError, build, describe, spectrum
 from topologies.cli import topology
 from topologies.metrics.robustness import Robustness
 
@@ -80,3 +82,44 @@ def test_unknown_robustness_is_said(monkeypatch):
     result = call("design", "-n", "14", "--max-degree", "6", "--byzantine", "1", "--evaluations", "50")
     assert "2..3" in result.stdout
     assert "whether it is robust enough is unknown" in result.stdout
+
+
+def test_lambda_2_is_a_column_and_can_be_the_criterion():
+    asked = ("design", "-n", "10", "--max-degree", "3", "--evaluations", "3000", "--format", "json")
+    by_rounds, by_lambda = (json.loads(call(*asked, *more).stdout) for more in ((), ("--maximize", "lambda_2")))
+    rows = by_lambda["candidates"]
+    ranked = [row["lambda_2"] for row in rows if row["rank"]]
+    assert ranked == sorted(ranked, reverse=True)
+    assert ranked[0] == pytest.approx(2.0)  # the Petersen graph's
+    assert rows[0]["why"].startswith("has the largest lambda_2 of all that were tried; the next: a lambda_2 ")
+    for row in by_rounds["candidates"]:
+        if row["topology"] in {"torus", "complete"}:
+            graph = build(row["topology"], 10)
+            assert row["lambda_2"] == pytest.approx(spectrum(graph).algebraic_connectivity)
+
+
+def test_the_largest_lambda_2_of_six_nodes_is_that_of_the_atlas(tmp_path):
+    path = tmp_path / "best.json"
+    call("design", "-n", "6", "--max-degree", "3", "--maximize", "lambda_2", "-o", str(path))
+    degree_three = [graph for graph in nx.graph_atlas_g() if len(graph) == 6 and max(dict(graph.degree).values()) <= 3]
+    best = max(np.linalg.eigvalsh(nx.laplacian_matrix(graph).toarray().astype(float))[1] for graph in degree_three)
+    assert spectrum(build(str(path), 6)).algebraic_connectivity == pytest.approx(best)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--maximize", "lambda_2", "--minimize", "bytes"), "two criteria"),
+        (("--maximize", "lambda2"), "did you mean 'lambda_2'"),
+        (("--maximize", "lambda_2", "--schedules"), "a schedule has no lambda_2 of its own"),
+    ],
+)
+def test_a_criterion_that_cannot_be_is_refused(more, said):
+    with pytest.raises(TopologyError, match=said):
+        call("design", "-n", "6", *more)
+
+
+def test_a_budget_is_kept_when_lambda_2_is_the_criterion():
+    asked = ("design", "-n", "6", "--maximize", "lambda_2", "--budget-bytes", "13M", "--format", "json")
+    rows = json.loads(call(*asked).stdout)["candidates"]
+    assert rows[0]["bytes"] <= 13_000_000

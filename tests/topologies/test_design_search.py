@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import networkx as nx
 import numpy as np
 import pytest
 
@@ -88,3 +89,13 @@ def test_the_search_reports_for_each_number_of_edges_a_graph_that_has_it():
     for edges, (_, rate, ends) in best.found.items():
         assert len(ends) == edges
         assert rate == pytest.approx(mixing_rate(adjacency_of(10, ends), "metropolis"), abs=1e-12)
+
+
+def test_a_walk_for_lambda_2_bounds_and_reaches_it():
+    goal = Goal(nodes=10, max_degree=3, maximize="lambda_2")
+    (_, rate, ends), *_ = search(goal, [build("ring", 10).ends], 1_000).ranked()
+    low = np.linalg.eigvalsh(nx.laplacian_matrix(nx.Graph(ends.tolist())).toarray().astype(float))[1]
+    assert rate == pytest.approx(1.0 / (1.0 + low))
+    walk = Walk(adjacency_of(10, build("torus", 10).ends), goal.matrix, 1, 9)
+    other = adjacency_of(10, build("ring", 10).ends)
+    assert walk.at_least(weighted_laplacian(other, goal.matrix)) <= mixing_rate(other, goal.matrix)

@@ -53,7 +53,7 @@ def test_a_wrong_spec_names_key_value_and_what_is_allowed(spec, key, value, allo
     ("spec", "nodes", "allowed"),
     [
         ("hypercube", 12, "8 or 16"),
-        ("torus", 7, "not a prime"),
+        ("torus", 7, "(not a prime), such as 6 or 8"),
         ("torus:rows=4", 10, "rows"),
         ("torus:rows=5,cols=5", 24, "rows"),
         ("torus:rows=8", 8, "at least 2"),
@@ -65,7 +65,7 @@ def test_a_wrong_spec_names_key_value_and_what_is_allowed(spec, key, value, allo
         ("barbell", 9, "even number"),
         ("torus:dims=4x5", 24, "20, the product of dims (4x5)"),
         ("torus:dims=4x5,rows=4", 20, "either dims, or rows and cols"),
-        ("grid", 7, "not a prime"),
+        ("grid", 7, "(not a prime), such as 6 or 8"),
         ("grid:cols=4", 10, "cols (4)"),
         ("random-regular:degree=5", 7, "nodes times degree even"),
         ("complete-bipartite:a=3,b=4", 8, "a plus b equal to 8"),

@@ -11,8 +11,10 @@ import click
 
 from topologies.cli import terminal
 from topologies.cli.terminal import check_target, format_option, progress, write_json, write_rows
+from topologies.errors import TopologyError
 
 if TYPE_CHECKING:
+    from topologies.design.augmenting import AugmentStep
     from topologies.design.designing import Design
     from topologies.graph import Edge, Topology
 
@@ -23,13 +25,16 @@ then the honest agree with up to B liars beside each. Where that is unknown (abo
 nodes) the table says so.
 
 \b
-Ties: fewer edges with --minimize rounds, the lower mixing rate with bytes and edges.
+Ties: fewer edges with --minimize rounds and --maximize lambda_2, the lower mixing rate
+with bytes and edges. lambda_2 says how hard the graph is to cut, whatever the weights; its
+search does not look at --budget-bytes, which is checked afterward.
 Schedules never qualify with --byzantine. How it searches: docs/how-to/which-graph.md
 
 \b
 Examples:
   p2pfl topology design -n 20 --max-degree 6 --byzantine 1 --budget-bytes 2G -o graph.json
   p2pfl topology design -n 50 --max-degree 4 --minimize bytes --model-bytes 10M
+  p2pfl topology design -n 12 --max-degree 3 --maximize lambda_2
 """
 
 
@@ -39,7 +44,8 @@ Examples:
 @click.option("--byzantine", type=int, default=0, show_default=True, help="Liars among the neighbors of a node.")
 @click.option("--budget-bytes", type=terminal.Bytes(), default=None, help="Most that may be sent, such as 2G.")
 @terminal.model_bytes_option("400K")
-@click.option("--minimize", default="rounds", show_default=True, help="rounds, bytes or edges.")
+@click.option("--minimize", default=None, help="rounds, bytes or edges.  [default: rounds]")
+@click.option("--maximize", default=None, help="lambda_2, in place of --minimize.")
 @terminal.weights_option()
 @terminal.epsilon_option()
 @terminal.seed_option()
@@ -49,7 +55,15 @@ Examples:
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Write the best graph here.")
 @format_option("table", "json", "csv")
 def design_command(
-    *, evaluations: int | None, schedules: bool, top: int, output: Path | None, form: str, **requirements: Any
+    *,
+    minimize: str | None,
+    maximize: str | None,
+    evaluations: int | None,
+    schedules: bool,
+    top: int,
+    output: Path | None,
+    form: str,
+    **requirements: Any,
 ) -> None:
     # for many small matrices, numpy's threads would wait for each other: eight times slower on a shared processor
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -58,8 +72,11 @@ def design_command(
 
     if output is not None:
         check_target(output)
+    if minimize is not None and maximize is not None:
+        raise TopologyError("two criteria", key="maximize", value=maximize, allowed="--minimize or --maximize")
+    goal = Goal(minimize=minimize or "rounds", maximize=maximize, **requirements)
     with progress() as tell:
-        found = design(Goal(**requirements), evaluations=evaluations, schedules=schedules, top=top, tell=tell)
+        found = design(goal, evaluations=evaluations, schedules=schedules, top=top, tell=tell)
     if output is not None and not found.winner.schedule:
         from topologies.files import write_topology  # noqa: PLC0415 - as above
 
@@ -125,8 +142,9 @@ Each edge is the single one that raises the algebraic connectivity (lambda_2) mo
 above 1,000 nodes the best to first order (Ghosh and Boyd, 2006). A disconnected
 graph is joined first. Where lambda_2 is a multiple eigenvalue, as in a ring, one edge
 cannot raise it: the edge is chosen that prepares the next one best.
-A higher lambda_2 does not always mean a lower mixing rate: an edge also changes the
-mixing weights of its ends.
+A higher lambda_2 does not always mean fewer rounds: an edge also changes the mixing
+weights of its ends. A warning says so if rounds rise; --minimize rounds exchanges the
+edges for others until fewer rounds are needed with --weights (up to 500 nodes).
 How many edges may be added depends on the size: to a ring all it has room for up to 80
 nodes, 1,800 on 100, 21 on 500, 2 on 1,000, 47 on 2,000; more is refused, for it would
 take too long. On a terminal a line tells how far it is.
@@ -145,6 +163,7 @@ Examples:
 @terminal.nodes_option()
 @click.option("--add", "count", type=int, required=True, help="How many edges.")
 @click.option("--max-degree", type=int, default=None, help="Most neighbors of a node.  [default: no limit]")
+@click.option("--minimize", default=None, help="rounds.  [default: maximize lambda_2]")
 @terminal.weights_option()
 @terminal.epsilon_option()
 @terminal.seed_option()
@@ -156,6 +175,7 @@ def augment_command(
     nodes: int | None,
     count: int,
     max_degree: int | None,
+    minimize: str | None,
     weights: str,
     epsilon: float,
     seed: int,
@@ -171,7 +191,7 @@ def augment_command(
         check_target(output)
     given = resolve(spec, nodes, seed)
     with progress() as tell:
-        found = augment(given, count, max_degree, weights=weights, epsilon=epsilon, tell=tell)
+        found = augment(given, count, max_degree, weights=weights, epsilon=epsilon, minimize=minimize, tell=tell)
     if output is not None:
         from topologies.files import write_topology  # noqa: PLC0415 - as above
 
@@ -194,10 +214,23 @@ def augment_command(
     else:
         write_rows(rows, form)
     click.echo(f"\n{count} random edges instead: lambda_2 {chance:.6g}, mean of {draws} draws.", err=True)
+    _warn_of_rounds(found.steps, minimize)
     if found.steps[-1].components > 1:
         click.echo("Still not connected: more edges are needed.", err=True)
     if output is not None:
         click.echo(f'In the federation file, under [federation]:\n  topology = "{output.as_posix()}"', err=True)
+
+
+def _warn_of_rounds(steps: Sequence[AugmentStep], minimize: str | None) -> None:
+    """Say it on stderr if the graph needs more rounds than before the edges were added."""
+    before, after = steps[0].rounds, steps[-1].rounds
+    if before is None or after is None or after <= before:
+        return
+    text = f"warning: rounds rise from {before} to {after}, although lambda_2 does not fall"
+    if minimize is None:
+        click.echo(f"{text}: new edges change the mixing weights. --minimize rounds looks at these, too.", err=True)
+    else:
+        click.echo(f"{text}: every edge that was tried does that; more edges may help.", err=True)
 
 
 def _edge_text(edge: Edge, names: Sequence[str]) -> str:

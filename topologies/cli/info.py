@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
@@ -15,6 +17,8 @@ from topologies.cli.terminal import cell, format_option, write_facts, write_json
 if TYPE_CHECKING:
     from topologies.families import Family
     from topologies.family import FamilyParameter
+    from topologies.graph import Topology
+    from topologies.metrics.describe import Note
 
 WIDTHS: Mapping[str, int] = {"topology": 24, "rule": 31, "degree": 14, "lambda_2": 19, "ref": 4}
 """Widths of the list's columns: 100 in all, with two spaces between columns."""
@@ -50,9 +54,11 @@ What the words mean:
   edge connectivity        edges that have to fail before the graph falls apart;
                            vertex connectivity: nodes
   bridges, cut nodes       edges, and nodes, of which one alone is enough for that
-  thinnest cut             the two sides of the narrowest place that was found;
-                           conductance: edges across, as a share of the edge ends of
-                           the smaller side
+  thinnest cut             the narrowest place that was found: nodes on its two sides, and
+                           edges across
+  conductance              of all places, not only that cut: the smallest share of a side's
+                           edge ends that lead across; the cut that was found is the upper
+                           end, lambda_2 gives the lower one
   isoperimetric number     fewest edges that leave a set of up to half the nodes, for
                            each node of the set
   robustness               r: of any two separate groups one has a node with r neighbors
@@ -61,11 +67,16 @@ What the words mean:
                            guaranteed: with so many the honest agree for certain;
                            at most: with more they may not, even if nobody lies
   a to b                   the value lies in between, and is not known better
+  not computed within      the time of --within was over before; nothing is wrong
 
 Of a schedule, or a directed graph:
   edges, diameter, algebraic connectivity   of all rounds together, without directions
   exact after              so many rounds after which every node has the mean itself
-  asymptotic rate          as mixing rate, but in the long run
+  mixing rate              from the worst start, a round's mean over one period. Where
+                           directions differ, a round can move models apart before they
+                           meet, and this rate can be near 1 although all is well
+  asymptotic rate          the factor of a round in the long run, whatever the start;
+                           rounds to consensus counts real rounds, and trusts neither
   certified                the mixing rate is right; connectivity certified: lambda_2 is
 """
 INFO_EPILOG = f"""\b
@@ -74,7 +85,8 @@ Examples:
   p2pfl topology info graph.json --model-bytes 400K --format json
   p2pfl topology info base:k=1 -n 25
 
-Exit codes: 2 a mistake, 4 an eigenvalue did not converge, or --certify could not prove it.
+Exit codes: 2 a mistake, 4 an eigenvalue did not converge or was not reached --within
+the time, or --certify could not prove it.
 
 {CAUTION}
 """
@@ -116,14 +128,23 @@ def list_command(name: str | None, form: str) -> None:
 @terminal.weights_option()
 @terminal.epsilon_option()
 @terminal.model_bytes_option()
+@click.option(
+    "--within", type=terminal.TimeLimit(), metavar="TIME", help="Stop then, such as after 10s.  [default: no limit]"
+)
 @click.option("--certify", is_flag=True, help="Prove lambda_2, with minutes and gigabytes if need be.")
 @click.option("--explain", is_flag=True, help="Also say what each figure means; not with --format json.")
 @format_option("table", "json")
-def info_command(*, weights: str, certify: bool, explain: bool, form: str, **asked: Any) -> int:
+def info_command(*, weights: str, within: float | None, certify: bool, explain: bool, form: str, **asked: Any) -> int:
+    if not certify:
+        # numpy's threads would wait for each other: several times slower on a shared processor
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from topologies.spectral import check_weights  # noqa: PLC0415 - `--help` stays instant
 
     check_weights(weights)
-    described = _describe(weights=weights, certify=certify, **asked)
+    if within is None:
+        described = _describe(weights=weights, certify=certify, **asked)
+    else:
+        described = _describe_within(within, weights=weights, certify=certify, **asked)
     if form == "json":
         write_json(described)
     else:
@@ -282,15 +303,52 @@ def _wrapped(text: str, column: str) -> list[str]:
     return textwrap.wrap(text, WIDTHS[column], break_long_words=False, break_on_hyphens=False)
 
 
+def _describe_within(limit_s: float, **asked: Any) -> dict[str, Any]:
+    """Describe as far as the time allows. `not_computed` names the figures that are None for lack of time."""
+    from topologies.building import is_static, resolve  # noqa: PLC0415 - `--help` stays instant
+    from topologies.cli.within import facts_within  # noqa: PLC0415 - as above
+    from topologies.metrics.describe import IF_ASKED, ORDER, in_order  # noqa: PLC0415 - as above
+
+    static = is_static(asked["spec"]) or asked["nodes"] is None
+    more: dict[str, Any] = {}
+    if asked["spec"] == "-":  # the other process has no standard input
+        more["given"] = resolve("-", asked["nodes"])
+    found, whole = facts_within(_describe, limit_s, asked | more)
+    if whole:
+        return found
+    found = {key: asked[key] for key in ("spec", "seed", "nodes", "weights", "epsilon")} | found
+    expected = [key for key in ORDER if key not in IF_ASKED] if static else [*ORDER[:7], "mixing_rate"]
+    late = [key for key in expected if key not in found and key != "seconds"]
+    if not found.get("converged", True):  # so far an upper bound only
+        low, high = found.get("algebraic_connectivity_bounds") or (0.0, math.inf)
+        found["algebraic_connectivity_bounds"] = [low, min(high, found["algebraic_connectivity"])]
+        found["algebraic_connectivity"] = None
+        late.insert(0, "algebraic_connectivity")
+    elif "algebraic_connectivity" in found:
+        found.pop("algebraic_connectivity_bounds", None)
+    found = found | dict.fromkeys(late) | {"seconds": limit_s}
+    return in_order(found) | {"not_computed": late, "within_s": limit_s}
+
+
 def _describe(
-    *, spec: str, nodes: int | None, seed: int, weights: str, epsilon: float, certify: bool, model_bytes: int | None
+    *,
+    spec: str,
+    nodes: int | None,
+    seed: int,
+    weights: str,
+    epsilon: float,
+    certify: bool,
+    model_bytes: int | None,
+    note: Note | None = None,
+    given: Topology | None = None,
 ) -> dict[str, Any]:
     from topologies.building import build_schedule, is_static, resolve  # noqa: PLC0415 - `--help` stays instant
 
     if is_static(spec) or nodes is None:
         from topologies.metrics.describe import survey  # noqa: PLC0415 - as above
 
-        return survey(resolve(spec, nodes, seed), weights, epsilon, certify=certify, model_bytes=model_bytes)
+        topology = given or resolve(spec, nodes, seed)
+        return survey(topology, weights, epsilon, certify=certify, model_bytes=model_bytes, note=note)
     from topologies.metrics.describe import describe_schedule  # noqa: PLC0415 - as above
 
     described = describe_schedule(build_schedule(spec, nodes, seed), epsilon)
@@ -301,19 +359,44 @@ def _describe(
     return described
 
 
+NEVER_LEFT_OUT = ("algebraic_connectivity", "mixing_rate")
+"""Figures that have a line of their own even if the time was over before they were known."""
+
+
+DETAILS = ("mixing_certified", "mixing_converged", "diameter_bounds")
+
+
+def _words_for_missing(described: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts with ranges in words, and with words for what --within cut off."""
+    late, limit_s = described.get("not_computed", ()), described.get("within_s")
+    facts: dict[str, Any] = {
+        key: f"not computed within {limit_s:g} s" if key in late else _readable(value)
+        for key, value in described.items()
+        if key not in {"not_computed", "within_s"} and (key not in late or key in NEVER_LEFT_OUT)
+    }
+    if bounds := facts.pop("algebraic_connectivity_bounds", None):
+        facts["algebraic_connectivity"] = f"{bounds} ({facts['algebraic_connectivity']})"
+    if rest := [key.replace("_", " ") for key in late if key not in (*NEVER_LEFT_OUT, *DETAILS)]:
+        facts["not computed"] = f"within {limit_s:g} s: {', '.join(rest)}"
+    return facts
+
+
 def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
     """Return the facts for people: ranges in words, sizes with units, and nothing twice."""
-    facts: dict[str, Any] = {key: _readable(value) for key, value in described.items()}
-    facts["diameter"] = facts.pop("diameter_bounds", facts["diameter"])
+    facts = _words_for_missing(described)
+    if "diameter_bounds" in facts:
+        facts["diameter"] = facts.pop("diameter_bounds")
     for key in ("probable_lower_bound", "lower_bound"):
-        if facts["certified"] or facts.get(key) is None:
+        if facts.get("certified") is True or facts.get(key) is None:
             facts.pop(key, None)
     for key in ("converged", "mixing_converged"):
         facts.pop(key, None)  # a figure that did not converge is an error of its own
     for key in ("bytes_to_consensus", "bytes_per_round_busiest_node"):
-        if facts.get(key) is not None:
+        if isinstance(facts.get(key), int):
             facts[key] = terminal.readable_bytes(facts[key])
-    if "liars_per_node" in facts:
+    if isinstance(facts.get("thinnest_cut"), dict):
+        facts["thinnest_cut"] = {key: value for key, value in facts["thinnest_cut"].items() if key != "conductance"}
+    if isinstance(facts.get("liars_per_node"), dict):
         facts["liars_per_node"] = {key: _readable(value) for key, value in facts["liars_per_node"].items()}
     return facts
 
@@ -328,7 +411,9 @@ def _readable(value: Any) -> Any:
 
 def _verdict(described: dict[str, Any], *, certify: bool) -> int:
     """Return the exit code: 4 if lambda_2 is not known, or not proven although required."""
-    if not described.get("converged", True):
+    if late := [key for key in NEVER_LEFT_OUT if key in described.get("not_computed", ())]:
+        text = f"the time of --within was over before this was known: {', '.join(late)}".replace("_", " ")
+    elif not described.get("converged", True):
         text = "no eigenvalue converged: the algebraic connectivity is at most what is printed"
     elif not described.get("mixing_converged", True):
         text = "the eigenvalues behind the mixing rate did not converge"

@@ -29,6 +29,9 @@ EPSILON_HELP = "Consensus means the distance to it shrank to this fraction."
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?(?:[eE]\d{1,2})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
+_TIME = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*(ms|s|m|h|)")
+_SECONDS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
 
 class Bytes(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
     """An option in bytes above zero: `400K` or `400KB` is 400,000, `400Ki` or `400KiB` is 409,600."""
@@ -48,6 +51,21 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # generic only in later
         if size < 1:
             self.fail(f"{value!r} is less than one byte", param, ctx)
         return size
+
+
+class TimeLimit(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
+    """An option in seconds above zero, written as `10s`, `500ms`, `2m` or `1h`."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        match = _TIME.fullmatch(str(value).strip())
+        seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
+        if not seconds:
+            self.fail(f"{value!r} is no time above zero; allowed: such as 10s, 500ms or 2m", param, ctx)
+        return seconds
 
 
 def readable_bytes(size: float | None) -> str:
@@ -73,7 +91,23 @@ def nodes_option() -> Decorator:
 
 
 def seed_option() -> Decorator:
-    return click.option("--seed", type=int, default=0, show_default=True, help="For everything that is left to chance.")
+    """Add the option `--seed`. A negative one is a mistake even where nothing is left to chance."""
+    return click.option(
+        "--seed",
+        type=int,
+        default=0,
+        show_default=True,
+        callback=_checked_seed,
+        help="For everything that is left to chance.",
+    )
+
+
+def _checked_seed(_context: click.Context, _option: click.Parameter, seed: int) -> int:
+    if seed < 0:
+        from topologies.chance import check_seed  # noqa: PLC0415 - `--help` stays instant
+
+        check_seed(seed)
+    return seed
 
 
 def weights_option() -> Decorator:

@@ -1,4 +1,5 @@
-"""Add edges to a graph, one at a time, each where it raises the algebraic connectivity most.
+"""Add edges to a graph, one at a time, each where it raises the algebraic connectivity most; and, if asked, exchange
+them for edges with which fewer rounds are needed (`fewer_rounds`).
 
 An edge (i, j) adds b b^T to the Laplacian, b = e_i - e_j. Ghosh and Boyd (Growing Well-connected Graphs, CDC 2006)
 choose the edge by its first-order gain, the squared length of b within the eigenspace of lambda_2, which is (v_i -
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.chance import generator
+from topologies.design.fewer_rounds import LIMIT, WORK, best_for_rounds
 from topologies.eigen.extremes import DENSE_LIMIT, EFFORT_LIMIT, Tell, effort, silent
 from topologies.errors import TopologyError
 from topologies.graph import Edge, Ends, Topology, component_count
@@ -62,14 +64,16 @@ def augment(
     *,
     weights: str = "metropolis",
     epsilon: float = EPSILON,
+    minimize: str | None = None,
     tell: Tell = silent,
 ) -> Augmented:
     """Add `count` edges, none at a node that has `max_degree` neighbors. `steps` has `count` + 1 entries. `tell`
     receives progress messages.
 
     Up to 1,000 nodes each edge is the best single one; above that it is the best to first order between the extreme
-    nodes of the Fiedler vector. Raises TopologyError if there is no place for these edges, if finding them would take
-    too long, or if a disconnected graph cannot be joined within the degree.
+    nodes of the Fiedler vector. With `minimize="rounds"` these edges are then exchanged for ones with which the mixing
+    rate under `weights` is lower, up to 500 nodes. Raises TopologyError if there is no place for these edges, if
+    finding them would take too long, or if a disconnected graph cannot be joined within the degree.
     """
     if count < 1:
         raise TopologyError("nothing to add", key="add", value=count, allowed="from 1")
@@ -77,15 +81,61 @@ def augment(
         raise TopologyError("impossible value", key="max-degree", value=max_degree, allowed="from 1")
     if topology.implicit:
         _ = topology.ends  # raises
+    _check_minimize(topology, minimize)
     _check_count(topology, count)
-    steps = [_step(topology, None, "as given", weights, epsilon)]
+    added: dict[Edge, str] = {}
+    grown = topology
     for done in range(count):
         tell(f"added {done} of {count} edges")
-        edge, method = best_edge(topology, max_degree, done)
+        edge, added[edge] = best_edge(grown, max_degree, done)
+        grown = with_edge(grown, edge)
+    if minimize is not None:
+        added = _exchange(topology, added, max_degree, weights, tell)
+    steps = [_step(topology, None, "as given", weights, epsilon)]
+    for edge, method in added.items():
         topology = with_edge(topology, edge)
         steps.append(_step(topology, edge, method, weights, epsilon))
     topology.spec = f"{topology.spec} and {count} more"
     return Augmented(topology=topology, steps=tuple(steps))
+
+
+SWEEPS = 3
+
+
+def _exchange(
+    topology: Topology, added: dict[Edge, str], max_degree: int | None, weights: str, tell: Tell
+) -> dict[Edge, str]:
+    """Replace edges that were added, each in turn by the one that leaves the lowest mixing rate, while that helps.
+
+    Adding one such edge after the other would be worse: where lambda_2 is a multiple eigenvalue no single edge lowers
+    the rate much, and the least bad one prepares nothing.
+    """
+    for sweep in range(SWEEPS):
+        before = dict(added)
+        for place, edge in enumerate(before):
+            tell(f"exchanged {place} of {len(before)} edges, turn {sweep + 1} of at most {SWEEPS}")
+            rest = topology
+            for other in added:
+                rest = rest if other == edge else with_edge(rest, other)
+            if component_count(rest) > 1:
+                continue
+            pairs = _places(rest, max_degree, 0)
+            best, method = best_for_rounds(rest, pairs, weights, edge, WORK // len(added))
+            fresh: Edge = (int(pairs[best, 0]), int(pairs[best, 1]))
+            if fresh != edge:
+                added = {fresh if other == edge else other: how for other, how in added.items()} | {fresh: method}
+        if added == before:
+            break
+    return added
+
+
+def _check_minimize(topology: Topology, minimize: str | None) -> None:
+    if minimize not in {None, "rounds"}:
+        allowed = "rounds; without it lambda_2 is maximized"
+        raise TopologyError("unknown criterion", key="minimize", value=minimize, allowed=allowed)
+    if minimize is not None and topology.nodes > LIMIT:
+        text = "too large to look for the fewest rounds"
+        raise TopologyError(text, key="nodes", value=topology.nodes, allowed=f"up to {LIMIT}, or without --minimize")
 
 
 def _check_count(topology: Topology, count: int) -> None:

@@ -16,15 +16,17 @@ from random import Random
 import numpy as np
 
 from topologies.building import build, build_schedule, parse
-from topologies.design.goal import Goal, Key, rate_between, rate_of
+from topologies.design.goal import DENSE_LIMIT, LAMBDA_2, Goal, Key, rate_between, rate_of
 from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
 from topologies.families import FAMILIES, GraphKind, GraphRequest
 from topologies.graph import Topology, component_count
+from topologies.laplacian import Laplacian
 from topologies.metrics import degree_range
 from topologies.metrics.cuts import cut_points
 from topologies.metrics.describe import describe_schedule
 from topologies.metrics.robustness import Robustness, robustness
+from topologies.spectral import plain_extremes
 
 SEEDS = 5
 DRAWN = 200
@@ -88,7 +90,7 @@ def circulants(goal: Goal) -> Iterator[str]:
         for extra in (), (n // 2,):
             degree = 2 * count + len(extra)
             if degree <= goal.highest and (not extra or n % 2 == 0):
-                best = _fastest(gaps, drawn, extra, goal.weights)
+                best = _fastest(gaps, drawn, extra, goal.matrix)
                 yield "offsets=" + "-".join(map(str, sorted((*drawn[best].tolist(), *extra))))
 
 
@@ -107,7 +109,7 @@ def _fastest(
     """Return the row of the fastest set in `drawn` (sets, count); eigenvalues are the sums of `gaps` over
     its offsets.
     """
-    scale = 1.0 if weights == "best-constant" else 1.0 / (2 * drawn.shape[1] + len(extra) + 1)
+    scale = 1.0 if weights in {"best-constant", LAMBDA_2} else 1.0 / (2 * drawn.shape[1] + len(extra) + 1)
     rates = []
     for offsets in drawn:
         values = gaps[:, [*offsets.tolist(), *extra]].sum(axis=1)
@@ -158,7 +160,23 @@ class GraphCandidate:
 
     @property
     def key(self) -> Key:
-        return self.goal.key_of(self.rate, self.topology.edge_count, self.sent)
+        return self.goal.key_of(self.measure, self.topology.edge_count, self.sent)
+
+    @property
+    def measure(self) -> float:
+        """The rate, or where lambda_2 is the criterion what stands for it; lower is better."""
+        return rate_between(self.lambda_2 or 0.0, 0.0, LAMBDA_2) if self.goal.maximize else self.rate
+
+    @cached_property
+    def lambda_2(self) -> float | None:
+        """The algebraic connectivity; None for a schedule, which never has all its edges at once."""
+        if self.schedule:
+            return None
+        if self.topology.formula is not None or self.topology.nodes > DENSE_LIMIT:
+            return plain_extremes(self.topology).low
+        if component_count(self.topology) > 1:
+            return 0.0
+        return float(np.linalg.eigvalsh(Laplacian.plain(self.topology).dense())[1])
 
     @property
     def named(self) -> bool:

@@ -67,6 +67,8 @@ def design(
     the requirements, or if no graph that was tried does.
     """
     checked(goal)
+    if goal.maximize and schedules:
+        raise TopologyError("a schedule has no lambda_2 of its own", key="maximize", allowed="without --schedules")
     effort = evaluations_for(goal.nodes) if evaluations is None else evaluations
     known = sorted(known_graphs(goal, tell), key=lambda found: found.key)
     everything = goal.nodes <= ATLAS_NODES
@@ -171,7 +173,7 @@ def _judge(
             looks += 1
         fails = bool(entry.failures or entry.fragile)
         group = failed if fails else proven if entry.proven else unknown
-        figures = ("failed" if fails else "", round(entry.rate, DIGITS), entry.topology.edge_count)
+        figures = ("failed" if fails else "", round(entry.measure, DIGITS), entry.topology.edge_count)
         if figures not in seen:
             seen.add(figures)
             group.append(entry)
@@ -226,6 +228,7 @@ PHRASES = {
     "rounds": "needs the fewest rounds",
     "bytes": "sends the least until consensus",
     "edges": "has the fewest edges",
+    "lambda_2": "has the largest lambda_2",
 }
 
 
@@ -247,6 +250,7 @@ def _row(design: Design, rank: int | None, entry: GraphCandidate) -> dict[str, A
         "seed": topology.seed,
         "rounds": entry.rounds,
         "mixing_rate": None if entry.schedule else entry.rate,
+        "lambda_2": entry.lambda_2,
         "bytes": entry.sent,
         "edges": topology.edge_count,
         "degree_max": degree_range(topology)[1],
@@ -283,7 +287,7 @@ def reason(design: Design, entry: GraphCandidate) -> str:
 def _praise(design: Design) -> str:
     how = "of all connected graphs" if design.proven else "of all that were tried"
     rivals = [entry for entry in design.qualified[1:] if entry.proven and entry.topology is not design.winner.topology]
-    said = f"{PHRASES[design.goal.minimize]} {how}"
+    said = f"{PHRASES[design.goal.maximize or design.goal.minimize]} {how}"
     if rivals:
         said += f"; the next: {', '.join(_differences(rivals[0], design.winner))}"
     return said
@@ -294,6 +298,8 @@ def _differences(entry: GraphCandidate, best: GraphCandidate) -> Sequence[str]:
     found = [_more(entry.rounds or 0, best.rounds or 0, "round"), _more(*_edges(entry, best), "edge")]
     if entry.sent and best.sent and entry.sent != best.sent:
         found.append(_share(entry.sent / best.sent))
+    if entry.goal.maximize and entry.lambda_2 and best.lambda_2 and entry.measure > best.measure:
+        found.insert(0, f"a lambda_2 {100.0 * (1.0 - entry.lambda_2 / best.lambda_2):.2g} % lower")
     said = [part for part in found if part]
     slower = round(entry.rate - best.rate, DIGITS)
     if not entry.schedule and entry.rounds == best.rounds and (slower or not said):

@@ -20,14 +20,17 @@ DENSE_LIMIT = 500
 """Up to this many nodes, computing all eigenvalues is faster than computing only the two that matter."""
 
 
+LAMBDA_2 = "lambda_2"
+
+
 def weighted_laplacian(adjacency: Array, weights: str) -> Array:
-    """Return L with W = I - L, or the plain Laplacian for `best-constant`. Shape (n, n), the same as `adjacency`, which
-    holds zeros and ones.
+    """Return L with W = I - L, or the plain Laplacian for `best-constant` and lambda_2. Shape (n, n), the same as
+    `adjacency`, which holds zeros and ones.
 
     All nodes have the same number of samples, so `sample-weighted` equals `metropolis`.
     """
     degrees = adjacency.sum(axis=0)
-    if weights == "best-constant":
+    if weights in {"best-constant", LAMBDA_2}:
         shares = adjacency
     elif weights == "max-degree":
         shares = adjacency / (degrees.max() + 1.0)
@@ -41,8 +44,11 @@ def weighted_laplacian(adjacency: Array, weights: str) -> Array:
 def rate_between(low: float, high: float, weights: str) -> float:
     """Compute the mixing rate from the second smallest and the largest eigenvalue of `weighted_laplacian`.
 
-    It decreases with `low` and increases with `high`, so bounds on those bound it.
+    It decreases with `low` and does not decrease with `high`, so bounds on those bound it. For `LAMBDA_2` in place of
+    weights it stands for lambda_2 alone: from 1, for disconnected, down to 0.
     """
+    if weights == LAMBDA_2:
+        return 1.0 / (1.0 + low)
     if weights == "best-constant":
         return (high - low) / (high + low) if high > 0.0 else 1.0
     return max(1.0 - low, high - 1.0)
@@ -71,6 +77,7 @@ def adjacency_of(nodes: int, ends: Ends) -> Array:
 
 
 CRITERIA = ("rounds", "bytes", "edges")
+LARGEST = (LAMBDA_2,)
 MODEL_BYTES = 400_000
 """The size of a model with 100,000 parameters in float32."""
 
@@ -85,7 +92,9 @@ Key = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """The requirements on a designed graph, and the criterion, `minimize`; the second figure named breaks ties.
+    """The requirements on a designed graph, and the criterion; the second figure named breaks ties.
+
+    `maximize`, if given, is the criterion in place of `minimize`: `lambda_2`; then edges.
 
     - `rounds`: the mixing rate under `weights`, which decides the rounds to consensus; then edges.
     - `bytes`: what all nodes send until consensus, 2 * edges * rounds * model_bytes; then the mixing rate.
@@ -101,6 +110,7 @@ class Goal:
     budget_bytes: int | None = None
     model_bytes: int = MODEL_BYTES
     minimize: str = "rounds"
+    maximize: str | None = None
     weights: str = "metropolis"
     epsilon: float = EPSILON
     seed: int = 0
@@ -127,9 +137,16 @@ class Goal:
         rounds = self.rounds(rate)
         return None if rounds is None else 2 * edges * rounds * self.model_bytes
 
+    @property
+    def matrix(self) -> str:
+        """The weights of the matrix whose rate the search lowers; `LAMBDA_2` stands for the Laplacian itself."""
+        return self.maximize or self.weights
+
     def key(self, rate: float, edges: int) -> Key:
-        """Make a sort key; lower is better. Whatever exceeds the budget comes last, the smallest excess first."""
-        return self.key_of(rate, edges, self.bytes_sent(rate, edges))
+        """Make a sort key from the rate of `matrix`; lower is better. Whatever exceeds the budget comes last, the
+        smallest excess first; with `maximize` the search has no rounds to count, and does not look at the budget.
+        """
+        return self.key_of(rate, edges, 0 if self.maximize and rate < 1.0 else self.bytes_sent(rate, edges))
 
     def key_of(self, rate: float, edges: int, sent: int | None) -> Key:
         """Make the key when the bytes `sent` are known from elsewhere, as for a schedule."""
@@ -137,8 +154,8 @@ class Goal:
             return (math.inf, edges, 1.0)
         over = sent if self.budget_bytes is not None and sent > self.budget_bytes else 0
         tie = round(rate, DIGITS)
-        match self.minimize:
-            case "rounds":
+        match self.maximize or self.minimize:
+            case "rounds" | "lambda_2":
                 return (over, tie, edges)
             case "bytes":
                 return (over, sent, tie)
@@ -153,14 +170,14 @@ class Goal:
         smooth = max(1.0, -math.log(self.epsilon) / decay)
         whole = self.rounds(rate) or 1
         sent = math.log(edges * (smooth + whole))
-        match self.minimize:
-            case "rounds":
+        match self.maximize or self.minimize:
+            case "rounds" | "lambda_2":
                 level = -math.log(decay) + 1e-6 * edges
             case "bytes":
                 level = sent
             case _:
                 level = math.log(edges) - 0.05 * math.log(decay)
-        if self.budget_bytes is not None:
+        if self.budget_bytes is not None and not self.maximize:
             allowed = self.budget_bytes / self.model_bytes
             level += 10.0 * max(0.0, sent - math.log(allowed), math.log(2 * edges * whole / allowed))
         return level
@@ -172,6 +189,9 @@ def checked(goal: Goal) -> Goal:
     if goal.minimize not in CRITERIA:
         allowed = nearest(goal.minimize, CRITERIA)
         raise TopologyError("unknown criterion", key="minimize", value=goal.minimize, allowed=allowed)
+    if goal.maximize is not None and goal.maximize not in LARGEST:
+        allowed = nearest(goal.maximize, LARGEST)
+        raise TopologyError("unknown criterion", key="maximize", value=goal.maximize, allowed=allowed)
     rounds_to_consensus(0.5, goal.epsilon)
     if goal.nodes < 2:
         raise TopologyError("nothing to join", key="nodes", value=goal.nodes, allowed="from 2")

@@ -17,7 +17,7 @@ from random import Random
 
 import numpy as np
 
-from topologies.design.goal import Goal, Key, adjacency_of, mixing_rate, rate_between, weighted_laplacian
+from topologies.design.goal import LAMBDA_2, Goal, Key, adjacency_of, mixing_rate, rate_between, weighted_laplacian
 from topologies.eigen.extremes import Tell, silent
 from topologies.graph import Edge, Ends
 from topologies.laplacian import Array
@@ -55,6 +55,8 @@ class Walk:
         self._points: tuple[list[float], list[float]] = self._low.tolist(), self._high.tolist()
         if self.weights == "best-constant":
             self._pull = high, low
+        elif self.weights == LAMBDA_2:
+            self._pull = 1.0, 0.0
         else:
             self._pull = (1.0, 0.0) if 1.0 - low >= high - 1.0 else (0.0, 1.0)
 
@@ -207,7 +209,7 @@ def search(goal: Goal, starts: Sequence[Ends], evaluations: int, tell: Tell = si
 
 
 def _walk(goal: Goal, ends: Ends) -> Walk:
-    return Walk(adjacency_of(goal.nodes, ends), goal.weights, goal.lowest, goal.highest)
+    return Walk(adjacency_of(goal.nodes, ends), goal.matrix, goal.lowest, goal.highest)
 
 
 def _anneal(walk: Walk, best: BestGraphs, rng: Random, evaluations: int, hot: float) -> None:

@@ -193,14 +193,18 @@ WEAKER = (1e-4, 1e-2)
 """Accuracies to prove if rounding is too large for `TOLERANCE`: an interval, not a certificate."""
 
 
-def extremes(laplacian: Laplacian, *, certify: bool = False) -> Extremes:
+Seen = Callable[["Extremes"], None]
+"""Receives the best result so far, before anything is proven about it."""
+
+
+def extremes(laplacian: Laplacian, *, certify: bool = False, seen: Seen | None = None) -> Extremes:
     """Compute the extremes of a connected graph with two or more nodes. With `certify` a proof may take minutes and
     gigabytes.
     """
     budget = LARGE if certify else CHEAP
     if _is_small(laplacian):
-        return _first_good(laplacian, budget, _small(laplacian))
-    return _first_good(laplacian, budget, _large(laplacian, budget))
+        return _first_good(laplacian, budget, _small(laplacian), seen)
+    return _first_good(laplacian, budget, _large(laplacian, budget), seen)
 
 
 def _is_small(laplacian: Laplacian) -> bool:
@@ -210,7 +214,9 @@ def _is_small(laplacian: Laplacian) -> bool:
     return laplacian.nodes <= DENSE_LIMIT or (laplacian.nodes <= 2 * DENSE_LIMIT and find_spec("scipy") is None)
 
 
-def _first_good(laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[Extremes | None]) -> Extremes:
+def _first_good(
+    laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[Extremes | None], seen: Seen | None
+) -> Extremes:
     """Return the first result that converged and is not refuted, or on which two methods agree; otherwise the best
     one.
     """
@@ -218,6 +224,8 @@ def _first_good(laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[E
     for found in attempts:
         if found is None:
             continue
+        if seen is not None and (best is None or found.low <= best.low):
+            seen(found)
         judged, refuted = _judge(laplacian, budget, found)
         same = best is not None and abs(best.low - judged.low) <= TOLERANCE * judged.low
         agreed = best is not None and same and best.converged and judged.converged

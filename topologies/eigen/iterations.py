@@ -26,7 +26,7 @@ from topologies.eigen.certificate import FactorBudget, factor, shrink
 from topologies.eigen.elimination import QuadraticForm
 from topologies.laplacian import Array, Laplacian
 
-BASIS_BYTES = 400_000_000
+BASIS_BYTES = 100_000_000
 """The maximum size of a basis that is kept in memory; the vectors of a larger one are recomputed on request."""
 UNLIKELY = 1e-9
 """The probability with which `slack` may be exceeded."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from topologies.errors import TopologyError
 from topologies.families.circulants import circulant_edges, cosine_gap
-from topologies.family import ClosedForm, Family, GraphRequest, impossible, lengths, unfit, whole
+from topologies.family import ClosedForm, Family, GraphRequest, impossible, lengths, sizes_near, unfit, whole
 from topologies.graph import Ends, all_pairs, box, cycle, line, pairs, together
 
 BOOK = "Brouwer and Haemers, Spectra of Graphs, 1.4"
@@ -136,16 +136,26 @@ def sides(name: str, request: GraphRequest) -> tuple[int, ...]:
 
 
 def _rows_and_cols(name: str, nodes: int, rows: int | None, cols: int | None) -> tuple[int, int]:
-    given = " times ".join(f"{key} ({value})" for key, value in [("rows", rows), ("cols", cols)] if value)
-    if not given:
-        rows = next((side for side in range(math.isqrt(nodes), 1, -1) if nodes % side == 0), None)
-        if rows is None:
-            raise impossible(name, nodes, "rows times cols with both at least 2 (not a prime)")
-    rows = rows or nodes // (cols or 1)
-    cols = cols or nodes // rows if rows else 0
-    if rows * cols != nodes or min(rows, cols) < 2:
-        raise impossible(name, nodes, f"{given}, times at least 2 where only one is given")
-    return rows, cols
+    if rows and cols:
+        if rows * cols != nodes or min(rows, cols) < 2:
+            raise impossible(name, nodes, f"{max(2, rows) * max(2, cols)}, rows times cols with both at least 2")
+        return rows, cols
+    given = rows or cols
+    if given is None:
+        given = next((side for side in range(math.isqrt(nodes), 1, -1) if nodes % side == 0), None)
+        if given is None:
+            sizes = sizes_near(nodes, _is_product)
+            raise impossible(name, nodes, f"rows times cols with both at least 2 (not a prime), such as {sizes}")
+        return given, nodes // given
+    if given < 2 or nodes % given or nodes // given < 2:
+        key = "rows" if rows else "cols"
+        sizes = sizes_near(nodes, lambda n: n % max(2, given) == 0 and n >= 2 * given)
+        raise impossible(name, nodes, f"{key} ({given}) times another side, both at least 2, such as {sizes}")
+    return (given, nodes // given) if rows else (nodes // given, given)
+
+
+def _is_product(nodes: int) -> bool:
+    return any(nodes % side == 0 for side in range(2, math.isqrt(nodes) + 1))
 
 
 def torus_form(request: GraphRequest) -> ClosedForm:

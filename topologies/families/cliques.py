@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from topologies.families.classic import BOOK, path_form
-from topologies.family import ClosedForm, Family, GraphRequest, impossible, unfit, whole
+from topologies.family import ClosedForm, Family, GraphRequest, impossible, sizes_near, unfit, whole
 from topologies.graph import Ends, Ints, clique_edges, cliques, cycle, even, line, pairs, together
 
 
@@ -53,12 +53,17 @@ def hierarchical(request: GraphRequest) -> Ends:
     return together(cycle(root), between, cycle(gateway), *above)
 
 
+def _barbells(nodes: int, between: int) -> str:
+    sizes = sizes_near(nodes, lambda n: n > between and (n - between) % 2 == 0)
+    return f"an even number of nodes beside the path of {between}, at least 2: {sizes}"
+
+
 def barbell_parts(request: GraphRequest) -> tuple[int, int]:
     """Return the size of each clique and of the path between them."""
     n, between = request.nodes, request["path"]
     clique, odd = divmod(n - between, 2)
     if odd or clique < 1:
-        raise impossible("barbell", n, f"an even number of nodes beside the path of {between}, at least 2")
+        raise impossible("barbell", n, _barbells(n, between))
     return clique, between
 
 

@@ -167,6 +167,31 @@ def isoperimetric(topology: Topology, extremes: Extremes | None = None, cut: Cut
     return Isoperimetric(lower=lower, upper=upper, exact=upper - lower <= 2.0 * ROUNDING * upper, method=method)
 
 
+def conductance_bounds(topology: Topology, extremes: Extremes, cut: Cut | None) -> list[float] | None:
+    """Bound the conductance, the least share of edge ends that leave a set with at most half of all: [lower, upper].
+
+    The smaller side S of a cut has at most n/2 nodes and d_max |S| edge ends, and lambda_2 |S| / 2 edges or more leave
+    it. Above: the cut that was found, or 1. None without edges.
+    """
+    if not topology.edge_count:
+        return None
+    upper = 1.0 if cut is None else cut.conductance
+    return [min(upper, proven_connectivity(extremes) / (2.0 * degree_range(topology)[1])), upper]
+
+
+def rough_connectivity(topology: Topology) -> list[float]:
+    """Bound lambda_2 of a connected graph without any eigenvalue: [lower, upper], in time proportional to the edges.
+
+    Below: 4 / (n diameter), and the diameter is at most twice the hops from any node to the farthest (Mohar 1991).
+    Above: n / (n - 1) times the minimum degree (Fiedler 1973), and n |dS| / (|S| (n - |S|)) for sets S of first nodes.
+    """
+    n = topology.nodes
+    sizes = np.arange(1, n)
+    cuts = crossing(topology, np.arange(n)) * (n / (sizes * (n - sizes)))
+    least = degree_range(topology)[0] * n / (n - 1)
+    return [2.0 / (n * int(hops(topology, 0).max())), min(least, float(cuts.min()))]
+
+
 def _least_cut(topology: Topology) -> int:
     """Bound from below the edges that leave any set: the degree of a transitive graph (Mader 1971), otherwise one."""
     if not is_connected(topology):
@@ -334,6 +359,8 @@ def _edge_bounds(
     n = topology.nodes
     wide = math.ceil(low * (least + 1) * (n - least - 1) / n) if n > 2 * least + 1 else least
     lower = max(1 if points is None else 2, wide)
+    if lower % 2 and not topology.implicit and not (topology.degrees % 2).any():
+        lower += 1  # if every node has an even degree, an even number of edges crosses every cut
     upper = min(least, cut.edges) if cut else least
     return IntegerBounds(min(upper, lower), upper, "degree, spectrum and sweep cut")
 

@@ -6,7 +6,7 @@ The module also describes several graphs at several sizes, in one row each, for 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,18 @@ from topologies.eigen.extremes import Extremes
 from topologies.errors import TopologyError, nearest
 from topologies.family import GraphKind
 from topologies.files.content import is_file
-from topologies.graph import Topology, component_count
+from topologies.graph import NetworkxGraph, Topology, component_count, require_graph
 from topologies.metrics import IntegerBounds, degree_range
 from topologies.metrics.byzantine import tolerance
-from topologies.metrics.cuts import Cut, connectivity, cut_points, isoperimetric, sweep_cut
+from topologies.metrics.cuts import (
+    Cut,
+    conductance_bounds,
+    connectivity,
+    cut_points,
+    isoperimetric,
+    rough_connectivity,
+    sweep_cut,
+)
 from topologies.metrics.distance import diameter, distances, resistance
 from topologies.metrics.robustness import robustness
 from topologies.schedules.contraction import LANCZOS, ROUNDING, PeriodContraction, contraction
@@ -45,14 +53,39 @@ LARGEST_FIRST = ("lambda_2", "certified")
 """Columns in which the largest value is the best; in all others it is the smallest."""
 
 
+ORDER = (
+    *("spec", "seed", "nodes", "edges", "connected", "components"),
+    *("algebraic_connectivity", "algebraic_connectivity_bounds", "method", "residual", "lower_bound"),
+    *("probable_lower_bound", "certified", "converged", "laplacian_max_eigenvalue"),
+    *("weights", "mixing_rate", "mixing_certified", "mixing_converged", "epsilon"),
+    *("rounds_to_consensus", "messages_to_consensus", "bytes_to_consensus", "bytes_per_round_busiest_node"),
+    *("degree", "diameter", "diameter_bounds", "average_distance", "effective_resistance", "kirchhoff_index"),
+    *("edge_connectivity", "vertex_connectivity", "bridges", "cut_nodes"),
+    *("thinnest_cut", "conductance", "isoperimetric_number"),
+    *("robustness", "liars_per_node", "seconds"),
+)
+"""The figures of `survey` in the order in which they are shown: lambda_2 is the first after what the graph is."""
+IF_ASKED = ("algebraic_connectivity_bounds", "bytes_to_consensus", "bytes_per_round_busiest_node")
+"""Figures that a whole survey may lack: the first only stands in for lambda_2 until that is known."""
+ROUGH = 1_000
+"""Up to this many nodes lambda_2 is known at once, and needs no bounds before."""
+
+Note = Callable[[Mapping[str, Any]], None]
+"""Receives each group of figures as soon as it is known; a later group may hold a better value of the same figure."""
+
+
 def describe(
-    topology: Topology, weights: str = "metropolis", epsilon: float = EPSILON, *, certify: bool = False
+    topology: Topology | NetworkxGraph, weights: str = "metropolis", epsilon: float = EPSILON, *, certify: bool = False
 ) -> dict[str, Any]:
-    """Describe how connected a graph is and how fast it mixes. See `mixing_facts`."""
+    """Describe how connected a graph, or a `networkx.Graph`, is and how fast it mixes: the figures of `survey` down to
+    the distances.
+    """
     started = time.perf_counter()
-    found = spectrum(topology, weights, certify=certify)
-    facts = mixing_facts(topology, found, weights, epsilon)
-    return facts | {"seconds": time.perf_counter() - started}
+    topology = require_graph(topology)
+    plain = plain_extremes(topology, certify=certify)
+    found = spectrum(topology, weights, certify=certify, found=plain)
+    facts = {**_graph(topology), **_connectivity(plain), **_mixing(topology, found, weights, epsilon)}
+    return in_order({**facts, **_distances(topology), "seconds": time.perf_counter() - started})
 
 
 def survey(
@@ -62,30 +95,48 @@ def survey(
     *,
     certify: bool = False,
     model_bytes: int | None = None,
+    note: Note | None = None,
 ) -> dict[str, Any]:
-    """The facts of `describe`, plus thin places, tolerated malicious neighbors and failures, and cost."""
-    started = time.perf_counter()
-    plain = plain_extremes(topology, certify=certify)
-    facts = mixing_facts(topology, spectrum(topology, weights, certify=certify, found=plain), weights, epsilon)
-    if model_bytes is not None:
-        messages = facts["messages_to_consensus"]
-        facts["bytes_to_consensus"] = None if messages is None else messages * model_bytes
-        facts["bytes_per_round_busiest_node"] = degree_range(topology)[1] * model_bytes
-    facts |= structure(topology, plain)
-    return facts | {"seconds": time.perf_counter() - started}
+    """The facts of `describe`, plus thin places, tolerated malicious neighbors and failures, and cost.
 
-
-def mixing_facts(topology: Topology, spectrum: Spectrum, weights: str, epsilon: float) -> dict[str, Any]:
-    """Describe how a graph mixes. A message is one model sent over one edge in one direction, so a round costs two per
-    edge.
-
-    `method`, `residual`, `lower_bound`, `probable_lower_bound`, `certified` and `converged` are about the algebraic
-    connectivity: see `eigen.extremes.Extremes`.
+    A message is one model sent over one edge in one direction, so a round costs two per edge. `method`, `residual`,
+    `lower_bound`, `probable_lower_bound`, `certified` and `converged` are about the algebraic connectivity: see
+    `eigen.extremes.Extremes`.
     """
-    rounds = rounds_to_consensus(spectrum.mixing_rate, epsilon) if topology.nodes > 1 else 0
+    started = time.perf_counter()
+    facts: dict[str, Any] = {}
+
+    def known(more: Mapping[str, Any]) -> None:
+        facts.update(more)
+        if note is not None:
+            note(more)
+
+    known(_graph(topology))
+    if note is not None and topology.nodes > ROUGH and topology.formula is None and facts["connected"]:
+        known({"algebraic_connectivity_bounds": rough_connectivity(topology)})
+    plain = plain_extremes(topology, certify=certify, seen=lambda found: known(_connectivity(found)) if note else None)
+    known(_connectivity(plain))
+    facts.pop("algebraic_connectivity_bounds", None)
+    found = spectrum(topology, weights, certify=certify, found=plain)
+    mixing = _mixing(topology, found, weights, epsilon)
+    if model_bytes is not None:
+        messages = mixing["messages_to_consensus"]
+        mixing["bytes_to_consensus"] = None if messages is None else messages * model_bytes
+        mixing["bytes_per_round_busiest_node"] = degree_range(topology)[1] * model_bytes
+    known(mixing)
+    known(_distances(topology))
+    for more in structure(topology, plain):
+        known(more)
+    return in_order({**facts, "seconds": time.perf_counter() - started})
+
+
+def in_order(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: facts[key] for key in ORDER if key in facts}
+
+
+def _graph(topology: Topology) -> dict[str, Any]:
     parts = component_count(topology)
     least, most = degree_range(topology)
-    apart = distances(topology)
     return {
         "spec": topology.spec,
         "seed": topology.seed,
@@ -94,17 +145,25 @@ def mixing_facts(topology: Topology, spectrum: Spectrum, weights: str, epsilon: 
         "connected": parts == 1,
         "components": parts,
         "degree": {"min": least, "mean": 2.0 * topology.edge_count / topology.nodes, "max": most},
-        "diameter": apart.diameter.upper if apart.diameter and apart.diameter.exact else None,
-        "diameter_bounds": _range(apart.diameter),
-        "average_distance": apart.average,
-        "algebraic_connectivity": spectrum.algebraic_connectivity,
-        "method": spectrum.method,
-        "residual": spectrum.residual,
-        "lower_bound": spectrum.lower_bound,
-        "probable_lower_bound": spectrum.probable_bound,
-        "certified": spectrum.certified,
-        "converged": spectrum.converged,
-        "laplacian_max_eigenvalue": spectrum.laplacian_max_eigenvalue,
+    }
+
+
+def _connectivity(plain: Extremes) -> dict[str, Any]:
+    return {
+        "algebraic_connectivity": plain.low,
+        "method": plain.method,
+        "residual": plain.residual,
+        "lower_bound": plain.lower,
+        "probable_lower_bound": plain.probable,
+        "certified": plain.certified,
+        "converged": plain.converged,
+        "laplacian_max_eigenvalue": plain.high,
+    }
+
+
+def _mixing(topology: Topology, spectrum: Spectrum, weights: str, epsilon: float) -> dict[str, Any]:
+    rounds = rounds_to_consensus(spectrum.mixing_rate, epsilon) if topology.nodes > 1 else 0
+    return {
         "weights": weights,
         "mixing_rate": spectrum.mixing_rate,
         "mixing_certified": spectrum.mixing_certified,
@@ -115,24 +174,39 @@ def mixing_facts(topology: Topology, spectrum: Spectrum, weights: str, epsilon: 
     }
 
 
-def structure(topology: Topology, plain: Extremes) -> dict[str, Any]:
-    """Describe what does not depend on the mixing weights. A range [lower, upper] is exact if both ends are equal."""
+def _distances(topology: Topology) -> dict[str, Any]:
+    apart = distances(topology)
+    return {
+        "diameter": apart.diameter.upper if apart.diameter and apart.diameter.exact else None,
+        "diameter_bounds": _range(apart.diameter),
+        "average_distance": apart.average,
+    }
+
+
+def structure(topology: Topology, plain: Extremes) -> Iterator[dict[str, Any]]:
+    """Yield what does not depend on the mixing weights, in groups. A range [lower, upper] is exact if both ends are
+    equal.
+    """
     points = cut_points(topology)
     cut = sweep_cut(topology, plain)
-    between = connectivity(topology, plain, points, cut)
-    growth = isoperimetric(topology, plain, cut)
-    pulled = resistance(topology)
-    robust = robustness(topology, plain, cut, most=between.nodes.upper)
-    liars = tolerance(topology, robust)
-    return {
-        "effective_resistance": pulled and {"average": pulled.average, "largest": pulled.largest},
-        "kirchhoff_index": pulled and pulled.kirchhoff,
-        "edge_connectivity": _range(between.edges),
-        "vertex_connectivity": _range(between.nodes),
+    yield {
         "bridges": None if points is None else len(points.bridges),
         "cut_nodes": None if points is None else len(points.nodes),
         "thinnest_cut": _cut(cut),
-        "isoperimetric_number": growth and [growth.lower, growth.upper],
+        "conductance": conductance_bounds(topology, plain, cut),
+    }
+    growth = isoperimetric(topology, plain, cut)
+    yield {"isoperimetric_number": growth and [growth.lower, growth.upper]}
+    between = connectivity(topology, plain, points, cut)
+    yield {"edge_connectivity": _range(between.edges), "vertex_connectivity": _range(between.nodes)}
+    pulled = resistance(topology)
+    yield {
+        "effective_resistance": pulled and {"average": pulled.average, "largest": pulled.largest},
+        "kirchhoff_index": pulled and pulled.kirchhoff,
+    }
+    robust = robustness(topology, plain, cut, most=between.nodes.upper)
+    liars = tolerance(topology, robust)
+    yield {
         "robustness": [robust.lower, robust.upper],
         "liars_per_node": {
             "mixes": liars.local,
@@ -177,12 +251,12 @@ def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str,
         "edges": union.edge_count,
         "connected": parts == 1,
         "components": parts,
-        "degree": _degree(schedule),
-        "diameter": diameter(union),
         "algebraic_connectivity": plain.low,
         "laplacian_max_eigenvalue": plain.high,
         "connectivity_method": plain.method,
         "connectivity_certified": bool(plain.certified),
+        "degree": _degree(schedule),
+        "diameter": diameter(union),
         "mixing_rate": 0.0 if nothing else min(1.0, found.norm) ** (1.0 / schedule.period),
         "asymptotic_rate": 0.0 if exact is not None else found.asymptotic,
         "epsilon": epsilon,

@@ -48,14 +48,16 @@ MOST_ROUNDS = 300
 SEED_NODES = 12
 
 
-def bound_by_cuts(topology: Topology, lower: int, upper: int, cut: Cut | None = None) -> int:
+def bound_by_cuts(
+    topology: Topology, lower: int, upper: int, cut: Cut | None = None, extremes: Extremes | None = None
+) -> int:
     """Return the lowest upper bound that some prefixes of some node orders prove, not below `lower`.
 
     Two disjoint sets show that r <= t if neither has a node with more than t neighbors outside it. They are what
     remains of both sides of a cut after nodes with more were removed.
     """
     passes = max(4, PASSES_WORK // max(1, topology.edge_count))
-    for side in _sides(topology, cut):
+    for side in _sides(topology, cut, extremes):
         upper = min(upper, int(max(_outside(topology, side).max(), _outside(topology, ~side).max())))
         while upper > lower and passes > 0:
             one, spent = _core(topology, side, upper - 1, min(MOST_ROUNDS, passes))
@@ -69,7 +71,7 @@ def bound_by_cuts(topology: Topology, lower: int, upper: int, cut: Cut | None = 
     return max(lower, upper)
 
 
-def _sides(topology: Topology, cut: Cut | None) -> list[Side]:
+def _sides(topology: Topology, cut: Cut | None, extremes: Extremes | None) -> list[Side]:
     """Return sides to try: halves first, which bound grids and hypercubes of any size, then odd and even nodes, which
     bound exponential graphs.
     """
@@ -77,7 +79,7 @@ def _sides(topology: Topology, cut: Cut | None) -> list[Side]:
     found = [np.arange(n) < (n + 1) // 2, np.arange(n) % 2 == 0]
     if cut is not None:
         found.append(np.isin(np.arange(n), cut.side))
-    ranked = [order for _, order in orders(topology)] if n <= ORDERS_LIMIT else []
+    ranked = [order for _, order in orders(topology, extremes)] if n <= ORDERS_LIMIT else []
     for part in (2, 3, 4):
         for order in ranked:
             side = np.zeros(n, dtype=bool)
@@ -212,7 +214,7 @@ def robustness(
     so_far = _formulas(topology, extremes, most)
     if topology.implicit or so_far.exact:
         return so_far
-    so_far = replace(so_far, upper=bound_by_cuts(topology, so_far.lower, so_far.upper, cut))
+    so_far = replace(so_far, upper=bound_by_cuts(topology, so_far.lower, so_far.upper, cut, extremes))
     if so_far.exact:
         return replace(so_far, method="a cut")
     so_far = replace(so_far, lower=bound_by_growth(topology, so_far.lower, so_far.upper))

@@ -9,6 +9,7 @@ paper's case M = n - 1).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
@@ -83,11 +84,17 @@ def eta_parameter() -> FamilyParameter:
 
 
 def d_equi_static(request: GraphRequest) -> Schedule:
-    """Average m basis matrices, each for a shift drawn with replacement. By default m = ceil(log2 n)."""
+    """Average m basis matrices, each for a shift drawn with replacement. By default m = ceil(log2 n), or more until
+    the shifts have no divisor in common with n: otherwise nodes could not reach each other.
+    """
     n = request.nodes
     m = request["m"] or max(1, (n - 1).bit_length())
     check_links("d-equi-static", n, n * m)
-    drawn = Counter(_shifts("d-equi-static", request, m)[0].tolist())
+    shifts = _shifts("d-equi-static", request, m)[0].tolist()
+    while request["m"] is None and math.gcd(n, *shifts) > 1:
+        m += 1
+        shifts = _shifts("d-equi-static", request, m)[0].tolist()
+    drawn = Counter(shifts)
     parts = [shifted(n, shift, Fraction(times * (n - 1), m * n)) for shift, times in sorted(drawn.items())]
     mixing = MixingMatrix.joined(n, parts)
     return Schedule(request.spec, n, [mixing], request.seed, directed=True, random=True)
@@ -151,10 +158,16 @@ def _shifts(family: str, request: GraphRequest, count: int) -> tuple[Ints, Ints]
 
 FAMILIES: Mapping[str, Family] = {
     "d-equi-static": Family(
-        rule="node i hears nodes i + u for m drawn shifts u, by default ceil(log2 n) of them",
+        rule="node i hears nodes i + u for m drawn shifts u, by default ceil(log2 n), or more until it is connected",
         degree="at most m",
         schedule=d_equi_static,
-        parameters={"m": whole(None, 1, "how many shifts are drawn; log2 n, rounded up, by default")},
+        parameters={
+            "m": whole(
+                None,
+                1,
+                "how many shifts are drawn; by default log2 n, rounded up, or more until the graph is connected",
+            )
+        },
         source=SONG,
         kind=GraphKind.DIRECTED,
         random=True,

@@ -35,7 +35,7 @@ DEADLINE_S = 200.0
 SLOW = {"takes-no-part", "neighbor-lost", "relay-lost"}
 """The alarms about who has been away for long."""
 PARTS = 4
-LAST = 60
+LAST = 100
 """The rounds that move models; after that all wait for the file `go`."""
 
 # Rounds that move each model far from its neighbors', and the weighted sum of all models not at all.
@@ -154,8 +154,8 @@ class Ward:
         return json.loads(whole.splitlines()[-1])["rounds"] if whole else 0
 
     def go_on(self, rounds):
-        """Wait until all have done so many rounds more than the slowest has now."""
-        least = rounds + min(self.rounds(node) for node in range(PARTS))
+        """Wait until all have done so many rounds more than the slowest has now, or wait for `go`."""
+        least = min(LAST - 5, rounds + min(self.rounds(node) for node in range(PARTS)))
         self.until(lambda: min(self.rounds(node) for node in range(PARTS)) >= least)
 
     def until(self, condition):

@@ -31,8 +31,11 @@ WANTED = 24
 """The first look simulates so few rounds that there is time for so many systems."""
 LEAST_ROUNDS = 3
 CLOSER = 8
-"""The most systems that get a closer look, and the fewest for which there should be time."""
+"""The most systems that get a closer look."""
 FINALISTS = 2
+"""The fewest systems for which there should be time in a closer look."""
+SHARES = (1, 2, 4, 8)
+"""A look simulates all rounds, or half of them, and so on, so that a plan that is started again finds its runs."""
 CLOSER_SEEDS = 3
 SETUP_S = 3.0
 """The time until the processes of a look have begun."""
@@ -115,6 +118,8 @@ class _Search:
         self.last_until = begun + LAST_SHARE * within_s
         self.within_s = within_s
         self.looks: list[TrialLook] = []
+        self.broad: TrialLook | None = None
+        """The first look, which stays the same however often it is gone on with."""
         self.hurried = True
         self.attacks: Sequence[str] = ATTACKS if bench.wishes.liars else ()
 
@@ -157,19 +162,16 @@ class _Search:
         )
         return self._perform(look, self.everything[:1], self.last_until)
 
-    def _broad(self) -> TrialLook:
-        """Return the first look, which is the same however often it is asked for."""
-        if len(self.looks) > 1:
-            return self.looks[1]
+    def _make_broad(self) -> TrialLook:
         wishes, count = self.bench.wishes, min(len(self.everything), WANTED)
         attacks = (HONEST, *self.attacks[:FIRST_ATTACKS])
         rounds = self._affordable(self.first_until, len(attacks) * count)
         if wishes.full and rounds is not None:
-            rounds = min(wishes.full, max(rounds, LEAST_ROUNDS, wishes.full // 8))
+            rounds = _step(wishes.full, rounds)
         return TrialLook(attacks=attacks, seeds=(wishes.seed,), rounds=rounds)
 
     def _first_look(self, until: float) -> None:
-        look = self._broad()
+        look = self.broad = self.broad or self._make_broad()
         # the first system has the time of the closer look, too: a result that is late is better than none
         if not self._perform(look, self.everything[:1], self.last_until):
             return
@@ -183,8 +185,8 @@ class _Search:
 
     def _closer_look(self) -> bool:
         """Look closer at the best; returns False if there is no time for that."""
-        wishes, first = self.bench.wishes, self.looks[-1]
-        if len(self.looks) < 2 or not self.bench.complete(self.everything, first):
+        wishes, first = self.bench.wishes, self.broad
+        if first is None or not self.bench.complete(self.everything, first):
             return False
         best = [one.system for one in _ranked(wishes, self.standings(), self._measure)]
         attacks = (HONEST, *self.attacks)
@@ -192,9 +194,10 @@ class _Search:
             rounds = self._affordable(self.last_until, len(attacks) * seeds * FINALISTS)
             if rounds is None or (wishes.full and rounds >= wishes.full):
                 break
-        rounds = wishes.full and min(wishes.full, rounds or 0)
-        if rounds is not None and first.rounds is not None and rounds < first.rounds:
-            return False
+        if wishes.full and first.rounds is not None:
+            if (rounds or 0) < first.rounds:
+                return False
+            rounds = _step(wishes.full, rounds or 0)
         look = TrialLook(attacks=attacks, seeds=tuple(range(wishes.seed, wishes.seed + seeds)), rounds=rounds)
         self._perform(look, best[:CLOSER], self.last_until)
         return True
@@ -215,6 +218,12 @@ class _Search:
         if look not in self.looks:
             self.looks.append(look)
         return self.bench.perform(look.trials(chosen), until)
+
+
+def _step(full: int, affordable: int) -> int:
+    """Return the largest step of the rounds that is affordable, or else the smallest."""
+    steps = [max(min(full, LEAST_ROUNDS), full // share) for share in SHARES]
+    return next((step for step in steps if step <= affordable), steps[-1])
 
 
 def _ranked(wishes: PlanWishes, found: Sequence[SystemStanding], measure: Measure) -> tuple[SystemStanding, ...]:

@@ -229,8 +229,8 @@ def standing(bench: Bench, system: PlannedSystem, look: TrialLook, measure: Meas
         found = [bench.results[Trial(system=system, attack=attack, seed=one, rounds=look.rounds)] for one in seeds]
         return math.fsum(map(figure, found)) / len(found)
 
-    full, closing = bench.wishes.full, bench.wishes.closing
-    more = (full + closing) / (look.rounds + closing) if full and look.rounds else 1.0
+    full, mixing = bench.wishes.full, bench.wishes.closing
+    more = (full + mixing) / (look.rounds + mixing) if full and look.rounds else 1.0
     # what counts is the worst of all conditions: under some attacks nodes learn better than without
     lies = {attack: mean(attack, lambda one: one.worst) for attack in look.attacks} if len(look.attacks) > 1 else {}
     return SystemStanding(

@@ -62,36 +62,6 @@ class Task:
 task = Task()
 """
 ASK = """
-import time
-from pathlib import Path
-import numpy as np
-from p2pfl.learn.digits import digits
-from p2pfl.learn.trainer import TorchLearner
-
-GO, BOOKS, HELD = Path({go!r}), Path({books!r}), {held}
-
-
-class Booked(TorchLearner):
-    def train(self, start, round_index):
-        while round_index >= HELD and not GO.exists():
-            time.sleep(0.05)
-        time.sleep({pause_s})
-        done = super().train(start, round_index)
-        moved = self.samples * (done.vector.astype(float) - start.model)
-        np.save(BOOKS / f"{{self.context.name}}-{{round_index}}.npy", moved)
-        return done
-
-
-class Task:
-    def learner(self, context, training):
-        made = Booked(digits(partition="dirichlet:0.5", hidden={hidden}), context, training)
-        np.save(BOOKS / f"{{context.name}}-begun.npy", made.samples * made.initial().astype(float))
-        return made
-
-
-task = Task()
-"""
-ASK = """
 import urllib.request
 print(urllib.request.urlopen("http://127.0.0.1:8480/status", timeout=5).read().decode())
 """

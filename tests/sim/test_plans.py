@@ -248,6 +248,11 @@ def test_a_federation_with_a_time_limit_is_planned_from_another_folder_by_relati
     assert "time_s" not in document["training"]
 
 
+def test_the_best_get_a_closer_look_also_where_the_first_one_is_as_short_as_the_pilot(tmp_path, pretend):
+    pretend({"q8": 0.3})
+    assert plan_of(tmp_path, nodes=6, rounds=3).winner.seeds == 3
+
+
 def test_no_time_for_one_run_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(trials, "run_here", lambda *_, **__: (_ for _ in ()))
     with pytest.raises(UserError, match="not even the first system"):

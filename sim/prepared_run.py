@@ -14,11 +14,11 @@ from p2pfl.config.cores import all_hops, rule_of, settings_of
 from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.core.settings import Settings
 from p2pfl.engine.arithmetic import NodeSeen
-from p2pfl.engine.codecs import codecs_of
+from p2pfl.engine.codecs import as_weighed, codecs_of
 from p2pfl.learn.gauge import gauge_of
 from p2pfl.learn.privacy.plan import planned_rounds
 from p2pfl.reporting.sketch import Sketch
-from sim.attacks import Attack, parse_attack
+from sim.attacks import Attack, boast, parse_attack
 from sim.cluster import Cluster, Surroundings, all_neighbors, all_turns
 from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS
@@ -230,6 +230,7 @@ class PreparedRun:
             crashing=script.faults.crashing,
             lies=self._lies if script.attack and script.attack.blind else None,
             sketch=self.sketch,
+            rules=[rule for rule in (rule_of(federation) for _ in range(self.nodes)) if rule is not None],
         )
         pairs = Pairs(federation.edges, plane)
         numbers: list[dict[int, int]] = [{} for _ in range(self.nodes)]
@@ -247,6 +248,7 @@ class PreparedRun:
                 rate=training.rate,
                 method=method,
                 liar=plane.rows.lies is not None and index in script.liars,
+                claim=boast if plane.mixes and index in script.liars else as_weighed,
             )
             for index in range(self.nodes)
         ]

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import torch
 
-from p2pfl.aggregate import liars_of
 from p2pfl.compress import Compressor, make_compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.stop import parse_stop
@@ -190,8 +189,6 @@ def _why_one_at_a_time(
         return "liars exchange out of turn"
     if _patience(federation) is not None:
         return "training stops by what comes of each round"
-    if liars_of(federation.gossip.rule):
-        return "robust rules look at values"
     if learners.personal:
         return "each node keeps a part of the model to itself"
     method = learners.method

@@ -20,8 +20,9 @@ from sim.lazy.rows import HELD, MisjudgedError, Rows
 
 
 class Mixers:
-    """The mixers of all nodes, none in the conservative profile. The core was told that each mix succeeds and moves the model; where that is not
-    so `MisjudgedError` says why.
+    """The mixers of all nodes; none in the conservative profile.
+
+    The core was told that each mix succeeds and moves the model; where that is not so `MisjudgedError` says why.
     """
 
     def __init__(self, rules: Sequence[Rule], rows: Rows) -> None:

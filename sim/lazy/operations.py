@@ -38,7 +38,8 @@ class CommitOp(Struct, frozen=True, gc=False):
 class FreezeOp(Struct, frozen=True, gc=False):
     """The initiator encodes its request number `ticket`, once the one numbered `after` is applied.
 
-    `unmixed`: it shows the model before the latest mix. `lie` counts what a liar has shown, -1 for the truth; `chance` is for an encoder that draws.
+    `unmixed`: it shows the model before the latest mix. `lie` counts what a liar has shown, -1 for the truth; `chance`
+    is for an encoder that draws.
     """
 
     kind: ClassVar[int] = FREEZE

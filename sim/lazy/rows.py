@@ -278,10 +278,10 @@ class Rows:
         except ValueError as error:
             raise MisjudgedError("a vector is not finite") from error
 
-    def _put_unmixed(self, shown: Rows2, nodes: Ints, ops: Sequence[FreezeOp] | Sequence[RequestOp]) -> None:
+    def _put_unmixed(self, shown: Rows2, nodes: Ints, ops: Sequence[FreezeOp | RequestOp]) -> None:
         """Neighbors see the model before the latest mix."""
-        if len(self.unmixed):
-            places = [place for place, op in enumerate(ops) if op.unmixed]
+        places = [place for place, op in enumerate(ops) if op.unmixed] if len(self.unmixed) else []
+        if places:
             shown[places] = self.unmixed[nodes[places]]
 
     def _shown(self, models: Rows2, nodes: list[int], times: list[int]) -> Rows2:

@@ -182,7 +182,7 @@ def test_a_rule_mixes_with_what_the_node_itself_has_heard_of_its_neighbors():
 def test_neighbors_see_the_model_before_the_mix_until_the_next_round():
     plane = robust_plane()
     plane.put(0, mix((-1, -2, -3)))
-    plane.put(0, FreezeOp(0, 0, 1, -1, 2, 0, True))
+    plane.put(0, FreezeOp(0, 0, 1, -1, 2, unmixed=True))
     plane.put(1, RequestOp(0, 0, 2, -1, 0.0, 1, ()))
     plane.drain()
     assert plane.rows.own[0, 0] == 1.0

@@ -183,8 +183,8 @@ def _why_one_at_a_time(
         return "members or edges change"
     if attack is not None and attack.refused:
         return "messages will be refused"
-    if attack is not None and attack.sees:
-        return "liars look at others' models"
+    if attack is not None and attack.own is not None:
+        return "the attack is the user's own"
     if attack is not None and attack.flood:
         return "liars exchange out of turn"
     if _patience(federation) is not None:

@@ -54,6 +54,8 @@ Records = Callable[[int, int], EdgeRecord]
 class LazyEngine:
     """One node's data plane as its host sees it. `edges` maps a neighbor to the number of the edge.
 
+    A liar's `lie(peer)` is asked before it shows something, and returns the number of that lie.
+
     `rate` is the learning rate after so many rounds and seconds. `drawing` are the neighbors whose payloads are encoded
     with chance.
     """
@@ -73,7 +75,7 @@ class LazyEngine:
         steps: int,
         rate: Callable[[int, float], float],
         method: Method,
-        liar: bool = False,
+        lie: Callable[[int], int] | None = None,
         claim: Claim = as_weighed,
     ) -> None:
         self.plane = plane
@@ -87,9 +89,8 @@ class LazyEngine:
         self.round_rate = 0.0
         """The learning rate of the round under way."""
         self.method = method
-        self.liar = liar
+        self.lie = lie
         self.claim = claim
-        self.shown = 0
         self.undo: list[tuple[bool, int, Callable[[], None]]] | None = [] if index in plane.crashing else None
         """Per change not on disk: whether vectors moved, the pair seen again (-1: none), and how to undo the rest."""
         self._forget()
@@ -180,7 +181,7 @@ class LazyEngine:
         self.records[op.peer].freeze(request)
         pair = self.pairs.of(edge, self.index)
         chance = self._chance(op.peer, op.incarnation, op.seq)
-        self.plane.put(self.index, FreezeOp(edge, pair, after, self._next_lie(), ticket, chance, self.unmixed))
+        self.plane.put(self.index, FreezeOp(edge, pair, after, self._next_lie(op.peer), ticket, chance, self.unmixed))
         self._flushed()
         return RequestFrozen(peer=op.peer, request=request)
 
@@ -202,7 +203,7 @@ class LazyEngine:
         self.pairs.apply(edge, ticket)
         record.settle_request(request, reply, chain)
         pair = self.pairs.of(edge, self.index)
-        lie, chance = self._next_lie(), self._chance(op.peer, request.incarnation, request.seq)
+        lie, chance = self._next_lie(op.peer), self._chance(op.peer, request.incarnation, request.seq)
         noted = RequestOp(edge, pair, ticket, lie, op.factor, self.samples, reply.terms, chance, self.unmixed)
         self.plane.put(self.index, noted)
         self._flushed()
@@ -275,11 +276,8 @@ class LazyEngine:
         """What the encoder draws from in this transaction, where it does."""
         return chance_of(self.index, peer, incarnation, seq) if peer in self.drawing else 0
 
-    def _next_lie(self) -> int:
-        if not self.liar:
-            return -1
-        self.shown += 1
-        return self.shown - 1
+    def _next_lie(self, peer: int) -> int:
+        return -1 if self.lie is None else self.lie(peer)
 
     # -- local rounds ------------------------------------------------------------------------------------------------
 

@@ -522,17 +522,19 @@ def main() -> None:
     parser.add_argument("--rounds", default="100,50,10", help="for each number of nodes")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for a run, after its set-up")
     parser.add_argument("--repeats", type=int, default=1, help="all simulators in turn, so often")
+    parser.add_argument("--only", nargs="+", choices=SIMULATORS, default=list(SIMULATORS), metavar="SIMULATOR")
     for name in ("gossipy", "flower", "blazefl"):
         parser.add_argument(f"--{name}", metavar="PYTHON", help=f"an interpreter that has {name}")
     parser.add_argument("--json", type=Path, help="also write the figures there")
     arguments = parser.parse_args()
     pythons = {
-        name: sys.executable if name == "p2pfl" else vars(arguments)[name.partition("-")[0]] for name in SIMULATORS
+        name: sys.executable if name == "p2pfl" else vars(arguments)[name.partition("-")[0]] for name in arguments.only
     }
     for name, python in pythons.items():
         if not python:
             print(f"{name}: skipped, for --{name.partition('-')[0]} PYTHON was not given")
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a simulator's processes are ended, too
     print(COLUMNS.format(*HEADS))
     rows = []
     sizes = list(zip(arguments.nodes.split(","), arguments.rounds.split(","), strict=True))

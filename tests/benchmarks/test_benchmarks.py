@@ -22,6 +22,7 @@ SMALLEST = {
     "bias": "--table quadratics --rounds 2",
     "cut_lines": "--mb 0.3 --kbit-s 8000 --rtt-s 0.01 --cut-s 0.6",
     "codecs": "--size 10000 --rows 2 --repeats 1 --specs q4",
+    "adapters": "sklearn --splits 1 --rounds 2",
     "conformance": "--seeds 1 --rounds 2 --nodes 4",
     "devices": "--parameters 20000 --steps 1 --rounds 1",
     "dear": "--parameters 1000 --compressors q4 --time-s 1",

@@ -29,7 +29,7 @@ from p2pfl.federation import Federation
 from sim.worlds.world import World
 
 
-class FederatedEstimator(BaseEstimator):  # type: ignore[misc] - without stubs
+class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # it has no stubs
     """What both have in common.
 
     `estimator` is what each node trains: linear with `partial_fit`, or an MLP. Its rows are those of X by `partition`
@@ -119,7 +119,7 @@ def _has(name: str) -> Callable[[FederatedEstimator], bool]:
     return lambda made: hasattr(made._template(), name)  # noqa: SLF001 - of this module
 
 
-class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc] - without stubs
+class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc]  # it has no stubs
     """A classifier; by default of `SGDClassifier(loss="log_loss")`."""
 
     def _template(self) -> Any:
@@ -135,18 +135,18 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         self._learn(X, y, self.classes_)
         return self
 
-    @available_if(_has("predict_proba"))
+    @available_if(_has("predict_proba"))  # type: ignore[untyped-decorator]  # it has no stubs
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return probabilities (n, classes)."""
         return np.asarray(self._of_fitted("predict_proba", X))
 
-    @available_if(_has("decision_function"))
+    @available_if(_has("decision_function"))  # type: ignore[untyped-decorator]  # as above
     def decision_function(self, X: Any) -> NDArray[Any]:
         """Return decision values (n,), or (n, classes) for more than two."""
         return np.asarray(self._of_fitted("decision_function", X))
 
 
-class FederatedRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc] - without stubs
+class FederatedRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]  # it has no stubs
     """A regression of one number; by default by `SGDRegressor()`."""
 
     def _template(self) -> Any:

@@ -86,7 +86,7 @@ class FlowerTask:
         """Make the client of one node."""
         samples = None if self.samples is None else int(self.samples(context))
         asked = Asked(initial=self.initial, config_of=self.config_of, samples=samples)
-        kind = AppClient if self.is_app else NumPyClient
+        kind: type[AppClient | NumPyClient] = AppClient if self.is_app else NumPyClient
         return kind.of(self.client, context, self.run_config, asked)
 
     def config_of(self, round_index: int) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.batches import batch_sizes, draw_rows
 from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
-from p2pfl.learn.intervals import wilson
+from p2pfl.learn.intervals import Interval, wilson
 from p2pfl.learn.metrics import ACCURACY, Metric, measured_by, named
 from p2pfl.learn.task import NodeContext
 from p2pfl.plugins import FAILURES, describe_failure
@@ -181,7 +181,8 @@ class SklearnLearner:
 
     def _score(self, rows: RowPairs) -> Score:
         outputs, targets = self._outputs(rows.X), rows.y
-        accuracy, intervals = None, {}
+        accuracy: float | None = None
+        intervals: dict[str, Interval | None] = {}
         if self.classes is not None:
             accuracy = float(np.mean(self.fitting.estimator.predict(rows.X) == rows.y))
             targets = np.searchsorted(self.classes, rows.y)

@@ -184,7 +184,7 @@ def _places(specs: Sequence[str]) -> list[tuple[str | EntryPoint, str]]:
     found: list[tuple[str | EntryPoint, str]] = []
     for spec in specs:
         name, colon, place = spec.partition(":")
-        others = {} if name in KINDS else {entry.name: entry for entry in entry_points(group=GROUP)}
+        others = {entry.name: entry for entry in (() if name in KINDS else entry_points(group=GROUP))}
         if (name not in KINDS and name not in others) or not colon or not place:
             allowed = ", ".join(["csv:FILE", "tensorboard:DIR", *(f"{one}:PLACE" for one in sorted(others))])
             raise UserError("no such log", key=KEY, value=spec, allowed=allowed)

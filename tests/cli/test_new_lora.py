@@ -59,5 +59,5 @@ def test_what_does_not_fit_is_one_error_and_leaves_nothing(p2pfl, there, change,
 
 
 def test_its_options_are_refused_for_other_tasks(p2pfl, there):
-    outcome = p2pfl("new", "chat", "--task", "csv", "--model", "tiny")
+    outcome = p2pfl("new", "chat", "--task", "digits", "--model", "tiny")
     assert (outcome.code, "--model: this is only for --task lora" in outcome.err) == (2, True)

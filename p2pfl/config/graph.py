@@ -8,10 +8,12 @@ The `[[edge]]` tables have settings for single edges, such as a slow link.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from p2pfl.config.model import EDGE, Edges, Member
 from p2pfl.config.tables import Mistakes, read_table, refuse_special, require
@@ -23,6 +25,7 @@ from topologies.graph import components, ordered
 from topologies.schedules.schedule import MixingMatrix
 
 KEY = "federation.topology"
+Edge = tuple[int, int]
 
 
 class DisconnectedGraph(UserError):  # noqa: N818 - it names the state of the graph
@@ -58,27 +61,59 @@ def _undirected() -> str:
     return f"an undirected graph, such as ring or hypercube, or an undirected schedule: {moving or 'none here'}"
 
 
-def read_graph(
-    spec: str, members: tuple[Member, ...], seed: int, mistakes: Mistakes
-) -> tuple[Edges, tuple[Edges, ...]]:
-    """Return the sorted edges and the schedule, both empty if there is no such graph. Retired members have no edges."""
+class MemberGraph(NamedTuple):
+    """The sorted edges between members, by index; the edges of each round if it is a schedule; the mixing weight of
+    each edge if a file has weights.
+    """
+
+    edges: Edges = ()
+    schedule: tuple[Edges, ...] = ()
+    weights: Mapping[Edge, float] = MappingProxyType({})
+
+
+def read_graph(spec: str, members: tuple[Member, ...], seed: int, mistakes: Mistakes) -> MemberGraph:
+    """Return the graph, empty if there is none of this kind. Retired members have no edges."""
     there = tuple(member for member in members if not member.retired)
     try:
         refuse_special(mistakes.file.parent / spec)
         topology, schedule = federation_graph(spec, [member.name for member in there], seed, mistakes.file.parent)
     except TopologyError as error:
         mistakes.add(f"{spec}: {_error_text(error)}", KEY, error.value, error.allowed)
-        return (), ()
+        return MemberGraph()
     except UserError as error:
         mistakes.found.append(error)
-        return (), ()
+        return MemberGraph()
     parts = components(topology)
     if len(parts) > 1:
         mistakes.found.append(_disconnected(parts, spec, there, mistakes.file))
-    if len(there) == len(members):
-        return topology.edges, schedule
     index = [member.index for member in there]  # ascending, so the edges stay sorted
-    return _renumbered(topology.edges, index), tuple(_renumbered(edges, index) for edges in schedule)
+    edges = _renumbered(topology.edges, index)
+    weights = {} if topology.weights is None else dict(zip(edges, topology.weights.tolist(), strict=True))
+    _check_weights(weights, spec, members, mistakes)
+    return MemberGraph(edges, tuple(_renumbered(edges, index) for edges in schedule), weights)
+
+
+LARGEST_WEIGHT = 0.5
+"""With more, one exchange would carry two models past each other."""
+ROUNDED = 1e-9
+"""How far beyond its bound a weight may be because it was rounded."""
+
+
+def _check_weights(weights: Mapping[Edge, float], spec: str, members: Sequence[Member], mistakes: Mistakes) -> None:
+    """Refuse weights with which models would not come together."""
+    sums: Counter[int] = Counter()
+    for (i, j), weight in weights.items():
+        sums[i] += weight  # type: ignore[assignment]  # a counter of fractions
+        sums[j] += weight  # type: ignore[assignment]
+        if weight > LARGEST_WEIGHT + ROUNDED:
+            text = f"{spec}: the weight of the edge between {members[i].name} and {members[j].name} is too large"
+            mistakes.add(text, KEY, weight, "at most 0.5: then both ends have the same model after an exchange")
+            return
+    for node, total in sums.most_common(1):
+        if total > 1.0 + ROUNDED:
+            text = f"{spec}: the weights of {members[node].name} add up to more than 1"
+            allowed = "at most 1 at each node; `p2pfl topology convert --weights optimal` writes such weights"
+            mistakes.add(text, KEY, round(total, 9), allowed)
 
 
 def _renumbered(edges: Edges, index: Sequence[int]) -> Edges:
@@ -99,8 +134,6 @@ def _disconnected(parts: list[list[int]], spec: str, members: tuple[Member, ...]
         allowed="a connected graph (more edges, or another federation.seed for a random one)",
     )
 
-
-Edge = tuple[int, int]
 
 SHOWN = 20
 """The most names that an error lists."""

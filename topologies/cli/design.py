@@ -46,7 +46,7 @@ Examples:
 @terminal.model_bytes_option("400K")
 @click.option("--minimize", default=None, help="rounds, bytes or edges.  [default: rounds]")
 @click.option("--maximize", default=None, help="lambda_2, in place of --minimize.")
-@terminal.weights_option()
+@terminal.weights_option(by_degree=True)
 @terminal.epsilon_option()
 @terminal.seed_option()
 @click.option("--evaluations", type=click.IntRange(min=0), default=None, help="Graphs that the search tries.")
@@ -164,7 +164,7 @@ Examples:
 @click.option("--add", "count", type=int, required=True, help="How many edges.")
 @click.option("--max-degree", type=int, default=None, help="Most neighbors of a node.  [default: no limit]")
 @click.option("--minimize", default=None, help="rounds.  [default: maximize lambda_2]")
-@terminal.weights_option()
+@terminal.weights_option(by_degree=True)
 @terminal.epsilon_option()
 @terminal.seed_option()
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Write the new graph here.")
@@ -213,6 +213,9 @@ def augment_command(
         write_json({"steps": rows, "random_lambda_2": chance, "random_draws": draws})
     else:
         write_rows(rows, form)
+    if given.weights is not None:
+        text = f"{spec} has mixing weights of its own: they are not looked at, and the new graph has none"
+        click.echo(f"note: {text}; convert --weights optimal", err=True)
     click.echo(f"\n{count} random edges instead: lambda_2 {chance:.6g}, mean of {draws} draws.", err=True)
     _warn_of_rounds(found.steps, minimize)
     if found.steps[-1].components > 1:

@@ -49,6 +49,7 @@ What the words mean:
   mixing rate              factor by which one round of averaging with --weights shrinks
                            the distance to consensus: near 0 is fast, near 1 slow
   rounds to consensus      rounds until that distance is --epsilon of what it was
+  fewest rounds            no weights at all need fewer on these edges; with --weights optimal
   effective resistance     how far apart two nodes are when all paths count; the
                            kirchhoff index is its sum over all pairs
   edge connectivity        edges that have to fail before the graph falls apart;
@@ -134,13 +135,16 @@ def list_command(name: str | None, form: str) -> None:
 @click.option("--certify", is_flag=True, help="Prove lambda_2, with minutes and gigabytes if need be.")
 @click.option("--explain", is_flag=True, help="Also say what each figure means; not with --format json.")
 @format_option("table", "json")
-def info_command(*, weights: str, within: float | None, certify: bool, explain: bool, form: str, **asked: Any) -> int:
+def info_command(
+    *, weights: str | None, within: float | None, certify: bool, explain: bool, form: str, **asked: Any
+) -> int:
     if not certify:
         # numpy's threads would wait for each other: several times slower on a shared processor
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from topologies.spectral import check_weights  # noqa: PLC0415 - `--help` stays instant
 
-    check_weights(weights)
+    if weights is not None:
+        check_weights(weights)
     if within is None:
         described = _describe(weights=weights, certify=certify, **asked)
     else:
@@ -335,7 +339,7 @@ def _describe(
     spec: str,
     nodes: int | None,
     seed: int,
-    weights: str,
+    weights: str | None,
     epsilon: float,
     certify: bool,
     model_bytes: int | None,

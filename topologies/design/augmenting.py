@@ -26,7 +26,15 @@ from topologies.eigen.extremes import DENSE_LIMIT, EFFORT_LIMIT, Tell, effort, s
 from topologies.errors import TopologyError
 from topologies.graph import Edge, Ends, Topology, component_count
 from topologies.laplacian import Array, Laplacian
-from topologies.spectral import EPSILON, fiedler_vector, plain_extremes, rounds_to_consensus, spectrum
+from topologies.spectral import (
+    BY_DEGREE,
+    EPSILON,
+    check_weights,
+    fiedler_vector,
+    plain_extremes,
+    rounds_to_consensus,
+    spectrum,
+)
 
 BLOCK = 256
 """The number of candidates whose equations are solved together."""
@@ -75,6 +83,7 @@ def augment(
     rate under `weights` is lower, up to 500 nodes. Raises TopologyError if there is no place for these edges, if
     finding them would take too long, or if a disconnected graph cannot be joined within the degree.
     """
+    check_weights(weights, BY_DEGREE)
     if count < 1:
         raise TopologyError("nothing to add", key="add", value=count, allowed="from 1")
     if max_degree is not None and max_degree < 1:

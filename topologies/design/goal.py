@@ -14,7 +14,7 @@ from topologies.chance import generator
 from topologies.errors import TopologyError, nearest
 from topologies.graph import Ends, Topology
 from topologies.laplacian import Array
-from topologies.spectral import EPSILON, check_weights, rounds_to_consensus, spectrum
+from topologies.spectral import BY_DEGREE, EPSILON, check_weights, rounds_to_consensus, spectrum
 
 DENSE_LIMIT = 500
 """Up to this many nodes, computing all eigenvalues is faster than computing only the two that matter."""
@@ -185,7 +185,7 @@ class Goal:
 
 def checked(goal: Goal) -> Goal:
     """Return the goal if some graph can meet it. Raises TopologyError if none can; its key says why."""
-    check_weights(goal.weights)
+    check_weights(goal.weights, BY_DEGREE)
     if goal.minimize not in CRITERIA:
         allowed = nearest(goal.minimize, CRITERIA)
         raise TopologyError("unknown criterion", key="minimize", value=goal.minimize, allowed=allowed)

@@ -8,7 +8,6 @@ The `[[edge]]` tables have settings for single edges, such as a slow link.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,16 +38,45 @@ def federation_graph(spec: str, names: Sequence[str], seed: int, folder: Path) -
 
     A file is looked up in `folder`, and may refer to nodes by name.
 
-    Raises TopologyError: there is no such graph, or it is directed.
+    Raises TopologyError: there is no such graph, or it is directed, or models would not come together with its weights.
     """
     found = kind(spec)
     if found is GraphKind.DIRECTED:
         text = "is directed, and stays inside the topology library: in a federation both ends of an edge learn"
         raise TopologyError(text, value=spec, allowed=_undirected())
     if found is GraphKind.STATIC:
-        return build(spec, len(names), seed, names=names, folder=folder), ()
+        topology = build(spec, len(names), seed, names=names, folder=folder)
+        _check_weights(topology, names)
+        return topology, ()
     schedule = build_schedule(spec, len(names), seed, names=names, folder=folder)
     return schedule.union(), tuple(_edges(mixing) for mixing in schedule.mixings)
+
+
+def edge_weights(topology: Topology) -> dict[Edge, float]:
+    """Return the mixing weight of each edge, in order; empty if the graph has no weights."""
+    return {} if topology.weights is None else dict(zip(topology.edges, topology.weights.tolist(), strict=True))
+
+
+LARGEST_WEIGHT = 0.5
+"""With more, one exchange would carry two models past each other."""
+ROUNDED = 1e-9
+"""How far beyond its bound a weight may be because it was rounded."""
+
+
+def _check_weights(topology: Topology, names: Sequence[str]) -> None:
+    sums = dict.fromkeys(range(len(names)), 0.0)
+    for (i, j), weight in edge_weights(topology).items():
+        sums[i] += weight
+        sums[j] += weight
+        if weight > LARGEST_WEIGHT + ROUNDED:
+            text = f"that of the edge between {names[i]} and {names[j]} is too large"
+            allowed = "at most 0.5: then both ends have the same model after an exchange"
+            raise TopologyError(text, key="weights", value=weight, allowed=allowed)
+    node = max(sums, key=sums.__getitem__)
+    if sums[node] > 1.0 + ROUNDED:
+        text = f"those of {names[node]} add up to more than 1"
+        allowed = "at most 1 at each node; `p2pfl topology convert --weights optimal` writes such weights"
+        raise TopologyError(text, key="weights", value=round(sums[node], 9), allowed=allowed)
 
 
 def _edges(mixing: MixingMatrix) -> Edges:
@@ -88,32 +116,8 @@ def read_graph(spec: str, members: tuple[Member, ...], seed: int, mistakes: Mist
         mistakes.found.append(_disconnected(parts, spec, there, mistakes.file))
     index = [member.index for member in there]  # ascending, so the edges stay sorted
     edges = _renumbered(topology.edges, index)
-    weights = {} if topology.weights is None else dict(zip(edges, topology.weights.tolist(), strict=True))
-    _check_weights(weights, spec, members, mistakes)
+    weights = dict(zip(edges, edge_weights(topology).values(), strict=False))
     return MemberGraph(edges, tuple(_renumbered(edges, index) for edges in schedule), weights)
-
-
-LARGEST_WEIGHT = 0.5
-"""With more, one exchange would carry two models past each other."""
-ROUNDED = 1e-9
-"""How far beyond its bound a weight may be because it was rounded."""
-
-
-def _check_weights(weights: Mapping[Edge, float], spec: str, members: Sequence[Member], mistakes: Mistakes) -> None:
-    """Refuse weights with which models would not come together."""
-    sums: Counter[int] = Counter()
-    for (i, j), weight in weights.items():
-        sums[i] += weight  # type: ignore[assignment]  # a counter of fractions
-        sums[j] += weight  # type: ignore[assignment]
-        if weight > LARGEST_WEIGHT + ROUNDED:
-            text = f"{spec}: the weight of the edge between {members[i].name} and {members[j].name} is too large"
-            mistakes.add(text, KEY, weight, "at most 0.5: then both ends have the same model after an exchange")
-            return
-    for node, total in sums.most_common(1):
-        if total > 1.0 + ROUNDED:
-            text = f"{spec}: the weights of {members[node].name} add up to more than 1"
-            allowed = "at most 1 at each node; `p2pfl topology convert --weights optimal` writes such weights"
-            mistakes.add(text, KEY, round(total, 9), allowed)
 
 
 def _renumbered(edges: Edges, index: Sequence[int]) -> Edges:

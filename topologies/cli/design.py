@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +52,7 @@ Examples:
 @terminal.epsilon_option()
 @terminal.seed_option()
 @click.option("--evaluations", type=click.IntRange(min=0), default=None, help="Graphs that the search tries.")
+@click.option("--within", type=terminal.TimeLimit(), metavar="TIME", help="Stop searching then, such as after 10s.")
 @click.option("--schedules", is_flag=True, help="Also look at schedules.")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many to list.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Write the best graph here.")
@@ -59,6 +62,7 @@ def design_command(
     minimize: str | None,
     maximize: str | None,
     evaluations: int | None,
+    within: float | None,
     schedules: bool,
     top: int,
     output: Path | None,
@@ -75,8 +79,16 @@ def design_command(
     if minimize is not None and maximize is not None:
         raise TopologyError("two criteria", key="maximize", value=maximize, allowed="--minimize or --maximize")
     goal = Goal(minimize=minimize or "rounds", maximize=maximize, **requirements)
+    end = time.monotonic() + (math.inf if within is None else within)
     with progress() as tell:
-        found = design(goal, evaluations=evaluations, schedules=schedules, top=top, tell=tell)
+        found = design(
+            goal,
+            evaluations=evaluations,
+            schedules=schedules,
+            top=top,
+            tell=tell,
+            over=lambda: time.monotonic() > end,
+        )
     if output is not None and not found.winner.schedule:
         from topologies.files import write_topology  # noqa: PLC0415 - as above
 
@@ -98,7 +110,8 @@ def _write(design: Design, top: int, output: Path | None, form: str) -> None:
     use = line(design.winner, output)
     match form:
         case "json":
-            write_json({"proven": design.proven, "evaluations": design.evaluations, "line": use, "candidates": listed})
+            known = {"proven": design.proven, "evaluations": design.evaluations, "stopped": design.stopped}
+            write_json(known | {"line": use, "candidates": listed})
         case "csv":
             write_rows(listed, form)
         case _:
@@ -124,6 +137,10 @@ def _advise(design: Design, use: str | None, output: Path | None) -> None:
     """Print on stderr what to write into the federation file."""
     best = design.winner
     click.echo(f"\nOne model is taken as {terminal.readable_bytes(design.goal.model_bytes)}.", err=True)
+    if design.stopped:
+        click.echo(
+            "The time of --within was over before everything was tried: a longer search may find better.", err=True
+        )
     if best.schedule and output is not None:
         click.echo(f"{output} is not written: the best is a schedule.", err=True)
     if use is None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from topologies.building import build, build_schedule, parse
 from topologies.design.goal import DENSE_LIMIT, LAMBDA_2, Goal, Key, rate_between, rate_of
+from topologies.design.search import Over, never
 from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
 from topologies.families import FAMILIES, GraphKind, GraphRequest
@@ -232,7 +233,7 @@ def candidate(goal: Goal, topology: Topology) -> GraphCandidate:
     return GraphCandidate(goal=goal, topology=topology, rate=rate, rounds=goal.rounds(rate), sent=sent)
 
 
-def known_graphs(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
+def known_graphs(goal: Goal, tell: Tell = silent, over: Over = never) -> Iterator[GraphCandidate]:
     """Yield the best draw of each family and choice of parameters that has a connected graph of this size.
 
     A graph with wrong degrees is yielded only where a formula gives its rate: it is not worth an eigensolver.
@@ -241,6 +242,8 @@ def known_graphs(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
     choices = list(static_choices(goal))
     for done, (spec, seed) in enumerate(choices):
         tell(f"looked at {done} of {len(choices)} graphs")
+        if best and over():
+            break
         try:
             topology = _build_connected(goal, spec, seed)
             if topology is None:

@@ -56,7 +56,12 @@ def rate_between(low: float, high: float, weights: str) -> float:
 
 def mixing_rate(adjacency: Array, weights: str) -> float:
     """Compute the mixing rate; 1 on a disconnected graph."""
-    values = np.linalg.eigvalsh(weighted_laplacian(adjacency, weights))
+    return rate_of_laplacian(weighted_laplacian(adjacency, weights), weights)
+
+
+def rate_of_laplacian(laplacian: Array, weights: str) -> float:
+    """Compute the mixing rate from the `weighted_laplacian`."""
+    values = np.linalg.eigvalsh(laplacian)
     if values[1] < 1e-10 * max(1.0, values[-1]):
         return 1.0
     return rate_between(float(values[1]), float(values[-1]), weights)
@@ -167,20 +172,26 @@ class Goal:
         if rate >= 1.0:
             return math.inf
         decay = -math.log(max(rate, 1e-15))
-        smooth = max(1.0, -math.log(self.epsilon) / decay)
-        whole = self.rounds(rate) or 1
-        sent = math.log(edges * (smooth + whole))
+        budget = None if self.maximize else self.budget_bytes
         match self.maximize or self.minimize:
             case "rounds" | "lambda_2":
                 level = -math.log(decay) + 1e-6 * edges
             case "bytes":
-                level = sent
+                level = self._sent(decay, rate, edges)
             case _:
                 level = math.log(edges) - 0.05 * math.log(decay)
-        if self.budget_bytes is not None and not self.maximize:
-            allowed = self.budget_bytes / self.model_bytes
+        if budget is not None:
+            allowed, whole = budget / self.model_bytes, self.rounds(rate) or 1
+            sent = self._sent(decay, rate, edges)
             level += 10.0 * max(0.0, sent - math.log(allowed), math.log(2 * edges * whole / allowed))
         return level
+
+    def _sent(self, decay: float, rate: float, edges: int) -> float:
+        """Return the logarithm of the models sent until consensus: half by whole rounds, half by what would be
+        needed.
+        """
+        smooth = max(1.0, -math.log(self.epsilon) / decay)
+        return math.log(edges * (smooth + (self.rounds(rate) or 1)))
 
 
 def checked(goal: Goal) -> Goal:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from topologies.cli import terminal
+from topologies.cli.far_options import FAR_HELP, far_options, read_distances
 from topologies.cli.terminal import check_target, format_option, progress, write_json, write_rows
 from topologies.errors import TopologyError
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from topologies.design.designing import Design
     from topologies.graph import Edge, Topology
 
-DESIGN_EPILOG = """\b
+DESIGN_EPILOG = f"""\b
 What a graph must be: connected, within --max-degree and --budget-bytes. With --byzantine B
 every node has more than 2B neighbors, there is no bridge, and the graph is (2B+1)-robust:
 then the honest agree with up to B liars beside each. Where that is unknown (above about 30
@@ -32,11 +33,13 @@ with bytes and edges. lambda_2 says how hard the graph is to cut, whatever the w
 search does not look at --budget-bytes, which is checked afterward.
 Schedules never qualify with --byzantine. How it searches: docs/how-to/which-graph.md
 
+{FAR_HELP}
 \b
 Examples:
   p2pfl topology design -n 20 --max-degree 6 --byzantine 1 --budget-bytes 2G -o graph.json
   p2pfl topology design -n 50 --max-degree 4 --minimize bytes --model-bytes 10M
   p2pfl topology design -n 12 --max-degree 3 --maximize lambda_2
+  p2pfl topology design -n 30 --max-degree 4 --far 28-29=60ms -o graph.json
 """
 
 
@@ -46,11 +49,14 @@ Examples:
 @click.option("--byzantine", type=int, default=0, show_default=True, help="Liars among the neighbors of a node.")
 @click.option("--budget-bytes", type=terminal.Bytes(), default=None, help="Most that may be sent, such as 2G.")
 @terminal.model_bytes_option("400K")
-@click.option("--minimize", default=None, help="rounds, bytes or edges.  [default: rounds]")
+@click.option(
+    "--minimize", default=None, help="rounds, bytes, edges or time.  [default: rounds; time if nodes are far]"
+)
 @click.option("--maximize", default=None, help="lambda_2, in place of --minimize.")
 @terminal.weights_option(by_degree=True)
 @terminal.epsilon_option()
 @terminal.seed_option()
+@far_options
 @click.option("--evaluations", type=click.IntRange(min=0), default=None, help="Graphs that the search tries.")
 @click.option("--within", type=terminal.TimeLimit(), metavar="TIME", help="Stop searching then, such as after 10s.")
 @click.option("--schedules", is_flag=True, help="Also look at schedules.")
@@ -67,6 +73,11 @@ def design_command(
     top: int,
     output: Path | None,
     form: str,
+    nodes: int,
+    far: Sequence[str],
+    distances: Path | None,
+    near: float,
+    train: float,
     **requirements: Any,
 ) -> None:
     # for many small matrices, numpy's threads would wait for each other: eight times slower on a shared processor
@@ -78,7 +89,9 @@ def design_command(
         check_target(output)
     if minimize is not None and maximize is not None:
         raise TopologyError("two criteria", key="maximize", value=maximize, allowed="--minimize or --maximize")
-    goal = Goal(minimize=minimize or "rounds", maximize=maximize, **requirements)
+    apart = read_distances(nodes, (), far=far, distances=distances, near=near)
+    minimize = minimize or ("rounds" if apart is None else "time")
+    goal = Goal(nodes=nodes, minimize=minimize, maximize=maximize, distances=apart, train_s=train, **requirements)
     end = time.monotonic() + (math.inf if within is None else within)
     with progress() as tell:
         found = design(
@@ -124,6 +137,8 @@ def _write_table(rows: list[dict[str, Any]]) -> None:
     figures = [{key: value for key, value in row.items() if key != "why"} for row in rows]
     for row in figures:
         row["bytes"] = terminal.readable_bytes(row["bytes"])
+        if row.get("seconds") is not None:
+            row["seconds"] = float(f"{row['seconds']:.3g}")
         row["qualifies"] = {True: "yes", False: "no", None: "unknown"}[row["qualifies"]]
         if not any(other["robust"] for other in rows):
             del row["robust"]

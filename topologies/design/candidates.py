@@ -16,6 +16,7 @@ from random import Random
 import numpy as np
 
 from topologies.building import build, build_schedule, parse
+from topologies.design.fewer_seconds import seconds_to_consensus
 from topologies.design.goal import DENSE_LIMIT, LAMBDA_2, Goal, Key, rate_between, rate_of
 from topologies.design.search import Over, never
 from topologies.eigen.extremes import Tell, silent
@@ -165,8 +166,17 @@ class GraphCandidate:
 
     @property
     def measure(self) -> float:
-        """The rate, or where lambda_2 is the criterion what stands for it; lower is better."""
+        """The rate, or the seconds, or where lambda_2 is the criterion what stands for it; lower is better."""
+        if self.goal.by_time:
+            return math.inf if self.seconds is None else self.seconds
         return rate_between(self.lambda_2 or 0.0, 0.0, LAMBDA_2) if self.goal.maximize else self.rate
+
+    @cached_property
+    def seconds(self) -> float | None:
+        """The seconds to consensus; None where nothing says how far nodes are, and for a schedule."""
+        if self.goal.distances is None or self.schedule or self.topology.implicit:
+            return None
+        return seconds_to_consensus(self.goal, self.topology.ends)
 
     @cached_property
     def lambda_2(self) -> float | None:

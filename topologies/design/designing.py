@@ -13,6 +13,7 @@ import numpy as np
 from topologies.building import build
 from topologies.chance import generator
 from topologies.design.candidates import SEARCHED, SMALL, GraphCandidate, candidate, known_graphs, known_schedules
+from topologies.design.fewer_seconds import EVALUATIONS, search_seconds
 from topologies.design.goal import DIGITS, Goal, adjacency_of, checked
 from topologies.design.search import SEARCH_LIMIT, Over, evaluations_for, never, search
 from topologies.eigen.extremes import Tell, silent
@@ -76,11 +77,14 @@ def design(
     the requirements, or if no graph that was tried does.
     """
     checked(goal)
+    if goal.by_time and schedules:
+        raise TopologyError("the time of a schedule is not known", key="minimize", value="time", allowed="rounds")
     if goal.maximize and schedules:
         raise TopologyError("a schedule has no lambda_2 of its own", key="maximize", allowed="without --schedules")
     effort = evaluations_for(goal.nodes) if evaluations is None else evaluations
     known = sorted(known_graphs(goal, tell, over), key=lambda found: found.key)
-    everything = goal.nodes <= ATLAS_NODES
+    # where some nodes are far, it matters which is where, and the atlas has each graph once
+    everything = goal.nodes <= ATLAS_NODES and not goal.by_time
     if everything:
         own = list(_atlas(goal))
     else:
@@ -124,6 +128,10 @@ def _search_results(
     if starts:
         full = _fill_up(goal, next(iter(starts.values())))
         starts.setdefault(len(full), full)
+    if goal.by_time:
+        for ends in search_seconds(goal, list(starts.values()), min(evaluations, EVALUATIONS), tell, over)[:FOUND]:
+            yield _own_candidate(goal, ends)
+        return
     for _, _, ends in search(goal, list(starts.values()), evaluations, tell, over).ranked()[:FOUND]:
         yield _own_candidate(goal, ends)
 
@@ -240,6 +248,7 @@ PHRASES = {
     "rounds": "needs the fewest rounds",
     "bytes": "sends the least until consensus",
     "edges": "has the fewest edges",
+    "time": "needs the least time",
     "lambda_2": "has the largest lambda_2",
 }
 
@@ -260,6 +269,7 @@ def _row(design: Design, rank: int | None, entry: GraphCandidate) -> dict[str, A
         "rank": rank,
         "topology": topology.spec,
         "seed": topology.seed,
+        **({} if entry.goal.distances is None else {"seconds": entry.seconds}),
         "rounds": entry.rounds,
         "mixing_rate": None if entry.schedule else entry.rate,
         "lambda_2": entry.lambda_2,
@@ -310,6 +320,8 @@ def _differences(entry: GraphCandidate, best: GraphCandidate) -> Sequence[str]:
     found = [_more(entry.rounds or 0, best.rounds or 0, "round"), _more(*_edges(entry, best), "edge")]
     if entry.sent and best.sent and entry.sent != best.sent:
         found.append(_share(entry.sent / best.sent))
+    if entry.goal.by_time and entry.seconds and best.seconds and entry.seconds > best.seconds:
+        found.insert(0, f"{100.0 * (entry.seconds / best.seconds - 1.0):.2g} % more time")
     if entry.goal.maximize and entry.lambda_2 and best.lambda_2 and entry.measure > best.measure:
         found.insert(0, f"a lambda_2 {100.0 * (1.0 - entry.lambda_2 / best.lambda_2):.2g} % lower")
     said = [part for part in found if part]

@@ -6,7 +6,7 @@ The mixing rate of small dense graphs is computed fast, because the search needs
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from topologies.errors import TopologyError, nearest
 from topologies.graph import Ends, Topology
 from topologies.laplacian import Array
 from topologies.spectral import BY_DEGREE, EPSILON, check_weights, rounds_to_consensus, spectrum
+from topologies.timing.distances import Distances
 
 DENSE_LIMIT = 500
 """Up to this many nodes, computing all eigenvalues is faster than computing only the two that matter."""
@@ -81,7 +82,7 @@ def adjacency_of(nodes: int, ends: Ends) -> Array:
     return adjacency
 
 
-CRITERIA = ("rounds", "bytes", "edges")
+CRITERIA = ("rounds", "bytes", "edges", "time")
 LARGEST = (LAMBDA_2,)
 MODEL_BYTES = 400_000
 """The size of a model with 100,000 parameters in float32."""
@@ -104,6 +105,8 @@ class Goal:
     - `rounds`: the mixing rate under `weights`, which decides the rounds to consensus; then edges.
     - `bytes`: what all nodes send until consensus, 2 * edges * rounds * model_bytes; then the mixing rate.
     - `edges`: cables, or sessions; then the mixing rate.
+    - `time`: the seconds to consensus where `distances` says how far nodes are, and a round trains `train_s`; then
+      edges.
 
     `byzantine`: with b liars each node has more than 2b neighbors, there is no bridge, and the graph is (2b +
     1)-robust. `budget_bytes`: the bytes until consensus, at most. `max_degree` None: no limit.
@@ -119,6 +122,13 @@ class Goal:
     weights: str = "metropolis"
     epsilon: float = EPSILON
     seed: int = 0
+    distances: Distances | None = field(default=None, compare=False)
+    train_s: float = 0.0
+
+    @property
+    def by_time(self) -> bool:
+        """True if the seconds to consensus are the criterion."""
+        return self.maximize is None and self.minimize == "time"
 
     @property
     def highest(self) -> int:
@@ -160,7 +170,7 @@ class Goal:
         over = sent if self.budget_bytes is not None and sent > self.budget_bytes else 0
         tie = round(rate, DIGITS)
         match self.maximize or self.minimize:
-            case "rounds" | "lambda_2":
+            case "rounds" | "lambda_2" | "time":
                 return (over, tie, edges)
             case "bytes":
                 return (over, sent, tie)
@@ -203,6 +213,9 @@ def checked(goal: Goal) -> Goal:
     if goal.maximize is not None and goal.maximize not in LARGEST:
         allowed = nearest(goal.maximize, LARGEST)
         raise TopologyError("unknown criterion", key="maximize", value=goal.maximize, allowed=allowed)
+    if goal.by_time and goal.distances is None:
+        text = "nothing says how far the nodes are from each other"
+        raise TopologyError(text, key="minimize", value="time", allowed="with --far or --distances")
     rounds_to_consensus(0.5, goal.epsilon)
     if goal.nodes < 2:
         raise TopologyError("nothing to join", key="nodes", value=goal.nodes, allowed="from 2")

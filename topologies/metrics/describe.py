@@ -43,6 +43,8 @@ from topologies.spectral import (
     settled_weights,
     spectrum,
 )
+from topologies.timing.distances import Distances
+from topologies.timing.pace import timing
 
 Row = dict[str, Any]
 
@@ -66,6 +68,7 @@ ORDER = (
         "bytes_to_consensus",
         "bytes_per_round_busiest_node",
     ),
+    *("train_s", "exchange_s", "slowest_edge", "round_s", "consensus_s", "consensus_in_step_s"),
     *("degree", "diameter", "diameter_bounds", "average_distance", "effective_resistance", "kirchhoff_index"),
     *("edge_connectivity", "vertex_connectivity", "bridges", "cut_nodes"),
     *("thinnest_cut", "conductance", "isoperimetric_number"),
@@ -74,10 +77,11 @@ ORDER = (
 """The figures of `survey` in the order in which they are shown: lambda_2 is the first after what the graph is."""
 IF_ASKED = (
     *("algebraic_connectivity_bounds", "fewest_rounds"),
+    *("train_s", "exchange_s", "slowest_edge", "round_s", "consensus_s", "consensus_in_step_s"),
     *("bytes_to_consensus", "bytes_per_round_busiest_node"),
 )
 """Figures that a whole survey may lack: the first only stands in for lambda_2 until that is known; `fewest_rounds`,
-which no weights undercut, stands beside optimal weights.
+which no weights undercut, stands beside optimal weights; times of `timing.pace` where distances are known.
 """
 ROUGH = 1_000
 """Up to this many nodes lambda_2 is known at once, and needs no bounds before."""
@@ -110,9 +114,12 @@ def survey(
     *,
     certify: bool = False,
     model_bytes: int | None = None,
+    distances: Distances | None = None,
+    train_s: float = 0.0,
     note: Note | None = None,
 ) -> dict[str, Any]:
-    """The facts of `describe`, plus thin places, tolerated malicious neighbors and failures, and cost.
+    """The facts of `describe`, plus thin places, tolerated malicious neighbors and failures, and cost; with
+    `distances`, also in seconds.
 
     A message is one model sent over one edge in one direction, so a round costs two per edge. `method`, `residual`,
     `lower_bound`, `probable_lower_bound`, `certified` and `converged` are about the algebraic connectivity: see
@@ -138,6 +145,8 @@ def survey(
         mixing["bytes_to_consensus"] = None if messages is None else messages * model_bytes
         mixing["bytes_per_round_busiest_node"] = degree_range(topology)[1] * model_bytes
     known(mixing)
+    if distances is not None:
+        known(timing(topology, distances, weights=weights, epsilon=epsilon, train_s=train_s))
     known(_distances(topology))
     for more in structure(topology, plain):
         known(more)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from topologies.metrics.distance import diameter
 ATLAS_NODES = 7
 """Up to this many nodes every connected graph is tried (Read and Wilson, An Atlas of Graphs, 1998)."""
 STARTS = 4
+FEW = 2
+"""As many of the graphs with the fewest rounds, and of the families, the search for the least time begins with."""
 FOUND = 12
 """How many of the search's graphs are judged: the best, each with a different number of edges."""
 JUDGED = 30
@@ -129,7 +131,10 @@ def _search_results(
         full = _fill_up(goal, next(iter(starts.values())))
         starts.setdefault(len(full), full)
     if goal.by_time:
-        for ends in search_seconds(goal, list(starts.values()), min(evaluations, EVALUATIONS), tell, over)[:FOUND]:
+        blind = replace(goal, minimize="rounds")
+        fast = search(blind, list(starts.values()), evaluations, tell, over).ranked()[:FEW]
+        begin = [*(ends for _, _, ends in fast), *list(starts.values())[:FEW]]
+        for ends in search_seconds(goal, begin, min(evaluations, EVALUATIONS), tell, over)[:FOUND]:
             yield _own_candidate(goal, ends)
         return
     for _, _, ends in search(goal, list(starts.values()), evaluations, tell, over).ranked()[:FOUND]:

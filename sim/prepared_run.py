@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.config.cores import all_hops, rule_of, settings_of
+from p2pfl.config.cores import all_hops, all_shares, rule_of, settings_of
 from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.core.settings import Settings
 from p2pfl.engine.arithmetic import NodeSeen
@@ -279,8 +279,9 @@ class PreparedRun:
     def _settings(self, federation: FederationConfig, gammas: Sequence[Mapping[int, float]]) -> list[Settings]:
         rule = rule_of(federation)
         least = rule.least if rule else 0
+        shares = all_shares(federation)
         return [
-            settings_of(federation, hops=hops, gammas=gammas[index], least=least)
+            settings_of(federation, hops=hops, gammas=gammas[index], shares=shares[index], least=least)
             for index, hops in enumerate(all_hops(federation))
         ]
 

@@ -211,6 +211,10 @@ class FederationConfig:
     """The compressors of edges (i, j), i < j, that have their own tables, in file order; others use
     `gossip.compressor`.
     """
+    edge_weights: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """The mixing weights of all edges (i, j), i < j, if the graph's file has weights; otherwise empty, and the degrees
+    decide.
+    """
     admin: tuple[bytes, ...] = ()
     """The public keys (32 bytes) of those who may change the members; if empty, nobody may while nodes run."""
     founders: tuple[bytes, ...] = ()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from p2pfl.compress import make_compressor
-from p2pfl.config.cores import hops, rule_of, settings_of
+from p2pfl.config.cores import hops, rule_of, settings_of, shares_of
 from p2pfl.config.federation_id import HASH_BYTES, federation_id, keys
 from p2pfl.config.load import find_member
 from p2pfl.config.model import FederationConfig, Member, NodeConfig, TrainingConfig
@@ -399,6 +399,7 @@ def settings_for(setup: Setup) -> Settings:
         setup.federation,
         hops=hops(setup.federation, index),
         gammas=gammas_of(setup.federation, index, setup.exchanged_size),
+        shares=shares_of(setup.federation, index),
         least=rule.least if rule else 0,
     )
 

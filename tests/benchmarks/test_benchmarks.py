@@ -24,6 +24,7 @@ SMALLEST = {
     "codecs": "--size 10000 --rows 2 --repeats 1 --specs q4",
     "adapters": "sklearn --splits 1 --rounds 2",
     "conformance": "--seeds 1 --rounds 2 --nodes 4",
+    "designs": "--nodes 8 --degrees 3",
     "devices": "--parameters 20000 --steps 1 --rounds 1",
     "dear": "--parameters 1000 --compressors q4 --time-s 1",
     "doors": "--seconds 1",

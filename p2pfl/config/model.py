@@ -489,7 +489,7 @@ NODE: Kinds = {
         "exchange: a crash loses nothing; snapshot: fewer writes to an SD card; auto: by model size"
     ),
     "snapshot_s": number(0, above=True).key("seconds between two snapshots of the state"),
-    "threads": whole(1, 1024).key("processor threads for training"),
+    "threads": whole(1, 1024).key("processor threads for training and compiled rules"),
     "nice": whole(0, 19).key("how much the node yields to other programs; 19 yields to everything else"),
     "device": matching(re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?"), 'auto, cpu, cuda, cuda:N as in "cuda:1", mps').key(
         "where the node trains; auto takes the best there is"

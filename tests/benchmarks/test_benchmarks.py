@@ -48,6 +48,7 @@ SMALLEST = {
     "rules": "--count 9 --liars 1 --size 1000 --repeats 1",
     "size": "",
     "simulate": "--nodes 10 --node-rounds 50",
+    "simulators": "--nodes 10 --rounds 3 --limit 30",
     "spectral": "--nodes 50 --limit-s 0",
     "start": "--nodes 2 --pairs 1 --train 0.5",
     "stutter": "--round 0.1 --runs 0.04 --period 0.5 --window 1 --pairs 1",

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.config.model import Edges
-from p2pfl.core.effects import ApplyReply, Bootstrap, ChangeEdges, CommitRound, Mix, Operation
+from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, ChangeEdges, CommitRound, Mix, Operation
+from p2pfl.engine.codecs import fragment_of
 from p2pfl.engine.state import EdgeState
 from p2pfl.learn.interface import Vector
 from sim.exact import ExactEngine
@@ -47,6 +48,8 @@ class Oracle:
         """For each node and neighbor, the position of a reply that is not on disk."""
         self._widowed: list[list[tuple[int, Totals]]] = [[] for _ in engines]
         """For each node, unflushed replies and their D whose other half was lost with the neighbor's disk."""
+        self._bare: dict[tuple[int, int], tuple[bytes, Totals]] = {}
+        """For each edge without replicas, the digest of its latest request and the D that its responder applied."""
 
     # -- as a watch -------------------------------------------------------------------------------------------------
 
@@ -70,6 +73,8 @@ class Oracle:
 
     def after(self, index: int, operation: Operation) -> None:
         """Book local rounds, starts from the neighbors' median, and robust rules, all of which move a model."""
+        if isinstance(operation, ApplyRequest):
+            self._note_flow(operation.peer, index, operation)
         waiting = self.engines[index].store.buffered
         if not waiting:
             self._flushed(index)
@@ -83,6 +88,25 @@ class Oracle:
         if isinstance(operation, ChangeEdges) and self._before is not None:
             moved = self.total() - self._before
             self.booked, self.lost = self.booked + moved, self.lost + moved
+
+    def _note_flow(self, low: int, high: int, op: ApplyRequest) -> None:
+        """Remember D of an exchange without replicas."""
+        edge = self.engines[high].state.edges[low]
+        reply = edge.record.reply
+        if edge.has_replicas or reply is None or reply.request_digest != op.request.digest:
+            return
+        fragments = self.engines[high].plan.codecs.fragments_of(low)
+        if fragments is None:
+            raise AssertionError(f"the edge from {low} to {high} has lost its replicas")
+        vectors = []
+        for body in (op.request.body, reply.body):
+            scratch = fragment_of(self.engines[high].state, fragments, fragments.read_fragment(body))
+            vector = np.zeros(self.engines[high].state.channels.size)
+            values = fragments.decode_fragment(body, scratch.move.size)
+            for part, here in scratch.tiles():
+                vector[part] = values[here]
+            vectors.append(vector)
+        self._bare[low, high] = op.request.digest, (vectors[0] - vectors[1]) * reply.factor
 
     def crashes(self, index: int, kept: int) -> None:
         """Unbook the rounds missing from the disk of a node about to crash, as if they had never happened."""
@@ -158,7 +182,7 @@ class Oracle:
         reply = theirs.record.reply
         if mine.pending is None or reply is None or reply.request_digest != mine.pending.digest:
             return 0.0
-        return (theirs.peer - theirs.own).astype(np.float64) * reply.factor
+        return self._moved(edge, theirs, reply.factor)
 
     def _latest(self, initiator: int, responder: int) -> Totals | None:
         """Return D of the latest transaction, if it is the same one at both ends."""
@@ -169,7 +193,16 @@ class Oracle:
         reply = theirs.record.reply
         if reply is None or mine.record.chain != theirs.record.chain:
             return None
-        return (theirs.peer - theirs.own).astype(np.float64) * reply.factor
+        return self._moved((initiator, responder), theirs, reply.factor)
+
+    def _moved(self, edge: tuple[int, int], theirs: EdgeState, factor: float) -> Totals:
+        """Return D of the latest transaction that the responder has applied."""
+        if theirs.has_replicas:
+            return (theirs.peer - theirs.own).astype(np.float64) * factor
+        digest, moved = self._bare[edge]
+        if digest != theirs.record.request_digest:
+            raise AssertionError(f"the edge {edge} has applied a request that was not seen")
+        return moved
 
     def _ends(self, low: int, high: int) -> tuple[EdgeState, EdgeState] | None:
         """Return both ends of an edge; None if one of them does not have it yet, or no longer has it."""

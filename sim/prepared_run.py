@@ -14,7 +14,7 @@ from p2pfl.config.cores import all_hops, rule_of, settings_of
 from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.core.settings import Settings
 from p2pfl.engine.arithmetic import NodeSeen
-from p2pfl.engine.codecs import codecs_of
+from p2pfl.engine.codecs import codecs_of, fragments_of
 from p2pfl.learn.gauge import gauge_of
 from p2pfl.learn.privacy.plan import planned_rounds
 from p2pfl.reporting.sketch import Sketch
@@ -279,7 +279,13 @@ class PreparedRun:
         rule = rule_of(federation)
         least = rule.least if rule else 0
         return [
-            settings_of(federation, hops=hops, gammas=gammas[index], least=least)
+            settings_of(
+                federation,
+                hops=hops,
+                gammas=gammas[index],
+                least=least,
+                fragments=fragments_of(self.codecs[index], gammas[index]),
+            )
             for index, hops in enumerate(all_hops(federation))
         ]
 

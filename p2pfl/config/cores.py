@@ -31,10 +31,16 @@ def rule_of(federation: FederationConfig) -> Rule | None:
 
 
 def settings_of(
-    federation: FederationConfig, *, hops: int, gammas: Mapping[int, float] | None = None, least: int = 0
+    federation: FederationConfig,
+    *,
+    hops: int,
+    gammas: Mapping[int, float] | None = None,
+    least: int = 0,
+    fragments: Mapping[int, int] | None = None,
 ) -> Settings:
     """Build the settings of one core. `hops` is the distance of the farthest member; `gammas` has, by neighbor, the
-    values that differ from `gossip.gamma`; `least` is the number of neighbors that the rule itself needs.
+    values that differ from `gossip.gamma`; `least` is the number of neighbors that the rule itself needs; `fragments` counts those of
+    neighbors without replicas.
     """
     training, gossip = federation.training, federation.gossip
     liars = liars_of(gossip.rule)
@@ -54,6 +60,7 @@ def settings_of(
         members=len(federation.members),
         retired=federation.retired,
         hops=hops,
+        fragments=fragments or {},
         audit_every=gossip.audit_every,
     )
 

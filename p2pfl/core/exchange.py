@@ -163,6 +163,11 @@ class Exchange(ABC):
         effects = self.begin_anew(message.incarnation, now)
         return effects + self.begin_if_due(now)
 
+    @property
+    def gathers(self) -> bool:
+        """True if this node joins, and must keep what the neighbor shows because the edge has no replica of it."""
+        return self.facts.joining and self.line.peer in self.settings.fragments
+
     def share(self) -> float:
         """Return the weight of the neighbor's replica in a rule; 0 if there is no replica to mix with."""
         if not self.line.greeting.is_open or self.record.seq < FILLED:
@@ -326,7 +331,7 @@ class ExchangeInitiator(Exchange):
             text = f"mixing factor {reply.factor} out of bounds"
             return self.blame(Fault.FACTOR, text, now) + self._give_up(text, now)
         self.busy = True
-        return [ApplyReply(peer=self.line.peer, reply=reply)]
+        return [ApplyReply(peer=self.line.peer, reply=reply, gather=self.gathers)]
 
     def _hear_busy(self, busy: Busy, now: float) -> list[Effect]:
         pending = self.record.pending
@@ -464,6 +469,7 @@ class ExchangeResponder(Exchange):
                 weight=facts.weight,
                 version=facts.version,
                 pace_s=facts.pace_s,
+                gather=self.gathers,
             )
         ]
 

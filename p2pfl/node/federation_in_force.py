@@ -109,7 +109,7 @@ class FederationInForce:
         """Give the engine the compressor for a new edge; a snapshot makes later log records readable with it."""
         codecs = codecs_of(self.setup.federation, self.setup.member.index)
         if codecs.specs != thread.engine.codecs.specs:
-            thread.jobs.put(Look(lambda engine: setattr(engine, "codecs", codecs)))
+            thread.jobs.put(Look(lambda engine: engine.adopt(codecs)))
             thread.jobs.put(Checkpoint())
 
     def _amend_links(self, live: Live) -> None:

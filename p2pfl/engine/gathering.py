@@ -1,0 +1,31 @@
+"""What a joining node learns of its neighbors' models where it keeps no replicas: the mean of the fragments they show."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from p2pfl.engine.state import FragmentScratch, zeros
+from p2pfl.learn.interface import Vector
+
+MOST = 255
+
+
+class Gathering:
+    """The mean of what neighbors have shown of each value of the channels (c d,), each message with equal weight."""
+
+    def __init__(self, channels: Vector) -> None:
+        self.mean = zeros(channels)
+        self.counts = np.zeros(channels.size, np.uint8)
+
+    def take(self, shown: FragmentScratch) -> None:
+        """Take in what the neighbor has shown in the exchange just computed."""
+        for part, here in shown.tiles():
+            counts, mean = self.counts[part], self.mean[part]
+            counts += counts < MOST
+            step = shown.peer[here] - mean
+            step /= counts.astype(mean.dtype)
+            mean += step
+
+    def result(self, own: Vector) -> Vector:
+        """Return the mean (c d,), with the node's `own` value where nobody has shown one."""
+        return np.where(self.counts > 0, self.mean, own)

@@ -100,6 +100,17 @@ def require_library(compressor: Compressor) -> None:
         )
 
 
+def require_replicas(compressor: Compressor, rule: str) -> None:
+    """Check that there are replicas where a robust `rule` mixes them. Raises UserError if there are none."""
+    if isinstance(compressor, Fragments):
+        raise UserError(
+            f"a robust rule ({rule}) mixes the replicas of all neighbors, and fragments leave none",
+            key=KEY,
+            value=compressor.spec,
+            allowed="a compressor with replicas, such as q4, or gossip.rule = mean",
+        )
+
+
 def require_fit(compressor: Compressor, size: int) -> None:
     """Check that a count of values to keep does not exceed the `size` shared values. Raises UserError if it does."""
     sparse = compressor.inner if isinstance(compressor, Entropy) else compressor

@@ -39,8 +39,8 @@ def settings_of(
     fragments: Mapping[int, int] | None = None,
 ) -> Settings:
     """Build the settings of one core. `hops` is the distance of the farthest member; `gammas` has, by neighbor, the
-    values that differ from `gossip.gamma`; `least` is the number of neighbors that the rule itself needs; `fragments` counts those of
-    neighbors without replicas.
+    values that differ from `gossip.gamma`; `least` is the number of neighbors that the rule itself needs; `fragments`
+    counts those of a model, by neighbor without replicas.
     """
     training, gossip = federation.training, federation.gossip
     liars = liars_of(gossip.rule)

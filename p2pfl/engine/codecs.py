@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
+from p2pfl.aggregate import liars_of
 from p2pfl.compress import Compressor, Fragments, Payload, make_compressor
+from p2pfl.compress.catalog import require_replicas
 from p2pfl.config.model import FederationConfig
 from p2pfl.engine.state import FragmentScratch, NodeState, Scratch
 from p2pfl.learn.interface import Vector
@@ -68,11 +70,16 @@ class Codecs:
 def codecs_of(federation: FederationConfig, index: int) -> Codecs:
     """Return the codecs that member `index` uses with its neighbors.
 
-    Raises UserError if a compressor does not exist, or if error feedback would not converge with it.
+    Raises UserError if a compressor does not exist, if error feedback would not converge with it, or if it leaves no
+    replicas for a robust rule.
     """
     own = {i + j - index: spec for (i, j), spec in federation.edge_compressors.items() if index in (i, j)}
     made = {peer: make_compressor(spec) for peer, spec in own.items()}
-    return Codecs(make_compressor(federation.gossip.compressor), made)
+    codecs = Codecs(make_compressor(federation.gossip.compressor), made)
+    if liars_of(federation.gossip.rule):
+        for codec in (codecs.default, *made.values()):
+            require_replicas(codec, federation.gossip.rule)
+    return codecs
 
 
 def fragments_of(codecs: Codecs, peers: Iterable[int]) -> dict[int, int]:

@@ -1,4 +1,6 @@
-"""What a joining node learns of its neighbors' models where it keeps no replicas: the mean of the fragments they show."""
+"""The neighbors' models as a joining node learns them where it keeps no replicas: the mean of the fragments they
+show.
+"""
 
 from __future__ import annotations
 

@@ -293,18 +293,29 @@ class ExchangeInitiator(Exchange):
         time. On a static graph at most deg_i requests are open, so the sum is at most deg_i/(deg_i+1). In a schedule,
         deg_i counts the edges of one round, and neighbors of other rounds may ask for theirs at the same time: halving
         what is left keeps the sum below 1 however many coincide. A neighbor without a session takes nothing from the
-        others: its D arrives once, when its session is back.
+        others: its D arrives once, when its session is back. Requests about different fragments never meet.
         """
         facts = self.facts
         if facts.degree >= len(self.siblings):
             return facts.weight
         others = [
-            other for other in self.siblings.values() if isinstance(other, ExchangeInitiator) and other is not self
+            other
+            for other in self.siblings.values()
+            if isinstance(other, ExchangeInitiator) and other is not self and self._meets(other)
         ]
         out = [other.offered_factor for other in others if other.offered_factor and other.is_out]
         if len(out) < facts.degree:
             return facts.weight
         return min(facts.weight, max(0.0, facts.samples - sum(out)) / 2)
+
+    def _meets(self, other: ExchangeInitiator) -> bool:
+        """Return True if the next request and the other one's open request are about the same values."""
+        count = self.settings.fragments.get(self.line.peer)
+        if count is None or count != self.settings.fragments.get(other.line.peer):
+            return True
+        pending = other.record.pending
+        theirs = other.record.seq + 1 if pending is None else pending.seq
+        return (self.record.seq + 1 + self.line.peer - theirs - other.line.peer) % count == 0
 
     @property
     def is_out(self) -> bool:

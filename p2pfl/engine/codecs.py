@@ -110,13 +110,6 @@ def fragment_of(state: NodeState, fragments: Fragments, fragment: int) -> Fragme
     return state.fragment
 
 
-def turn_of(fragments: Fragments, one: int, other: int, seq: int) -> int:
-    """Return which fragment transaction `seq` of the edge between two members exchanges: all in turn, and not the same
-    one on all edges of a node at a time.
-    """
-    return (seq + one + other) % fragments.count
-
-
 class Occasion(NamedTuple):
     """The transaction for which a vector is shown: sequence number `seq` within an incarnation of the edge."""
 

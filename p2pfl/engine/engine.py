@@ -42,6 +42,7 @@ from p2pfl.core.events import (
     RequestRefused,
     RoundCommitted,
 )
+from p2pfl.core.fragments import turn_of
 from p2pfl.core.messages import Reply, Request, request_digest
 from p2pfl.core.records import next_chain
 from p2pfl.core.standing import Fault
@@ -70,7 +71,6 @@ from p2pfl.engine.codecs import (
     as_weighed,
     chance_of,
     fragment_of,
-    turn_of,
 )
 from p2pfl.engine.gathering import Gathering
 from p2pfl.engine.mixer import RuleMixer
@@ -306,7 +306,7 @@ class Engine:
             return shown
         codec, fragments = self.codecs.of(peer), self.codecs.fragments_of(peer)
         if fragments is not None:
-            number = turn_of(fragments, self.index, peer, seq)
+            number = turn_of(fragments.count, self.index, peer, seq)
             values = fragment_of(self.state, fragments, number).values_of(shown)
             chance = chance_of(min(self.index, peer), max(self.index, peer), incarnation, seq)
             return fragments.encode_fragment(values, number, chance=chance, decoded=decoded)
@@ -317,7 +317,7 @@ class Engine:
         """Decode the neighbor's payload and, if given, this node's `own`. Raises PeerFault."""
         fragments = self.codecs.fragments_of(peer)
         if fragments is not None:
-            found, due = fragments.read_fragment(body), turn_of(fragments, self.index, peer, seq)
+            found, due = fragments.read_fragment(body), turn_of(fragments.count, self.index, peer, seq)
             if found != due:
                 raise PeerFault(f"fragment {found} where it is the turn of {due}")
         return self.codecs.decode(self.state, peer, body, own)

@@ -102,7 +102,7 @@ class Oracle:
         for body in (op.request.body, reply.body):
             scratch = fragment_of(self.engines[high].state, fragments, fragments.read_fragment(body))
             vector = np.zeros(self.engines[high].state.channels.size)
-            values = fragments.decode_fragment(body, scratch.move.size)
+            values = fragments.decode_fragment(body, scratch.own.size)
             for part, here in scratch.tiles():
                 vector[part] = values[here]
             vectors.append(vector)

@@ -241,12 +241,13 @@ def _upper_halves(part: Rows, seeds: NDArray[np.uint64], first: int) -> NDArray[
     values = np.empty(part.shape, np.float32)
     copy_float32(part, values)
     require_finite(values)
-    bits = values.view(np.uint32)
+    bits: NDArray[np.uint32] = values.view(np.uint32)
     signs = bits & SIGN
     bits &= ~SIGN
     np.minimum(bits, LARGEST_BFLOAT16, out=bits)
-    drawn = words(seeds, first // 4, -(-bits.shape[1] // 4)).astype("<u8", copy=False).view("<u2")
-    bits += drawn[:, : bits.shape[1]]
+    size = values.shape[1]
+    drawn = words(seeds, first // 4, -(-size // 4)).astype("<u8", copy=False).view("<u2")
+    bits += drawn[:, :size]
     bits |= signs
     bits &= UPPER_HALF
     return bits

@@ -115,7 +115,7 @@ class Fragments:
         """Encode the values (n,) of a fragment, and fill `decoded` (n,); raises like `Compressor.encode`."""
         require_vector(values)
         payload = np.empty(HEAD.size + self.inner.size_bytes(values.size), np.uint8)
-        HEAD.pack_into(payload, 0, self.count, fragment)
+        HEAD.pack_into(payload.data, 0, self.count, fragment)
         rows = None if decoded is None else decoded[None]
         payload[HEAD.size :] = self.inner.encode_rows(values[None], chances=(chance,), decoded=rows)[0]
         return as_payload(payload)
@@ -152,7 +152,7 @@ class Fragments:
     def decode(self, payload: Payload, size: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         (part,) = self.slices(self.read_fragment(payload), size)
         require_length(memoryview(payload).nbytes, HEAD.size + self.inner.size_bytes(part.stop - part.start))
-        vector = rows_for(1, size, None if out is None else out[None])[0]
+        vector: NDArray[np.float32] = rows_for(1, size, None if out is None else out[None])[0]
         vector.fill(0)
         self.decode_fragment(payload, part.stop - part.start, vector[part])
         return vector
@@ -164,15 +164,15 @@ class Fragments:
         count, size = rows.shape
         if self.random and (chances is None or len(chances) != count):
             raise ValueError(f"expected a chance for each of {count} rows")
-        out = rows_for(count, size, out)
+        found = rows_for(count, size, out)
         for row, chance in zip(range(count), chances or [0] * count, strict=True):
             (part,) = self.slices(chance % self.count, size)
             values = self.inner.quantize_rows(rows[row : row + 1, part], chances=(chance,))
             _require_finite(rows[row])
-            out[row, : part.start] = 0
-            out[row, part] = values[0]
-            out[row, part.stop :] = 0
-        return out
+            found[row, : part.start] = 0
+            found[row, part] = values[0]
+            found[row, part.stop :] = 0
+        return found
 
 
 def _require_finite(vector: Vector) -> None:

@@ -28,12 +28,12 @@ SAMPLED = 4096
 def gain(shown: Vector, state: NodeState, edge: EdgeState) -> Vector:
     """Return the difference between `shown` (c d,) and the neighbor's replica of it, in scratch memory."""
     state.scratch.fit(state.channels)
-    return np.subtract(shown, edge.own, out=state.scratch.move)
+    return np.subtract(shown, edge.own, out=state.scratch.own)
 
 
 def lead(state: NodeState, edge: EdgeState, factor: float, scratch: Scratch | None = None) -> tuple[float, float]:
-    """Compute both replicas and D = k (h_j - h_i) from the decoded payloads, all in scratch memory; the channels will
-    move by D/n.
+    """Compute both replicas from the decoded payloads, in scratch memory, and what becomes of the channels, which will
+    move by D/n with D = k (h_j - h_i).
 
     With a `FragmentScratch` there are no replicas: h_j and h_i are the payloads themselves, and only their slices move.
     D has the same bits at both ends up to its sign. Returns the norms of the neighbor's replica and of the channels
@@ -54,10 +54,9 @@ def lead(state: NodeState, edge: EdgeState, factor: float, scratch: Scratch | No
             replica_square += _square(peer)
             if factor == 0.0 and bare is None:
                 continue
-            move = np.subtract(peer, own, out=scratch.move[here])
             if bare is not None and part.start < state.model.size:
-                gap_square += _square(move)
-            move *= rate
+                gap_square += _square(np.subtract(peer, own, out=scratch.tile[: own.size]))
+            move = scratch.move(peer, own, rate)
             after = np.divide(move, samples, out=scratch.tile[: move.size])
             model_square += _square(np.add(model[part], after, out=after))
     if bare is not None:
@@ -78,6 +77,7 @@ def settle(  # noqa: PLR0917 - the exchange, then the method and the memory
     With k = 0 nothing changes, not even -0 to 0.
     """
     scratch = scratch or state.scratch
+    peer, own = scratch.peer, scratch.own
     if isinstance(scratch, FragmentScratch):
         first = scratch.slices[0]
         edge.gaps[scratch.fragment] = scratch.gap, first.stop - first.start
@@ -87,12 +87,13 @@ def settle(  # noqa: PLR0917 - the exchange, then the method and the memory
     if factor == 0.0:
         return
     channels, samples = state.channels, state.channels.dtype.type(state.samples)
+    rate = channels.dtype.type(factor)
     keeping = method.moves(terms)
     if keeping:
         for name in method.kept_edges:
             edge.kept.setdefault(name, zeros(channels))
     for part, here in scratch.tiles():
-        move = scratch.move[here]
+        move = scratch.move(peer[here], own[here], rate)
         channels[part] += np.divide(move, samples, out=scratch.tile[: move.size])
         if keeping:
             kept = {name: vector[part] for name, vector in edge.kept.items()}
@@ -115,11 +116,11 @@ def check_moved(  # noqa: PLR0917 - the exchange, then the method and the memory
     if factor == 0.0 or not method.moves(terms):
         return
     scratch = scratch or state.scratch
-    none = zeros(state.channels)
+    none, rate = zeros(state.channels), state.channels.dtype.type(factor)
     for part, here in scratch.tiles():
         kept = {name: edge.kept.get(name, none)[part] for name in method.kept_edges}
         with np.errstate(all="ignore"):
-            moved = method.moved(kept, scratch.move[here], terms)
+            moved = method.moved(kept, scratch.move(scratch.peer[here], scratch.own[here], rate), terms)
         if not all(np.isfinite(vector).all() for vector in moved.values()):
             raise PeerFault("the exchange would leave a value on the edge that is not finite")
 

@@ -52,9 +52,9 @@ class Codecs:
                 self.of(peer).decode(outgoing, size, state.scratch.decoded_own)
             return state.scratch
         scratch = fragment_of(state, fragments, fragments.read_fragment(incoming))
-        fragments.decode_fragment(incoming, scratch.move.size, scratch.decoded_peer)
+        fragments.decode_fragment(incoming, scratch.own.size, scratch.decoded_peer)
         if outgoing is not None:
-            fragments.decode_fragment(outgoing, scratch.move.size, scratch.decoded_own)
+            fragments.decode_fragment(outgoing, scratch.own.size, scratch.decoded_own)
         return scratch
 
     @property

@@ -42,7 +42,7 @@ def memory_plan(state: NodeState, codecs: Codecs, method: Method) -> MemoryPlan:
         model=channels,
         replicas=sum(edge.own.nbytes + edge.peer.nbytes for edge in state.edges.values()),
         flows=channels * len(method.kept_edges) * len(peers) + model * len(method.kept),
-        scratch=(3 * item + single) * (whole // item + longest),
+        scratch=(2 * item + single) * (whole // item + longest),
         messages=PAYLOADS * sum(codecs.of(peer).size_bytes(size) for peer in peers),
         round=model * (1 + len(method.given) * overrides(method, "gradient") + len(method.kept))
         + (2 * channels - model) * more,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +27,10 @@ TILE = 1 << 16
 
 
 class Scratch:
-    """Three vectors (d,) and one tile, allocated on first use and kept; all edges of a node share one instance.
+    """Two vectors (d,) and two tiles, allocated on first use and kept; all edges of a node share one instance.
 
-    `peer` and `own` will become replicas: they swap places with the edge's when an exchange is settled. `move` first
-    holds the vector to encode, then D, which is n times the model's move.
+    `peer` and `own` will become replicas: they swap places with the edge's when an exchange is settled. `own` first
+    holds the vector to encode. A tile of D, which is n times the model's move, is computed when it is needed.
     """
 
     def __init__(self) -> None:
@@ -39,15 +40,21 @@ class Scratch:
         """Take the shape and dtype of `model`; if they differ from the previous ones, the contents are lost."""
         if self._sized == (model.shape, model.dtype):
             return
-        self.peer, self.own, self.move = (np.empty_like(model) for _ in range(3))
-        self.tile = np.empty(min(TILE, model.size), model.dtype)
+        self.peer, self.own = np.empty_like(model), np.empty_like(model)
+        self.tile, self._move = np.empty((2, min(TILE, model.size)), model.dtype)
         single = model.dtype == np.float32
         self._decoded = None if single else np.empty((2, model.size), np.float32)
         self._sized = (model.shape, model.dtype)
 
     def tiles(self) -> Iterator[tuple[slice, slice]]:
         """Yield the tiles of an exchange: their places in the channels, and in the vectors here."""
-        return ((part, part) for part in tiles(self.move.size))
+        return ((part, part) for part in tiles(self.own.size))
+
+    def move(self, peer: Vector, own: Vector, rate: np.floating[Any]) -> Vector:
+        """Return a tile of D from tiles of both replicas; its memory is that of the next one, too."""
+        move = np.subtract(peer, own, out=self._move[: own.size])
+        move *= rate
+        return move
 
     @property
     def decoded_peer(self) -> NDArray[np.float32]:
@@ -75,13 +82,13 @@ class FragmentScratch(Scratch):
         values.
         """
         if self._sized != ((most,), channels.dtype):
-            self._room = np.empty((3, most), channels.dtype)
-            self.tile = np.empty(min(TILE, most), channels.dtype)
+            self._room = np.empty((2, most), channels.dtype)
+            self.tile, self._move = np.empty((2, min(TILE, most)), channels.dtype)
             self._single = None if channels.dtype == np.float32 else np.empty((2, most), np.float32)
             self._sized = ((most,), channels.dtype)
         self.fragment, self.slices = fragment, slices
         size = sum(part.stop - part.start for part in slices)
-        self.peer, self.own, self.move = self._room[:, :size]
+        self.peer, self.own = self._room[:, :size]
         self._decoded = None if self._single is None else self._single[:, :size]
         return size
 
@@ -89,7 +96,7 @@ class FragmentScratch(Scratch):
         """Return the fragment's values (n,), a view of the channels if they are there in one piece."""
         if len(self.slices) == 1:
             return channels[self.slices[0]]
-        return np.concatenate([channels[part] for part in self.slices], out=self.move)
+        return np.concatenate([channels[part] for part in self.slices], out=self.own)
 
     def tiles(self) -> Iterator[tuple[slice, slice]]:
         before = 0

@@ -118,7 +118,7 @@ def test_neither_end_holds_more_than_the_model_and_room_for_a_fragment():
     assert edge.own.nbytes == edge.peer.nbytes == 0
     assert not hasattr(state.scratch, "peer")
     room = state.fragment
-    assert sum(each.nbytes for each in (room.peer, room.own, room.move)) == 3 * state.model.nbytes // 10
+    assert sum(each.nbytes for each in (room.peer, room.own)) == 2 * state.model.nbytes // 10
 
 
 @pytest.mark.parametrize("lie", ["another turn", "another code", "too short", "none of them", "not finite"])

@@ -73,8 +73,8 @@ class Oracle:
 
     def after(self, index: int, operation: Operation) -> None:
         """Book local rounds, starts from the neighbors' median, and robust rules, all of which move a model."""
-        if isinstance(operation, ApplyRequest):
-            self._note_flow(operation.peer, index, operation)
+        if isinstance(operation, ApplyRequest) and (moved := bare_move(self.engines[index], operation)) is not None:
+            self._bare[operation.peer, index] = operation.request.digest, moved
         waiting = self.engines[index].store.buffered
         if not waiting:
             self._flushed(index)
@@ -88,25 +88,6 @@ class Oracle:
         if isinstance(operation, ChangeEdges) and self._before is not None:
             moved = self.total() - self._before
             self.booked, self.lost = self.booked + moved, self.lost + moved
-
-    def _note_flow(self, low: int, high: int, op: ApplyRequest) -> None:
-        """Remember D of an exchange without replicas."""
-        edge = self.engines[high].state.edges[low]
-        reply = edge.record.reply
-        if edge.has_replicas or reply is None or reply.request_digest != op.request.digest:
-            return
-        fragments = self.engines[high].plan.codecs.fragments_of(low)
-        if fragments is None:
-            raise AssertionError(f"the edge from {low} to {high} has lost its replicas")
-        vectors = []
-        for body in (op.request.body, reply.body):
-            scratch = fragment_of(self.engines[high].state, fragments, fragments.read_fragment(body))
-            vector = np.zeros(self.engines[high].state.channels.size)
-            values = fragments.decode_fragment(body, scratch.own.size)
-            for part, here in scratch.tiles():
-                vector[part] = values[here]
-            vectors.append(vector)
-        self._bare[low, high] = op.request.digest, (vectors[0] - vectors[1]) * reply.factor
 
     def crashes(self, index: int, kept: int) -> None:
         """Unbook the rounds missing from the disk of a node about to crash, as if they had never happened."""
@@ -245,3 +226,19 @@ def are_opposite(first: Vector | None, other: Vector | None) -> bool:
     if first is None or other is None:
         return all(kept is None or not kept.any() for kept in (first, other))
     return np.array_equal(first, -other)
+
+
+def bare_move(engine: ExactEngine, op: ApplyRequest) -> Totals | None:
+    """Return the D (c d,) of an exchange that a responder has just applied without replicas; None if it has them, or
+    has refused the request.
+    """
+    reply, state = engine.state.edges[op.peer].record.reply, engine.state
+    fragments = engine.plan.codecs.fragments_of(op.peer)
+    if fragments is None or reply is None or reply.request_digest != op.request.digest:
+        return None
+    moved = np.zeros(state.channels.size)
+    scratch = fragment_of(state, fragments, fragments.read_fragment(reply.body))
+    theirs, ours = (fragments.decode_fragment(body, scratch.own.size) for body in (op.request.body, reply.body))
+    for part, here in scratch.tiles():
+        moved[part] = theirs[here].astype(np.float64) - ours[here]
+    return moved * reply.factor

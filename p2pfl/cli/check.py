@@ -215,7 +215,7 @@ def _look_for_room(federation: FederationConfig, inspected: Inspected) -> None:
     from p2pfl.learn.methods import method_of  # noqa: PLC0415 - as above
     from p2pfl.node.assembly import durability_of  # noqa: PLC0415 - as above
     from p2pfl.node.engine_thread import needs_of  # noqa: PLC0415 - as above
-    from p2pfl.node.memory import memory_needs, program_bytes  # noqa: PLC0415 - as above
+    from p2pfl.node.memory_needs import memory_needs, program_bytes  # noqa: PLC0415 - as above
 
     program = program_bytes(inspected.learners.values())
     for index in sorted(inspected.here.keys() & inspected.learners.keys()):

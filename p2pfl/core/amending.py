@@ -15,7 +15,7 @@ from p2pfl.core.edge import Edge
 from p2pfl.core.effects import ChangeEdges, CloseSession, Effect
 from p2pfl.core.events import Amended, SessionClosed, SessionOpened
 from p2pfl.core.facts import NEVER, Phase
-from p2pfl.core.fragments import degree_of
+from p2pfl.core.fragment_turns import degree_of
 from p2pfl.core.limits import FIRST_PATIENCE_S
 from p2pfl.core.neighbors import Neighbors
 from p2pfl.core.records import EdgeRecord

@@ -28,7 +28,7 @@ from p2pfl.core.events import (
     StorageRestored,
 )
 from p2pfl.core.facts import NEVER, Facts, Phase
-from p2pfl.core.fragments import degree_of
+from p2pfl.core.fragment_turns import degree_of
 from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.lives import NO_START, Life, Lives, Start
 from p2pfl.core.memory import NO_MEMORY, Memory

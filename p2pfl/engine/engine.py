@@ -42,7 +42,7 @@ from p2pfl.core.events import (
     RequestRefused,
     RoundCommitted,
 )
-from p2pfl.core.fragments import turn_of
+from p2pfl.core.fragment_turns import turn_of
 from p2pfl.core.messages import Reply, Request, request_digest
 from p2pfl.core.records import next_chain
 from p2pfl.core.standing import Fault
@@ -72,7 +72,7 @@ from p2pfl.engine.codecs import (
     chance_of,
     fragment_of,
 )
-from p2pfl.engine.gathering import Gathering
+from p2pfl.engine.fragment_mean import FragmentMean, gathered
 from p2pfl.engine.mixer import RuleMixer
 from p2pfl.engine.state import EdgeState, NodeState, Scratch
 from p2pfl.errors import LearningError, PeerFault
@@ -136,7 +136,7 @@ class Engine:
         """The number of exchanges applied by this process, over all edges."""
         self._given: Mapping[str, Vector] = {}
         """The vectors that the method gave to the current local round."""
-        self.gathering: Gathering | None = None
+        self.gathering: FragmentMean | None = None
         """What the neighbors have shown, without replicas, since this node joins; None while it does not."""
         self.outcomes: SimpleQueue[tuple[Vector, LocalRound] | None] = SimpleQueue()
         """Results of local rounds; each CommitRound with `trained` takes the next one.
@@ -167,11 +167,6 @@ class Engine:
             case NoteLife(member=member, life=life):
                 return self._done(None, LifeWasHeard(member=member, life=life))
         assert_never(operation)
-
-    def adopt(self, codecs: Codecs) -> None:
-        """Use these compressors from now on."""
-        self.codecs = codecs
-        self.state.fit_replicas(codecs.need_replicas)
 
     def pay(self, spend: Spend) -> Change:
         """Record what the next round will spend; this must be on disk before the round begins."""
@@ -229,22 +224,18 @@ class Engine:
         """Carry out an exchange, or refuse it before anything has changed."""
         try:
             outcome = self._apply_request(op) if isinstance(op, ApplyRequest) else self._apply_reply(op)
-            return self._gather(op, outcome)
         except PeerFault as error:
             proven = Fault.AUDIT if isinstance(error, AuditFault) else Fault.PAYLOAD
             reason, fault = str(error), None if isinstance(error, ClaimFault) else proven
+        else:
+            if not op.gather:
+                self.gathering = None
+            elif outcome.change is not None:
+                self.gathering = gathered(self.gathering, self.state)
+            return outcome
         if isinstance(op, ApplyRequest):
             return Outcome(RequestRefused(peer=op.peer, request=op.request, reason=reason, fault=fault), None)
         return Outcome(ReplyRefused(peer=op.peer, reply=op.reply, reason=reason, fault=fault), None)
-
-    def _gather(self, op: ApplyRequest | ApplyReply, outcome: Outcome) -> Outcome:
-        """Keep what the neighbor has shown, while this node joins and the edge has no replica of it."""
-        if not op.gather:
-            self.gathering = None
-        elif outcome.change is not None:
-            self.gathering = self.gathering or Gathering(self.state.channels)
-            self.gathering.take(self.state.fragment)
-        return outcome
 
     def _apply_request(self, op: ApplyRequest) -> Outcome:
         edge, request = self.state.edges[op.peer], op.request
@@ -445,3 +436,9 @@ class Engine:
     def _done(self, event: Event | None, change: Change, *, urgent: bool = False) -> Outcome:
         redo(self.state, change, codecs=self.codecs, method=self.method)
         return Outcome(event, change, urgent)
+
+
+def recode(engine: Engine, codecs: Codecs) -> None:
+    """Let the engine use these compressors from now on."""
+    engine.codecs = codecs
+    engine.state.fit_replicas(codecs.need_replicas)

@@ -129,15 +129,6 @@ class TorchLearner:
         self.train_set, self.test_set = sets.train, sets.test
         self.samples = len(sets.train)
 
-    def bytes_in_training(self, *, corrected: bool) -> int:
-        """Return the host's memory for the model in training: see `TorchModel.bytes_in_training`."""
-        return self.model.bytes_in_training(corrected=corrected)
-
-    def bytes_of_data(self) -> int:
-        """Return the memory of the data that are held as tensors."""
-        held = [one for one in (self.train_set, self.test_set) if isinstance(one, TensorSamples)]
-        return sum(one.inputs.nbytes + one.targets.nbytes for one in held)
-
     def initial(self) -> Vector:
         return self.model.initial()
 

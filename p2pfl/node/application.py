@@ -36,7 +36,7 @@ from p2pfl.node.engine_thread import Checkpoint, EngineThread, needs_of
 from p2pfl.node.feature import Feature, FoundAtStart, NodeView, Recovered
 from p2pfl.node.federation_in_force import FederationInForce, Live
 from p2pfl.node.local_rounds import LocalRounds
-from p2pfl.node.memory import look_for_memory
+from p2pfl.node.memory_needs import look_for_memory
 from p2pfl.node.model_files import ModelFiles
 from p2pfl.node.plug_ins import alarm_texts, all_features
 from p2pfl.node.progress_lines import ProgressLines

@@ -8,7 +8,7 @@ from typing import Any
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
-from p2pfl.node.memory import MemoryNeeds
+from p2pfl.node.memory_needs import MemoryNeeds
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import pytest
 
 from p2pfl.core.core import Core
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Freeze
-from p2pfl.core.fragments import degree_of, turn_of
+from p2pfl.core.fragment_turns import degree_of, turn_of
 from p2pfl.core.profiles import Conservative
 from p2pfl.core.staleness import ALWAYS
 

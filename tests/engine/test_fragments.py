@@ -18,7 +18,8 @@ from p2pfl.engine.arithmetic import distance, neighbor_distance, norm
 from p2pfl.engine.changes import redo
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import change, entry, image, restore
-from p2pfl.engine.gathering import Gathering
+from p2pfl.engine.engine import recode
+from p2pfl.engine.fragment_mean import FragmentMean
 from p2pfl.methods.tracking import Tracking
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -179,7 +180,7 @@ def test_with_a_compressor_that_needs_replicas_an_edge_that_has_none_begins_anew
     pair = Pair(spec="fragment:3", beta=0.1)
     pair.exchange()
     engine = pair.engines[0]
-    engine.adopt(Codecs(make_compressor("q4")))
+    recode(engine, Codecs(make_compressor("q4")))
     edge = engine.state.edges[1]
     assert edge.own.size == edge.peer.size == 300
     assert not edge.record.has_replicas
@@ -190,7 +191,7 @@ def test_without_the_need_an_edge_drops_its_replicas_and_goes_on():
     pair.exchange()
     engine = pair.engines[0]
     chain = engine.state.edges[1].record.chain
-    engine.adopt(Codecs(make_compressor("fragment:3")))
+    recode(engine, Codecs(make_compressor("fragment:3")))
     edge = engine.state.edges[1]
     assert edge.own.size == edge.peer.size == 0
     assert (edge.record.has_replicas, edge.record.seq, edge.record.chain) == (True, 1, chain)
@@ -222,7 +223,7 @@ def test_what_nobody_has_shown_stays_the_node_s_own():
     pair = Pair(spec="fragment:3")
     pair.exchange(factor=0.0)
     state = pair.engines[1].state
-    gathering = Gathering(state.channels)
+    gathering = FragmentMean(state.channels)
     gathering.take(state.fragment)
     result = gathering.result(state.channels)
     np.testing.assert_array_equal(result[:200], state.model[:200])

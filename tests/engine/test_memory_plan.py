@@ -10,7 +10,7 @@ import pytest
 
 from p2pfl.compress import make_compressor
 from p2pfl.engine.codecs import Codecs
-from p2pfl.engine.memory import memory_plan
+from p2pfl.engine.memory_plan import memory_plan
 from p2pfl.engine.state import NodeState
 from p2pfl.methods.plain import Plain
 from p2pfl.methods.tracking import Tracking

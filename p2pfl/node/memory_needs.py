@@ -16,7 +16,7 @@ from pathlib import Path
 from p2pfl.config.model import NodeConfig
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.engine import Engine
-from p2pfl.engine.memory import MemoryPlan, memory_plan
+from p2pfl.engine.memory_plan import MemoryPlan, memory_plan
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
@@ -69,7 +69,7 @@ def memory_needs(
     state: NodeState, codecs: Codecs, method: Method, learner: Learner, program: int | None
 ) -> MemoryNeeds:
     """Return what a node with this state and learner needs."""
-    in_training = getattr(learner, "bytes_in_training", None)
+    in_training = getattr(getattr(learner, "model", None), "bytes_in_training", None)
     return MemoryNeeds(
         engine=memory_plan(state, codecs, method),
         learner=in_training(corrected=overrides(method, "gradient")) if in_training else 0,
@@ -101,8 +101,9 @@ def program_bytes(learners: Iterable[Learner]) -> int | None:
 
 
 def _data_bytes(learner: Learner) -> int:
-    of_data = getattr(learner, "bytes_of_data", None)
-    return of_data() if of_data else 0
+    """Return the memory of the data that a learner holds as tensors."""
+    sets = getattr(learner, "data_sets", None)
+    return sum(getattr(one, "nbytes", 0) for one in (sets.train, sets.test)) if sets is not None else 0
 
 
 def resident_bytes() -> int | None:

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from p2pfl.config.model import TrainingConfig
-from p2pfl.engine.memory import MemoryPlan
+from p2pfl.engine.memory_plan import MemoryPlan
 from p2pfl.errors import UserError
 from p2pfl.learn.devices import Device
 from p2pfl.learn.task import Task
 from p2pfl.learn.torch_model import TorchModel
-from p2pfl.node.memory import MemoryNeeds, program_bytes, resident_bytes
+from p2pfl.node.memory_needs import MemoryNeeds, program_bytes, resident_bytes
 
 MB = 10**6
 PLAN = MemoryPlan(model=10 * MB, replicas=40 * MB, flows=20 * MB, scratch=30 * MB, messages=3 * MB, round=20 * MB)
@@ -48,5 +48,6 @@ def test_the_program_is_what_the_process_has_without_its_learners():
     if there is None:
         pytest.skip("this system does not say")
     assert 10 * MB < there < 10_000 * MB
-    learner = SimpleNamespace(size=MB, bytes_of_data=lambda: 5 * MB)
+    rows = SimpleNamespace(nbytes=5 * MB)
+    learner = SimpleNamespace(size=MB, data_sets=SimpleNamespace(train=rows, test=None))
     assert program_bytes([learner]) == pytest.approx(there - 9 * MB, abs=4 * MB)

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from p2pfl.engine.state import FragmentScratch, zeros
+from p2pfl.engine.state import FragmentScratch, NodeState, zeros
 from p2pfl.learn.interface import Vector
 
 MOST = 255
 
 
-class Gathering:
+class FragmentMean:
     """The mean of what neighbors have shown of each value of the channels (c d,), each message with equal weight."""
 
     def __init__(self, channels: Vector) -> None:
@@ -31,3 +31,10 @@ class Gathering:
     def result(self, own: Vector) -> Vector:
         """Return the mean (c d,), with the node's `own` value where nobody has shown one."""
         return np.where(self.counts > 0, self.mean, own)
+
+
+def gathered(gathering: FragmentMean | None, state: NodeState) -> FragmentMean:
+    """Return the gathering, a new one if there is none, with the fragment of the exchange just computed."""
+    gathering = gathering or FragmentMean(state.channels)
+    gathering.take(state.fragment)
+    return gathering

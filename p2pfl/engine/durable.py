@@ -111,8 +111,11 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
     for key, plain in header["edges"].items():
         record = _with_bodies(plain, key, blobs)
         # Where something was exchanged without replicas, there are none; elsewhere they are zero.
-        none = state.channels[:0] if record.has_replicas and not record.is_blank else zeros(state.channels)
-        own, peer = (_vector(arrays[name]) if name in arrays else none.copy() for name in (f"own.{key}", f"peer.{key}"))
+        bare = record.has_replicas and not record.is_blank
+        own, peer = (
+            _vector(arrays[name]) if name in arrays else state.channels[:0].copy() if bare else zeros(state.channels)
+            for name in (f"own.{key}", f"peer.{key}")
+        )
         state.edges[int(key)] = EdgeState(record, own, peer)
     state.kept = {name.removeprefix(KEPT): _vector(a) for name, a in arrays.items() if name.startswith(KEPT)}
     for name, array in arrays.items():

@@ -14,7 +14,7 @@ from p2pfl.config.cores import all_hops, all_shares, rule_of, settings_of
 from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.core.settings import Settings
 from p2pfl.engine.arithmetic import NodeSeen
-from p2pfl.engine.codecs import as_weighed, codecs_of
+from p2pfl.engine.codecs import as_weighed, codecs_of, fragments_of
 from p2pfl.learn.gauge import gauge_of
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.plan import planned_rounds
@@ -281,7 +281,14 @@ class PreparedRun:
         least = rule.least if rule else 0
         shares = all_shares(federation)
         return [
-            settings_of(federation, hops=hops, gammas=gammas[index], shares=shares[index], least=least)
+            settings_of(
+                federation,
+                hops=hops,
+                gammas=gammas[index],
+                shares=shares[index],
+                least=least,
+                fragments=fragments_of(self.codecs[index], gammas[index]),
+            )
             for index, hops in enumerate(all_hops(federation))
         ]
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from numpy.typing import NDArray
 
-from p2pfl.compress import Compressor, make_compressor
+from p2pfl.compress import Compressor, Fragments, make_compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.stop import parse_stop
 from p2pfl.core.core import check_invariants
@@ -195,6 +195,8 @@ def _why_one_at_a_time(
     method = learners.method
     if method.kept or method.needs_loss or len(method.channels) > 1:
         return "the learning method keeps vectors of each node, exchanges more than the model, or looks at losses"
+    if any(isinstance(codec, Fragments) for codec in codecs):
+        return "fragments are exchanged, without replicas"
     varying = next((codec.spec for codec in codecs if not codec.fixed), None)
     return None if varying is None else f"the size of a {varying} payload depends on its values"
 

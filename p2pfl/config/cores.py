@@ -37,10 +37,11 @@ def settings_of(
     gammas: Mapping[int, float] | None = None,
     shares: Mapping[int, float] | None = None,
     least: int = 0,
+    fragments: Mapping[int, int] | None = None,
 ) -> Settings:
     """Build the settings of one core. `hops` is the distance of the farthest member; `gammas` has, by neighbor, the
     values that differ from `gossip.gamma`, and `shares` the weights of the edges, if the graph has any; `least` is the
-    number of neighbors that the rule itself needs.
+    number of neighbors that the rule itself needs; `fragments` counts those of a model, by neighbor without replicas.
     """
     training, gossip = federation.training, federation.gossip
     liars = liars_of(gossip.rule)
@@ -62,6 +63,7 @@ def settings_of(
         members=len(federation.members),
         retired=federation.retired,
         hops=hops,
+        fragments=fragments or {},
         audit_every=gossip.audit_every,
     )
 

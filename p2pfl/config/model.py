@@ -391,6 +391,8 @@ class NodeConfig:
     forwarded_port: int | None = None
     """The port in its address, if a router forwards it to a different port in `listen`; None if both are the same."""
     network: OwnNetwork = field(default_factory=OwnNetwork)
+    memory_mb: int | None = None
+    """The most memory that the node may take, in MB; None if that is not bounded."""
     reload_s: float | None = None
     """The period, in seconds, in which the node checks whether its data have grown; None if it reads them only at its
     start.
@@ -491,6 +493,7 @@ NODE: Kinds = {
     "snapshot_s": number(0, above=True).key("seconds between two snapshots of the state"),
     "threads": whole(1, 1024).key("processor threads for training and compiled rules"),
     "nice": whole(0, 19).key("how much the node yields to other programs; 19 yields to everything else"),
+    "memory_mb": whole(1).key("most memory that the node may take, in MB: a node that will take more does not start"),
     "device": matching(re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?"), 'auto, cpu, cuda, cuda:N as in "cuda:1", mps').key(
         "where the node trains; auto takes the best there is"
     ),

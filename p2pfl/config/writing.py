@@ -263,6 +263,7 @@ _NODE = """\
 # snapshot_s = 60.0
 # threads = 1
 # nice = 0
+# If it must not take more than so many megabytes, to find out before it starts: memory_mb = 2000
 {device}
 {precision}
 # checkpoint_every = 0

@@ -46,6 +46,10 @@ class TensorSamples:
     def __len__(self) -> int:
         return len(self.targets)
 
+    @property
+    def nbytes(self) -> int:
+        return self.inputs.nbytes + self.targets.nbytes
+
     def rows(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         return self.inputs.index_select(0, numbers), self.targets.index_select(0, numbers)
 

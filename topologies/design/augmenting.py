@@ -27,8 +27,6 @@ from topologies.errors import TopologyError
 from topologies.graph import Edge, Ends, Topology, component_count
 from topologies.laplacian import Array, Laplacian
 from topologies.spectral import (
-from topologies.timing.distances import Distances
-from topologies.timing.pace import timing
     BY_DEGREE,
     EPSILON,
     check_weights,
@@ -37,6 +35,8 @@ from topologies.timing.pace import timing
     rounds_to_consensus,
     spectrum,
 )
+from topologies.timing.distances import Distances
+from topologies.timing.pace import timing
 
 BLOCK = 256
 """The number of candidates whose equations are solved together."""

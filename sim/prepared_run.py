@@ -221,7 +221,7 @@ class PreparedRun:
                     ahead=ahead,
                     sketch=self.sketch.of,
                     gauge=gauge_of(federation.training, script.learners.learners[index]),
-                    evaluate_every=federation.training.evaluate_every or 1,
+                    evaluate_every=federation.training.gauged_every,
                 )
             )
             for index in range(self.nodes)

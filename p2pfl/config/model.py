@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from p2pfl.config.choices import compressor, method, rule
 from p2pfl.config.learning_rate import parse_schedule, schedule
@@ -29,6 +29,7 @@ from p2pfl.config.tables import (
     matching,
     member_address,
     name,
+    or_auto,
     or_none,
     pair,
     proxy,
@@ -71,6 +72,9 @@ class TaskConfig:
         return {"name": self.name, "options": self.options}
 
 
+EvaluateEvery = int | Literal["auto"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
     """The settings of training. Exactly one of `rounds` and `time_s` limits training; exactly one of `local_steps` and
@@ -104,12 +108,21 @@ class TrainingConfig:
     """
     stop: str | None = None
     """The condition that ends a node's training before its rounds or its time are over; see `config.stop`."""
-    evaluate_every: int = 1
-    """The number of rounds between evaluations on the common test set; 0 evaluates only at the end."""
+    evaluate_every: EvaluateEvery = 1
+    """The number of rounds between evaluations on the common test set; 0 evaluates only at the end, "auto" as often as
+    a bounded share of the time allows (`node.evaluation_pace`).
+    """
 
     def rate(self, rounds: int, elapsed_s: float) -> float:
         """Return the learning rate for a node's next round, after `rounds` rounds in `elapsed_s` seconds."""
         return self.learning_rate * parse_schedule(self.schedule).factor(rounds, elapsed_s)
+
+    @property
+    def gauged_every(self) -> int:
+        """Return the number of rounds between the tests that a stop condition reads: it counts rounds, so none are
+        left out to save time.
+        """
+        return self.evaluate_every if isinstance(self.evaluate_every, int) and self.evaluate_every else 1
 
     @property
     def least_rate(self) -> float:
@@ -437,7 +450,9 @@ TRAINING: Kinds = {
         "a node that finishes before the others keeps training (train) or only mixes (mix)"
     ),
     "stop": stop().key("ends a node's training before its rounds are done"),
-    "evaluate_every": whole(0).key("rounds between two tests; 0 tests only at the end"),
+    "evaluate_every": or_auto(whole(0)).key(
+        'rounds between two tests; "auto": tests take at most a tenth of the time; 0: only at the end'
+    ),
 }
 
 

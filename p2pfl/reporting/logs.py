@@ -41,10 +41,13 @@ FIGURES = (
     "messages_sent",
 )
 """The columns, as in a report's history: `loss` is measured on the common test set."""
-COLUMNS = (*WHERE, "phase", *FIGURES, "metrics")
+OLDER_COLUMNS = (*WHERE, "phase", *FIGURES, "metrics")
+"""The columns of tables from before `tested_round`; a run that appends to one leaves it out."""
+COLUMNS = (*OLDER_COLUMNS, "tested_round")
 """All columns of a table. `metrics` are the task's own metrics on the common test set, by name: a JSON object in a
-table, separate curves in TensorBoard.
+table, separate curves in TensorBoard. `tested_round` is the round whose model the test figures are from.
 """
+TEST_FIGURES = ("accuracy", "loss")
 OF_ALL = ("mean", "min", "max")
 KEY = "--log"
 
@@ -61,7 +64,9 @@ class CsvLog:
 
     def __init__(self, path: Path) -> None:
         self._file: IO[str] = path.open("a", newline="", encoding="utf-8")
-        self._writer = csv.DictWriter(self._file, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        older = path.stat().st_size > 0 and _head_of(path) == ",".join(OLDER_COLUMNS)
+        columns = OLDER_COLUMNS if older else COLUMNS
+        self._writer = csv.DictWriter(self._file, columns, extrasaction="ignore", lineterminator="\n")
         if self._file.tell() == 0:
             self._writer.writeheader()
 
@@ -77,13 +82,15 @@ class CsvLog:
         if path.is_dir():
             raise UserError("is a folder", key=KEY, value=f"csv:{path}", allowed="a file")
         _require_folder("csv", path, folder)
-        if path.is_file():
-            with path.open(encoding="utf-8", errors="replace") as file:
-                head = file.readline().rstrip("\n")
-            if head not in ("", ",".join(COLUMNS)):
-                raise UserError(
-                    "holds another table", key=KEY, value=f"csv:{path}", allowed="a new file, or a log of this kind"
-                )
+        if path.is_file() and _head_of(path) not in ("", ",".join(OLDER_COLUMNS), ",".join(COLUMNS)):
+            raise UserError(
+                "holds another table", key=KEY, value=f"csv:{path}", allowed="a new file, or a log of this kind"
+            )
+
+
+def _head_of(path: Path) -> str:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.readline().rstrip("\n")
 
 
 class TensorBoardLog:
@@ -100,7 +107,7 @@ class TensorBoardLog:
         if node not in self._writers:
             self._writers[node] = SummaryWriter(str(self._folder / node), flush_secs=5)
         for name, value in figures_in(row).items():
-            self._writers[node].add_scalar(name, value, global_step=round(row["rounds"] or 0))
+            self._writers[node].add_scalar(name, value, global_step=round_of(row, name))
 
     def close(self) -> None:
         for writer in self._writers.values():
@@ -198,6 +205,13 @@ def figures_in(row: Row) -> dict[str, float]:
     return {name: value for name, value in named.items() if value is not None}
 
 
+def round_of(row: Row, name: str) -> int:
+    """Return the round that a figure is of: where not every round ends with a test, that of the latest one."""
+    is_tested = name in TEST_FIGURES or name in (row.get("metrics") or {})
+    tested = row.get("tested_round") if is_tested else None
+    return round((row["rounds"] or 0) if tested is None else tested)
+
+
 def _require_folder(kind: str, path: Path, coming: Path) -> None:
     parent = path.absolute().parent
     if parent != coming and not parent.is_dir():
@@ -250,6 +264,7 @@ def row_of(line: NodeLine) -> Row:
         "time_s": line.uptime_s,
         "node": line.node,
         "rounds": line.rounds,
+        "tested_round": line.tested_round,
         "phase": line.phase,
         "accuracy": line.accuracy,
         "loss": line.test_loss,
@@ -273,6 +288,7 @@ def rows_of(point: Point) -> list[Row]:
         for name in ("rounds", "accuracy", "loss", "train_loss", "neighbor_distance", "staleness"):
             found: Statistic | MeanAndMax | None = getattr(point, name)
             row[name] = getattr(found, which, None)
+        row["tested_round"] = getattr(point.tested_rounds, which, None)
         row["metrics"] = _other_metrics({name: getattr(found, which) for name, found in point.metrics.items()})
         rows.append(row)
     return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlflow import MlflowClient
 
-from p2pfl.reporting.logs import Row, figures_in
+from p2pfl.reporting.logs import Row, figures_in, round_of
 
 
 class MlflowLog:
@@ -21,7 +21,7 @@ class MlflowLog:
         if node not in self._runs:
             self._runs[node] = self._client.create_run(self._experiment, run_name=node).info.run_id
         for name, value in figures_in(row).items():
-            self._client.log_metric(self._runs[node], name, value, step=round(row["rounds"] or 0))
+            self._client.log_metric(self._runs[node], name, value, step=round_of(row, name))
 
     def close(self) -> None:
         for run in self._runs.values():

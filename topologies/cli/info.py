@@ -67,7 +67,8 @@ What the words mean:
                            guaranteed: with so many the honest agree for certain;
                            at most: with more they may not, even if nobody lies
   a to b                   the value lies in between, and is not known better
-  not computed within      the time of --within was over before; nothing is wrong
+  not computed             the graph is too large for that, or the time of --within was
+                           over before; nothing is wrong
 
 Of a schedule, or a directed graph:
   edges, diameter, algebraic connectivity   of all rounds together, without directions
@@ -363,6 +364,12 @@ NEVER_LEFT_OUT = ("algebraic_connectivity", "mixing_rate")
 """Figures that have a line of their own even if the time was over before they were known."""
 
 
+LIMITED = (
+    *("average_distance", "effective_resistance", "kirchhoff_index", "bridges", "cut_nodes"),
+    *("thinnest_cut", "isoperimetric_number"),
+)
+"""Figures of a connected graph that are left out only if it is too large for them."""
+
 DETAILS = ("mixing_certified", "mixing_converged", "diameter_bounds")
 
 
@@ -384,6 +391,11 @@ def _words_for_missing(described: dict[str, Any]) -> dict[str, Any]:
 def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
     """Return the facts for people: ranges in words, sizes with units, and nothing twice."""
     facts = _words_for_missing(described)
+    if described.get("connected") and described["nodes"] > 1 and "within_s" not in described:
+        beyond = [key for key in LIMITED if key in facts and facts[key] is None]
+        facts = {key: value for key, value in facts.items() if key not in beyond}
+        if beyond:
+            facts["not computed"] = f"too large for: {', '.join(beyond)}".replace("_", " ")
     if "diameter_bounds" in facts:
         facts["diameter"] = facts.pop("diameter_bounds")
     for key in ("probable_lower_bound", "lower_bound"):

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import torch
 
-from p2pfl.aggregate import liars_of
 from p2pfl.compress import Compressor, make_compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.stop import parse_stop
@@ -184,14 +183,12 @@ def _why_one_at_a_time(
         return "members or edges change"
     if attack is not None and attack.refused:
         return "messages will be refused"
-    if attack is not None and attack.sees:
-        return "liars look at others' models"
+    if attack is not None and attack.own is not None:
+        return "the attack is the user's own"
     if attack is not None and attack.flood:
         return "liars exchange out of turn"
     if _patience(federation) is not None:
         return "training stops by what comes of each round"
-    if liars_of(federation.gossip.rule):
-        return "robust rules look at values"
     if learners.personal:
         return "each node keeps a part of the model to itself"
     method = learners.method
@@ -236,7 +233,8 @@ def _simulate_once(
         abandoned_cpu_s=0.0,
         run_cpu_s=learning,
         evaluation_cpu_s=figures.evaluation_cpu_s,
-        report_cpu_s=time.process_time() - ran,
+        references_cpu_s=figures.references_cpu_s,
+        report_cpu_s=time.process_time() - ran - figures.references_cpu_s,
         node_rounds=rounds,
         node_rounds_per_cpu_s=rounds / learning if learning > 0 else None,
         events=stage.world.kernel.events,

@@ -62,6 +62,11 @@ class PlanWishes:
         return self.rounds or self._training.rounds
 
     @property
+    def can_be_shortened(self) -> bool:
+        """Whether fewer rounds learn as the first of all: a privacy budget for fewer rounds takes less noise."""
+        return self.full is not None and (self.base is None or self.base.privacy is None)
+
+    @property
     def closing(self) -> int:
         """The rounds of mixing after that."""
         return self._training.closing_rounds

@@ -253,6 +253,16 @@ def test_the_best_get_a_closer_look_also_where_the_first_one_is_as_short_as_the_
     assert plan_of(tmp_path, nodes=6, rounds=3).winner.seeds == 3
 
 
+def test_a_promise_of_privacy_is_simulated_for_all_rounds_for_fewer_would_take_less_noise(tmp_path, pretend):
+    pretend({})
+    base = write_plan(plan_of(tmp_path, nodes=3, rounds=40), tmp_path / "out") / "federation.toml"
+    base.write_text(base.read_text() + "\n[privacy]\nepsilon = 3.0\ndelta = 1e-3\n")
+    pretended = pretend({})
+    found = make_plan(PlanWishes(task=str(base)), tmp_path / "private", within_s=1.0, jobs=1, tell=silent)
+    assert found.winner.rounds == 40
+    assert {job.options.get("rounds") for job in pretended.jobs} == {40}
+
+
 def test_no_time_for_one_run_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(trials, "run_here", lambda *_, **__: (_ for _ in ()))
     with pytest.raises(UserError, match="not even the first system"):

@@ -388,14 +388,18 @@ def _words_for_missing(described: dict[str, Any]) -> dict[str, Any]:
     return facts
 
 
+def _words_for_too_large(facts: dict[str, Any], described: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts with one line for all that a connected graph is too large for."""
+    if not described.get("connected") or described["nodes"] < 2 or "within_s" in described:
+        return facts
+    beyond = [key for key in LIMITED if key in facts and facts[key] is None]
+    words = {"not computed": f"too large for: {', '.join(beyond)}".replace("_", " ")} if beyond else {}
+    return {key: value for key, value in facts.items() if key not in beyond} | words
+
+
 def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
     """Return the facts for people: ranges in words, sizes with units, and nothing twice."""
-    facts = _words_for_missing(described)
-    if described.get("connected") and described["nodes"] > 1 and "within_s" not in described:
-        beyond = [key for key in LIMITED if key in facts and facts[key] is None]
-        facts = {key: value for key, value in facts.items() if key not in beyond}
-        if beyond:
-            facts["not computed"] = f"too large for: {', '.join(beyond)}".replace("_", " ")
+    facts = _words_for_too_large(_words_for_missing(described), described)
     if "diameter_bounds" in facts:
         facts["diameter"] = facts.pop("diameter_bounds")
     for key in ("probable_lower_bound", "lower_bound"):

@@ -86,7 +86,7 @@ from topologies import build
 names = [f"device-{node}" for node in range(17)]
 for spec in sys.argv[1:]:
     nodes = {"paley": 17, "chordal-cycle": 17, "moore": 10, "projective-plane": 14}.get(spec, 16)
-    print(spec, hashlib.sha256(build(spec, nodes, seed=-5, names=names[:nodes]).ends.tobytes()).hexdigest())
+    print(spec, hashlib.sha256(build(spec, nodes, seed=5, names=names[:nodes]).ends.tobytes()).hexdigest())
 """
     runs = [
         subprocess.run(

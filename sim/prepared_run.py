@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.config.cores import all_hops, all_shares, rule_of, settings_of
-from p2pfl.config.model import Edges, FederationConfig
+from p2pfl.config.model import Edges, EvaluateEvery, FederationConfig
 from p2pfl.core.settings import Settings
 from p2pfl.engine.arithmetic import NodeSeen
 from p2pfl.engine.codecs import as_weighed, codecs_of, fragments_of
@@ -91,6 +91,13 @@ def script(
         batching=batching,
         steps=steps_of(federation, spec),
     )
+
+
+def _tested_every(evaluate_every: EvaluateEvery) -> int:
+    """Return the number of rounds between the tests that a stop condition reads: it counts rounds, so none are left out
+    to save time.
+    """
+    return evaluate_every if isinstance(evaluate_every, int) and evaluate_every else 1
 
 
 class PreparedRun:
@@ -221,7 +228,7 @@ class PreparedRun:
                     ahead=ahead,
                     sketch=self.sketch.of,
                     gauge=gauge_of(federation.training, script.learners.learners[index]),
-                    evaluate_every=federation.training.gauged_every,
+                    evaluate_every=_tested_every(federation.training.evaluate_every),
                 )
             )
             for index in range(self.nodes)

@@ -118,13 +118,6 @@ class TrainingConfig:
         return self.learning_rate * parse_schedule(self.schedule).factor(rounds, elapsed_s)
 
     @property
-    def gauged_every(self) -> int:
-        """Return the number of rounds between the tests that a stop condition reads: it counts rounds, so none are
-        left out to save time.
-        """
-        return self.evaluate_every if isinstance(self.evaluate_every, int) and self.evaluate_every else 1
-
-    @property
     def least_rate(self) -> float:
         """Return the smallest learning rate in any round."""
         return self.learning_rate * parse_schedule(self.schedule).least

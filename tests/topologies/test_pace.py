@@ -16,7 +16,6 @@ from sim.worlds.model import LinkSpec, SlowNodes, Spread
 from topologies import Topology, build, describe
 from topologies.cli import topology as group
 from topologies.design.designing import design
-from topologies.design.fewer_seconds import seconds_to_consensus
 from topologies.design.goal import Goal
 from topologies.errors import TopologyError
 from topologies.metrics.describe import survey
@@ -125,6 +124,9 @@ def test_the_commands_tell_times_where_nodes_are_far():
         cli("info", "ring", "-n", "6", "--far", "9=60ms")
     with pytest.raises(TopologyError, match="the time of a schedule"):
         cli("info", "base:k=1", "-n", "6", "--far", "4=60ms")
+    steps = json.loads(cli("augment", "ring", "-n", "6", "--add", "1", "--far", "5=60ms", "--format", "json").stdout)
+    ring = timing(build("ring", 6), apart(6, [(5, 0.06)]), weights=None, epsilon=1e-3)
+    assert steps["steps"][0]["seconds"] == pytest.approx(ring["consensus_s"])
     rows = json.loads(
         cli(
             "design", "-n", "6", "--max-degree", "3", "--far", "5=60ms", "--evaluations", "50", "--format", "json"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from topologies.cli import terminal
-from topologies.cli.far_options import FAR_HELP, far_options, read_distances
+from topologies.cli.far_options import FAR_HELP, distances_of, far_options, read_distances
 from topologies.cli.terminal import check_target, format_option, progress, write_json, write_rows
 from topologies.errors import TopologyError
 
@@ -177,6 +177,8 @@ cannot raise it: the edge is chosen that prepares the next one best.
 A higher lambda_2 does not always mean fewer rounds: an edge also changes the mixing
 weights of its ends. A warning says so if rounds rise; --minimize rounds exchanges the
 edges for others until fewer rounds are needed with --weights (up to 500 nodes).
+With --far or --distances (see `p2pfl topology design --help`) each line has the time to
+consensus; the edges are chosen without it.
 How many edges may be added depends on the size: to a ring all it has room for up to 80
 nodes, 1,800 on 100, 21 on 500, 2 on 1,000, 47 on 2,000; more is refused, for it would
 take too long. On a terminal a line tells how far it is.
@@ -185,6 +187,7 @@ take too long. On a terminal a line tells how far it is.
 Examples:
   p2pfl topology augment ring -n 20 --add 4
   p2pfl topology augment graph.json --add 2 --max-degree 6 -o better.json
+  p2pfl topology augment ring -n 30 --add 2 --far 28-29=60ms
 """
 
 
@@ -199,6 +202,7 @@ Examples:
 @terminal.weights_option(by_degree=True)
 @terminal.epsilon_option()
 @terminal.seed_option()
+@far_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Write the new graph here.")
 @format_option("table", "json", "csv")
 def augment_command(
@@ -211,6 +215,10 @@ def augment_command(
     weights: str,
     epsilon: float,
     seed: int,
+    far: Sequence[str],
+    distances: Path | None,
+    near: float,
+    train: float,
     output: Path | None,
     form: str,
 ) -> None:
@@ -222,8 +230,19 @@ def augment_command(
     if output is not None:
         check_target(output)
     given = resolve(spec, nodes, seed)
+    apart = distances_of(given, far=far, distances=distances, near=near)
     with progress() as tell:
-        found = augment(given, count, max_degree, weights=weights, epsilon=epsilon, minimize=minimize, tell=tell)
+        found = augment(
+            given,
+            count,
+            max_degree,
+            weights=weights,
+            epsilon=epsilon,
+            minimize=minimize,
+            distances=apart,
+            train_s=train,
+            tell=tell,
+        )
     if output is not None:
         from topologies.files import write_topology  # noqa: PLC0415 - as above
 
@@ -234,6 +253,7 @@ def augment_command(
             "lambda_2": step.algebraic_connectivity,
             "mixing_rate": step.mixing_rate,
             "rounds": step.rounds,
+            **({} if apart is None else {"seconds": step.seconds}),
             "components": step.components,
             "chosen": step.method,
         }
@@ -258,6 +278,10 @@ def augment_command(
 
 def _warn_of_rounds(steps: Sequence[AugmentStep], minimize: str | None) -> None:
     """Say it on stderr if the graph needs more rounds than before the edges were added."""
+    slower = steps[0].seconds, steps[-1].seconds
+    if slower[0] is not None and slower[1] is not None and slower[1] > slower[0]:
+        text = f"warning: the time to consensus rises from {slower[0]:.3g} to {slower[1]:.3g} s: the edges are chosen"
+        click.echo(f"{text} by lambda_2 or rounds, wherever the nodes are; `design --far` looks at times", err=True)
     before, after = steps[0].rounds, steps[-1].rounds
     if before is None or after is None or after <= before:
         return

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.config.cores import all_hops, all_shares, rule_of, settings_of
-from p2pfl.config.model import Edges, FederationConfig
+from p2pfl.config.model import Edges, EvaluateEvery, FederationConfig
 from p2pfl.core.settings import Settings
 from p2pfl.engine.arithmetic import NodeSeen
-from p2pfl.engine.codecs import as_weighed, codecs_of
+from p2pfl.engine.codecs import as_weighed, codecs_of, fragments_of
 from p2pfl.learn.gauge import gauge_of
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.plan import planned_rounds
@@ -91,6 +91,13 @@ def script(
         batching=batching,
         steps=steps_of(federation, spec),
     )
+
+
+def _tested_every(evaluate_every: EvaluateEvery) -> int:
+    """Return the number of rounds between the tests that a stop condition reads: it counts rounds, so none are left out
+    to save time.
+    """
+    return evaluate_every if isinstance(evaluate_every, int) and evaluate_every else 1
 
 
 class PreparedRun:
@@ -221,7 +228,7 @@ class PreparedRun:
                     ahead=ahead,
                     sketch=self.sketch.of,
                     gauge=gauge_of(federation.training, script.learners.learners[index]),
-                    evaluate_every=federation.training.evaluate_every or 1,
+                    evaluate_every=_tested_every(federation.training.evaluate_every),
                 )
             )
             for index in range(self.nodes)
@@ -281,7 +288,14 @@ class PreparedRun:
         least = rule.least if rule else 0
         shares = all_shares(federation)
         return [
-            settings_of(federation, hops=hops, gammas=gammas[index], shares=shares[index], least=least)
+            settings_of(
+                federation,
+                hops=hops,
+                gammas=gammas[index],
+                shares=shares[index],
+                least=least,
+                fragments=fragments_of(self.codecs[index], gammas[index]),
+            )
             for index, hops in enumerate(all_hops(federation))
         ]
 

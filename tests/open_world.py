@@ -12,7 +12,7 @@ from p2pfl.compress import Compressor
 from p2pfl.config.model import Edges
 from p2pfl.core.profiles import Conservative, Profile, Robust
 from p2pfl.core.settings import Settings
-from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.codecs import Codecs, fragments_of
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.methods import Method
 from p2pfl.methods.plain import Plain
@@ -125,7 +125,14 @@ class OpenWorld(Cluster[ExactEngine]):
                 engine_ns=round(plan.engine_s * NS),
             ),
             engines,
-            settings=[replace(plan.settings, profile=plan.profile(index, some)) for index, some in enumerate(gammas)],
+            settings=[
+                replace(
+                    plan.settings,
+                    profile=plan.profile(index, some),
+                    fragments=fragments_of(plan.codecs_of(index, around[index]), around[index]),
+                )
+                for index, some in enumerate(gammas)
+            ],
             paces=[ConstantPace(round(plan.round_s.get(index, plan.default_round_s) * NS)) for index in range(count)],
             steps=[1] * count,
             watch=self.oracle,

@@ -22,12 +22,12 @@ BLOCK = 32
 """The number of nodes whose neighbors are processed in one step."""
 
 
-def rule_of(federation: FederationConfig) -> Rule | None:
-    """Return the robust profile's rule, or None in the conservative profile.
+def rule_of(federation: FederationConfig, *, threads: int = 1) -> Rule | None:
+    """Return the robust profile's rule, or None in the conservative profile. `threads` are those of the node.
 
     Raises UserError: it is the user's own and cannot be imported.
     """
-    return make_rule(federation.gossip.rule, federation.path.parent)
+    return make_rule(federation.gossip.rule, federation.path.parent, threads=threads)
 
 
 def settings_of(
@@ -37,10 +37,11 @@ def settings_of(
     gammas: Mapping[int, float] | None = None,
     shares: Mapping[int, float] | None = None,
     least: int = 0,
+    fragments: Mapping[int, int] | None = None,
 ) -> Settings:
     """Build the settings of one core. `hops` is the distance of the farthest member; `gammas` has, by neighbor, the
     values that differ from `gossip.gamma`, and `shares` the weights of the edges, if the graph has any; `least` is the
-    number of neighbors that the rule itself needs.
+    number of neighbors that the rule itself needs; `fragments` counts those of a model, by neighbor without replicas.
     """
     training, gossip = federation.training, federation.gossip
     liars = liars_of(gossip.rule)
@@ -62,6 +63,7 @@ def settings_of(
         members=len(federation.members),
         retired=federation.retired,
         hops=hops,
+        fragments=fragments or {},
         audit_every=gossip.audit_every,
     )
 

@@ -236,7 +236,8 @@ class Rounds:
         if sources:
             self.working = True
             rounds, elapsed_s = self.joining.find_resume_point(sources)
-            text = f"starting from the coordinate median of {len(sources)} neighbors"
+            bare = not self.settings.fragments.keys().isdisjoint(sources)
+            text = f"starting from the {'mean' if bare else 'coordinate median'} of {len(sources)} neighbors"
             text += "" if rounds is None else f", at round {rounds}"
             bootstrap = Bootstrap(peers=sources, rounds=rounds, elapsed_s=elapsed_s)
             return [Alarm(kind="joined", peer=None, text=text), bootstrap]

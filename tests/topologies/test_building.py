@@ -25,7 +25,7 @@ from topologies.families import FAMILIES, circulants
 from topologies.files import read_edges, read_topology, write_topology
 
 STATIC = [name for name, family in FAMILIES.items() if family.build]
-SIZES = {"paley": 17, "chordal-cycle": 17}
+SIZES = {"paley": 17, "chordal-cycle": 17, "moore": 10, "projective-plane": 14}
 """16 nodes are right for all other families."""
 
 REFERENCE = {
@@ -65,7 +65,7 @@ def test_edges_are_sorted_unique_pairs_of_nodes_and_equal_for_equal_seeds(name):
 def test_only_a_random_family_depends_on_the_seed(name, tmp_path):
     (tmp_path / "labels.csv").write_text("".join(f"{node % 2},{1 - node % 2}\n" for node in range(20)))
     spec = "d-cliques:size=4,labels=labels.csv" if name == "d-cliques" else name
-    nodes = {"hypercube": 16, "margulis": 16, "paley": 17, "chordal-cycle": 17}.get(name, 20)
+    nodes = {"hypercube": 16, "folded-hypercube": 16, "margulis": 16, **SIZES}.get(name, 20)
     drawn = {build(spec, nodes, seed, folder=tmp_path).edges for seed in range(5)}
     assert (len(drawn) > 1) == FAMILIES[name].random
 
@@ -85,7 +85,7 @@ import hashlib, sys
 from topologies import build
 names = [f"device-{node}" for node in range(17)]
 for spec in sys.argv[1:]:
-    nodes = 17 if spec in ("paley", "chordal-cycle") else 16
+    nodes = {"paley": 17, "chordal-cycle": 17, "moore": 10, "projective-plane": 14}.get(spec, 16)
     print(spec, hashlib.sha256(build(spec, nodes, seed=5, names=names[:nodes]).ends.tobytes()).hexdigest())
 """
     runs = [

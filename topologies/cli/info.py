@@ -77,7 +77,8 @@ What the words mean:
                            guaranteed: with so many the honest agree for certain;
                            at most: with more they may not, even if nobody lies
   a to b                   the value lies in between, and is not known better
-  not computed within      the time of --within was over before; nothing is wrong
+  not computed             the graph is too large for that, or the time of --within was
+                           over before; nothing is wrong
 
 Of a schedule, or a directed graph:
   edges, diameter, algebraic connectivity   of all rounds together, without directions
@@ -389,6 +390,12 @@ NEVER_LEFT_OUT = ("algebraic_connectivity", "mixing_rate")
 """Figures that have a line of their own even if the time was over before they were known."""
 
 
+LIMITED = (
+    *("average_distance", "effective_resistance", "kirchhoff_index", "bridges", "cut_nodes"),
+    *("thinnest_cut", "isoperimetric_number"),
+)
+"""Figures of a connected graph that are left out only if it is too large for them."""
+
 DETAILS = ("mixing_certified", "mixing_converged", "diameter_bounds")
 
 
@@ -410,9 +417,18 @@ def _words_for_missing(described: dict[str, Any]) -> dict[str, Any]:
 IN_SECONDS = ("train_s", "exchange_s", "round_s", "consensus_s", "consensus_in_step_s")
 
 
+def _words_for_too_large(facts: dict[str, Any], described: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts with one line for all that a connected graph is too large for."""
+    if not described.get("connected") or described["nodes"] < 2 or "within_s" in described:
+        return facts
+    beyond = [key for key in LIMITED if key in facts and facts[key] is None]
+    words = {"not computed": f"too large for: {', '.join(beyond)}".replace("_", " ")} if beyond else {}
+    return {key: value for key, value in facts.items() if key not in beyond} | words
+
+
 def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
     """Return the facts for people: ranges in words, sizes with units, and nothing twice."""
-    facts = _words_for_missing(described)
+    facts = _words_for_too_large(_words_for_missing(described), described)
     if "diameter_bounds" in facts:
         facts["diameter"] = facts.pop("diameter_bounds")
     for key in ("probable_lower_bound", "lower_bound"):

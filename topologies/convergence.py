@@ -142,7 +142,7 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", settings: Consensu
 
 def _simulate_rounds(topology: Topology, mode: str, settings: ConsensusSettings, limit: int) -> Consensus:
     """Simulate rounds in which all nodes mix at once, with current values or with outdated ones."""
-    named = settings.weights or default_weights(topology)
+    named = default_weights(topology) if settings.weights is None else settings.weights
     topology, weights, _ = settled_weights(topology, named)
     rng = generator(settings.seed)
     if delayed := mode == "delay":

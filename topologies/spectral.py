@@ -90,7 +90,7 @@ class SettledWeights(NamedTuple):
 
 def settled_weights(topology: Topology, weights: str | None = None) -> SettledWeights:
     """Find the optimal weights, if these are asked for, once for all who need them. None: the `default_weights`."""
-    name = check_weights(weights or default_weights(topology))
+    name = check_weights(default_weights(topology) if weights is None else weights)
     if name != "optimal" or topology.nodes < 2 or component_count(topology) > 1:
         return SettledWeights(topology, "metropolis" if name == "optimal" else name, None)
     from topologies.optimal_weights import optimal_weights  # noqa: PLC0415 - only for those who ask for it
@@ -236,7 +236,7 @@ def spectrum(
     but, for example, a spec.
     """
     topology = require_graph(topology)
-    weights = check_weights(weights or default_weights(topology))
+    weights = check_weights(default_weights(topology) if weights is None else weights)
     found = found or plain_extremes(topology, certify=certify)
     rate = _mixing_rate(topology, weights, found, certify=certify)
     return Spectrum(

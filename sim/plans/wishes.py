@@ -13,7 +13,7 @@ from p2pfl.errors import UserError
 from sim.worlds.model import ComputeSpec
 from topologies.design.goal import Goal
 from topologies.errors import TopologyError
-from topologies.timing.distances import Distances, distances, read_far
+from topologies.timing.latencies import Latencies, latencies, read_far
 
 DIGITS = "digits"
 LEAST_NODES = 2
@@ -101,12 +101,12 @@ class PlanWishes:
         )
 
     @property
-    def distances(self) -> Distances | None:
+    def distances(self) -> Latencies | None:
         """How far the nodes are from each other; None if nothing is said. Raises TopologyError for unknown nodes."""
         if not self.far:
             return None
         names = () if self.base is None else [member.name for member in self.base.present]
-        return distances(self.count, names=names, far=[read_far(text) for text in self.far])
+        return latencies(self.count, names=names, far=[read_far(text) for text in self.far])
 
 
 def check_wishes(wishes: PlanWishes) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sim.plans.wishes import PlanWishes
 from sim.sweeps.run import replace
-from topologies.timing.distances import read_far
+from topologies.timing.latencies import read_far
 
 WORLD = "world.toml"
 

@@ -248,7 +248,7 @@ def test_figures_of_a_spec_are_refused_with_what_to_do(ask, given):
         ask(given)
 
 
-@pytest.mark.parametrize("weights", [None, 3, []])
+@pytest.mark.parametrize("weights", [3, []])
 def test_weights_that_are_no_word_are_unknown_ones(weights):
     with pytest.raises(TopologyError, match="unknown mixing weights"):
         spectrum(build("ring", 5), weights=weights)

@@ -19,7 +19,7 @@ from topologies.design.designing import design
 from topologies.design.goal import Goal
 from topologies.errors import TopologyError
 from topologies.metrics.describe import survey
-from topologies.timing.distances import FarNodes, distances
+from topologies.timing.latencies import FarNodes, latencies
 from topologies.timing.pace import decay_per_s, pace, timing
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "property"))
@@ -31,7 +31,7 @@ def cli(*arguments):
 
 
 def apart(nodes, far=(), near_s=0.002):
-    return distances(nodes, far=[FarNodes(str(node), time_s) for node, time_s in far], near_s=near_s)
+    return latencies(nodes, far=[FarNodes(str(node), time_s) for node, time_s in far], near_s=near_s)
 
 
 def test_equal_distances_give_the_rounds_times_the_round():

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from topologies.graph import Topology
-    from topologies.timing.distances import Distances
+    from topologies.timing.latencies import Latencies
 
 FAR_HELP = """\b
 Far sites:
@@ -32,7 +32,7 @@ class Delay(click.ParamType):  # type: ignore[type-arg]  # generic only in later
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from topologies.timing.distances import time_in_seconds  # noqa: PLC0415 - `--help` stays instant
+        from topologies.timing.latencies import time_in_seconds  # noqa: PLC0415 - `--help` stays instant
 
         if isinstance(value, float):
             return value
@@ -63,16 +63,16 @@ def far_options(command: Command) -> Command:
 
 def read_distances(
     nodes: int, names: Sequence[str], *, far: Sequence[str], distances: Path | None, near: float
-) -> Distances | None:
+) -> Latencies | None:
     """Return the distances that the options tell; None if they tell none."""
     if not far and distances is None:
         return None
-    from topologies.timing import distances as module  # noqa: PLC0415 - `--help` stays instant
+    from topologies.timing import latencies as module  # noqa: PLC0415 - `--help` stays instant
 
     told = [module.read_far(text) for text in far]
-    return module.distances(nodes, names=names, far=told, file=distances, near_s=near)
+    return module.latencies(nodes, names=names, far=told, file=distances, near_s=near)
 
 
-def distances_of(topology: Topology, *, far: Sequence[str], distances: Path | None, near: float) -> Distances | None:
+def distances_of(topology: Topology, *, far: Sequence[str], distances: Path | None, near: float) -> Latencies | None:
     """Return the distances between the nodes of a graph."""
     return read_distances(topology.nodes, topology.names, far=far, distances=distances, near=near)

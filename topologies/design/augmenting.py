@@ -35,7 +35,7 @@ from topologies.spectral import (
     rounds_to_consensus,
     spectrum,
 )
-from topologies.timing.distances import Distances
+from topologies.timing.latencies import Latencies
 from topologies.timing.pace import timing
 
 BLOCK = 256
@@ -79,7 +79,7 @@ def augment(
     weights: str = "metropolis",
     epsilon: float = EPSILON,
     minimize: str | None = None,
-    distances: Distances | None = None,
+    distances: Latencies | None = None,
     train_s: float = 0.0,
     tell: Tell = silent,
 ) -> Augmented:

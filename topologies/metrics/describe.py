@@ -43,7 +43,7 @@ from topologies.spectral import (
     settled_weights,
     spectrum,
 )
-from topologies.timing.distances import Distances
+from topologies.timing.latencies import Latencies
 from topologies.timing.pace import timing
 
 Row = dict[str, Any]
@@ -114,7 +114,7 @@ def survey(
     *,
     certify: bool = False,
     model_bytes: int | None = None,
-    distances: Distances | None = None,
+    distances: Latencies | None = None,
     train_s: float = 0.0,
     note: Note | None = None,
 ) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def _connectivity(plain: Extremes) -> dict[str, Any]:
 def _mixing(
     topology: Topology, plain: Extremes, weights: str | None, epsilon: float, *, certify: bool
 ) -> dict[str, Any]:
-    weights = weights or default_weights(topology)
+    weights = default_weights(topology) if weights is None else weights
     mixes = settled_weights(topology, weights)
     found = spectrum(mixes.topology, mixes.weights, certify=certify, found=plain)
     rounds = rounds_to_consensus(found.mixing_rate, epsilon) if topology.nodes > 1 else 0

@@ -74,7 +74,7 @@ def draw_single(topology: Topology, path: Path, weights: str | None = None, epsi
     if topology.edge_count > EDGES_LIMIT:
         allowed = f"up to {EDGES_LIMIT} edges in a picture"
         raise TopologyError("too dense to draw", key="edges", value=topology.edge_count, allowed=allowed)
-    weights = check_weights(weights or default_weights(topology))
+    weights = check_weights(default_weights(topology) if weights is None else weights)
     drawn = _analyzed(topology, weights, epsilon)
     figure = new_figure(9.6, 5.2)
     grid = figure.add_gridspec(2, 2, width_ratios=(1.35, 1.0))

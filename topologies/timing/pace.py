@@ -24,7 +24,7 @@ from topologies.eigen.extremes import extremes, require_converged
 from topologies.graph import Edge, Ends, Topology, component_count
 from topologies.laplacian import Array, Laplacian
 from topologies.spectral import rounds_to_consensus, settled_weights, spectrum, weighted
-from topologies.timing.distances import Distances
+from topologies.timing.latencies import Latencies
 
 PATIENCE = 4.0
 FLOOR_S = 0.02
@@ -35,7 +35,7 @@ LIMIT = 64.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class NodePaces:
     """`exchange_s`, shape (edges,): how long an exchange takes. `round_s`, shape (nodes,): how long a round takes.
     `per_s`, shape (edges,): exchanges per second, each counted as much as it moves models.
     """
@@ -45,14 +45,14 @@ class Pace:
     per_s: Array
 
 
-def pace(nodes: int, ends: Ends, one_way_s: Array, train_s: float = 0.0) -> Pace:
+def pace(nodes: int, ends: Ends, one_way_s: Array, train_s: float = 0.0) -> NodePaces:
     """Return the pace of nodes that train `train_s` seconds a round; `one_way_s`, shape (edges,), is for a message."""
     exchange_s = 2.0 * one_way_s
     round_s = train_s + _waits(nodes, ends, exchange_s, train_s)
     quicker = np.minimum(round_s[ends[:, 0]], round_s[ends[:, 1]])
     age = np.minimum(exchange_s / quicker, LIMIT)
     fresh = 1.0 / np.sqrt(np.maximum(1.0, age - FRESH + 1.0))
-    return Pace(exchange_s, round_s, fresh / np.maximum(exchange_s, quicker))
+    return NodePaces(exchange_s, round_s, fresh / np.maximum(exchange_s, quicker))
 
 
 def _waits(nodes: int, ends: Ends, exchange_s: Array, train_s: float) -> Array:
@@ -75,7 +75,7 @@ def _waits(nodes: int, ends: Ends, exchange_s: Array, train_s: float) -> Array:
     return waits
 
 
-def decay_per_s(nodes: int, ends: Ends, c: Array, found: Pace) -> float:
+def decay_per_s(nodes: int, ends: Ends, c: Array, found: NodePaces) -> float:
     """Return how fast the distance to consensus falls on a connected graph, in nepers per second. `c`, shape (edges,),
     are the mixing weights.
     """
@@ -85,7 +85,7 @@ def decay_per_s(nodes: int, ends: Ends, c: Array, found: Pace) -> float:
 
 
 def timing(
-    topology: Topology, distances: Distances, *, weights: str | None, epsilon: float, train_s: float = 0.0
+    topology: Topology, distances: Latencies, *, weights: str | None, epsilon: float, train_s: float = 0.0
 ) -> dict[str, Any]:
     """Return the figures of a graph in seconds: exchanges, rounds, and consensus to `epsilon`.
 

@@ -36,7 +36,7 @@ _ALLOWED_LINES = "lines `a,b,60ms`, or a matrix with the names of all nodes in i
 
 
 @dataclass(frozen=True, slots=True)
-class Distances:
+class Latencies:
     """The times of messages between `nodes` nodes: `far_s`, shape (nodes,), is added at both ends to `near_s`, or to
     what `pairs` has for a pair (i, j), i < j.
     """
@@ -92,14 +92,14 @@ def time_in_seconds(text: str, unit: str | None = "ms") -> float | None:
     return float(match[1]) * {"ms": 1e-3, "s": 1.0}[match[2] or unit or "s"]
 
 
-def distances(
+def latencies(
     nodes: int,
     *,
     names: Sequence[str] = (),
     far: Iterable[FarNodes] = (),
     file: Path | None = None,
     near_s: float = NEAR_S,
-) -> Distances:
+) -> Latencies:
     """Return the distances between nodes 0 .. nodes-1, which may have `names`.
 
     Raises TopologyError if a node is not one of them, or if the file cannot be understood.
@@ -109,7 +109,7 @@ def distances(
     for one in far:
         for node in called.several(one.named):
             far_s[node] += one.time_s
-    return Distances(far_s, near_s, {} if file is None else _read(file, called))
+    return Latencies(far_s, near_s, {} if file is None else _read(file, called))
 
 
 class _Sites:

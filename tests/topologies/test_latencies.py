@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build
-from topologies.timing.distances import distances, read_far
+from topologies.timing.latencies import latencies, read_far
 
 NAMES = ("north", "south", "east-1")
 
@@ -22,14 +22,14 @@ def file(tmp_path):
 
 
 def test_a_far_node_is_far_from_all_and_two_of_them_twice_as_far_from_each_other():
-    found = distances(5, far=[read_far("3-4=60ms"), read_far("0,3=0.01s")])
+    found = latencies(5, far=[read_far("3-4=60ms"), read_far("0,3=0.01s")])
     ends = np.array([(0, 1), (1, 2), (2, 4), (3, 4)])
     assert found.of(ends) == pytest.approx([0.012, 0.002, 0.062, 0.132])
     assert found.matrix()[ends[:, 1], ends[:, 0]] == pytest.approx(found.of(ends))
 
 
 def test_names_are_names_even_with_a_hyphen():
-    assert distances(3, names=NAMES, far=[read_far("east-1=5ms")], near_s=0.0).far_s.tolist() == [0.0, 0.0, 0.005]
+    assert latencies(3, names=NAMES, far=[read_far("east-1=5ms")], near_s=0.0).far_s.tolist() == [0.0, 0.0, 0.005]
 
 
 LINES = "a,b,ms\nnorth,south,10\nsouth,north,20\nsouth,east-1,.06s\n"
@@ -38,7 +38,7 @@ MATRIX = ",north,east-1,south\nnorth,0,2,10\neast-1,2,0,60\nsouth,20,60,0\n"
 
 @pytest.mark.parametrize("text", [LINES, "\ufeff" + MATRIX, LINES.replace("\n", "\r\n\r\n")])
 def test_lines_and_a_matrix_say_the_same_and_both_directions_count_half(file, text):
-    found = distances(3, names=NAMES, file=file(text))
+    found = latencies(3, names=NAMES, file=file(text))
     assert found.matrix() == pytest.approx(np.array([[0, 0.015, 0.002], [0.015, 0, 0.06], [0.002, 0.06, 0]]))
 
 
@@ -64,7 +64,7 @@ def test_lines_and_a_matrix_say_the_same_and_both_directions_count_half(file, te
 )
 def test_a_file_that_tells_no_distances_of_these_nodes_is_refused(file, text, said):
     with pytest.raises(TopologyError, match=said):
-        distances(3, names=NAMES, file=file(text))
+        latencies(3, names=NAMES, file=file(text))
 
 
 @pytest.mark.parametrize(
@@ -81,14 +81,14 @@ def test_a_file_that_tells_no_distances_of_these_nodes_is_refused(file, text, sa
 )
 def test_what_is_no_far_node_is_refused(text, said):
     with pytest.raises(TopologyError, match=said):
-        distances(5, far=[read_far(text)])
+        latencies(5, far=[read_far(text)])
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(TopologyError, match=r"distances: cannot read the distances: No such file"):
-        distances(3, file=tmp_path / "none.csv")
+        latencies(3, file=tmp_path / "none.csv")
 
 
 def test_a_graphs_edges_get_the_times_of_its_pairs(file):
-    found = distances(3, file=file("2,0,7\n"), near_s=0.001)
+    found = latencies(3, file=file("2,0,7\n"), near_s=0.001)
     assert found.of(build("ring", 3).ends).tolist() == [0.001, 0.007, 0.001]

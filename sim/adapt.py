@@ -11,6 +11,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,18 +27,24 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from p2pfl.adapt.sklearn import SklearnTask
 from p2pfl.adapt.sklearn_fitting import Fitting, refuse_unsuited
+from p2pfl.config.load import federation_from
+from p2pfl.config.model import GOSSIP, TRAINING, FederationConfig
+from p2pfl.config.tables import Mistakes
+from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
-from p2pfl.federation import Federation
 from sim.worlds.world import World
+
+WHERE = "settings"
+"""The place of mistakes, in errors."""
 
 
 class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # it has no stubs
     """What both have in common.
 
     `estimator` is what each node trains: linear with `partial_fit`, or an MLP. Its rows are those of X by `partition`
-    (iid, shards:2, dirichlet:0.3 ...; see `p2pfl.learn.partition`). `settings` has further keywords of
-    `p2pfl.Federation`, such as `method`, `rule` or `local_steps`; `world` has those of `sim.World`. With a number as
-    `random_state`, each `fit` gives the same bits.
+    (iid, shards:2, dirichlet:0.3 ...; see `p2pfl.learn.partition`). `settings` has keys of `[training]` and `[gossip]`,
+    such as `method`, `rule` or `local_steps`; `world` has the keywords of `sim.World`. With a number as `random_state`,
+    each `fit` gives the same bits.
 
     After `fit`, `estimators_` has the fitted estimator of each node, `estimator_` that of their mean, which predicts,
     and `report_` the report of the simulation. With fewer rows than `nodes`, there are as many nodes as rows.
@@ -79,20 +88,22 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # it has no stub
             rows = node.partition(labels, self.partition)
             return (X[rows], y[rows]), None
 
+        def keep(found: NDArray[Any]) -> None:
+            models.extend(found.copy())
+
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         task = SklearnTask(estimator=template, data=data, classes=classes)
         try:
             refuse_unsuited(template)
-            federation = Federation(
-                task=task,
+            federation = described(
+                task,
                 nodes=min(self.nodes, X.shape[0]),
                 topology=self.topology,
-                rounds=self.rounds,
                 seed=seed,
-                **(self.settings or {}),
+                settings={"rounds": self.rounds, **(self.settings or {})},
             )
-            world = World(**(self.world or {}))
-            self.report_ = simulate(federation, world=world, references=False, on_models=models.extend)
+            world = World(**(self.world or {})).spec([member.name for member in federation.members])
+            self.report_ = simulate(federation, world=world, references=False, on_models=keep)
             fittings = [Fitting(template, X.shape[1], classes, seed=seed) for _ in range(len(models) + 1)]
         except UserError as error:
             raise ValueError(str(error)) from error
@@ -113,6 +124,30 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # it has no stub
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def described(
+    task: SklearnTask, *, nodes: int, topology: str, seed: int, settings: Mapping[str, Any]
+) -> FederationConfig:
+    """Describe a federation as a file would. Raises UserError: its first mistake."""
+    tables: dict[str, dict[str, Any]] = {"training": {}, "gossip": {}}
+    for key, value in settings.items():
+        if key not in TRAINING and key not in GOSSIP:
+            raise UserError("unknown key", file=WHERE, key=key, value=value, allowed=", ".join([*TRAINING, *GOSSIP]))
+        tables["gossip" if key in GOSSIP else "training"][key] = value
+    members = [{"name": f"node{index}", "key": public_text(_key(index))} for index in range(nodes)]
+    head = {"name": "federation", "seed": seed, "topology": topology}
+    mistakes = Mistakes(Path(WHERE))
+    config = federation_from({"federation": head, "task": {"name": "task"}, **tables, "node": members}, mistakes)
+    for mistake in mistakes.found:
+        mistake.file = WHERE
+        raise mistake
+    return replace(config, task=replace(config.task, given=task))
+
+
+def _key(index: int) -> bytes:
+    """Return the key of a node that does not exist."""
+    return Identity(blake2b(str(index).encode(), digest_size=32, person=b"p2pfl-simulated").digest()).public
 
 
 def _has(name: str) -> Callable[[FederatedEstimator], bool]:

@@ -245,7 +245,7 @@ def _upper_halves(part: Rows, seeds: NDArray[np.uint64], first: int) -> NDArray[
     signs = bits & SIGN
     bits &= ~SIGN
     np.minimum(bits, LARGEST_BFLOAT16, out=bits)
-    size = values.shape[1]
+    size = part.shape[1]
     drawn = words(seeds, first // 4, -(-size // 4)).astype("<u8", copy=False).view("<u2")
     bits += drawn[:, :size]
     bits |= signs

@@ -87,7 +87,7 @@ class FragmentScratch(Scratch):
             self._single = None if channels.dtype == np.float32 else np.empty((2, most), np.float32)
             self._sized = ((most,), channels.dtype)
         self.fragment, self.slices = fragment, slices
-        size = sum(part.stop - part.start for part in slices)
+        size: int = sum(part.stop - part.start for part in slices)
         self.peer, self.own = self._room[:, :size]
         self._decoded = None if self._single is None else self._single[:, :size]
         return size

@@ -263,7 +263,7 @@ class EngineThread(threading.Thread):
                 force_setattr(outcome.event, "cost_s", time.thread_time() - begun_s)
             events.append(outcome.event)
         is_sent = isinstance(outcome.event, RequestFrozen | RequestApplied)
-        if outcome.urgent and is_sent:
+        if outcome.urgent and is_sent and self.durability == "exchange":
             self.flushing.ask()
         return outcome.urgent and not is_sent
 

@@ -36,7 +36,8 @@ class HeldSends:
     def put(self, effect: Send) -> None:
         if self._promised <= self._flushed or isinstance(effect.message, AT_ONCE):
             self._send(effect)
-        else:
+        elif all(each.message is not effect.message or each.session != effect.session for _, each in self._held):
+            # what is repeated while it waits leaves once
             self._held.append((self._promised, effect))
 
     def release(self, flush: int) -> None:

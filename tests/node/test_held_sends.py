@@ -39,6 +39,15 @@ def test_a_message_leaves_with_the_flush_that_was_asked_for_before_it(held, sent
     assert sent[-1] is first
 
 
+def test_what_is_repeated_while_it_waits_leaves_once(held, sent):
+    held.promise(1)
+    asked = send(1)
+    for effect in (asked, send(2), asked):
+        held.put(effect)
+    held.release(1)
+    assert [effect.message.seq for effect in sent] == [1, 2]
+
+
 def test_a_flush_may_be_done_before_it_is_known_to_be_needed(held, sent):
     held.release(3)
     held.promise(3)

@@ -62,19 +62,23 @@ class Client(Protocol):
         ...
 
 
+def _number(value: Any) -> float | None:
+    """Return a real number, also one of numpy; None for anything else."""
+    return None if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+
+
 def examples_of(count: Any, what: str) -> int:
     """Return a number of examples. Raises LearningError: it is none, or not positive."""
-    if isinstance(count, bool) or not isinstance(count, Real) or not count >= 1 or int(count) != count:
+    number = _number(count)
+    if number is None or not number >= 1 or not number.is_integer():
         raise LearningError(f"{what} returned {count!r} as its number of examples; allowed: a whole number from 1")
-    return int(count)
+    return int(number)
 
 
 def numbers_of(figures: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers among a client's metrics; accuracy by the name that it has here."""
     found = {
-        name: float(value)
-        for name, value in figures.items()
-        if isinstance(value, Real) and not isinstance(value, bool) and name != EXAMPLES
+        name: number for name, value in figures.items() if (number := _number(value)) is not None and name != EXAMPLES
     }
     known = next((name for name in ACCURACIES if name in found), None)
     if known is not None:

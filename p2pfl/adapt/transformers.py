@@ -146,7 +146,7 @@ class CausalLoss(nn.Module):
         if torch.is_grad_enabled():
             return self._losses(ids)
         rows = max(1, MOST_LOGITS // (ids.shape[1] * self.net.config.vocab_size))
-        return torch.cat([self._losses(part) for part in ids.split(rows)])
+        return torch.cat([self._losses(ids[row : row + rows]) for row in range(0, len(ids), rows)])
 
     def _losses(self, ids: Tensor) -> Tensor:
         logits = self.net(input_ids=ids, use_cache=False).logits[:, :-1].float()

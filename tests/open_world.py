@@ -51,6 +51,8 @@ class OpenPlan:
     settings: Settings
     compressor: Compressor
     edge_compressors: Mapping[tuple[int, int], Compressor] = field(default_factory=dict)
+    shares: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """The mixing weight of each edge, if the graph's file has weights."""
     method: Method = field(default_factory=Plain)
     rule: Rule | None = None
     """That of the robust profile, with one liar; None: the conservative one."""
@@ -79,8 +81,11 @@ class OpenPlan:
         size = self.learners[0].size * len(self.method.channels)
         return {peer: self.compressor_of(index, peer).gamma(size) for peer in peers}
 
-    def profile(self, gammas: Mapping[int, float]) -> Profile:
-        return Conservative(gammas=gammas) if self.rule is None else Robust(liars=1, least=self.rule.least)
+    def profile(self, index: int, gammas: Mapping[int, float]) -> Profile:
+        if self.rule is not None:
+            return Robust(liars=1, least=self.rule.least)
+        shares = {i + j - index: share for (i, j), share in self.shares.items() if index in (i, j)}
+        return Conservative(gammas=gammas, shares=shares)
 
 
 class OpenWorld(Cluster[ExactEngine]):
@@ -123,7 +128,7 @@ class OpenWorld(Cluster[ExactEngine]):
             settings=[
                 replace(
                     plan.settings,
-                    profile=plan.profile(some),
+                    profile=plan.profile(index, some),
                     fragments=fragments_of(plan.codecs_of(index, around[index]), around[index]),
                 )
                 for index, some in enumerate(gammas)

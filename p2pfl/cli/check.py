@@ -401,6 +401,8 @@ def graph_facts(
     facts: dict[str, Any] = {"topology": federation.topology}
     if federation.schedule:
         facts["period"] = len(federation.schedule)
+    if federation.edge_weights:
+        facts["mixing_weights"] = "those of the file" if not borne else "not used by a robust rule"
     try:
         described = survey(topology, "sample-weighted")
         shrinks = None if borne or federation.in_step_by else predicted(federation, samples, size)

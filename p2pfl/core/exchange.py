@@ -286,7 +286,7 @@ class ExchangeInitiator(Exchange):
         return unheard and self.engine_time.wait_s(self.line.peer, now) == 0.0 and self.bucket.take(now) == 0.0
 
     def _offer(self) -> float:
-        """Return a_i for the next request: n_i/(deg_i+1), or half of the part of n_i not taken by open requests.
+        """Return a_i for the next request, that of the profile, or half of the part of n_i not taken by open requests.
 
         D is computed from the model at the freeze, and moves this node's model when the Reply arrives. If the shares
         a_i/n_i of all open requests added up to more than 1, the model could overshoot its neighbors, further each
@@ -296,8 +296,9 @@ class ExchangeInitiator(Exchange):
         others: its D arrives once, when its session is back. Requests about different fragments never meet.
         """
         facts = self.facts
+        weight = self.settings.profile.weight_of(self.line.peer, facts)
         if facts.degree >= len(self.siblings):
-            return facts.weight
+            return weight
         others = [
             other
             for other in self.siblings.values()
@@ -305,8 +306,8 @@ class ExchangeInitiator(Exchange):
         ]
         out = [other.offered_factor for other in others if other.offered_factor and other.is_out]
         if len(out) < facts.degree:
-            return facts.weight
-        return min(facts.weight, max(0.0, facts.samples - sum(out)) / 2)
+            return weight
+        return min(weight, max(0.0, facts.samples - sum(out)) / 2)
 
     def _meets(self, other: ExchangeInitiator) -> bool:
         """Return True if the next request and the other one's open request are about the same values."""
@@ -471,13 +472,15 @@ class ExchangeResponder(Exchange):
         staleness = min(request.staleness, own_staleness)
         # Multiply from left to right: the initiator bounds the result by the same products, with its own figures in
         # place of the minima.
-        factor = self.settings.profile.gamma_of(peer) * min(request.weight, facts.weight) * staleness
+        profile = self.settings.profile
+        weight = profile.weight_of(peer, facts)
+        factor = profile.gamma_of(peer) * min(request.weight, weight) * staleness
         return [
             ApplyRequest(
                 peer=peer,
                 request=request,
                 factor=factor,
-                weight=facts.weight,
+                weight=weight,
                 version=facts.version,
                 pace_s=facts.pace_s,
                 gather=self.gathers,

@@ -321,10 +321,11 @@ class Rounds:
 
     def _commit(self, *, trained: bool, rho: float, now: float) -> CommitRound:
         self.working = True
-        pending = [edge.exchange.record.pending for edge in self.edges.values()]
-        frozen = [request.weight for request in pending if request is not None]
+        facts, behind = self.facts, self.settings.profile.samples_behind
+        pending = {peer: edge.exchange.record.pending for peer, edge in self.edges.items()}
+        frozen = [behind(request.weight, peer, facts) for peer, request in pending.items() if request is not None]
         # Operations queued at the engine were weighed with the current n, and n may not fall below half of that.
-        least = max([self.facts.weight, *frozen]) * (self.facts.degree + 1) / 2
+        least = max([facts.weight * (facts.degree + 1), *frozen]) / 2
         # After a change of the graph some were weighed with another degree; the bound is still at most n.
         return CommitRound(
             version=self.facts.version + 1,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from p2pfl.compress import make_compressor
-from p2pfl.config.cores import hops, rule_of, settings_of
+from p2pfl.config.cores import hops, rule_of, settings_of, shares_of
 from p2pfl.config.federation_id import HASH_BYTES, federation_id, keys
 from p2pfl.config.load import find_member
 from p2pfl.config.model import FederationConfig, Member, NodeConfig, TrainingConfig
@@ -383,7 +383,7 @@ def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
         state=state,
         codecs=codecs_of(setup.federation, setup.member.index),
         method=setup.method,
-        rule=rule_of(setup.federation),
+        rule=rule_of(setup.federation, threads=setup.node.threads),
     )
 
 
@@ -400,6 +400,7 @@ def settings_for(setup: Setup) -> Settings:
         setup.federation,
         hops=hops(setup.federation, index),
         gammas=gammas_of(setup.federation, index, setup.exchanged_size),
+        shares=shares_of(setup.federation, index),
         least=rule.least if rule else 0,
         fragments=fragments_of(codecs_of(setup.federation, index), setup.peers),
     )

@@ -69,16 +69,17 @@ def run_checking(world, until_s, start, *, amnesia=False):
     link=LINKS,
     faults=FAULTS,
     compressors=st.lists(st.sampled_from(KINDS), min_size=1, max_size=6),
+    weighted=st.booleans(),
 )
 def test_the_weighted_sum_is_conserved_whatever_happens_to_messages_links_and_nodes(
-    graph, seed, link, faults, compressors
+    *, graph, seed, link, faults, compressors, weighted
 ):
     """After every event: sum n_i x_i plus what is pending is the start's, to 1e-12; idle edges agree bit for bit.
 
     `compressors` are that of the federation, and those of the first edges.
     """
     usual, *own = compressors
-    world = make_world(graph, seed, link=link, compressor=usual, own=own, linger_s=1e6)
+    world = make_world(graph, seed, link=link, compressor=usual, own=own, weighted=weighted, linger_s=1e6)
     start = world.oracle.total()
     schedule(world, faults)
     run_checking(world, 4.0, start)

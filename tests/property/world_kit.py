@@ -95,13 +95,16 @@ def make_world(
     round_s=None,
     learner=StillLearner,
     rule=None,
+    weighted=False,
     **changes,
 ):
-    """`learner` is called with each node's first model (D,) and its n."""
+    """`learner` is called with each node's first model (D,) and its n. `weighted`: edges with the largest weights."""
     nodes, rounds_of_edges = GRAPHS[graph] if isinstance(graph, str) else graph
     chance = np.random.default_rng(seed)
     counts = samples or [int(n) for n in chance.integers(1, 200, nodes)]
     edges = tuple(sorted({edge for edges in rounds_of_edges for edge in edges}))
+    busy = np.bincount(np.ravel(edges))
+    shares = {edge: min(0.5, 1.0 / max(busy[list(edge)])) for edge in edges} if weighted else {}
     learners = tuple(learner(chance.normal(size=D) * 3, n) for n in counts)
     return OpenWorld(
         OpenPlan(
@@ -111,6 +114,7 @@ def make_world(
             settings=core_settings(rounds=rounds, **changes),
             compressor=make_compressor(compressor),
             rule=rule,
+            shares=shares,
             edge_compressors={edge: make_compressor(spec) for edge, spec in zip(edges, own, strict=False)},
             dtype=np.float64,
             links=link or LinkSpec(),

@@ -118,13 +118,6 @@ class TrainingConfig:
         return self.learning_rate * parse_schedule(self.schedule).factor(rounds, elapsed_s)
 
     @property
-    def gauged_every(self) -> int:
-        """Return the number of rounds between the tests that a stop condition reads: it counts rounds, so none are
-        left out to save time.
-        """
-        return self.evaluate_every if isinstance(self.evaluate_every, int) and self.evaluate_every else 1
-
-    @property
     def least_rate(self) -> float:
         """Return the smallest learning rate in any round."""
         return self.learning_rate * parse_schedule(self.schedule).least
@@ -223,6 +216,10 @@ class FederationConfig:
     edge_compressors: Mapping[tuple[int, int], str] = field(default_factory=dict)
     """The compressors of edges (i, j), i < j, that have their own tables, in file order; others use
     `gossip.compressor`.
+    """
+    edge_weights: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """The mixing weights of all edges (i, j), i < j, if the graph's file has weights; otherwise empty, and the degrees
+    decide.
     """
     admin: tuple[bytes, ...] = ()
     """The public keys (32 bytes) of those who may change the members; if empty, nobody may while nodes run."""
@@ -400,6 +397,8 @@ class NodeConfig:
     forwarded_port: int | None = None
     """The port in its address, if a router forwards it to a different port in `listen`; None if both are the same."""
     network: OwnNetwork = field(default_factory=OwnNetwork)
+    memory_mb: int | None = None
+    """The most memory that the node may take, in MB; None if that is not bounded."""
     reload_s: float | None = None
     """The period, in seconds, in which the node checks whether its data have grown; None if it reads them only at its
     start.
@@ -500,8 +499,9 @@ NODE: Kinds = {
         "exchange: a crash loses nothing; snapshot: fewer writes to an SD card; auto: by model size"
     ),
     "snapshot_s": number(0, above=True).key("seconds between two snapshots of the state"),
-    "threads": whole(1, 1024).key("processor threads for training"),
+    "threads": whole(1, 1024).key("processor threads for training and compiled rules"),
     "nice": whole(0, 19).key("how much the node yields to other programs; 19 yields to everything else"),
+    "memory_mb": whole(1).key("most memory that the node may take, in MB: a node that will take more does not start"),
     "device": matching(re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?"), 'auto, cpu, cuda, cuda:N as in "cuda:1", mps').key(
         "where the node trains; auto takes the best there is"
     ),

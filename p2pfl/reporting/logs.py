@@ -1,4 +1,5 @@
-"""The figures of a run in progress, for other programs: `--log csv:FILE` and `--log tensorboard:DIR`.
+"""The figures of a run in progress, for other programs: `--log csv:FILE`, `--log tensorboard:DIR`, and what the entry
+point group `p2pfl.loggers` has.
 
 A row is about one node, or about all honest ones together (`mean`, `min` and `max`). If a log can no longer be written,
 it is abandoned with a warning, and the run goes on.
@@ -10,10 +11,12 @@ import csv
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from p2pfl.errors import UserError
+from p2pfl.plugins import FAILURES, describe_failure
 from p2pfl.reporting.history import Point, Statistic
 from p2pfl.reporting.status import MeanAndMax, NodeLine
 
@@ -103,12 +106,8 @@ class TensorBoardLog:
         node = str(row["node"])
         if node not in self._writers:
             self._writers[node] = SummaryWriter(str(self._folder / node), flush_secs=5)
-        metrics, rounds = row.get("metrics", {}), row["rounds"] or 0
-        for name, value in {**{name: row.get(name) for name in FIGURES}, **metrics}.items():
-            is_tested = name in TEST_FIGURES or name in metrics
-            step = row.get("tested_round") if is_tested else rounds
-            if value is not None:
-                self._writers[node].add_scalar(name, value, global_step=round(rounds if step is None else step))
+        for name, value in figures_in(row).items():
+            self._writers[node].add_scalar(name, value, global_step=round_of(row, name))
 
     def close(self) -> None:
         for writer in self._writers.values():
@@ -122,8 +121,44 @@ class TensorBoardLog:
         import tensorboardX as _  # noqa: F401, PLC0415 - an extra: missing, it must show before the run
 
 
+class ForeignLog:
+    """A log of the group `p2pfl.loggers`, whose failures are those of a log that cannot be written."""
+
+    def __init__(self, entry: EntryPoint, place: str) -> None:
+        """Make it. Raises UserError: it is not installed, or fails."""
+        self._name, kind = entry.name, _loaded(entry, place)
+        try:
+            self._made: Sink = kind(place)
+        except FAILURES as error:
+            text = f"cannot be begun: {describe_failure(error)}"
+            raise UserError(text, key=KEY, value=f"{entry.name}:{place}") from error
+
+    def write(self, row: Row) -> None:
+        self._attempt(lambda: self._made.write(row))
+
+    def close(self) -> None:
+        self._attempt(self._made.close)
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except FAILURES as error:
+            raise OSError(f"{self._name}: {describe_failure(error)}") from error
+
+
+def _loaded(entry: EntryPoint, place: str) -> Callable[[str], Sink]:
+    """Import a log's class. Raises UserError: that fails, as when its package is not installed."""
+    try:
+        found: Callable[[str], Sink] = entry.load()
+    except FAILURES as error:
+        text = f"cannot be imported: {describe_failure(error)}"
+        allowed = f"pip install 'p2pfl-gossip[{entry.name}]' first" if isinstance(error, ImportError) else None
+        raise UserError(text, key=KEY, value=f"{entry.name}:{place}", allowed=allowed) from error
+    return found
+
+
 KINDS: Mapping[str, type[CsvLog | TensorBoardLog]] = {"csv": CsvLog, "tensorboard": TensorBoardLog}
-ALLOWED = "csv:FILE or tensorboard:DIR"
+GROUP = "p2pfl.loggers"
 
 
 def check_logs(specs: Sequence[str], *, coming: Path | None = None) -> None:
@@ -131,27 +166,50 @@ def check_logs(specs: Sequence[str], *, coming: Path | None = None) -> None:
 
     Raises UserError: there is no such kind of log, or it cannot be written at that path.
     """
-    for kind, path in _places(specs):
-        KINDS[kind].check(path, (coming or path).absolute())
+    for kind, place in _places(specs):
+        if isinstance(kind, EntryPoint):
+            _loaded(kind, place)
+        else:
+            KINDS[kind].check(Path(place), (coming or Path(place)).absolute())
 
 
 def open_logs(specs: Sequence[str]) -> Logs:
     """Open the logs. Raises UserError in the same cases as `check_logs`."""
     check_logs(specs)
     try:
-        return Logs([KINDS[kind](path) for kind, path in _places(specs)])
+        return Logs([_opened(kind, place) for kind, place in _places(specs)])
     except OSError as error:
         raise UserError(f"cannot be written: {error.strerror}", key=KEY, value=error.filename) from None
 
 
-def _places(specs: Sequence[str]) -> list[tuple[str, Path]]:
-    found = []
+def _opened(kind: str | EntryPoint, place: str) -> Sink:
+    return ForeignLog(kind, place) if isinstance(kind, EntryPoint) else KINDS[kind](Path(place))
+
+
+def _places(specs: Sequence[str]) -> list[tuple[str | EntryPoint, str]]:
+    """Return each log's kind, by its name or as an entry point, and its place."""
+    found: list[tuple[str | EntryPoint, str]] = []
     for spec in specs:
-        kind, colon, place = spec.partition(":")
-        if kind not in KINDS or not colon or not place:
-            raise UserError("no such log", key=KEY, value=spec, allowed=ALLOWED)
-        found.append((kind, Path(place)))
+        name, colon, place = spec.partition(":")
+        others = {entry.name: entry for entry in (() if name in KINDS else entry_points(group=GROUP))}
+        if (name not in KINDS and name not in others) or not colon or not place:
+            allowed = ", ".join(["csv:FILE", "tensorboard:DIR", *(f"{one}:PLACE" for one in sorted(others))])
+            raise UserError("no such log", key=KEY, value=spec, allowed=allowed)
+        found.append((others.get(name, name), place))
     return found
+
+
+def figures_in(row: Row) -> dict[str, float]:
+    """Return the known figures of a row, with the task's metrics by name."""
+    named = {**{name: row.get(name) for name in FIGURES}, **(row.get("metrics") or {})}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def round_of(row: Row, name: str) -> int:
+    """Return the round that a figure is of: where not every round ends with a test, that of the latest one."""
+    is_tested = name in TEST_FIGURES or name in (row.get("metrics") or {})
+    tested = row.get("tested_round") if is_tested else None
+    return round((row["rounds"] or 0) if tested is None else tested)
 
 
 def _require_folder(kind: str, path: Path, coming: Path) -> None:

@@ -57,6 +57,7 @@ LOWER_OPENING_BYTES = M1_BYTES + m3_bytes(_BINDING) + _GREETING_BYTES + NOTICE_B
 """The bytes that the lower end of a session sends before the first message."""
 UPPER_OPENING_BYTES = m2_bytes(_BINDING) + _GREETING_BYTES + _OFFER_BYTES
 GOODBYE_BYTES = SEAL_BYTES
+TRANSACTIONS = (Request, Reply)
 
 
 class Traffic(NamedTuple):
@@ -165,8 +166,8 @@ class Framing:
     def carry(self, message: Message) -> tuple[int, Message]:
         """Return the bytes counted for a message, and the message as its receiver decodes it."""
         if self._payload_bytes is not None:
-            has_body = isinstance(message, Request | Reply) and len(message.body) > 0
-            return sealed_bytes(PREFIX_BYTES + header_bytes(message), self._payload_bytes if has_body else 0), message
+            size = self._payload_bytes if isinstance(message, TRANSACTIONS) and len(message.body) else 0
+            return sealed_bytes(PREFIX_BYTES + header_bytes(message), size), message
         head, body = encode(message)
         # Joining its parts, splitting them into chunks and joining again gives the same bytes; but their owner must not
         # write over them in transit.

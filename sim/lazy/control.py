@@ -90,15 +90,6 @@ class LazyEngine:
         self.undo: list[tuple[bool, int, Callable[[], None]]] | None = [] if index in plane.crashing else None
         """Per change not on disk: whether vectors moved, the pair seen again (-1: none), and how to undo the rest."""
         self._forget()
-        self._do: dict[type, Callable[[Any], Event | None]] = {
-            Freeze: self._freeze,
-            ApplyRequest: self._apply_request,
-            ApplyReply: self._apply_reply,
-            ResetEdge: self._reset,
-            CommitRound: self._commit,
-            Bootstrap: self._bootstrap,
-            NoteLife: self._note_life,
-        }
 
     def _forget(self) -> None:
         self.started = False
@@ -151,9 +142,9 @@ class LazyEngine:
         raise AssertionError(f"node {self.index} is to have the neighbors {neighbors}: such a run goes one by one")
 
     def run(self, operation: Operation) -> Event | None:
-        return self._do[type(operation)](operation)
+        return DONE_BY[type(operation)](self, operation)
 
-    def _freeze(self, op: Freeze) -> Event:
+    def freeze(self, op: Freeze) -> Event:
         edge = self.edges[op.peer]
         ticket, after = self.pairs.freeze(edge)
         request = Request(
@@ -177,7 +168,7 @@ class LazyEngine:
         self._flushed()
         return RequestFrozen(peer=op.peer, request=request)
 
-    def _apply_request(self, op: ApplyRequest) -> Event:
+    def apply_request(self, op: ApplyRequest) -> Event:
         request, record = op.request, self.records[op.peer]
         edge, ticket = TOKEN.unpack(request.body)
         reply = Reply(
@@ -201,7 +192,7 @@ class LazyEngine:
         self._flushed()
         return RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain)
 
-    def _apply_reply(self, op: ApplyReply) -> Event:
+    def apply_reply(self, op: ApplyReply) -> Event:
         reply, record = op.reply, self.records[op.peer]
         pending = record.pending
         if pending is None:
@@ -216,7 +207,7 @@ class LazyEngine:
             self.plane.put(self.index, ReplyOp(edge, pair, ticket, reply.factor, self.samples, reply.terms))
         return ReplyApplied(peer=op.peer, reply=reply, chain=chain)
 
-    def _reset(self, op: ResetEdge) -> None:
+    def reset(self, op: ResetEdge) -> None:
         edge = self.edges[op.peer]
         keeps = bool(self.method.kept_edges)
         self._remember_record(op.peer, moves=keeps)
@@ -225,7 +216,7 @@ class LazyEngine:
         if keeps:
             self.plane.put(self.index, ResetOp(2 * edge + (self.index > op.peer)))
 
-    def _commit(self, op: CommitRound) -> Event:
+    def commit(self, op: CommitRound) -> Event:
         self._remember_figures(moved=op.trained)
         if op.trained:
             self.samples = max(1, self.local_samples, ceil(op.least_samples))
@@ -237,7 +228,7 @@ class LazyEngine:
         self.elapsed_s = op.elapsed_s
         return RoundCommitted(version=self.version, rounds=self.rounds, samples=self.samples, failed=False)
 
-    def _bootstrap(self, op: Bootstrap) -> Event:
+    def bootstrap(self, op: Bootstrap) -> Event:
         self.plane.drain()
         replicas = [self.pairs.peer_replica(self.edges[peer], self.index, self.records[peer]) for peer in op.peers]
         self.plane.replace_by_median(self.index, replicas)
@@ -246,7 +237,7 @@ class LazyEngine:
         self._flushed()
         return Bootstrapped()
 
-    def _note_life(self, op: NoteLife) -> None:
+    def note_life(self, op: NoteLife) -> None:
         self._remember_lives()
         if op.member is None:
             self.life = op.life
@@ -313,6 +304,18 @@ class LazyEngine:
             self.life, self.lives = life, lives
 
         self.undo.append((False, -1, take_back))
+
+
+DONE_BY: dict[type, Callable[[LazyEngine, Any], Event | None]] = {
+    Freeze: LazyEngine.freeze,
+    ApplyRequest: LazyEngine.apply_request,
+    ApplyReply: LazyEngine.apply_reply,
+    ResetEdge: LazyEngine.reset,
+    CommitRound: LazyEngine.commit,
+    Bootstrap: LazyEngine.bootstrap,
+    NoteLife: LazyEngine.note_life,
+}
+"""How each operation is done; once for all nodes."""
 
 
 class Pairs:

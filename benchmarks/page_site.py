@@ -177,6 +177,8 @@ class Made:
             test_loss=loss,
             metrics={} if loss is None else {one.name: 9 * loss + 0.1 * index for one in self.measures},
             privacy=self.budget(index),
+            tested_round=rounds,
+            test_is_stale=False,
             neighbor_distance=0.004 + 0.3 * math.exp(-self.rounds[index] / 20),
             staleness=SimpleNamespace(mean=0.5 + 0.2 * math.sin(index)),
             bytes_sent=int(self.sent[index]),

@@ -23,7 +23,7 @@ import numpy as np
 
 from p2pfl.config.charter import compacted
 from p2pfl.config.load import federation_from, load_config
-from p2pfl.config.model import GOSSIP, NODE, TRAINING, Compute, FederationConfig
+from p2pfl.config.model import GOSSIP, NODE, TRAINING, Compute, EvaluateEvery, FederationConfig
 from p2pfl.config.tables import Mistakes, choice, unknown_keys
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
@@ -66,7 +66,7 @@ class Keywords(TypedDict, total=False):
     closing_rounds: int
     when_through: str
     stop: str
-    evaluate_every: int
+    evaluate_every: EvaluateEvery
     compressor: str
     share: str | Sequence[str]
     rule: str | Callable[..., Any]

@@ -137,6 +137,7 @@ class ExactEngine:
             state.life = Life(0, name)
         else:
             state.fit_edges(plan.neighbors)
+        state.fit_replicas(plan.codecs.need_replicas)
         if plan.durable:
             self.store.checkpoint(state)
         self._engine = self._engine_of(state)

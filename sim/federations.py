@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.config.charter import compacted
-from p2pfl.config.graph import DisconnectedGraph, federation_graph
+from p2pfl.config.graph import DisconnectedGraph, edge_weights, federation_graph
 from p2pfl.config.load import federation_file, load_config, load_node, node_file
 from p2pfl.config.model import GOSSIP, Edges, FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 from p2pfl.config.tables import Mistakes, read_table
@@ -124,7 +124,7 @@ def _with_graph(federation: FederationConfig, file: Path | None) -> FederationCo
             allowed="a connected graph: more edges, or another --seed for a random one",
         )
     kept = {edge: spec for edge, spec in federation.edge_compressors.items() if edge in edges}
-    return replace(federation, edges=edges, schedule=schedule, edge_compressors=kept)
+    return replace(federation, edges=edges, schedule=schedule, edge_compressors=kept, edge_weights=edge_weights(graph))
 
 
 def _gossip(gossip: GossipConfig, settings: Mapping[str, Any]) -> GossipConfig:

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from p2pfl.aggregate import liars_of
 from p2pfl.config.model import FederationConfig
 from p2pfl.learn.interface import Vector
 from sim.attacks import Attack, Sight, press
 from sim.attacks.slope import Slope, slope_for
+from sim.lazy.rows import MisjudgedError, Rows2
 
 if TYPE_CHECKING:
     from sim.cluster import Cluster
@@ -35,11 +38,15 @@ class Liars:
         self._initial, self._samples = learners.initial(), learners.samples
         self._slope = _slope(attack, learners, min(liars, default=0))
         self._counts = dict.fromkeys(sorted(liars), 0)
+        self._told: dict[tuple[int, int], Vector] = {}
+        """Lies that are put off, by liar and number."""
         self._world: Cluster[Any]
+        self._models: Mapping[int, Vector]
 
-    def meet(self, world: Cluster[Any]) -> None:
-        """Connect the liars to a world that runs one operation at a time."""
+    def meet(self, world: Cluster[Any], models: Mapping[int, Vector]) -> None:
+        """Connect the liars to a world, and to all models as they are shown."""
         self._world = world
+        self._models = models
         if self.attack.flood:
             for index in sorted(self.liars):
                 world.kernel.at_ns(PRESSES_NS, partial(self._press, index))
@@ -52,10 +59,6 @@ class Liars:
         if not host.finished and index not in self._world.gone:
             self._world.kernel.at_ns(self._world.kernel.now_ns + PRESSES_NS, partial(self._press, index))
 
-    def _model_of(self, index: int) -> Vector:
-        model: Vector = self._world.hosts[index].engine.state.shown
-        return model
-
     def show(self, index: int) -> ShowLie:
         """Return the function that shows lies for the liar `index`."""
 
@@ -66,6 +69,33 @@ class Liars:
 
         return show
 
+    def next_lie(self, index: int, peer: int) -> int:
+        """Return the number of what the liar `index` shows next, where operations are put off; `put` knows it then.
+
+        Raises MisjudgedError: the neighbor would refuse it.
+        """
+        count = self._counts[index]
+        if self.attack.sees:
+            own = self._models[index]
+            told = self._told[index, count] = self.show(index)(own, peer)
+            if told.shape != own.shape or not np.isfinite(told).all():
+                raise MisjudgedError("a lie will be refused")
+        else:
+            self._counts[index] += 1
+        return count
+
+    def put(self, models: Rows2, nodes: list[int], counts: list[int]) -> None:
+        """Replace the models (b, d) of liars by what they show for the `counts`-th time; -1 is the truth."""
+        lying = [place for place, count in enumerate(counts) if count >= 0]
+        if lying and self.attack.sees:
+            models[lying] = [self._told.pop((nodes[place], counts[place])) for place in lying]
+        elif lying:
+            numbers = [counts[place] for place in lying]
+            liars = [nodes[place] for place in lying]
+            models[lying] = self.attack.show(
+                models[lying], self._initial, seed=self.federation.seed, nodes=liars, counts=numbers
+            )
+
     def _sight(self, index: int, peer: int, model: Vector, count: int) -> Sight:
         """Build a liar's sight; blind attacks get no models, since they would not look at them."""
         sees = self.attack.sees
@@ -74,7 +104,7 @@ class Liars:
             peer=peer,
             own=model,
             initial=self._initial,
-            models=_Models(len(self.federation.members), self._model_of) if sees else {},
+            models=self._models if sees else {},
             liars=self.liars,
             edges=self.federation.edges if sees else (),
             weights=self._weights(peer) if sees else {},
@@ -114,7 +144,7 @@ def _slope(attack: Attack, learners: BatchedLearners, liar: int) -> Slope | None
     return slope_for(attack, learners.learners[liar], None if pool is None or isinstance(pool, str) else pool.rows)
 
 
-class _Models(Mapping[int, Vector]):
+class ShownModels(Mapping[int, Vector]):
     """Every node's model, read on demand."""
 
     def __init__(self, nodes: int, model_of: Callable[[int], Vector]) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.config.model import Edges
-from p2pfl.core.effects import ApplyReply, Bootstrap, ChangeEdges, CommitRound, Mix, Operation
+from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, ChangeEdges, CommitRound, Mix, Operation
+from p2pfl.engine.codecs import fragment_of
 from p2pfl.engine.state import EdgeState
 from p2pfl.learn.interface import Vector
 from sim.exact import ExactEngine
@@ -47,6 +48,8 @@ class Oracle:
         """For each node and neighbor, the position of a reply that is not on disk."""
         self._widowed: list[list[tuple[int, Totals]]] = [[] for _ in engines]
         """For each node, unflushed replies and their D whose other half was lost with the neighbor's disk."""
+        self._bare: dict[tuple[int, int], tuple[bytes, Totals]] = {}
+        """For each edge without replicas, the digest of its latest request and the D that its responder applied."""
 
     # -- as a watch -------------------------------------------------------------------------------------------------
 
@@ -70,6 +73,8 @@ class Oracle:
 
     def after(self, index: int, operation: Operation) -> None:
         """Book local rounds, starts from the neighbors' median, and robust rules, all of which move a model."""
+        if isinstance(operation, ApplyRequest) and (moved := bare_move(self.engines[index], operation)) is not None:
+            self._bare[operation.peer, index] = operation.request.digest, moved
         waiting = self.engines[index].store.buffered
         if not waiting:
             self._flushed(index)
@@ -158,7 +163,7 @@ class Oracle:
         reply = theirs.record.reply
         if mine.pending is None or reply is None or reply.request_digest != mine.pending.digest:
             return 0.0
-        return (theirs.peer - theirs.own).astype(np.float64) * reply.factor
+        return self._moved(edge, theirs, reply.factor)
 
     def _latest(self, initiator: int, responder: int) -> Totals | None:
         """Return D of the latest transaction, if it is the same one at both ends."""
@@ -169,7 +174,16 @@ class Oracle:
         reply = theirs.record.reply
         if reply is None or mine.record.chain != theirs.record.chain:
             return None
-        return (theirs.peer - theirs.own).astype(np.float64) * reply.factor
+        return self._moved((initiator, responder), theirs, reply.factor)
+
+    def _moved(self, edge: tuple[int, int], theirs: EdgeState, factor: float) -> Totals:
+        """Return D of the latest transaction that the responder has applied."""
+        if theirs.has_replicas:
+            return (theirs.peer - theirs.own).astype(np.float64) * factor
+        digest, moved = self._bare[edge]
+        if digest != theirs.record.request_digest:
+            raise AssertionError(f"the edge {edge} has applied a request that was not seen")
+        return moved
 
     def _ends(self, low: int, high: int) -> tuple[EdgeState, EdgeState] | None:
         """Return both ends of an edge; None if one of them does not have it yet, or no longer has it."""
@@ -212,3 +226,19 @@ def are_opposite(first: Vector | None, other: Vector | None) -> bool:
     if first is None or other is None:
         return all(kept is None or not kept.any() for kept in (first, other))
     return np.array_equal(first, -other)
+
+
+def bare_move(engine: ExactEngine, op: ApplyRequest) -> Totals | None:
+    """Return the D (c d,) of an exchange that a responder has just applied without replicas; None if it has them, or
+    has refused the request.
+    """
+    reply, state = engine.state.edges[op.peer].record.reply, engine.state
+    fragments = engine.plan.codecs.fragments_of(op.peer)
+    if fragments is None or reply is None or reply.request_digest != op.request.digest:
+        return None
+    moved = np.zeros(state.channels.size)
+    scratch = fragment_of(state, fragments, fragments.read_fragment(reply.body))
+    theirs, ours = (fragments.decode_fragment(body, scratch.own.size) for body in (op.request.body, reply.body))
+    for part, here in scratch.tiles():
+        moved[part] = theirs[here].astype(np.float64) - ours[here]
+    return moved * reply.factor

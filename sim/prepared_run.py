@@ -10,21 +10,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.config.cores import all_hops, rule_of, settings_of
-from p2pfl.config.model import Edges, FederationConfig
+from p2pfl.config.cores import all_hops, all_shares, rule_of, settings_of
+from p2pfl.config.model import Edges, EvaluateEvery, FederationConfig
 from p2pfl.core.settings import Settings
 from p2pfl.engine.arithmetic import NodeSeen
-from p2pfl.engine.codecs import codecs_of
+from p2pfl.engine.codecs import as_weighed, codecs_of, fragments_of
 from p2pfl.learn.gauge import gauge_of
+from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.plan import planned_rounds
 from p2pfl.reporting.sketch import Sketch
-from sim.attacks import Attack, parse_attack
+from sim.attacks import Attack, boast, parse_attack
 from sim.cluster import Cluster, Surroundings, all_neighbors, all_turns
 from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS
 from sim.lazy import Begun, EdgeCodecs, LazyEngine, Pairs, Plane
 from sim.learning.batched import Ahead, BatchedLearners
-from sim.liars import Liars
+from sim.liars import Liars, ShownModels
 from sim.oracle import Oracle
 from sim.privacy_budget import Purse
 from sim.worlds.amendments import Step, all_edges, steps_of
@@ -92,6 +93,13 @@ def script(
     )
 
 
+def _tested_every(evaluate_every: EvaluateEvery) -> int:
+    """Return the number of rounds between the tests that a stop condition reads: it counts rounds, so none are left out
+    to save time.
+    """
+    return evaluate_every if isinstance(evaluate_every, int) and evaluate_every else 1
+
+
 class PreparedRun:
     """One run, ready to go. `plane` is None if every operation is done immediately; `oracle` exists only on request."""
 
@@ -125,8 +133,8 @@ class PreparedRun:
         self._plan_faults()
         for step in script.steps[1:]:
             self.world.kernel.at_ns(step.time_ns, partial(self._amend, step.federation))
-        if self.liars is not None and script.exact:
-            self.liars.meet(self.world)
+        if self.liars is not None:
+            self.liars.meet(self.world, ShownModels(self.nodes, self.shown_model))
 
     # -- vectors -----------------------------------------------------------------------------------------------------
 
@@ -135,6 +143,16 @@ class PreparedRun:
         if self.plane is not None:
             return self.plane.models()
         return np.stack([host.engine.state.model for host in self.world.hosts])
+
+    def shown_model(self, node: int) -> Vector:
+        """Return the model (d,) that an honest node shows its neighbors now."""
+        engine = self.world.hosts[node].engine
+        if self.plane is None:
+            shown: Vector = engine.state.shown
+            return shown
+        self.plane.drain()
+        row: Vector = (self.plane.rows.unmixed if engine.unmixed else self.plane.rows.models)[node]
+        return row
 
     def watch(self, nodes: Sequence[int]) -> None:
         """Choose the nodes for `scored_models`; call it before the run begins."""
@@ -210,7 +228,7 @@ class PreparedRun:
                     ahead=ahead,
                     sketch=self.sketch.of,
                     gauge=gauge_of(federation.training, script.learners.learners[index]),
-                    evaluate_every=federation.training.evaluate_every or 1,
+                    evaluate_every=_tested_every(federation.training.evaluate_every),
                 )
             )
             for index in range(self.nodes)
@@ -228,8 +246,9 @@ class PreparedRun:
             codecs=EdgeCodecs.of(federation),
             method=method,
             crashing=script.faults.crashing,
-            lies=self._lies if script.attack and script.attack.blind else None,
+            lies=None if self.liars is None else self.liars.put,
             sketch=self.sketch,
+            rules=[rule for rule in (rule_of(federation) for _ in range(self.nodes)) if rule is not None],
         )
         pairs = Pairs(federation.edges, plane)
         numbers: list[dict[int, int]] = [{} for _ in range(self.nodes)]
@@ -246,25 +265,14 @@ class PreparedRun:
                 steps=learners.steps(index),
                 rate=training.rate,
                 method=method,
-                liar=plane.rows.lies is not None and index in script.liars,
+                lie=partial(self.liars.next_lie, index) if self.liars and index in script.liars else None,
+                claim=boast if plane.mixes and index in script.liars else as_weighed,
             )
             for index in range(self.nodes)
         ]
         pairs.records = lambda node, peer: engines[node].records[peer]
         pairs.remembered = lambda: [pair for engine in engines for _, pair, _ in engine.undo or ()]
         return engines
-
-    def _lies(self, models: Rows2, nodes: list[int], times: list[int]) -> None:
-        lying = [place for place, count in enumerate(times) if count >= 0]
-        attack = self.script.attack
-        if attack is not None and lying:
-            models[lying] = attack.show(
-                models[lying],
-                self.script.learners.initial(),
-                seed=self.script.federation.seed,
-                nodes=[nodes[place] for place in lying],
-                counts=[times[place] for place in lying],
-            )
 
     def _gammas(self) -> list[dict[int, float]]:
         """Compute the same gammas as `gammas_of` without looking at every edge for each node."""
@@ -278,8 +286,16 @@ class PreparedRun:
     def _settings(self, federation: FederationConfig, gammas: Sequence[Mapping[int, float]]) -> list[Settings]:
         rule = rule_of(federation)
         least = rule.least if rule else 0
+        shares = all_shares(federation)
         return [
-            settings_of(federation, hops=hops, gammas=gammas[index], least=least)
+            settings_of(
+                federation,
+                hops=hops,
+                gammas=gammas[index],
+                shares=shares[index],
+                least=least,
+                fragments=fragments_of(self.codecs[index], gammas[index]),
+            )
             for index, hops in enumerate(all_hops(federation))
         ]
 

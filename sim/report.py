@@ -60,6 +60,9 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
     nodes = _nodes(stage, figures, models)
     ended = [node for node in nodes if node.finished and not node.byzantine]
     kept = [index for index, node in enumerate(nodes) if node.finished and not node.byzantine]
+    began = time.process_time()
+    reference = _references(stage, nodes, figures.history, alone=alone) if references or alone else None
+    figures.references_cpu_s = time.process_time() - began
     graph = spectrum(Topology(federation.topology, stage.nodes, federation.edges, federation.seed))
     traffic = world.network.traffic
     found = Report(
@@ -104,7 +107,7 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
         simulated=True,
         digest=world.trace.digest,
         value_digest=value_digest(models, stage.method_vectors(), stage.personal()),
-        reference=_references(stage, nodes, figures.history, alone=alone) if references or alone else None,
+        reference=reference,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
     )
     if found.reference is not None:
@@ -182,6 +185,7 @@ class Figures:
         self.measures: list[Measure] = measures_in(script.learners.learners[0], None)
         """The task's measures, the main one first; a user's own learner provides them with its first score."""
         self.evaluation_cpu_s = 0.0
+        self.references_cpu_s = 0.0
         self._moved = -1
 
     def committed(self, index: int) -> None:

@@ -12,9 +12,9 @@ from statistics import fmean
 from typing import Any, Protocol
 
 import torch
+from numpy.typing import NDArray
 
-from p2pfl.aggregate import liars_of
-from p2pfl.compress import Compressor, make_compressor
+from p2pfl.compress import Compressor, Fragments, make_compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.stop import parse_stop
 from p2pfl.core.core import check_invariants
@@ -103,6 +103,7 @@ def simulate(
     references: bool = True,
     alone: bool = False,
     on_progress: Callable[[RunProgress], None] | None = None,
+    on_models: Callable[[NDArray[Any]], object] | None = None,
 ) -> Report:
     """Run the shipped core and engine of every node under virtual time, and return the report.
 
@@ -111,8 +112,8 @@ def simulate(
     `federation.seed`. With `batching` False, the shipped engine runs one operation at a time; `check` does so too, and
     checks every invariant after every event. `references` adds what a central server and pooled data would have
     achieved, `alone` also what each node would have learned without neighbors, which takes about as long as the run
-    itself. Raises UserError if the world contradicts itself, if the task is wrong, or if the run would not fit into
-    memory; InvariantError only with `check`.
+    itself. `on_models` is called at the end with the models (nodes, d) of all nodes. Raises UserError if the world
+    contradicts itself, if the task is wrong, or if the run would not fit into memory; InvariantError only with `check`.
     """
     began = time.process_time()
     if not isinstance(federation, FederationConfig):
@@ -125,7 +126,7 @@ def simulate(
             "alone": alone,
         }
         try:
-            return simulate(federation.config, **how, on_progress=on_progress)
+            return simulate(federation.config, **how, on_progress=on_progress, on_models=on_models)
         except UserError as error:
             raise federation.in_keywords(error) from error.__cause__
         except AttributeError:
@@ -157,15 +158,14 @@ def simulate(
         personal=learners.personal,
     )
     given = script(federation, spec, learners, exact=exact, check=check, batching=batching)
-    prepared, compared = time.process_time(), {"references": references, "alone": alone}
+    prepared, calls = time.process_time(), {"on_progress": on_progress, "on_models": on_models}
+    compared: dict[str, Any] = {"references": references, "alone": alone} | calls
     try:
-        return _simulate_once(given, **compared, on_progress=on_progress, began=began, reason=reason)
+        return _simulate_once(given, **compared, began=began, reason=reason)
     except MisjudgedError as error:
         lost = time.process_time() - prepared
         given = script(federation, spec, learners, exact=True, check=False)
-        again = _simulate_once(
-            given, references=references, alone=alone, on_progress=on_progress, began=began, reason=str(error)
-        )
+        again = _simulate_once(given, **compared, began=began, reason=str(error))
         if again.cost is not None:
             again.cost.set_up_cpu_s -= lost
             again.cost.abandoned_cpu_s = lost
@@ -184,19 +184,19 @@ def _why_one_at_a_time(
         return "members or edges change"
     if attack is not None and attack.refused:
         return "messages will be refused"
-    if attack is not None and attack.sees:
-        return "liars look at others' models"
+    if attack is not None and attack.own is not None:
+        return "the attack is the user's own"
     if attack is not None and attack.flood:
         return "liars exchange out of turn"
     if _patience(federation) is not None:
         return "training stops by what comes of each round"
-    if liars_of(federation.gossip.rule):
-        return "robust rules look at values"
     if learners.personal:
         return "each node keeps a part of the model to itself"
     method = learners.method
     if method.kept or method.needs_loss or len(method.channels) > 1:
         return "the learning method keeps vectors of each node, exchanges more than the model, or looks at losses"
+    if any(isinstance(codec, Fragments) for codec in codecs):
+        return "fragments are exchanged, without replicas"
     varying = next((codec.spec for codec in codecs if not codec.fixed), None)
     return None if varying is None else f"the size of a {varying} payload depends on its values"
 
@@ -213,6 +213,7 @@ def _simulate_once(
     references: bool,
     alone: bool,
     on_progress: Callable[[RunProgress], None] | None,
+    on_models: Callable[[NDArray[Any]], object] | None,
     began: float,
     reason: str | None,
 ) -> Report:
@@ -224,8 +225,10 @@ def _simulate_once(
     set_up = time.process_time()
     with _no_collections(), _with_latest_events(stage):
         _run(script, stage, figures, on_progress)
-        stage.models()
+        models = stage.models()
         stage.world.network.count_goodbyes()
+    if on_models is not None:
+        on_models(models)
     ran = time.process_time()
     report = final_report(stage, figures, references=references, alone=alone)
     learning = ran - set_up - figures.evaluation_cpu_s
@@ -236,7 +239,8 @@ def _simulate_once(
         abandoned_cpu_s=0.0,
         run_cpu_s=learning,
         evaluation_cpu_s=figures.evaluation_cpu_s,
-        report_cpu_s=time.process_time() - ran,
+        references_cpu_s=figures.references_cpu_s,
+        report_cpu_s=time.process_time() - ran - figures.references_cpu_s,
         node_rounds=rounds,
         node_rounds_per_cpu_s=rounds / learning if learning > 0 else None,
         events=stage.world.kernel.events,

@@ -12,7 +12,7 @@ from p2pfl.compress import Compressor
 from p2pfl.config.model import Edges
 from p2pfl.core.profiles import Conservative, Profile, Robust
 from p2pfl.core.settings import Settings
-from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.codecs import Codecs, fragments_of
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.methods import Method
 from p2pfl.methods.plain import Plain
@@ -51,6 +51,8 @@ class OpenPlan:
     settings: Settings
     compressor: Compressor
     edge_compressors: Mapping[tuple[int, int], Compressor] = field(default_factory=dict)
+    shares: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """The mixing weight of each edge, if the graph's file has weights."""
     method: Method = field(default_factory=Plain)
     rule: Rule | None = None
     """That of the robust profile, with one liar; None: the conservative one."""
@@ -79,8 +81,11 @@ class OpenPlan:
         size = self.learners[0].size * len(self.method.channels)
         return {peer: self.compressor_of(index, peer).gamma(size) for peer in peers}
 
-    def profile(self, gammas: Mapping[int, float]) -> Profile:
-        return Conservative(gammas=gammas) if self.rule is None else Robust(liars=1, least=self.rule.least)
+    def profile(self, index: int, gammas: Mapping[int, float]) -> Profile:
+        if self.rule is not None:
+            return Robust(liars=1, least=self.rule.least)
+        shares = {i + j - index: share for (i, j), share in self.shares.items() if index in (i, j)}
+        return Conservative(gammas=gammas, shares=shares)
 
 
 class OpenWorld(Cluster[ExactEngine]):
@@ -120,7 +125,14 @@ class OpenWorld(Cluster[ExactEngine]):
                 engine_ns=round(plan.engine_s * NS),
             ),
             engines,
-            settings=[replace(plan.settings, profile=plan.profile(some)) for some in gammas],
+            settings=[
+                replace(
+                    plan.settings,
+                    profile=plan.profile(index, some),
+                    fragments=fragments_of(plan.codecs_of(index, around[index]), around[index]),
+                )
+                for index, some in enumerate(gammas)
+            ],
             paces=[ConstantPace(round(plan.round_s.get(index, plan.default_round_s) * NS)) for index in range(count)],
             steps=[1] * count,
             watch=self.oracle,

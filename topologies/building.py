@@ -107,9 +107,10 @@ def build_schedule(
 
 def _from_file(spec: str, path: Path, nodes: int, seed: int, names: Sequence[str]) -> Topology:
     if names:
-        return Topology(spec, nodes, read_edges(path, nodes, names), seed)
+        own = read_edges(path, nodes, names)
+        return Topology(spec, nodes, own.ends, seed, weights=own.weights)
     found = read_topology(path, nodes)
-    return Topology(spec, nodes, found.ends, seed, names=found.names)
+    return Topology(spec, nodes, found.ends, seed, names=found.names, weights=found.weights)
 
 
 def _request(

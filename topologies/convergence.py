@@ -23,7 +23,16 @@ from topologies.graph import Topology, require_connected
 from topologies.laplacian import Array
 from topologies.metrics.describe import describe_schedule, messages
 from topologies.schedules.schedule import Schedule
-from topologies.spectral import bracket, fiedler_vector, require_epsilon, rounds_to_consensus, spectrum, weighted
+from topologies.spectral import (
+    bracket,
+    default_weights,
+    fiedler_vector,
+    require_epsilon,
+    rounds_to_consensus,
+    settled_weights,
+    spectrum,
+    weighted,
+)
 
 Step = Callable[[Array], Array]
 """One round of mixing, from and to shape (nodes, dimension)."""
@@ -59,7 +68,7 @@ class ConsensusSettings:
     """
 
     epsilon: float = 1e-3
-    weights: str = "metropolis"
+    weights: str | None = None
     rounds: int | None = None
     dimension: int = 1
     runs: int | None = None
@@ -133,6 +142,8 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", settings: Consensu
 
 def _simulate_rounds(topology: Topology, mode: str, settings: ConsensusSettings, limit: int) -> Consensus:
     """Simulate rounds in which all nodes mix at once, with current values or with outdated ones."""
+    named = default_weights(topology) if settings.weights is None else settings.weights
+    topology, weights, _ = settled_weights(topology, named)
     rng = generator(settings.seed)
     if delayed := mode == "delay":
         _require_whole("max-delay", settings.max_delay, 0, 1_000)
@@ -141,23 +152,23 @@ def _simulate_rounds(topology: Topology, mode: str, settings: ConsensusSettings,
         limit = rounds_limit(2 * topology.edge_count * settings.dimension + kept, settings.rounds)
     x = random_values(topology.nodes, settings.dimension, rng)
     if delayed:
-        old = OldValues(topology, settings.weights, x, settings.max_delay, rng)
+        old = OldValues(topology, weights, x, settings.max_delay, rng)
         distances, reached, mean_drift = run(iter(old.advance, None), x, settings.epsilon, settings.rounds, limit)
         measured = min(TAIL, limit - limit // 3)
         slowest = Tail(old.tail(min(FORGET, limit // 3), measured), settled=measured == TAIL)
         notes = ["no formula predicts the contraction with delays; what stands beside it is that without"]
         unsettled = f"the contraction may not have settled: on so many nodes and edges it is that of {measured} rounds"
     else:
-        step = mixing_step(topology, settings.weights)
+        step = mixing_step(topology, weights)
         distances, reached, mean_drift = run(mixed([step], x), x, settings.epsilon, settings.rounds, limit)
         slowest = tail(step, x, limit)
         notes, unsettled = [], f"the contraction had not settled after {limit} rounds"
     if not slowest.settled:
         notes.append(unsettled)
-    rate = spectrum(topology, settings.weights).mixing_rate
+    rate = spectrum(topology, weights).mixing_rate
     word = "undelayed" if delayed else "predicted"
     facts = {
-        "weights": settings.weights,
+        "weights": named,
         **({"max_delay": settings.max_delay} if delayed else {}),
         f"{word}_contraction": rate,
         "measured_contraction": slowest.contraction,

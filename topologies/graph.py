@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.edge_weights import ALLOWED, WeightColumn, Weights
 from topologies.errors import DisconnectedError, TopologyError
 
 Edge = tuple[int, int]
@@ -43,7 +44,8 @@ class Topology:
     """A graph. Nodes are 0 .. nodes-1, edges are pairs (i, j) with i < j.
 
     `spec` names the origin of the edges; a graph made by hand may carry any text. `names` are the nodes' names in a
-    file, or empty. Only `build` sets `formula`: the closed forms of exactly this graph.
+    file, or empty. Only `build` sets `formula`: the closed forms of exactly this graph. `weights`, shape (edges,), are
+    the edges' own mixing weights in the order of `ends`; None if the degrees decide, as they do in all families.
     """
 
     def __init__(
@@ -55,12 +57,13 @@ class Topology:
         *,
         names: Sequence[str] = (),
         formula: Any = None,
+        weights: Sequence[float] | Weights | None = None,
     ) -> None:
         """Build a graph from `edges` in any order and direction; repetitions count as one edge. None makes an implicit
-        graph.
+        graph. `weights` has one number for each of `edges`, none of which may then be repeated.
 
-        Raises TopologyError if there are no nodes, if there is not one name per node, or if an edge is not a pair of
-        existing nodes.
+        Raises TopologyError if there are no nodes, if there is not one name per node, if an edge is not a pair of
+        existing nodes, or if weights are not positive numbers.
         """
         self.spec = spec
         self.nodes = whole_number(nodes, "nodes", 1)
@@ -70,7 +73,9 @@ class Topology:
             allowed = f"{nodes} different ones, or none"
             raise TopologyError("not one name for each node", key="names", value=len(self.names), allowed=allowed)
         self.formula = formula
-        self._ends = None if edges is None else ordered(edges)
+        given: Any = list(edges) if isinstance(edges, Iterable) and not isinstance(edges, np.ndarray) else edges
+        self._ends = None if given is None else ordered(given)
+        self.weights = None if weights is None or given is None else ordered_weights(given, weights)
         if self._ends is not None and len(self._ends) and self._ends[:, 1].max() >= nodes:
             found = int(self._ends[:, 1].max())
             raise TopologyError("unknown node", key="edges", value=found, allowed=f"from 0 to {nodes - 1}")
@@ -80,8 +85,9 @@ class Topology:
         """Take the nodes and edges of a `networkx.Graph`; what cannot be kept is refused, as in a file.
 
         Nodes that are the numbers 0 .. n-1 stay these; others are numbered in the order of the graph, and `names` has
-        their names. Raises TopologyError for directed graphs, multigraphs, self-loops, weights other than one, no
-        nodes, and names that are equal as text.
+        their names. Weights are kept, unless all are one. Raises TopologyError for directed graphs, multigraphs,
+        self-loops, weights on some edges only, or that are not positive numbers, no nodes, and names that are equal as
+        text.
         """
         if isinstance(graph, Topology) or not _is_of_networkx(graph):
             raise TopologyError("not a graph of networkx", key="graph", value=str(graph), allowed="a networkx.Graph")
@@ -93,19 +99,18 @@ class Topology:
         nodes = list(graph.nodes)
         numbered = all(type(node) is int for node in nodes) and set(nodes) == set(range(len(nodes)))
         place = {node: node if numbered else number for number, node in enumerate(nodes)}
-        for left, right, weight in graph.edges(data="weight", default=1):
+        column, joined = WeightColumn(), list(graph.edges(data="weight"))
+        for left, right, weight in joined:
             if left == right:
                 raise TopologyError("an edge from a node to itself", key="graph", value=left, allowed="no self-loops")
-            if weight != 1:
-                text = f"the edge {left!r} - {right!r} has a weight"
-                raise TopologyError(
-                    text, key="graph", value=weight, allowed="none, or 1: mixing weights are chosen later"
-                )
+            column.add(weight, lambda: f"graph: edge {left!r} - {right!r}")  # noqa: B023 - called at once
         names = [] if numbered else [str(node) for node in nodes]
         if len(set(names)) != len(names):
             raise TopologyError("two nodes have the same name as text", key="graph", allowed="different names")
-        ends = np.array([(place[left], place[right]) for left, right in graph.edges], np.int64).reshape(-1, 2)
-        return cls(str(getattr(graph, "name", "")) or "networkx graph", len(nodes), ends, names=names)
+        ends = np.array([(place[left], place[right]) for left, right, _ in joined], np.int64).reshape(-1, 2)
+        weights = column.all(lambda edge: "graph: edge {!r} - {!r}".format(*joined[edge][:2]))
+        spec = str(getattr(graph, "name", "")) or "networkx graph"
+        return cls(spec, len(nodes), ends, names=names, weights=weights)
 
     @property
     def implicit(self) -> bool:
@@ -148,12 +153,15 @@ class Topology:
         return [flat[a:b] for a, b in pairwise(cuts)]
 
     def __eq__(self, other: object) -> bool:
-        """Two graphs are equal if they have the same nodes and edges, whatever their specs."""
+        """Two graphs are equal if they have the same nodes, edges and weights, whatever their specs."""
         if not isinstance(other, Topology):
             return NotImplemented
         if self.implicit or other.implicit:
             return (self.spec, self.nodes, self.seed) == (other.spec, other.nodes, other.seed)
-        return self.nodes == other.nodes and np.array_equal(self.ends, other.ends)
+        same = self.nodes == other.nodes and np.array_equal(self.ends, other.ends)
+        if self.weights is None or other.weights is None:
+            return same and self.weights is other.weights
+        return same and np.array_equal(self.weights, other.weights)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -161,13 +169,22 @@ class Topology:
         return f"Topology({self.spec!r}, nodes={self.nodes}, edges={self.edge_count}, seed={self.seed})"
 
     def to_networkx(self) -> Any:
-        """The same graph as a `networkx.Graph` with integer nodes."""
+        """The same graph as a `networkx.Graph` with integer nodes, and the weights if it has any."""
         import networkx as nx  # noqa: PLC0415 - a quarter of a second that only this caller needs
 
         graph = nx.Graph()
         graph.add_nodes_from(range(self.nodes))
-        graph.add_edges_from(self.ends.tolist())
+        if self.weights is None:
+            graph.add_edges_from(self.ends.tolist())
+        else:
+            graph.add_weighted_edges_from((*edge, w) for edge, w in zip(self.edges, self.weights.tolist(), strict=True))
         return graph
+
+    def with_weights(self, weights: Sequence[float] | Weights | None) -> Topology:
+        """Return the same graph with one weight for each of `ends`, or with none."""
+        return Topology(
+            self.spec, self.nodes, self.ends, self.seed, names=self.names, formula=self.formula, weights=weights
+        )
 
 
 def ordered(pairs: Ends | Iterable[Sequence[int]]) -> Ends:
@@ -185,6 +202,25 @@ def ordered(pairs: Ends | Iterable[Sequence[int]]) -> Ends:
     ends = np.stack([both >> 32, both & 0xFFFFFFFF], axis=1)
     ends.setflags(write=False)
     return ends
+
+
+def ordered_weights(pairs: Ends | Sequence[Sequence[int]], weights: Sequence[float] | Weights) -> Weights:
+    """Return the weights of `pairs`, none of which is repeated, in the order of `ordered(pairs)`. Read-only.
+
+    Raises TopologyError if there is not one positive finite number for each pair.
+    """
+    given = _whole_pairs(pairs)
+    low, high = np.minimum(given[:, 0], given[:, 1]), np.maximum(given[:, 0], given[:, 1])
+    found = np.array(weights, dtype=np.float64)
+    if found.shape != (len(given),) or len(ordered(given)) != len(given):
+        text = "not one weight for each edge"
+        raise TopologyError(text, key="weights", value=len(found), allowed=f"{len(given)}, and each edge once")
+    if not (np.isfinite(found) & (found > 0.0)).all():
+        worst = float(found[~(np.isfinite(found) & (found > 0.0))][0])
+        raise TopologyError("impossible weight", key="weights", value=worst, allowed=ALLOWED)
+    found = found[np.lexsort((high, low))]
+    found.setflags(write=False)
+    return found
 
 
 def _whole_pairs(pairs: object) -> Ends:

@@ -4,7 +4,7 @@ matrices on a graph, how much one mixing step contracts the distance to consensu
 All mixing matrices are W = I - gamma N^-1 L_c for edge weights c and node weights n (`laplacian`). The eigenvalues of W
 are one minus gamma times the eigenvalues of N^-1/2 L_c N^-1/2.
 
-Source: Xiao and Boyd, Fast linear iterations for distributed averaging, 2004 (all but `sample-weighted`).
+Source: Xiao and Boyd, Fast linear iterations for distributed averaging, 2004 (all but `sample-weighted` and `file`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,17 @@ def rate_text(rate: float, digits: int = 6) -> str:
     return f"1 - {1.0 - rate:.{digits}g}" if rounded == "1" and rate < 1.0 else rounded
 
 
-WEIGHTS = ("metropolis", "max-degree", "best-constant", "sample-weighted")
+BY_DEGREE = ("metropolis", "max-degree", "best-constant", "sample-weighted")
+"""Weights that follow from the degrees, or from the plain spectrum."""
+WEIGHTS = (*BY_DEGREE, "optimal", "file")
+"""`optimal`: `optimal_weights`. `file`: the graph's own, from its file."""
+SLACK = 1e-9
+"""By how much the weights of a node may add up to more than 1, because they were rounded."""
+
+
+def default_weights(topology: Topology) -> str:
+    """Return the weights with which a graph mixes unless others are named: its own if it has any."""
+    return "metropolis" if topology.weights is None else "file"
 
 
 def sample_weights(topology: Topology, samples: Sequence[float] | None = None) -> Array:
@@ -67,13 +77,61 @@ def sample_weights(topology: Topology, samples: Sequence[float] | None = None) -
     return np.minimum(share[topology.ends[:, 0]], share[topology.ends[:, 1]])
 
 
-def weighted(topology: Topology, weights: str = "metropolis", samples: Sequence[float] | None = None) -> Laplacian:
-    """Build the Laplacian L_c with N such that W = I - N^-1 L_c. `samples` are for `sample-weighted`.
+class SettledWeights(NamedTuple):
+    """A graph and the name of its weights, which is not `optimal` any more: the graph then carries these itself.
 
-    Raises TopologyError for unknown weights, or if samples are not one positive number per node.
+    No weights have a mixing rate below `bound`, as far as that is known.
+    """
+
+    topology: Topology
+    weights: str
+    bound: float | None
+
+
+def settled_weights(topology: Topology, weights: str | None = None) -> SettledWeights:
+    """Find the optimal weights, if these are asked for, once for all who need them. None: the `default_weights`."""
+    name = check_weights(default_weights(topology) if weights is None else weights)
+    if name != "optimal" or topology.nodes < 2 or component_count(topology) > 1:
+        return SettledWeights(topology, "metropolis" if name == "optimal" else name, None)
+    from topologies.optimal_weights import optimal_weights  # noqa: PLC0415 - only for those who ask for it
+
+    found = optimal_weights(topology)
+    return SettledWeights(topology.with_weights(found.weights), "file", found.bound)
+
+
+def own_weights(topology: Topology, samples: Sequence[float] | None = None) -> Array:
+    """Return c_ij = min(n_i, n_j) w_ij of each edge, w its own weight, n = 1 by default. Shape: (edges,).
+
+    So each end moves by at most w_ij of the difference, as nodes do. Raises TopologyError if the graph has no weights,
+    or if those of a node add up to more than 1: it would move beyond its neighbors, further each time.
+    """
+    if topology.weights is None:
+        text = f"the edges of {topology.spec} have no weights"
+        allowed = ", ".join((*BY_DEGREE, "optimal")) + "; or a graph file with weights"
+        raise TopologyError(text, key="weights", value="file", allowed=allowed)
+    i, j = topology.ends[:, 0], topology.ends[:, 1]
+    sums = np.bincount(i, topology.weights, topology.nodes) + np.bincount(j, topology.weights, topology.nodes)
+    if sums.max(initial=0.0) > 1.0 + SLACK:
+        node = int(np.argmax(sums))
+        text = f"the weights of node {topology.names[node] if topology.names else node} add up to {sums[node]:.6g}"
+        allowed = f"at most 1 at each node: divide all by {sums[node]:.6g}, or use other weights, such as metropolis"
+        raise TopologyError(text, key="weights", allowed=allowed)
+    n = _samples(topology, samples)
+    return np.asarray(np.minimum(n[i], n[j]) * topology.weights)
+
+
+def weighted(topology: Topology, weights: str = "metropolis", samples: Sequence[float] | None = None) -> Laplacian:
+    """Build the Laplacian L_c with N such that W = I - N^-1 L_c. `samples` are for `sample-weighted` and `file`.
+
+    Raises TopologyError for unknown weights, if samples are not one positive number per node, or if the weights of a
+    file are none to mix with.
     """
     require_graph(topology)
     match check_weights(weights):
+        case "file":
+            return Laplacian(topology.ends, own_weights(topology, samples), _samples(topology, samples))
+        case "optimal":
+            return weighted(*settled_weights(topology, weights)[:2])
         case "sample-weighted":
             n = _samples(topology, samples)
             return Laplacian(topology.ends, sample_weights(topology, samples), n)
@@ -99,8 +157,8 @@ def _best_constant(topology: Topology) -> float:
 def mixing_matrix(
     topology: Topology, weights: str = "metropolis", samples: Sequence[float] | None = None, gamma: float = 1.0
 ) -> Array:
-    """Return W = I - gamma N^-1 L_c, whose rows sum to 1. Shape: (nodes, nodes). `samples` are for
-    `sample-weighted`.
+    """Return W = I - gamma N^-1 L_c, whose rows sum to 1. Shape: (nodes, nodes). `samples` are for `sample-weighted`
+    and `file`.
     """
     laplacian = weighted(topology, weights, samples)
     root = np.sqrt(laplacian.n)
@@ -109,11 +167,13 @@ def mixing_matrix(
 
 def contraction(topology: Topology, samples: Sequence[float] | None = None, gamma: float = 1.0) -> float:
     """Compute max(|1 - gamma l2|, |1 - gamma lmax|) of N^-1/2 L_c N^-1/2: the factor by which one mixing step of all
-    nodes shrinks the n-weighted distance to consensus. It is 1 on a disconnected graph; above 1 mixing diverges.
+    nodes shrinks the n-weighted distance to consensus, with the graph's own weights if it has any, else those of the
+    degrees. It is 1 on a disconnected graph; above 1 mixing diverges.
 
     Raises NotConverged if it is not known.
     """
-    laplacian = weighted(topology, "sample-weighted", samples)
+    topology = require_graph(topology)
+    laplacian = weighted(topology, "sample-weighted" if topology.weights is None else "file", samples)
     if topology.nodes == 1:
         return 0.0
     if component_count(topology) > 1:
@@ -122,9 +182,10 @@ def contraction(topology: Topology, samples: Sequence[float] | None = None, gamm
     return max(abs(1.0 - gamma * found.low), abs(1.0 - gamma * found.high))
 
 
-def check_weights(name: str) -> str:
-    if name not in WEIGHTS:
-        raise TopologyError("unknown mixing weights", key="weights", value=name, allowed=nearest(name, WEIGHTS))
+def check_weights(name: str, known: Sequence[str] = WEIGHTS) -> str:
+    if name not in known:
+        text = "weights of this kind are of no use here" if name in WEIGHTS else "unknown mixing weights"
+        raise TopologyError(text, key="weights", value=name, allowed=nearest(name, known))
     return name
 
 
@@ -161,19 +222,21 @@ class Spectrum:
 
 def spectrum(
     topology: Topology | NetworkxGraph,
-    weights: str = "metropolis",
+    weights: str | None = None,
     *,
     certify: bool = False,
     found: Extremes | None = None,
 ) -> Spectrum:
     """Compute the spectrum of the Laplacian, and the mixing rate under `weights`, of a graph or a `networkx.Graph`.
 
+    The Laplacian is that of the edges, whatever their weights; `weights` None means the graph's own, or `metropolis`.
+
     `certify` spends time and memory to prove a result that is otherwise reported as uncertified. `found` is the result
     of `plain_extremes` if already known. Raises TopologyError for unknown weights, or if the argument is not a graph
     but, for example, a spec.
     """
-    check_weights(weights)
     topology = require_graph(topology)
+    weights = check_weights(default_weights(topology) if weights is None else weights)
     found = found or plain_extremes(topology, certify=certify)
     rate = _mixing_rate(topology, weights, found, certify=certify)
     return Spectrum(
@@ -271,6 +334,8 @@ def _rate(extremes: Extremes, factor: float) -> _Rate:
 
 def _constant(topology: Topology, weights: str, extremes: Extremes) -> float | None:
     """Return the single weight of all edges, if they have one; the plain spectrum then gives the rate."""
+    if weights not in BY_DEGREE:
+        return None
     if weights == "best-constant":
         return 2.0 / (extremes.low + extremes.high)
     form = topology.formula

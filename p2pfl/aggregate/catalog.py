@@ -8,6 +8,7 @@ one.
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from p2pfl.aggregate.columns import SAMPLED, PlainRows, Source
 from p2pfl.aggregate.distances import Floats, combined, spread_of
 from p2pfl.aggregate.entry import BEFORE, RULES
 from p2pfl.aggregate.interface import Mixture, Neighborhood, Rows, Rule, Vector
+from p2pfl.aggregate.kernels import several_threads
 from p2pfl.aggregate.rules import AfterNNM, Aggregator, CenteredClipping, ColumnRule, DistanceRule
 from p2pfl.aggregate.spelling import MEAN, ParsedRule, allowed, parse_rule
 from p2pfl.errors import UserError
@@ -36,8 +38,9 @@ NAMED: Mapping[str, Any] = {
 """Rules by their name in dict specs, which is byzfl's name if byzfl has the rule."""
 
 
-def make_rule(spec: str, folder: Path | None = None) -> Rule | None:
-    """Make the rule for a spec; None for the mean. A rule in a `file.py` is looked up relative to `folder`.
+def make_rule(spec: str, folder: Path | None = None, *, threads: int = 1) -> Rule | None:
+    """Make the rule for a spec; None for the mean. A rule in a `file.py` is looked up relative to `folder`. Only
+    compiled rules (`kernels`) use several threads.
 
     Raises UserError if the spec is wrong.
     """
@@ -49,8 +52,9 @@ def make_rule(spec: str, folder: Path | None = None) -> Rule | None:
         return None
     rule = _aggregator(parsed, folder)
     if isinstance(rule, centered.Centered):
-        return CenteredNodeRule(spec=str(parsed), rule=rule)
-    return BatchNodeRule(spec=str(parsed), rule=rules.NNM(parsed.liars).before(rule) if parsed.before else rule)
+        return CenteredNodeRule(spec=str(parsed), rule=rule, threads=threads)
+    whole = rules.NNM(parsed.liars).before(rule) if parsed.before else rule
+    return BatchNodeRule(spec=str(parsed), rule=whole, threads=threads)
 
 
 def rule_from(spec: Mapping[str, Any], before: Sequence[Mapping[str, Any]] = ()) -> rules.Aggregator:
@@ -71,11 +75,12 @@ def rule_from(spec: Mapping[str, Any], before: Sequence[Mapping[str, Any]] = ())
     return made
 
 
-class _Bearing:
+class _Bearing(ABC):
     """What both kinds of rules have in common."""
 
     __slots__ = ()
     rule: Aggregator
+    threads: int
 
     @property
     def liars(self) -> int:
@@ -85,6 +90,15 @@ class _Bearing:
     def least(self) -> int:
         return max(2 * self.liars + 1, self.rule.least - 1)
 
+    def mix(self, around: Neighborhood) -> Mixture:
+        if len(around.others) < self.least:
+            return _unmoved(around)
+        with several_threads(self.threads):
+            return self.mix_enough(around)
+
+    @abstractmethod
+    def mix_enough(self, around: Neighborhood) -> Mixture: ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CenteredNodeRule(_Bearing):
@@ -92,10 +106,9 @@ class CenteredNodeRule(_Bearing):
 
     spec: str
     rule: Centered
+    threads: int = 1
 
-    def mix(self, around: Neighborhood) -> Mixture:
-        if len(around.others) < self.least:
-            return _unmoved(around)
+    def mix_enough(self, around: Neighborhood) -> Mixture:
         others = list(around.others)
         pulls = self.rule.pulls(around.own, others, around.weights, progress=around.progress)
         kept = self.rule.kept(pulls, around.weights) * self.rule.uncut(around.own, others)
@@ -108,10 +121,9 @@ class BatchNodeRule(_Bearing):
 
     spec: str
     rule: Aggregator
+    threads: int = 1
 
-    def mix(self, around: Neighborhood) -> Mixture:
-        if len(around.others) < self.least:
-            return _unmoved(around)
+    def mix_enough(self, around: Neighborhood) -> Mixture:
         rows = [around.own, *around.others]
         match self.rule:
             case DistanceRule():

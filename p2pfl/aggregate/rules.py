@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.aggregate import distances
-from p2pfl.aggregate.columns import MixedRows, PlainRows, Source, mean_around_median, trimmed_mean
+from p2pfl.aggregate.columns import MixedRows, PlainRows, Source, mean_around_median, spans, trimmed_mean
 from p2pfl.aggregate.distances import Floats, VectorSpread, combined, moved, spread_of, squared_to
 from p2pfl.aggregate.entry import BEFORE, CONTAINED, KRUM_BOUND, MEDIAN_BOUND, RULES, RuleEntry, liars
 from p2pfl.aggregate.interface import Rows, Vector, as_rows
@@ -315,9 +315,11 @@ class NNM:
         rows, restore = as_rows(vectors)
         if self.f >= len(rows):
             raise ValueError(f"f={self.f} of {len(rows)} vectors")
-        mixing = distances.near_each(spread_of(rows).squares, self.f)
-        found = [combined(rows, shares.tolist()) for shares in mixing]
-        return restore(np.stack(found)) if hasattr(vectors, "ndim") else [restore(row) for row in found]
+        source = MixedRows(rows, distances.near_each(spread_of(rows).squares, self.f))
+        found = np.empty((len(rows), source.size), source.dtype)
+        for span in spans(source.size):
+            found[:, span] = source.read(span)
+        return restore(found) if hasattr(vectors, "ndim") else [restore(row) for row in found]
 
     def before(self, rule: Aggregator) -> AfterNNM:
         return AfterNNM(self, rule)

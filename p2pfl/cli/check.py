@@ -110,6 +110,7 @@ def _survey(inspected: Inspected, findings: Sequence[Findings], liars: int | Non
             }
             for member in federation.members
         ],
+        "memory": {federation.members[index].name: needs.parts for index, needs in sorted(inspected.memory.items())},
         "targets": _targets(federation, inspected),
         "graph": graph,
         "rule": rule,
@@ -207,24 +208,34 @@ def _warn_of_data(federation: FederationConfig, inspected: Inspected) -> None:
 
 
 def _look_for_room(federation: FederationConfig, inspected: Inspected) -> None:
-    """Check that the disks have room for the states of the nodes that are here."""
+    """Check that disks and memory have room for the nodes that are here."""
     from p2pfl.engine.codecs import codecs_of  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.engine.state import NodeState  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.learn.methods import method_of  # noqa: PLC0415 - as above
     from p2pfl.node.assembly import durability_of  # noqa: PLC0415 - as above
     from p2pfl.node.engine_thread import needs_of  # noqa: PLC0415 - as above
+    from p2pfl.node.memory_needs import memory_needs, program_bytes  # noqa: PLC0415 - as above
 
+    program = program_bytes(inspected.learners.values())
     for index in sorted(inspected.here.keys() & inspected.learners.keys()):
         node, learner = inspected.here[index], inspected.learners[index]
         peers = federation.neighbors(index)
         try:
             method, private = method_of(federation), federation.privacy is not None
             state = NodeState.new(learner.initial(), learner.samples, peers, learner.local_state(), method)
-            needs = needs_of(state, durability_of(node, learner, private=private), codecs_of(federation, index), method)
-            shortage = needs.shortage(node)
+            codecs = codecs_of(federation, index)
+            state.fit_replicas(codecs.need_replicas)
+            if not (federation.in_step_by or federation.grows_trees):
+                inspected.memory[index] = memory = memory_needs(state, codecs, method, learner, program)
+                memory.refuse_shortage(node)
+            shortage = needs_of(state, durability_of(node, learner, private=private), codecs, method).shortage(node)
         except UserError as error:
-            if error.key in ("node.state_dir", "node.durability"):  # other mistakes are reported elsewhere
+            if error.key in (
+                "node.state_dir",
+                "node.durability",
+                "node.memory_mb",
+            ):  # other mistakes are reported elsewhere
                 inspected.mistakes.append(error)
         else:
             inspected.warnings += [shortage] if shortage else []
@@ -263,6 +274,7 @@ def _member_row(federation: FederationConfig, member: Member, inspected: Inspect
         "here": member.index in inspected.here,
         "samples": learner.samples if learner else None,
         "device": device_of(learner) if learner else None,
+        "memory_bytes": None if (needs := inspected.memory.get(member.index)) is None else needs.total,
     }
 
 
@@ -389,6 +401,8 @@ def graph_facts(
     facts: dict[str, Any] = {"topology": federation.topology}
     if federation.schedule:
         facts["period"] = len(federation.schedule)
+    if federation.edge_weights:
+        facts["mixing_weights"] = "those of the file" if not borne else "not used by a robust rule"
     try:
         described = survey(topology, "sample-weighted")
         shrinks = None if borne or federation.in_step_by else predicted(federation, samples, size)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SHORT_ROUND_S = 2.0
 """A round that a single step makes seem shorter than this is trained as a whole, for a better estimate."""
+PARTS_NAMED = 4
+"""The parts of a node's memory that are named; the others are in `--format json`."""
 NAMED = 3
 """The most nodes that a warning names."""
 
@@ -57,6 +59,7 @@ def print_brief(report: Mapping[str, Any], federation: FederationConfig, inspect
         "rows": _rows(report["members"]),
         "a round": _round(report, federation),
         "sent": _sent(report, federation),
+        "memory": _memory(report),
         "duration": None if federation.grows_trees else duration(federation, inspected),
         "privacy": _privacy(report.get("privacy")),
     }
@@ -177,6 +180,16 @@ def _round(report: Mapping[str, Any], federation: FederationConfig) -> str:
         return f"{steps} of training"
     bound = "" if traffic["exact"] else "at most "
     return f"{steps} of training, and {bound}{_sizes(traffic['bytes_per_round_busiest_node'])} sent by the busiest node"
+
+
+def _memory(report: Mapping[str, Any]) -> str | None:
+    """Say how much the largest node here will take, and for what."""
+    largest = max(report["memory"].values(), key=lambda parts: sum(parts.values()), default=None)
+    if largest is None:
+        return None
+    named = sorted(largest.items(), key=lambda part: -part[1])
+    parts = ", ".join(f"{name} {size(found)}" for name, found in named[:PARTS_NAMED])
+    return f"estimate: up to {size(sum(largest.values()))} a node ({parts}), and what the model computes on the way"
 
 
 def _sent(report: Mapping[str, Any], federation: FederationConfig) -> str | None:

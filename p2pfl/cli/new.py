@@ -61,11 +61,10 @@ def with_brought(command: click.Command) -> click.Command:
 @click.option("--topology", help="A topology spec, or a graph file.  [default: ring; with --admin keyed-rings]")
 @click.option(
     "--task",
-    type=click.Choice(["own", "digits", "csv"]),
+    type=click.Choice(["own", "digits", "csv", "lora"]),
     default="own",
     show_default=True,
-    help="own: a task.py for you to edit, which learns digits at first. digits: the built-in task. "
-    "csv: your TABLEs, one for each node.",
+    help="own: a task.py for you to edit, of digits at first. csv: your TABLEs. lora: adapters of a language model.",
 )
 @click.option("--rule", default="mean", show_default=True, help="Rule for mixing neighbors: see `p2pfl rules`.")
 @click.option(
@@ -89,12 +88,11 @@ def new(
 ) -> None:
     """Create an example federation to edit in DIR, a new or empty folder.
 
-    It contains federation.toml, which is the same on every node, a folder for each node with its node.toml and its
-    secret node.key, and task.py, which defines what is learned. With --admin it also contains members.toml, the signed
-    list of members, and admin.key, with which `p2pfl member` changes it.
+    It contains federation.toml, the same on every node, task.py, which defines what is learned, and for each node a
+    folder with node.toml and its secret node.key. With --admin also members.toml, and admin.key, which signs it.
 
-    With --task csv the TABLEs are examined, on this machine only: DIR gets a schema.toml for you to correct, which says
-    how their columns are read, and each node gets the path of its table. The tables stay where they are.
+    With --task csv the TABLEs stay where they are: DIR gets a schema.toml for you to correct, which says how to read
+    them.
     """
     from p2pfl.node.folders import appearing, check_result, make_node, own_graph  # noqa: PLC0415 - `--help` stays instant
 
@@ -125,6 +123,7 @@ def new(
             discovery=plan.discovery,
             relays=plan.relays,
             task_keys=plan.task_keys,
+            training=plan.training,
         )
         for file, text in files.items():
             (folder / file).write_text(text, encoding="utf-8")

@@ -11,6 +11,7 @@ from p2pfl.compress.blocks import STOCHASTIC
 from p2pfl.compress.entropy import Entropy, zstd_is_installed
 from p2pfl.compress.entry import ALONE, ENTROPY, STAGES, StageEntry
 from p2pfl.compress.floats import Float32
+from p2pfl.compress.fragments import Fragments
 from p2pfl.compress.interface import Compressor, RowCompressor
 from p2pfl.compress.rotation import Rotation
 from p2pfl.compress.sparse import Sparse
@@ -48,6 +49,9 @@ EXAMPLES = (
     "zstd",
     "q8+zstd",
     "top-k:0.05+q8+zstd",
+    "bf16",
+    "fragment:8",
+    "fragment:8+bf16",
 )
 """Yield specs to show as examples."""
 
@@ -78,7 +82,9 @@ def build(spec: str) -> Compressor:
         raise UserError(str(error), key=KEY, value=spec, allowed=allowed()) from None
     compressor = _values(chain)
     if chain.sparsifier:
-        sparse: Sparse = STAGES[chain.sparsifier].made(chain.keep, compressor)
+        sparse: Sparse | Fragments = STAGES[chain.sparsifier].made(chain.keep, compressor)
+        if isinstance(sparse, Fragments):
+            return sparse
         compressor = sparse.packed() if chain.zstd else sparse
     return Entropy(compressor) if chain.zstd else compressor
 
@@ -94,9 +100,27 @@ def require_library(compressor: Compressor) -> None:
         )
 
 
+def require_replicas(compressor: Compressor, rule: str) -> None:
+    """Check that there are replicas where a robust `rule` mixes them. Raises UserError if there are none."""
+    if isinstance(compressor, Fragments):
+        raise UserError(
+            f"a robust rule ({rule}) mixes the replicas of all neighbors, and fragments leave none",
+            key=KEY,
+            value=compressor.spec,
+            allowed="a compressor with replicas, such as q4, or gossip.rule = mean",
+        )
+
+
 def require_fit(compressor: Compressor, size: int) -> None:
     """Check that a count of values to keep does not exceed the `size` shared values. Raises UserError if it does."""
     sparse = compressor.inner if isinstance(compressor, Entropy) else compressor
+    if isinstance(sparse, Fragments) and sparse.count > size:
+        raise UserError(
+            f"{sparse.count} fragments of {size} values that are shared",
+            key=KEY,
+            value=compressor.spec,
+            allowed=f"at most {size} fragments",
+        )
     if isinstance(sparse, Sparse) and isinstance(sparse.keep, int) and sparse.keep > size:
         raise UserError(
             f"{sparse.keep} values to keep, of {size} that are shared",

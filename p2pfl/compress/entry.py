@@ -24,6 +24,8 @@ class StageEntry(Entry):
     """True if `:stochastic` may follow; the code then takes an argument of this name."""
     rotated: Mapping[str, Any] | None = None
     """Additional arguments of the code after `rotate`; None if it cannot follow `rotate`."""
+    before: tuple[str, ...] | None = None
+    """The stages that may follow; None if all may."""
 
     @property
     def hints(self) -> Mapping[str, str]:

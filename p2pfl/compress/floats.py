@@ -1,4 +1,4 @@
-"""The two compressors that keep every value as a float: `none` (float32) and `float16`."""
+"""The compressors that keep every value as a float: `none` (float32), `float16` and `bf16`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.compress.draws import seeds_of, words
 from p2pfl.compress.entry import ALONE, STAGES, VALUES, StageEntry
 from p2pfl.compress.interface import (
     ByRows,
@@ -26,6 +27,9 @@ FLOAT16_MAX = np.float32(65504.0)
 FLOAT16_NORMAL = np.float32(2.0**-14)
 EXPONENT = np.uint32(0x7F800000)
 SIGN = np.uint32(0x80000000)
+UPPER_HALF = np.uint32(0xFFFF0000)
+LARGEST_BFLOAT16 = np.uint32(0x7F7F0000)
+"""The bits of the largest bfloat16 as a float32."""
 HALF_BITS, NORMAL_BITS = np.float32(0.5).view(np.uint32), FLOAT16_NORMAL.view(np.uint32)
 # The number of values in a piece, chosen so that its temporaries stay in the cache.
 TILE = 1 << 16
@@ -156,6 +160,97 @@ class Float16(ByRows):
         for tile in tiles(len(rows), rows.shape[1], TILE):
             np.copyto(out[tile], _rounded(_within_float16(rows[tile])))
         return out
+
+
+@STAGES.add(
+    StageEntry(
+        name="bf16",
+        place=VALUES,
+        aliases=("bfloat16",),
+        means="bfloat16, rounded at random so that the mean is exact: 16 bits per value",
+    )
+)
+@dataclass(frozen=True, slots=True)
+class BFloat16(ByRows):
+    """The upper half of a float32, rounded up or down at random: a value that lies at a fraction f of the way from one
+    bfloat16 to the next becomes the next one with probability f, so that the mean over `chance` is the value itself.
+
+    Two vectors encoded with the same chance are rounded by the same draws: where they are equal, so are their payloads,
+    and the difference of two close values is rounded with less noise than each of them. delta holds for each vector of
+    normal magnitudes; beyond the largest bfloat16 values are clipped.
+    """
+
+    spec: str = "bf16"
+    random: bool = True
+    fixed: bool = True
+    source: str = "stochastic rounding: Gupta et al., ICML 2015 (arXiv:1502.02551)"
+
+    def delta(self, size: int) -> float:  # noqa: ARG002 - of any size
+        return 1 - 2.0**-14
+
+    def gamma(self, size: int) -> float:  # noqa: ARG002 - of any size
+        return 1.0
+
+    def size_bytes(self, size: int) -> int:
+        return 2 * size
+
+    def encode_rows(
+        self, rows: Rows, *, chances: Sequence[int] | None = None, decoded: NDArray[np.float32] | None = None
+    ) -> NDArray[np.uint8]:
+        require_rows(rows)
+        count, size = rows.shape
+        out = None if decoded is None else rows_for(count, size, decoded)
+        seeds = seeds_of(chances, count)
+        payloads = np.empty((count, self.size_bytes(size)), np.uint8)
+        halves = payloads.view("<u2")
+        for tile in tiles(count, size, TILE):
+            bits = _upper_halves(rows[tile], seeds[tile[0]], tile[1].start)
+            if out is not None:
+                np.copyto(out[tile], bits.view(np.float32))
+            bits >>= np.uint32(16)
+            np.copyto(halves[tile], bits, casting="unsafe")
+        return payloads
+
+    def decode_rows(
+        self, payloads: NDArray[np.uint8], size: int, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        require_payloads(payloads, self.size_bytes(size))
+        halves, out = payloads.view("<u2"), rows_for(len(payloads), size, out)
+        for tile in tiles(len(out), size, TILE):
+            bits = halves[tile].astype(np.uint32)
+            bits <<= np.uint32(16)
+            np.copyto(out[tile], bits.view(np.float32))
+            _require_finite_payload(out[tile])
+        return out
+
+    def quantize_rows(
+        self, rows: Rows, *, chances: Sequence[int] | None = None, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        require_rows(rows)
+        out = rows_for(len(rows), rows.shape[1], out)
+        seeds = seeds_of(chances, len(rows))
+        for tile in tiles(len(rows), rows.shape[1], TILE):
+            np.copyto(out[tile], _upper_halves(rows[tile], seeds[tile[0]], tile[1].start).view(np.float32))
+        return out
+
+
+def _upper_halves(part: Rows, seeds: NDArray[np.uint64], first: int) -> NDArray[np.uint32]:
+    """Return the float32 bits of the values (b, n) rounded to bfloat16; `first`, a multiple of 4, is the place of the
+    first one in its row.
+    """
+    values = np.empty(part.shape, np.float32)
+    copy_float32(part, values)
+    require_finite(values)
+    bits: NDArray[np.uint32] = values.view(np.uint32)
+    signs = bits & SIGN
+    bits &= ~SIGN
+    np.minimum(bits, LARGEST_BFLOAT16, out=bits)
+    size = part.shape[1]
+    drawn = words(seeds, first // 4, -(-size // 4)).astype("<u8", copy=False).view("<u2")
+    bits += drawn[:, :size]
+    bits |= signs
+    bits &= UPPER_HALF
+    return bits
 
 
 def _within_float16(part: Rows) -> NDArray[np.float32]:

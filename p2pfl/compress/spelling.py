@@ -28,7 +28,9 @@ class Chain:
     sparsifier: str = ""
     """The name of a sparsifier, or empty."""
     keep: int | float = 1.0
-    """How many values the sparsifier keeps: a float is a fraction in (0, 1], an int a count from 1."""
+    """How many values the sparsifier keeps: a float is a fraction in (0, 1], an int a count from 1. Of `fragment`: how
+    many fragments there are.
+    """
     rotate: bool = False
     values: str = "float32"
     """The name of a stage for values, or float32."""
@@ -54,8 +56,10 @@ def allowed() -> str:
     """Describe all chains in words."""
     drawn = ", ".join(name for name, entry in STAGES.items() if entry.stochastic)
     sparse, turned, values, packed = ([entry.written or entry.name for entry in stages_at(place)] for place in _PLACES)
+    counted = {one.name: one.kind.allowed for entry in stages_at(SPARSIFIER) for one in entry.parameters}
+    numbers = "; ".join(f"{name} {words}" for name, words in sorted(counted.items(), reverse=True))
     return (
-        f'{" or ".join(ALONE)}, or stages joined by "+" in this order: {" or ".join(sparse)} (X {KEEP.kind.allowed}), '
+        f'{" or ".join(ALONE)}, or stages joined by "+" in this order: {" or ".join(sparse)} ({numbers}), '
         f"{' or '.join(turned)}, one of {', '.join(values)} ({drawn} also with :stochastic), {' or '.join(packed)}"
     )
 
@@ -70,10 +74,19 @@ def parse(spec: str) -> Chain:
         entry = _required(word, text)
         if last is not None:
             _require_order(last, entry)
+            if last.before is not None and word not in last.before:
+                raise ValueError(f"{last.name}+{word}: {_before(last)}")
         chain, last = _with(chain, entry, option if colon else None), entry
     if chain.rotate and (chain.values not in STAGES or STAGES[chain.values].rotated is None):
         raise ValueError(_needed())
     return chain
+
+
+def _before(entry: StageEntry) -> str:
+    return (
+        f"only {' or '.join(entry.before or ())} may follow {entry.name}, or nothing: there is no replica to keep "
+        "what a code leaves out"
+    )
 
 
 def _needed() -> str:
@@ -85,7 +98,7 @@ def _with(chain: Chain, entry: StageEntry, option: str | None) -> Chain:
     """Add a stage to the chain; `option` is the text after its colon."""
     word = entry.name
     if entry.place == SPARSIFIER:
-        return replace(chain, sparsifier=word, keep=_kept(word, option))
+        return replace(chain, sparsifier=word, keep=_kept(entry, option))
     stochastic = option == "stochastic" and entry.stochastic
     if option is not None and not stochastic:
         after = "only stochastic may stand after the colon" if entry.stochastic else f"{word} takes no option"
@@ -115,14 +128,17 @@ def _require_order(before: StageEntry, entry: StageEntry) -> None:
         raise ValueError(f"{before.name}+{word}: {word} comes before {before.name}")
 
 
-def _kept(word: str, option: str | None) -> int | float:
-    """Return the fraction or count after `top-k:` or `random-k:`."""
+def _kept(entry: StageEntry, option: str | None) -> int | float:
+    """Return the fraction or count after `top-k:`, `random-k:` or `fragment:`."""
+    word, kind = entry.name, entry.parameters[0].kind
     stage = short(f"{word}:{option or ''}")
     if not option:
-        raise ValueError(f"{stage.rstrip(':')}: say how many values to keep, as in {word}:0.05 or {word}:1000")
+        if kind is KEEP.kind:
+            raise ValueError(f"{stage.rstrip(':')}: say how many values to keep, as in {word}:0.05 or {word}:1000")
+        raise ValueError(f"{stage.rstrip(':')}: say how many, as in {entry.shown}")
     if not (_COUNT.fullmatch(option) or _FRACTION.fullmatch(option)):
-        raise ValueError(f"{stage}: write {KEEP.kind.allowed}")
+        raise ValueError(f"{stage}: write {kind.allowed}")
     try:
-        return KEEP.kind.read(float(option) if "." in option else int(option))  # type: ignore[no-any-return]
+        return kind.read(float(option) if "." in option else int(option))  # type: ignore[no-any-return]
     except ValueError as reason:
         raise ValueError(f"{stage}: {reason}") from None

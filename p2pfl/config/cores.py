@@ -22,19 +22,26 @@ BLOCK = 32
 """The number of nodes whose neighbors are processed in one step."""
 
 
-def rule_of(federation: FederationConfig) -> Rule | None:
-    """Return the robust profile's rule, or None in the conservative profile.
+def rule_of(federation: FederationConfig, *, threads: int = 1) -> Rule | None:
+    """Return the robust profile's rule, or None in the conservative profile. `threads` are those of the node.
 
     Raises UserError: it is the user's own and cannot be imported.
     """
-    return make_rule(federation.gossip.rule, federation.path.parent)
+    return make_rule(federation.gossip.rule, federation.path.parent, threads=threads)
 
 
 def settings_of(
-    federation: FederationConfig, *, hops: int, gammas: Mapping[int, float] | None = None, least: int = 0
+    federation: FederationConfig,
+    *,
+    hops: int,
+    gammas: Mapping[int, float] | None = None,
+    shares: Mapping[int, float] | None = None,
+    least: int = 0,
+    fragments: Mapping[int, int] | None = None,
 ) -> Settings:
     """Build the settings of one core. `hops` is the distance of the farthest member; `gammas` has, by neighbor, the
-    values that differ from `gossip.gamma`; `least` is the number of neighbors that the rule itself needs.
+    values that differ from `gossip.gamma`, and `shares` the weights of the edges, if the graph has any; `least` is the
+    number of neighbors that the rule itself needs; `fragments` counts those of a model, by neighbor without replicas.
     """
     training, gossip = federation.training, federation.gossip
     liars = liars_of(gossip.rule)
@@ -42,7 +49,9 @@ def settings_of(
         rounds=training.rounds,
         time_s=training.time_s,
         closing_rounds=training.closing_rounds,
-        profile=Robust(liars=liars, least=least) if liars else Conservative(gamma=gossip.gamma, gammas=gammas or {}),
+        profile=Robust(liars=liars, least=least)
+        if liars
+        else Conservative(gamma=gossip.gamma, gammas=gammas or {}, shares=shares or {}),
         staleness=parse_staleness(gossip.staleness),
         speed_limit=training.speed_correction,
         stop=None if training.stop is None else parse_stop(training.stop),
@@ -54,8 +63,22 @@ def settings_of(
         members=len(federation.members),
         retired=federation.retired,
         hops=hops,
+        fragments=fragments or {},
         audit_every=gossip.audit_every,
     )
+
+
+def shares_of(federation: FederationConfig, member: int) -> dict[int, float]:
+    """Return the mixing weights of the member's edges by neighbor; empty if the graph's file has none."""
+    return {i + j - member: weight for (i, j), weight in federation.edge_weights.items() if member in (i, j)}
+
+
+def all_shares(federation: FederationConfig) -> list[dict[int, float]]:
+    """Return `shares_of` for every member."""
+    found: list[dict[int, float]] = [{} for _ in federation.members]
+    for (i, j), weight in federation.edge_weights.items():
+        found[i][j] = found[j][i] = weight
+    return found
 
 
 def hops(federation: FederationConfig, member: int) -> int:

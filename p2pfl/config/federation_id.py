@@ -164,9 +164,11 @@ def _graph(federation: FederationConfig) -> Any:
     """
     usual = federation.gossip.compressor
     own = [[*edge, spec] for edge, spec in sorted(federation.edge_compressors.items()) if spec != usual]
-    if not federation.schedule and not own:
+    weights = [[*edge, weight] for edge, weight in sorted(federation.edge_weights.items())]
+    if not federation.schedule and not own and not weights:
         return federation.edges
-    return {"union": federation.edges, "rounds": federation.schedule} | ({"compressors": own} if own else {})
+    more = ({"compressors": own} if own else {}) | ({"weights": weights} if weights else {})
+    return {"union": federation.edges, "rounds": federation.schedule} | more
 
 
 def _canonical(content: Any) -> bytes:

@@ -8,10 +8,11 @@ The `[[edge]]` tables have settings for single edges, such as a slow link.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from p2pfl.config.model import EDGE, Edges, Member
 from p2pfl.config.tables import Mistakes, read_table, refuse_special, require
@@ -23,6 +24,7 @@ from topologies.graph import components, ordered
 from topologies.schedules.schedule import MixingMatrix
 
 KEY = "federation.topology"
+Edge = tuple[int, int]
 
 
 class DisconnectedGraph(UserError):  # noqa: N818 - it names the state of the graph
@@ -36,16 +38,45 @@ def federation_graph(spec: str, names: Sequence[str], seed: int, folder: Path) -
 
     A file is looked up in `folder`, and may refer to nodes by name.
 
-    Raises TopologyError: there is no such graph, or it is directed.
+    Raises TopologyError: there is no such graph, or it is directed, or models would not come together with its weights.
     """
     found = kind(spec)
     if found is GraphKind.DIRECTED:
         text = "is directed, and stays inside the topology library: in a federation both ends of an edge learn"
         raise TopologyError(text, value=spec, allowed=_undirected())
     if found is GraphKind.STATIC:
-        return build(spec, len(names), seed, names=names, folder=folder), ()
+        topology = build(spec, len(names), seed, names=names, folder=folder)
+        _check_weights(topology, names)
+        return topology, ()
     schedule = build_schedule(spec, len(names), seed, names=names, folder=folder)
     return schedule.union(), tuple(_edges(mixing) for mixing in schedule.mixings)
+
+
+def edge_weights(topology: Topology) -> dict[Edge, float]:
+    """Return the mixing weight of each edge, in order; empty if the graph has no weights."""
+    return {} if topology.weights is None else dict(zip(topology.edges, topology.weights.tolist(), strict=True))
+
+
+LARGEST_WEIGHT = 0.5
+"""With more, one exchange would carry two models past each other."""
+ROUNDED = 1e-9
+"""How far beyond its bound a weight may be because it was rounded."""
+
+
+def _check_weights(topology: Topology, names: Sequence[str]) -> None:
+    sums = dict.fromkeys(range(len(names)), 0.0)
+    for (i, j), weight in edge_weights(topology).items():
+        sums[i] += weight
+        sums[j] += weight
+        if weight > LARGEST_WEIGHT + ROUNDED:
+            text = f"that of the edge between {names[i]} and {names[j]} is too large"
+            allowed = "at most 0.5: then both ends have the same model after an exchange"
+            raise TopologyError(text, key="weights", value=weight, allowed=allowed)
+    node = max(sums, key=sums.__getitem__)
+    if sums[node] > 1.0 + ROUNDED:
+        text = f"those of {names[node]} add up to more than 1"
+        allowed = "at most 1 at each node; `p2pfl topology convert --weights optimal` writes such weights"
+        raise TopologyError(text, key="weights", value=round(sums[node], 9), allowed=allowed)
 
 
 def _edges(mixing: MixingMatrix) -> Edges:
@@ -58,27 +89,35 @@ def _undirected() -> str:
     return f"an undirected graph, such as ring or hypercube, or an undirected schedule: {moving or 'none here'}"
 
 
-def read_graph(
-    spec: str, members: tuple[Member, ...], seed: int, mistakes: Mistakes
-) -> tuple[Edges, tuple[Edges, ...]]:
-    """Return the sorted edges and the schedule, both empty if there is no such graph. Retired members have no edges."""
+class MemberGraph(NamedTuple):
+    """The sorted edges between members, by index; the edges of each round if it is a schedule; the mixing weight of
+    each edge if a file has weights.
+    """
+
+    edges: Edges = ()
+    schedule: tuple[Edges, ...] = ()
+    weights: Mapping[Edge, float] = MappingProxyType({})
+
+
+def read_graph(spec: str, members: tuple[Member, ...], seed: int, mistakes: Mistakes) -> MemberGraph:
+    """Return the graph, empty if there is none of this kind. Retired members have no edges."""
     there = tuple(member for member in members if not member.retired)
     try:
         refuse_special(mistakes.file.parent / spec)
         topology, schedule = federation_graph(spec, [member.name for member in there], seed, mistakes.file.parent)
     except TopologyError as error:
         mistakes.add(f"{spec}: {_error_text(error)}", KEY, error.value, error.allowed)
-        return (), ()
+        return MemberGraph()
     except UserError as error:
         mistakes.found.append(error)
-        return (), ()
+        return MemberGraph()
     parts = components(topology)
     if len(parts) > 1:
         mistakes.found.append(_disconnected(parts, spec, there, mistakes.file))
-    if len(there) == len(members):
-        return topology.edges, schedule
     index = [member.index for member in there]  # ascending, so the edges stay sorted
-    return _renumbered(topology.edges, index), tuple(_renumbered(edges, index) for edges in schedule)
+    edges = _renumbered(topology.edges, index)
+    weights = dict(zip(edges, edge_weights(topology).values(), strict=False))
+    return MemberGraph(edges, tuple(_renumbered(edges, index) for edges in schedule), weights)
 
 
 def _renumbered(edges: Edges, index: Sequence[int]) -> Edges:
@@ -99,8 +138,6 @@ def _disconnected(parts: list[list[int]], spec: str, members: tuple[Member, ...]
         allowed="a connected graph (more edges, or another federation.seed for a random one)",
     )
 
-
-Edge = tuple[int, int]
 
 SHOWN = 20
 """The most names that an error lists."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.config.charter import Charter, amended, compressors_of, contradiction
-from p2pfl.config.graph import DisconnectedGraph, read_edge_tables, read_edges, read_graph
+from p2pfl.config.graph import DisconnectedGraph, MemberGraph, read_edge_tables, read_edges, read_graph
 from p2pfl.config.members_file import members_file, read_members_file
 from p2pfl.config.model import (
     BOUNDS,
@@ -146,7 +146,8 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
     gossip = GossipConfig(**read_table(document.get("gossip", {}), "gossip.", GOSSIP, mistakes))
     network = read_table(document.get("network", {}), "network.", NETWORK, mistakes)
     members = read_members(document.get("node", []), mistakes)
-    edges, schedule = read_graph(head["topology"], members, head["seed"], mistakes) if members else ((), ())
+    graph = read_graph(head["topology"], members, head["seed"], mistakes) if members else MemberGraph()
+    edges, schedule, weights = graph
     told = document.get("edge", [])
     tables = read_edge_tables(told, mistakes) if "admin" in head else ()
     own = compressors_of(tables, members, edges) if "admin" in head else read_edges(told, members, edges, mistakes)
@@ -160,6 +161,8 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         edges=edges,
         schedule=schedule,
         edge_compressors=own,
+        edge_weights={} if "admin" in head else weights,
+        notices=_unused_weights(weights, head),
         edge_tables=tables,
         founders=tuple(member.key for member in members) if "admin" in head else (),
         privacy=read_privacy(document.get("privacy"), mistakes),
@@ -168,6 +171,13 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
     )
     refuse_broken_promises(federation, mistakes)
     return federation
+
+
+def _unused_weights(weights: Mapping[tuple[int, int], float], head: Mapping[str, Any]) -> tuple[str, ...]:
+    """Warn that a federation whose members may change does not mix with the weights of a file."""
+    if not weights or "admin" not in head:
+        return ()
+    return (f"the weights in {head['topology']} are not used: with admin keys the graph may change with the members",)
 
 
 def read_plug_ins(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[PlugIn, ...]:

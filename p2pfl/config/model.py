@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from p2pfl.config.choices import compressor, method, rule
 from p2pfl.config.learning_rate import parse_schedule, schedule
@@ -29,6 +29,7 @@ from p2pfl.config.tables import (
     matching,
     member_address,
     name,
+    or_auto,
     or_none,
     pair,
     proxy,
@@ -71,6 +72,9 @@ class TaskConfig:
         return {"name": self.name, "options": self.options}
 
 
+EvaluateEvery = int | Literal["auto"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
     """The settings of training. Exactly one of `rounds` and `time_s` limits training; exactly one of `local_steps` and
@@ -104,8 +108,10 @@ class TrainingConfig:
     """
     stop: str | None = None
     """The condition that ends a node's training before its rounds or its time are over; see `config.stop`."""
-    evaluate_every: int = 1
-    """The number of rounds between evaluations on the common test set; 0 evaluates only at the end."""
+    evaluate_every: EvaluateEvery = 1
+    """The number of rounds between evaluations on the common test set; 0 evaluates only at the end, "auto" as often as
+    a bounded share of the time allows (`node.evaluation_pace`).
+    """
 
     def rate(self, rounds: int, elapsed_s: float) -> float:
         """Return the learning rate for a node's next round, after `rounds` rounds in `elapsed_s` seconds."""
@@ -210,6 +216,10 @@ class FederationConfig:
     edge_compressors: Mapping[tuple[int, int], str] = field(default_factory=dict)
     """The compressors of edges (i, j), i < j, that have their own tables, in file order; others use
     `gossip.compressor`.
+    """
+    edge_weights: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """The mixing weights of all edges (i, j), i < j, if the graph's file has weights; otherwise empty, and the degrees
+    decide.
     """
     admin: tuple[bytes, ...] = ()
     """The public keys (32 bytes) of those who may change the members; if empty, nobody may while nodes run."""
@@ -387,6 +397,8 @@ class NodeConfig:
     forwarded_port: int | None = None
     """The port in its address, if a router forwards it to a different port in `listen`; None if both are the same."""
     network: OwnNetwork = field(default_factory=OwnNetwork)
+    memory_mb: int | None = None
+    """The most memory that the node may take, in MB; None if that is not bounded."""
     reload_s: float | None = None
     """The period, in seconds, in which the node checks whether its data have grown; None if it reads them only at its
     start.
@@ -431,7 +443,9 @@ TRAINING: Kinds = {
         "a node that finishes before the others keeps training (train) or only mixes (mix)"
     ),
     "stop": stop().key("ends a node's training before its rounds are done"),
-    "evaluate_every": whole(0).key("rounds between two tests; 0 tests only at the end"),
+    "evaluate_every": or_auto(whole(0)).key(
+        'rounds between two tests; "auto": tests take at most a tenth of the time; 0: only at the end'
+    ),
 }
 
 
@@ -485,8 +499,9 @@ NODE: Kinds = {
         "exchange: a crash loses nothing; snapshot: fewer writes to an SD card; auto: by model size"
     ),
     "snapshot_s": number(0, above=True).key("seconds between two snapshots of the state"),
-    "threads": whole(1, 1024).key("processor threads for training"),
+    "threads": whole(1, 1024).key("processor threads for training and compiled rules"),
     "nice": whole(0, 19).key("how much the node yields to other programs; 19 yields to everything else"),
+    "memory_mb": whole(1).key("most memory that the node may take, in MB: a node that will take more does not start"),
     "device": matching(re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?"), 'auto, cpu, cuda, cuda:N as in "cuda:1", mps').key(
         "where the node trains; auto takes the best there is"
     ),

@@ -126,7 +126,7 @@ def _retired(members: Sequence[Member], leaving: Member) -> tuple[Member, ...]:
 
 def _resolved(federation: FederationConfig, members: tuple[Member, ...], topology: str) -> Charter:
     mistakes = Mistakes(federation.path)
-    edges, schedule = read_graph(topology, members, federation.seed, mistakes)
+    edges, schedule, _ = read_graph(topology, members, federation.seed, mistakes)
     for mistake in mistakes.found:
         raise mistake
     return replace(successor(federation), members=members, topology=topology, edges=edges, schedule=schedule)

@@ -362,6 +362,14 @@ def or_none(kind: Kind) -> Kind:
     return Kind(f'{kind.allowed}, or "none"', lambda value: None if value == "none" else kind.read(value))
 
 
+AUTO = "auto"
+
+
+def or_auto(kind: Kind) -> Kind:
+    """Extend `kind` by the word "auto"."""
+    return Kind(f'{kind.allowed}, or "{AUTO}"', lambda value: value if value == AUTO else kind.read(value))
+
+
 PUBLIC_KEY = re.compile(r"[A-Za-z0-9_-]{43}")
 PUBLIC_KEY_IN_WORDS = "the public key that `p2pfl key` prints, 43 characters"
 

@@ -68,9 +68,10 @@ def federation_text(
     discovery: bool = False,
     relays: Sequence[str] = (),
     task_keys: str = "",
+    training: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the text of a federation file. Arguments must already be valid: only the rule, which may name a file, is
-    escaped. `task_keys` are additional lines for `[task]`.
+    escaped. `task_keys` are additional lines for `[task]`, `training` has keys that differ from the defaults.
 
     `admin` is the public key of the person who may change the members while nodes run; with `discovery` nodes find
     each other on the LAN, with `relays` they meet there.
@@ -81,7 +82,7 @@ def federation_text(
         line="discovery = true" if discovery else "# discovery = false",
         relays=f"relays = {toml_value(relays)}" if relays else "# relays = []",
     )
-    return _aligned(head + _tuning(rule) + network) + _members(members)
+    return _aligned(head + _tuning(rule, training or {}) + network) + _members(members)
 
 
 def node_text(
@@ -128,13 +129,13 @@ def _aligned(text: str) -> str:
     return "\n".join(lines)
 
 
-def _tuning(rule: str) -> str:
+def _tuning(rule: str, given: Mapping[str, Any]) -> str:
     from p2pfl.aggregate import liars_of  # noqa: PLC0415 - `p2pfl new --help` stays instant
 
     gossip = {key: getattr(_GOSSIP, key) for key in GossipConfig.__slots__}
     gossip |= {"share": _GOSSIP.share[0], "rule": json.dumps(rule), "protects": _protects(liars_of(rule))}
     gossip["vitals"] = json.dumps(_GOSSIP.vitals)
-    training = {key: getattr(_TRAINING, key) for key in TrainingConfig.__slots__}
+    training = {key: given.get(key, getattr(_TRAINING, key)) for key in TrainingConfig.__slots__}
     training |= {"method": usual_method(rule), "keep_optimizer": json.dumps(_TRAINING.keep_optimizer)}
     return _TUNING.format(**training, **gossip)
 
@@ -262,6 +263,7 @@ _NODE = """\
 # snapshot_s = 60.0
 # threads = 1
 # nice = 0
+# If it must not take more than so many megabytes, to find out before it starts: memory_mb = 2000
 {device}
 {precision}
 # checkpoint_every = 0

@@ -28,6 +28,8 @@ class FoundingPlan:
     task_keys: str = ""
     data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The `[data]` table of each node."""
+    training: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of `[training]` whose usual values suit the task better than the defaults."""
     files: dict[str, str] = field(default_factory=dict)
     """Other files to write next to the federation file, by name."""
 

@@ -15,6 +15,7 @@ from p2pfl.core.edge import Edge
 from p2pfl.core.effects import ChangeEdges, CloseSession, Effect
 from p2pfl.core.events import Amended, SessionClosed, SessionOpened
 from p2pfl.core.facts import NEVER, Phase
+from p2pfl.core.fragment_turns import degree_of
 from p2pfl.core.limits import FIRST_PATIENCE_S
 from p2pfl.core.neighbors import Neighbors
 from p2pfl.core.records import EdgeRecord
@@ -80,7 +81,7 @@ class Amending:
             neighbors.remove(peer)
         settings.adopt(replace(event.settings, rounds=settings.rounds) if phase in OVER else event.settings)
         turns = {peer: event.turns.get(peer, ALWAYS) for peer in event.neighbors}
-        common.facts.degree = settings.profile.degree(turns)
+        common.facts.degree = degree_of(settings.profile, turns, settings.fragments)
         for peer, edge in neighbors.edges.items():
             edge.take_turns(turns[peer])
         added = tuple(peer for peer in event.neighbors if peer not in neighbors.edges)

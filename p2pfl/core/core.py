@@ -28,6 +28,7 @@ from p2pfl.core.events import (
     StorageRestored,
 )
 from p2pfl.core.facts import NEVER, Facts, Phase
+from p2pfl.core.fragment_turns import degree_of
 from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.lives import NO_START, Life, Lives, Start
 from p2pfl.core.memory import NO_MEMORY, Memory
@@ -67,7 +68,7 @@ class Core(Course):
         self.settings = settings = replace(settings)
         self.durable = durable
         self.facts = Facts(
-            degree=settings.profile.degree(turns_by_peer),
+            degree=degree_of(settings.profile, turns_by_peer, settings.fragments),
             samples=samples,
             version=memory.version,
             rounds=memory.rounds,

@@ -45,7 +45,10 @@ class Freeze(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ApplyRequest(Struct, frozen=True, kw_only=True, gc=False):
-    """Check a neighbor's request and apply it with mixing factor `factor`. -> RequestApplied or RequestRefused"""
+    """Check a neighbor's request and apply it with mixing factor `factor`. -> RequestApplied or RequestRefused
+
+    `gather`: the node joins, and keeps what the neighbor shows because the edge has no replica of it.
+    """
 
     peer: int
     request: Request
@@ -53,13 +56,18 @@ class ApplyRequest(Struct, frozen=True, kw_only=True, gc=False):
     weight: float
     version: int
     pace_s: float
+    gather: bool = False
 
 
 class ApplyReply(Struct, frozen=True, kw_only=True, gc=False):
-    """Check the answer to the edge's pending request and apply it. -> ReplyApplied or ReplyRefused"""
+    """Check the answer to the edge's pending request and apply it. -> ReplyApplied or ReplyRefused
+
+    `gather`: see `ApplyRequest`.
+    """
 
     peer: int
     reply: Reply
+    gather: bool = False
 
 
 class ResetEdge(Struct, frozen=True, kw_only=True, gc=False):

@@ -166,6 +166,11 @@ class Exchange(ABC):
         effects = self.begin_anew(message.incarnation, now)
         return effects + self.begin_if_due(now)
 
+    @property
+    def gathers(self) -> bool:
+        """True if this node joins, and must keep what the neighbor shows because the edge has no replica of it."""
+        return self.facts.joining and self.line.peer in self.settings.fragments
+
     def share(self) -> float:
         """Return the weight of the neighbor's replica in a rule; 0 if there is no replica to mix with."""
         if not self.line.greeting.is_open or self.record.seq < FILLED:
@@ -289,25 +294,37 @@ class ExchangeInitiator(Exchange):
         return unheard and self.engine_time.wait_s(self.line.peer, now) == 0.0 and self.bucket.take(now) == 0.0
 
     def _offer(self) -> float:
-        """Return a_i for the next request: n_i/(deg_i+1), or half of the part of n_i not taken by open requests.
+        """Return a_i for the next request, that of the profile, or half of the part of n_i not taken by open requests.
 
         D is computed from the model at the freeze, and moves this node's model when the Reply arrives. If the shares
         a_i/n_i of all open requests added up to more than 1, the model could overshoot its neighbors, further each
         time. On a static graph at most deg_i requests are open, so the sum is at most deg_i/(deg_i+1). In a schedule,
         deg_i counts the edges of one round, and neighbors of other rounds may ask for theirs at the same time: halving
         what is left keeps the sum below 1 however many coincide. A neighbor without a session takes nothing from the
-        others: its D arrives once, when its session is back.
+        others: its D arrives once, when its session is back. Requests about different fragments never meet.
         """
         facts = self.facts
+        weight = self.settings.profile.weight_of(self.line.peer, facts)
         if facts.degree >= len(self.siblings):
-            return facts.weight
+            return weight
         others = [
-            other for other in self.siblings.values() if isinstance(other, ExchangeInitiator) and other is not self
+            other
+            for other in self.siblings.values()
+            if isinstance(other, ExchangeInitiator) and other is not self and self._meets(other)
         ]
         out = [other.offered_factor for other in others if other.offered_factor and other.is_out]
         if len(out) < facts.degree:
-            return facts.weight
-        return min(facts.weight, max(0.0, facts.samples - sum(out)) / 2)
+            return weight
+        return min(weight, max(0.0, facts.samples - sum(out)) / 2)
+
+    def _meets(self, other: ExchangeInitiator) -> bool:
+        """Return True if the next request and the other one's open request are about the same values."""
+        count = self.settings.fragments.get(self.line.peer)
+        if count is None or count != self.settings.fragments.get(other.line.peer):
+            return True
+        pending = other.record.pending
+        theirs = other.record.seq + 1 if pending is None else pending.seq
+        return (self.record.seq + 1 + self.line.peer - theirs - other.line.peer) % count == 0
 
     @property
     def is_out(self) -> bool:
@@ -334,7 +351,7 @@ class ExchangeInitiator(Exchange):
             text = f"mixing factor {reply.factor} out of bounds"
             return self.blame(Fault.FACTOR, text, now) + self._give_up(text, now)
         self.busy = True
-        return [ApplyReply(peer=self.line.peer, reply=reply)]
+        return [ApplyReply(peer=self.line.peer, reply=reply, gather=self.gathers)]
 
     def _hear_busy(self, busy: Busy, now: float) -> list[Effect]:
         pending = self.record.pending
@@ -468,15 +485,18 @@ class ExchangeResponder(Exchange):
         staleness = min(request.staleness, own_staleness)
         # Multiply from left to right: the initiator bounds the result by the same products, with its own figures in
         # place of the minima.
-        factor = self.settings.profile.gamma_of(peer) * min(request.weight, facts.weight) * staleness
+        profile = self.settings.profile
+        weight = profile.weight_of(peer, facts)
+        factor = profile.gamma_of(peer) * min(request.weight, weight) * staleness
         return [
             ApplyRequest(
                 peer=peer,
                 request=request,
                 factor=factor,
-                weight=facts.weight,
+                weight=weight,
                 version=facts.version,
                 pace_s=facts.pace_s,
+                gather=self.gathers,
             )
         ]
 

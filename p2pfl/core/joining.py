@@ -92,7 +92,10 @@ class Joining:
         """
         live = [edge for edge in self.edges.values() if edge.is_open]
         filled = tuple(
-            edge.peer for edge in live if min(edge.exchange.record.seq, edge.service.exchanges) >= JOIN_TICKS
+            edge.peer
+            for edge in live
+            if min(edge.exchange.record.seq, edge.service.exchanges)
+            >= self.settings.fragments.get(edge.peer, JOIN_TICKS)
         )
         enough = (late or len(filled) == len(live)) and len(filled) >= self.settings.profile.neighbors_needed
         return filled if enough else ()

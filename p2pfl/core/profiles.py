@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import ClassVar, final
 
+from p2pfl.core.facts import Facts
 from p2pfl.core.staleness import Turns, most_at_once
 
 
@@ -43,6 +44,14 @@ class Profile(ABC):
     @abstractmethod
     def gamma_of(self, peer: int) -> float:
         """Return the factor that damps an exchange with this neighbor; at 0 the exchange moves no model."""
+
+    def weight_of(self, peer: int, facts: Facts) -> float:
+        """Return a_i for an exchange with this neighbor: this node's bound on k, in samples."""
+        return facts.weight
+
+    def samples_behind(self, weight: float, peer: int, facts: Facts) -> float:
+        """Return the number of samples with which `weight_of` was computed."""
+        return weight * (facts.degree + 1)
 
     @abstractmethod
     def degree(self, turns: Mapping[int, Turns]) -> int:
@@ -83,6 +92,23 @@ class Conservative(Profile):
     gamma: float = 1.0
     gammas: Mapping[int, float] = field(default_factory=dict)
     """The gamma of each neighbor whose value differs from `gamma`."""
+    shares: Mapping[int, float] = field(default_factory=dict)
+    """The mixing weight w of each neighbor's edge, the same at both its ends, if the graph's file has weights. Those of
+    a node add up to at most 1, and none is above 1/2.
+    """
+
+    def weight_of(self, peer: int, facts: Facts) -> float:
+        """Return a_i = n_i w_ij, or n_i/(deg_i+1) without weights.
+
+        Both ends take the smaller of a_i and a_j, so k = min(n_i, n_j) w_ij is the same at both, k/n_i + k/n_j <= 1,
+        and the exchanges of one round move a node by at most the sum of its weights.
+        """
+        share = self.shares.get(peer)
+        return facts.weight if share is None else facts.samples * share
+
+    def samples_behind(self, weight: float, peer: int, facts: Facts) -> float:
+        share = self.shares.get(peer)
+        return weight * (facts.degree + 1) if share is None else weight / share
 
     def gamma_of(self, peer: int) -> float:
         return self.gammas.get(peer, self.gamma)

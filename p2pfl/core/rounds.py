@@ -236,7 +236,8 @@ class Rounds:
         if sources:
             self.working = True
             rounds, elapsed_s = self.joining.find_resume_point(sources)
-            text = f"starting from the coordinate median of {len(sources)} neighbors"
+            bare = not self.settings.fragments.keys().isdisjoint(sources)
+            text = f"starting from the {'mean' if bare else 'coordinate median'} of {len(sources)} neighbors"
             text += "" if rounds is None else f", at round {rounds}"
             bootstrap = Bootstrap(peers=sources, rounds=rounds, elapsed_s=elapsed_s)
             return [Alarm(kind="joined", peer=None, text=text), bootstrap]
@@ -320,10 +321,11 @@ class Rounds:
 
     def _commit(self, *, trained: bool, rho: float, now: float) -> CommitRound:
         self.working = True
-        pending = [edge.exchange.record.pending for edge in self.edges.values()]
-        frozen = [request.weight for request in pending if request is not None]
+        facts, behind = self.facts, self.settings.profile.samples_behind
+        pending = {peer: edge.exchange.record.pending for peer, edge in self.edges.items()}
+        frozen = [behind(request.weight, peer, facts) for peer, request in pending.items() if request is not None]
         # Operations queued at the engine were weighed with the current n, and n may not fall below half of that.
-        least = max([self.facts.weight, *frozen]) * (self.facts.degree + 1) / 2
+        least = max([facts.weight * (facts.degree + 1), *frozen]) / 2
         # After a change of the graph some were weighed with another degree; the bound is still at most n.
         return CommitRound(
             version=self.facts.version + 1,

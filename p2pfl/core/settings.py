@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from p2pfl.core.early_stopping import Stop
@@ -37,6 +38,8 @@ class Settings:
     """The number of hops to the farthest node; all nodes within this range should be connected before the first
     round.
     """
+    fragments: Mapping[int, int] = field(default_factory=dict)
+    """The neighbors whose edges have no replicas, and the number of exchanges in which they show a whole model."""
     audit_every: int
     """One in this many exchanges compares the replicas at both ends."""
     stop: Stop | None = None

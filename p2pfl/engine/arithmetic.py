@@ -8,13 +8,13 @@ for many nodes at once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.engine.state import TILE, EdgeState, NodeState, zeros
+from p2pfl.engine.state import TILE, EdgeState, FragmentScratch, NodeState, Scratch, tiles, zeros
 from p2pfl.errors import PeerFault
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method, New, Round
@@ -28,51 +28,72 @@ SAMPLED = 4096
 def gain(shown: Vector, state: NodeState, edge: EdgeState) -> Vector:
     """Return the difference between `shown` (c d,) and the neighbor's replica of it, in scratch memory."""
     state.scratch.fit(state.channels)
-    return np.subtract(shown, edge.own, out=state.scratch.move)
+    return np.subtract(shown, edge.own, out=state.scratch.own)
 
 
-def lead(state: NodeState, edge: EdgeState, factor: float) -> tuple[float, float]:
-    """Compute both replicas and D = k (h_j - h_i) from the decoded payloads, all in scratch memory; the channels will
-    move by D/n.
+def lead(state: NodeState, edge: EdgeState, factor: float, scratch: Scratch | None = None) -> tuple[float, float]:
+    """Compute both replicas from the decoded payloads, in scratch memory, and what becomes of the channels, which will
+    move by D/n with D = k (h_j - h_i).
 
+    With a `FragmentScratch` there are no replicas: h_j and h_i are the payloads themselves, and only their slices move.
     D has the same bits at both ends up to its sign. Returns the norms of the neighbor's replica and of the channels
-    after the move.
+    after the move, or of these slices of them.
     """
-    scratch, model = state.scratch, state.channels
+    scratch, model = scratch or state.scratch, state.channels
+    bare = scratch if isinstance(scratch, FragmentScratch) else None
     rate, samples = model.dtype.type(factor), model.dtype.type(state.samples)
     decoded_peer, decoded_own = scratch.decoded_peer, scratch.decoded_own
-    replica_square = model_square = 0.0
+    replica_square = model_square = gap_square = 0.0
     with np.errstate(over="ignore", invalid="ignore"):
-        for part in _tiles(model.size):
-            peer = np.add(edge.peer[part], decoded_peer[part], out=scratch.peer[part])
-            own = np.add(edge.own[part], decoded_own[part], out=scratch.own[part])
+        for part, here in scratch.tiles():
+            if bare is not None:
+                peer, own = bare.shown(here)
+            else:
+                peer = np.add(edge.peer[part], decoded_peer[here], out=scratch.peer[here])
+                own = np.add(edge.own[part], decoded_own[here], out=scratch.own[here])
             replica_square += _square(peer)
-            if factor == 0.0:
+            if factor == 0.0 and bare is None:
                 continue
-            move = np.subtract(peer, own, out=scratch.move[part])
-            move *= rate
+            if bare is not None and part.start < state.model.size:
+                gap_square += _square(np.subtract(peer, own, out=scratch.tile[: own.size]))
+            move = scratch.move(peer, own, rate)
             after = np.divide(move, samples, out=scratch.tile[: move.size])
             model_square += _square(np.add(model[part], after, out=after))
+    if bare is not None:
+        bare.gap = gap_square
     return float(np.sqrt(replica_square)), float(np.sqrt(model_square))
 
 
-def settle(state: NodeState, edge: EdgeState, factor: float, terms: tuple[float, ...], method: Method) -> None:
+def settle(  # noqa: PLR0917 - the exchange, then the method and the memory
+    state: NodeState,
+    edge: EdgeState,
+    factor: float,
+    terms: tuple[float, ...],
+    method: Method,
+    scratch: Scratch | None = None,
+) -> None:
     """Apply what `lead` computed, and the method's part at the edge.
 
     With k = 0 nothing changes, not even -0 to 0.
     """
-    scratch = state.scratch
-    edge.peer, scratch.peer = scratch.peer, edge.peer
-    edge.own, scratch.own = scratch.own, edge.own
+    scratch = scratch or state.scratch
+    peer, own = scratch.peer, scratch.own
+    if isinstance(scratch, FragmentScratch):
+        first = scratch.slices[0]
+        edge.gaps[scratch.fragment] = scratch.gap, first.stop - first.start
+    else:
+        edge.peer, scratch.peer = scratch.peer, edge.peer
+        edge.own, scratch.own = scratch.own, edge.own
     if factor == 0.0:
         return
     channels, samples = state.channels, state.channels.dtype.type(state.samples)
+    rate = channels.dtype.type(factor)
     keeping = method.moves(terms)
     if keeping:
         for name in method.kept_edges:
             edge.kept.setdefault(name, zeros(channels))
-    for part in _tiles(channels.size):
-        move = scratch.move[part]
+    for part, here in scratch.tiles():
+        move = scratch.move(peer[here], own[here], rate)
         channels[part] += np.divide(move, samples, out=scratch.tile[: move.size])
         if keeping:
             kept = {name: vector[part] for name, vector in edge.kept.items()}
@@ -80,18 +101,26 @@ def settle(state: NodeState, edge: EdgeState, factor: float, terms: tuple[float,
                 kept[name][:] = new
 
 
-def check_moved(state: NodeState, edge: EdgeState, factor: float, terms: tuple[float, ...], method: Method) -> None:
+def check_moved(  # noqa: PLR0917 - the exchange, then the method and the memory
+    state: NodeState,
+    edge: EdgeState,
+    factor: float,
+    terms: tuple[float, ...],
+    method: Method,
+    scratch: Scratch | None = None,
+) -> None:
     """Check that the vectors the method will keep for the edge after `settle` can be computed and are finite.
 
     A user's method may do anything with a neighbor's terms. Raises PeerFault if a vector is not finite.
     """
     if factor == 0.0 or not method.moves(terms):
         return
-    none = zeros(state.channels)
-    for part in _tiles(state.channels.size):
+    scratch = scratch or state.scratch
+    none, rate = zeros(state.channels), state.channels.dtype.type(factor)
+    for part, here in scratch.tiles():
         kept = {name: edge.kept.get(name, none)[part] for name in method.kept_edges}
         with np.errstate(all="ignore"):
-            moved = method.moved(kept, state.scratch.move[part], terms)
+            moved = method.moved(kept, scratch.move(scratch.peer[here], scratch.own[here], rate), terms)
         if not all(np.isfinite(vector).all() for vector in moved.values()):
             raise PeerFault("the exchange would leave a value on the edge that is not finite")
 
@@ -165,7 +194,7 @@ def round_change(  # noqa: PLR0917 - the state, the round's two models, then wha
     kept = {name: np.zeros_like(start) for name in method.kept}
     tile, square = np.empty(min(TILE, start.size), start.dtype), 0.0
     with np.errstate(over="ignore", invalid="ignore"):
-        for part in _tiles(start.size):
+        for part in tiles(start.size):
             moved, here = np.subtract(end[part], start[part], out=tile[: end[part].size]), seen.part(part)
             new = method.trained(moved, here, about)
             if not (new.change.keys() <= change.keys() and new.kept.keys() <= kept.keys()):
@@ -183,7 +212,7 @@ def round_change(  # noqa: PLR0917 - the state, the round's two models, then wha
 def distance(vector: Vector, other: Vector) -> float:
     """Return the Euclidean distance between two vectors."""
     tile, square = np.empty(min(TILE, vector.size), vector.dtype), 0.0
-    for part in _tiles(vector.size):
+    for part in tiles(vector.size):
         square += _square(np.subtract(vector[part], other[part], out=tile[: other[part].size]))
     return float(np.sqrt(square))
 
@@ -191,20 +220,31 @@ def distance(vector: Vector, other: Vector) -> float:
 def neighbor_distance(state: NodeState, peers: Iterable[int]) -> float | None:
     """Return the root mean square distance from this node's model to these neighbors' replicas, relative to its
     norm.
+
+    Where an edge has no replicas, it is the distance of both models in each fragment when that was last exchanged,
+    as the messages had it: older, and with the noise of rounding.
     """
     edges = (state.edges.get(peer) for peer in peers)
-    known = [edge.peer for edge in edges if edge is not None and edge.record.heard is not None]
-    if not known:
+    known = [edge for edge in edges if edge is not None and edge.record.heard is not None]
+    squares = [square for edge in known if (square := _squared_distance(state.model, edge)) is not None]
+    if not squares:
         return None
-    model = state.model
-    square = np.mean([distance(model, peer[: model.size]) ** 2 for peer in known])
-    return float(np.sqrt(square)) / max(norm(model), 1e-12)
+    return float(np.sqrt(np.mean(squares))) / max(norm(state.model), 1e-12)
+
+
+def _squared_distance(model: Vector, edge: EdgeState) -> float | None:
+    """Return the square of the distance to the neighbor's model (d,); None if nothing of it has been seen."""
+    if edge.has_replicas:
+        return distance(model, edge.peer[: model.size]) ** 2
+    gaps = list(edge.gaps.values())
+    values = sum(size for _, size in gaps)
+    return sum(square for square, _ in gaps) * model.size / values if values else None
 
 
 def median(vectors: list[Vector]) -> Vector:
     """Return the coordinate median (d,), in the dtype of the first vector."""
     out = np.empty_like(vectors[0])
-    for part in _tiles(out.size):
+    for part in tiles(out.size):
         out[part] = np.median([vector[part] for vector in vectors], axis=0)
     return out
 
@@ -227,7 +267,7 @@ def norm(vector: Vector) -> float:
     It is infinite or NaN only if the vector is not finite, even where squares would overflow float32.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.sqrt(sum(_square(vector[part]) for part in _tiles(vector.size))))
+        return float(np.sqrt(sum(_square(vector[part]) for part in tiles(vector.size))))
 
 
 def _square(tile: Vector) -> float:
@@ -237,7 +277,3 @@ def _square(tile: Vector) -> float:
         return square
     wide: NDArray[np.float64] = tile.astype(np.float64)
     return float(np.dot(wide, wide))
-
-
-def _tiles(size: int) -> Iterator[slice]:
-    return (slice(first, min(first + TILE, size)) for first in range(0, size, TILE))

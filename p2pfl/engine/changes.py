@@ -18,7 +18,7 @@ from p2pfl.core.lives import Life
 from p2pfl.core.messages import Reply, Request
 from p2pfl.engine import arithmetic
 from p2pfl.engine.codecs import Codecs
-from p2pfl.engine.state import NodeState
+from p2pfl.engine.state import NodeState, Scratch
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method
 from p2pfl.learn.privacy.accounting import Spend
@@ -125,6 +125,7 @@ def redo(state: NodeState, change: Change, *, codecs: Codecs, method: Method) ->
             state.edges[peer].begin_anew(record)
         case EdgesWereChanged(added=added, dropped=dropped):
             state.change_edges(added, dropped)
+            state.fit_replicas(codecs.need_replicas)
         case RoundWasCommitted():
             _commit(state, change)
         case ModelWasReplaced(model=model, rounds=rounds, elapsed_s=elapsed_s):
@@ -142,7 +143,9 @@ def redo(state: NodeState, change: Change, *, codecs: Codecs, method: Method) ->
             assert_never(change)
 
 
-def settle(state: NodeState, change: RequestWasApplied | ReplyWasApplied, method: Method) -> None:
+def settle(
+    state: NodeState, change: RequestWasApplied | ReplyWasApplied, method: Method, scratch: Scratch | None = None
+) -> None:
     """Finish an exchange that `lead` has computed: x += D/n, where D has the same bits at both ends except for its
     sign.
     """
@@ -151,23 +154,21 @@ def settle(state: NodeState, change: RequestWasApplied | ReplyWasApplied, method
         edge.record.settle_request(change.request, reply, change.chain)
     else:
         edge.record.settle_reply(reply, change.chain)
-    arithmetic.settle(state, edge, reply.factor, reply.terms, method)
+    arithmetic.settle(state, edge, reply.factor, reply.terms, method, scratch)
     state.terms = method.heard(state.terms, reply.terms)
 
 
 def _exchange(state: NodeState, change: RequestWasApplied | ReplyWasApplied, codecs: Codecs, method: Method) -> None:
-    edge, codec, size = state.edges[change.peer], codecs.of(change.peer), state.channels.size
+    edge = state.edges[change.peer]
     if isinstance(change, RequestWasApplied):
         incoming, outgoing = change.request.body, change.reply.body
     elif edge.record.pending is not None:
         incoming, outgoing = change.reply.body, edge.record.pending.body
     else:
         raise ValueError("a reply was applied without a pending request")
-    state.scratch.fit(state.channels)
-    codec.decode(incoming, size, state.scratch.decoded_peer)
-    codec.decode(outgoing, size, state.scratch.decoded_own)
-    arithmetic.lead(state, edge, change.reply.factor)
-    settle(state, change, method)
+    scratch = codecs.decode(state, change.peer, incoming, outgoing)
+    arithmetic.lead(state, edge, change.reply.factor, scratch)
+    settle(state, change, method, scratch)
 
 
 def _commit(state: NodeState, change: RoundWasCommitted) -> None:

@@ -57,7 +57,7 @@ def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Imag
         if not with_replicas:
             record = record.without_replicas()
         else:
-            vectors |= {f"own.{peer}": edge.own, f"peer.{peer}": edge.peer}
+            vectors |= {f"own.{peer}": edge.own, f"peer.{peer}": edge.peer} if edge.has_replicas else {}
             vectors |= {f"{name}.{peer}": vector for name, vector in edge.kept.items()}
         edges[str(peer)] = _without_bodies(record, peer, blobs)
     header = {
@@ -109,10 +109,14 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
     )
     state.local = {name.removeprefix("local."): np.array(a) for name, a in arrays.items() if name.startswith("local.")}
     for key, plain in header["edges"].items():
+        record = _with_bodies(plain, key, blobs)
+        # Where something was exchanged without replicas, there are none; elsewhere they are zero.
+        bare = record.has_replicas and not record.is_blank
         own, peer = (
-            _vector(arrays[name]) if name in arrays else zeros(state.channels) for name in (f"own.{key}", f"peer.{key}")
+            _vector(arrays[name]) if name in arrays else state.channels[:0].copy() if bare else zeros(state.channels)
+            for name in (f"own.{key}", f"peer.{key}")
         )
-        state.edges[int(key)] = EdgeState(_with_bodies(plain, key, blobs), own, peer)
+        state.edges[int(key)] = EdgeState(record, own, peer)
     state.kept = {name.removeprefix(KEPT): _vector(a) for name, a in arrays.items() if name.startswith(KEPT)}
     for name, array in arrays.items():
         match = EDGE_VECTOR.fullmatch(name)

@@ -42,6 +42,7 @@ from p2pfl.core.events import (
     RequestRefused,
     RoundCommitted,
 )
+from p2pfl.core.fragment_turns import turn_of
 from p2pfl.core.messages import Reply, Request, request_digest
 from p2pfl.core.records import next_chain
 from p2pfl.core.standing import Fault
@@ -60,7 +61,18 @@ from p2pfl.engine.changes import (
     redo,
     settle,
 )
-from p2pfl.engine.codecs import Claim, Codecs, Forgery, Occasion, Show, as_it_is, as_weighed, chance_of
+from p2pfl.engine.codecs import (
+    Claim,
+    Codecs,
+    Forgery,
+    Occasion,
+    Show,
+    as_it_is,
+    as_weighed,
+    chance_of,
+    fragment_of,
+)
+from p2pfl.engine.fragment_mean import FragmentMean, gathered
 from p2pfl.engine.mixer import RuleMixer
 from p2pfl.engine.state import EdgeState, NodeState, Scratch
 from p2pfl.errors import LearningError, PeerFault
@@ -114,6 +126,7 @@ class Engine:
         self.index = index
         self.state = state
         self.codecs = codecs
+        state.fit_replicas(codecs.need_replicas)
         self.method = method or Plain()
         self.mixer = None if rule is None else RuleMixer(rule, NORM_CEILING)
         self.show: Show = as_it_is
@@ -123,6 +136,8 @@ class Engine:
         """The number of exchanges applied by this process, over all edges."""
         self._given: Mapping[str, Vector] = {}
         """The vectors that the method gave to the current local round."""
+        self.gathering: FragmentMean | None = None
+        """What the neighbors have shown, without replicas, since this node joins; None while it does not."""
         self.outcomes: SimpleQueue[tuple[Vector, LocalRound] | None] = SimpleQueue()
         """Results of local rounds; each CommitRound with `trained` takes the next one.
 
@@ -165,7 +180,7 @@ class Engine:
         `accompanied` says that a neighbor is connected; `away` holds the ones that are not. A method that needs company
         does not see their edges.
         """
-        method, self._given = self.method, {}
+        method, self._given, self.gathering = self.method, {}, None
         if not overrides(method, "gradient") or (method.needs_company and not accompanied):
             return RoundStart(self.state.model.copy(), elapsed_s=self.state.elapsed_s)
         with own_failures("the learning method"):
@@ -208,10 +223,16 @@ class Engine:
     def _apply(self, op: ApplyRequest | ApplyReply) -> Outcome:
         """Carry out an exchange, or refuse it before anything has changed."""
         try:
-            return self._apply_request(op) if isinstance(op, ApplyRequest) else self._apply_reply(op)
+            outcome = self._apply_request(op) if isinstance(op, ApplyRequest) else self._apply_reply(op)
         except PeerFault as error:
             proven = Fault.AUDIT if isinstance(error, AuditFault) else Fault.PAYLOAD
             reason, fault = str(error), None if isinstance(error, ClaimFault) else proven
+        else:
+            if not op.gather:
+                self.gathering = None
+            elif outcome.change is not None:
+                self.gathering = gathered(self.gathering, self.state)
+            return outcome
         if isinstance(op, ApplyRequest):
             return Outcome(RequestRefused(peer=op.peer, request=op.request, reason=reason, fault=fault), None)
         return Outcome(ReplyRefused(peer=op.peer, reply=op.reply, reason=reason, fault=fault), None)
@@ -221,11 +242,11 @@ class Engine:
         if request.audit and request.audit != edge.digest(initiator=False):
             raise AuditFault("replicas differ at the two ends")
         terms = self._agree(self.state.terms, request.terms)
-        scratch = self._decode_incoming(op.peer, request.body)
+        scratch = self._decode_incoming(op.peer, request.body, request.seq)
         body = self._encode(op.peer, request.incarnation, request.seq, decoded=scratch.decoded_own)
         if not isinstance(body, Forgery):
-            self._check_outcome(*lead(self.state, edge, op.factor))
-            self._check_moved(edge, op.factor, terms)
+            self._check_outcome(*lead(self.state, edge, op.factor, scratch))
+            self._check_moved(edge, op.factor, terms, scratch)
         reply = Reply(
             incarnation=request.incarnation,
             seq=request.seq,
@@ -241,7 +262,7 @@ class Engine:
         if isinstance(body, Forgery):  # the neighbor must refuse it, so nothing moves here either
             return Outcome(RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain), None)
         change = RequestWasApplied(peer=op.peer, request=request, reply=reply, chain=chain)
-        self._settle(change)
+        self._settle(change, scratch)
         return Outcome(RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain), change, urgent=True)
 
     def _apply_reply(self, op: ApplyReply) -> Outcome:
@@ -251,35 +272,46 @@ class Engine:
             raise ValueError("a reply reached the engine without a pending request")
         if self._agree(pending.terms, reply.terms) != reply.terms:
             raise ClaimFault("the agreed terms of the learning method contradict ours")
-        scratch = self._decode_incoming(op.peer, reply.body)
-        self.codecs.of(op.peer).decode(pending.body, self.state.channels.size, scratch.decoded_own)
-        self._check_outcome(*lead(self.state, edge, reply.factor))
-        self._check_moved(edge, reply.factor, reply.terms)
+        scratch = self._decode_incoming(op.peer, reply.body, pending.seq, pending.body)
+        self._check_outcome(*lead(self.state, edge, reply.factor, scratch))
+        self._check_moved(edge, reply.factor, reply.terms, scratch)
         chain = next_chain(edge.record.chain, pending, reply)
         change = ReplyWasApplied(peer=op.peer, reply=reply, chain=chain)
-        self._settle(change)
+        self._settle(change, scratch)
         return Outcome(ReplyApplied(peer=op.peer, reply=reply, chain=chain), change)
 
-    def _settle(self, change: RequestWasApplied | ReplyWasApplied) -> None:
+    def _settle(self, change: RequestWasApplied | ReplyWasApplied, scratch: Scratch) -> None:
         with own_failures("the learning method"):
-            settle(self.state, change, self.method)
+            settle(self.state, change, self.method, scratch)
         self.exchanges += 1
 
     def _encode(
         self, peer: int, incarnation: int, seq: int, *, decoded: NDArray[np.float32] | None = None
     ) -> Payload | Forgery:
-        """Encode the vector shown to the neighbor minus the neighbor's replica of it; `decoded` (c d,) is filled."""
+        """Encode the vector shown to the neighbor minus the neighbor's replica of it; `decoded` (c d,) is filled.
+
+        Without replicas it is a fragment of the vector (n,), which both ends round by the same draws.
+        """
         shown = self.show(self.state.shown, peer, Occasion(incarnation, seq))
         if isinstance(shown, Forgery):
             return shown
-        codec = self.codecs.of(peer)
+        codec, fragments = self.codecs.of(peer), self.codecs.fragments_of(peer)
+        if fragments is not None:
+            number = turn_of(fragments.count, self.index, peer, seq)
+            values = fragment_of(self.state, fragments, number).values_of(shown)
+            chance = chance_of(min(self.index, peer), max(self.index, peer), incarnation, seq)
+            return fragments.encode_fragment(values, number, chance=chance, decoded=decoded)
         chance = chance_of(self.index, peer, incarnation, seq) if codec.random else 0
         return codec.encode(gain(shown, self.state, self.state.edges[peer]), chance=chance, decoded=decoded)
 
-    def _decode_incoming(self, peer: int, body: Payload) -> Scratch:
-        self.state.scratch.fit(self.state.channels)
-        self.codecs.of(peer).decode(body, self.state.channels.size, self.state.scratch.decoded_peer)
-        return self.state.scratch
+    def _decode_incoming(self, peer: int, body: Payload, seq: int, own: Payload | None = None) -> Scratch:
+        """Decode the neighbor's payload and, if given, this node's `own`. Raises PeerFault."""
+        fragments = self.codecs.fragments_of(peer)
+        if fragments is not None:
+            found, due = fragments.read_fragment(body), turn_of(fragments.count, self.index, peer, seq)
+            if found != due:
+                raise PeerFault(f"fragment {found} where it is the turn of {due}")
+        return self.codecs.decode(self.state, peer, body, own)
 
     def _check_outcome(self, replica: float, after: float) -> None:
         """Check the norms of the neighbor's replica and of the model after the exchange.
@@ -307,12 +339,12 @@ class Engine:
             raise ClaimFault(f"the learning method cannot take the terms: {describe_failure(error)}") from error
         raise ClaimFault("the terms of the learning method are impossible in this federation")
 
-    def _check_moved(self, edge: EdgeState, factor: float, terms: tuple[float, ...]) -> None:
+    def _check_moved(self, edge: EdgeState, factor: float, terms: tuple[float, ...], scratch: Scratch) -> None:
         """Check the vectors kept by a user's method, which may not be finite; those of our own methods always are."""
         if not self.method.is_users:
             return
         try:
-            check_moved(self.state, edge, factor, terms, self.method)
+            check_moved(self.state, edge, factor, terms, self.method, scratch)
         except FAILURES as error:
             raise PeerFault(f"the learning method cannot take the exchange: {describe_failure(error)}") from error
 
@@ -369,9 +401,18 @@ class Engine:
         )
 
     def _bootstrap(self, op: Bootstrap) -> Outcome:
-        """Replace the model by the coordinate median of the neighbors' replicas, or by what a course has brought."""
+        """Replace the model by the coordinate median of the neighbors' replicas, or by the mean of what they have
+        shown without them, or by what a course has brought.
+        """
         given = None if op.peers else self.outcomes.get_nowait()
-        model = given[1].vector if given else median([self.state.edges[peer].peer for peer in op.peers])
+        gathering, self.gathering = self.gathering, None
+        if given:
+            model = given[1].vector
+        elif gathering is not None:
+            model = gathering.result(self.state.channels)
+        else:
+            edges = [self.state.edges[peer] for peer in op.peers]
+            model = median([edge.peer for edge in edges if edge.has_replicas] or [self.state.channels])
         change = ModelWasReplaced(model=model, rounds=op.rounds, elapsed_s=op.elapsed_s)
         return self._done(Bootstrapped(), change, urgent=True)
 
@@ -395,3 +436,9 @@ class Engine:
     def _done(self, event: Event | None, change: Change, *, urgent: bool = False) -> Outcome:
         redo(self.state, change, codecs=self.codecs, method=self.method)
         return Outcome(event, change, urgent)
+
+
+def recode(engine: Engine, codecs: Codecs) -> None:
+    """Let the engine use these compressors from now on."""
+    engine.codecs = codecs
+    engine.state.fit_replicas(codecs.need_replicas)

@@ -6,8 +6,9 @@ Only one thread at a time writes to it (the engine's). `engine` changes the stat
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +27,10 @@ TILE = 1 << 16
 
 
 class Scratch:
-    """Three vectors (d,) and one tile, allocated on first use and kept; all edges of a node share one instance.
+    """Two vectors (d,) and two tiles, allocated on first use and kept; all edges of a node share one instance.
 
-    `peer` and `own` will become replicas: they swap places with the edge's when an exchange is settled. `move` first
-    holds the vector to encode, then D, which is n times the model's move.
+    `peer` and `own` will become replicas: they swap places with the edge's when an exchange is settled. `own` first
+    holds the vector to encode. A tile of D, which is n times the model's move, is computed when it is needed.
     """
 
     def __init__(self) -> None:
@@ -39,11 +40,21 @@ class Scratch:
         """Take the shape and dtype of `model`; if they differ from the previous ones, the contents are lost."""
         if self._sized == (model.shape, model.dtype):
             return
-        self.peer, self.own, self.move = (np.empty_like(model) for _ in range(3))
-        self.tile = np.empty(min(TILE, model.size), model.dtype)
+        self.peer, self.own = np.empty_like(model), np.empty_like(model)
+        self.tile, self._move = np.empty((2, min(TILE, model.size)), model.dtype)
         single = model.dtype == np.float32
         self._decoded = None if single else np.empty((2, model.size), np.float32)
         self._sized = (model.shape, model.dtype)
+
+    def tiles(self) -> Iterator[tuple[slice, slice]]:
+        """Yield the tiles of an exchange: their places in the channels, and in the vectors here."""
+        return ((part, part) for part in tiles(self.own.size))
+
+    def move(self, peer: Vector, own: Vector, rate: np.floating[Any]) -> Vector:
+        """Return a tile of D from tiles of both replicas; its memory is that of the next one, too."""
+        move = np.subtract(peer, own, out=self._move[: own.size])
+        move *= rate
+        return move
 
     @property
     def decoded_peer(self) -> NDArray[np.float32]:
@@ -55,18 +66,73 @@ class Scratch:
         return self.own if self._decoded is None else self._decoded[1]
 
 
+class FragmentScratch(Scratch):
+    """The same for one fragment of the channels, where an edge has no replicas: `peer` and `own` are what both ends
+    have shown of it. `fragment` is its number, `gap` the square of the distance between the two models there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fragment = 0
+        self.gap = 0.0
+        self.slices: Sequence[slice] = ()
+
+    def take(self, channels: Vector, fragment: int, slices: Sequence[slice], most: int) -> int:
+        """Prepare for these slices of the channels, in vectors that have room for `most` values; return the number of
+        values.
+        """
+        if self._sized != ((most,), channels.dtype):
+            self._room = np.empty((2, most), channels.dtype)
+            self.tile, self._move = np.empty((2, min(TILE, most)), channels.dtype)
+            self._single = None if channels.dtype == np.float32 else np.empty((2, most), np.float32)
+            self._sized = ((most,), channels.dtype)
+        self.fragment, self.slices = fragment, slices
+        size: int = sum(part.stop - part.start for part in slices)
+        self.peer, self.own = self._room[:, :size]
+        self._decoded = None if self._single is None else self._single[:, :size]
+        return size
+
+    def values_of(self, channels: Vector) -> Vector:
+        """Return the fragment's values (n,), a view of the channels if they are there in one piece."""
+        if len(self.slices) == 1:
+            return channels[self.slices[0]]
+        return np.concatenate([channels[part] for part in self.slices], out=self.own)
+
+    def tiles(self) -> Iterator[tuple[slice, slice]]:
+        before = 0
+        for whole in self.slices:
+            size = whole.stop - whole.start
+            for part in tiles(size):
+                there, here = whole.start, before
+                yield slice(there + part.start, there + part.stop), slice(here + part.start, here + part.stop)
+            before += size
+
+    def shown(self, here: slice) -> tuple[Vector, Vector]:
+        """Return a tile of what the neighbor and this node have shown, in the dtype of the channels."""
+        if self._decoded is not None:
+            self.peer[here], self.own[here] = self._decoded[:, here]
+        return self.peer[here], self.own[here]
+
+
 @dataclass(slots=True)
 class EdgeState:
     """An edge's vectors: `own` is the replica of our channels shared with the neighbor, `peer` the one of its channels.
 
-    Both are (c d,). `kept` holds the vectors (c d,) that the learning method keeps for this edge; a missing one is
-    zero.
+    Both are (c d,), or empty where the edge's compressor needs none. `kept` holds the vectors (c d,) that the learning
+    method keeps for this edge; a missing one is zero. `gaps` has, on an edge without replicas, the square of the
+    distance between the two models in each fragment when it was last exchanged, and its number of values; it does not
+    survive a restart.
     """
 
     record: EdgeRecord
     own: Vector
     peer: Vector
     kept: dict[str, Vector] = field(default_factory=dict)
+    gaps: dict[int, tuple[float, int]] = field(default_factory=dict, compare=False)
+
+    @property
+    def has_replicas(self) -> bool:
+        return self.own.size > 0
 
     def begin_anew(self, record: EdgeRecord) -> None:
         """Zero both replicas and drop the kept vectors. The other end does the same when it adopts the incarnation."""
@@ -74,6 +140,7 @@ class EdgeState:
         self.own[:] = 0.0
         self.peer[:] = 0.0
         self.kept = {}
+        self.gaps = {}
 
     def digest(self, *, initiator: bool) -> bytes:
         """Return BLAKE2b-128 of both replicas, the initiator's first; between transactions it is equal at both ends."""
@@ -127,6 +194,7 @@ class NodeState:
     unpaid: int = 0
     unmixed: Vector | None = field(default=None, compare=False)
     scratch: Scratch = field(default_factory=Scratch, repr=False, compare=False)
+    fragment: FragmentScratch = field(default_factory=FragmentScratch, repr=False, compare=False)
 
     @classmethod
     def new(
@@ -180,6 +248,19 @@ class NodeState:
                 self._add_edge(peer, EdgeRecord(has_replicas=False))
         self.edges = {peer: self.edges[peer] for peer in neighbors}
 
+    def fit_replicas(self, needs: Callable[[int], bool]) -> None:
+        """Drop the replicas of edges that need none, and create those that edges need by now.
+
+        An edge that has exchanged something without them restarts: its replicas would be wrong.
+        """
+        for peer, edge in self.edges.items():
+            if not needs(peer):
+                edge.own = edge.peer = self.channels[:0].copy()
+            elif not edge.has_replicas:
+                edge.own, edge.peer, edge.gaps = zeros(self.channels), zeros(self.channels), {}
+                if not edge.record.is_blank:
+                    edge.record = edge.record.without_replicas()
+
     def _add_edge(self, peer: int, record: EdgeRecord) -> None:
         self.edges[peer] = EdgeState(record, zeros(self.channels), zeros(self.channels))
 
@@ -187,6 +268,11 @@ class NodeState:
     def shown(self) -> Vector:
         """The vector (c d,) that neighbors may see. In the conservative profile it is always the channels."""
         return self.channels if self.unmixed is None else self.unmixed
+
+
+def tiles(size: int) -> Iterator[slice]:
+    """Split `size` values into tiles."""
+    return (slice(first, min(first + TILE, size)) for first in range(0, size, TILE))
 
 
 def zeros(model: Vector) -> Vector:

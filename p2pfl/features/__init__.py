@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ROOMS = (
     "tables",
+    "texts",
     "privacy",
     "members",
     "status",

@@ -179,6 +179,7 @@ def _point(fleet: Nodes) -> Point | None:
     return Point(
         time_s=round(fleet.elapsed_s, 3),
         rounds=spread(line.rounds for line in lines),
+        tested_rounds=spread(line.tested_round for line in lines),
         accuracy=spread(line.accuracy for line in lines),
         loss=spread(line.test_loss for line in lines),
         metrics=spreads(line.metrics for line in lines),

@@ -29,6 +29,7 @@ BUILT_IN = {
     "mnist-idx": ("p2pfl.learn.digits", "mnist_idx"),
     "csv": ("p2pfl.learn.table.csv_task", "csv_table"),
     "quadratic": ("p2pfl.learn.quadratic", "QuadraticTask"),
+    "lora": ("p2pfl.adapt.transformers", "lora"),
 }
 FOLDER = "base_dir"
 """A parameter of this name is not an option: it receives the folder of the federation file."""

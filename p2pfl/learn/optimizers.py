@@ -32,6 +32,8 @@ Memory = dict[str, dict[Tensor, Tensor]]
 class Optimizer(Protocol):
     parameters: Sequence[nn.Parameter]
     memory: Memory
+    slots: int
+    """How many values it keeps for each parameter."""
 
     def begin(self, rate: float) -> Step:
         """Make a step function with this learning rate. It skips parameters whose gradient is None. Its state starts
@@ -44,6 +46,7 @@ class Sgd:
         self.parameters = parameters
         self.training = training
         self.memory: Memory = {}
+        self.slots = int(training.momentum > 0)
 
     def begin(self, rate: float) -> Step:
         parameters, training = self.parameters, self.training
@@ -77,6 +80,8 @@ class Sgd:
 
 class Adam:
     """Adam, or AdamW with `decoupled` weight decay."""
+
+    slots = 2
 
     def __init__(self, parameters: Sequence[nn.Parameter], training: TrainingConfig, *, decoupled: bool) -> None:
         self.parameters = parameters

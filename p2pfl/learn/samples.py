@@ -13,12 +13,12 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
+from p2pfl.learn.batches import batch_sizes, draw_rows
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.plugins import FAILURES, describe_failure
 
@@ -45,6 +45,10 @@ class TensorSamples:
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    @property
+    def nbytes(self) -> int:
+        return self.inputs.nbytes + self.targets.nbytes
 
     def rows(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         return self.inputs.index_select(0, numbers), self.targets.index_select(0, numbers)
@@ -234,31 +238,3 @@ def draw_batches(training: TrainingConfig, samples: int, rng: np.random.Generato
     """
     sizes = batch_sizes(training, samples)
     return list(torch.split(torch.from_numpy(draw_rows(samples, sum(sizes), rng)), sizes))
-
-
-def batch_sizes(training: TrainingConfig, samples: int) -> list[int]:
-    """Return the number of rows in each step of a round, at a node with `samples` rows."""
-    size = min(training.batch_size, samples)
-    if training.local_steps is not None:
-        return [size] * training.local_steps
-    full, left = divmod(samples, size)
-    if left == 0:
-        one_pass = [size] * full
-    elif left == 1 and size > 1:
-        one_pass = [size] * (full - 1) + [size + 1]
-    else:
-        one_pass = [size] * full + [left]
-    return one_pass * (training.local_epochs or 0)
-
-
-def draw_rows(samples: int, total: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw the rows (total,) for all steps in sequence, from one permutation after another.
-
-    The last permutation is drawn only as far as needed.
-    """
-    if total == samples:
-        return rng.permutation(samples)
-    passes = [rng.permutation(samples) for _ in range(total // samples)]
-    if total % samples:
-        passes.append(rng.choice(samples, total % samples, replace=False))
-    return np.concatenate(passes)

@@ -72,6 +72,20 @@ class TorchModel:
         """
         return not self._last_local and not self.training.keep_optimizer
 
+    def bytes_in_training(self, *, corrected: bool) -> int:
+        """Return the host's memory at most for weights, gradients and the optimizer, or for the vector at the end.
+
+        `corrected`: the method replaces each gradient by another one. Intermediate results are not counted.
+        """
+        vector = 4 * self.flat.size
+        if not self.device.is_host:
+            return vector
+        weights = sum(each.nbytes for each in (*self.module.parameters(), *self.module.buffers()))
+        trained = [parameter.nbytes for parameter in self.parameters]
+        stepping = sum(trained) * (1 + self._optimizer.slots) + max(trained) * (1 + corrected)
+        kept = sum(trained) * self._optimizer.slots * self.training.keep_optimizer
+        return weights + max(stepping, vector + kept)
+
     def initial(self) -> Vector:
         """Build the model again and return its vector (d,). This is called only once, and keeping a copy for it would
         double the memory.

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from p2pfl.chance import generator, torch_seed
 from p2pfl.config.model import Compute, TrainingConfig
 from p2pfl.errors import LearningError, UserError
+from p2pfl.learn.batches import batch_sizes
 from p2pfl.learn.devices import Device
 from p2pfl.learn.evaluation import are_classes, are_labels, loss_of, outputs_of, score
 from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
@@ -32,7 +33,7 @@ from p2pfl.learn.privacy.protection import Protection
 from p2pfl.learn.privacy.record import PrivateSteps
 from p2pfl.learn.privacy.shared import own_part, shared_by
 from p2pfl.learn.reloading import files_of
-from p2pfl.learn.samples import DataSets, Samples, TensorSamples, batch_sizes, draw_batches, read_samples
+from p2pfl.learn.samples import DataSets, Samples, TensorSamples, draw_batches, read_samples
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.torch_model import TorchModel

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from p2pfl.compress import make_compressor
-from p2pfl.config.cores import hops, rule_of, settings_of
+from p2pfl.config.cores import hops, rule_of, settings_of, shares_of
 from p2pfl.config.federation_id import HASH_BYTES, federation_id, keys
 from p2pfl.config.load import find_member
 from p2pfl.config.model import FederationConfig, Member, NodeConfig, TrainingConfig
@@ -27,7 +27,7 @@ from p2pfl.core.staleness import turns_of
 from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.engine.changes import redo
-from p2pfl.engine.codecs import Codecs, codecs_of, gammas_of
+from p2pfl.engine.codecs import Codecs, codecs_of, fragments_of, gammas_of
 from p2pfl.engine.durable import change, restore
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
@@ -273,6 +273,7 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
         store.end_log("it was written by other settings")
     _drop_what_does_not_fit(setup, loaded, state)
     state.fit_edges(setup.peers)
+    state.fit_replicas(codecs_of(setup.federation, setup.member.index).need_replicas)
     try:
         setup.learner.load_local_state(state.local)
     except UserError as error:
@@ -382,7 +383,7 @@ def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
         state=state,
         codecs=codecs_of(setup.federation, setup.member.index),
         method=setup.method,
-        rule=rule_of(setup.federation),
+        rule=rule_of(setup.federation, threads=setup.node.threads),
     )
 
 
@@ -399,7 +400,9 @@ def settings_for(setup: Setup) -> Settings:
         setup.federation,
         hops=hops(setup.federation, index),
         gammas=gammas_of(setup.federation, index, setup.exchanged_size),
+        shares=shares_of(setup.federation, index),
         least=rule.least if rule else 0,
+        fragments=fragments_of(codecs_of(setup.federation, index), setup.peers),
     )
 
 

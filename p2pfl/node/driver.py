@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Protocol
 
 from p2pfl.core.course import Course
@@ -23,6 +24,7 @@ from p2pfl.core.events import (
     SessionOpened,
     Started,
     StopRequested,
+    StorageFailed,
 )
 from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Message
@@ -30,6 +32,7 @@ from p2pfl.errors import LearningError
 from p2pfl.net.link import MALFORMED
 from p2pfl.node.engine_thread import EngineThread, Operate, Quit
 from p2pfl.node.feed import Feed
+from p2pfl.node.held_sends import HeldSends
 from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.status import Presence
 from p2pfl.plugins import describe_failure
@@ -88,6 +91,7 @@ class Driver:
         self.name_of = name_of
         self.on_amended = on_amended
         self.links: NetworkEdge
+        self.held = HeldSends(lambda effect: self.links.send(effect.peer, effect.session, effect.message))
         self.loop = asyncio.get_running_loop()
         self.finished = asyncio.Event()
         self.failure: BaseException | None = None
@@ -125,9 +129,14 @@ class Driver:
         """Tell the core that the federation has changed; the core decides when the change takes effect."""
         self.take(event)
 
-    def deliver(self, events: list[Event]) -> None:
-        """Accept events from the engine's thread."""
-        self.loop.call_soon_threadsafe(self._take_all, events)
+    def deliver(self, events: list[Event], flush: int) -> None:
+        """Accept events from the engine's thread. Messages that follow from them leave once that flush is done."""
+        self.loop.call_soon_threadsafe(self._take_all, events, flush)
+
+    def flushed(self, flush: int) -> None:
+        """Send what has waited for this flush; called in any thread."""
+        with suppress(RuntimeError):  # the loop has ended, and nothing is sent any more
+            self.loop.call_soon_threadsafe(self.held.release, flush)
 
     def fail(self, error: BaseException) -> None:
         """End the node, from any thread, because of our own bug or a learner that calls exit. Neither may look like a
@@ -145,8 +154,11 @@ class Driver:
         if isinstance(event, RoundCommitted) and self.core.phase is Phase.CLOSING:
             self.local.look_between_rounds(event.version, self.core.facts.closing_rounds_done)
 
-    def _take_all(self, events: list[Event]) -> None:
+    def _take_all(self, events: list[Event], flush: int) -> None:
+        self.held.promise(flush)
         for event in events:
+            if isinstance(event, StorageFailed):
+                self.held.forget()
             self.take(event)
 
     def _fail(self, error: BaseException) -> None:
@@ -163,8 +175,8 @@ class Driver:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Send(peer=peer, session=session, message=message):
-                self.links.send(peer, session, message)
+            case Send():
+                self.held.put(effect)
             case CloseSession(peer=peer, session=session, reason=reason, rest_s=rest_s):
                 self.links.close(peer, session, reason, rest_s)
             case StartRound():

@@ -1,8 +1,9 @@
-"""The engine's thread: operations in, events out, in order; the changes they made reach the disk first.
+"""The engine's thread: operations in, events out, in order, and their changes to the log.
 
-All waiting operations run before a single flush, so that several exchanges share one disk write. If the disk refuses,
-the node is told before any answer that depends on the write, and a full snapshot is retried later. `Needs` is the disk
-space that a state needs.
+The answers to exchanges are delivered at once, with the number of the flush that the messages they lead to must wait
+for (`held_sends`). Flushes run in another thread (`flushing`), and all operations that come meanwhile share the next
+one. Other urgent changes are on disk before their answer is delivered. If the disk refuses, the node is told, what
+waits is not sent, and a full snapshot is retried later. `Needs` is the disk space that a state needs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ from msgspec.structs import force_setattr
 
 from p2pfl.config.model import NodeConfig
 from p2pfl.core.effects import Operation
-from p2pfl.core.events import EngineResult, Event, RoundRefused, StorageFailed, StorageRestored
+from p2pfl.core.events import (
+    EngineResult,
+    Event,
+    RequestApplied,
+    RequestFrozen,
+    RoundRefused,
+    StorageFailed,
+    StorageRestored,
+)
 from p2pfl.engine.changes import Change
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import entry, image
@@ -30,6 +39,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.methods import Method
 from p2pfl.learn.privacy import Spend
+from p2pfl.node.flushing import Flushing
 from p2pfl.storage import Durability, State, Store, disk
 from p2pfl.storage.disk import LEAST_LOG_BYTES
 from p2pfl.storage.snapshot import size_bytes
@@ -86,18 +96,26 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class FlushEnded:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
 class Quit:
     pass
 
 
-Job = Operate | Look | Pay | Correct | Checkpoint | Quit
+Job = Operate | Look | Pay | Correct | Checkpoint | FlushEnded | Quit
 
 
 class Listener(Protocol):
-    """Receives news from the thread; both methods are called in that thread."""
+    """Receives news from the thread; the methods are called in that thread, `flushed` also in the one that flushes."""
 
-    def deliver(self, events: list[Event]) -> None:
-        """Deliver the events of one batch, in order."""
+    def deliver(self, events: list[Event], flush: int) -> None:
+        """Deliver the events of one batch, in order. Messages that follow from them depend on flush number `flush`."""
+
+    def flushed(self, flush: int) -> None:
+        """Report that this flush, and all before it, are done."""
 
     def fail(self, error: BaseException) -> None:
         """Report a bug of ours that ended the thread."""
@@ -140,6 +158,7 @@ class EngineThread(threading.Thread):
         self.listener: Listener
         """Receives the events; set it before `start`."""
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self.flushing = Flushing(store, tell=self._tell_flushed, on_end=lambda: self.jobs.put(FlushEnded()))
         self.broken_since: float | None = None
         self.refusal: str | None = None
         """Why the disk does not accept the state; None while it does."""
@@ -154,6 +173,8 @@ class EngineThread(threading.Thread):
                 pass
         except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the node, not vanish
             self.listener.fail(error)
+        finally:
+            self.flushing.close()
 
     def checkpoint(self, state: NodeState) -> None:
         """Write `state` as a new generation. Raises StorageError if the disk refuses."""
@@ -164,6 +185,7 @@ class EngineThread(threading.Thread):
             self.refusal = str(error)
             raise
         self.refusal, self.kept_rounds = None, state.rounds
+        self.flushing.answer_all()
 
     @property
     def unkept(self) -> str:
@@ -171,35 +193,53 @@ class EngineThread(threading.Thread):
         return "in this run" if self.kept_rounds is None else f"after round {self.kept_rounds}"
 
     def _flush(self) -> None:
+        """Flush in this thread, after the one that is running."""
         self.store.flush()
+        self.flushing.answer_all()
         if self.durability == "exchange":
             self.kept_rounds = self.engine.state.rounds
 
+    def _tell_flushed(self, flush: int) -> None:
+        self.listener.flushed(flush)
+
+    def _end_flush(self) -> None:
+        rounds = self.flushing.end()
+        self.kept_rounds = max(rounds, self.kept_rounds or 0)
+
     def _batch(self) -> bool:
+        """Do all waiting jobs, and begin a flush of what they changed; return False after the last batch."""
         jobs = self._wait()
         events: list[Event] = []
-        urgent = False
-        quitting = False
-        for job in jobs:
-            match job:
-                case Operate():
-                    urgent |= self._operate(job, events)
-                case Look(use=use):
-                    use(self.engine)
-                case Pay():
-                    self._pay(job, events)
-                case Correct():
-                    self._correct(job, events)
-                case Checkpoint():
-                    self._guard(events, lambda: self.checkpoint(self.engine.state))
-                case Quit():
-                    quitting = True
-        if urgent and self.broken_since is None:
-            self._guard(events, self._flush)
+        waits = [self._do(job, events) for job in jobs]
+        quits = any(isinstance(job, Quit) for job in jobs)
+        if self.broken_since is None:
+            if any(waits) or (quits and self.flushing.is_owed):
+                self._guard(events, self._flush)
+            else:
+                self._guard(events, lambda: self.flushing.begin(self.engine.state.rounds))
         self._upkeep(events)
         if events:
-            self.listener.deliver(events)
-        return not quitting
+            self.listener.deliver(events, self.flushing.asked)
+        return not quits
+
+    def _do(self, job: Job, events: list[Event]) -> bool:
+        """Do one job; return True if its event must wait for a flush, and not only the messages that follow."""
+        match job:
+            case Operate():
+                return self._operate(job, events)
+            case Look(use=use):
+                use(self.engine)
+            case Pay():
+                self._pay(job, events)
+            case Correct():
+                self._correct(job, events)
+            case Checkpoint():
+                self._guard(events, lambda: self.checkpoint(self.engine.state))
+            case FlushEnded():
+                self._guard(events, self._end_flush)
+            case Quit():
+                pass
+        return False
 
     def _wait(self) -> list[Job]:
         """Return all waiting jobs; at least one, unless a failed disk must be retried first."""
@@ -222,7 +262,10 @@ class EngineThread(threading.Thread):
                 # No other code has seen it yet.
                 force_setattr(outcome.event, "cost_s", time.thread_time() - begun_s)
             events.append(outcome.event)
-        return outcome.urgent
+        is_sent = isinstance(outcome.event, RequestFrozen | RequestApplied)
+        if outcome.urgent and is_sent and self.durability == "exchange":
+            self.flushing.ask()
+        return outcome.urgent and not is_sent
 
     def _pay(self, job: Pay, events: list[Event]) -> None:
         """Pay at once, without the batch's flush: nothing in the round may be computed before it is paid for.

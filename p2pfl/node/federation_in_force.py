@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from p2pfl.config.model import FederationConfig
 from p2pfl.engine.codecs import codecs_of
+from p2pfl.engine.engine import recode
 from p2pfl.net.links import Links
 from p2pfl.node import assembly
 from p2pfl.node.amendment import amended, check_amended, in_words, keys_with_session, with_federation
@@ -109,7 +110,7 @@ class FederationInForce:
         """Give the engine the compressor for a new edge; a snapshot makes later log records readable with it."""
         codecs = codecs_of(self.setup.federation, self.setup.member.index)
         if codecs.specs != thread.engine.codecs.specs:
-            thread.jobs.put(Look(lambda engine: setattr(engine, "codecs", codecs)))
+            thread.jobs.put(Look(lambda engine: recode(engine, codecs)))
             thread.jobs.put(Checkpoint())
 
     def _amend_links(self, live: Live) -> None:

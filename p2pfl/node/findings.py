@@ -8,6 +8,7 @@ from typing import Any
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
+from p2pfl.node.memory_needs import MemoryNeeds
 
 
 @dataclass(slots=True)
@@ -26,6 +27,8 @@ class Inspected:
     unusable: set[int] = field(default_factory=set)
     has_model: bool = True
     """True if it is known which model the nodes will have."""
+    memory: dict[int, MemoryNeeds] = field(default_factory=dict)
+    """How much memory each node will take whose folder is on this machine."""
     brief: dict[str, str] = field(default_factory=dict)
     """Lines for the short report, by name; they replace those of the same name about gossip."""
 

@@ -95,6 +95,8 @@ class LocalRounds:
         self._trainer = compute or compute_thread()
         self._learning = threading.Lock()
         self._untested = 0
+        self._closed_at: float | None = None
+        """The time of the latest closing round."""
 
     def report_to(self, node: Reports) -> None:
         self._node = node
@@ -147,7 +149,7 @@ class LocalRounds:
     def _train(self, start: RoundStart, index: int, moment: Moment, asked_at: float) -> None:
         waited_s = time.monotonic() - asked_at if self._shares_compute else 0.0
         try:
-            if self.workshop.is_due(index):
+            if self.workshop.pace.is_due(index):
                 self._measure(start.model, moment)
             if self.closed:
                 return
@@ -212,7 +214,12 @@ class LocalRounds:
     def look_between_rounds(self, tick: int, closing_rounds: int) -> None:
         """Test the model between closing rounds: nothing is training then, and the model improves."""
         self.engine_thread.jobs.put(Look(lambda engine: self._see_closed(engine, closing_rounds)))
-        if self.workshop.is_due(tick):
+        now, before = time.monotonic(), self._closed_at
+        if before is not None:
+            self.workshop.pace.worked(now - before)
+        self._closed_at = now
+        if self.workshop.pace.is_due(tick):
+            self.workshop.pace.begin()
             self.measure()
 
     def _see_closed(self, engine: Engine, closing_rounds: int) -> None:

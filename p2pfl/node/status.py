@@ -142,7 +142,7 @@ class Status:
         """Return True if a newer model should have been tested: the final one, or the one due while running."""
         if self.over:
             return not tested.final
-        return self.core.facts.version - tested.version > max(1, self.workshop.evaluate_every)
+        return self.core.facts.version - tested.version > self.workshop.pace.usual_rounds
 
     @property
     def heard_neighbors(self) -> list[int]:

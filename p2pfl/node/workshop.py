@@ -18,11 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from p2pfl.config.model import EvaluateEvery
 from p2pfl.errors import LearningError, StorageError
 from p2pfl.learn.gauge import Gauge
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.losses import Losses
 from p2pfl.learn.metrics import Measure
+from p2pfl.node.evaluation_pace import EvaluationPace
 from p2pfl.node.model_files import ModelFiles
 from p2pfl.node.reloading import DataNews, Reloading
 from p2pfl.node.round_callback import EachRound
@@ -103,7 +105,7 @@ class Workshop:
     """A learner at work. `sketch` is set if a launcher on this machine compares the nodes' models."""
 
     learner: Learner
-    evaluate_every: int
+    evaluate_every: EvaluateEvery
     sketch: Sketch | None = None
     figures: TrainingFigures = field(default_factory=TrainingFigures)
     strict: bool = False
@@ -117,6 +119,11 @@ class Workshop:
     """Reads the figure watched by early stopping; None if there is none."""
     gauged: float | None = None
     """The gauge's reading after the latest local round."""
+    pace: EvaluationPace = field(init=False)
+
+    def __post_init__(self) -> None:
+        is_watched = self.gauge is not None and self.gauge.is_tested
+        self.pace = EvaluationPace(self.evaluate_every, each_round=is_watched)
 
     @property
     def measures(self) -> list[Measure]:
@@ -127,9 +134,10 @@ class Workshop:
     def train(self, start: RoundStart, index: int) -> LocalRound:
         if self.files is not None and self.files.is_due(index):
             self.files.save(start.model, index)
-        began = time.thread_time()
+        began, began_cpu = time.monotonic(), time.thread_time()
         local = self.learner.train(start, index)
-        local = self.figures.after_round(local, time.thread_time() - began)
+        local = self.figures.after_round(local, time.thread_time() - began_cpu)
+        self.pace.worked(time.monotonic() - began)
         tested = self.figures.tested
         score = None if tested is None else tested.score
         if self.gauge is not None:
@@ -149,15 +157,13 @@ class Workshop:
             self.figures.losses.forget()
         return news
 
-    def is_due(self, tick: int) -> bool:
-        return self.evaluate_every > 0 and tick % self.evaluate_every == 0
-
     def sketch_of(self, vector: Vector) -> list[float]:
         """Return the sketch of `vector` (d,); empty if nobody needs it. Safe to call from any thread."""
         return [] if self.sketch is None else [round(float(value), 6) for value in self.sketch.of(vector)]
 
     def measure(self, vector: Vector, moment: Moment) -> None:
         """Score `vector` (d,) on the common test set. Raises LearningError if the task failed and this is `strict`."""
+        began = time.monotonic()
         self.figures.sketched = self.sketch_of(vector)
         if moment.final and self.files is not None:
             self.files.save(vector, moment.rounds)
@@ -169,6 +175,7 @@ class Workshop:
             log.error("evaluation failed: %s", error)  # noqa: TRY400 - the user's task, not our traceback
         else:
             self.figures.after_test(score, moment)
+            self.pace.tested(time.monotonic() - began)
 
 
 class Waiting:

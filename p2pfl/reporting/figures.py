@@ -98,7 +98,7 @@ def by_compressor(federation: FederationConfig, sent: Mapping[tuple[int, int], i
 
 def configuration(federation: FederationConfig) -> dict[str, Any]:
     """Return the contents of a federation file without keys and addresses. `edge_compressors` has rows [i, j,
-    compressor].
+    compressor], and `edge_weights`, if the graph has weights, rows [i, j, weight].
     """
     return {
         "federation": federation.name,
@@ -109,6 +109,11 @@ def configuration(federation: FederationConfig) -> dict[str, Any]:
         "edges": [list(edge) for edge in federation.edges],
         "schedule": [[list(edge) for edge in edges] for edges in federation.schedule],
         "edge_compressors": [[*edge, spec] for edge, spec in federation.edge_compressors.items()],
+        **(
+            {"edge_weights": [[*edge, weight] for edge, weight in federation.edge_weights.items()]}
+            if federation.edge_weights
+            else {}
+        ),
         "names": [member.name for member in federation.members],
     }
 
@@ -123,9 +128,14 @@ def predicted(federation: FederationConfig, samples: Sequence[float] | None, siz
     For a schedule of period p, it is the p-th root of the factor for a whole period from the worst starting round; 0 if
     the period ends with the mean at every node. The weights are those that nodes use, c_ij = min(n_i/(deg_i+1),
     n_j/(deg_j+1)), where deg is the largest number of edges that a node has in one round, not the weights in the
-    schedule's own matrices. Without `samples`, every n is 1.
+    schedule's own matrices; or min(n_i, n_j) w_ij with the weights w of a graph's file. Without `samples`, every n is
+    1.
     """
-    topology = Topology(federation.topology, len(federation.members), federation.edges, federation.seed)
+    own = federation.edge_weights
+    weights = [own[edge] for edge in federation.edges] if own else None
+    topology = Topology(
+        federation.topology, len(federation.members), federation.edges, federation.seed, weights=weights
+    )
     gammas = _gammas(federation, size)
     if not federation.schedule and len(set(gammas.values())) <= 1:
         return of_laplacian(topology, samples, next(iter(gammas.values()), federation.gossip.gamma))
@@ -146,12 +156,15 @@ class _Rounds:
         self, federation: FederationConfig, root: NDArray[np.float64], gammas: Mapping[tuple[int, int], float]
     ) -> None:
         self.root = root
-        share = root**2 / (np.array(federation.degrees) + 1.0)
+        share, own = root**2 / (np.array(federation.degrees) + 1.0), federation.edge_weights
         self.rounds = []
         for edges in federation.schedule or (federation.edges,):
             i, j = np.array(edges, dtype=np.int64).reshape(-1, 2).T
             gamma = np.array([gammas[edge] for edge in edges])
-            self.rounds.append((i, j, gamma * np.minimum(share[i], share[j])))
+            least = np.minimum(share[i], share[j])
+            if own:
+                least = np.minimum(root[i], root[j]) ** 2 * np.array([own[edge] for edge in edges])
+            self.rounds.append((i, j, gamma * least))
         self.mean = root / np.linalg.norm(root)
 
     def apply(self, z: NDArray[np.float64], *, back: bool = False) -> NDArray[np.float64]:

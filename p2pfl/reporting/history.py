@@ -27,6 +27,8 @@ class Point(msgspec.Struct, kw_only=True):
     time_s: float
     """Seconds since the start; virtual time in a simulation."""
     rounds: Statistic | None = None
+    tested_rounds: Statistic | None = None
+    """The rounds after which the models were tested, fewer than `rounds` where not every round is; real runs only."""
     accuracy: Statistic | None = None
     loss: Statistic | None = None
     """The loss on the common test set."""

@@ -1,4 +1,5 @@
-"""The figures of a run in progress, for other programs: `--log csv:FILE` and `--log tensorboard:DIR`.
+"""The figures of a run in progress, for other programs: `--log csv:FILE`, `--log tensorboard:DIR`, and what the entry
+point group `p2pfl.loggers` has.
 
 A row is about one node, or about all honest ones together (`mean`, `min` and `max`). If a log can no longer be written,
 it is abandoned with a warning, and the run goes on.
@@ -10,10 +11,12 @@ import csv
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from p2pfl.errors import UserError
+from p2pfl.plugins import FAILURES, describe_failure
 from p2pfl.reporting.history import Point, Statistic
 from p2pfl.reporting.status import MeanAndMax, NodeLine
 
@@ -38,10 +41,13 @@ FIGURES = (
     "messages_sent",
 )
 """The columns, as in a report's history: `loss` is measured on the common test set."""
-COLUMNS = (*WHERE, "phase", *FIGURES, "metrics")
+OLDER_COLUMNS = (*WHERE, "phase", *FIGURES, "metrics")
+"""The columns of tables from before `tested_round`; a run that appends to one leaves it out."""
+COLUMNS = (*OLDER_COLUMNS, "tested_round")
 """All columns of a table. `metrics` are the task's own metrics on the common test set, by name: a JSON object in a
-table, separate curves in TensorBoard.
+table, separate curves in TensorBoard. `tested_round` is the round whose model the test figures are from.
 """
+TEST_FIGURES = ("accuracy", "loss")
 OF_ALL = ("mean", "min", "max")
 KEY = "--log"
 
@@ -58,7 +64,9 @@ class CsvLog:
 
     def __init__(self, path: Path) -> None:
         self._file: IO[str] = path.open("a", newline="", encoding="utf-8")
-        self._writer = csv.DictWriter(self._file, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        older = path.stat().st_size > 0 and _head_of(path) == ",".join(OLDER_COLUMNS)
+        columns = OLDER_COLUMNS if older else COLUMNS
+        self._writer = csv.DictWriter(self._file, columns, extrasaction="ignore", lineterminator="\n")
         if self._file.tell() == 0:
             self._writer.writeheader()
 
@@ -74,13 +82,15 @@ class CsvLog:
         if path.is_dir():
             raise UserError("is a folder", key=KEY, value=f"csv:{path}", allowed="a file")
         _require_folder("csv", path, folder)
-        if path.is_file():
-            with path.open(encoding="utf-8", errors="replace") as file:
-                head = file.readline().rstrip("\n")
-            if head not in ("", ",".join(COLUMNS)):
-                raise UserError(
-                    "holds another table", key=KEY, value=f"csv:{path}", allowed="a new file, or a log of this kind"
-                )
+        if path.is_file() and _head_of(path) not in ("", ",".join(OLDER_COLUMNS), ",".join(COLUMNS)):
+            raise UserError(
+                "holds another table", key=KEY, value=f"csv:{path}", allowed="a new file, or a log of this kind"
+            )
+
+
+def _head_of(path: Path) -> str:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.readline().rstrip("\n")
 
 
 class TensorBoardLog:
@@ -96,9 +106,8 @@ class TensorBoardLog:
         node = str(row["node"])
         if node not in self._writers:
             self._writers[node] = SummaryWriter(str(self._folder / node), flush_secs=5)
-        for name, value in {**{name: row.get(name) for name in FIGURES}, **row.get("metrics", {})}.items():
-            if value is not None:
-                self._writers[node].add_scalar(name, value, global_step=round(row["rounds"] or 0))
+        for name, value in figures_in(row).items():
+            self._writers[node].add_scalar(name, value, global_step=round_of(row, name))
 
     def close(self) -> None:
         for writer in self._writers.values():
@@ -112,8 +121,44 @@ class TensorBoardLog:
         import tensorboardX as _  # noqa: F401, PLC0415 - an extra: missing, it must show before the run
 
 
+class ForeignLog:
+    """A log of the group `p2pfl.loggers`, whose failures are those of a log that cannot be written."""
+
+    def __init__(self, entry: EntryPoint, place: str) -> None:
+        """Make it. Raises UserError: it is not installed, or fails."""
+        self._name, kind = entry.name, _loaded(entry, place)
+        try:
+            self._made: Sink = kind(place)
+        except FAILURES as error:
+            text = f"cannot be begun: {describe_failure(error)}"
+            raise UserError(text, key=KEY, value=f"{entry.name}:{place}") from error
+
+    def write(self, row: Row) -> None:
+        self._attempt(lambda: self._made.write(row))
+
+    def close(self) -> None:
+        self._attempt(self._made.close)
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except FAILURES as error:
+            raise OSError(f"{self._name}: {describe_failure(error)}") from error
+
+
+def _loaded(entry: EntryPoint, place: str) -> Callable[[str], Sink]:
+    """Import a log's class. Raises UserError: that fails, as when its package is not installed."""
+    try:
+        found: Callable[[str], Sink] = entry.load()
+    except FAILURES as error:
+        text = f"cannot be imported: {describe_failure(error)}"
+        allowed = f"pip install 'p2pfl-gossip[{entry.name}]' first" if isinstance(error, ImportError) else None
+        raise UserError(text, key=KEY, value=f"{entry.name}:{place}", allowed=allowed) from error
+    return found
+
+
 KINDS: Mapping[str, type[CsvLog | TensorBoardLog]] = {"csv": CsvLog, "tensorboard": TensorBoardLog}
-ALLOWED = "csv:FILE or tensorboard:DIR"
+GROUP = "p2pfl.loggers"
 
 
 def check_logs(specs: Sequence[str], *, coming: Path | None = None) -> None:
@@ -121,27 +166,50 @@ def check_logs(specs: Sequence[str], *, coming: Path | None = None) -> None:
 
     Raises UserError: there is no such kind of log, or it cannot be written at that path.
     """
-    for kind, path in _places(specs):
-        KINDS[kind].check(path, (coming or path).absolute())
+    for kind, place in _places(specs):
+        if isinstance(kind, EntryPoint):
+            _loaded(kind, place)
+        else:
+            KINDS[kind].check(Path(place), (coming or Path(place)).absolute())
 
 
 def open_logs(specs: Sequence[str]) -> Logs:
     """Open the logs. Raises UserError in the same cases as `check_logs`."""
     check_logs(specs)
     try:
-        return Logs([KINDS[kind](path) for kind, path in _places(specs)])
+        return Logs([_opened(kind, place) for kind, place in _places(specs)])
     except OSError as error:
         raise UserError(f"cannot be written: {error.strerror}", key=KEY, value=error.filename) from None
 
 
-def _places(specs: Sequence[str]) -> list[tuple[str, Path]]:
-    found = []
+def _opened(kind: str | EntryPoint, place: str) -> Sink:
+    return ForeignLog(kind, place) if isinstance(kind, EntryPoint) else KINDS[kind](Path(place))
+
+
+def _places(specs: Sequence[str]) -> list[tuple[str | EntryPoint, str]]:
+    """Return each log's kind, by its name or as an entry point, and its place."""
+    found: list[tuple[str | EntryPoint, str]] = []
     for spec in specs:
-        kind, colon, place = spec.partition(":")
-        if kind not in KINDS or not colon or not place:
-            raise UserError("no such log", key=KEY, value=spec, allowed=ALLOWED)
-        found.append((kind, Path(place)))
+        name, colon, place = spec.partition(":")
+        others = {entry.name: entry for entry in (() if name in KINDS else entry_points(group=GROUP))}
+        if (name not in KINDS and name not in others) or not colon or not place:
+            allowed = ", ".join(["csv:FILE", "tensorboard:DIR", *(f"{one}:PLACE" for one in sorted(others))])
+            raise UserError("no such log", key=KEY, value=spec, allowed=allowed)
+        found.append((others.get(name, name), place))
     return found
+
+
+def figures_in(row: Row) -> dict[str, float]:
+    """Return the known figures of a row, with the task's metrics by name."""
+    named = {**{name: row.get(name) for name in FIGURES}, **(row.get("metrics") or {})}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def round_of(row: Row, name: str) -> int:
+    """Return the round that a figure is of: where not every round ends with a test, that of the latest one."""
+    is_tested = name in TEST_FIGURES or name in (row.get("metrics") or {})
+    tested = row.get("tested_round") if is_tested else None
+    return round((row["rounds"] or 0) if tested is None else tested)
 
 
 def _require_folder(kind: str, path: Path, coming: Path) -> None:
@@ -196,6 +264,7 @@ def row_of(line: NodeLine) -> Row:
         "time_s": line.uptime_s,
         "node": line.node,
         "rounds": line.rounds,
+        "tested_round": line.tested_round,
         "phase": line.phase,
         "accuracy": line.accuracy,
         "loss": line.test_loss,
@@ -219,6 +288,7 @@ def rows_of(point: Point) -> list[Row]:
         for name in ("rounds", "accuracy", "loss", "train_loss", "neighbor_distance", "staleness"):
             found: Statistic | MeanAndMax | None = getattr(point, name)
             row[name] = getattr(found, which, None)
+        row["tested_round"] = getattr(point.tested_rounds, which, None)
         row["metrics"] = _other_metrics({name: getattr(found, which) for name, found in point.metrics.items()})
         rows.append(row)
     return rows

@@ -35,6 +35,8 @@ class MemberRow(msgspec.Struct, kw_only=True):
     """The scores in its latest test, by the name of each measure of the task, the main one first."""
     intervals: dict[str, tuple[float, float]] = {}
     """The 95% intervals of the responding node's own scores, by name; they are not sent to other nodes."""
+    tested_round: int | None = None
+    """The round after which its scores were tested, if its model has had more than one since."""
     loss: float | None = None
     distance: float | None = None
     staleness: float | None = None

@@ -16,10 +16,11 @@ import msgspec
 
 from p2pfl.config.learning_rate import RateSchedule, parse_schedule
 from p2pfl.config.model import TrainingConfig
+from p2pfl.learn.batches import batch_sizes
 from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
 from p2pfl.learn.intervals import Interval, of_mean
 from p2pfl.learn.metrics import ACCURACY
-from p2pfl.learn.samples import Distinct, Samples, TensorSamples, batch_sizes
+from p2pfl.learn.samples import Distinct, Samples, TensorSamples
 from p2pfl.learn.trainer import TorchLearner
 from p2pfl.reporting.figures import spread
 from p2pfl.reporting.history import Alone, Centralized, ModelScore, Point, Reference, ReferencePoint

@@ -149,6 +149,8 @@ class Cost(msgspec.Struct, kw_only=True):
     """The CPU time of a batched run that had to be repeated one operation at a time."""
     run_cpu_s: float
     evaluation_cpu_s: float
+    references_cpu_s: float = 0.0
+    """The CPU time of what a server, pooled data or lone nodes would have achieved."""
     report_cpu_s: float
     node_rounds: int
     node_rounds_per_cpu_s: float | None

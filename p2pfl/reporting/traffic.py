@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from statistics import fmean
 from typing import Any
 
+from p2pfl.aggregate import liars_of
 from p2pfl.compress import Compressor, make_compressor
-from p2pfl.compress.catalog import require_fit, require_library
+from p2pfl.compress.catalog import require_fit, require_library, require_replicas
 from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.errors import UserError
@@ -35,6 +36,8 @@ def compressor_mistakes(federation: FederationConfig, size: int | None = None) -
         try:
             compressor = make_compressor(spec)
             require_library(compressor)
+            if liars_of(federation.gossip.rule):
+                require_replicas(compressor, federation.gossip.rule)
             if size is not None:
                 require_fit(compressor, size)
         except UserError as error:

@@ -47,7 +47,8 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     the latest test, in the order of `in_row`: every member has the same task. `epsilon` is what it has spent from its
     privacy budget; `budget`, `begun` and `paid` identify that budget by name and order, and say how many steps are paid
     for (`engine.ledger.Signed`). Without a privacy promise the row has none of these. `unheard` are the members of
-    `live` that have sent nothing for several heartbeats.
+    `live` that have sent nothing for several heartbeats. `tested_round` is the round after which the scores were
+    tested, if the model has changed for more than one round since.
     """
 
     member: Count
@@ -73,9 +74,10 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     begun: Count = 0
     paid: Count = 0
     unheard: Bits = b""
+    tested_round: Count | None = None
 
 
-_LATER = ("epsilon", "budget", "begun", "paid", "unheard")
+_LATER = ("epsilon", "budget", "begun", "paid", "unheard", "tested_round")
 """Fields at the end of a row that are left out if they have their default values, in order."""
 _DEFAULTS = [field.default for field in msgspec.structs.fields(Vitals) if field.name in _LATER]
 _ENCODER = msgspec.msgpack.Encoder()

@@ -5,7 +5,8 @@ older than the last good snapshot; if there is no room for that, it removes the 
 happens, recovery yields the state before the checkpoint or after it: the newest intact snapshot, then every log that
 continues it. Each log names the digest of the chain before it, so one rule decides what may be replayed. If the newest
 snapshot is damaged, the one before it, its own log and the next log give the same state. `peek` does the same in a
-folder that a running node may own. A store must not be used by several threads at once.
+folder that a running node may own. A store must not be used by several threads at
+once; only a flush that it has handed over runs in another.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from p2pfl.storage.disk import (
     sync_folder,
 )
 from p2pfl.storage.snapshot import Snapshot, State, load_latest, save
-from p2pfl.storage.wal import DIGEST_BYTES, Log, Record, Wal, read_log
+from p2pfl.storage.wal import DIGEST_BYTES, Flush, Log, Record, Wal, read_log
 
 TRIES = 10
 
@@ -209,25 +210,25 @@ class Store:
 
     def append(self, kind: str, header: Mapping[str, Any], blobs: Sequence[Piece] = ()) -> None:
         """Add a record to the log; `flush` makes it durable. Does nothing in "snapshot" durability."""
-        if not self._logging:
-            return
-        wal = self._usable_log()
-        try:
-            wal.append(kind, header, blobs)
-        except StorageError as error:
-            self._refusal = str(error)
-            raise
+        if self._logging:
+            self._with_log(lambda wal: wal.append(kind, header, blobs))
 
     def flush(self) -> None:
         """Make all appended records durable. Does nothing in "snapshot" durability."""
-        if not self._logging:
-            return
-        wal = self._usable_log()
-        try:
-            wal.flush()
-        except StorageError as error:
-            self._refusal = str(error)
-            raise
+        if self._logging:
+            self._with_log(Wal.flush)
+
+    def begin_flush(self) -> Flush | None:
+        """Hand over all appended records: they are durable once the result has run, which may be in another thread.
+
+        None if there are none, or in "snapshot" durability.
+        """
+        return self._with_log(Wal.begin_flush) if self._logging else None
+
+    def settle(self) -> None:
+        """Wait for the flush that was begun on the current log. Raises StorageError if the disk refused it."""
+        if self._refusal is None and self._wal is not None:
+            self._with_log(Wal.settle)
 
     def checkpoint(self, state: State) -> None:
         """Make this the state to start from. It must contain every record appended so far."""
@@ -262,10 +263,14 @@ class Store:
             old.close()
         os.close(self._lock)
 
-    def _usable_log(self) -> Wal:
+    def _with_log(self, use: Callable[[Wal], T]) -> T:
         if self._refusal is not None or self._wal is None:
             raise StorageError(f"the log takes no records until a checkpoint succeeds: {self._refusal}")
-        return self._wal
+        try:
+            return use(self._wal)
+        except StorageError as error:
+            self._refusal = str(error)
+            raise
 
     def _begin_log(self) -> bytes:
         """Create the log that continues from this snapshot, and return the chain there.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -102,8 +103,35 @@ def read_log(path: Path) -> Log:
     return replace(log, end=link, valid_bytes=position, damaged=damaged)
 
 
+class Flush:
+    """Records on their way to the disk: `run` writes and syncs them, in any thread. `error` is why the disk refused."""
+
+    def __init__(self, path: Path, fd: int, content: bytearray) -> None:
+        self._path, self._fd, self._content = path, fd, content
+        self._ended = threading.Event()
+        self.error: StorageError | None = None
+
+    def run(self) -> None:
+        try:
+            with storage_errors(self._path):
+                write_all(self._fd, self._content)
+                os.fdatasync(self._fd)
+        except StorageError as error:
+            self.error = error
+        finally:
+            self._ended.set()
+
+    def wait(self) -> None:
+        """Wait until `run` is done. Raises StorageError if the disk refused."""
+        self._ended.wait()
+        if self.error is not None:
+            raise self.error
+
+
 class Wal:
     """A log open for appending: append copies, flush makes all appended records durable.
+
+    `begin_flush` hands them to another thread. Whatever else touches the file waits for that flush first.
 
     After a StorageError the end of the file is uncertain, and the log must not be used again (`Store` ensures that).
     """
@@ -115,6 +143,7 @@ class Wal:
         self.size_bytes = size_bytes
         self._buffer = bytearray()
         self._synced = True
+        self._running: Flush | None = None
         with storage_errors(path):
             self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
 
@@ -154,6 +183,7 @@ class Wal:
 
     def flush(self) -> None:
         """Return once every appended record is on disk. Costs nothing if there are no new ones."""
+        self.settle()
         if self._synced:
             return
         self._write_out()
@@ -161,8 +191,26 @@ class Wal:
             os.fdatasync(self._fd)
         self._synced = True
 
+    def begin_flush(self) -> Flush | None:
+        """Hand over all appended records: they are durable once the result has run. None if there are no new ones."""
+        self.settle()
+        if self._synced:
+            return None
+        self._running = Flush(self._path, self._fd, self._buffer)
+        self._buffer = bytearray()
+        self._synced = True
+        return self._running
+
+    def settle(self) -> None:
+        """Wait for the flush that was begun. Raises StorageError if the disk refused it."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.wait()
+
     def close(self) -> None:
         """Close without flushing: nothing depends on records that were not flushed."""
+        with suppress(StorageError):
+            self.settle()
         with suppress(OSError):
             os.close(self._fd)
 
@@ -176,6 +224,7 @@ class Wal:
             write_all(self._fd, piece)
 
     def _write_out(self) -> None:
+        self.settle()
         with storage_errors(self._path):
             write_all(self._fd, self._buffer)
         self._buffer = bytearray()

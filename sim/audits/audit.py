@@ -13,8 +13,8 @@ import torch
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.privacy import PUBLIC
 from p2pfl.errors import LearningError
+from p2pfl.learn.batches import batch_sizes
 from p2pfl.learn.privacy.draws import Seeded
-from p2pfl.learn.samples import batch_sizes
 from sim.audits.claims import REAL, AuditClaims, Live
 from sim.audits.found import AuditFound, Value
 from sim.audits.inversion import InversionSettings

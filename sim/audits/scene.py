@@ -13,6 +13,7 @@ import torch
 
 from p2pfl.aggregate import liars_of
 from p2pfl.chance import generator
+from p2pfl.compress import Fragments, build
 from p2pfl.config.charter import compacted
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, TaskConfig, TrainingConfig
@@ -103,6 +104,13 @@ def scene_of(file: Path, *, node: str | None = None, seed: int | None = None) ->
     names = [member.name for member in federation.members]
     if node is not None and node not in names:
         raise UserError("no such node", file=federation.path, key="--node", value=node, allowed=", ".join(names))
+    specs = {federation.gossip.compressor, *federation.edge_compressors.values()}
+    if any(isinstance(build(spec), Fragments) for spec in specs):
+        text = "an audit reads whole models, of which fragments show a part at a time"
+        allowed = "another compressor: in the end neighbors see as much by fragments as with none"
+        raise UserError(
+            text, file=federation.path, key="gossip.compressor", value=federation.gossip.compressor, allowed=allowed
+        )
     task, found, missing = _read_all(federation)
     if not found or (node is not None and names.index(node) not in found):
         who = "any node" if node is None else node

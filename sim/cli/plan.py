@@ -95,6 +95,7 @@ class Slow(_WithUnit):
 @click.option("--liars", type=click.IntRange(0), default=0, metavar="K", help="So many nodes may lie, whichever.")
 @click.option("--loss", type=Share(), default=0.0, metavar="SHARE", help="Messages that are lost, as 5%.")
 @click.option("--slow", type=Slow(), metavar="NxT", help="N nodes are T times slower, as 5x10.")
+@click.option("--far", multiple=True, metavar="NODES=TIME", help="Nodes far away, one way, as 28-29=60ms; repeatable.")
 @click.option("--bytes-per-day", type=Bytes(), metavar="BYTES", help="Most that any node may send in a day, as 1G.")
 @click.option(
     "--task",

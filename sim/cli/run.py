@@ -155,7 +155,7 @@ def _check_targets(report: Path | None, plot: Path | None) -> None:
         check_picture(plot)
 
 
-def _simulate(options: Options, how: dict[str, bool], logs: Logs, *, quiet: bool) -> Report | None:
+def _simulate(options: Options, how: dict[str, Any], logs: Logs, *, quiet: bool) -> Report | None:
     """Return the report; None if an invariant was broken, which has been printed."""
     from sim.cli.from_options import build, without_file  # noqa: PLC0415 - as above
     from sim.cli.views import RunView  # noqa: PLC0415 - `--help` stays instant

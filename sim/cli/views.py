@@ -302,6 +302,8 @@ def _computation_facts(report: Report) -> dict[str, Any]:
         "evaluation": cost.evaluation_cpu_s,
         "report": cost.report_cpu_s,
     }
+    if cost.references_cpu_s:
+        parts["references"] = cost.references_cpu_s
     if cost.abandoned_cpu_s:
         parts["a batched run that was given up"] = cost.abandoned_cpu_s
     spent = ", ".join(f"{words} {cpu_s:.3g}" for words, cpu_s in parts.items())

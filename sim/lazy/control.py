@@ -25,19 +25,20 @@ from p2pfl.core.effects import (
     Bootstrap,
     CommitRound,
     Freeze,
+    Mix,
     NoteLife,
     Operation,
     ResetEdge,
     StartRound,
 )
-from p2pfl.core.events import Bootstrapped, Event, ReplyApplied, RequestApplied, RequestFrozen, RoundCommitted
+from p2pfl.core.events import Bootstrapped, Event, Mixed, ReplyApplied, RequestApplied, RequestFrozen, RoundCommitted
 from p2pfl.core.lives import FIRST_LIFE, Life, Start
 from p2pfl.core.messages import DIGEST_BYTES, Reply, Request, request_digest
 from p2pfl.core.records import EdgeRecord, next_chain
-from p2pfl.engine.codecs import chance_of
+from p2pfl.engine.codecs import Claim, as_weighed, chance_of
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method, Round
-from sim.lazy.operations import BeginOp, CommitOp, FreezeOp, ReplyOp, RequestOp, ResetOp, SketchOp
+from sim.lazy.operations import BeginOp, CommitOp, FreezeOp, MixOp, ReplyOp, RequestOp, ResetOp, SketchOp
 from sim.lazy.plane import Plane
 from sim.lazy.rows import MisjudgedError
 from sim.machine import Boot
@@ -52,6 +53,8 @@ Records = Callable[[int, int], EdgeRecord]
 
 class LazyEngine:
     """One node's data plane as its host sees it. `edges` maps a neighbor to the number of the edge.
+
+    A liar's `lie(peer)` is asked before it shows something, and returns the number of that lie.
 
     `rate` is the learning rate after so many rounds and seconds. `drawing` are the neighbors whose payloads are encoded
     with chance.
@@ -72,7 +75,8 @@ class LazyEngine:
         steps: int,
         rate: Callable[[int, float], float],
         method: Method,
-        liar: bool = False,
+        lie: Callable[[int], int] | None = None,
+        claim: Claim = as_weighed,
     ) -> None:
         self.plane = plane
         self.pairs = pairs
@@ -85,8 +89,8 @@ class LazyEngine:
         self.round_rate = 0.0
         """The learning rate of the round under way."""
         self.method = method
-        self.liar = liar
-        self.shown = 0
+        self.lie = lie
+        self.claim = claim
         self.undo: list[tuple[bool, int, Callable[[], None]]] | None = [] if index in plane.crashing else None
         """Per change not on disk: whether vectors moved, the pair seen again (-1: none), and how to undo the rest."""
         self._forget()
@@ -97,6 +101,8 @@ class LazyEngine:
         self.version = self.rounds = self.alone = 0
         self.elapsed_s = 0.0
         self.terms = self.method.no_terms
+        self.unmixed = False
+        """Whether neighbors see the model before the latest mix."""
         self.life = FIRST_LIFE
         self.lives: dict[int, Life] = {}
         self.records = {peer: EdgeRecord() for peer in self.edges}
@@ -124,6 +130,7 @@ class LazyEngine:
             raise RuntimeError("a node crashed of which the plan says that it never will")
         lost = self.undo[kept:]
         self.plane.lose(self.index, sum(moved for moved, _, _ in lost))
+        self.unmixed = False
         for _, _, take_back in reversed(lost):
             take_back()
         self.undo.clear()
@@ -152,7 +159,7 @@ class LazyEngine:
             seq=op.seq,
             version=op.version,
             echo=op.echo,
-            weight=op.weight,
+            weight=self.claim(op.weight),
             staleness=op.staleness,
             pace_s=op.pace_s,
             terms=self.terms,
@@ -164,7 +171,7 @@ class LazyEngine:
         self.records[op.peer].freeze(request)
         pair = self.pairs.of(edge, self.index)
         chance = self._chance(op.peer, op.incarnation, op.seq)
-        self.plane.put(self.index, FreezeOp(edge, pair, after, self._next_lie(), ticket, chance))
+        self.plane.put(self.index, FreezeOp(edge, pair, after, self._next_lie(op.peer), ticket, chance, self.unmixed))
         self._flushed()
         return RequestFrozen(peer=op.peer, request=request)
 
@@ -177,7 +184,7 @@ class LazyEngine:
             request_digest=request.digest,
             version=op.version,
             factor=op.factor,
-            weight=op.weight,
+            weight=self.claim(op.weight),
             pace_s=op.pace_s,
             terms=self.method.agree(self.terms, request.terms),
             body=request.body,
@@ -186,8 +193,8 @@ class LazyEngine:
         self.pairs.apply(edge, ticket)
         record.settle_request(request, reply, chain)
         pair = self.pairs.of(edge, self.index)
-        lie, chance = self._next_lie(), self._chance(op.peer, request.incarnation, request.seq)
-        noted = RequestOp(edge, pair, ticket, lie, op.factor, self.samples, reply.terms, chance)
+        lie, chance = self._next_lie(op.peer), self._chance(op.peer, request.incarnation, request.seq)
+        noted = RequestOp(edge, pair, ticket, lie, op.factor, self.samples, reply.terms, chance, self.unmixed)
         self.plane.put(self.index, noted)
         self._flushed()
         return RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain)
@@ -199,7 +206,7 @@ class LazyEngine:
             raise ValueError("a reply reached the engine without a pending request")
         edge, ticket = TOKEN.unpack(reply.body)
         chain = next_chain(record.chain, pending, reply)
-        moves = reply.factor != 0.0
+        moves = reply.factor != 0.0 or self.plane.mixes
         self._remember_record(op.peer, moves=moves)
         record.settle_reply(reply, chain)
         if moves:
@@ -209,7 +216,7 @@ class LazyEngine:
 
     def reset(self, op: ResetEdge) -> None:
         edge = self.edges[op.peer]
-        keeps = bool(self.method.kept_edges)
+        keeps = bool(self.method.kept_edges) or self.plane.mixes
         self._remember_record(op.peer, moves=keeps)
         self.records[op.peer].reset(op.incarnation)
         self.pairs.enter(edge, self.index, op.incarnation)
@@ -223,7 +230,7 @@ class LazyEngine:
             about = Round(steps=self.steps, learning_rate=self.round_rate, samples=self.samples, rho=op.rho)
             self.terms = self.method.terms(about)
             self.plane.put(self.index, CommitOp(self.steps, self.round_rate, self.samples, op.rho))
-        self.version, self.alone = op.version, op.alone
+        self.version, self.alone, self.unmixed = op.version, op.alone, False
         self.rounds += op.trained
         self.elapsed_s = op.elapsed_s
         return RoundCommitted(version=self.version, rounds=self.rounds, samples=self.samples, failed=False)
@@ -232,10 +239,21 @@ class LazyEngine:
         self.plane.drain()
         replicas = [self.pairs.peer_replica(self.edges[peer], self.index, self.records[peer]) for peer in op.peers]
         self.plane.replace_by_median(self.index, replicas)
+        self.unmixed = False
         self.rounds = self.rounds if op.rounds is None else op.rounds
         self.elapsed_s = self.elapsed_s if op.elapsed_s is None else op.elapsed_s
         self._flushed()
         return Bootstrapped()
+
+    def mix(self, op: Mix) -> Event:
+        self._remember_figures(moved=True)
+        pairs = tuple(
+            -1 - self.edges[peer] if self.index < peer else self.pairs.of(self.edges[peer], self.index)
+            for peer in op.peers
+        )
+        self.plane.put(self.index, MixOp(op, pairs))
+        self.unmixed = True
+        return Mixed()
 
     def note_life(self, op: NoteLife) -> None:
         self._remember_lives()
@@ -248,11 +266,8 @@ class LazyEngine:
         """What the encoder draws from in this transaction, where it does."""
         return chance_of(self.index, peer, incarnation, seq) if peer in self.drawing else 0
 
-    def _next_lie(self) -> int:
-        if not self.liar:
-            return -1
-        self.shown += 1
-        return self.shown - 1
+    def _next_lie(self, peer: int) -> int:
+        return -1 if self.lie is None else self.lie(peer)
 
     # -- local rounds ------------------------------------------------------------------------------------------------
 
@@ -313,6 +328,7 @@ DONE_BY: dict[type, Callable[[LazyEngine, Any], Event | None]] = {
     ResetEdge: LazyEngine.reset,
     CommitRound: LazyEngine.commit,
     Bootstrap: LazyEngine.bootstrap,
+    Mix: LazyEngine.mix,
     NoteLife: LazyEngine.note_life,
 }
 """How each operation is done; once for all nodes."""

@@ -6,7 +6,10 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-BEGIN, COMMIT, FREEZE, REQUEST, REPLY, SKETCH, RESET = range(7)
+from p2pfl.core.effects import Mix
+
+BEGIN, COMMIT, FREEZE, REQUEST, REPLY, SKETCH, RESET, MIX = range(8)
+KINDS = 8
 
 
 class BeginOp(Struct, frozen=True, gc=False):
@@ -35,7 +38,8 @@ class CommitOp(Struct, frozen=True, gc=False):
 class FreezeOp(Struct, frozen=True, gc=False):
     """The initiator encodes its request number `ticket`, once the one numbered `after` is applied.
 
-    `lie` counts what a liar has shown, -1 for the truth; `chance` is for an encoder that draws.
+    `unmixed`: it shows the model before the latest mix. `lie` counts what a liar has shown, -1 for the truth; `chance`
+    is for an encoder that draws.
     """
 
     kind: ClassVar[int] = FREEZE
@@ -45,6 +49,7 @@ class FreezeOp(Struct, frozen=True, gc=False):
     lie: int
     ticket: int
     chance: int = 0
+    unmixed: bool = False
 
 
 class RequestOp(Struct, frozen=True, gc=False):
@@ -59,6 +64,7 @@ class RequestOp(Struct, frozen=True, gc=False):
     samples: int
     terms: tuple[float, ...]
     chance: int = 0
+    unmixed: bool = False
 
 
 class ReplyOp(Struct, frozen=True, gc=False):
@@ -87,5 +93,15 @@ class ResetOp(Struct, frozen=True, gc=False):
     end: int
 
 
+class MixOp(Struct, frozen=True, gc=False):
+    """A robust rule mixes the model with replicas. `pairs` has, for each peer of the effect, the pair whose initiator
+    that is, or -1 - edge where this node is the initiator.
+    """
+
+    kind: ClassVar[int] = MIX
+    effect: Mix
+    pairs: tuple[int, ...]
+
+
 Exchange = RequestOp | ReplyOp
-Op = BeginOp | CommitOp | FreezeOp | RequestOp | ReplyOp | SketchOp | ResetOp
+Op = BeginOp | CommitOp | FreezeOp | RequestOp | ReplyOp | SketchOp | ResetOp | MixOp

@@ -17,9 +17,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.aggregate import Rule
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method
-from sim.lazy.operations import COMMIT, BeginOp, CommitOp, FreezeOp, Op, ReplyOp, RequestOp, ResetOp, SketchOp
+from sim.lazy.mixing import Mixers
+from sim.lazy.operations import (
+    COMMIT,
+    KINDS,
+    BeginOp,
+    CommitOp,
+    FreezeOp,
+    MixOp,
+    Op,
+    ReplyOp,
+    RequestOp,
+    ResetOp,
+    SketchOp,
+)
 from sim.lazy.rows import EdgeCodecs, Learners, Lies, Rows, Rows2
 
 OPERATIONS_PER_NODE = 24
@@ -50,7 +64,10 @@ class Begun:
 
 
 class Plane:
-    """`nodes` models that all begin at `initial` (d,), `edges` pairs of replicas; `crashing` may need an undo."""
+    """`nodes` models that all begin at `initial` (d,), `edges` pairs of replicas; `crashing` may need an undo.
+
+    `rules` has each node's robust rule; it is empty in the conservative profile.
+    """
 
     def __init__(
         self,
@@ -64,13 +81,16 @@ class Plane:
         crashing: frozenset[int] = frozenset(),
         lies: Lies | None = None,
         sketch: Any = None,
+        rules: Sequence[Rule] = (),
     ) -> None:
         self.initial = initial
         self.learners = learners
         self.crashing = crashing
         self.sketch = sketch
         self.rows = Rows(nodes=nodes, pairs=len(edges), initial=initial, codecs=codecs, method=method, lies=lies)
-        if method.kept_edges:
+        self.mixes = bool(rules)
+        self._mixers = Mixers(rules, self.rows)
+        if self.rows.kept:
             self.rows.know_ends(edges)
         self.rows.initiators = [low for low, _ in edges]
         self.rows.crashing = crashing
@@ -85,7 +105,7 @@ class Plane:
         self.batches = self.done = 0
         self._queues: list[deque[Op]] = [deque() for _ in range(nodes)]
         self._active: list[int] = []
-        self._ready: list[list[int]] = [[] for _ in range(7)]
+        self._ready: list[list[int]] = [[] for _ in range(KINDS)]
         self._training: dict[int, BeginOp] = {}
         self._held: list[int] = []
         self._waiting: dict[int, list[int]] = {}
@@ -101,6 +121,7 @@ class Plane:
             self._reply,
             self._sketch,
             self._reset,
+            self._mix,
         )
 
     # -- from the control plane --------------------------------------------------------------------------------------
@@ -121,7 +142,7 @@ class Plane:
         for node in active:
             self._place(node)
         while True:
-            kind = max(range(7), key=lambda one: len(self._ready[one]))
+            kind = max(range(KINDS), key=lambda one: len(self._ready[one]))
             nodes, self._ready[kind] = self._ready[kind], []
             if nodes:
                 self._run(kind, nodes)
@@ -252,6 +273,11 @@ class Plane:
         self._remember(nodes, ends)
         for end in ends:
             self.rows.drop_end(end)
+
+    def _mix(self, nodes: list[int], ops: list[MixOp]) -> None:
+        self._remember(nodes)
+        for node, op in zip(nodes, ops, strict=True):
+            self._mixers.mix(node, op)
 
     def _sketch(self, nodes: list[int], ops: list[SketchOp]) -> None:
         for node, op in zip(nodes, ops, strict=True):

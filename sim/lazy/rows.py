@@ -34,6 +34,9 @@ TRAINING_ROWS = 1024
 MARGIN = 0.99
 """A check that comes this close to its limit is left to the engine."""
 
+HELD = "held"
+"""The name under which initiators keep the replica of their neighbor's model, where a robust rule mixes."""
+
 Lies = Callable[[Rows2, list[int], list[int]], None]
 """Turns, in place, the models (b, d) of these nodes into what they show for the n-th time; -1: the truth."""
 
@@ -67,6 +70,8 @@ class Rows:
         self.models: Rows2 = np.tile(initial, (nodes, 1))
         self.method = method
         self.kept: dict[str, Rows2] = {name: np.zeros((2 * pairs, size), dtype) for name in method.kept_edges}
+        self.unmixed: Rows2 = np.zeros((0, size), dtype)
+        """The models before the latest mix by a rule."""
         self.starts: Rows2 = np.zeros((nodes, size), dtype)
         self.by_method = overrides(method, "gradient")
         self.given: dict[str, Rows2] = {name: np.zeros((nodes, size), dtype) for name in method.given}
@@ -89,6 +94,11 @@ class Rows:
         self.chunk = max(1, CACHE_BYTES // (4 * size * initial.itemsize))
         self.scratch = [np.empty((self.chunk, size), dtype) for _ in range(4)]
         self.safe_square = (MARGIN * NORM_MULTIPLE) ** 2 * size
+
+    def mix_by_rules(self) -> None:
+        """Robust rules mix, and exchanges move no model."""
+        self.unmixed = np.zeros_like(self.models)
+        self.kept[HELD] = np.zeros((2 * len(self.own), self.size), self.dtype)
 
     # -- local rounds ------------------------------------------------------------------------------------------------
 
@@ -191,7 +201,9 @@ class Rows:
     def freeze(self, nodes: list[int], ops: Sequence[FreezeOp]) -> None:
         which, on, of = np.array(nodes), np.array([op.edge for op in ops]), np.array([op.pair for op in ops])
         for some in self._chunks(len(nodes)):
-            shown = self._shown(self._take(0, self.models, which[some]), nodes[some], [op.lie for op in ops[some]])
+            shown = self._take(0, self.models, which[some])
+            self._put_unmixed(shown, which[some], ops[some])
+            shown = self._shown(shown, nodes[some], [op.lie for op in ops[some]])
             shown -= self._take(1, self.own, of[some])
             self.requests[on[some]] = self._through_the_codec(shown, on[some], ops[some])
 
@@ -207,6 +219,7 @@ class Rows:
             model = self._take(1, self.models, which[some])
             shown = self.scratch[2][: len(of)]
             np.copyto(shown, model)
+            self._put_unmixed(shown, which[some], ops[some])
             shown = self._shown(shown, nodes[some], [op.lie for op in ops[some]])
             peer = self._take(3, self.peer, of)
             shown -= peer
@@ -223,6 +236,8 @@ class Rows:
         for some in self._chunks(len(nodes)):
             of = columns.pairs[some]
             peer = self._take(0, self.peer, of)
+            if HELD in self.kept:
+                self.kept[HELD][2 * columns.edges[some]] = peer
             peer -= self._take(1, self.own, of)
             self._move(which[some], self._take(1, self.models, which[some]), peer, columns, some, 0)
 
@@ -235,6 +250,8 @@ class Rows:
         moving = columns.factors[some, 0] != 0.0
         ends = 2 * columns.edges[some] + side
         if not moving.all():
+            if not moving.any():
+                return
             some_do = np.flatnonzero(moving)
             nodes, model, difference, ends = nodes[some_do], model[some_do], difference[some_do], ends[some_do]
         factors, samples = (one[some][moving] for one in (columns.factors, columns.samples))
@@ -260,6 +277,12 @@ class Rows:
             return self.codecs.quantize(vectors, edges, lambda row: ops[row].chance)
         except ValueError as error:
             raise MisjudgedError("a vector is not finite") from error
+
+    def _put_unmixed(self, shown: Rows2, nodes: Ints, ops: Sequence[FreezeOp | RequestOp]) -> None:
+        """Neighbors see the model before the latest mix."""
+        places = [place for place, op in enumerate(ops) if op.unmixed] if len(self.unmixed) else []
+        if places:
+            shown[places] = self.unmixed[nodes[places]]
 
     def _shown(self, models: Rows2, nodes: list[int], times: list[int]) -> Rows2:
         if self.lies is not None and max(times) >= 0:

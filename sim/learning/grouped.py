@@ -23,11 +23,12 @@ from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 from torch import Tensor
 
+from p2pfl.learn.batches import batch_sizes, draw_rows
 from p2pfl.learn.evaluation import BATCH, are_classes, intervals_of
 from p2pfl.learn.interface import RoundStart, Score
 from p2pfl.learn.methods import Method
 from p2pfl.learn.metrics import ACCURACY
-from p2pfl.learn.samples import TensorSamples, batch_sizes, draw_rows
+from p2pfl.learn.samples import TensorSamples
 from p2pfl.learn.task import Task
 from sim.learning.nodes import Pool, TorchNodes
 from sim.learning.stacked import Batch, StackedModel, losses_of

@@ -156,18 +156,19 @@ class _Search:
         return UserError(text, key="--within", value=f"{self.within_s:g}s", allowed="more time")
 
     def _pilot(self) -> bool:
-        full = self.bench.wishes.full
-        look = TrialLook(
-            attacks=(HONEST,), seeds=(self.bench.wishes.seed,), rounds=full and max(LEAST_ROUNDS, full // 10)
-        )
+        wishes = self.bench.wishes
+        rounds = wishes.full
+        if rounds is not None and wishes.can_be_shortened:
+            rounds = max(LEAST_ROUNDS, rounds // 10)
+        look = TrialLook(attacks=(HONEST,), seeds=(wishes.seed,), rounds=rounds)
         return self._perform(look, self.everything[:1], self.last_until)
 
     def _make_broad(self) -> TrialLook:
         wishes, count = self.bench.wishes, min(len(self.everything), WANTED)
         attacks = (HONEST, *self.attacks[:FIRST_ATTACKS])
         rounds = self._affordable(self.first_until, len(attacks) * count)
-        if wishes.full and rounds is not None:
-            rounds = _step(wishes.full, rounds)
+        if rounds is not None:
+            rounds = _step(wishes, rounds)
         return TrialLook(attacks=attacks, seeds=(wishes.seed,), rounds=rounds)
 
     def _first_look(self, until: float) -> None:
@@ -197,7 +198,7 @@ class _Search:
         if wishes.full and first.rounds is not None:
             if (rounds or 0) < first.rounds:
                 return False
-            rounds = _step(wishes.full, rounds or 0)
+            rounds = _step(wishes, rounds or 0)
         look = TrialLook(attacks=attacks, seeds=tuple(range(wishes.seed, wishes.seed + seeds)), rounds=rounds)
         self._perform(look, best[:CLOSER], self.last_until)
         return True
@@ -220,8 +221,11 @@ class _Search:
         return self.bench.perform(look.trials(chosen), until)
 
 
-def _step(full: int, affordable: int) -> int:
+def _step(wishes: PlanWishes, affordable: int) -> int | None:
     """Return the largest step of the rounds that is affordable, or else the smallest."""
+    full = wishes.full
+    if full is None or not wishes.can_be_shortened:
+        return full
     steps = [max(min(full, LEAST_ROUNDS), full // share) for share in SHARES]
     return next((step for step in steps if step <= affordable), steps[-1])
 

@@ -47,7 +47,7 @@ def evidence(plan: SystemPlan) -> dict[str, Any]:
     """Return the plan as plain values."""
     wishes = asdict(plan.wishes)
     return {
-        "wishes": {key: value for key, value in wishes.items() if value not in (None, 0, 0.0)},
+        "wishes": {key: value for key, value in wishes.items() if value not in (None, 0, 0.0, ())},
         "refused": list(plan.refused),
         "measure": plan.measure.name,
         "interrupted": plan.interrupted,

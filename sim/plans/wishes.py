@@ -10,11 +10,16 @@ from pathlib import Path
 from p2pfl.config.load import load_config
 from p2pfl.config.model import FederationConfig, TrainingConfig
 from p2pfl.errors import UserError
+from sim.worlds.model import ComputeSpec
 from topologies.design.goal import Goal
+from topologies.errors import TopologyError
+from topologies.timing.latencies import Latencies, latencies, read_far
 
 DIGITS = "digits"
 LEAST_NODES = 2
 DAY_S = 86_400.0
+USUAL_STEPS = 20
+"""The local steps of a round by which the time of training is estimated where rounds are counted in epochs."""
 DEGREE_LIMIT = 12
 """The highest degree that is looked at if no limit is given: a node has so many neighbors at most."""
 
@@ -32,7 +37,8 @@ class PlanWishes:
     """The wishes. `task` is `digits`, or the path of a federation whose task, data and training are taken.
 
     `liars`: nodes that may lie, wherever they are. `loss`: the probability that a message is lost. `bytes_per_day`: the
-    most that any node may send in a day; training that takes less than a day counts as one day.
+    most that any node may send in a day; training that takes less than a day counts as one day. `far`: nodes and how
+    far they are from all others, one way, as `28-29=60ms`.
     """
 
     task: str = DIGITS
@@ -41,6 +47,7 @@ class PlanWishes:
     liars: int = 0
     loss: float = 0.0
     slow: SlowWish | None = None
+    far: tuple[str, ...] = ()
     bytes_per_day: int | None = None
     rounds: int | None = None
     partition: str | None = None
@@ -62,6 +69,11 @@ class PlanWishes:
         return self.rounds or self._training.rounds
 
     @property
+    def can_be_shortened(self) -> bool:
+        """Whether fewer rounds learn as the first of all: a privacy budget for fewer rounds takes less noise."""
+        return self.full is not None and (self.base is None or self.base.privacy is None)
+
+    @property
     def closing(self) -> int:
         """The rounds of mixing after that."""
         return self._training.closing_rounds
@@ -77,7 +89,24 @@ class PlanWishes:
 
     def goal(self, degree: int, *, byzantine: int = 0) -> Goal:
         """What is asked of a graph whose nodes have at most `degree` neighbors."""
-        return Goal(nodes=self.count, max_degree=degree, byzantine=byzantine, seed=self.seed)
+        apart = self.distances
+        return Goal(
+            nodes=self.count,
+            max_degree=degree,
+            byzantine=byzantine,
+            seed=self.seed,
+            minimize="rounds" if apart is None else "time",
+            distances=apart,
+            train_s=ComputeSpec().step_s * (self._training.local_steps or USUAL_STEPS),
+        )
+
+    @property
+    def distances(self) -> Latencies | None:
+        """How far the nodes are from each other; None if nothing is said. Raises TopologyError for unknown nodes."""
+        if not self.far:
+            return None
+        names = () if self.base is None else [member.name for member in self.base.present]
+        return latencies(self.count, names=names, far=[read_far(text) for text in self.far])
 
 
 def check_wishes(wishes: PlanWishes) -> None:
@@ -107,6 +136,10 @@ def _mistakes(wishes: PlanWishes) -> Iterator[UserError]:
         text = f"{count} nodes with one neighbor each are not connected"
         yield UserError(text, key="--max-degree", value=1, allowed="from 2")
         return
+    try:
+        _ = wishes.distances
+    except TopologyError as error:
+        yield UserError(error.message, key="--far", value=error.value, allowed=error.allowed)
     yield from _impossible_liars(wishes)
 
 

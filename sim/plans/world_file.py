@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from sim.plans.wishes import PlanWishes
 from sim.sweeps.run import replace
+from topologies.timing.latencies import read_far
 
 WORLD = "world.toml"
 
@@ -20,6 +22,8 @@ def world_text(wishes: PlanWishes) -> str:
         parts.append(f"[links]\nloss = {wishes.loss!r}\n")
     if wishes.slow is not None:
         parts.append(f"[[slow]]\ncount = {wishes.slow.count}\nspeed = {1.0 / wishes.slow.times!r}\n")
+    told = map(read_far, wishes.far)
+    parts += [f"[[slow]]\nnodes = {json.dumps(one.named)}\nfar_s = {one.time_s!r}\n" for one in told]
     return "\n".join(parts)
 
 

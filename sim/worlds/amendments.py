@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from p2pfl.config.graph import federation_graph
+from p2pfl.config.graph import edge_weights, federation_graph
 from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.errors import UserError
 from sim.worlds.model import WorldSpec, nanoseconds
@@ -70,6 +70,7 @@ def _federation_of(
         members=members,
         edges=_member_edges(graph.edges, present),
         schedule=tuple(_member_edges(edges, present) for edges in schedule),
+        edge_weights={(present[i], present[j]): weight for (i, j), weight in edge_weights(graph).items()},
     )
 
 

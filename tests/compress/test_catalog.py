@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.compress import EXAMPLES, STAGES, build, make_compressor
-from p2pfl.compress.catalog import list_stages
+from p2pfl.compress.catalog import list_stages, require_fit, require_replicas
 from p2pfl.compress.spelling import allowed
 from p2pfl.errors import UserError
 
@@ -37,6 +37,37 @@ def test_what_is_no_contraction_is_refused_with_what_to_use_instead(spec, instea
     assert make_compressor(instead.split()[0]).delta(1000) > 0
 
 
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (
+            "fragment:8+q4",
+            "only bf16 may follow fragment, or nothing: there is no replica to keep what a code leaves out",
+        ),
+        ("fragment:8+zstd", "only bf16 may follow fragment, or nothing"),
+        ("fragment", "say how many, as in fragment:8+bf16"),
+        ("fragment:0.5", "a whole number from 1 to 4096"),
+        ("fragment:5000", "a whole number from 1 to 4096"),
+    ],
+)
+def test_fragments_are_exact_or_without_bias_and_a_whole_number_of_them(spec, reason):
+    with pytest.raises(UserError, match="fragment") as caught:
+        make_compressor(spec)
+    assert reason in str(caught.value)
+
+
+def test_more_fragments_than_values_are_refused():
+    with pytest.raises(UserError, match="8 fragments of 7 values"):
+        require_fit(make_compressor("fragment:8"), 7)
+
+
+def test_a_robust_rule_is_refused_where_nothing_is_left_of_any_neighbor():
+    with pytest.raises(UserError, match="mixes the replicas of all neighbors, and fragments leave none") as caught:
+        require_replicas(make_compressor("fragment:8"), "hampel")
+    assert caught.value.allowed == "a compressor with replicas, such as q4, or gossip.rule = mean"
+    require_replicas(make_compressor("q4"), "hampel")
+
+
 @pytest.mark.parametrize("spec", EXAMPLES)
 def test_every_example_is_a_contraction_at_every_size(spec):
     assert all(0 < make_compressor(spec).delta(size) <= 1 for size in (0, 1, 2, 255, 256, 257, 2410, 10**8))
@@ -64,6 +95,7 @@ def test_every_word_of_the_grammar_has_its_line_its_example_and_its_paper():
         ("top-k:0.5", 200_000_000 + 12_500_000),
         ("top-k:1.0+q8", 100_000_000 + 4 * 390_625),
         ("q8+zstd", 1 + 100_000_000 + 4 * 390_625),
+        ("fragment:8+bf16", 8 + 2 * (12_500_000 + 7)),
     ],
 )
 def test_sizes_of_a_hundred_million_parameters(spec, size_bytes):

@@ -194,7 +194,7 @@ def test_round_trips_that_draw_contract_by_delta_in_the_mean(spec, kind):
         assert errors.mean() <= allowed * (1 + 1e-6) + 5 * errors.std() / len(errors) ** 0.5
 
 
-@pytest.mark.parametrize("spec", [spec for spec in DRAWING if spec.startswith("q")])
+@pytest.mark.parametrize("spec", [spec for spec in DRAWING if spec.startswith("q") or spec == "bf16"])
 def test_stochastic_rounding_is_unbiased(spec):
     compressor, vector = build(spec), heavy_tailed(600)
     decoded = compressor.quantize_rows(np.broadcast_to(vector, (4000, 600)), chances=range(4000))

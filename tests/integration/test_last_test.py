@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from p2pfl.learn.interface import Score
-from p2pfl.node import workshop
+from p2pfl.node import evaluation_pace, workshop
 
 pytestmark = pytest.mark.usefixtures("lone")
 
@@ -140,3 +140,19 @@ async def test_while_a_node_trains_its_latest_test_is_not_stale(pair):
     trained = [line for line in nodes[0].lines if line.phase == "training"]
     assert trained
     assert not any(line.test_is_stale for line in trained)
+
+
+async def test_rare_tests_are_marked_with_their_round_and_the_last_model_is_tested(ward, start, patient, monkeypatch):
+    """With "auto", a node says of a figure in between which round it is from, and ends with one of its last model."""
+    monkeypatch.setattr(evaluation_pace, "TEST_SHARE", 0.0)
+    field = ward(2, training={"rounds": 6, "closing_rounds": 2, "evaluate_every": "auto"})
+    node, _ = start(field, abreast=True)
+    learner = Sluggish(node.application.setup.learner)
+    node.learn_with(learner)
+    learner.hold("round", after=4)
+    await node.until(learner.began.is_set)
+    status = node.status
+    assert (status.rounds, status.tested_round, status.test_is_stale) == (4, 1, True)
+    learner.let_go.set()
+    result = await node.result()
+    assert (result.tested_round, result.test_is_stale) == (result.rounds, False)

@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -63,6 +64,16 @@ def test_every_member_has_a_row_with_its_age_and_who_told_it(made, clock):
     assert all(0 <= found.now - row.at <= 3 for row in found.members)
     assert found.members[2].live == [1, 3]
     assert (found.node, found.federation, found.rounds_to_do) == ("pi1", "ward-7", 400)
+
+
+def test_a_score_of_an_earlier_model_names_its_round(made, clock, monkeypatch):
+    run(made, clock, 5)
+    assert whole(made).members[1].tested_round is None
+    line, own = made.line, made.federation.member("pi1").index
+    aged = lambda index: SimpleNamespace(**{**vars(line(index)), "tested_round": 3, "test_is_stale": True})  # noqa: E731
+    monkeypatch.setattr(made, "line", aged)
+    run(made, clock, 5)
+    assert whole(made).members[own].tested_round == 3
 
 
 def test_a_step_has_what_has_changed_and_no_more(made, clock):

@@ -16,6 +16,7 @@ from p2pfl.errors import LearningError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.net.link import MALFORMED
 from p2pfl.node.driver import Driver
+from p2pfl.node.evaluation_pace import EvaluationPace
 from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.workshop import Moment
 
@@ -109,7 +110,7 @@ async def test_a_round_that_fails_is_named_as_people_count_and_came_to_nothing(c
 
     outcomes, heard = SimpleQueue(), []
     thread = SimpleNamespace(engine=SimpleNamespace(outcomes=outcomes))
-    workshop = SimpleNamespace(is_due=lambda _: False, train=fail, renew_data=lambda: None, strict=False)
+    workshop = SimpleNamespace(pace=EvaluationPace(0), train=fail, renew_data=lambda: None, strict=False)
     local = LocalRounds(thread, workshop, on_measure=int)
     local.gate = SimpleNamespace(is_kept=True)
     local.report_to(SimpleNamespace(take=heard.append))

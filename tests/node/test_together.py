@@ -77,15 +77,22 @@ def optimum(nodes):
     return torch.cat([y for (_, y), _ in targets]).mean(0).numpy()
 
 
-@pytest.mark.parametrize("transport", [pytest.param("sockets", marks=pytest.mark.long), "memory"])
-def test_real_nodes_of_one_process_reach_the_known_optimum(untouched, monkeypatch, transport):
+@pytest.mark.parametrize(
+    ("transport", "compressor"),
+    [
+        pytest.param("sockets", "none", marks=pytest.mark.long),
+        ("memory", "none"),
+        pytest.param("memory", "fragment:3", marks=pytest.mark.long),
+    ],
+)
+def test_real_nodes_of_one_process_reach_the_known_optimum(untouched, monkeypatch, transport, compressor):
     """Not only agree: the mean of all samples is where the sum of all losses is least, whatever each node holds."""
     kept = []
     read = made._model
     monkeypatch.setattr(made, "_model", lambda child: kept.append(read(child)) or kept[-1])
-    found = small(rounds=40, local_steps=2, learning_rate=0.3, batch_size=40, compressor="none", closing_rounds=20).run(
-        transport=transport
-    )
+    closing = 20 if compressor == "none" else 60
+    how = {"rounds": 40, "local_steps": 2, "learning_rate": 0.3, "batch_size": 40, "closing_rounds": closing}
+    found = small(**how, compressor=compressor).run(transport=transport)
     assert all(node.finished for node in found.nodes)
     # SGD on batches of 40 of up to 40 samples: whole batches at the largest node, and little noise elsewhere.
     assert np.abs(np.array(kept) - optimum(4)).max() < 0.02

@@ -69,16 +69,17 @@ def run_checking(world, until_s, start, *, amnesia=False):
     link=LINKS,
     faults=FAULTS,
     compressors=st.lists(st.sampled_from(KINDS), min_size=1, max_size=6),
+    weighted=st.booleans(),
 )
 def test_the_weighted_sum_is_conserved_whatever_happens_to_messages_links_and_nodes(
-    graph, seed, link, faults, compressors
+    *, graph, seed, link, faults, compressors, weighted
 ):
     """After every event: sum n_i x_i plus what is pending is the start's, to 1e-12; idle edges agree bit for bit.
 
     `compressors` are that of the federation, and those of the first edges.
     """
     usual, *own = compressors
-    world = make_world(graph, seed, link=link, compressor=usual, own=own, linger_s=1e6)
+    world = make_world(graph, seed, link=link, compressor=usual, own=own, weighted=weighted, linger_s=1e6)
     start = world.oracle.total()
     schedule(world, faults)
     run_checking(world, 4.0, start)
@@ -90,19 +91,27 @@ def test_the_weighted_sum_is_conserved_whatever_happens_to_messages_links_and_no
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
-@given(graph=st.sampled_from(sorted(GRAPHS)), seed=st.integers(0, 2**32 - 1), link=LINKS, faults=FAULTS)
+@given(
+    graph=st.sampled_from(sorted(GRAPHS)),
+    seed=st.integers(0, 2**32 - 1),
+    link=LINKS,
+    faults=FAULTS,
+    compressor=st.sampled_from(["q8", "fragment:3"]),
+)
 @example(
+    compressor="q8",
     graph="path",
     seed=1022,
     link=LinkSpec(jitter_s=0.2, loss=0.3, redial_s=0.3),
     faults=[(0.0, "crash", 9, 1.1605550529953812, 2)],
 )
-def test_all_nodes_reach_the_weighted_mean_once_the_faults_are_over(graph, seed, link, faults):
+def test_all_nodes_reach_the_weighted_mean_once_the_faults_are_over(graph, seed, link, faults, compressor):
     """The start's n-weighted mean, although messages were lost and nodes crashed on the way."""
     # A node that comes after the others' patience would start from their median instead: that is another claim.
     # Of similar weight, so that the contraction does not take minutes.
     samples = [int(n) for n in np.random.default_rng(seed).integers(60, 120, GRAPHS[graph][0])]
-    world = make_world(graph, seed, link=link, samples=samples, rounds=10**6, linger_s=1e6, start_wait_s=60.0)
+    waiting = {"rounds": 10**6, "linger_s": 1e6, "start_wait_s": 60.0}
+    world = make_world(graph, seed, link=link, samples=samples, compressor=compressor, **waiting)
     target = world.oracle.mean()
     schedule(world, faults)
     world.go(until_s=6.0)
@@ -122,10 +131,16 @@ def test_all_nodes_reach_the_weighted_mean_once_the_faults_are_over(graph, seed,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
-@given(graph=st.sampled_from(sorted(GRAPHS)), seed=st.integers(0, 2**32 - 1), link=LINKS, faults=FAULTS)
-def test_what_an_amnesiac_takes_away_is_all_that_is_missing(graph, seed, link, faults):
+@given(
+    graph=st.sampled_from(sorted(GRAPHS)),
+    seed=st.integers(0, 2**32 - 1),
+    link=LINKS,
+    faults=FAULTS,
+    compressor=st.sampled_from(["q8", "fragment:2+bf16"]),
+)
+def test_what_an_amnesiac_takes_away_is_all_that_is_missing(graph, seed, link, faults, compressor):
     """With lost disks the sum equals the start's plus what the ledger booked, and edges still agree."""
-    world = make_world(graph, seed, link=link, rounds=10**6, linger_s=1e6)
+    world = make_world(graph, seed, link=link, compressor=compressor, rounds=10**6, linger_s=1e6)
     start = world.oracle.total()
     schedule(world, faults, amnesia=True)
     run_checking(world, 4.0, start, amnesia=True)

@@ -31,6 +31,7 @@ GRAPHS = {
 KINDS = (
     *("none", "float16", "q8", "q4", "q2", "sign", "q8:stochastic", "q4:stochastic", "rotate+q2", "rotate+sign"),
     *("top-k:0.4", "top-k:1+q8", "top-k:0.5+rotate+q4", "random-k:0.4", "random-k:2+q4", "q4+zstd", "top-k:0.4+zstd"),
+    *("bf16", "fragment:1", "fragment:2", "fragment:3+bf16"),
 )
 """of compressors: every stage, and every kind of chain."""
 D = 5
@@ -94,13 +95,16 @@ def make_world(
     round_s=None,
     learner=StillLearner,
     rule=None,
+    weighted=False,
     **changes,
 ):
-    """`learner` is called with each node's first model (D,) and its n."""
+    """`learner` is called with each node's first model (D,) and its n. `weighted`: edges with the largest weights."""
     nodes, rounds_of_edges = GRAPHS[graph] if isinstance(graph, str) else graph
     chance = np.random.default_rng(seed)
     counts = samples or [int(n) for n in chance.integers(1, 200, nodes)]
     edges = tuple(sorted({edge for edges in rounds_of_edges for edge in edges}))
+    busy = np.bincount(np.ravel(edges))
+    shares = {edge: min(0.5, 1.0 / max(busy[list(edge)])) for edge in edges} if weighted else {}
     learners = tuple(learner(chance.normal(size=D) * 3, n) for n in counts)
     return OpenWorld(
         OpenPlan(
@@ -110,6 +114,7 @@ def make_world(
             settings=core_settings(rounds=rounds, **changes),
             compressor=make_compressor(compressor),
             rule=rule,
+            shares=shares,
             edge_compressors={edge: make_compressor(spec) for edge, spec in zip(edges, own, strict=False)},
             dtype=np.float64,
             links=link or LinkSpec(),

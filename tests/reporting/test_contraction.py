@@ -30,6 +30,7 @@ def federation(rounds, nodes=4, gamma=1.0, compressor="q4", own=MappingProxyType
         seed=0,
         gossip=SimpleNamespace(gamma=gamma, compressor=compressor),
         edge_compressors=dict(own),
+        edge_weights={},
         compressor_of=lambda i, j: own.get((i, j), compressor),
     )
 

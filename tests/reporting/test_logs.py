@@ -14,7 +14,7 @@ from tensorboardX.proto.event_pb2 import Event
 from p2pfl.cli.live import LiveView
 from p2pfl.errors import UserError
 from p2pfl.reporting.history import Point, Statistic
-from p2pfl.reporting.logs import COLUMNS, Logs, check_logs, open_logs
+from p2pfl.reporting.logs import COLUMNS, OLDER_COLUMNS, Logs, check_logs, open_logs
 from p2pfl.reporting.status import MeanAndMax, NodeLine
 
 POINT = Point(
@@ -117,6 +117,25 @@ def test_a_later_run_adds_its_rows_and_leaves_other_tables_alone(tmp_path):
     with pytest.raises(UserError, match="holds another table"):
         open_logs([f"csv:{tmp_path / 'mine.csv'}"])
     assert (tmp_path / "mine.csv").read_text(encoding="utf-8") == "name,age\n"
+
+
+def test_a_log_from_before_the_tested_round_goes_on_with_its_columns(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(",".join(OLDER_COLUMNS) + "\n", encoding="utf-8")
+    logs = open_logs([f"csv:{path}"])
+    logs.line(line(3, accuracy=0.25, tested=2))
+    logs.close()
+    assert [(row["rounds"], "tested_round" in row) for row in table(path)] == [("3", False)]
+
+
+def test_a_score_stands_at_the_round_that_it_is_from(tmp_path):
+    logs = open_logs([f"csv:{tmp_path / 'a.csv'}", f"tensorboard:{tmp_path / 'runs'}"])
+    logs.line(line(9, accuracy=0.25, tested=2))
+    logs.close()
+    assert table(tmp_path / "a.csv")[0]["tested_round"] == "2"
+    found = scalars(tmp_path / "runs" / "pi1")
+    assert (2, "accuracy", 0.25) in found
+    assert (9, "train_loss", 0.5) in found
 
 
 def test_tensorboard_gets_a_folder_for_each_node_over_its_own_rounds(tmp_path):

@@ -82,7 +82,16 @@ reports = st.builds(
     | st.builds(
         Cost,
         **dict.fromkeys(
-            ("cpu_s", "set_up_cpu_s", "abandoned_cpu_s", "run_cpu_s", "evaluation_cpu_s", "report_cpu_s"), numbers
+            (
+                "cpu_s",
+                "set_up_cpu_s",
+                "abandoned_cpu_s",
+                "run_cpu_s",
+                "evaluation_cpu_s",
+                "references_cpu_s",
+                "report_cpu_s",
+            ),
+            numbers,
         ),
         node_rounds=counts,
         node_rounds_per_cpu_s=st.none() | numbers,

@@ -47,6 +47,8 @@ def silent(_words):
         ({"nodes": 20, "max_degree": 4, "liars": 2}, "--liars", "--max-degree from 5"),
         ({"nodes": 5, "slow": SlowWish(5, 10.0)}, "--slow", "up to 4 nodes"),
         ({"nodes": 5, "max_degree": 1}, "--max-degree", "from 2"),
+        ({"nodes": 5, "far": ("5=60ms",)}, "--far", "the nodes of the graph: 0 to 4"),
+        ({"nodes": 5, "far": ("60ms",)}, "--far", "as 28-29=60ms"),
     ],
 )
 def test_wishes_that_cannot_be_had_together_are_one_sentence(wishes, key, allowed):
@@ -74,6 +76,16 @@ def test_the_world_of_the_wishes_reads_as_a_world_file():
         "links": {"loss": 0.05},
         "slow": [{"count": 3, "speed": 0.1}],
     }
+
+
+def test_far_nodes_are_far_in_the_world_and_in_the_search_for_a_graph():
+    wishes = PlanWishes(nodes=8, far=("6-7=60ms", "2=0.01s"))
+    world = tomllib.loads(world_text(wishes))
+    assert world["slow"] == [{"nodes": "6-7", "far_s": 0.06}, {"nodes": "2", "far_s": 0.01}]
+    goal = wishes.goal(3)
+    assert (goal.by_time, goal.train_s) == (True, pytest.approx(0.05))
+    assert goal.distances.far_s.tolist() == [0.0, 0.0, 0.01, 0.0, 0.0, 0.0, 0.06, 0.06]
+    assert PlanWishes(nodes=8).goal(3).minimize == "rounds"
 
 
 def test_graphs_guarantee_the_liars_where_a_graph_can_and_say_why_where_none_can(tmp_path, monkeypatch):
@@ -251,6 +263,16 @@ def test_a_federation_with_a_time_limit_is_planned_from_another_folder_by_relati
 def test_the_best_get_a_closer_look_also_where_the_first_one_is_as_short_as_the_pilot(tmp_path, pretend):
     pretend({"q8": 0.3})
     assert plan_of(tmp_path, nodes=6, rounds=3).winner.seeds == 3
+
+
+def test_a_promise_of_privacy_is_simulated_for_all_rounds_for_fewer_would_take_less_noise(tmp_path, pretend):
+    pretend({})
+    base = write_plan(plan_of(tmp_path, nodes=3, rounds=40), tmp_path / "out") / "federation.toml"
+    base.write_text(base.read_text() + "\n[privacy]\nepsilon = 3.0\ndelta = 1e-3\n")
+    pretended = pretend({})
+    found = make_plan(PlanWishes(task=str(base)), tmp_path / "private", within_s=1.0, jobs=1, tell=silent)
+    assert found.winner.rounds == 40
+    assert {job.options.get("rounds") for job in pretended.jobs} == {40}
 
 
 def test_no_time_for_one_run_is_said(tmp_path, monkeypatch):

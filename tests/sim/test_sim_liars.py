@@ -14,7 +14,7 @@ from sim.attacks import Attack
 from sim.attacks.poison import Backdoor, LabelFlip
 from sim.federations import describe
 from sim.learning.nodes import poisoned
-from sim.liars import Liars
+from sim.liars import Liars, ShownModels
 from sim.worlds.model import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec
 
 SELDOM_S = 5.0
@@ -59,7 +59,7 @@ def test_a_liar_sees_every_model_as_it_is_and_the_peers_mixing_weights():
     ]
     learners = SimpleNamespace(initial=lambda: np.zeros(5), samples=[10, 20, 60, 8])
     liars = Liars(Attack(spec="x", lie=lie), federation, frozenset({1, 3}), learners=learners)
-    liars.meet(SimpleNamespace(hosts=hosts))
+    liars.meet(SimpleNamespace(hosts=hosts), ShownModels(4, lambda node: hosts[node].engine.state.shown))
     hosts[2].engine.state.shown = models[2] + 0.5
     shown = liars.show(1)(models[1], 2)
     assert np.array_equal(shown, models[2] + 0.5)
@@ -93,7 +93,7 @@ def test_under_a_robust_rule_a_liar_counts_on_the_weight_that_it_boasts_of_and_o
 def test_a_run_with_liars_is_the_same_again_and_whether_or_not_rounds_are_batched(attack):
     found = [run(attack, batching=batching) for batching in (True, True, False)]
     assert len({report.value_digest for report in found}) == 1
-    assert found[0].batching.operations == "one at a time"
+    assert [report.batching.operations for report in found] == ["batched", "batched", "one at a time"]
     assert found[0].attack == (attack if "sleeper" not in attack else "sleeper:noise:1@2")
 
 

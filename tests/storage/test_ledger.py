@@ -70,8 +70,11 @@ class Node:
         self.refusals = []
         self.thread.checkpoint(state)
 
-    def deliver(self, events):
+    def deliver(self, events, _flush):
         self.refusals += [event for event in events if isinstance(event, RoundRefused)]
+
+    def flushed(self, _flush):
+        pass
 
     def fail(self, error):
         raise error
@@ -80,6 +83,8 @@ class Node:
         for job in jobs:
             self.thread.jobs.put(job)
         self.thread._batch()
+        while self.thread.flushing.is_owed and self.thread.broken_since is None:
+            self.thread._batch()
 
     def pay(self):
         self.do(Pay(COST, wrong, lambda _: self.used(), self.reserved))

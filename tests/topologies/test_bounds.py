@@ -71,7 +71,7 @@ def test_without_liars_nobody_looks_at_robustness(monkeypatch):
 
 def test_a_large_graph_is_looked_at_closely_less_often(monkeypatch):
     told = []
-    monkeypatch.setattr(designing, "known_graphs", lambda goal, _: _rings(goal, 30))
+    monkeypatch.setattr(designing, "known_graphs", lambda goal, *_: _rings(goal, 30))
     designing.design(Goal(nodes=600, max_degree=4), tell=told.append, top=100)
     assert told[0] == f"judged 0 of at most {designing.JUDGED_LARGE} graphs"
     assert len(told) == designing.JUDGED_LARGE

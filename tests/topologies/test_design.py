@@ -169,6 +169,11 @@ def test_no_ring_and_no_random_regular_graph_is_better(nodes, highest, weights, 
             assert reached(found) <= value(minimize, rate, rival.edge_count)
 
 
+def test_the_graph_of_hoffman_and_singleton_is_found_by_its_name():
+    best = design(Goal(nodes=50, max_degree=7), evaluations=0, top=1).winner
+    assert (best.spec, best.rate, best.topology.edge_count) == ("moore", pytest.approx(1 - 5 / 8), 175)
+
+
 @pytest.mark.parametrize(("nodes", "highest"), [(21, 3), (15, 5), (9, 3)])
 def test_where_no_regular_graph_is_possible_the_degree_is_used_all_the_same(nodes, highest):
     """Of an odd number of nodes, not all can have an odd number of neighbors; those that can are worth it."""

@@ -10,7 +10,9 @@ import pytest
 
 from topologies import build, spectrum
 from topologies.design.goal import CRITERIA, Goal, adjacency_of, mixing_rate, weighted_laplacian
-from topologies.design.search import Walk, evaluations_for, search
+from topologies.design.rotations import SymmetricWalk, pair_orbits, rotations
+from topologies.design.search import evaluations_for, search
+from topologies.design.walk import Walk
 
 WEIGHTS = ("metropolis", "max-degree", "best-constant")
 
@@ -51,9 +53,11 @@ def test_a_walk_keeps_to_its_degrees_and_never_skips_a_better_graph(weights):
             continue
         moves += 1
         before = walk.adjacency.copy()
+        changes = walk.changes(move)
         walk.make(move)
-        bound = walk.at_least(weighted_laplacian(walk.adjacency, weights))
-        assert bound <= mixing_rate(walk.adjacency, weights) + 1e-12
+        exact = mixing_rate(walk.adjacency, weights)
+        assert walk.at_least(changes) <= exact + 1e-12
+        assert walk.rate_after(changes) == pytest.approx(exact, abs=1e-12)
         if moves % 3:
             walk.undo(move)
             assert np.array_equal(walk.adjacency, before)
@@ -97,5 +101,69 @@ def test_a_walk_for_lambda_2_bounds_and_reaches_it():
     low = np.linalg.eigvalsh(nx.laplacian_matrix(nx.Graph(ends.tolist())).toarray().astype(float))[1]
     assert rate == pytest.approx(1.0 / (1.0 + low))
     walk = Walk(adjacency_of(10, build("torus", 10).ends), goal.matrix, 1, 9)
-    other = adjacency_of(10, build("ring", 10).ends)
-    assert walk.at_least(weighted_laplacian(other, goal.matrix)) <= mixing_rate(other, goal.matrix)
+    ring, torus = ({tuple(pair) for pair in build(spec, 10).ends.tolist()} for spec in ("ring", "torus"))
+    changes = walk.changes((tuple(torus - ring), tuple(ring - torus)))
+    other = adjacency_of(10, np.array(sorted(ring)))
+    assert walk.at_least(changes) <= mixing_rate(other, goal.matrix) == pytest.approx(walk.rate_after(changes))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "degree", "rate"),
+    [
+        pytest.param(10, 3, 1 - 2 / 4, id="Petersen"),
+        pytest.param(14, 3, 1 - (3 - 2**0.5) / 4, id="Heawood"),
+        pytest.param(16, 5, 1 - 4 / 6, id="Clebsch"),
+    ],
+)
+def test_symmetric_walks_alone_reach_the_optimum(nodes, degree, rate):
+    """Far below the default budget, without families and without a graph to start from."""
+    best = search(Goal(nodes=nodes, max_degree=degree), [], 3_000).ranked()[0]
+    assert best[1] == pytest.approx(rate)
+    assert evaluations_for(nodes) > 5 * 3_000
+
+
+@pytest.mark.parametrize("nodes", [9, 12])
+def test_the_orbits_of_a_rotation_are_all_pairs_once_and_turn_into_themselves(nodes):
+    for cycles in rotations(nodes):
+        assert sum(cycles) == nodes
+        start = np.repeat(np.cumsum((0, *cycles[:-1])), cycles)
+        length = np.repeat(cycles, cycles)
+        turned = start + (np.arange(nodes) - start + 1) % length
+        orbits = [{tuple(sorted(pair)) for pair in orbit.tolist()} for orbit in pair_orbits(cycles)]
+        assert [len(orbit) for orbit in orbits] == [len(orbit) for orbit in pair_orbits(cycles)]
+        assert sorted(pair for orbit in orbits for pair in orbit) == sorted(
+            (i, j) for i in range(nodes) for j in range(i + 1, nodes)
+        )
+        for orbit in orbits:
+            assert {tuple(sorted((int(turned[i]), int(turned[j])))) for i, j in orbit} == orbit
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_symmetric_walk_keeps_to_its_degree_and_can_be_undone(sparse):
+    rng = Random(3)
+    for cycles in [(4, 4, 2, 1), (5, 5), (3, 3, 3, 3)]:
+        walk = SymmetricWalk(cycles, 4, rng, sparse=sparse)
+        for turn in range(60):
+            before, state = walk.adjacency.copy(), walk.state
+            move = walk.move(rng)
+            degrees = walk.adjacency.sum(axis=0)
+            assert degrees.max() <= 4
+            assert walk.least_degree == degrees.min()
+            assert walk.edge_count == degrees.sum() / 2
+            assert (walk.state == state) == np.array_equal(walk.adjacency, before)
+            if move is not None and turn % 2:
+                walk.undo(move)
+                assert np.array_equal(walk.adjacency, before)
+                assert walk.state == state
+
+
+def test_a_search_that_is_over_ends_with_what_it_has():
+    asked = []
+
+    def over():
+        asked.append(None)
+        return len(asked) > 40
+
+    best = search(Goal(nodes=12, max_degree=3), [build("ring", 12).ends], 10**9, over=over)
+    assert best.found
+    assert len(asked) < 60

@@ -54,6 +54,9 @@ SPECS = [
     "star-of-cliques:size=2",
     "star-of-cliques:size=4",
     "star-of-cliques:size=5",
+    "moore",
+    "folded-hypercube",
+    "projective-plane",
 ]
 
 

@@ -35,7 +35,8 @@ def test_spectrum_and_describe_take_one():
         (nx.DiGraph([(0, 1)]), "the graph is directed; allowed: an undirected simple graph, as graph.to_undirected"),
         (nx.MultiGraph([(0, 1)]), "the graph is a multigraph"),
         (nx.Graph([(0, 1), (1, 1)]), "an edge from a node to itself .found 1.; allowed: no self-loops"),
-        (nx.Graph([(0, 1, {"weight": 0.5})]), "has a weight .found 0.5."),
+        (nx.Graph([(0, 1, {"weight": -0.5})]), "graph: edge 0 - 1: impossible weight .found -0.5."),
+        (nx.Graph([(0, 1, {"weight": 0.5}), (1, 2)]), "graph: edge 1 - 2: an edge without a weight"),
         (nx.Graph([("1", 1)]), "two nodes have the same name as text"),
         (nx.Graph(), "impossible size"),
         ("ring", "not a graph of networkx"),
@@ -44,6 +45,14 @@ def test_spectrum_and_describe_take_one():
 def test_what_cannot_be_kept_is_refused(graph, said):
     with pytest.raises(TopologyError, match=said):
         Topology.from_networkx(graph)
+
+
+def test_weights_are_kept_in_the_order_of_the_edges():
+    graph = nx.Graph()
+    graph.add_weighted_edges_from([(2, 1, 0.25), (0, 1, 0.5)])
+    found = Topology.from_networkx(graph)
+    assert (found.edges, found.weights.tolist()) == (((0, 1), (1, 2)), [0.5, 0.25])
+    assert Topology.from_networkx(found.to_networkx()) == found != found.with_weights(None)
 
 
 def test_a_weight_of_one_is_none():

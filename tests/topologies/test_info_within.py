@@ -106,3 +106,11 @@ def test_a_graph_from_standard_input_is_read_with_a_limit_too():
     document = json.dumps(nx.node_link_data(nx.cycle_graph(9), edges="links"))
     result = CliRunner().invoke(topology, ["info", "-", "--within", "60s"], input=document, catch_exceptions=False)
     assert "nodes                     9\n" in result.stdout
+
+
+def test_figures_that_a_graph_is_too_large_for_are_named(monkeypatch):
+    monkeypatch.setattr(describe, "resistance", lambda _: None)
+    large = call("info", "torus", "-n", "16").stdout
+    assert "not computed              too large for: effective resistance, kirchhoff index\n" in large
+    assert "\nkirchhoff index" not in large
+    assert json.loads(call("info", "torus", "-n", "16", "--format", "json").stdout)["kirchhoff_index"] is None

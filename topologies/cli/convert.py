@@ -13,17 +13,24 @@ from topologies.errors import TopologyError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from topologies.graph import Topology
+
 
 CONVERT_HELP = """Write the graph SOURCE to the file TARGET.
 
 SOURCE is a graph file, or a family such as torus with -n. Either may be - for standard input or output, JSON by
 default. Formats, told by suffix: json, edgelist (.edges .edgelist .txt), adjlist, graphml, gexf, gml, metis (.metis
 .graph), mtx (Matrix Market), npz (scipy). A file that is there is replaced.
+
+Mixing weights that the edges of SOURCE have are kept (not in an adjlist). --weights writes others: nodes of a
+federation whose topology is the file then mix with these. A weight is the share of their difference by which both ends
+of an edge move in a round; those of a node add up to at most 1.
 """
 CONVERT_EXAMPLES = """\b
 Examples:
   p2pfl topology convert torus -n 36 torus.graphml
   p2pfl topology convert net.gml net.edges
+  p2pfl topology convert net.json fast.json --weights optimal
   p2pfl topology convert - net.json --from edgelist
 """
 
@@ -35,8 +42,20 @@ Examples:
 @seed_option()
 @click.option("--from", "source_format", help="Format of SOURCE, where its suffix does not tell.")
 @click.option("--to", "target_format", help="Format of TARGET, where its suffix does not tell.")
+@click.option(
+    "--weights",
+    default=None,
+    help="Write these weights: optimal, metropolis, max-degree, best-constant, or none.  [default: those of SOURCE]",
+)
 def convert_command(
-    *, source: str, target: Path, nodes: int | None, seed: int, source_format: str | None, target_format: str | None
+    *,
+    source: str,
+    target: Path,
+    nodes: int | None,
+    seed: int,
+    source_format: str | None,
+    target_format: str | None,
+    weights: str | None,
 ) -> None:
     from topologies.building import resolve  # noqa: PLC0415 - `--help` stays instant
     from topologies.files import (  # noqa: PLC0415 - as above
@@ -47,9 +66,26 @@ def convert_command(
 
     format_of(target, target_format)
     topology = read_topology(Path(source), nodes, source_format) if source_format else resolve(source, nodes, seed)
+    if weights is not None:
+        topology = _weighed(topology, weights)
     write_topology(topology, target, target_format)
     shown = "stdout" if str(target) == "-" else target
     click.echo(f"{shown}: nodes {topology.nodes}, edges {topology.edge_count}", err=True)
+
+
+def _weighed(topology: Topology, weights: str) -> Topology:
+    """Return the graph with these mixing weights on its edges. Raises TopologyError if no nodes could use them."""
+    from topologies.errors import nearest  # noqa: PLC0415 - `--help` stays instant
+    from topologies.spectral import BY_DEGREE, own_weights, weighted  # noqa: PLC0415 - as above
+
+    if weights == "none":
+        return topology.with_weights(None)
+    known = (*BY_DEGREE, "optimal", "none")
+    if weights not in known:
+        raise TopologyError("unknown mixing weights", key="weights", value=weights, allowed=nearest(weights, known))
+    found = topology.with_weights(weighted(topology, weights).c)
+    own_weights(found)
+    return found
 
 
 PLOT_HELP = """Draw one graph, or a map of many.
@@ -73,7 +109,7 @@ Examples:
 @weights_option()
 @epsilon_option()
 def plot_command(
-    *, sources: Sequence[str], output: Path, nodes: str | None, seed: int, weights: str, epsilon: float
+    *, sources: Sequence[str], output: Path, nodes: str | None, seed: int, weights: str | None, epsilon: float
 ) -> None:
     from topologies.plots import check_target  # noqa: PLC0415 - `--help` stays instant
 
@@ -91,7 +127,9 @@ def plot_command(
     click.echo(f"picture: {output}", err=True)
 
 
-def _draw_one(source: str, sizes: Sequence[int], output: Path, *, seed: int, weights: str, epsilon: float) -> None:
+def _draw_one(
+    source: str, sizes: Sequence[int], output: Path, *, seed: int, weights: str | None, epsilon: float
+) -> None:
     from topologies.building import resolve  # noqa: PLC0415 - as above
     from topologies.plots.single import check_size, draw_single  # noqa: PLC0415 - as above
 

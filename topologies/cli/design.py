@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from topologies.cli import terminal
+from topologies.cli.far_options import FAR_HELP, distances_of, far_options, read_distances
 from topologies.cli.terminal import check_target, format_option, progress, write_json, write_rows
 from topologies.errors import TopologyError
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from topologies.design.designing import Design
     from topologies.graph import Edge, Topology
 
-DESIGN_EPILOG = """\b
+DESIGN_EPILOG = f"""\b
 What a graph must be: connected, within --max-degree and --budget-bytes. With --byzantine B
 every node has more than 2B neighbors, there is no bridge, and the graph is (2B+1)-robust:
 then the honest agree with up to B liars beside each. Where that is unknown (above about 30
@@ -30,11 +33,13 @@ with bytes and edges. lambda_2 says how hard the graph is to cut, whatever the w
 search does not look at --budget-bytes, which is checked afterward.
 Schedules never qualify with --byzantine. How it searches: docs/how-to/which-graph.md
 
+{FAR_HELP}
 \b
 Examples:
   p2pfl topology design -n 20 --max-degree 6 --byzantine 1 --budget-bytes 2G -o graph.json
   p2pfl topology design -n 50 --max-degree 4 --minimize bytes --model-bytes 10M
   p2pfl topology design -n 12 --max-degree 3 --maximize lambda_2
+  p2pfl topology design -n 30 --max-degree 4 --far 28-29=60ms -o graph.json
 """
 
 
@@ -44,12 +49,16 @@ Examples:
 @click.option("--byzantine", type=int, default=0, show_default=True, help="Liars among the neighbors of a node.")
 @click.option("--budget-bytes", type=terminal.Bytes(), default=None, help="Most that may be sent, such as 2G.")
 @terminal.model_bytes_option("400K")
-@click.option("--minimize", default=None, help="rounds, bytes or edges.  [default: rounds]")
+@click.option(
+    "--minimize", default=None, help="rounds, bytes, edges or time.  [default: rounds; time if nodes are far]"
+)
 @click.option("--maximize", default=None, help="lambda_2, in place of --minimize.")
-@terminal.weights_option()
+@terminal.weights_option(by_degree=True)
 @terminal.epsilon_option()
 @terminal.seed_option()
+@far_options
 @click.option("--evaluations", type=click.IntRange(min=0), default=None, help="Graphs that the search tries.")
+@click.option("--within", type=terminal.TimeLimit(), metavar="TIME", help="Stop searching then, such as after 10s.")
 @click.option("--schedules", is_flag=True, help="Also look at schedules.")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many to list.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Write the best graph here.")
@@ -59,10 +68,16 @@ def design_command(
     minimize: str | None,
     maximize: str | None,
     evaluations: int | None,
+    within: float | None,
     schedules: bool,
     top: int,
     output: Path | None,
     form: str,
+    nodes: int,
+    far: Sequence[str],
+    distances: Path | None,
+    near: float,
+    train: float,
     **requirements: Any,
 ) -> None:
     # for many small matrices, numpy's threads would wait for each other: eight times slower on a shared processor
@@ -74,9 +89,19 @@ def design_command(
         check_target(output)
     if minimize is not None and maximize is not None:
         raise TopologyError("two criteria", key="maximize", value=maximize, allowed="--minimize or --maximize")
-    goal = Goal(minimize=minimize or "rounds", maximize=maximize, **requirements)
+    apart = read_distances(nodes, (), far=far, distances=distances, near=near)
+    minimize = minimize or ("rounds" if apart is None else "time")
+    goal = Goal(nodes=nodes, minimize=minimize, maximize=maximize, distances=apart, train_s=train, **requirements)
+    end = time.monotonic() + (math.inf if within is None else within)
     with progress() as tell:
-        found = design(goal, evaluations=evaluations, schedules=schedules, top=top, tell=tell)
+        found = design(
+            goal,
+            evaluations=evaluations,
+            schedules=schedules,
+            top=top,
+            tell=tell,
+            over=lambda: time.monotonic() > end,
+        )
     if output is not None and not found.winner.schedule:
         from topologies.files import write_topology  # noqa: PLC0415 - as above
 
@@ -98,7 +123,8 @@ def _write(design: Design, top: int, output: Path | None, form: str) -> None:
     use = line(design.winner, output)
     match form:
         case "json":
-            write_json({"proven": design.proven, "evaluations": design.evaluations, "line": use, "candidates": listed})
+            known = {"proven": design.proven, "evaluations": design.evaluations, "stopped": design.stopped}
+            write_json(known | {"line": use, "candidates": listed})
         case "csv":
             write_rows(listed, form)
         case _:
@@ -111,6 +137,8 @@ def _write_table(rows: list[dict[str, Any]]) -> None:
     figures = [{key: value for key, value in row.items() if key != "why"} for row in rows]
     for row in figures:
         row["bytes"] = terminal.readable_bytes(row["bytes"])
+        if row.get("seconds") is not None:
+            row["seconds"] = float(f"{row['seconds']:.3g}")
         row["qualifies"] = {True: "yes", False: "no", None: "unknown"}[row["qualifies"]]
         if not any(other["robust"] for other in rows):
             del row["robust"]
@@ -124,6 +152,10 @@ def _advise(design: Design, use: str | None, output: Path | None) -> None:
     """Print on stderr what to write into the federation file."""
     best = design.winner
     click.echo(f"\nOne model is taken as {terminal.readable_bytes(design.goal.model_bytes)}.", err=True)
+    if design.stopped:
+        click.echo(
+            "The time of --within was over before everything was tried: a longer search may find better.", err=True
+        )
     if best.schedule and output is not None:
         click.echo(f"{output} is not written: the best is a schedule.", err=True)
     if use is None:
@@ -145,6 +177,8 @@ cannot raise it: the edge is chosen that prepares the next one best.
 A higher lambda_2 does not always mean fewer rounds: an edge also changes the mixing
 weights of its ends. A warning says so if rounds rise; --minimize rounds exchanges the
 edges for others until fewer rounds are needed with --weights (up to 500 nodes).
+With --far or --distances (see `p2pfl topology design --help`) each line has the time to
+consensus; the edges are chosen without it.
 How many edges may be added depends on the size: to a ring all it has room for up to 80
 nodes, 1,800 on 100, 21 on 500, 2 on 1,000, 47 on 2,000; more is refused, for it would
 take too long. On a terminal a line tells how far it is.
@@ -153,6 +187,7 @@ take too long. On a terminal a line tells how far it is.
 Examples:
   p2pfl topology augment ring -n 20 --add 4
   p2pfl topology augment graph.json --add 2 --max-degree 6 -o better.json
+  p2pfl topology augment ring -n 30 --add 2 --far 28-29=60ms
 """
 
 
@@ -164,9 +199,10 @@ Examples:
 @click.option("--add", "count", type=int, required=True, help="How many edges.")
 @click.option("--max-degree", type=int, default=None, help="Most neighbors of a node.  [default: no limit]")
 @click.option("--minimize", default=None, help="rounds.  [default: maximize lambda_2]")
-@terminal.weights_option()
+@terminal.weights_option(by_degree=True)
 @terminal.epsilon_option()
 @terminal.seed_option()
+@far_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Write the new graph here.")
 @format_option("table", "json", "csv")
 def augment_command(
@@ -179,6 +215,10 @@ def augment_command(
     weights: str,
     epsilon: float,
     seed: int,
+    far: Sequence[str],
+    distances: Path | None,
+    near: float,
+    train: float,
     output: Path | None,
     form: str,
 ) -> None:
@@ -190,8 +230,19 @@ def augment_command(
     if output is not None:
         check_target(output)
     given = resolve(spec, nodes, seed)
+    apart = distances_of(given, far=far, distances=distances, near=near)
     with progress() as tell:
-        found = augment(given, count, max_degree, weights=weights, epsilon=epsilon, minimize=minimize, tell=tell)
+        found = augment(
+            given,
+            count,
+            max_degree,
+            weights=weights,
+            epsilon=epsilon,
+            minimize=minimize,
+            distances=apart,
+            train_s=train,
+            tell=tell,
+        )
     if output is not None:
         from topologies.files import write_topology  # noqa: PLC0415 - as above
 
@@ -202,6 +253,7 @@ def augment_command(
             "lambda_2": step.algebraic_connectivity,
             "mixing_rate": step.mixing_rate,
             "rounds": step.rounds,
+            **({} if apart is None else {"seconds": step.seconds}),
             "components": step.components,
             "chosen": step.method,
         }
@@ -213,6 +265,9 @@ def augment_command(
         write_json({"steps": rows, "random_lambda_2": chance, "random_draws": draws})
     else:
         write_rows(rows, form)
+    if given.weights is not None:
+        text = f"{spec} has mixing weights of its own: they are not looked at, and the new graph has none"
+        click.echo(f"note: {text}; convert --weights optimal", err=True)
     click.echo(f"\n{count} random edges instead: lambda_2 {chance:.6g}, mean of {draws} draws.", err=True)
     _warn_of_rounds(found.steps, minimize)
     if found.steps[-1].components > 1:
@@ -223,6 +278,10 @@ def augment_command(
 
 def _warn_of_rounds(steps: Sequence[AugmentStep], minimize: str | None) -> None:
     """Say it on stderr if the graph needs more rounds than before the edges were added."""
+    slower = steps[0].seconds, steps[-1].seconds
+    if slower[0] is not None and slower[1] is not None and slower[1] > slower[0]:
+        text = f"warning: the time to consensus rises from {slower[0]:.3g} to {slower[1]:.3g} s: the edges are chosen"
+        click.echo(f"{text} by lambda_2 or rounds, wherever the nodes are; `design --far` looks at times", err=True)
     before, after = steps[0].rounds, steps[-1].rounds
     if before is None or after is None or after <= before:
         return

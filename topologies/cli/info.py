@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import os
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from topologies.cli import terminal
+from topologies.cli.far_options import FAR_HELP, distances_of, far_options
 from topologies.cli.terminal import cell, format_option, write_facts, write_json, write_rows
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from topologies.families import Family
     from topologies.family import FamilyParameter
     from topologies.graph import Topology
@@ -49,6 +52,13 @@ What the words mean:
   mixing rate              factor by which one round of averaging with --weights shrinks
                            the distance to consensus: near 0 is fast, near 1 slow
   rounds to consensus      rounds until that distance is --epsilon of what it was
+  fewest rounds            no weights at all need fewer on these edges; with --weights optimal
+  exchange, round          with --far or --distances: how long an exchange over an edge
+                           takes, there and back, and a round of a node, which waits for
+                           its neighbors, but not long for one much slower than the rest
+  consensus                time until all agree, each node at its own pace: an estimate,
+                           within about a factor of two of simulated nodes
+  consensus in step        the same if all waited for all in each round, as no node does
   effective resistance     how far apart two nodes are when all paths count; the
                            kirchhoff index is its sum over all pairs
   edge connectivity        edges that have to fail before the graph falls apart;
@@ -67,7 +77,8 @@ What the words mean:
                            guaranteed: with so many the honest agree for certain;
                            at most: with more they may not, even if nobody lies
   a to b                   the value lies in between, and is not known better
-  not computed within      the time of --within was over before; nothing is wrong
+  not computed             the graph is too large for that, or the time of --within was
+                           over before; nothing is wrong
 
 Of a schedule, or a directed graph:
   edges, diameter, algebraic connectivity   of all rounds together, without directions
@@ -79,9 +90,11 @@ Of a schedule, or a directed graph:
                            rounds to consensus counts real rounds, and trusts neither
   certified                the mixing rate is right; connectivity certified: lambda_2 is
 """
-INFO_EPILOG = f"""\b
+INFO_EPILOG = f"""{FAR_HELP}
+\b
 Examples:
   p2pfl topology info torus -n 36 --explain
+  p2pfl topology info ring -n 30 --far 28-29=60ms --train 50ms
   p2pfl topology info graph.json --model-bytes 400K --format json
   p2pfl topology info base:k=1 -n 25
 
@@ -128,19 +141,23 @@ def list_command(name: str | None, form: str) -> None:
 @terminal.weights_option()
 @terminal.epsilon_option()
 @terminal.model_bytes_option()
+@far_options
 @click.option(
     "--within", type=terminal.TimeLimit(), metavar="TIME", help="Stop then, such as after 10s.  [default: no limit]"
 )
 @click.option("--certify", is_flag=True, help="Prove lambda_2, with minutes and gigabytes if need be.")
 @click.option("--explain", is_flag=True, help="Also say what each figure means; not with --format json.")
 @format_option("table", "json")
-def info_command(*, weights: str, within: float | None, certify: bool, explain: bool, form: str, **asked: Any) -> int:
+def info_command(
+    *, weights: str | None, within: float | None, certify: bool, explain: bool, form: str, **asked: Any
+) -> int:
     if not certify:
         # numpy's threads would wait for each other: several times slower on a shared processor
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from topologies.spectral import check_weights  # noqa: PLC0415 - `--help` stays instant
 
-    check_weights(weights)
+    if weights is not None:
+        check_weights(weights)
     if within is None:
         described = _describe(weights=weights, certify=certify, **asked)
     else:
@@ -335,20 +352,30 @@ def _describe(
     spec: str,
     nodes: int | None,
     seed: int,
-    weights: str,
+    weights: str | None,
     epsilon: float,
     certify: bool,
     model_bytes: int | None,
+    far: Sequence[str],
+    distances: Path | None,
+    near: float,
+    train: float,
     note: Note | None = None,
     given: Topology | None = None,
 ) -> dict[str, Any]:
     from topologies.building import build_schedule, is_static, resolve  # noqa: PLC0415 - `--help` stays instant
+    from topologies.errors import TopologyError  # noqa: PLC0415 - as above
 
     if is_static(spec) or nodes is None:
         from topologies.metrics.describe import survey  # noqa: PLC0415 - as above
 
         topology = given or resolve(spec, nodes, seed)
-        return survey(topology, weights, epsilon, certify=certify, model_bytes=model_bytes, note=note)
+        apart = distances_of(topology, far=far, distances=distances, near=near)
+        known: dict[str, Any] = {"distances": apart, "train_s": train, "model_bytes": model_bytes}
+        return survey(topology, weights, epsilon, certify=certify, note=note, **known)
+    if far or distances is not None:
+        text = "the time of a schedule or a directed graph is not known"
+        raise TopologyError(text, key="far" if far else "distances", allowed="one static graph")
     from topologies.metrics.describe import describe_schedule  # noqa: PLC0415 - as above
 
     described = describe_schedule(build_schedule(spec, nodes, seed), epsilon)
@@ -362,6 +389,12 @@ def _describe(
 NEVER_LEFT_OUT = ("algebraic_connectivity", "mixing_rate")
 """Figures that have a line of their own even if the time was over before they were known."""
 
+
+LIMITED = (
+    *("average_distance", "effective_resistance", "kirchhoff_index", "bridges", "cut_nodes"),
+    *("thinnest_cut", "isoperimetric_number"),
+)
+"""Figures of a connected graph that are left out only if it is too large for them."""
 
 DETAILS = ("mixing_certified", "mixing_converged", "diameter_bounds")
 
@@ -381,9 +414,21 @@ def _words_for_missing(described: dict[str, Any]) -> dict[str, Any]:
     return facts
 
 
+IN_SECONDS = ("train_s", "exchange_s", "round_s", "consensus_s", "consensus_in_step_s")
+
+
+def _words_for_too_large(facts: dict[str, Any], described: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts with one line for all that a connected graph is too large for."""
+    if not described.get("connected") or described["nodes"] < 2 or "within_s" in described:
+        return facts
+    beyond = [key for key in LIMITED if key in facts and facts[key] is None]
+    words = {"not computed": f"too large for: {', '.join(beyond)}".replace("_", " ")} if beyond else {}
+    return {key: value for key, value in facts.items() if key not in beyond} | words
+
+
 def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
     """Return the facts for people: ranges in words, sizes with units, and nothing twice."""
-    facts = _words_for_missing(described)
+    facts = _words_for_too_large(_words_for_missing(described), described)
     if "diameter_bounds" in facts:
         facts["diameter"] = facts.pop("diameter_bounds")
     for key in ("probable_lower_bound", "lower_bound"):
@@ -394,11 +439,23 @@ def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
     for key in ("bytes_to_consensus", "bytes_per_round_busiest_node"):
         if isinstance(facts.get(key), int):
             facts[key] = terminal.readable_bytes(facts[key])
+    facts = {
+        key.removesuffix("_s"): _readable_time(value) if key in IN_SECONDS else value for key, value in facts.items()
+    }
     if isinstance(facts.get("thinnest_cut"), dict):
         facts["thinnest_cut"] = {key: value for key, value in facts["thinnest_cut"].items() if key != "conductance"}
     if isinstance(facts.get("liars_per_node"), dict):
         facts["liars_per_node"] = {key: _readable(value) for key, value in facts["liars_per_node"].items()}
     return facts
+
+
+def _readable_time(value: Any) -> Any:
+    """Write seconds, or each of several, with a unit."""
+    if isinstance(value, dict):
+        return {key: _readable_time(part) for key, part in value.items()}
+    if not isinstance(value, float):
+        return value
+    return f"{value:.3g} s" if value >= 1.0 or value == 0.0 else f"{1000.0 * value:.3g} ms"
 
 
 def _readable(value: Any) -> Any:

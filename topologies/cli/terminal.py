@@ -23,7 +23,7 @@ Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 
 SPEC_HELP = "SPEC is a name with its parameters, such as watts-strogatz:k=4,p=0.1, or the path of a graph file."
-WEIGHTS_HELP = "Mixing weights: metropolis, max-degree, best-constant or sample-weighted."
+WEIGHTS_HELP = "Mixing weights: metropolis, max-degree, best-constant"
 EPSILON_HELP = "Consensus means the distance to it shrank to this fraction."
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?(?:[eE]\d{1,2})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
@@ -110,8 +110,13 @@ def _checked_seed(_context: click.Context, _option: click.Parameter, seed: int) 
     return seed
 
 
-def weights_option() -> Decorator:
-    return click.option("--weights", default="metropolis", show_default=True, help=WEIGHTS_HELP)
+def weights_option(*, by_degree: bool = False) -> Decorator:
+    """Add the option `--weights`; where edges come and go, only weights that follow from the degrees are of use."""
+    if by_degree:
+        words = f"{WEIGHTS_HELP} or sample-weighted."
+        return click.option("--weights", default="metropolis", show_default=True, help=words)
+    words = f"{WEIGHTS_HELP}, sample-weighted, optimal or file.  [default: metropolis, or those of a graph file]"
+    return click.option("--weights", default=None, help=words)
 
 
 def epsilon_option() -> Decorator:

@@ -15,7 +15,7 @@ lifts that eigenvalue highest, so that after m edges all are lifted. A disconnec
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,17 @@ from topologies.eigen.extremes import DENSE_LIMIT, EFFORT_LIMIT, Tell, effort, s
 from topologies.errors import TopologyError
 from topologies.graph import Edge, Ends, Topology, component_count
 from topologies.laplacian import Array, Laplacian
-from topologies.spectral import EPSILON, fiedler_vector, plain_extremes, rounds_to_consensus, spectrum
+from topologies.spectral import (
+    BY_DEGREE,
+    EPSILON,
+    check_weights,
+    fiedler_vector,
+    plain_extremes,
+    rounds_to_consensus,
+    spectrum,
+)
+from topologies.timing.latencies import Latencies
+from topologies.timing.pace import timing
 
 BLOCK = 256
 """The number of candidates whose equations are solved together."""
@@ -41,7 +51,10 @@ LOOKS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AugmentStep:
-    """The state after `edge` was added; before the first, `edge` is None. `method` says how the edge was chosen."""
+    """The state after `edge` was added; before the first, `edge` is None. `method` says how the edge was chosen.
+
+    `seconds` to consensus are None where nothing says how far nodes are, or if it is never reached.
+    """
 
     edge: Edge | None
     components: int
@@ -49,6 +62,7 @@ class AugmentStep:
     mixing_rate: float
     rounds: int | None
     method: str
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +79,8 @@ def augment(
     weights: str = "metropolis",
     epsilon: float = EPSILON,
     minimize: str | None = None,
+    distances: Latencies | None = None,
+    train_s: float = 0.0,
     tell: Tell = silent,
 ) -> Augmented:
     """Add `count` edges, none at a node that has `max_degree` neighbors. `steps` has `count` + 1 entries. `tell`
@@ -73,8 +89,10 @@ def augment(
     Up to 1,000 nodes each edge is the best single one; above that it is the best to first order between the extreme
     nodes of the Fiedler vector. With `minimize="rounds"` these edges are then exchanged for ones with which the mixing
     rate under `weights` is lower, up to 500 nodes. Raises TopologyError if there is no place for these edges, if
-    finding them would take too long, or if a disconnected graph cannot be joined within the degree.
+    finding them would take too long, or if a disconnected graph cannot be joined within the degree. With `distances`
+    each step tells the time to consensus where a round trains `train_s` seconds.
     """
+    check_weights(weights, BY_DEGREE)
     if count < 1:
         raise TopologyError("nothing to add", key="add", value=count, allowed="from 1")
     if max_degree is not None and max_degree < 1:
@@ -91,10 +109,16 @@ def augment(
         grown = with_edge(grown, edge)
     if minimize is not None:
         added = _exchange(topology, added, max_degree, weights, tell)
+    grown = topology
     steps = [_step(topology, None, "as given", weights, epsilon)]
     for edge, method in added.items():
         topology = with_edge(topology, edge)
         steps.append(_step(topology, edge, method, weights, epsilon))
+    if distances is not None:
+        for place, step in enumerate(steps):
+            grown = grown if step.edge is None else with_edge(grown, step.edge)
+            found = timing(grown, distances, weights=weights, epsilon=epsilon, train_s=train_s)
+            steps[place] = replace(step, seconds=found["consensus_s"])
     topology.spec = f"{topology.spec} and {count} more"
     return Augmented(topology=topology, steps=tuple(steps))
 

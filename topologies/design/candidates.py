@@ -16,7 +16,9 @@ from random import Random
 import numpy as np
 
 from topologies.building import build, build_schedule, parse
+from topologies.design.fewer_seconds import seconds_to_consensus
 from topologies.design.goal import DENSE_LIMIT, LAMBDA_2, Goal, Key, rate_between, rate_of
+from topologies.design.search import Over, never
 from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
 from topologies.families import FAMILIES, GraphKind, GraphRequest
@@ -164,8 +166,17 @@ class GraphCandidate:
 
     @property
     def measure(self) -> float:
-        """The rate, or where lambda_2 is the criterion what stands for it; lower is better."""
+        """The rate, or the seconds, or where lambda_2 is the criterion what stands for it; lower is better."""
+        if self.goal.by_time:
+            return math.inf if self.seconds is None else self.seconds
         return rate_between(self.lambda_2 or 0.0, 0.0, LAMBDA_2) if self.goal.maximize else self.rate
+
+    @cached_property
+    def seconds(self) -> float | None:
+        """The seconds to consensus; None where nothing says how far nodes are, and for a schedule."""
+        if self.goal.distances is None or self.schedule or self.topology.implicit:
+            return None
+        return seconds_to_consensus(self.goal, self.topology.ends)
 
     @cached_property
     def lambda_2(self) -> float | None:
@@ -232,7 +243,7 @@ def candidate(goal: Goal, topology: Topology) -> GraphCandidate:
     return GraphCandidate(goal=goal, topology=topology, rate=rate, rounds=goal.rounds(rate), sent=sent)
 
 
-def known_graphs(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
+def known_graphs(goal: Goal, tell: Tell = silent, over: Over = never) -> Iterator[GraphCandidate]:
     """Yield the best draw of each family and choice of parameters that has a connected graph of this size.
 
     A graph with wrong degrees is yielded only where a formula gives its rate: it is not worth an eigensolver.
@@ -241,6 +252,8 @@ def known_graphs(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
     choices = list(static_choices(goal))
     for done, (spec, seed) in enumerate(choices):
         tell(f"looked at {done} of {len(choices)} graphs")
+        if best and over():
+            break
         try:
             topology = _build_connected(goal, spec, seed)
             if topology is None:

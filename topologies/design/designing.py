@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ import numpy as np
 from topologies.building import build
 from topologies.chance import generator
 from topologies.design.candidates import SEARCHED, SMALL, GraphCandidate, candidate, known_graphs, known_schedules
+from topologies.design.fewer_seconds import EVALUATIONS, search_seconds
 from topologies.design.goal import DIGITS, Goal, adjacency_of, checked
-from topologies.design.search import SEARCH_LIMIT, evaluations_for, search
+from topologies.design.search import SEARCH_LIMIT, Over, evaluations_for, never, search
 from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
 from topologies.graph import Ends, Topology
@@ -24,6 +25,8 @@ from topologies.metrics.distance import diameter
 ATLAS_NODES = 7
 """Up to this many nodes every connected graph is tried (Read and Wilson, An Atlas of Graphs, 1998)."""
 STARTS = 4
+FEW = 2
+"""As many of the graphs with the fewest rounds, and of the families, the search for the least time begins with."""
 FOUND = 12
 """How many of the search's graphs are judged: the best, each with a different number of edges."""
 JUDGED = 30
@@ -51,6 +54,8 @@ class Design:
     failed: tuple[GraphCandidate, ...]
     proven: bool
     evaluations: int
+    stopped: bool = False
+    """True if the time was over before everything was tried."""
 
     @property
     def winner(self) -> GraphCandidate:
@@ -58,36 +63,49 @@ class Design:
 
 
 def design(
-    goal: Goal, *, evaluations: int | None = None, schedules: bool = False, top: int = 10, tell: Tell = silent
+    goal: Goal,
+    *,
+    evaluations: int | None = None,
+    schedules: bool = False,
+    top: int = 10,
+    tell: Tell = silent,
+    over: Over = never,
 ) -> Design:
     """Find the best graph. Up to 7 nodes this is the true optimum; up to 500 it is the best of the families and of a
     search that tries `evaluations` graphs; above that, up to `goal.DESIGN_LIMIT` nodes, only families are tried.
 
-    The same arguments give the same result. `tell` receives progress messages. Raises TopologyError if nothing can meet
+    The same arguments give the same result, unless `over` becomes true: then it is the best graph so far. `tell`
+    receives progress messages. Raises TopologyError if nothing can meet
     the requirements, or if no graph that was tried does.
     """
     checked(goal)
+    if goal.by_time and schedules:
+        raise TopologyError("the time of a schedule is not known", key="minimize", value="time", allowed="rounds")
     if goal.maximize and schedules:
         raise TopologyError("a schedule has no lambda_2 of its own", key="maximize", allowed="without --schedules")
     effort = evaluations_for(goal.nodes) if evaluations is None else evaluations
-    known = sorted(known_graphs(goal, tell), key=lambda found: found.key)
-    everything = goal.nodes <= ATLAS_NODES
+    known = sorted(known_graphs(goal, tell, over), key=lambda found: found.key)
+    # where some nodes are far, it matters which is where, and the atlas has each graph once
+    everything = goal.nodes <= ATLAS_NODES and not goal.by_time
     if everything:
         own = list(_atlas(goal))
     else:
-        own = list(_search_results(goal, known, effort, tell)) if goal.nodes <= SEARCH_LIMIT and effort > 0 else []
+        own = (
+            list(_search_results(goal, known, effort, tell, over)) if goal.nodes <= SEARCH_LIMIT and effort > 0 else []
+        )
     entries = [*known, *own]
     if schedules:
         entries += known_schedules(goal)
     ranked = sorted(entries, key=lambda found: (found.key, found.schedule, not found.named))
-    qualified, failed = _judge(ranked, top, tell)
+    stopped = over() and not everything
+    qualified, failed = _judge(ranked, top, tell, over)
     if goal.byzantine and not any(found.proven for found in qualified):
         drawn = sorted(_draw_robust(goal, tell), key=lambda found: found.key)
         qualified = (*drawn, *qualified)
     if not qualified:
         raise _no_design(goal, failed)
     proven = everything and not qualified[0].schedule
-    return Design(goal=goal, qualified=qualified, failed=failed, proven=proven, evaluations=effort)
+    return Design(goal=goal, qualified=qualified, failed=failed, proven=proven, evaluations=effort, stopped=stopped)
 
 
 def _atlas(goal: Goal) -> Iterator[GraphCandidate]:
@@ -102,7 +120,7 @@ def _atlas(goal: Goal) -> Iterator[GraphCandidate]:
 
 
 def _search_results(
-    goal: Goal, candidates: Sequence[GraphCandidate], evaluations: int, tell: Tell
+    goal: Goal, candidates: Sequence[GraphCandidate], evaluations: int, tell: Tell, over: Over
 ) -> Iterator[GraphCandidate]:
     starts: dict[int, Ends] = {}
     for found in candidates:
@@ -112,7 +130,14 @@ def _search_results(
     if starts:
         full = _fill_up(goal, next(iter(starts.values())))
         starts.setdefault(len(full), full)
-    for _, _, ends in search(goal, list(starts.values()), evaluations, tell).ranked()[:FOUND]:
+    if goal.by_time:
+        blind = replace(goal, minimize="rounds")
+        fast = search(blind, list(starts.values()), evaluations, tell, over).ranked()[:FEW]
+        begin = [*(ends for _, _, ends in fast), *list(starts.values())[:FEW]]
+        for ends in search_seconds(goal, begin, min(evaluations, EVALUATIONS), tell, over)[:FOUND]:
+            yield _own_candidate(goal, ends)
+        return
+    for _, _, ends in search(goal, list(starts.values()), evaluations, tell, over).ranked()[:FOUND]:
         yield _own_candidate(goal, ends)
 
 
@@ -154,7 +179,7 @@ def _own_candidate(goal: Goal, ends: Ends) -> GraphCandidate:
 
 
 def _judge(
-    entries: Sequence[GraphCandidate], top: int, tell: Tell
+    entries: Sequence[GraphCandidate], top: int, tell: Tell, over: Over = never
 ) -> tuple[tuple[GraphCandidate, ...], tuple[GraphCandidate, ...]]:
     """Split entries into qualified and failed; entries left unjudged because enough were found are omitted.
 
@@ -167,7 +192,7 @@ def _judge(
     looks, most = 0, _judged_count(entries)
     for entry in entries:
         if not entry.failures:
-            if len(proven) >= top or looks >= most:
+            if len(proven) >= top or looks >= most or (proven and over()):
                 continue
             tell(f"judged {looks} of at most {most} graphs")
             looks += 1
@@ -228,6 +253,7 @@ PHRASES = {
     "rounds": "needs the fewest rounds",
     "bytes": "sends the least until consensus",
     "edges": "has the fewest edges",
+    "time": "needs the least time",
     "lambda_2": "has the largest lambda_2",
 }
 
@@ -248,6 +274,7 @@ def _row(design: Design, rank: int | None, entry: GraphCandidate) -> dict[str, A
         "rank": rank,
         "topology": topology.spec,
         "seed": topology.seed,
+        **({} if entry.goal.distances is None else {"seconds": entry.seconds}),
         "rounds": entry.rounds,
         "mixing_rate": None if entry.schedule else entry.rate,
         "lambda_2": entry.lambda_2,
@@ -298,6 +325,8 @@ def _differences(entry: GraphCandidate, best: GraphCandidate) -> Sequence[str]:
     found = [_more(entry.rounds or 0, best.rounds or 0, "round"), _more(*_edges(entry, best), "edge")]
     if entry.sent and best.sent and entry.sent != best.sent:
         found.append(_share(entry.sent / best.sent))
+    if entry.goal.by_time and entry.seconds and best.seconds and entry.seconds > best.seconds:
+        found.insert(0, f"{100.0 * (entry.seconds / best.seconds - 1.0):.2g} % more time")
     if entry.goal.maximize and entry.lambda_2 and best.lambda_2 and entry.measure > best.measure:
         found.insert(0, f"a lambda_2 {100.0 * (1.0 - entry.lambda_2 / best.lambda_2):.2g} % lower")
     said = [part for part in found if part]

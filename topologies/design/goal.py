@@ -6,7 +6,7 @@ The mixing rate of small dense graphs is computed fast, because the search needs
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from topologies.chance import generator
 from topologies.errors import TopologyError, nearest
 from topologies.graph import Ends, Topology
 from topologies.laplacian import Array
-from topologies.spectral import EPSILON, check_weights, rounds_to_consensus, spectrum
+from topologies.spectral import BY_DEGREE, EPSILON, check_weights, rounds_to_consensus, spectrum
+from topologies.timing.latencies import Latencies
 
 DENSE_LIMIT = 500
 """Up to this many nodes, computing all eigenvalues is faster than computing only the two that matter."""
@@ -56,7 +57,12 @@ def rate_between(low: float, high: float, weights: str) -> float:
 
 def mixing_rate(adjacency: Array, weights: str) -> float:
     """Compute the mixing rate; 1 on a disconnected graph."""
-    values = np.linalg.eigvalsh(weighted_laplacian(adjacency, weights))
+    return rate_of_laplacian(weighted_laplacian(adjacency, weights), weights)
+
+
+def rate_of_laplacian(laplacian: Array, weights: str) -> float:
+    """Compute the mixing rate from the `weighted_laplacian`."""
+    values = np.linalg.eigvalsh(laplacian)
     if values[1] < 1e-10 * max(1.0, values[-1]):
         return 1.0
     return rate_between(float(values[1]), float(values[-1]), weights)
@@ -77,6 +83,8 @@ def adjacency_of(nodes: int, ends: Ends) -> Array:
 
 
 CRITERIA = ("rounds", "bytes", "edges")
+TIME = "time"
+"""The criterion where distances are known."""
 LARGEST = (LAMBDA_2,)
 MODEL_BYTES = 400_000
 """The size of a model with 100,000 parameters in float32."""
@@ -99,6 +107,8 @@ class Goal:
     - `rounds`: the mixing rate under `weights`, which decides the rounds to consensus; then edges.
     - `bytes`: what all nodes send until consensus, 2 * edges * rounds * model_bytes; then the mixing rate.
     - `edges`: cables, or sessions; then the mixing rate.
+    - `time`: the seconds to consensus where `distances` says how far nodes are, and a round trains `train_s`; then
+      edges.
 
     `byzantine`: with b liars each node has more than 2b neighbors, there is no bridge, and the graph is (2b +
     1)-robust. `budget_bytes`: the bytes until consensus, at most. `max_degree` None: no limit.
@@ -114,6 +124,13 @@ class Goal:
     weights: str = "metropolis"
     epsilon: float = EPSILON
     seed: int = 0
+    distances: Latencies | None = field(default=None, compare=False)
+    train_s: float = 0.0
+
+    @property
+    def by_time(self) -> bool:
+        """True if the seconds to consensus are the criterion."""
+        return self.maximize is None and self.minimize == "time"
 
     @property
     def highest(self) -> int:
@@ -155,7 +172,7 @@ class Goal:
         over = sent if self.budget_bytes is not None and sent > self.budget_bytes else 0
         tie = round(rate, DIGITS)
         match self.maximize or self.minimize:
-            case "rounds" | "lambda_2":
+            case "rounds" | "lambda_2" | "time":
                 return (over, tie, edges)
             case "bytes":
                 return (over, sent, tie)
@@ -167,31 +184,40 @@ class Goal:
         if rate >= 1.0:
             return math.inf
         decay = -math.log(max(rate, 1e-15))
-        smooth = max(1.0, -math.log(self.epsilon) / decay)
-        whole = self.rounds(rate) or 1
-        sent = math.log(edges * (smooth + whole))
+        budget = None if self.maximize else self.budget_bytes
         match self.maximize or self.minimize:
             case "rounds" | "lambda_2":
                 level = -math.log(decay) + 1e-6 * edges
             case "bytes":
-                level = sent
+                level = self._sent(decay, rate, edges)
             case _:
                 level = math.log(edges) - 0.05 * math.log(decay)
-        if self.budget_bytes is not None and not self.maximize:
-            allowed = self.budget_bytes / self.model_bytes
+        if budget is not None:
+            allowed, whole = budget / self.model_bytes, self.rounds(rate) or 1
+            sent = self._sent(decay, rate, edges)
             level += 10.0 * max(0.0, sent - math.log(allowed), math.log(2 * edges * whole / allowed))
         return level
+
+    def _sent(self, decay: float, rate: float, edges: int) -> float:
+        """Return the logarithm of the models sent until consensus: half by whole rounds, half by what would be
+        needed.
+        """
+        smooth = max(1.0, -math.log(self.epsilon) / decay)
+        return math.log(edges * (smooth + (self.rounds(rate) or 1)))
 
 
 def checked(goal: Goal) -> Goal:
     """Return the goal if some graph can meet it. Raises TopologyError if none can; its key says why."""
-    check_weights(goal.weights)
-    if goal.minimize not in CRITERIA:
-        allowed = nearest(goal.minimize, CRITERIA)
+    check_weights(goal.weights, BY_DEGREE)
+    if goal.minimize not in (*CRITERIA, TIME):
+        allowed = nearest(goal.minimize, (*CRITERIA, TIME))
         raise TopologyError("unknown criterion", key="minimize", value=goal.minimize, allowed=allowed)
     if goal.maximize is not None and goal.maximize not in LARGEST:
         allowed = nearest(goal.maximize, LARGEST)
         raise TopologyError("unknown criterion", key="maximize", value=goal.maximize, allowed=allowed)
+    if goal.by_time and goal.distances is None:
+        text = "nothing says how far the nodes are from each other"
+        raise TopologyError(text, key="minimize", value="time", allowed="with --far or --distances")
     rounds_to_consensus(0.5, goal.epsilon)
     if goal.nodes < 2:
         raise TopologyError("nothing to join", key="nodes", value=goal.nodes, allowed="from 2")

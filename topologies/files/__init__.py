@@ -16,8 +16,8 @@ from typing import BinaryIO
 
 from topologies.errors import TopologyError, nearest, not_written
 from topologies.files import lists, markup, matrices
-from topologies.files.content import SUFFIXES, Content, settle
-from topologies.graph import Ends, Topology
+from topologies.files.content import SUFFIXES, Content, Settled, settle
+from topologies.graph import Topology
 
 BYTES_LIMIT = 1 << 30
 """The size of an edge list with as many edges as memory can hold. A device or a pipe may never end."""
@@ -72,22 +72,22 @@ def read_topology(path: Path | str, nodes: int | None = None, form: str | None =
 
     Nodes called 0 .. n-1 are numbers; any others, such as 1 .. n, are names. `nodes` must agree with a file that
     contains its number of nodes; an edge list need not. `form` is the name of a format, if the suffix is not enough.
-    Raises TopologyError if there is no such file, or if it is not a simple undirected graph without weights.
+    Raises TopologyError if there is no such file, or if it is not a simple undirected graph, or has weights that are no
+    positive numbers.
     """
     where, content = _content(Path(path), form)
     settled = settle(content, where, nodes)
     spec = content.spec if content.spec is not None else where
-    return Topology(spec, settled.nodes, settled.ends, content.seed, names=settled.names)
+    return Topology(spec, settled.nodes, settled.ends, content.seed, names=settled.names, weights=settled.weights)
 
 
-def read_edges(path: Path | str, nodes: int, names: Sequence[str] = ()) -> Ends:
-    """Read the edges in the file between `nodes` nodes, which it calls by number or by one of `names`. Shape (edges,
-    2).
+def read_edges(path: Path | str, nodes: int, names: Sequence[str] = ()) -> Settled:
+    """Read the edges in the file between `nodes` nodes, which it calls by number or by one of `names`.
 
     Raises TopologyError as `read_topology` does, or if the file names a node that does not exist.
     """
     where, content = _content(Path(path), None)
-    return settle(content, where, nodes, names).ends
+    return settle(content, where, nodes, names)
 
 
 def _content(path: Path, form: str | None) -> tuple[str, Content]:
@@ -122,7 +122,7 @@ def _first_bytes(file: BinaryIO) -> bytes:
 
 
 def write_topology(topology: Topology, path: Path | str, form: str | None = None) -> None:
-    """Write a graph. Nodes keep their names; node-link JSON also keeps spec and seed.
+    """Write a graph. Nodes keep their names, edges their weights; node-link JSON also keeps spec and seed.
 
     An existing file is replaced only after all of the new one is written. Raises TopologyError if the format cannot
     hold this graph, or if the file cannot be written.

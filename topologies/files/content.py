@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.edge_weights import Weights
 from topologies.errors import TopologyError
 from topologies.graph import NODES_LIMIT, Ends, Topology
 
@@ -47,7 +48,8 @@ class Content:
     """The content of a file. `ends`, shape (edges, 2), is as in the file; each end is a position in `labels`.
 
     `labels` is None if the format calls nodes only by number. `declared` says that the file contains its number of
-    nodes, so callers must agree with it; otherwise only nodes named by an edge are known.
+    nodes, so callers must agree with it; otherwise only nodes named by an edge are known. `weights` are those of
+    `ends`, None if the file has none.
     """
 
     nodes: int
@@ -57,17 +59,19 @@ class Content:
     declared: bool = True
     spec: str | None = None
     seed: int = 0
+    weights: Weights | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
     """The graph of a file. `ends`, shape (edges, 2), holds node numbers. `names` is empty if the file calls nodes by
-    number.
+    number. `weights`, shape (edges,), belong to `ends`.
     """
 
     nodes: int
     ends: Ends
     names: tuple[str, ...]
+    weights: Weights | None
 
 
 def settle(content: Content, where: str, nodes: int | None = None, names: Sequence[str] = ()) -> Settled:
@@ -83,9 +87,9 @@ def settle(content: Content, where: str, nodes: int | None = None, names: Sequen
         raise TopologyError("impossible number of nodes", key=where, value=total, allowed=f"from 1 to {NODES_LIMIT}")
     numbers = _numbers(content, where, total, names, is_required=nodes is not None)
     if numbers is None:
-        settled = Settled(total, content.ends, tuple(content.labels or ()))
+        settled = Settled(total, content.ends, tuple(content.labels or ()), content.weights)
     else:
-        settled = Settled(total, numbers[content.ends], ())
+        settled = Settled(total, numbers[content.ends], (), content.weights)
     check_simple(settled.ends, content.place)
     return settled
 
@@ -138,8 +142,16 @@ def check_simple(ends: Ends, place: Place) -> None:
         raise TopologyError("the same edge twice", key=place(again), allowed=f"each edge once: it is at {place(first)}")
 
 
-def by_label(labels: Sequence[str], pairs: Sequence[tuple[str, str]], where: str, place: Place) -> Content:
-    """Return the content of a file that lists its nodes, each once, and joins only those nodes."""
+def by_label(
+    labels: Sequence[str],
+    pairs: Sequence[tuple[str, str]],
+    where: str,
+    place: Place,
+    weights: Weights | None = None,
+) -> Content:
+    """Return the content of a file that lists its nodes, each once, and joins only those nodes. `weights` belong to
+    `pairs`.
+    """
     known = {label: number for number, label in enumerate(labels)}
     if len(known) != len(labels):
         twice = next(label for number, label in enumerate(labels) if known[label] != number)
@@ -151,7 +163,11 @@ def by_label(labels: Sequence[str], pairs: Sequence[tuple[str, str]], where: str
                     "unknown node", key=place(number), value=brief(end), allowed="the nodes that are listed"
                 )
     return Content(
-        nodes=len(labels), ends=as_ends([known[end] for pair in pairs for end in pair]), place=place, labels=labels
+        nodes=len(labels),
+        ends=as_ends([known[end] for pair in pairs for end in pair]),
+        place=place,
+        labels=labels,
+        weights=weights,
     )
 
 
@@ -175,21 +191,16 @@ def lines_of(data: bytes, where: str) -> Iterator[tuple[int, str]]:
         decoded(data, where)
 
 
-def check_weight(weight: object, where: str) -> None:
-    """Refuse a weight other than 1, because the degrees determine how much a neighbor counts."""
-    try:
-        plain = not isinstance(weight, bool) and float(weight) == 1.0  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        plain = False
-    if not plain:
-        raise TopologyError("an edge with a weight", key=where, value=brief(weight), allowed="no weight, or 1")
-
-
 def brief(value: object) -> object:
     """Shorten a value from a file, however long or deep, for an error."""
     if isinstance(value, list | dict):
         return f"a {type(value).__name__} of {len(value)}"
     return value if isinstance(value, float | None) else str(value)[:80]
+
+
+def weights_of(topology: Topology) -> Iterator[float | None]:
+    """Yield the weight of each of the topology's `ends`, None if it has none."""
+    return iter([None] * topology.edge_count if topology.weights is None else topology.weights.tolist())
 
 
 def labels_of(topology: Topology) -> list[str]:

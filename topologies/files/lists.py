@@ -1,9 +1,9 @@
 """Formats that list nodes and edges: edge lists, adjacency lists, node-link JSON.
 
-An edge list has two nodes per line, and `#` begins a comment; it cannot name a node without edges. A comment such as `#
-nodes: 7`, as in SNAP's files, says that the nodes are numbered from 0 to 6; it is checked if the nodes have names. An
-adjacency list has a node and then its neighbors. Node-link JSON, as networkx writes it, is the only format that keeps
-everything: names, spec and seed.
+An edge list has two nodes per line, and behind them a weight or none; `#` begins a comment; it cannot name a node
+without edges. A comment such as `# nodes: 7`, as in SNAP's files, says that the nodes are numbered from 0 to 6; it is
+checked if the nodes have names. An adjacency list has a node and then its neighbors, and no weights. Node-link JSON, as
+networkx writes it, is the only format that keeps everything: names, weights, spec and seed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from topologies.edge_weights import WeightColumn
 from topologies.errors import TopologyError
 from topologies.files.content import (
     Content,
@@ -24,12 +25,12 @@ from topologies.files.content import (
     brief,
     by_label,
     check_text,
-    check_weight,
     decoded,
     is_file,
     labels_of,
     lines_of,
     number_of,
+    weights_of,
     whole,
 )
 from topologies.graph import Topology
@@ -46,20 +47,22 @@ def read_edge_list(data: bytes, where: str) -> Content:
     known: dict[str, int] = {}
     flat, lines = array("q"), array("q")
     total: int | None = None
+    column = WeightColumn()
     for number, line in lines_of(data, where):
         words, comment = _split(line)
         if comment and total is None:
             total = _announced(comment, f"{where}:{number}")
         if not words:
             continue
-        if len(words) != 2:
-            _check_rest(words, line, f"{where}:{number}")
+        weight = None if len(words) == 2 else _weight(words, line, f"{where}:{number}")
+        column.add(weight, lambda: f"{where}:{number}")  # noqa: B023 - called at once
         flat.append(known.setdefault(words[0], len(known)))
         flat.append(known.setdefault(words[1], len(known)))
         lines.append(number)
     if not known and not total:
         raise TopologyError("no edges", key=where, allowed="two nodes per line")
-    return _content(list(known), flat, lines, where, total)
+    weights = column.all(lambda edge: f"{where}:{lines[edge]}")
+    return replace(_content(list(known), flat, lines, where, total), weights=weights)
 
 
 def read_adjacency_list(data: bytes, where: str) -> Content:
@@ -85,13 +88,16 @@ def write_edge_list(topology: Topology) -> Iterator[str]:
         allowed = "a format that lists the nodes, such as adjlist or json"
         raise TopologyError(text, key="names", value=labels[lonely[0]], allowed=allowed)
     yield f"# nodes: {topology.nodes} edges: {topology.edge_count}\n"
-    for i, j in topology.ends.tolist():
-        yield f"{labels[i]} {labels[j]}\n"
+    for (i, j), weight in zip(topology.ends.tolist(), weights_of(topology), strict=True):
+        yield f"{labels[i]} {labels[j]}\n" if weight is None else f"{labels[i]} {labels[j]} {weight!r}\n"
 
 
 def write_adjacency_list(topology: Topology) -> Iterator[str]:
     """Write each edge only at its lower node, as networkx does."""
     labels = _words(topology)
+    if topology.weights is not None:
+        allowed = "another format, such as json, or a graph without weights"
+        raise TopologyError("an adjacency list holds no weights", key="weights", allowed=allowed)
     for node, neighbors in enumerate(topology.adjacency()):
         yield " ".join([labels[node], *(labels[other] for other in neighbors if other > node)]) + "\n"
 
@@ -102,12 +108,17 @@ def read_json(data: bytes, where: str) -> Content:
         raise TopologyError("a directed graph", key=where, allowed='"directed": false')
     links = _links(document, where)
     pairs = [_json_ends(f"{where}: edge {number}", link) for number, link in enumerate(links)]
+    column = WeightColumn()
+    for number, link in enumerate(links):
+        told = link.get("weight")
+        column.add(str(told) if isinstance(told, list | dict) else told, lambda: f"{where}: edge {number}")  # noqa: B023 - called at once
     labels = _json_nodes(document, where)
     declared = labels is not None
     if labels is None:
         labels = list(dict.fromkeys(end for pair in pairs for end in pair))
     check_text(labels, where)
-    content = by_label(labels, pairs, where, lambda edge: f"{where}: edge {edge}")
+    weights = column.all(lambda edge: f"{where}: edge {edge}")
+    content = by_label(labels, pairs, where, lambda edge: f"{where}: edge {edge}", weights)
     spec, seed = _origin(document, where)
     return replace(content, declared=declared, spec=spec, seed=seed)
 
@@ -120,8 +131,9 @@ def write_json(topology: Topology) -> Iterator[str]:
     yield ",\n".join(f'{{"id": {label}}}' for label in called)
     yield '],\n"edges": ['
     between = ""
-    for i, j in topology.ends.tolist():
-        yield f'{between}{{"source": {called[i]}, "target": {called[j]}}}'
+    for (i, j), weight in zip(topology.ends.tolist(), weights_of(topology), strict=True):
+        own = "" if weight is None else f', "weight": {weight!r}'
+        yield f'{between}{{"source": {called[i]}, "target": {called[j]}{own}}}'
         between = ",\n"
     yield "]}\n"
 
@@ -138,14 +150,14 @@ def _announced(comment: str, where: str) -> int | None:
     return whole(head[1], where) if head else None
 
 
-def _check_rest(words: Sequence[str], line: str, where: str) -> None:
+def _weight(words: Sequence[str], line: str, where: str) -> str | None:
+    """Return what follows the two nodes; None if that is an empty list of attributes."""
     rest = " ".join(words[2:])
     attributes = _ATTRIBUTES.fullmatch(rest)
     if not rest or (len(words) > 3 and not attributes):
-        raise TopologyError("not an edge", key=where, value=line.strip()[:80], allowed="two nodes per line")
-    weight = attributes[1] if attributes else rest
-    if weight is not None:
-        check_weight(weight, where)
+        allowed = "two nodes per line, and a weight or none"
+        raise TopologyError("not an edge", key=where, value=line.strip()[:80], allowed=allowed)
+    return attributes[1] if attributes else rest
 
 
 def _content(labels: list[str], flat: Sequence[int], lines: Sequence[int], where: str, total: int | None) -> Content:
@@ -208,8 +220,6 @@ def _json_ends(where: str, link: Any) -> tuple[str, str]:
     if not (isinstance(link, dict) and "source" in link and "target" in link):
         allowed = 'an object with "source" and "target"'
         raise TopologyError("not an edge", key=where, value=brief(link), allowed=allowed)
-    if "weight" in link:
-        check_weight(link["weight"], where)
     return _label(link["source"], where), _label(link["target"], where)
 
 

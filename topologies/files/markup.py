@@ -10,11 +10,13 @@ import io
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
+from topologies.edge_weights import WeightColumn
 from topologies.errors import TopologyError
-from topologies.files.content import Content, brief, by_label, check_text, check_weight, decoded, labels_of
+from topologies.files.content import Content, brief, by_label, check_text, decoded, labels_of, weights_of
 from topologies.graph import Topology
 
 BYTES_LIMIT = 1 << 24
@@ -121,10 +123,12 @@ def _content(labels: Sequence[str], pairs: Sequence[tuple[str, str]], graph: Any
     def place(edge: int) -> str:
         return f"{where}: edge {brief(pairs[edge][0])}, {brief(pairs[edge][1])}"
 
-    for i, j, weight in graph.edges(data="weight", default=1):
-        if weight != 1:
-            check_weight(weight, f"{where}: edge {brief(i)}, {brief(j)}")
-    return by_label(labels, pairs, where, place)
+    # `pairs` may come in another order than networkx lists the edges
+    told = {frozenset((str(i), str(j))): weight for i, j, weight in graph.edges(data="weight")}
+    column = WeightColumn()
+    for number, pair in enumerate(pairs):
+        column.add(told.get(frozenset(pair)), lambda: place(number))  # noqa: B023 - called at once
+    return by_label(labels, pairs, where, place, column.all(place))
 
 
 def read_gml(data: bytes, where: str) -> Content:
@@ -141,17 +145,20 @@ def read_gml(data: bytes, where: str) -> Content:
     names = ["" if isinstance(name, dict | None) else str(name) for _, name in graph.nodes(data="label")]
     labels = names if all(names) and len(set(names)) == len(names) else ids
     check_text(labels, where)
-    return Content(nodes=content.nodes, ends=content.ends, place=content.place, labels=labels)
+    return replace(content, labels=labels)
 
 
 def write_graphml(topology: Topology) -> Iterator[str]:
     labels = _quoted(topology)
     yield '<?xml version="1.0" encoding="utf-8"?>\n<graphml xmlns="http://graphml.graphdrawing.org/xmlns">\n'
+    if topology.weights is not None:
+        yield '<key id="weight" for="edge" attr.name="weight" attr.type="double"/>\n'
     yield '<graph edgedefault="undirected">\n'
     for label in labels:
         yield f"<node id={label}/>\n"
-    for i, j in topology.ends.tolist():
-        yield f"<edge source={labels[i]} target={labels[j]}/>\n"
+    for (i, j), weight in zip(topology.ends.tolist(), weights_of(topology), strict=True):
+        own = "/>" if weight is None else f'><data key="weight">{weight!r}</data></edge>'
+        yield f"<edge source={labels[i]} target={labels[j]}{own}\n"
     yield "</graph>\n</graphml>\n"
 
 
@@ -162,8 +169,9 @@ def write_gexf(topology: Topology) -> Iterator[str]:
     for label in labels:
         yield f"<node id={label} label={label}/>\n"
     yield "</nodes>\n<edges>\n"
-    for edge, (i, j) in enumerate(topology.ends.tolist()):
-        yield f'<edge id="{edge}" source={labels[i]} target={labels[j]}/>\n'
+    for edge, ((i, j), weight) in enumerate(zip(topology.ends.tolist(), weights_of(topology), strict=True)):
+        own = "" if weight is None else f' weight="{weight!r}"'
+        yield f'<edge id="{edge}" source={labels[i]} target={labels[j]}{own}/>\n'
     yield "</edges>\n</graph>\n</gexf>\n"
 
 
@@ -180,8 +188,12 @@ def write_gml(topology: Topology) -> Iterator[str]:
     yield "graph [\n"
     for node, label in enumerate(labels_of(topology)):
         yield f'  node [\n    id {node}\n    label "{_escaped(label)}"\n  ]\n'
-    for i, j in topology.ends.tolist():
-        yield f"  edge [\n    source {i}\n    target {j}\n  ]\n"
+    for (i, j), weight in zip(topology.ends.tolist(), weights_of(topology), strict=True):
+        # GML's reals have a point, also before an exponent
+        own = (
+            "" if weight is None else f"    weight {weight:.17f}\n" if weight > 1e-4 else f"    weight {weight:.16e}\n"
+        )
+        yield f"  edge [\n    source {i}\n    target {j}\n{own}  ]\n"
     yield "]\n"
 
 

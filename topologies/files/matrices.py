@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.edge_weights import WeightColumn, Weights
 from topologies.errors import TopologyError
 from topologies.files.content import (
     Content,
@@ -29,9 +30,9 @@ from topologies.files.content import (
     as_ends,
     check_simple,
     check_text,
-    check_weight,
     labels_of,
     lines_of,
+    weights_of,
     whole,
 )
 from topologies.graph import EDGES_LIMIT, NODES_LIMIT, Ends, Topology
@@ -54,6 +55,7 @@ def read_metis(data: bytes, where: str) -> Content:
     rows = _rows(data, where, names)
     nodes, edges, weighted = _metis_head(next((row for row in rows if row[1]), (1, [])), where)
     flat, lines = array("q"), array("q")
+    column = WeightColumn()
     node = 0
     for line, words in rows:
         place = f"{where}:{line}"
@@ -62,14 +64,17 @@ def read_metis(data: bytes, where: str) -> Content:
         if weighted and len(words) % 2:
             raise TopologyError("a neighbor without a weight", key=place, allowed="a weight after each neighbor")
         for weight in words[1::2] if weighted else ():
-            check_weight(weight, place)
+            column.add(weight, lambda: place)  # noqa: B023 - called at once
         for word in words[::2] if weighted else words:
             flat.extend((node, _node_number(word, nodes, place)))
             lines.append(line)
         node = min(node + 1, nodes)
     if node != nodes:
         raise TopologyError("fewer lines than nodes", key=where, value=node, allowed=f"{nodes} lines after the head")
-    content = _numbered_content(nodes, as_ends(flat), lambda link: f"{where}:{lines[link]}", names, where)
+    weights = column.all(lambda link: f"{where}:{lines[link]}")
+    content = _numbered_content(
+        nodes, as_ends(flat), lambda link: f"{where}:{lines[link]}", names, where, weights=weights
+    )
     if len(content.ends) != edges:
         text = "another number of edges than the head says"
         raise TopologyError(text, key=where, value=len(content.ends), allowed=str(edges))
@@ -80,16 +85,26 @@ def _metis_head(row: tuple[int, list[str]], where: str) -> tuple[int, int, bool]
     """Return nodes, edges, and whether a weight follows each neighbor."""
     place, words = f"{where}:{row[0]}", row[1]
     if not 2 <= len(words) <= 3 or "".join(words[2:]).lstrip("0") not in {"", "1"}:
-        allowed = "`nodes edges`, or `nodes edges 1` with weights of 1; no weights or sizes of nodes"
+        allowed = "`nodes edges`, or `nodes edges 1` with weights of edges; no weights or sizes of nodes"
         raise TopologyError("not a head", key=place, value=" ".join(words)[:80], allowed=allowed)
     return _nodes(words[0], place), whole(words[1], place), "".join(words[2:]).endswith("1")
 
 
 def write_metis(topology: Topology) -> Iterator[str]:
+    """Write the neighbors of each node. METIS itself knows only whole numbers as weights, and refuses others."""
     yield from _name_comments(topology)
-    yield f"{topology.nodes} {topology.edge_count}\n"
-    for neighbors in topology.adjacency():
-        yield " ".join([str(neighbor + 1) for neighbor in neighbors]) + "\n"
+    if topology.weights is None:
+        yield f"{topology.nodes} {topology.edge_count}\n"
+        for neighbors in topology.adjacency():
+            yield " ".join([str(neighbor + 1) for neighbor in neighbors]) + "\n"
+        return
+    yield f"{topology.nodes} {topology.edge_count} 1\n"
+    rows: list[list[str]] = [[] for _ in range(topology.nodes)]
+    for (i, j), weight in zip(topology.ends.tolist(), topology.weights.tolist(), strict=True):
+        rows[i].append(f"{j + 1} {weight!r}")
+        rows[j].append(f"{i + 1} {weight!r}")
+    for row in rows:
+        yield " ".join(row) + "\n"
 
 
 def read_matrix_market(data: bytes, where: str) -> Content:
@@ -102,20 +117,24 @@ def read_matrix_market(data: bytes, where: str) -> Content:
     rows = ((line, words) for line, words in _rows(data, where, names) if words)
     nodes, entries = _market_sizes(*next(rows, (1, [])), where)
     flat, lines = array("q"), array("q")
+    column = WeightColumn()
     for line, words in rows:
         place = f"{where}:{line}"
         if len(words) != 2 + valued:
             allowed = "`row column value`" if valued else "`row column`"
             raise TopologyError("not an entry", key=place, value=" ".join(words)[:80], allowed=allowed)
         if valued:
-            check_weight(words[2], place)
+            column.add(words[2], lambda: place)  # noqa: B023 - called at once
         flat.extend((_node_number(words[0], nodes, place), _node_number(words[1], nodes, place)))
         lines.append(line)
     if len(lines) != entries:
         text = "another number of entries than the file says"
         raise TopologyError(text, key=where, value=len(lines), allowed=str(entries))
     both = head[2].lower() == "general"
-    return _numbered_content(nodes, as_ends(flat), lambda link: f"{where}:{lines[link]}", names, where, both=both)
+    weights = column.all(lambda link: f"{where}:{lines[link]}")
+    return _numbered_content(
+        nodes, as_ends(flat), lambda link: f"{where}:{lines[link]}", names, where, both=both, weights=weights
+    )
 
 
 def _market_sizes(line: int, words: Sequence[str], where: str) -> tuple[int, int]:
@@ -130,11 +149,11 @@ def _market_sizes(line: int, words: Sequence[str], where: str) -> tuple[int, int
 
 def write_matrix_market(topology: Topology) -> Iterator[str]:
     """Write the lower triangle, as the format requires."""
-    yield "%%MatrixMarket matrix coordinate pattern symmetric\n"
+    yield f"%%MatrixMarket matrix coordinate {'pattern' if topology.weights is None else 'real'} symmetric\n"
     yield from _name_comments(topology)
     yield f"{topology.nodes} {topology.nodes} {topology.edge_count}\n"
-    for i, j in topology.ends.tolist():
-        yield f"{j + 1} {i + 1}\n"
+    for (i, j), weight in zip(topology.ends.tolist(), weights_of(topology), strict=True):
+        yield f"{j + 1} {i + 1}\n" if weight is None else f"{j + 1} {i + 1} {weight!r}\n"
 
 
 def read_npz(data: bytes, where: str) -> Content:
@@ -157,9 +176,13 @@ def read_npz(data: bytes, where: str) -> Content:
     def place(link: int) -> str:
         return f"{where}: entry {links[link, 0]}, {links[link, 1]}"
 
-    for link in np.flatnonzero(~(np.asarray(entries.data) == 1)):
-        check_weight(entries.data[link].item(), place(int(link)))
-    return _numbered_content(int(shape[0]), links, place, names, where, first=0)
+    weights = None
+    if not (np.asarray(entries.data) == 1).all():
+        column = WeightColumn()
+        for link, weight in enumerate(entries.data.tolist()):
+            column.add(weight, lambda: place(link))  # noqa: B023 - called at once
+        weights = column.all(place)
+    return _numbered_content(int(shape[0]), links, place, names, where, first=0, weights=weights)
 
 
 def _unpack(data: bytes, where: str) -> tuple[Any, list[str]]:
@@ -192,9 +215,12 @@ def write_npz(topology: Topology) -> Iterator[bytes]:
     from scipy.sparse import csr_array, save_npz  # noqa: PLC0415 - as above
 
     starts, neighbors = topology.rows
-    ones = np.ones(len(neighbors), dtype=np.int8)
+    values: NDArray[Any] = np.ones(len(neighbors), dtype=np.int8)
+    if topology.weights is not None:
+        both = np.concatenate([topology.ends, topology.ends[:, ::-1]])
+        values = np.concatenate([topology.weights] * 2)[np.lexsort((both[:, 1], both[:, 0]))]
     file = io.BytesIO()
-    save_npz(file, csr_array((ones, neighbors, starts), shape=(topology.nodes, topology.nodes)))
+    save_npz(file, csr_array((values, neighbors, starts), shape=(topology.nodes, topology.nodes)))
     if topology.names:
         held = io.BytesIO()
         np.save(held, np.frombuffer(json.dumps(labels_of(topology)).encode(), dtype=np.uint8))
@@ -229,16 +255,47 @@ def _node_number(word: str, nodes: int, place: str) -> int:
 
 
 def _numbered_content(
-    nodes: int, links: Ends, place: Place, names: Sequence[str], where: str, *, first: int = 1, both: bool = True
+    nodes: int,
+    links: Ends,
+    place: Place,
+    names: Sequence[str],
+    where: str,
+    *,
+    first: int = 1,
+    both: bool = True,
+    weights: Weights | None = None,
 ) -> Content:
-    """Return nodes 0 .. nodes-1, with or without a name for each. `both`: each edge is listed from both sides."""
+    """Return nodes 0 .. nodes-1, with or without a name for each. `both`: each edge is listed from both sides.
+    `weights` belong to `links`.
+    """
     if names and len(names) != nodes:
         raise TopologyError("not one name for each node", key=where, value=len(names), allowed=f"none or {nodes}")
     if len(set(names)) != len(names) or not all(names):
         raise TopologyError("the same name twice, or an empty one", key=where, allowed="different names")
     check_text(names, where)
     kept = _from_both_sides(links, place, first=first) if both else np.arange(len(links))
-    return Content(nodes=nodes, ends=links[kept], place=lambda edge: place(int(kept[edge])), labels=names or None)
+    if weights is not None and both:
+        _check_symmetric(links, weights, place, first)
+    return Content(
+        nodes=nodes,
+        ends=links[kept],
+        place=lambda edge: place(int(kept[edge])),
+        labels=names or None,
+        weights=None if weights is None else weights[kept],
+    )
+
+
+def _check_symmetric(links: Ends, weights: Weights, place: Place, first: int) -> None:
+    """Refuse an edge, listed once from each side, with two weights. Raises TopologyError."""
+    mirrored = weights[np.lexsort((links[:, 0], links[:, 1]))]
+    order = np.lexsort((links[:, 1], links[:, 0]))
+    odd = np.flatnonzero(weights[order] != mirrored)
+    if len(odd):
+        link = int(order[odd[0]])
+        i, j = (links[link] + first).tolist()
+        here, back = weights[link], mirrored[odd[0]]
+        text = f"asymmetric: the edge has the weight {here:g} from node {i} to node {j}, and {back:g} back"
+        raise TopologyError(text, key=place(link), allowed="the same weight in both directions")
 
 
 def _from_both_sides(links: Ends, place: Place, *, first: int) -> NDArray[np.int64]:

@@ -35,13 +35,16 @@ from topologies.schedules.contraction import LANCZOS, ROUNDING, PeriodContractio
 from topologies.schedules.schedule import Schedule, exact_after
 from topologies.spectral import (
     EPSILON,
-    Spectrum,
     check_weights,
+    default_weights,
     plain_extremes,
     require_epsilon,
     rounds_to_consensus,
+    settled_weights,
     spectrum,
 )
+from topologies.timing.latencies import Latencies
+from topologies.timing.pace import timing
 
 Row = dict[str, Any]
 
@@ -58,15 +61,28 @@ ORDER = (
     *("algebraic_connectivity", "algebraic_connectivity_bounds", "method", "residual", "lower_bound"),
     *("probable_lower_bound", "certified", "converged", "laplacian_max_eigenvalue"),
     *("weights", "mixing_rate", "mixing_certified", "mixing_converged", "epsilon"),
-    *("rounds_to_consensus", "messages_to_consensus", "bytes_to_consensus", "bytes_per_round_busiest_node"),
+    *(
+        "rounds_to_consensus",
+        "fewest_rounds",
+        "messages_to_consensus",
+        "bytes_to_consensus",
+        "bytes_per_round_busiest_node",
+    ),
+    *("train_s", "exchange_s", "slowest_edge", "round_s", "consensus_s", "consensus_in_step_s"),
     *("degree", "diameter", "diameter_bounds", "average_distance", "effective_resistance", "kirchhoff_index"),
     *("edge_connectivity", "vertex_connectivity", "bridges", "cut_nodes"),
     *("thinnest_cut", "conductance", "isoperimetric_number"),
     *("robustness", "liars_per_node", "seconds"),
 )
 """The figures of `survey` in the order in which they are shown: lambda_2 is the first after what the graph is."""
-IF_ASKED = ("algebraic_connectivity_bounds", "bytes_to_consensus", "bytes_per_round_busiest_node")
-"""Figures that a whole survey may lack: the first only stands in for lambda_2 until that is known."""
+IF_ASKED = (
+    *("algebraic_connectivity_bounds", "fewest_rounds"),
+    *("train_s", "exchange_s", "slowest_edge", "round_s", "consensus_s", "consensus_in_step_s"),
+    *("bytes_to_consensus", "bytes_per_round_busiest_node"),
+)
+"""Figures that a whole survey may lack: the first only stands in for lambda_2 until that is known; `fewest_rounds`,
+which no weights undercut, stands beside optimal weights; times of `timing.pace` where distances are known.
+"""
 ROUGH = 1_000
 """Up to this many nodes lambda_2 is known at once, and needs no bounds before."""
 
@@ -75,7 +91,7 @@ Note = Callable[[Mapping[str, Any]], None]
 
 
 def describe(
-    topology: Topology | NetworkxGraph, weights: str = "metropolis", epsilon: float = EPSILON, *, certify: bool = False
+    topology: Topology | NetworkxGraph, weights: str | None = None, epsilon: float = EPSILON, *, certify: bool = False
 ) -> dict[str, Any]:
     """Describe how connected a graph, or a `networkx.Graph`, is and how fast it mixes: the figures of `survey` down to
     the distances.
@@ -83,21 +99,27 @@ def describe(
     started = time.perf_counter()
     topology = require_graph(topology)
     plain = plain_extremes(topology, certify=certify)
-    found = spectrum(topology, weights, certify=certify, found=plain)
-    facts = {**_graph(topology), **_connectivity(plain), **_mixing(topology, found, weights, epsilon)}
+    facts = {
+        **_graph(topology),
+        **_connectivity(plain),
+        **_mixing(topology, plain, weights, epsilon, certify=certify),
+    }
     return in_order({**facts, **_distances(topology), "seconds": time.perf_counter() - started})
 
 
 def survey(
     topology: Topology,
-    weights: str = "metropolis",
+    weights: str | None = None,
     epsilon: float = EPSILON,
     *,
     certify: bool = False,
     model_bytes: int | None = None,
+    distances: Latencies | None = None,
+    train_s: float = 0.0,
     note: Note | None = None,
 ) -> dict[str, Any]:
-    """The facts of `describe`, plus thin places, tolerated malicious neighbors and failures, and cost.
+    """The facts of `describe`, plus thin places, tolerated malicious neighbors and failures, and cost; with
+    `distances`, also in seconds.
 
     A message is one model sent over one edge in one direction, so a round costs two per edge. `method`, `residual`,
     `lower_bound`, `probable_lower_bound`, `certified` and `converged` are about the algebraic connectivity: see
@@ -117,13 +139,14 @@ def survey(
     plain = plain_extremes(topology, certify=certify, seen=lambda found: known(_connectivity(found)) if note else None)
     known(_connectivity(plain))
     facts.pop("algebraic_connectivity_bounds", None)
-    found = spectrum(topology, weights, certify=certify, found=plain)
-    mixing = _mixing(topology, found, weights, epsilon)
+    mixing = _mixing(topology, plain, weights, epsilon, certify=certify)
     if model_bytes is not None:
         messages = mixing["messages_to_consensus"]
         mixing["bytes_to_consensus"] = None if messages is None else messages * model_bytes
         mixing["bytes_per_round_busiest_node"] = degree_range(topology)[1] * model_bytes
     known(mixing)
+    if distances is not None:
+        known(timing(topology, distances, weights=weights, epsilon=epsilon, train_s=train_s))
     known(_distances(topology))
     for more in structure(topology, plain):
         known(more)
@@ -161,15 +184,22 @@ def _connectivity(plain: Extremes) -> dict[str, Any]:
     }
 
 
-def _mixing(topology: Topology, spectrum: Spectrum, weights: str, epsilon: float) -> dict[str, Any]:
-    rounds = rounds_to_consensus(spectrum.mixing_rate, epsilon) if topology.nodes > 1 else 0
+def _mixing(
+    topology: Topology, plain: Extremes, weights: str | None, epsilon: float, *, certify: bool
+) -> dict[str, Any]:
+    weights = default_weights(topology) if weights is None else weights
+    mixes = settled_weights(topology, weights)
+    found = spectrum(mixes.topology, mixes.weights, certify=certify, found=plain)
+    rounds = rounds_to_consensus(found.mixing_rate, epsilon) if topology.nodes > 1 else 0
+    fewest = {} if mixes.bound is None else {"fewest_rounds": rounds_to_consensus(mixes.bound, epsilon)}
     return {
         "weights": weights,
-        "mixing_rate": spectrum.mixing_rate,
-        "mixing_certified": spectrum.mixing_certified,
-        "mixing_converged": spectrum.mixing_converged,
+        "mixing_rate": found.mixing_rate,
+        "mixing_certified": found.mixing_certified,
+        "mixing_converged": found.mixing_converged,
         "epsilon": epsilon,
         "rounds_to_consensus": rounds,
+        **fewest,
         "messages_to_consensus": None if rounds is None else 2 * rounds * topology.edge_count,
     }
 
@@ -303,7 +333,7 @@ def compare(
     specs: Sequence[str],
     sizes: Sequence[int],
     *,
-    weights: str = "metropolis",
+    weights: str | None = None,
     epsilon: float = EPSILON,
     seed: int = 0,
     model_bytes: int | None = None,
@@ -316,7 +346,8 @@ def compare(
     group sorted by `sort`, best first, or in the order of `specs`; unknown values come last. Raises TopologyError if a
     spec cannot be read, if the weights or the column are unknown, or if none of the graphs exists.
     """
-    check_weights(weights)
+    if weights is not None:
+        check_weights(weights)
     require_epsilon(epsilon)
     _check_sort(sort, model_bytes)
     cases = [(spec, n) for spec in specs for n in _sizes(spec, sizes)]
@@ -333,7 +364,7 @@ def compare(
     return ComparisonTable(_sorted(found.rows, sort), found.missing)
 
 
-def static_row(topology: Topology, weights: str, epsilon: float) -> Row:
+def static_row(topology: Topology, weights: str | None, epsilon: float) -> Row:
     found = spectrum(topology, weights)
     rounds = rounds_to_consensus(found.mixing_rate, epsilon) if topology.nodes > 1 else 0
     busiest = topology.formula.degrees[1] if topology.implicit else int(topology.degrees.max(initial=0))
@@ -433,7 +464,7 @@ def _sizes(spec: str, sizes: Sequence[int]) -> Sequence[int | None]:
     return sorted(set(sizes))
 
 
-def _row(spec: str, n: int | None, *, weights: str, epsilon: float, seed: int) -> Row:
+def _row(spec: str, n: int | None, *, weights: str | None, epsilon: float, seed: int) -> Row:
     if n is None or kind(spec) is GraphKind.STATIC:
         return {**static_row(resolve(spec, n, seed), weights, epsilon), "topology": spec}
     return schedule_row(build_schedule(spec, n, seed), epsilon)

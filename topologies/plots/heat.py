@@ -38,7 +38,7 @@ def draw_heat(
     path: Path,
     *,
     seed: int = 0,
-    weights: str = "metropolis",
+    weights: str | None = None,
     epsilon: float = EPSILON,
 ) -> list[str]:
     """Write the picture. Returns the reason for each missing graph: a torus with a prime number of nodes, ...
@@ -47,7 +47,8 @@ def draw_heat(
     them, or a picture that cannot be written.
     """
     check_target(path)
-    check_weights(weights)
+    if weights is not None:
+        check_weights(weights)
     for spec in specs:
         if is_file(spec):
             raise TopologyError("a file has one size", key="source", value=spec, allowed="families, or one file alone")
@@ -70,7 +71,7 @@ def draw_heat(
     ]
 
 
-def _rounds(spec: str, nodes: int, seed: int, weights: str, epsilon: float) -> int | None:
+def _rounds(spec: str, nodes: int, seed: int, weights: str | None, epsilon: float) -> int | None:
     if not is_static(spec):
         found: int | None = describe_schedule(build_schedule(spec, nodes, seed), epsilon)["rounds_to_consensus"]
         return found
@@ -78,7 +79,7 @@ def _rounds(spec: str, nodes: int, seed: int, weights: str, epsilon: float) -> i
     return rounds_to_consensus(spectrum(topology, weights).mixing_rate, epsilon) if nodes > 1 else 0
 
 
-def _cell(spec: str, nodes: int, seed: int, weights: str, epsilon: float) -> HeatCell:
+def _cell(spec: str, nodes: int, seed: int, weights: str | None, epsilon: float) -> HeatCell:
     try:
         rounds = _rounds(spec, nodes, seed, weights, epsilon)
     except TopologyError as error:

@@ -25,7 +25,7 @@ from topologies.laplacian import Array, Laplacian
 from topologies.metrics.cuts import sweep_cut
 from topologies.metrics.distance import hops
 from topologies.plots import BLUE, DARK, RED, check_target, counted, new_figure, plain, save, shown
-from topologies.spectral import EPSILON, check_weights, mixing_matrix, rate_text, rounds_to_consensus
+from topologies.spectral import EPSILON, check_weights, default_weights, mixing_matrix, rate_text, rounds_to_consensus
 
 NODES_LIMIT = 2_000
 EDGES_LIMIT = 200_000
@@ -65,7 +65,7 @@ def check_size(nodes: int) -> None:
         raise TopologyError("no such picture", key="nodes", value=nodes, allowed=f"from 2 to {NODES_LIMIT} nodes")
 
 
-def draw_single(topology: Topology, path: Path, weights: str = "metropolis", epsilon: float = EPSILON) -> None:
+def draw_single(topology: Topology, path: Path, weights: str | None = None, epsilon: float = EPSILON) -> None:
     """Write the picture. Raises TopologyError if there are too many nodes or edges to draw, or if it cannot be
     written.
     """
@@ -74,6 +74,7 @@ def draw_single(topology: Topology, path: Path, weights: str = "metropolis", eps
     if topology.edge_count > EDGES_LIMIT:
         allowed = f"up to {EDGES_LIMIT} edges in a picture"
         raise TopologyError("too dense to draw", key="edges", value=topology.edge_count, allowed=allowed)
+    weights = check_weights(default_weights(topology) if weights is None else weights)
     drawn = _analyzed(topology, weights, epsilon)
     figure = new_figure(9.6, 5.2)
     grid = figure.add_gridspec(2, 2, width_ratios=(1.35, 1.0))
@@ -162,7 +163,6 @@ def draw_network(axes: Any, topology: Topology, vector: Array, side: NDArray[np.
 
 
 def _analyzed(topology: Topology, weights: str, epsilon: float) -> SingleFigures:
-    check_weights(weights)
     values, vectors = np.linalg.eigh(Laplacian.plain(topology).dense())
     matrix = mixing_matrix(topology, weights)
     parts = components(topology)

@@ -109,7 +109,7 @@ def _bearable(federation: FederationConfig, needed: int) -> str:
     specs += [f"random-regular:degree={needed}", f"random-regular:degree={needed + 1}", "complete"]
     for spec in specs:
         mistakes = Mistakes(federation.path)
-        edges, _ = read_graph(spec, federation.members, federation.seed, mistakes)
+        edges, _, _ = read_graph(spec, federation.members, federation.seed, mistakes)
         found = replace(federation, edges=edges, schedule=(), topology=spec)
         if not mistakes.found and all(one.mixes for _, one in _bearings(found)):
             return f"at least {needed} neighbors each, as --topology {spec} gives (`p2pfl member set`)"

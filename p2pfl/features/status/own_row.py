@@ -71,6 +71,7 @@ class OwnRow:
             budget=account.name,
             begun=account.order,
             paid=account.steps,
+            tested_round=line.tested_round if line.test_is_stale else None,
         )
 
 

@@ -128,6 +128,8 @@ def _second_hand(name: str, reason: str, report: Mapping[str, Any]) -> dict[str,
     scores = report.get("scores") or {}
     main = next(iter(scores), None)
     told |= {"metric": main, "main": scores.get(main), "metrics": scores}
+    after = report.get("tested_round")
+    told |= {"tested_round": after, "test_is_stale": after is not None}
     live = report.get("live")
     over = report.get("phase") in ("finished", "stopped")
     missed = not over and bool(report.get("quiet") or report.get("lost"))

@@ -232,8 +232,10 @@ def _table(
             cells.append(size(row["bytes_sent"]) if isinstance(row.get("bytes_sent"), int) else "-")
         cells.append(f"{age(max(0.0, now - row['at']))}{by}" if isinstance(row.get("at"), int | float) else "-")
         table.add_row(Text(str(row["name"])), state, *cells)
-    if any(row.get("source") for row in members):
-        table.caption, table.caption_justify = "* received through others", "left"
+    notes = ["* received through others"] if any(row.get("source") for row in members) else []
+    if not withheld and (older := _numbers(members, "tested_round")):
+        notes.append(f"scores of {len(older)} members are of earlier models: after round {min(older)} to {max(older)}")
+    table.caption, table.caption_justify = "\n".join(notes) or None, "left"
     return table
 
 

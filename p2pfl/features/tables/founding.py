@@ -32,7 +32,7 @@ class TablesFounding(Founding):
             type=click.Choice(["refuse", "drop"]),
             default="refuse",
             show_default=True,
-            help="With --task csv: what to do about rows that cannot be read; drop leaves them out and counts them.",
+            help="With --task csv: rows that cannot be read; drop leaves them out, and counts them.",
         ),
         click.Option(
             ["--round", "digits"],

@@ -47,6 +47,11 @@ def test_a_task_without_rows_is_refused(tmp_path):
         scene_of(saved(tmp_path / "bowl", task="quadratic"))
 
 
+def test_fragments_are_refused_because_whole_models_are_read(tmp_path):
+    with pytest.raises(UserError, match="reads whole models, of which fragments show a part at a time"):
+        scene_of(saved(tmp_path / "ward", compressor="fragment:2"))
+
+
 def test_an_unknown_node_is_refused(tmp_path):
     with pytest.raises(UserError, match="no such node"):
         scene_of(saved(tmp_path / "ward"), node="nobody")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from p2pfl.aggregate import make_rule
 from p2pfl.compress import make_compressor
+from p2pfl.core.effects import Mix
+from p2pfl.core.tick import UNMOVED_ROUNDS
 from p2pfl.methods.plain import Plain
-from sim.lazy.operations import BeginOp, CommitOp, FreezeOp, ReplyOp, RequestOp
+from sim.lazy.operations import BeginOp, CommitOp, FreezeOp, MixOp, ReplyOp, RequestOp
 from sim.lazy.plane import Plane
 from sim.lazy.rows import EdgeCodecs, MisjudgedError
 
@@ -26,7 +29,7 @@ class Adding:
         return np.zeros(len(nodes))
 
 
-def plane_of(nodes, edges, *, crashing=frozenset()):
+def plane_of(nodes, edges, *, crashing=frozenset(), rule=None):
     return Plane(
         nodes=nodes,
         edges=edges,
@@ -35,6 +38,7 @@ def plane_of(nodes, edges, *, crashing=frozenset()):
         codecs=EdgeCodecs.same(make_compressor("none"), len(edges)),
         method=Plain(),
         crashing=crashing,
+        rules=[make_rule(rule) for _ in range(nodes)] if rule else (),
     )
 
 
@@ -142,4 +146,70 @@ def test_an_operation_that_waits_for_nothing_noted_is_our_own_mistake():
     plane = plane_of(2, [(0, 1)])
     plane.put(1, RequestOp(0, 0, 1, -1, 0.5, 1, ()))
     with pytest.raises(AssertionError, match="never noted"):
+        plane.drain()
+
+
+THREE = [(0, 1), (0, 2), (0, 3)]
+
+
+def mix(pairs):
+    return MixOp(Mix(peers=(1, 2, 3), weights=(0.25, 0.25, 0.25), progress=0.5), pairs)
+
+
+def robust_plane(**options):
+    """Node 0 has had an exchange with each of three others, whose models are 1, 2 and 9; its own is 1."""
+    plane = plane_of(4, THREE, rule="trimmed-mean:b=1", **options)
+    plane.rows.models[:] = np.array([1, 1, 2, 9], np.float32)[:, None]
+    for edge, ends in enumerate(THREE):
+        exchange(plane, edge, ends, ticket=1, factor=0.0)
+    plane.drain()
+    return plane
+
+
+def test_a_rule_mixes_with_what_the_node_itself_has_heard_of_its_neighbors():
+    plane = robust_plane()
+    plane.rows.models[2] = 7
+    plane.put(0, FreezeOp(1, 1, 1, -1, 2))
+    plane.put(2, RequestOp(1, 1, 2, -1, 0.0, 1, ()))  # its reply is still on its way
+    plane.drain()
+    plane.put(0, mix((-1, -2, -3)))
+    assert plane.models()[0, 0] == 1.5  # the mean of what is between the least and the largest of 1, 1, 2, 9
+    plane.put(0, ReplyOp(1, 1, 2, 0.0, 1, ()))
+    plane.put(0, mix((-1, -2, -3)))
+    assert plane.models()[0, 0] == 4.25  # of 1, 1.5, 7, 9
+
+
+def test_neighbors_see_the_model_before_the_mix_until_the_next_round():
+    plane = robust_plane()
+    plane.put(0, mix((-1, -2, -3)))
+    plane.put(0, FreezeOp(0, 0, 1, -1, 2, unmixed=True))
+    plane.put(1, RequestOp(0, 0, 2, -1, 0.0, 1, ()))
+    plane.drain()
+    assert plane.rows.own[0, 0] == 1.0
+    plane.put(0, FreezeOp(0, 0, 2, -1, 3))
+    plane.put(1, RequestOp(0, 0, 3, -1, 0.0, 1, ()))
+    plane.drain()
+    assert plane.rows.own[0, 0] == 1.5
+
+
+def test_a_crash_takes_back_a_mix_and_what_the_last_reply_said():
+    plane = robust_plane(crashing=frozenset({0}))
+    plane.put(0, FreezeOp(0, 0, 1, -1, 2))  # flushes node 0
+    plane.rows.models[1] = 5
+    plane.put(1, RequestOp(0, 0, 2, -1, 0.0, 1, ()))
+    plane.put(0, ReplyOp(0, 0, 2, 0.0, 1, ()))
+    plane.put(0, mix((-1, -2, -3)))
+    assert plane.models()[0, 0] == 3.5
+    plane.lose(0, 2)
+    plane.put(0, mix((-1, -2, -3)))
+    assert plane.models()[0, 0] == 1.5
+
+
+def test_a_rule_that_moves_nothing_for_long_is_left_to_the_engine():
+    plane = robust_plane()
+    for _ in range(UNMOVED_ROUNDS):
+        plane.drain()
+        plane.rows.models[0] = 2  # as the rule makes it, too
+        plane.put(0, mix((-1, -2, -3)))
+    with pytest.raises(MisjudgedError, match="keeps nothing"):
         plane.drain()

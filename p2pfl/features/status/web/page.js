@@ -188,7 +188,7 @@ function fill(line, row) {
   for (const kind of row.standing) state.append(make("span", kind, "badge"));
   const heard = make("td", "", "less");
   const figures = [
-    make("td", row.rounds ?? "–"), make("td", figure(row.main), "score"), make("td", short(row.epsilon), "private less"),
+    make("td", row.rounds ?? "–"), scoreCell(row), make("td", short(row.epsilon), "private less"),
     make("td", figure(row.distance), "less mixed"), make("td", figure(row.staleness, 2), "less mixed"),
     make("td", row.bytes_sent === null || row.bytes_sent === undefined ? "–" : bytes(row.bytes_sent), "less"), heard,
   ];
@@ -206,6 +206,13 @@ function ages() {
     const told = row.at === null || row.at === undefined ? "–" : age(now - row.at) + (row.source ? ` by ${row.source}` : "");
     if (heard.textContent !== told) heard.textContent = told;
   }
+}
+
+// A score of an older model says after which round it was tested.
+function scoreCell(row) {
+  const cell = make("td", figure(row.main), "score"), after = row.tested_round;
+  if (typeof after === "number" && typeof row.main === "number") cell.append(make("span", ` after ${after}`, "older"));
+  return cell;
 }
 
 const others = row => (said.measures ?? []).slice(1).map(one => [one.name === "loss" ? "test loss" : one.label, figure(row.scores?.[one.name])]);

@@ -1,0 +1,300 @@
+"""A scikit-learn estimator as a node's learner: linear models with `partial_fit`, and multi-layer perceptrons.
+
+    def data(node):
+        rows = node.partition(y, "iid")
+        return (X[rows], y[rows]), (X_test, y_test)        # this node's rows, the common test set or None
+
+    task = sklearn.task(SGDClassifier(loss="log_loss"), data, metrics=["auc"])
+
+A local round calls `partial_fit` once for each batch, with as many batches and rows as `[training]` says. The learning
+rate, penalty and loss are the estimator's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import ArrayLike, NDArray
+
+from p2pfl.adapt.extras import needed
+from p2pfl.adapt.sklearn_fitting import Estimator, Fitting, refuse_unsuited
+from p2pfl.adapt.steps import corrected, refuse_optimizer
+from p2pfl.chance import generator
+from p2pfl.config.model import TrainingConfig
+from p2pfl.errors import LearningError, UserError
+from p2pfl.learn.batches import batch_sizes, draw_rows
+from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.intervals import Interval, wilson
+from p2pfl.learn.metrics import ACCURACY, Metric, measured_by, named
+from p2pfl.learn.task import NodeContext
+from p2pfl.plugins import FAILURES, describe_failure
+
+LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
+
+
+Data = Callable[[NodeContext], tuple[Any, Any]]
+
+
+def task(
+    estimator: Estimator,
+    data: Data,
+    *,
+    classes: ArrayLike | None = None,
+    metrics: Sequence[str] = (),
+    metric: str | None = None,
+    name: str = "",
+) -> SklearnTask:
+    """Make a task of an estimator, which is copied and not fitted itself.
+
+    `data` returns (training set, common test set or None) for a node; a set is a pair (X (n, features), y (n,)).
+    `classes` are all labels; by default those in the node's own two sets, and nodes with different ones refuse to
+    connect. `metrics` are names as in [Metrics](metrics.md), computed from `decision_function` where there is one;
+    `metric` is the main one. Raises UserError: the estimator cannot be trained in steps, or has no linear coefficients
+    or layers.
+    """
+    needed("sklearn", "sklearn", "scikit-learn")
+    refuse_unsuited(estimator)
+    labels = None if classes is None else np.unique(np.asarray(classes))
+    own = named(list(metrics), key="metrics")
+    return SklearnTask(estimator=estimator, data=data, classes=labels, metrics=own, metric=metric, name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SklearnTask:
+    """A task with a learner of its own; `task` makes it."""
+
+    estimator: Estimator
+    data: Data
+    classes: NDArray[Any] | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    metric: str | None = None
+    name: str = ""
+
+    def learner(self, context: NodeContext, training: TrainingConfig) -> SklearnLearner:
+        """Make the learner of one node. Raises UserError: its data do not fit the estimator."""
+        return SklearnLearner(self, context, training)
+
+    def fitted(self, model: Path | str | Mapping[str, NDArray[Any]]) -> Any:
+        """Return a fitted estimator of a file that `p2pfl export` or `checkpoints` wrote, or of its arrays by name.
+
+        A classifier needs the task's `classes`. Raises UserError: the file or its arrays belong to another estimator.
+        """
+        state = model if isinstance(model, Mapping) else _read(Path(model))
+        first = state.get("coef_", state.get("coefs_.0"))
+        if first is None:
+            raise UserError("this is no model of scikit-learn", value=", ".join(state), allowed="coef_ or coefs_.0")
+        if self.classes is None and _is_classifier(self.estimator):
+            raise UserError("a classifier needs its labels", key="classes", allowed="all of them, in the task")
+        features = first.shape[0] if "coefs_.0" in state else first.shape[-1]
+        outputs = state.get("intercept_", state[max(state)]).shape[0]
+        shape = (1,) if outputs == 1 or _is_classifier(self.estimator) else (1, outputs)
+        return Fitting(self.estimator, features, self.classes, target_shape=shape, seed=0).loaded(state)
+
+
+@dataclass(frozen=True, slots=True)
+class RowPairs:
+    """A set of rows: X (n, features), dense or sparse, and y (n,) or (n, outputs)."""
+
+    X: Any
+    y: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+class SklearnLearner:
+    """The learner of one node. It keeps nothing from round to round but its data."""
+
+    personal = 0
+
+    def __init__(self, task: SklearnTask, context: NodeContext, training: TrainingConfig) -> None:
+        """Read the node's data. Raises UserError: they do not fit, or `[training]` has an optimizer."""
+        kind = type(task.estimator).__name__
+        refuse_optimizer(training, kind)
+        self.task, self.context, self.training = task, context, training
+        self.rows, tests = _read_data(task, context)
+        self.is_classifier = _is_classifier(task.estimator)
+        self.classes: NDArray[Any] | None = None
+        if self.is_classifier:
+            self.classes = task.classes if task.classes is not None else _labels(self.rows, tests)
+            for what, part in (("training set", self.rows), ("test set", tests)):
+                _check_labels(part, self.classes, kind, what)
+        seed = int(generator(context.seed, "model").integers(2**31))
+        features = self.rows.X.shape[1]
+        shape = (1, *self.rows.y.shape[1:])
+        self.fitting = Fitting(task.estimator, features, self.classes, target_shape=shape, seed=seed)
+        if tests is not None and tests.X.shape[1] != features:
+            text, allowed = "has another number of columns than the training set", f"{features}"
+            raise UserError(text, file=kind, key="test set", value=tests.X.shape[1], allowed=allowed)
+        self.parts = {"local": self.rows, "test": tests}
+        self.size = self.fitting.layout.size
+        self.shape_digest = self.fitting.layout.digest
+        self.digest = b"" if self.classes is None else _digest(self.classes)
+        self.samples = len(self.rows)
+        self.measures = measured_by(task.metrics, task.metric, labels=self.is_classifier)
+
+    def initial(self) -> Vector:
+        return self.fitting.first.copy()
+
+    def train(self, start: RoundStart, round_index: int) -> LocalRound:
+        fitting, sizes = self.fitting, batch_sizes(self.training, self.samples)
+        rng = generator(self.context.seed, "batches", self.context.node, round_index)
+        rate = self.training.rate(round_index, start.elapsed_s)
+        fitting.begin(round_index * sum(sizes))
+        model, losses = start.model, []
+        rows = draw_rows(self.samples, sum(sizes), rng)
+        try:
+            for batch in np.split(rows, np.cumsum(sizes)[:-1]):
+                fitting.load(model)
+                part = RowPairs(self.rows.X[batch], self.rows.y[batch])
+                losses.append(self._loss(part))
+                fitting.step(part.X, part.y, int(rng.integers(2**31)))
+                model = corrected(start, model, fitting.vector(), rate)
+        except FAILURES as error:
+            raise LearningError(f"{self._kind}: training failed: {describe_failure(error)}") from error
+        return LocalRound(
+            vector=model.astype(start.model.dtype),
+            steps=len(sizes),
+            learning_rate=rate,
+            samples=self.samples,
+            loss=float(np.mean(losses)) if losses else math.nan,
+        )
+
+    def evaluate(self, vector: Vector, part: str) -> Score | None:
+        rows = self.parts[part]
+        if rows is None:
+            return None
+        if not np.isfinite(vector).all():
+            return Score(accuracy=0.0 if self.is_classifier else None, loss=math.nan, samples=len(rows))
+        self.fitting.load(vector)
+        try:
+            return self._score(rows)
+        except FAILURES as error:
+            raise LearningError(f"{self._kind}: evaluation failed: {describe_failure(error)}") from error
+
+    def _score(self, rows: RowPairs) -> Score:
+        outputs, targets = self._outputs(rows.X), rows.y
+        accuracy: float | None = None
+        intervals: dict[str, Interval | None] = {}
+        if self.classes is not None:
+            accuracy = float(np.mean(self.fitting.estimator.predict(rows.X) == rows.y))
+            targets = np.searchsorted(self.classes, rows.y)
+            intervals[ACCURACY.name] = wilson(accuracy, len(rows))
+        found = {name: metric(outputs, targets) for name, metric in self.task.metrics.items()}
+        for name, metric in self.task.metrics.items():
+            intervals[name] = metric.interval(outputs, targets) if metric.interval else None
+        return Score(
+            accuracy=accuracy,
+            loss=self._loss(rows),
+            samples=len(rows),
+            metrics=found,
+            intervals={name: ends for name, ends in intervals.items() if ends and all(map(math.isfinite, ends))},
+        )
+
+    def _outputs(self, X: Any) -> Any:
+        """Return logits (n,) or (n, classes) of a classifier, or predicted numbers."""
+        estimator = self.fitting.estimator
+        if not self.is_classifier:
+            return estimator.predict(X)
+        if hasattr(estimator, "decision_function"):
+            return estimator.decision_function(X)
+        return np.log(np.clip(estimator.predict_proba(X), LEAST_PROBABILITY, None))
+
+    def _loss(self, rows: RowPairs) -> float:
+        """Return the mean squared error; of a classifier log loss, or hinge loss if it has no probabilities."""
+        estimator = self.fitting.estimator
+        if self.classes is None:
+            return float(np.mean((estimator.predict(rows.X) - rows.y) ** 2))
+        targets = np.searchsorted(self.classes, rows.y)
+        if hasattr(estimator, "predict_proba"):
+            chosen = estimator.predict_proba(rows.X)[np.arange(len(rows)), targets]
+            return float(np.mean(-np.log(np.clip(chosen, LEAST_PROBABILITY, None))))
+        values = estimator.decision_function(rows.X)
+        if values.ndim == 1:
+            return float(np.mean(np.maximum(0.0, 1.0 - (2 * targets - 1) * values)))
+        own = values[np.arange(len(rows)), targets]
+        values[np.arange(len(rows)), targets] = -np.inf
+        return float(np.mean(np.maximum(0.0, 1.0 + values.max(axis=1) - own)))
+
+    @property
+    def _kind(self) -> str:
+        return type(self.task.estimator).__name__
+
+    def local_state(self) -> dict[str, NDArray[np.generic]]:
+        return {}
+
+    def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
+        del state
+
+    def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
+        return self.fitting.layout.state(vector)
+
+
+def _is_classifier(estimator: Any) -> bool:
+    from sklearn.base import is_classifier  # noqa: PLC0415 - an extra
+
+    return bool(is_classifier(estimator))
+
+
+def _read_data(task: SklearnTask, context: NodeContext) -> tuple[RowPairs, RowPairs | None]:
+    kind = type(task.estimator).__name__
+    try:
+        returned = task.data(context)
+    except UserError:
+        raise
+    except FAILURES as error:
+        raise UserError(f"data failed: {describe_failure(error)}", file=kind, key="data") from error
+    if not (isinstance(returned, tuple | list) and len(returned) == 2) or returned[0] is None:
+        allowed = "(training set, test set or None); a set is a pair (X, y)"
+        raise UserError("data returned something else", file=kind, key="data", value=type(returned), allowed=allowed)
+    train, test = returned
+    return _rows(train, kind, "training set"), None if test is None else _rows(test, kind, "test set")
+
+
+def _rows(pair: Any, kind: str, what: str) -> RowPairs:
+    from sklearn.utils import check_array, check_consistent_length, column_or_1d  # noqa: PLC0415 - an extra
+
+    try:
+        X = check_array(pair[0], accept_sparse="csr", dtype=np.float64)
+        y = np.asarray(pair[1])
+        y = y if y.ndim == 2 and y.shape[1] > 1 else column_or_1d(y)
+        check_consistent_length(X, y)
+    except (ValueError, TypeError, IndexError, KeyError) as error:
+        text = " ".join(str(error).split())
+        raise UserError(
+            f"cannot be used: {text}", file=kind, key=what, allowed="a pair (X, y), one row each"
+        ) from error
+    return RowPairs(X, y)
+
+
+def _labels(rows: RowPairs, tests: RowPairs | None) -> NDArray[Any]:
+    return np.unique(rows.y if tests is None else np.concatenate([rows.y, tests.y]))
+
+
+def _check_labels(rows: RowPairs | None, classes: NDArray[Any], kind: str, what: str) -> None:
+    """Raises UserError: a label is none of the classes, or there is only one class."""
+    allowed = ", ".join(map(str, classes))
+    if len(classes) < 2:
+        raise UserError("a classifier needs two labels", file=kind, key="classes", value=allowed, allowed="all labels")
+    unknown = [] if rows is None else [one for one in np.unique(rows.y) if one not in classes]
+    if unknown:
+        raise UserError("a label is none of the classes", file=kind, key=what, value=unknown[0], allowed=allowed)
+
+
+def _digest(classes: NDArray[Any]) -> bytes:
+    text = "\n".join(map(str, classes.tolist())).encode()
+    return hashlib.blake2b(text, digest_size=32, person=b"p2pfl-classes").digest()
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        return safetensors.numpy.load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError(f"this is not a safetensors file: {error}", file=path) from None

@@ -1,0 +1,40 @@
+"""The neighbors' models as a joining node learns them where it keeps no replicas: the mean of the fragments they
+show.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from p2pfl.engine.state import FragmentScratch, NodeState, zeros
+from p2pfl.learn.interface import Vector
+
+MOST = 255
+
+
+class FragmentMean:
+    """The mean of what neighbors have shown of each value of the channels (c d,), each message with equal weight."""
+
+    def __init__(self, channels: Vector) -> None:
+        self.mean = zeros(channels)
+        self.counts = np.zeros(channels.size, np.uint8)
+
+    def take(self, shown: FragmentScratch) -> None:
+        """Take in what the neighbor has shown in the exchange just computed."""
+        for part, here in shown.tiles():
+            counts, mean = self.counts[part], self.mean[part]
+            counts += counts < MOST
+            step = shown.peer[here] - mean
+            step /= counts.astype(mean.dtype)
+            mean += step
+
+    def result(self, own: Vector) -> Vector:
+        """Return the mean (c d,), with the node's `own` value where nobody has shown one."""
+        return np.where(self.counts > 0, self.mean, own)
+
+
+def gathered(gathering: FragmentMean | None, state: NodeState) -> FragmentMean:
+    """Return the gathering, a new one if there is none, with the fragment of the exchange just computed."""
+    gathering = gathering or FragmentMean(state.channels)
+    gathering.take(state.fragment)
+    return gathering

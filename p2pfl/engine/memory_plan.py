@@ -1,0 +1,49 @@
+"""How much memory a node's vectors take at most, counted from the state itself and from what its method asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.state import NodeState
+from p2pfl.learn.methods import Method
+from p2pfl.methods.method import overrides
+
+PAYLOADS = 2
+"""Payloads on each edge: the one that is kept until it is answered, and one that comes or goes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """The bytes of an engine's vectors, by what they are for; `round` has those of a round but not the learner's."""
+
+    model: int
+    replicas: int
+    flows: int
+    scratch: int
+    messages: int
+    round: int
+
+    @property
+    def total(self) -> int:
+        return self.model + self.replicas + self.flows + self.scratch + self.messages + self.round
+
+
+def memory_plan(state: NodeState, codecs: Codecs, method: Method) -> MemoryPlan:
+    """Return the plan for a state whose edges have the replicas that they need."""
+    model, channels, peers = state.model.nbytes, state.channels.nbytes, tuple(state.edges)
+    size, item = state.channels.size, state.channels.itemsize
+    fragments = [found for peer in peers if (found := codecs.fragments_of(peer)) is not None]
+    longest = max((each.longest(size, len(method.channels)) for each in fragments), default=0)
+    whole = channels if len(fragments) < len(peers) else 0
+    single = 0 if item == 4 else 2 * 4  # decoded values are float32
+    more = len(method.channels) > 1
+    return MemoryPlan(
+        model=channels,
+        replicas=sum(edge.own.nbytes + edge.peer.nbytes for edge in state.edges.values()),
+        flows=channels * len(method.kept_edges) * len(peers) + model * len(method.kept),
+        scratch=(2 * item + single) * (whole // item + longest),
+        messages=PAYLOADS * sum(codecs.of(peer).size_bytes(size) for peer in peers),
+        round=model * (1 + len(method.given) * overrides(method, "gradient") + len(method.kept))
+        + (2 * channels - model) * more,
+    )

@@ -1,0 +1,79 @@
+"""The options of `p2pfl new` for `--task lora`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from p2pfl.config.tables import NAME
+from p2pfl.config.writing import toml_value
+from p2pfl.console.founding import Founding, FoundingPlan
+from p2pfl.errors import UserError
+
+TRAINING = {"optimizer": "adamw", "learning_rate": 0.002}
+"""What suits adapters better than the defaults."""
+KEYS = ("rank = 8", "alpha = 16", "block = 128")
+
+
+class TextsFounding(Founding):
+    parameters = (
+        click.Option(
+            ["--model"],
+            metavar="DIR",
+            type=click.Path(path_type=Path),
+            help="With --task lora: a Hugging Face folder.",
+        ),
+        click.Option(
+            ["--data"],
+            metavar="DIR",
+            type=click.Path(path_type=Path),
+            help="With --task lora: texts, one for each node.",
+        ),
+    )
+    after = "task"
+
+    def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
+        """Plan a node for each text; for other tasks, refuse the options."""
+        model, data = said["model"], said["data"]
+        if plan.task != "lora":
+            for key, value in (("--model", model), ("--data", data)):
+                if value:
+                    text = "this is only for --task lora"
+                    raise UserError(text, key=key, value=str(value), allowed="--task lora")
+            return
+        for key, value in (("--model", model), ("--data", data)):
+            if value is None:
+                raise UserError("is missing", key=key, allowed=f"--task lora with {key} DIR")
+        from p2pfl.adapt.model_folder import checked_folder  # noqa: PLC0415 - `--help` stays instant
+        from p2pfl.adapt.texts import texts_in  # noqa: PLC0415 - as above
+
+        folder, texts = checked_folder(model), _texts(data)
+        names = plan.nodes or tuple(_name(path) for path in texts)
+        if len(names) != len(texts) or len(set(names)) < len(names) or len(names) < 2:
+            text = f"there must be a name for each of {len(texts)} texts, at least two"
+            raise UserError(text, key="--nodes", value=", ".join(names), allowed=", ".join(map(_name, texts)))
+        for path in texts:
+            texts_in(path)
+        plan.nodes = names
+        plan.data = {name: {"path": str(path)} for name, path in zip(names, texts, strict=True)}
+        plan.task_keys = "\n".join((f"model = {toml_value(str(folder))}", *KEYS)) + "\n"
+        plan.training = TRAINING
+
+
+def _texts(data: Path) -> list[Path]:
+    """Return the .txt files of a folder, and its folders with such files. Raises UserError: there are none."""
+    there = sorted(data.absolute().iterdir()) if data.is_dir() else []
+    found = [path for path in there if path.suffix == ".txt" or (path.is_dir() and any(path.glob("*.txt")))]
+    if not found:
+        raise UserError("no texts are there", key="--data", value=str(data), allowed="a folder with .txt files")
+    return found
+
+
+def _name(path: Path) -> str:
+    """Make a node's name of that of its text."""
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem).strip("-")[:64]
+    return plain if NAME.fullmatch(plain) else "text"

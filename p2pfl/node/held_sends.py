@@ -1,0 +1,51 @@
+"""Messages that wait until what they say is on disk.
+
+The core goes on as soon as the engine has computed; a Request or Reply leaves once the records up to it are durable.
+Notes on rounds and lives promise nothing about an exchange, and leave at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from p2pfl.core.effects import Send
+from p2pfl.core.messages import Done, LivesTold, Ready, Resign
+
+AT_ONCE = (Ready, Done, LivesTold, Resign)
+
+
+class HeldSends:
+    """The messages to all neighbors, in order. Flushes are counted as in `Flushing`."""
+
+    def __init__(self, send: Callable[[Send], None]) -> None:
+        self._send = send
+        self._promised = 0
+        """The flush that messages from now on depend on."""
+        self._flushed = 0
+        self._held: deque[tuple[int, Send]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """The number of messages that wait."""
+        return len(self._held)
+
+    def promise(self, flush: int) -> None:
+        self._promised = max(self._promised, flush)
+
+    def put(self, effect: Send) -> None:
+        if self._promised <= self._flushed or isinstance(effect.message, AT_ONCE):
+            self._send(effect)
+        elif all(each.message is not effect.message or each.session != effect.session for _, each in self._held):
+            # what is repeated while it waits leaves once
+            self._held.append((self._promised, effect))
+
+    def release(self, flush: int) -> None:
+        """Send what depends on this flush or an earlier one, which is done."""
+        self._flushed = max(self._flushed, flush)
+        while self._held and self._held[0][0] <= self._flushed:
+            self._send(self._held.popleft()[1])
+
+    def forget(self) -> None:
+        """Drop what is held: the disk has refused, and the sessions end."""
+        self._held.clear()

@@ -1,0 +1,114 @@
+"""How much memory a node will take at most: its vectors, its learner and the program; and a refusal of what does not
+fit into `memory_mb`.
+
+Not counted, because nothing says them before a run: the intermediate results of the task's model, and data that are
+read row by row.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from p2pfl.config.model import NodeConfig
+from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.engine import Engine
+from p2pfl.engine.memory_plan import MemoryPlan, memory_plan
+from p2pfl.engine.state import NodeState
+from p2pfl.errors import UserError
+from p2pfl.learn.interface import Learner
+from p2pfl.learn.methods import Method
+from p2pfl.methods.method import overrides
+
+log = logging.getLogger("p2pfl")
+
+MB = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNeeds:
+    """The bytes that a node will take at most: those of `engine` (`MemoryPlan`), of the learner, of its data, and of
+    the program with its libraries; None if that cannot be measured here.
+    """
+
+    engine: MemoryPlan
+    learner: int
+    data: int
+    program: int | None
+
+    @property
+    def total(self) -> int:
+        return self.engine.total + self.learner + self.data + (self.program or 0)
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """The same by name, without what is zero."""
+        parts = {**asdict(self.engine), "learner": self.learner, "data": self.data, "program": self.program or 0}
+        return {name: found for name, found in parts.items() if found}
+
+    def refuse_shortage(self, node: NodeConfig) -> None:
+        """Raise UserError if the node has less memory, by its `memory_mb`."""
+        if node.memory_mb is None or self.total <= node.memory_mb * MB:
+            return
+        largest = sorted(self.parts.items(), key=lambda part: -part[1])
+        found = ", ".join(f"{name} {bytes_ / MB:,.0f}" for name, bytes_ in largest if bytes_ >= MB / 2)
+        raise UserError(
+            f"the node will take about {self.total / MB:,.0f} MB ({found})",
+            file=node.path,
+            key="node.memory_mb",
+            value=node.memory_mb,
+            allowed=f"{-(-self.total // MB)} or more; or less to hold: fewer neighbors, "
+            "gossip.compressor = fragment:8, training.method = plain",
+        )
+
+
+def memory_needs(
+    state: NodeState, codecs: Codecs, method: Method, learner: Learner, program: int | None
+) -> MemoryNeeds:
+    """Return what a node with this state and learner needs."""
+    in_training = getattr(getattr(learner, "model", None), "bytes_in_training", None)
+    return MemoryNeeds(
+        engine=memory_plan(state, codecs, method),
+        learner=in_training(corrected=overrides(method, "gradient")) if in_training else 0,
+        data=_data_bytes(learner),
+        program=program,
+    )
+
+
+def look_for_memory(node: NodeConfig, engine: Engine, learner: Learner) -> None:
+    """Log how much memory a node in a process of its own will take, before it trains.
+
+    Raises UserError if that is more than its `memory_mb`.
+    """
+    program = program_bytes([learner])
+    needs = memory_needs(engine.state, engine.codecs, engine.method, learner, program)
+    log.info("the node will take about %d MB", needs.total // MB)
+    needs.refuse_shortage(node)
+
+
+def program_bytes(learners: Iterable[Learner]) -> int | None:
+    """Return this process's memory without these learners, whose models some may share; None where the system does not
+    say.
+    """
+    resident = resident_bytes()
+    if resident is None:
+        return None
+    models = {id(getattr(learner, "model", learner)): 4 * learner.size for learner in learners}
+    return max(0, resident - sum(models.values()) - sum(_data_bytes(learner) for learner in learners))
+
+
+def _data_bytes(learner: Learner) -> int:
+    """Return the memory of the data that a learner holds as tensors."""
+    sets = getattr(learner, "data_sets", None)
+    return sum(getattr(one, "nbytes", 0) for one in (sets.train, sets.test)) if sets is not None else 0
+
+
+def resident_bytes() -> int | None:
+    """Return how much memory this process has now; None where the system does not say (only Linux does)."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None

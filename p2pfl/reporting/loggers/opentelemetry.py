@@ -1,0 +1,33 @@
+"""`--log opentelemetry:URL`: gauges `p2pfl.FIGURE` with the attribute `node`, sent by OTLP over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+
+from p2pfl.reporting.logs import Row, figures_in
+
+EVERY_MS = 5_000.0
+
+
+class OpenTelemetryLog:
+    """The gauges, at the collector's URL, such as http://localhost:4318/v1/metrics."""
+
+    def __init__(self, place: str, reader: MetricReader | None = None) -> None:
+        exporter = OTLPMetricExporter(endpoint=place)
+        reader = reader or PeriodicExportingMetricReader(exporter, export_interval_millis=EVERY_MS)
+        self._provider = MeterProvider(metric_readers=[reader])
+        self._meter = self._provider.get_meter("p2pfl")
+        self._gauges: dict[str, Any] = {}
+
+    def write(self, row: Row) -> None:
+        for name, value in {"rounds": row["rounds"] or 0, **figures_in(row)}.items():
+            gauge = self._gauges.get(name) or self._meter.create_gauge(f"p2pfl.{name}")
+            self._gauges[name] = gauge
+            gauge.set(value, {"node": str(row["node"])})
+
+    def close(self) -> None:
+        self._provider.shutdown()

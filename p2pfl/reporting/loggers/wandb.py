@@ -1,0 +1,30 @@
+"""`--log wandb:PROJECT`: a run of Weights & Biases for each node, in one project."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import wandb
+
+from p2pfl.reporting.logs import Row, figures_in
+
+ROUNDS = "rounds"
+
+
+class WandbLog:
+    """The runs of a project. Where they go is W&B's own settings: `WANDB_MODE=offline` keeps them here."""
+
+    def __init__(self, place: str) -> None:
+        self._project = place
+        self._runs: dict[str, Any] = {}
+
+    def write(self, row: Row) -> None:
+        node = str(row["node"])
+        if node not in self._runs:
+            run = self._runs[node] = wandb.init(project=self._project, name=node, reinit="create_new")
+            run.define_metric("*", step_metric=ROUNDS)
+        self._runs[node].log({ROUNDS: row[ROUNDS] or 0, **figures_in(row)})
+
+    def close(self) -> None:
+        for run in self._runs.values():
+            run.finish()

@@ -1,0 +1,134 @@
+"""`p2pfl.adapt.transformers`: adapters of a causal language model are learned, and nothing else is exchanged."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+REASON = "the extra transformers has it, which `dev` does without"
+transformers = pytest.importorskip("transformers", reason=REASON)
+peft = pytest.importorskip("peft", reason=REASON)
+
+import torch  # noqa: E402
+from safetensors.numpy import save_file  # noqa: E402
+from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
+
+from p2pfl.adapt import transformers as adapter  # noqa: E402
+from p2pfl.config.model import TaskConfig, TrainingConfig  # noqa: E402
+from p2pfl.errors import UserError  # noqa: E402
+from p2pfl.learn.interface import RoundStart  # noqa: E402
+from p2pfl.learn.load import make_learner  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+LETTERS = "abcdefgh"
+TEXT = " ".join(LETTERS[(index * index) % 8] for index in range(1200))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A language model of 8 words with random weights, as a Hugging Face folder."""
+    place = tmp_path_factory.mktemp("tiny")
+    vocabulary = {"<eos>": 0, **{letter: index + 1 for index, letter in enumerate(LETTERS)}}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<eos>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>").save_pretrained(place)
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape["initializer_range"] = 0.5  # of larger logits, which adapters below the last layer can change
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(vocab_size=9, max_position_embeddings=64, **shape)
+    transformers.LlamaForCausalLM(config).save_pretrained(place)
+    return place
+
+
+def learner(folder, path, **options):
+    path.write_text(TEXT, encoding="utf-8")
+    training = TrainingConfig(local_steps=30, batch_size=8, optimizer="adamw", learning_rate=0.02)
+    place = {"node_index": 0, "node_count": 2, "node_name": "n", "seed": 0, "base_dir": folder.parent}
+    config = TaskConfig(name="lora", options={"model": folder.name, "block": 32, **options})
+    return make_learner(config, training, **place, local={"path": str(path)}, local_dir=path.parent)
+
+
+def test_adapters_learn_a_text_and_are_all_that_the_vector_has(folder, tmp_path):
+    made = learner(folder, tmp_path / "own.txt", rank=4)
+    assert made.size == 2 * 4 * (4 * (16 + 16) + 3 * (16 + 32))
+    assert made.measures[0].name == "perplexity"
+    assert not made.measures[0].higher_is_better
+    first = made.evaluate(made.initial(), "test")
+    assert first.metrics["perplexity"] == pytest.approx(math.exp(first.loss))
+    model = made.initial()
+    for index in range(2):
+        model = made.train(RoundStart(model), index).vector
+    assert made.evaluate(model, "test").metrics["perplexity"] < 0.6 * first.metrics["perplexity"]
+    assert made.local_state() == {}
+
+
+def test_frozen_weights_are_mapped_from_the_file_and_the_same_for_all_learners_of_a_process(folder, tmp_path):
+    one, other = (learner(folder, tmp_path / name) for name in ("a.txt", "b.txt"))
+    frozen = [
+        {name: tensor.data_ptr() for name, tensor in made.model.module.named_parameters() if not tensor.requires_grad}
+        for made in (one, other)
+    ]
+    assert frozen[0] == frozen[1]
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    mapped = [line.split()[0].split("-") for line in lines if str(folder) in line]
+    places = [(int(start, 16), int(end, 16)) for start, end in mapped]
+    assert all(any(start <= place < end for start, end in places) for place in frozen[0].values())
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_an_exported_model_is_a_folder_that_the_library_loads(folder, tmp_path, merged):
+    made = learner(folder, tmp_path / "own.txt")
+    model = made.train(RoundStart(made.initial()), 0).vector
+    save_file(made.state_dict(model), tmp_path / "node.safetensors")
+    config = peft.LoraConfig(r=8, lora_alpha=16.0, target_modules="all-linear", task_type="CAUSAL_LM")
+    place = adapter.save(tmp_path / "node.safetensors", folder, config, tmp_path / "out", merged=merged)
+    base = transformers.AutoModelForCausalLM.from_pretrained(place if merged else folder)
+    loaded = base if merged else peft.PeftModel.from_pretrained(base, place)
+    rows = made.test_set.inputs
+    losses = adapter.CausalLoss(loaded.eval())(rows)
+    assert float(losses.mean()) == pytest.approx(made.evaluate(model, "test").loss, abs=1e-4)
+    (tmp_path / "other.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="cannot be loaded"):
+        adapter.save(tmp_path / "other.safetensors", folder, config, tmp_path / "out")
+
+
+def test_objects_do_as_a_folder_and_without_adapters_all_is_trained(folder):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    whole = adapter.task(model, tokenizer)
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    part = adapter.task(model, tokenizer, peft=config)
+    count = sum(one.numel() for one in model.parameters())
+    assert sum(one.numel() for one in whole.model().state_dict().values()) == count
+    assert sum(one.numel() for one in part.model().state_dict().values()) == 2 * 2 * (2 * 16 + 2 * 16) / 2
+
+
+@pytest.mark.parametrize(
+    ("spoil", "options", "said"),
+    [
+        ("tokenizer*", {}, "model: there is no tokenizer"),
+        ("config.json", {}, "there is no model: config.json is missing"),
+        ("*.safetensors", {}, "there are no weights as safetensors"),
+        (None, {"modules": ["nothing"]}, "task.modules: the adapters match no module of the model (found 'nothing'"),
+        (b"", {}, "own.txt: is empty"),
+        (b"  \n", {}, "own.txt: is empty"),
+        (b"a\xffb", {}, "own.txt: is not UTF-8 (found 'byte 1')"),
+        (b"a b c", {}, "own.txt: has too few tokens (found 4); allowed: at least 64"),
+    ],
+)
+def test_what_does_not_fit_is_one_clear_error(folder, tmp_path, spoil, options, said):
+    place = tmp_path / "model"
+    place.mkdir()
+    for file in folder.iterdir():
+        if not (isinstance(spoil, str) and file.match(spoil)):
+            (place / file.name).write_bytes(file.read_bytes())
+    own = tmp_path / "own.txt"
+    own.write_bytes(spoil if isinstance(spoil, bytes) else TEXT.encode())
+    training, where = TrainingConfig(), {"local": {"path": str(own)}, "local_dir": tmp_path}
+    config = TaskConfig(name="lora", options={"model": "model", "block": 32, **options})
+    with pytest.raises(UserError) as caught:
+        make_learner(config, training, node_index=0, node_count=2, node_name="n", seed=0, base_dir=tmp_path, **where)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)

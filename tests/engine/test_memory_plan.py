@@ -1,0 +1,61 @@
+"""What a node's vectors will take is counted from its state, and is what they take in the end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from p2pfl.compress import make_compressor
+from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.memory_plan import memory_plan
+from p2pfl.engine.state import NodeState
+from p2pfl.methods.plain import Plain
+from p2pfl.methods.tracking import Tracking
+from p2pfl.methods.variate import Variate
+
+sys.path.insert(0, str(Path(__file__).parent))
+from pair import Pair
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("spec", ["q4", "fragment:3", "fragment:3+bf16"])
+def test_the_plan_is_what_an_engine_holds_after_an_exchange(spec, dtype):
+    pair = Pair(spec=spec, dtype=dtype, beta=0.1, size=900)
+    engine = pair.engines[0]
+    plan = memory_plan(engine.state, engine.codecs, engine.method)
+    for each in pair.engines:
+        each.state.terms = (0.5,)
+    reply = pair.apply_request(pair.freeze()).reply
+    bodies = len(engine.state.edges[1].record.pending.body) + len(reply.body)
+    pair.apply_reply(reply)
+    state, edge = engine.state, engine.state.edges[1]
+    room = state.scratch if edge.has_replicas else state.fragment
+    scratch = sum(each.nbytes for each in (room.peer, room.own))
+    scratch += 0 if room._decoded is None else room._decoded.nbytes
+    assert (plan.model, plan.replicas) == (state.channels.nbytes, edge.own.nbytes + edge.peer.nbytes)
+    assert plan.flows == sum(kept.nbytes for kept in edge.kept.values())
+    assert plan.scratch == scratch
+    assert bodies <= plan.messages <= bodies + 100
+    assert plan.total == sum(getattr(plan, name) for name in plan.__slots__)
+
+
+@pytest.mark.parametrize(
+    ("spec", "method", "models"),
+    [
+        ("q4", Variate(), 1 + 6 * 2 + 6 + 2 + 2),
+        ("q4", Plain(), 1 + 6 * 2 + 2 + 1),
+        ("fragment:10", Variate(), 1 + 6 + 0.2 + 2),
+        ("fragment:10", Plain(), 1 + 0.2 + 1),
+        ("fragment:10", Tracking(), 2 * (1 + 6 + 0.2) + 2 + 3),
+    ],
+)
+def test_so_many_models_with_six_neighbors_beside_messages(spec, method, models):
+    """Replicas, flows, scratch, and the vectors of a round: its start, what the method gives, and what it adds."""
+    codecs = Codecs(make_compressor(spec))
+    state = NodeState.new(np.zeros(1000, np.float32), 10, tuple(range(1, 7)), method=method)
+    state.fit_replicas(codecs.need_replicas)
+    plan = memory_plan(state, codecs, method)
+    assert (plan.total - plan.messages) / 4000 == pytest.approx(models)

@@ -1,0 +1,66 @@
+"""What a message says is on disk before it leaves, in order; notes that promise nothing do not wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2pfl.core.effects import Send
+from p2pfl.core.messages import Busy, Done
+from p2pfl.node.held_sends import HeldSends
+
+
+def send(seq):
+    return Send(peer=1, session=1, message=Busy(incarnation=0, seq=seq, retry_after_s=1.0))
+
+
+@pytest.fixture
+def sent():
+    return []
+
+
+@pytest.fixture
+def held(sent):
+    return HeldSends(sent.append)
+
+
+def test_a_message_leaves_with_the_flush_that_was_asked_for_before_it(held, sent):
+    first, second, third = map(send, (1, 2, 3))
+    held.put(first)
+    assert sent == [first], "nothing was asked for"
+    held.promise(1)
+    held.put(second)
+    held.promise(2)
+    held.put(third)
+    held.release(1)
+    assert sent == [first, second]
+    held.release(2)
+    assert sent == [first, second, third]
+    held.put(first)
+    assert sent[-1] is first
+
+
+def test_what_is_repeated_while_it_waits_leaves_once(held, sent):
+    held.promise(1)
+    asked = send(1)
+    for effect in (asked, send(2), asked):
+        held.put(effect)
+    held.release(1)
+    assert [effect.message.seq for effect in sent] == [1, 2]
+
+
+def test_a_flush_may_be_done_before_it_is_known_to_be_needed(held, sent):
+    held.release(3)
+    held.promise(3)
+    held.put(send(1))
+    assert len(sent) == 1
+
+
+def test_notes_overtake_what_waits_and_a_refusing_disk_drops_it(held, sent):
+    done = Send(peer=1, session=1, message=Done(version=3))
+    held.promise(1)
+    held.put(send(1))
+    held.put(done)
+    assert sent == [done]
+    held.forget()
+    held.release(1)
+    assert sent == [done]

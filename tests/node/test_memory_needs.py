@@ -1,0 +1,53 @@
+"""A node that will take more memory than it may is refused before it trains."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from p2pfl.config.model import TrainingConfig
+from p2pfl.engine.memory_plan import MemoryPlan
+from p2pfl.errors import UserError
+from p2pfl.learn.devices import Device
+from p2pfl.learn.task import Task
+from p2pfl.learn.torch_model import TorchModel
+from p2pfl.node.memory_needs import MemoryNeeds, program_bytes, resident_bytes
+
+MB = 10**6
+PLAN = MemoryPlan(model=10 * MB, replicas=40 * MB, flows=20 * MB, scratch=30 * MB, messages=3 * MB, round=20 * MB)
+
+
+def test_what_will_not_fit_is_refused_with_what_takes_it_and_what_to_do():
+    needs = MemoryNeeds(engine=PLAN, learner=40 * MB, data=0, program=200 * MB)
+    needs.refuse_shortage(SimpleNamespace(memory_mb=None))
+    needs.refuse_shortage(SimpleNamespace(memory_mb=363))
+    with pytest.raises(UserError) as caught:
+        needs.refuse_shortage(SimpleNamespace(memory_mb=362, path="pi1/node.toml"))
+    assert str(caught.value) == (
+        "pi1/node.toml: node.memory_mb: the node will take about 363 MB (program 200, replicas 40, learner 40, "
+        "scratch 30, flows 20, round 20, model 10, messages 3) (found 362); allowed: 363 or more; or less to hold: "
+        "fewer neighbors, gossip.compressor = fragment:8, training.method = plain"
+    )
+
+
+@pytest.mark.parametrize(
+    ("training", "corrected", "models"),
+    [({}, False, 3), ({}, True, 4), ({"momentum": 0.9}, False, 4), ({"optimizer": "adam"}, True, 6)],
+)
+def test_a_learner_holds_weights_gradients_and_the_optimizer_s_values(training, corrected, models):
+    """Of a model that is a single tensor, so that what replaces its largest gradient counts in full."""
+    task = Task(model=lambda: torch.nn.Linear(100, 10, bias=False), data=lambda _node: None)
+    model = TorchModel(task, TrainingConfig(**training), ("*",), Device(), 0)
+    assert model.bytes_in_training(corrected=corrected) == models * 4000
+
+
+def test_the_program_is_what_the_process_has_without_its_learners():
+    there = resident_bytes()
+    if there is None:
+        pytest.skip("this system does not say")
+    assert 10 * MB < there < 10_000 * MB
+    rows = SimpleNamespace(nbytes=5 * MB)
+    learner = SimpleNamespace(size=MB, data_sets=SimpleNamespace(train=rows, test=None))
+    assert program_bytes([learner]) == pytest.approx(there - 9 * MB, abs=4 * MB)

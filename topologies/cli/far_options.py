@@ -1,0 +1,78 @@
+"""The options that say how far sites are from each other, for all commands that tell times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from topologies.cli.terminal import Command, Decorator
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from topologies.graph import Topology
+    from topologies.timing.latencies import Latencies
+
+FAR_HELP = """\b
+Far sites:
+  --far 28-29=60ms, any number of times: messages to and from nodes 28 to 29 take 60 ms
+  longer, one way (half of what ping shows). Nodes are numbered from 0, or named as in
+  the graph file. All else takes --near.
+  --distances FILE.csv: lines `a,b,60ms`, or a matrix with the names of all nodes in its
+  first line and column; numbers without a unit are milliseconds, one way.
+  Times are for small models: nothing here knows bandwidth. `p2pfl sim run --world` does.
+"""
+
+
+class Delay(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
+    """A time from zero: `60ms`, `0.06s`."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from topologies.timing.latencies import time_in_seconds  # noqa: PLC0415 - `--help` stays instant
+
+        if isinstance(value, float):
+            return value
+        seconds = time_in_seconds(str(value), unit=None)
+        if seconds is None:
+            self.fail(f"{value!r} is no time; allowed: such as 60ms or 0.5s", param, ctx)
+        return seconds
+
+
+def far_options(command: Command) -> Command:
+    """Add --far, --distances, --near and --train."""
+    options: list[Decorator] = [
+        click.option("--far", "far", multiple=True, metavar="NODES=TIME", help="Far nodes, as 28-29=60ms; see below."),
+        click.option(
+            "--distances",
+            type=click.Path(path_type=Path),
+            default=None,
+            metavar="FILE",
+            help="A CSV file with the times between nodes; see below.",
+        ),
+        click.option("--near", type=Delay(), default="2ms", show_default=True, help="Time of any other message."),
+        click.option("--train", type=Delay(), default="0s", show_default=True, help="Time of a node's local round."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def read_distances(
+    nodes: int, names: Sequence[str], *, far: Sequence[str], distances: Path | None, near: float
+) -> Latencies | None:
+    """Return the distances that the options tell; None if they tell none."""
+    if not far and distances is None:
+        return None
+    from topologies.timing import latencies as module  # noqa: PLC0415 - `--help` stays instant
+
+    told = [module.read_far(text) for text in far]
+    return module.latencies(nodes, names=names, far=told, file=distances, near_s=near)
+
+
+def distances_of(topology: Topology, *, far: Sequence[str], distances: Path | None, near: float) -> Latencies | None:
+    """Return the distances between the nodes of a graph."""
+    return read_distances(topology.nodes, topology.names, far=far, distances=distances, near=near)

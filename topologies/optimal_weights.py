@@ -1,0 +1,229 @@
+"""The mixing weights with which a given graph mixes fastest: the fastest mixing Markov chain on it.
+
+The mixing rate max(|1 - lambda_2|, |1 - lambda_max|) of W = I - L_c is convex in the edge weights c (Xiao and Boyd,
+Fast linear iterations for distributed averaging, 2004; Boyd, Diaconis and Xiao, Fastest mixing Markov chain on a graph,
+2004). Allowed are weights that nodes can use: none is negative, those of a node add up to at most 1, and none is above
+1/2, for an exchange that carries two models past each other helps nobody.
+
+Up to `NEWTON_EDGES` edges it is solved as a semidefinite program, by Newton's method along the central path (Boyd and
+Vandenberghe, Convex Optimization, 2004, section 11.6), with a proof of how much faster other weights could be. With
+more edges by projected subgradients (Boyd, Diaconis and Xiao, section 5), without a proof.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from topologies.eigen.extremes import Tell, silent
+from topologies.errors import TopologyError
+from topologies.graph import Ends, Topology, require_connected
+from topologies.laplacian import Array, Laplacian
+
+LARGEST_WEIGHT = 0.5
+"""The largest weight of an edge: an exchange then ends with both models equal."""
+NEWTON_EDGES = 1_500
+"""Up to this many edges a Newton step takes less than a second."""
+EDGES_LIMIT = 20_000
+"""The maximum number of edges: about two minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimalWeights:
+    """The weights, shape (edges,), in the order of the topology's `ends`, and their mixing `rate`. No other allowed
+    weights have a rate below `bound`; None if that is not known.
+    """
+
+    weights: Array
+    rate: float
+    bound: float | None
+
+
+def optimal_weights(topology: Topology, *, tell: Tell = silent) -> OptimalWeights:
+    """Find the allowed weights with which the connected graph mixes fastest. All are positive.
+
+    Raises DisconnectedError if it is not connected, TopologyError if it is too large.
+    """
+    require_connected(topology)
+    if topology.edge_count > EDGES_LIMIT:
+        text = "too many edges to find the optimal weights"
+        allowed = f"up to {EDGES_LIMIT}, or other weights, such as metropolis"
+        raise TopologyError(text, key="weights", value=topology.edge_count, allowed=allowed)
+    if topology.edge_count <= NEWTON_EDGES:
+        return _CentralPath(topology.nodes, topology.ends).follow(tell)
+    if find_spec("scipy") is None:
+        text = f"optimal weights on more than {NEWTON_EDGES} edges need scipy"
+        raise TopologyError(text, key="weights", allowed="pip install '.[topology]', or other weights")
+    return _descend(topology, tell)
+
+
+def _start(topology_ends: Ends, nodes: int) -> Array:
+    """Return the Metropolis weights, shape (edges,)."""
+    degrees = np.bincount(topology_ends.ravel(), minlength=nodes)
+    return np.asarray(1.0 / (np.maximum(degrees[topology_ends[:, 0]], degrees[topology_ends[:, 1]]) + 1.0))
+
+
+GAP = 1e-5
+"""The share of the spectral gap, 1 minus the rate, by which other weights could be better."""
+GROWTH = 12.0
+"""The factor between two points of the central path."""
+NEAR = 0.3
+"""The Newton decrement at which a point counts as on the path."""
+MARGIN = 1.2
+"""How many times its value on the path the gap of such a point is at most: 1 + (sqrt(v) + d) d / ((1 - d) v), with d
+the decrement and v, the barrier's parameter, at least 8.
+"""
+STEPS = 400
+
+
+class _CentralPath:
+    """Minimizes t s plus a barrier, for growing t: -s I < W(c) - J < s I, with J the matrix of 1/n, and c in bounds."""
+
+    def __init__(self, nodes: int, ends: Ends) -> None:
+        self.nodes, self.ends = nodes, ends
+        self.parameter = 3 * nodes + 2 * len(ends)
+        """The parameter of the barrier: on the path the duality gap is that many times 1/t."""
+        at = np.arange(len(ends))
+        self.incidence = np.zeros((nodes, len(ends)))
+        self.incidence[ends[:, 0], at] = self.incidence[ends[:, 1], at] = 1.0
+
+    def follow(self, tell: Tell) -> OptimalWeights:
+        c = 0.9 * np.minimum(_start(self.ends, self.nodes), LARGEST_WEIGHT)
+        rate = self._rate(c)
+        s, t = (rate + 1.0) / 2.0, float(self.parameter)
+        for _ in range(STEPS):
+            gap = MARGIN * self.parameter / t
+            tell(f"optimal weights: at most {gap:.1e} above the lowest rate")
+            step, decrement = self._newton_step(s, c, t)
+            size = self._size(s, c, t, step, decrement)
+            s, c = s + size * float(step[0]), c + size * step[1:]
+            if decrement < NEAR:
+                rate = self._rate(c)
+                if gap <= GAP * (1.0 - rate) or t > 1e14:
+                    return OptimalWeights(c, rate, max(0.0, s - gap))
+                t *= GROWTH
+        return OptimalWeights(c, self._rate(c), None)
+
+    def _laplacian(self, c: Array) -> Laplacian:
+        return Laplacian(self.ends, c, np.ones(self.nodes))
+
+    def _rate(self, c: Array) -> float:
+        values = np.linalg.eigvalsh(self._laplacian(c).dense())
+        return float(max(1.0 - values[1], values[-1] - 1.0))
+
+    def _parts(self, s: float, c: Array) -> tuple[Array, Array, Array]:
+        """Return s I - (W - J) and s I + (W - J), and what is left of each node's weight."""
+        laplacian = self._laplacian(c)
+        dense = laplacian.dense() + 1.0 / self.nodes
+        unit = np.eye(self.nodes)
+        return (s - 1.0) * unit + dense, (s + 1.0) * unit - dense, 1.0 - laplacian.diagonal
+
+    def _value(self, s: float, c: Array, t: float) -> float:
+        """Return the function that is minimized; infinite out of bounds."""
+        above, below, spare = self._parts(s, c)
+        if min(c.min(), (LARGEST_WEIGHT - c).min(), spare.min()) <= 0.0:
+            return math.inf
+        try:
+            logs = sum(2.0 * np.log(np.diag(np.linalg.cholesky(matrix))).sum() for matrix in (above, below))
+        except np.linalg.LinAlgError:
+            return math.inf
+        return float(t * s - logs - np.log(c).sum() - np.log(LARGEST_WEIGHT - c).sum() - np.log(spare).sum())
+
+    def _newton_step(self, s: float, c: Array, t: float) -> tuple[Array, float]:
+        """Return the Newton step, shape (1 + edges,) with s first, and the Newton decrement."""
+        i, j = self.ends[:, 0], self.ends[:, 1]
+        above, below, spare = self._parts(s, c)
+        rest = LARGEST_WEIGHT - c
+        slope = np.concatenate([[t], -1.0 / c + 1.0 / rest + 1.0 / spare[i] + 1.0 / spare[j]])
+        hessian = np.zeros((len(slope), len(slope)))
+        for matrix, sign in ((above, 1.0), (below, -1.0)):
+            inverse = np.linalg.inv(matrix)
+            rows = inverse[i] - inverse[j]
+            between = rows[:, i] - rows[:, j]
+            slope[0] -= np.trace(inverse)
+            slope[1:] -= sign * np.diag(between)
+            hessian[0, 0] += (inverse**2).sum()
+            hessian[0, 1:] += sign * (rows**2).sum(axis=1)
+            hessian[1:, 1:] += between**2
+        hessian[1:, 0] = hessian[0, 1:]
+        scaled = self.incidence / spare[:, None]
+        hessian[1:, 1:] += scaled.T @ scaled
+        own = np.arange(1, len(slope))
+        hessian[own, own] += 1.0 / c**2 + 1.0 / rest**2
+        step = -np.linalg.solve(hessian, slope)
+        return step, math.sqrt(max(0.0, float(-slope @ step)))
+
+    def _size(self, s: float, c: Array, t: float, step: Array, decrement: float) -> float:
+        """Return the share of the step to take: the largest that helps, or else the one that is known to."""
+        safe = 1.0 / (1.0 + decrement)
+        value, size = self._value(s, c, t), 1.0
+        while size > safe:
+            if self._value(s + size * float(step[0]), c + size * step[1:], t) < value - 1e-3 * size * decrement**2:
+                return size
+            size *= 0.7
+        return safe
+
+
+DESCENTS = 300
+MODES = 6
+"""The number of eigenvectors that are looked at: on a symmetric graph several are slowest."""
+LEAST_WEIGHT = 1e-9
+
+
+def _descend(topology: Topology, tell: Tell) -> OptimalWeights:
+    """Follow subgradients of the rate, weighted over the slowest modes, with Polyak's steps toward a rate that is a
+    little lower than the lowest so far.
+    """
+    i, j = topology.ends[:, 0], topology.ends[:, 1]
+    c = _start(topology.ends, topology.nodes)
+    best, rate = c, math.inf
+    guess = np.random.default_rng(0).normal(size=topology.nodes)
+    for turn in range(1, DESCENTS + 1):
+        tell(f"optimal weights: {turn} of {DESCENTS} steps")
+        values, vectors = _slowest(Laplacian(topology.ends, c, np.ones(topology.nodes)), guess)
+        guess = vectors @ (1.0 / np.arange(1.0, 1.0 + len(values)))
+        size = np.abs(values)
+        if size[0] < rate:
+            best, rate = c, float(size[0])
+        gap = 1.0 - rate
+        shares = np.exp((size - size[0]) / (0.3 * gap / math.sqrt(turn)))
+        slope = -((vectors[i] - vectors[j]) ** 2) @ (np.sign(values) * shares / shares.sum())
+        ahead = float(size[0]) - rate + 0.5 * gap / math.sqrt(turn)
+        c = _projected(topology, c - slope * (ahead / float(slope @ slope)))
+    return OptimalWeights(best, rate, None)
+
+
+def _slowest(laplacian: Laplacian, guess: Array) -> tuple[Array, Array]:
+    """Return the eigenvalues of W - J of largest modulus, largest first, shape (MODES,), and their vectors."""
+    from scipy.sparse.linalg import LinearOperator, eigsh  # noqa: PLC0415 - an extra, for large graphs alone
+
+    matrix = laplacian.sparse()
+
+    def times(x: Array) -> Any:
+        return x - matrix @ x - x.mean()
+
+    operator = LinearOperator((laplacian.nodes, laplacian.nodes), matvec=times, dtype=np.float64)
+    values, vectors = eigsh(operator, k=MODES, which="LM", v0=guess, tol=1e-4)
+    order = np.argsort(-np.abs(values))
+    return values[order], vectors[:, order]
+
+
+def _projected(topology: Topology, c: Array) -> Array:
+    """Return allowed weights near `c`: what a node has above 1 is taken from its edges in equal parts, then in
+    proportion.
+    """
+    i, j = topology.ends[:, 0], topology.ends[:, 1]
+
+    def sums(c: Array) -> Array:
+        return np.asarray(np.bincount(i, c, topology.nodes) + np.bincount(j, c, topology.nodes))
+
+    c = np.clip(c, LEAST_WEIGHT, LARGEST_WEIGHT)
+    for _ in range(3):
+        over = np.maximum(sums(c) - 1.0, 0.0) / np.maximum(topology.degrees, 1)
+        c = np.clip(c - np.maximum(over[i], over[j]), LEAST_WEIGHT, LARGEST_WEIGHT)
+    total = np.maximum(sums(c), 1.0)
+    return np.asarray(c / np.maximum(total[i], total[j]))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, assert_never, final
+from typing import assert_never, final
 
 from p2pfl.core.edge_line import EdgeLine
 from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, Effect, Freeze, ResetEdge
@@ -50,8 +50,6 @@ class Exchange(ABC):
     edge.
     """
 
-    initiates: ClassVar[bool]
-
     line: EdgeLine
     facts: Facts = field(repr=False, compare=False)
     settings: Settings = field(repr=False, compare=False)
@@ -66,6 +64,11 @@ class Exchange(ABC):
     busy: bool = False
     leaves: bool = False
     """True if the edge is about to be removed: an exchange under way completes, and no new one begins."""
+
+    @property
+    @abstractmethod
+    def initiates(self) -> bool:
+        """True at the end with the lower index."""
 
     @property
     @abstractmethod
@@ -183,15 +186,20 @@ class ExchangeInitiator(Exchange):
     `siblings` holds the exchanges on all edges of the node, this one included.
     """
 
-    initiates = True
-    has_refused = False
-
     siblings: Mapping[int, Exchange] = field(repr=False, compare=False)
     offered_factor: float = 0.0
     """The largest k that this end's latest request allows."""
     audit_next: bool = True
     resend_at: float = NEVER
     resend_s: float = FIRST_RESEND_S
+
+    @property
+    def initiates(self) -> bool:
+        return True
+
+    @property
+    def has_refused(self) -> bool:
+        return False
 
     @property
     def is_settled(self) -> bool:
@@ -396,14 +404,19 @@ class ExchangeInitiator(Exchange):
 class ExchangeResponder(Exchange):
     """The end with the higher index, which answers requests."""
 
-    initiates = False
-    resend_at = NEVER
-
     refused: bytes = b""
     """The digest of the last request that failed a check; it would fail again."""
     has_refused: bool = False
     is_answered: bool = False
     """True if the initiator has the latest reply, because it has since asked for a newer exchange."""
+
+    @property
+    def initiates(self) -> bool:
+        return False
+
+    @property
+    def resend_at(self) -> float:
+        return NEVER
 
     @property
     def is_settled(self) -> bool:

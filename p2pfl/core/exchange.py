@@ -310,21 +310,12 @@ class ExchangeInitiator(Exchange):
         others = [
             other
             for other in self.siblings.values()
-            if isinstance(other, ExchangeInitiator) and other is not self and self._meets(other)
+            if isinstance(other, ExchangeInitiator) and other is not self and _meet(self, other)
         ]
         out = [other.offered_factor for other in others if other.offered_factor and other.is_out]
         if len(out) < facts.degree:
             return weight
         return min(weight, max(0.0, facts.samples - sum(out)) / 2)
-
-    def _meets(self, other: ExchangeInitiator) -> bool:
-        """Return True if the next request and the other one's open request are about the same values."""
-        count = self.settings.fragments.get(self.line.peer)
-        if count is None or count != self.settings.fragments.get(other.line.peer):
-            return True
-        pending = other.record.pending
-        theirs = other.record.seq + 1 if pending is None else pending.seq
-        return (self.record.seq + 1 + self.line.peer - theirs - other.line.peer) % count == 0
 
     @property
     def is_out(self) -> bool:
@@ -397,6 +388,16 @@ class ExchangeInitiator(Exchange):
         if result.fault is not None:
             effects += self.blame(result.fault, result.reason, now)
         return effects + self._give_up(result.reason, now)
+
+
+def _meet(one: ExchangeInitiator, other: ExchangeInitiator) -> bool:
+    """Return True if the next request of `one` and the open request of the other are about the same values."""
+    count = one.settings.fragments.get(one.line.peer)
+    if count is None or count != one.settings.fragments.get(other.line.peer):
+        return True
+    pending = other.record.pending
+    theirs = other.record.seq + 1 if pending is None else pending.seq
+    return (one.record.seq + 1 + one.line.peer - theirs - other.line.peer) % count == 0
 
 
 @final

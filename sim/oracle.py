@@ -209,9 +209,13 @@ class Oracle:
             return amnesia
         if first.record.chain != second.record.chain:
             return amnesia
-        replicas = np.array_equal(first.own, second.peer) and np.array_equal(first.peer, second.own)
-        return replicas and all(
-            are_opposite(first.kept.get(name), second.kept.get(name)) for name in first.kept.keys() | second.kept.keys()
+        return (
+            _are_equal(first.own, second.peer)
+            and _are_equal(first.peer, second.own)
+            and all(
+                are_opposite(first.kept.get(name), second.kept.get(name))
+                for name in first.kept.keys() | second.kept.keys()
+            )
         )
 
     def mean(self) -> Totals:
@@ -219,6 +223,13 @@ class Oracle:
         states = [self.engines[index].state for index in sorted(self.members)]
         weights = np.array([state.samples for state in states], dtype=np.float64)
         return np.average([state.model.astype(np.float64) for state in states], axis=0, weights=weights)
+
+
+def _are_equal(first: Vector, other: Vector) -> bool:
+    """Return True if two replicas are the same, bit for bit; one that an edge does without counts as zero."""
+    if first.size and other.size:
+        return np.array_equal(first, other)
+    return not first.any() and not other.any()
 
 
 def are_opposite(first: Vector | None, other: Vector | None) -> bool:

@@ -115,8 +115,14 @@ ENDS_INVITES = ROOT / "p2pfl/console/wall_clock.py"
 relay; no node does.
 """
 
-BY_THE_CALENDAR = (ROOT / "p2pfl/features/bounds/feature.py", ROOT / "p2pfl/net/tls.py")
-"""A node's hours and months, looked at every second in case somebody sets the clock, and the end of a certificate."""
+BY_THE_CALENDAR = (
+    ROOT / "p2pfl/features/bounds/feature.py",
+    ROOT / "p2pfl/net/tls.py",
+    ROOT / "p2pfl/adapt/flower_clients.py",
+)
+"""A node's hours and months, looked at every second in case somebody sets the clock, the end of a certificate, and when
+a message of Flower's was made, which nobody compares.
+"""
 
 
 @pytest.mark.long

@@ -55,9 +55,9 @@ def first_violation(likely=None):
 
 @pytest.mark.parametrize("share", [-1.0, 0.0, 2.0, 1 + 1e-6], ids=["wrong way", "not at all", "twice", "a bit far"])
 def test_an_initiator_that_moves_otherwise_than_its_responder_is_found(monkeypatch, share):
-    def wrong(state, change, method):
+    def wrong(state, change, *rest):
         before = state.model.copy()
-        right(state, change, method)
+        right(state, change, *rest)
         if isinstance(change, ReplyWasApplied):
             state.model[:] = before + share * (state.model - before)
 

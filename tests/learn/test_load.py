@@ -100,7 +100,7 @@ def test_built_in_names_load():
 @pytest.mark.parametrize(
     ("name", "options", "texts"),
     [
-        ("digit", {}, ["task.name", "'digit'", "digits, mnist-idx, csv, quadratic, file.py:object"]),
+        ("digit", {}, ["task.name", "'digit'", "digits, mnist-idx, csv, quadratic, lora, file.py:object"]),
         ("nowhere.py:task", {}, ["task.name", "there is no file", "nowhere.py"]),
         ("ward.py:taks", {}, ["ward.py has no 'taks'", "task", "wide"]),
         ("no_such_module_here:task", {}, ["there is no module no_such_module_here"]),

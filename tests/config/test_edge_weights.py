@@ -95,3 +95,9 @@ def test_with_admin_keys_the_weights_are_not_used_and_a_notice_says_so(federatio
     federation = load_config(federation_file(WEIGHTS, **changes))
     assert federation.edge_weights == {}
     assert "weights in net.json are not used" in federation.notices[0]
+
+
+def test_a_robust_rule_does_not_use_the_weights_either(federation_file):
+    (notice,) = load_config(federation_file(WEIGHTS, mean="median:b=1")).notices
+    assert "weights in net.json are not used: the degrees bound" in notice
+    assert not load_config(federation_file(WEIGHTS)).notices

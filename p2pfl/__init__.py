@@ -7,6 +7,7 @@ used, so that `import p2pfl` stays light.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -64,3 +65,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if os.path.isdir(os.path.join(__path__[0], "compiled")):  # noqa: PTH112, PTH118 - pathlib would be one more import
+    importlib.import_module("p2pfl.compiling").use_compiled()

@@ -102,15 +102,6 @@ class HostProcess:
         self.has_begun = False
         """True if a local round has begun."""
         self.wakes_at = NEVER
-        own: dict[type, Callable[[Any], None]] = {
-            Send: self._send,
-            CloseSession: self._close,
-            StartRound: self._train,
-            Alarm: self._alarm,
-            Finish: self._finish,
-        }
-        operations: dict[type, Callable[[Any], None]] = dict.fromkeys(TRACED, self._operate)
-        self._carry_out = own | operations
 
     def take(self, event: Event) -> None:
         """Hand one event to the core and carry out its effects."""
@@ -118,29 +109,28 @@ class HostProcess:
             self.act(self.core.handle(event, self.machine.kernel.now_ns / NS))
 
     def act(self, effects: list[Effect]) -> None:
-        carry_out = self._carry_out
         for effect in effects:
-            carry_out[type(effect)](effect)
+            CARRIED_OUT[type(effect)](self, effect)
         deadline = self.core.deadline()
         if deadline is not None and deadline < self.wakes_at:
             self._wake_at(deadline)
 
-    def _send(self, effect: Send) -> None:
+    def send(self, effect: Send) -> None:
         self.network.send(self.machine.index, effect.peer, effect.session, effect.message)
 
-    def _close(self, effect: CloseSession) -> None:
+    def close(self, effect: CloseSession) -> None:
         self.network.close(self.machine.index, effect.peer, effect.session)
 
-    def _finish(self, _: Finish) -> None:
+    def finish(self, _: Finish) -> None:
         self.machine.note(TraceKind.FINISHED, self.core.facts.rounds)
         if self.on_finish is not None:
             self.on_finish(self.machine.index)
 
-    def _alarm(self, alarm: Alarm) -> None:
+    def raise_alarm(self, alarm: Alarm) -> None:
         self.alarms.append(alarm)
         self.machine.note(TraceKind.ALARM, 0, -1 if alarm.peer is None else alarm.peer)
 
-    def _operate(self, operation: Operation) -> None:
+    def operate(self, operation: Operation) -> None:
         self.machine.operate(operation, self._answer)
 
     def _answer(self, event: Event) -> None:
@@ -149,7 +139,7 @@ class HostProcess:
             if type(event) is RoundCommitted and self.on_commit is not None:
                 self.on_commit(self.machine.index)
 
-    def _train(self, effect: StartRound) -> None:
+    def train(self, effect: StartRound) -> None:
         refused = self.machine.begin_round(effect, self._end_training)
         if refused is None:
             self.has_begun = True
@@ -181,6 +171,17 @@ class HostProcess:
     @property
     def finished(self) -> bool:
         return self.alive and self.core.rounds.phase is Phase.FINISHED
+
+
+CARRIED_OUT: dict[type, Callable[[HostProcess, Any], None]] = {
+    Send: HostProcess.send,
+    CloseSession: HostProcess.close,
+    StartRound: HostProcess.train,
+    Alarm: HostProcess.raise_alarm,
+    Finish: HostProcess.finish,
+    **dict.fromkeys(TRACED, HostProcess.operate),
+}
+"""How each effect is carried out; once for all nodes."""
 
 
 class Host(Generic[E_co]):

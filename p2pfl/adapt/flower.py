@@ -16,7 +16,7 @@ from typing import Any
 from p2pfl.adapt.client import Client
 from p2pfl.adapt.client_learner import ClientLearner
 from p2pfl.adapt.extras import needed
-from p2pfl.adapt.flower_clients import AppClient, NumPyClient, ServerPart
+from p2pfl.adapt.flower_clients import AppClient, NumPyClient, ServersPart
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.task import NodeContext
@@ -85,7 +85,7 @@ class FlowerTask:
     def made(self, context: NodeContext) -> Client:
         """Make the client of one node."""
         samples = None if self.samples is None else int(self.samples(context))
-        asked = ServerPart(initial=self.initial, config_of=self.config_of, samples=samples)
+        asked = ServersPart(initial=self.initial, config_of=self.config_of, samples=samples)
         kind: type[AppClient | NumPyClient] = AppClient if self.is_app else NumPyClient
         return kind.of(self.client, context, self.run_config, asked)
 

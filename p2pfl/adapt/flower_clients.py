@@ -21,7 +21,7 @@ TEST_LOSSES = ("eval_loss", "eval-loss", "loss")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerPart:
+class ServersPart:
     """What a server would say: the first arrays if they are `initial()`, the config of each `fit`; and how many
     `samples` the node has, if that is known.
     """
@@ -37,12 +37,12 @@ class ServerPart:
 class NumPyClient:
     """A client with `get_parameters`, `fit` and `evaluate`."""
 
-    def __init__(self, client: Any, asked: ServerPart) -> None:
+    def __init__(self, client: Any, asked: ServersPart) -> None:
         self.client, self.asked = client, asked
         self.name, self.count = type(client).__name__, asked.count
 
     @classmethod
-    def of(cls, client_fn: Any, context: NodeContext, run_config: Mapping[str, Any], asked: ServerPart) -> NumPyClient:
+    def of(cls, client_fn: Any, context: NodeContext, run_config: Mapping[str, Any], asked: ServersPart) -> NumPyClient:
         """Call `client_fn`. Raises UserError: it returns no NumPyClient."""
         from flwr.client import NumPyClient as Theirs  # noqa: PLC0415 - an extra
 
@@ -88,12 +88,12 @@ class AppClient:
 
     name = "ClientApp"
 
-    def __init__(self, app: Any, context: Any, asked: ServerPart) -> None:
+    def __init__(self, app: Any, context: Any, asked: ServersPart) -> None:
         self.app, self.context, self.asked, self.count = app, context, asked, asked.count
         self.keys: list[str] = []
 
     @classmethod
-    def of(cls, app: Any, context: NodeContext, run_config: Mapping[str, Any], asked: ServerPart) -> AppClient:
+    def of(cls, app: Any, context: NodeContext, run_config: Mapping[str, Any], asked: ServersPart) -> AppClient:
         """Wrap the app."""
         return cls(app, _context(context, run_config), asked)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import or_
 from zlib import crc32
 
@@ -69,6 +69,8 @@ class Census:
         """Bitmaps of all members, past and present, and of those that have not been removed."""
         self._count_members()
         self.claims = {peer: Claims() for peer in neighbors}
+        self._all_anew = False
+        """True if some neighbor's earlier claims may count now that did not before."""
         self.begun = self.through = 0
         self._bitmaps = b"", b""
         """Both sets, as bytes."""
@@ -107,8 +109,7 @@ class Census:
         self._tell_anew(now)
 
     def _count_members(self) -> None:
-        self._members = (1 << self.settings.members) - 1
-        self.counted = self._members & ~sum(1 << member for member in self.settings.retired)
+        self._members, self.counted = _members_of(self.settings.members, self.settings.retired)
 
     # -- claims that arrive, and claims to send --------------------------------------------------------------------
 
@@ -134,14 +135,26 @@ class Census:
         if bound != claims.bound:
             claims.through = claims.through if bound < claims.bound else 0
             claims.bound = bound
+            self._all_anew = True
         if not begun and not through:
             return
         before = claims.begun, claims.through
         claims.begun |= int.from_bytes(begun, "little")  # includes members that this node does not know yet
         claims.through |= int.from_bytes(through, "little") & ~self.own
         claims.begun |= claims.through
-        if (claims.begun, claims.through) != before:
+        if (claims.begun, claims.through) == before:
+            claims.begun, claims.through = before
+            return
+        if self._all_anew or self.settings.profile.words_needed > 1:
+            self._all_anew = False
             self._take(self._believed_members("begun"), self._believed_members("through"), now)
+        else:
+            # The sets only grow, and have what the other neighbors have said.
+            counts = not claims.lags(self.bound)
+            self._take(claims.begun & self._members, claims.through & self._members if counts else 0, now)
+        # Large sets are kept once.
+        claims.begun = self.begun if claims.begun == self.begun else claims.begun
+        claims.through = self.through if claims.through == self.through else claims.through
 
     def note_session(self, peer: int, now: float) -> None:
         """Record a new session with this neighbor, which counts as active from now on."""
@@ -227,6 +240,13 @@ class Census:
         all.
         """
         return self.claims[peer].lags(self.bound)
+
+
+@lru_cache(maxsize=8)
+def _members_of(members: int, retired: frozenset[int]) -> tuple[int, int]:
+    """Return the bitmaps of all members and of those that have not been removed; all nodes of a process share them."""
+    everyone = (1 << members) - 1
+    return everyone, everyone & ~sum(1 << member for member in retired)
 
 
 def bitmap(members: int) -> bytes:

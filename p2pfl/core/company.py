@@ -36,10 +36,10 @@ class Company:
     facts: Facts
     settings: Settings
     census: Census
-    unfinished: int = field(default=0, init=False)
-    rests: bool = field(default=False, init=False)
+    unfinished: int = field(default_factory=int, init=False)
+    rests: bool = field(default_factory=bool, init=False)
     """True if every member that takes part is through, as far as this node can tell."""
-    _reported: int = field(default=0, init=False)
+    _reported: int = field(default_factory=int, init=False)
     """The bitmap of neighbors whose absence has been reported to the user."""
 
     def look(self, unfinished: int, now: float) -> list[Effect]:

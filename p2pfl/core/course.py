@@ -29,10 +29,10 @@ class Course:
     """The edges on which models are mixed, by neighbor."""
     mixes = True
     """False if rounds are sums, and no model is mixed with a neighbor's."""
-    resigned = retired = False
-    """True if this node has stopped because another process has its key (`resigned`), or because it was removed
-    (`retired`).
-    """
+    resigned = False
+    """True if this node has stopped because another process has its key."""
+    retired = False
+    """True if this node has stopped because it was removed."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Handle one event; `now` is monotonic, in seconds."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, assert_never, final
+from typing import assert_never, final
 
 from p2pfl.core.edge_line import EdgeLine
 from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, Effect, Freeze, ResetEdge
@@ -50,8 +50,6 @@ class Exchange(ABC):
     edge.
     """
 
-    initiates: ClassVar[bool]
-
     line: EdgeLine
     facts: Facts = field(repr=False, compare=False)
     settings: Settings = field(repr=False, compare=False)
@@ -66,6 +64,11 @@ class Exchange(ABC):
     busy: bool = False
     leaves: bool = False
     """True if the edge is about to be removed: an exchange under way completes, and no new one begins."""
+
+    @property
+    @abstractmethod
+    def initiates(self) -> bool:
+        """True at the end with the lower index."""
 
     @property
     @abstractmethod
@@ -183,15 +186,20 @@ class ExchangeInitiator(Exchange):
     `siblings` holds the exchanges on all edges of the node, this one included.
     """
 
-    initiates = True
-    has_refused = False
-
     siblings: Mapping[int, Exchange] = field(repr=False, compare=False)
     offered_factor: float = 0.0
     """The largest k that this end's latest request allows."""
     audit_next: bool = True
     resend_at: float = NEVER
     resend_s: float = FIRST_RESEND_S
+
+    @property
+    def initiates(self) -> bool:
+        return True
+
+    @property
+    def has_refused(self) -> bool:
+        return False
 
     @property
     def is_settled(self) -> bool:
@@ -302,21 +310,12 @@ class ExchangeInitiator(Exchange):
         others = [
             other
             for other in self.siblings.values()
-            if isinstance(other, ExchangeInitiator) and other is not self and self._meets(other)
+            if isinstance(other, ExchangeInitiator) and other is not self and _meet(self, other)
         ]
         out = [other.offered_factor for other in others if other.offered_factor and other.is_out]
         if len(out) < facts.degree:
             return weight
         return min(weight, max(0.0, facts.samples - sum(out)) / 2)
-
-    def _meets(self, other: ExchangeInitiator) -> bool:
-        """Return True if the next request and the other one's open request are about the same values."""
-        count = self.settings.fragments.get(self.line.peer)
-        if count is None or count != self.settings.fragments.get(other.line.peer):
-            return True
-        pending = other.record.pending
-        theirs = other.record.seq + 1 if pending is None else pending.seq
-        return (self.record.seq + 1 + self.line.peer - theirs - other.line.peer) % count == 0
 
     @property
     def is_out(self) -> bool:
@@ -391,19 +390,34 @@ class ExchangeInitiator(Exchange):
         return effects + self._give_up(result.reason, now)
 
 
+def _meet(one: ExchangeInitiator, other: ExchangeInitiator) -> bool:
+    """Return True if the next request of `one` and the open request of the other are about the same values."""
+    count = one.settings.fragments.get(one.line.peer)
+    if count is None or count != one.settings.fragments.get(other.line.peer):
+        return True
+    pending = other.record.pending
+    theirs = other.record.seq + 1 if pending is None else pending.seq
+    return (one.record.seq + 1 + one.line.peer - theirs - other.line.peer) % count == 0
+
+
 @final
 @dataclass(slots=True, kw_only=True)
 class ExchangeResponder(Exchange):
     """The end with the higher index, which answers requests."""
-
-    initiates = False
-    resend_at = NEVER
 
     refused: bytes = b""
     """The digest of the last request that failed a check; it would fail again."""
     has_refused: bool = False
     is_answered: bool = False
     """True if the initiator has the latest reply, because it has since asked for a newer exchange."""
+
+    @property
+    def initiates(self) -> bool:
+        return False
+
+    @property
+    def resend_at(self) -> float:
+        return NEVER
 
     @property
     def is_settled(self) -> bool:

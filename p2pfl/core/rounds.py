@@ -135,7 +135,7 @@ class Rounds:
         self.facts.version = event.version
         self.facts.rounds = event.rounds
         self.training.note(now)
-        self.facts.samples = event.samples
+        self.facts.samples = float(event.samples)
         if self.phase is Phase.CLOSING:
             self.facts.closing = self.facts.closing_rounds_done + 1
         effects: list[Effect] = []

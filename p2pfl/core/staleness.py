@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from p2pfl.core.facts import Facts
 from p2pfl.specs import Catalog, Entry, Parameter, number
@@ -126,6 +127,7 @@ def _hinge_polynomial(b: float, a: float) -> Staleness:
     return _limited(lambda tau: 1.0 if tau <= b else (tau - b + 1.0) ** -a)
 
 
+@cache
 def parse_staleness(spec: str) -> Staleness:
     """Return the function s: rounds -> [0, 1] named by `spec`. Raises ValueError for an unknown name or bad
     parameters.

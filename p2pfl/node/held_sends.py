@@ -1,7 +1,8 @@
 """Messages that wait until what they say is on disk.
 
 The core goes on as soon as the engine has computed; a Request or Reply leaves once the records up to it are durable.
-Notes on rounds and lives promise nothing about an exchange, and leave at once.
+Other messages leave at once: they only say where this end stands, and are judged again in each session. A node holds at
+most one Request or Reply for each neighbor, however long the disk stalls.
 """
 
 from __future__ import annotations
@@ -10,9 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from p2pfl.core.effects import Send
-from p2pfl.core.messages import Done, LivesTold, Ready, Resign
-
-AT_ONCE = (Ready, Done, LivesTold, Resign)
+from p2pfl.core.messages import Reply, Request
 
 
 class HeldSends:
@@ -34,10 +33,10 @@ class HeldSends:
         self._promised = max(self._promised, flush)
 
     def put(self, effect: Send) -> None:
-        if self._promised <= self._flushed or isinstance(effect.message, AT_ONCE):
+        if self._promised <= self._flushed or not isinstance(effect.message, Request | Reply):
             self._send(effect)
         elif all(each.message is not effect.message or each.session != effect.session for _, each in self._held):
-            # what is repeated while it waits leaves once
+            # a Request that is repeated while it waits leaves once
             self._held.append((self._promised, effect))
 
     def release(self, flush: int) -> None:

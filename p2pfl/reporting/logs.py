@@ -11,6 +11,7 @@ import csv
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
@@ -150,6 +151,8 @@ def _loaded(entry: EntryPoint, place: str) -> Callable[[str], Sink]:
     """Import a log's class. Raises UserError: that fails, as when its package is not installed."""
     try:
         found: Callable[[str], Sink] = entry.load()
+        if (needs := getattr(found, "needs", None)) is not None:
+            import_module(needs)
     except FAILURES as error:
         text = f"cannot be imported: {describe_failure(error)}"
         allowed = f"pip install 'p2pfl-gossip[{entry.name}]' first" if isinstance(error, ImportError) else None

@@ -14,7 +14,7 @@ from p2pfl.wire.frame import (
     encode_known,
     split,
 )
-from p2pfl.wire.headers import SessionMessage
+from p2pfl.wire.headers import SessionMessage, header_bytes
 from p2pfl.wire.part import PartHeld, PartialBody, Receipt
 from p2pfl.wire.side import Offer, Side, Unknown
 
@@ -37,5 +37,6 @@ __all__ = [
     "decode_prefix",
     "encode",
     "encode_known",
+    "header_bytes",
     "split",
 ]

@@ -21,6 +21,7 @@ from p2pfl.wire.part import PartHeld, Receipt
 from p2pfl.wire.side import MOST_NAME_BYTES, MOST_OFFERS, MOST_SIDE_BYTES, Offer, Side
 
 MAX_HEADER_BYTES = 64 * 1024
+_encode = msgspec.msgpack.Encoder().encode
 SessionMessage = Message | Offer | Side | PartHeld | Receipt
 """Everything that a session carries."""
 MAX_RETRY_AFTER_S = 3600.0
@@ -149,6 +150,10 @@ class ReceiptHeader(Header, frozen=True):
     size: Counter
 
 
+FLOATS = (Amount, Fraction, Delay)
+FLOAT_BYTES = 9
+
+
 def values_of(names: tuple[str, ...]) -> Callable[[SessionMessage], tuple[Any, ...]]:
     if len(names) > 1:
         return attrgetter(*names)
@@ -167,6 +172,15 @@ class MessageKind:
         self.values = values_of(header.__struct_fields__)
         hints = get_type_hints(header, include_extras=True)
         self.digests_or_empty = tuple(name for name, hint in hints.items() if hint == DigestOrEmpty)
+        floats = sum(hint in FLOATS for hint in hints.values())
+        self.has_terms = Terms in hints.values()
+        self.of_varying_size = values_of(
+            tuple(name for name, hint in hints.items() if hint not in FLOATS and hint != Terms)
+        )
+        array = len(msgspec.msgpack.encode([None] * len(hints))) - len(hints)
+        rest = len(hints) - floats - self.has_terms
+        self.fixed_bytes = array + FLOAT_BYTES * floats - (len(msgspec.msgpack.encode([None] * rest)) - rest)
+        """The bytes of a header beyond those of the array of its `of_varying_size`, without the terms."""
 
 
 KINDS = (
@@ -198,6 +212,16 @@ def to_header(message: SessionMessage) -> bytes:
     except (msgspec.ValidationError, PeerFault) as error:
         raise ValueError(f"{kind.message.__name__} cannot be sent: {error}") from error
     return msgspec.msgpack.encode(header)
+
+
+def header_bytes(message: SessionMessage) -> int:
+    """Return the size of the header, for a message that can be sent, without making it."""
+    kind = BY_MESSAGE[type(message)]
+    size = kind.fixed_bytes + len(_encode(kind.of_varying_size(message)))
+    if kind.has_terms:
+        terms = len(message.terms)  # type: ignore[union-attr] # as the kind says
+        size += FLOAT_BYTES * terms + (1 if terms < 16 else 3)
+    return size
 
 
 def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview, *, known: bytes = b"") -> SessionMessage:

@@ -94,16 +94,6 @@ class LazyEngine:
         self.undo: list[tuple[bool, int, Callable[[], None]]] | None = [] if index in plane.crashing else None
         """Per change not on disk: whether vectors moved, the pair seen again (-1: none), and how to undo the rest."""
         self._forget()
-        self._do: dict[type, Callable[[Any], Event | None]] = {
-            Freeze: self._freeze,
-            ApplyRequest: self._apply_request,
-            ApplyReply: self._apply_reply,
-            ResetEdge: self._reset,
-            CommitRound: self._commit,
-            Bootstrap: self._bootstrap,
-            Mix: self._mix,
-            NoteLife: self._note_life,
-        }
 
     def _forget(self) -> None:
         self.started = False
@@ -159,9 +149,9 @@ class LazyEngine:
         raise AssertionError(f"node {self.index} is to have the neighbors {neighbors}: such a run goes one by one")
 
     def run(self, operation: Operation) -> Event | None:
-        return self._do[type(operation)](operation)
+        return DONE_BY[type(operation)](self, operation)
 
-    def _freeze(self, op: Freeze) -> Event:
+    def freeze(self, op: Freeze) -> Event:
         edge = self.edges[op.peer]
         ticket, after = self.pairs.freeze(edge)
         request = Request(
@@ -185,7 +175,7 @@ class LazyEngine:
         self._flushed()
         return RequestFrozen(peer=op.peer, request=request)
 
-    def _apply_request(self, op: ApplyRequest) -> Event:
+    def apply_request(self, op: ApplyRequest) -> Event:
         request, record = op.request, self.records[op.peer]
         edge, ticket = TOKEN.unpack(request.body)
         reply = Reply(
@@ -209,7 +199,7 @@ class LazyEngine:
         self._flushed()
         return RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain)
 
-    def _apply_reply(self, op: ApplyReply) -> Event:
+    def apply_reply(self, op: ApplyReply) -> Event:
         reply, record = op.reply, self.records[op.peer]
         pending = record.pending
         if pending is None:
@@ -224,7 +214,7 @@ class LazyEngine:
             self.plane.put(self.index, ReplyOp(edge, pair, ticket, reply.factor, self.samples, reply.terms))
         return ReplyApplied(peer=op.peer, reply=reply, chain=chain)
 
-    def _reset(self, op: ResetEdge) -> None:
+    def reset(self, op: ResetEdge) -> None:
         edge = self.edges[op.peer]
         keeps = bool(self.method.kept_edges) or self.plane.mixes
         self._remember_record(op.peer, moves=keeps)
@@ -233,7 +223,7 @@ class LazyEngine:
         if keeps:
             self.plane.put(self.index, ResetOp(2 * edge + (self.index > op.peer)))
 
-    def _commit(self, op: CommitRound) -> Event:
+    def commit(self, op: CommitRound) -> Event:
         self._remember_figures(moved=op.trained)
         if op.trained:
             self.samples = max(1, self.local_samples, ceil(op.least_samples))
@@ -245,7 +235,7 @@ class LazyEngine:
         self.elapsed_s = op.elapsed_s
         return RoundCommitted(version=self.version, rounds=self.rounds, samples=self.samples, failed=False)
 
-    def _bootstrap(self, op: Bootstrap) -> Event:
+    def bootstrap(self, op: Bootstrap) -> Event:
         self.plane.drain()
         replicas = [self.pairs.peer_replica(self.edges[peer], self.index, self.records[peer]) for peer in op.peers]
         self.plane.replace_by_median(self.index, replicas)
@@ -255,7 +245,7 @@ class LazyEngine:
         self._flushed()
         return Bootstrapped()
 
-    def _mix(self, op: Mix) -> Event:
+    def mix(self, op: Mix) -> Event:
         self._remember_figures(moved=True)
         pairs = tuple(
             -1 - self.edges[peer] if self.index < peer else self.pairs.of(self.edges[peer], self.index)
@@ -265,7 +255,7 @@ class LazyEngine:
         self.unmixed = True
         return Mixed()
 
-    def _note_life(self, op: NoteLife) -> None:
+    def note_life(self, op: NoteLife) -> None:
         self._remember_lives()
         if op.member is None:
             self.life = op.life
@@ -329,6 +319,19 @@ class LazyEngine:
             self.life, self.lives = life, lives
 
         self.undo.append((False, -1, take_back))
+
+
+DONE_BY: dict[type, Callable[[LazyEngine, Any], Event | None]] = {
+    Freeze: LazyEngine.freeze,
+    ApplyRequest: LazyEngine.apply_request,
+    ApplyReply: LazyEngine.apply_reply,
+    ResetEdge: LazyEngine.reset,
+    CommitRound: LazyEngine.commit,
+    Bootstrap: LazyEngine.bootstrap,
+    Mix: LazyEngine.mix,
+    NoteLife: LazyEngine.note_life,
+}
+"""How each operation is done; once for all nodes."""
 
 
 class Pairs:

@@ -167,7 +167,7 @@ def test_with_a_second_thread_nodes_are_started_by_themselves_and_it_is_told(inj
     inject(THREADED)
     code, _, err = done(launch())
     assert code == 0, err
-    assert "the nodes cannot share one import (it has 2 threads): each is started by itself" in err
+    assert "the nodes cannot share one import (it has 2 threads): each is started separately" in err
     assert [line[2] for line in imported(ward)] == ["False"] * 2
 
 
@@ -178,7 +178,7 @@ def test_a_server_that_is_killed_before_it_has_forked_is_done_without(inject, la
     os.kill(wait_for(lambda: server_of(process), "the server"), signal.SIGKILL)
     code, _, err = done(process)
     assert code == 0, err
-    assert "the nodes cannot share one import (it died (SIGKILL)): each is started by itself" in err
+    assert "the nodes cannot share one import (it died (SIGKILL)): each is started separately" in err
     assert all(result["finished"] for result in results(ward).values())
 
 

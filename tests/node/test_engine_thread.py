@@ -6,7 +6,7 @@ import time
 from types import SimpleNamespace
 
 from p2pfl.core.effects import ApplyReply
-from p2pfl.core.events import ReplyRefused, StorageFailed, StorageRestored
+from p2pfl.core.events import ReplyRefused, RequestFrozen, StorageFailed, StorageRestored
 from p2pfl.errors import StorageError
 from p2pfl.node import engine_thread
 from p2pfl.node.engine_thread import RETRY_S, EngineThread, Operate
@@ -53,3 +53,32 @@ def test_a_disk_that_refuses_is_told_of_once_and_tried_again_after_three_seconds
     thread._upkeep(events)
     assert saved == ["all of it"]
     assert events == [StorageFailed(), StorageRestored()]
+
+
+class Refusing:
+    """A log whose flushes end in a full disk, in whatever thread they run."""
+
+    wal_bytes = 0
+
+    def append(self, *_):
+        pass
+
+    def begin_flush(self):
+        return SimpleNamespace(run=lambda: None, error=StorageError("no space left"))
+
+    def settle(self):
+        raise StorageError("no space left")
+
+
+def test_a_flush_that_the_disk_refuses_is_told_of_and_what_waits_for_it_never_leaves():
+    frozen = SimpleNamespace(event=RequestFrozen(peer=1, request=None), change=None, urgent=True)
+    engine = SimpleNamespace(run=lambda _: frozen, state=SimpleNamespace(rounds=3))
+    thread, told, done = EngineThread(engine, Refusing(), durability="exchange", extra={}), [], []
+    thread.listener = SimpleNamespace(deliver=lambda *news: told.append(news), flushed=done.append)
+    thread.jobs.put(Operate(ApplyReply(peer=1, reply=None)))
+    thread._batch()
+    assert told == [([frozen.event], 1)], "the core goes on, and what it sends depends on the first flush"
+    thread._batch()
+    assert told[1:] == [([StorageFailed()], 1)]
+    assert done == []
+    thread.flushing.close()

@@ -1,16 +1,19 @@
-"""What a message says is on disk before it leaves, in order; notes that promise nothing do not wait."""
+"""What a message says is on disk before it leaves, in order; other messages do not wait."""
 
 from __future__ import annotations
 
 import pytest
 
 from p2pfl.core.effects import Send
-from p2pfl.core.messages import Busy, Done
+from p2pfl.core.messages import Done, Request
 from p2pfl.node.held_sends import HeldSends
 
 
 def send(seq):
-    return Send(peer=1, session=1, message=Busy(incarnation=0, seq=seq, retry_after_s=1.0))
+    request = Request(
+        incarnation=0, seq=seq, version=seq, echo=None, weight=1.0, staleness=1.0, pace_s=0.0, audit=b"", body=b""
+    )
+    return Send(peer=1, session=1, message=request)
 
 
 @pytest.fixture
@@ -55,7 +58,7 @@ def test_a_flush_may_be_done_before_it_is_known_to_be_needed(held, sent):
     assert len(sent) == 1
 
 
-def test_notes_overtake_what_waits_and_a_refusing_disk_drops_it(held, sent):
+def test_other_messages_overtake_what_waits_and_a_refusing_disk_drops_it(held, sent):
     done = Send(peer=1, session=1, message=Done(version=3))
     held.promise(1)
     held.put(send(1))

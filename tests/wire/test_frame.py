@@ -42,7 +42,7 @@ from p2pfl.wire import (
     encode,
     encode_known,
 )
-from p2pfl.wire.headers import BY_MESSAGE, KINDS, MAX_HEADER_BYTES, from_header, to_header
+from p2pfl.wire.headers import BY_MESSAGE, KINDS, MAX_HEADER_BYTES, from_header, header_bytes, to_header
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from message_kit import D1, D3, GOLDEN, HELLO, REPLY, REQUEST
@@ -148,10 +148,16 @@ def test_every_message_comes_back_as_it_was(message):
     assert decode_whole(head, body) == received(message)
 
 
+@given(MESSAGES)
+def test_the_size_of_a_header_is_known_without_it(message):
+    assert header_bytes(message) == len(to_header(message))
+
+
 @pytest.mark.parametrize(("message", "prefix", "header", "body"), GOLDEN, ids=lambda value: type(value).__name__)
 def test_the_bytes_of_every_message_are_pinned(message, prefix, header, body):
     head, flat = encode(message)
     assert head[:PREFIX_BYTES] == bytes.fromhex(prefix)
+    assert header_bytes(message) == len(bytes.fromhex(header))
     assert head[PREFIX_BYTES:] == bytes.fromhex(header)
     assert flat == bytes.fromhex(body)
     assert decode_whole(head, flat) == received(message)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from topologies.cli import terminal
-from topologies.cli.far_options import FAR_HELP, distances_of, far_options, read_distances
+from topologies.cli.far_options import distances_of, far_options, read_distances
 from topologies.cli.terminal import check_target, format_option, progress, write_json, write_rows
 from topologies.errors import TopologyError
 
@@ -21,24 +21,18 @@ if TYPE_CHECKING:
     from topologies.design.designing import Design
     from topologies.graph import Edge, Topology
 
-DESIGN_EPILOG = f"""\b
+DESIGN_EPILOG = """\b
 What a graph must be: connected, within --max-degree and --budget-bytes. With --byzantine B
 every node has more than 2B neighbors, there is no bridge, and the graph is (2B+1)-robust:
-then the honest agree with up to B liars beside each. Where that is unknown (above about 30
-nodes) the table says so.
-
-\b
-Ties: fewer edges with --minimize rounds and --maximize lambda_2, the lower mixing rate
-with bytes and edges. lambda_2 says how hard the graph is to cut, whatever the weights; its
-search does not look at --budget-bytes, which is checked afterward.
+then the honest agree with up to B liars beside each; above about 30 nodes often unknown.
+Ties: fewer edges with rounds, time and lambda_2 (how hard the graph is to cut, whatever the
+weights), the lower mixing rate with bytes and edges. A search for lambda_2 or time does not
+look at --budget-bytes, which is checked afterward.
+With --far the default is time; 28-29=60ms: nodes, and how far they are from all, one way.
 Schedules never qualify with --byzantine. How it searches: docs/how-to/which-graph.md
-
-{FAR_HELP}
 \b
 Examples:
   p2pfl topology design -n 20 --max-degree 6 --byzantine 1 --budget-bytes 2G -o graph.json
-  p2pfl topology design -n 50 --max-degree 4 --minimize bytes --model-bytes 10M
-  p2pfl topology design -n 12 --max-degree 3 --maximize lambda_2
   p2pfl topology design -n 30 --max-degree 4 --far 28-29=60ms -o graph.json
 """
 
@@ -49,9 +43,7 @@ Examples:
 @click.option("--byzantine", type=int, default=0, show_default=True, help="Liars among the neighbors of a node.")
 @click.option("--budget-bytes", type=terminal.Bytes(), default=None, help="Most that may be sent, such as 2G.")
 @terminal.model_bytes_option("400K")
-@click.option(
-    "--minimize", default=None, help="rounds, bytes, edges or time.  [default: rounds; time if nodes are far]"
-)
+@click.option("--minimize", default=None, help="rounds, bytes, edges, time.  [default: rounds]")
 @click.option("--maximize", default=None, help="lambda_2, in place of --minimize.")
 @terminal.weights_option(by_degree=True)
 @terminal.epsilon_option()
@@ -177,8 +169,7 @@ cannot raise it: the edge is chosen that prepares the next one best.
 A higher lambda_2 does not always mean fewer rounds: an edge also changes the mixing
 weights of its ends. A warning says so if rounds rise; --minimize rounds exchanges the
 edges for others until fewer rounds are needed with --weights (up to 500 nodes).
-With --far or --distances (see `p2pfl topology design --help`) each line has the time to
-consensus; the edges are chosen without it.
+With --far or --distances each line has the time to consensus; it does not choose edges.
 How many edges may be added depends on the size: to a ring all it has room for up to 80
 nodes, 1,800 on 100, 21 on 500, 2 on 1,000, 47 on 2,000; more is refused, for it would
 take too long. On a terminal a line tells how far it is.

@@ -16,13 +16,8 @@ if TYPE_CHECKING:
     from topologies.timing.latencies import Latencies
 
 FAR_HELP = """\b
-Far sites:
-  --far 28-29=60ms, any number of times: messages to and from nodes 28 to 29 take 60 ms
-  longer, one way (half of what ping shows). Nodes are numbered from 0, or named as in
-  the graph file. All else takes --near.
-  --distances FILE.csv: lines `a,b,60ms`, or a matrix with the names of all nodes in its
-  first line and column; numbers without a unit are milliseconds, one way.
-  Times are for small models: nothing here knows bandwidth. `p2pfl sim run --world` does.
+--far 28-29=60ms: messages to and from nodes 28 and 29 take 60 ms longer, one way.
+--distances: CSV lines `a,b,60ms`, or a matrix. More: docs/how-to/which-graph.md
 """
 
 
@@ -45,13 +40,13 @@ class Delay(click.ParamType):  # type: ignore[type-arg]  # generic only in later
 def far_options(command: Command) -> Command:
     """Add --far, --distances, --near and --train."""
     options: list[Decorator] = [
-        click.option("--far", "far", multiple=True, metavar="NODES=TIME", help="Far nodes, as 28-29=60ms; see below."),
+        click.option("--far", "far", multiple=True, metavar="NODES=TIME", help="Far nodes, as 28-29=60ms; repeatable."),
         click.option(
             "--distances",
             type=click.Path(path_type=Path),
             default=None,
             metavar="FILE",
-            help="A CSV file with the times between nodes; see below.",
+            help="A CSV file of times between nodes.",
         ),
         click.option("--near", type=Delay(), default="2ms", show_default=True, help="Time of any other message."),
         click.option("--train", type=Delay(), default="0s", show_default=True, help="Time of a node's local round."),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from mlflow import MlflowClient
-
 from p2pfl.reporting.logs import Row, figures_in, round_of
 
 
 class MlflowLog:
     """The runs of an experiment. Where they go is MLflow's own setting, `MLFLOW_TRACKING_URI`."""
 
+    needs = "mlflow"
+
     def __init__(self, place: str) -> None:
+        from mlflow import MlflowClient  # noqa: PLC0415 - an extra
+
         self._client = MlflowClient()
         known = self._client.get_experiment_by_name(place)
         self._experiment = known.experiment_id if known is not None else self._client.create_experiment(place)

@@ -6,10 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
-
 from p2pfl.reporting.logs import Row, figures_in
 
 EVERY_MS = 5_000.0
@@ -18,9 +14,16 @@ EVERY_MS = 5_000.0
 class OpenTelemetryLog:
     """The gauges, at the collector's URL, such as http://localhost:4318/v1/metrics."""
 
-    def __init__(self, place: str, reader: MetricReader | None = None) -> None:
-        exporter = OTLPMetricExporter(endpoint=place)
-        reader = reader or PeriodicExportingMetricReader(exporter, export_interval_millis=EVERY_MS)
+    needs = "opentelemetry.exporter.otlp.proto.http.metric_exporter"
+
+    def __init__(self, place: str, reader: Any = None) -> None:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415 - an extra
+        from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - as above
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415 - as above
+
+        if reader is None:
+            exporter = OTLPMetricExporter(endpoint=place)
+            reader = PeriodicExportingMetricReader(exporter, export_interval_millis=EVERY_MS)
         self._provider = MeterProvider(metric_readers=[reader])
         self._meter = self._provider.get_meter("p2pfl")
         self._gauges: dict[str, Any] = {}

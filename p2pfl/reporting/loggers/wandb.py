@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import wandb
-
 from p2pfl.reporting.logs import Row, figures_in, round_of
 
 ROUNDS = "rounds"
@@ -14,14 +12,18 @@ ROUNDS = "rounds"
 class WandbLog:
     """The runs of a project. Where they go is W&B's own settings: `WANDB_MODE=offline` keeps them here."""
 
+    needs = "wandb"
+
     def __init__(self, place: str) -> None:
-        self._project = place
+        import wandb  # noqa: PLC0415 - an extra
+
+        self._init, self._project = wandb.init, place
         self._runs: dict[str, Any] = {}
 
     def write(self, row: Row) -> None:
         node = str(row["node"])
         if node not in self._runs:
-            run = self._runs[node] = wandb.init(project=self._project, name=node, reinit="create_new")
+            run = self._runs[node] = self._init(project=self._project, name=node, reinit="create_new")
             run.define_metric("*", step_metric=ROUNDS)
         by_round: dict[int, dict[str, float]] = {}
         for name, value in figures_in(row).items():

@@ -126,11 +126,13 @@ class Kernels:
         return parts.sum(axis=0) if all(done) else None
 
     def _call(self, name: str, arrays: Sequence[Vector]) -> Callable[..., int] | None:
-        """Return the function for these arrays, or None if they are not all of one known dtype and contiguous."""
-        kind = arrays[0].dtype
+        """Return the function for these arrays, or None if they are not all of one known dtype and size, and
+        contiguous.
+        """
+        kind, size = arrays[0].dtype, arrays[0].size
         if kind.name not in SUFFIX or not kind.isnative:
             return None
-        if any(array.dtype != kind or not array.flags.c_contiguous for array in arrays):
+        if any(array.dtype != kind or array.size != size or not array.flags.c_contiguous for array in arrays):
             return None
         found: Callable[..., int] = self._library[f"{name}_{SUFFIX[kind.name]}"]
         return found

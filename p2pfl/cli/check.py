@@ -351,6 +351,8 @@ def _print_in_full(report: dict[str, Any], inspected: Inspected, findings: Seque
     print_words((shown | compressed) & WORDS.keys())
 
 
+SWAPPED = 1e-9
+"""With a contraction closer to 1 than this, weights leave differences as they are."""
 ROBUST = " What robust means: docs/how-to/which-graph.md"
 KEYS = (
     "nodes",
@@ -410,6 +412,8 @@ def graph_facts(
     except TopologyError as error:
         facts |= {"nodes": len(names), "edges": len(federation.edges)}
         return facts, [f"the graph was not analyzed: {error}"]
+    if federation.edge_weights and shrinks is not None and shrinks > 1.0 - SWAPPED:
+        said = [*said, "With these weights models that differ would stay so, or swap in each round. Lower them."]
     facts |= {key: described[key] for key in KEYS}
     facts |= {"contraction": shrinks, "samples_known": None, "epsilon": EPSILON}
     if federation.in_step_by:

@@ -162,7 +162,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         schedule=schedule,
         edge_compressors=own,
         edge_weights={} if "admin" in head else weights,
-        notices=_unused_weights(weights, head),
+        notices=_unused_weights(weights, head, gossip.rule),
         edge_tables=tables,
         founders=tuple(member.key for member in members) if "admin" in head else (),
         privacy=read_privacy(document.get("privacy"), mistakes),
@@ -173,11 +173,15 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
     return federation
 
 
-def _unused_weights(weights: Mapping[tuple[int, int], float], head: Mapping[str, Any]) -> tuple[str, ...]:
-    """Warn that a federation whose members may change does not mix with the weights of a file."""
-    if not weights or "admin" not in head:
+def _unused_weights(weights: Mapping[tuple[int, int], float], head: Mapping[str, Any], rule: str) -> tuple[str, ...]:
+    """Warn that a federation whose members may change, or with a robust rule, does not mix with a file's weights."""
+    if not weights:
         return ()
-    return (f"the weights in {head['topology']} are not used: with admin keys the graph may change with the members",)
+    from p2pfl.aggregate import liars_of  # noqa: PLC0415 - few files have weights
+
+    why = "with admin keys the graph may change with the members" if "admin" in head else ""
+    why = why or ("the degrees bound what a robust rule takes from a neighbor" if liars_of(rule) else "")
+    return (f"the weights in {head['topology']} are not used: {why}",) if why else ()
 
 
 def read_plug_ins(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[PlugIn, ...]:

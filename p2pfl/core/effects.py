@@ -47,7 +47,7 @@ class Freeze(Struct, frozen=True, kw_only=True, gc=False):
 class ApplyRequest(Struct, frozen=True, kw_only=True, gc=False):
     """Check a neighbor's request and apply it with mixing factor `factor`. -> RequestApplied or RequestRefused
 
-    `gather`: the node joins, and keeps what the neighbor shows because the edge has no replica of it.
+    `gather`: the node joins, and keeps what neighbors show where an edge has no replicas.
     """
 
     peer: int

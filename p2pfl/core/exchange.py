@@ -168,8 +168,8 @@ class Exchange(ABC):
 
     @property
     def gathers(self) -> bool:
-        """True if this node joins, and must keep what the neighbor shows because the edge has no replica of it."""
-        return self.facts.joining and self.line.peer in self.settings.fragments
+        """True if this node joins, and must keep what neighbors show where an edge has no replicas."""
+        return self.facts.joining and bool(self.settings.fragments)
 
     def share(self) -> float:
         """Return the weight of the neighbor's replica in a rule; 0 if there is no replica to mix with."""

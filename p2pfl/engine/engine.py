@@ -230,7 +230,7 @@ class Engine:
         else:
             if not op.gather:
                 self.gathering = None
-            elif outcome.change is not None:
+            elif outcome.change is not None and not self.codecs.need_replicas(op.peer):
                 self.gathering = gathered(self.gathering, self.state)
             return outcome
         if isinstance(op, ApplyRequest):
@@ -401,18 +401,17 @@ class Engine:
         )
 
     def _bootstrap(self, op: Bootstrap) -> Outcome:
-        """Replace the model by the coordinate median of the neighbors' replicas, or by the mean of what they have
-        shown without them, or by what a course has brought.
+        """Replace the model by the coordinate median of the neighbors' replicas, and what they have shown without them
+        by the mean of that; or by what a course has brought.
         """
         given = None if op.peers else self.outcomes.get_nowait()
         gathering, self.gathering = self.gathering, None
         if given:
             model = given[1].vector
-        elif gathering is not None:
-            model = gathering.result(self.state.channels)
         else:
             edges = [self.state.edges[peer] for peer in op.peers]
             model = median([edge.peer for edge in edges if edge.has_replicas] or [self.state.channels])
+            model = model if gathering is None else gathering.result(model)
         change = ModelWasReplaced(model=model, rounds=op.rounds, elapsed_s=op.elapsed_s)
         return self._done(Bootstrapped(), change, urgent=True)
 

@@ -28,9 +28,9 @@ class FragmentMean:
             step /= counts.astype(mean.dtype)
             mean += step
 
-    def result(self, own: Vector) -> Vector:
-        """Return the mean (c d,), with the node's `own` value where nobody has shown one."""
-        return np.where(self.counts > 0, self.mean, own)
+    def result(self, other: Vector) -> Vector:
+        """Return the mean (c d,), with the value in `other` (c d,) where nobody has shown one."""
+        return np.where(self.counts > 0, self.mean, other)
 
 
 def gathered(gathering: FragmentMean | None, state: NodeState) -> FragmentMean:

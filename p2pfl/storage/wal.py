@@ -118,6 +118,8 @@ class Flush:
                 os.fdatasync(self._fd)
         except StorageError as error:
             self.error = error
+        except Exception as error:  # noqa: BLE001 - whatever it was, the records are not known to be on disk
+            self.error = StorageError(f"cannot write {self._path}: {error!r}")
         finally:
             self._ended.set()
 

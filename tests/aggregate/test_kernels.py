@@ -184,3 +184,16 @@ def test_without_a_compiler_one_sentence_says_so(tmp_path, monkeypatch):
     monkeypatch.delenv("CC")
     with pytest.raises(UserError, match="cannot write"):
         building.build(tmp_path / "none")
+
+
+@needs_compiler
+def test_rows_of_unequal_sizes_are_left_to_numpy_which_refuses_them(compiled):
+    rows = [np.ones(8, np.float32), np.ones(3, np.float32)]
+    for work in (
+        lambda: distances.combined(rows, [0.5, 0.5]),
+        lambda: distances.moved(rows[0], rows[1:], [0.5]),
+        lambda: distances.squared_to(rows[0], rows),
+        lambda: columns.trimmed_mean(columns.PlainRows(rows), 0, 0),
+    ):
+        with pytest.raises(ValueError, match="broadcast"):
+            work()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from p2pfl.cli.check import graph_facts
 from p2pfl.config.cores import all_shares, settings_of, shares_of
 from p2pfl.config.federation_id import keys
 from p2pfl.config.graph import edge_weights, federation_graph
@@ -95,3 +97,19 @@ def test_with_admin_keys_the_weights_are_not_used_and_a_notice_says_so(federatio
     federation = load_config(federation_file(WEIGHTS, **changes))
     assert federation.edge_weights == {}
     assert "weights in net.json are not used" in federation.notices[0]
+
+
+def test_a_robust_rule_does_not_use_the_weights_either(federation_file):
+    (notice,) = load_config(federation_file(WEIGHTS, mean="median:b=1")).notices
+    assert "weights in net.json are not used: the degrees bound" in notice
+    assert not load_config(federation_file(WEIGHTS)).notices
+
+
+def test_check_warns_of_weights_with_which_models_only_swap(federation_file):
+    """In a ring of four, a node that takes half of each neighbor is where they were."""
+    federation = load_config(federation_file(WEIGHTS))
+    assert not [text for text in graph_facts(federation, None, None)[1] if "swap" in text]
+    edges = ((0, 1), (0, 3), (1, 2), (2, 3))
+    four = (*federation.members, replace(federation.members[0], index=3, name="pi3"))
+    ring = replace(federation, members=four, edges=edges, edge_weights=dict.fromkeys(edges, 0.5))
+    assert [text for text in graph_facts(ring, None, None)[1] if "swap" in text]

@@ -67,6 +67,10 @@ def test_a_joining_node_keeps_what_it_is_shown_until_it_has_seen_every_fragment(
     open_session(answering, 0)
     (op,) = only(say(answering, 0, request()), ApplyRequest)
     assert op.gather
+    mixed = make_node(0, 1, 2, young=True, fragments={1: 4})
+    asked, _ = freeze(mixed, open_session(mixed, 2))
+    (op,) = only(say(mixed, 2, reply_to(asked)), ApplyReply)
+    assert op.gather, "an edge with replicas ends no gathering"
     older = make_node(0, 1, fragments={1: 4})
     exchange_as_initiator(older, open_session(older, 1))
     for seen in range(1, 5):

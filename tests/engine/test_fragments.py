@@ -11,15 +11,16 @@ import pytest
 from msgspec.structs import replace
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.effects import ApplyRequest, Bootstrap
+from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, Freeze
 from p2pfl.core.events import ReplyRefused, RequestRefused
 from p2pfl.core.standing import Fault
 from p2pfl.engine.arithmetic import distance, neighbor_distance, norm
 from p2pfl.engine.changes import redo
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import change, entry, image, restore
-from p2pfl.engine.engine import recode
+from p2pfl.engine.engine import Engine, recode
 from p2pfl.engine.fragment_mean import FragmentMean
+from p2pfl.engine.state import NodeState
 from p2pfl.methods.tracking import Tracking
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -213,6 +214,30 @@ def test_a_joining_node_starts_from_the_mean_of_what_it_was_shown():
     expected = theirs + np.where(np.arange(300) // 100 == 1, 2.0, 0.0)
     np.testing.assert_allclose(newcomer.state.model, expected, atol=1e-6)
     assert newcomer.gathering is None
+
+
+def test_a_joining_node_keeps_what_it_was_shown_while_it_fills_the_replicas_of_other_edges():
+    """Its edge to member 2 has replicas, that to member 0 has shown two fragments of three."""
+    pair = Pair(spec="fragment:3")
+    theirs, newcomer = pair.engines[0].state.model, pair.engines[1]
+    newcomer.state.change_edges((2,), ())
+    recode(newcomer, Codecs(pair.codecs.default, {2: make_compressor("none")}))
+    third = Engine(
+        index=2, state=NodeState.new(np.full(300, 7, np.float32), 10, (1,)), codecs=Codecs(make_compressor("none"))
+    )
+    for _ in range(2):
+        pair.apply_reply(pair.run(1, applied(pair.freeze(), gather=True)).reply)
+        asked = pair.run(1, freeze(2, newcomer.state.edges[2].record.seq + 1)).request
+        reply = third.run(replace(applied(asked), peer=1)).event.reply
+        pair.run(1, ApplyReply(peer=2, reply=reply, gather=True))
+    pair.run(1, Bootstrap(peers=(0, 2)))
+    expected = np.where(np.arange(300) // 100 == 1, 7.0, theirs)
+    np.testing.assert_allclose(newcomer.state.model, expected, atol=1e-6)
+
+
+def freeze(peer, seq):
+    place = {"incarnation": 0, "seq": seq, "version": 1, "echo": None}
+    return Freeze(peer=peer, weight=15.0, staleness=0.0, pace_s=0.0, audit=False, **place)
 
 
 def applied(request, **more):

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from p2pfl.errors import UserError
 from p2pfl.reporting import logs
@@ -69,6 +70,14 @@ def test_wandb_gets_a_run_for_each_node(known, library):
     assert runs[0].rows == [{"rounds": 5.0, **MEAN}]
 
 
+def test_wandb_gets_the_figures_of_an_older_test_at_its_round(known, library):
+    runs = FakeRuns()
+    library("wandb", init=runs.init)
+    older = Statistic(3.0, 3, 3)
+    logs.open_logs(["wandb:ward"]).point(replace(POINT, tested_rounds=older, train_loss=older))
+    assert runs[0].rows == [{"rounds": 3, **MEAN}, {"rounds": 5, "train_loss": 3.0}]
+
+
 def test_mlflow_gets_a_run_for_each_node(known, library):
     class FakeClient:
         told, ended = [], []
@@ -100,14 +109,14 @@ def test_opentelemetry_gets_gauges_by_node(known):
     reader = import_module("opentelemetry.sdk.metrics.export").InMemoryMetricReader()
     ours = import_module(OURS["opentelemetry"].partition(":")[0])
     kept = ours.OpenTelemetryLog("http://127.0.0.1:1/v1/metrics", reader)
-    for row in logs.rows_of(POINT):
+    for row in logs.rows_of(replace(POINT, tested_rounds=POINT.rounds)):
         kept.write(row)
     (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
     found = {
         (one.name, point.attributes["node"]): point.value for one in scope.metrics for point in one.data.data_points
     }
     assert {name: found[f"p2pfl.{name}", "mean"] for name in MEAN} == MEAN
-    assert found["p2pfl.rounds", "min"] == 4
+    assert found["p2pfl.rounds", "min"] == found["p2pfl.tested_round", "min"] == 4
     kept.close()
 
 

@@ -1,4 +1,6 @@
-"""`--log opentelemetry:URL`: gauges `p2pfl.FIGURE` with the attribute `node`, sent by OTLP over HTTP."""
+"""`--log opentelemetry:URL`: gauges `p2pfl.FIGURE` with the attribute `node`, sent by OTLP over HTTP. Test figures are
+of the model after the round in `p2pfl.tested_round`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class OpenTelemetryLog:
         self._gauges: dict[str, Any] = {}
 
     def write(self, row: Row) -> None:
-        for name, value in {"rounds": row["rounds"] or 0, **figures_in(row)}.items():
+        tested = row.get("tested_round")
+        known = {"rounds": row["rounds"] or 0} | ({} if tested is None else {"tested_round": tested})
+        for name, value in {**known, **figures_in(row)}.items():
             gauge = self._gauges.get(name) or self._meter.create_gauge(f"p2pfl.{name}")
             self._gauges[name] = gauge
             gauge.set(value, {"node": str(row["node"])})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from p2pfl.reporting.logs import Row, figures_in
+from p2pfl.reporting.logs import Row, figures_in, round_of
 
 ROUNDS = "rounds"
 
@@ -25,7 +25,11 @@ class WandbLog:
         if node not in self._runs:
             run = self._runs[node] = self._init(project=self._project, name=node, reinit="create_new")
             run.define_metric("*", step_metric=ROUNDS)
-        self._runs[node].log({ROUNDS: row[ROUNDS] or 0, **figures_in(row)})
+        by_round: dict[int, dict[str, float]] = {}
+        for name, value in figures_in(row).items():
+            by_round.setdefault(round_of(row, name), {})[name] = value
+        for rounds, figures in sorted(by_round.items()):
+            self._runs[node].log({ROUNDS: rounds, **figures})
 
     def close(self) -> None:
         for run in self._runs.values():

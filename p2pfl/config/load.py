@@ -162,7 +162,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         schedule=schedule,
         edge_compressors=own,
         edge_weights={} if "admin" in head else weights,
-        notices=_unused_weights(weights, head),
+        notices=_unused_weights(weights, head, gossip.rule),
         edge_tables=tables,
         founders=tuple(member.key for member in members) if "admin" in head else (),
         privacy=read_privacy(document.get("privacy"), mistakes),
@@ -173,11 +173,15 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
     return federation
 
 
-def _unused_weights(weights: Mapping[tuple[int, int], float], head: Mapping[str, Any]) -> tuple[str, ...]:
-    """Warn that a federation whose members may change does not mix with the weights of a file."""
-    if not weights or "admin" not in head:
+def _unused_weights(weights: Mapping[tuple[int, int], float], head: Mapping[str, Any], rule: str) -> tuple[str, ...]:
+    """Warn that a federation does not mix with the weights of a file: its members may change, or its rule is robust."""
+    if weights and "admin" in head:
+        reason = "with admin keys the graph may change with the members"
+    elif weights and rule != "mean":
+        reason = f"{rule} has weights of its own"
+    else:
         return ()
-    return (f"the weights in {head['topology']} are not used: with admin keys the graph may change with the members",)
+    return (f"the weights in {head['topology']} are not used: {reason}",)
 
 
 def read_plug_ins(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[PlugIn, ...]:

@@ -333,7 +333,8 @@ def test_the_memory_of_each_node_is_estimated_and_one_with_less_is_refused(p2pfl
 
 
 def test_fragments_under_a_robust_rule_are_a_mistake_with_the_reason(p2pfl, ward, change):
-    change("federation.toml", 'compressor = "q4"', 'compressor = "fragment:8"\nrule = "median"')
+    change("federation.toml", 'compressor = "q4"', 'compressor = "fragment:8"')
+    change("federation.toml", 'rule = "mean"', 'rule = "median"')
     mistakes = report_of(p2pfl("check", ward, "--format", "json"))["mistakes"]
     assert [mistake["key"] for mistake in mistakes] == ["gossip.compressor"]
     assert "mixes the replicas of all neighbors, and fragments leave none" in mistakes[0]["message"]

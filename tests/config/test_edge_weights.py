@@ -95,3 +95,9 @@ def test_with_admin_keys_the_weights_are_not_used_and_a_notice_says_so(federatio
     federation = load_config(federation_file(WEIGHTS, **changes))
     assert federation.edge_weights == {}
     assert "weights in net.json are not used" in federation.notices[0]
+
+
+def test_under_a_robust_rule_a_notice_says_that_the_weights_are_not_used(federation_file):
+    federation = load_config(federation_file(WEIGHTS, **{'rule = "mean"': 'rule = "median"'}))
+    assert federation.notices == ("the weights in net.json are not used: median:b=1 has weights of its own",)
+    assert load_config(federation_file(WEIGHTS)).notices == ()

@@ -31,6 +31,8 @@ class ClientLearner:
     """
 
     personal = 0
+    tests_own = True
+    """The test set is the client's own, so that no `[privacy]` counts it as public."""
 
     def __init__(self, make: Callable[[], Client], context: NodeContext, training: TrainingConfig, what: str) -> None:
         """Make the client and its first arrays, from the federation's seed. `what` it is says an error.

@@ -17,6 +17,9 @@ def checked_folder(folder: Path) -> Path:
     if not any(folder.glob("*.safetensors")):
         text = "there are no weights as safetensors, and others are not read"
         raise UserError(text, file=folder, key="model", allowed=allowed)
+    if (folder / "adapter_config.json").exists():
+        text = "the folder has adapters of its own, which are not read"
+        raise UserError(text, file=folder, key="model", allowed="the model without them, or merged with them")
     if not any((folder / name).is_file() for name in TOKENIZERS):
         raise UserError("there is no tokenizer", file=folder, key="model", allowed=", ".join(TOKENIZERS))
     return folder.absolute()

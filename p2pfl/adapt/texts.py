@@ -37,16 +37,21 @@ def _text(file: Path) -> str:
     return text
 
 
-def blocks_of(texts: list[tuple[Path, str]], tokenizer: Any, block: int) -> NDArray[np.int64]:
+def blocks_of(texts: list[tuple[Path, str]], tokenizer: Any, block: int, words: int | None = None) -> NDArray[np.int64]:
     """Return the tokens of all texts as rows (n, block); each text ends with the end-of-text token, if there is one.
 
-    The last tokens that fill no row are left out. Raises UserError: there are too few.
+    The last tokens that fill no row are left out. Raises UserError: there are too few, or one is not among the `words`
+    that a model knows.
     """
     ids: list[int] = []
     for _, text in texts:
         ids += tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         if tokenizer.eos_token_id is not None:
             ids.append(tokenizer.eos_token_id)
+    if words is not None and ids and (most := max(ids)) >= words:
+        raise UserError(
+            "the tokenizer has words that the model lacks", key="model", value=most, allowed=f"ids below {words}"
+        )
     rows = len(ids) // block
     if rows < FEWEST:
         place, allowed = texts[0][0], f"at least {FEWEST * block}: more text, or a smaller task.block"

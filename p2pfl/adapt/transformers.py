@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,6 +37,8 @@ MOST_LOGITS = 1 << 25
 """The most logits that a test holds at once: 128 MiB."""
 HELD_OUT = 10
 """Each node tests on the last of so many parts of its texts, unless there are texts to test on."""
+SHORTEST = 2
+"""The fewest tokens of a row: one to read, and one to predict."""
 
 
 def task(
@@ -53,6 +56,8 @@ def task(
         needed("peft", EXTRA, "peft")
     if isinstance(model, str | Path):
         found = Pretrained(folder=checked_folder(Path(model)))
+    elif tokenizer is None:
+        raise UserError("there is no tokenizer", key="tokenizer", allowed="that of the model")
     else:
         found = Pretrained(given=model, given_tokenizer=tokenizer)
     return found.task(peft, block, None if test is None else Path(test))
@@ -73,6 +78,10 @@ def lora(
     needed("peft", EXTRA, "peft")
     from peft import LoraConfig  # noqa: PLC0415 - an extra
 
+    if rank < 1:
+        raise UserError("not a rank", key="task.rank", value=rank, allowed="a whole number from 1")
+    if not 0 <= dropout < 1:
+        raise UserError("not a share", key="task.dropout", value=dropout, allowed="from 0 to below 1")
     adapters = LoraConfig(
         r=rank,
         lora_alpha=alpha,
@@ -92,13 +101,19 @@ class Pretrained:
     given_tokenizer: Any = None
 
     def task(self, peft: Any, block: int, test: Path | None) -> Task:
-        refuse_unmatched(self.base(), peft)
+        base = self.base()
+        refuse_unmatched(base, peft)
+        refuse_block(block, getattr(base.config, "max_position_embeddings", None))
+        words = getattr(base.config, "vocab_size", None)
+
+        def rows_of(path: Path) -> Any:
+            return blocks_of(texts_in(path), self.tokenizer(), block, words)
 
         def data(node: NodeContext) -> Any:
             node.check_local("path")
-            rows = blocks_of(texts_in(node.path()), self.tokenizer(), block)
+            rows = rows_of(node.path())
             held = max(1, len(rows) // HELD_OUT)
-            tested = rows[-held:] if test is None else blocks_of(texts_in(test), self.tokenizer(), block)
+            tested = rows[-held:] if test is None else rows_of(test)
             own = rows[:-held] if test is None else rows
             return (own, own), (tested, tested)
 
@@ -128,7 +143,11 @@ class Pretrained:
         from peft import get_peft_model  # noqa: PLC0415 - an extra
 
         shared = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
-        return get_peft_model(copy.deepcopy(base, shared), copy.deepcopy(peft))
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", FutureWarning
+            )  # between peft and transformers: nothing that a user can mend
+            return get_peft_model(copy.deepcopy(base, shared), copy.deepcopy(peft))
 
 
 class CausalLoss(nn.Module):
@@ -206,27 +225,58 @@ def refuse_unmatched(model: Any, peft: Any) -> None:
     if not isinstance(targets, Iterable) or isinstance(targets, str):
         return
     linear = [name for name, one in model.named_modules() if hasattr(one, "weight") and one.weight.ndim > 1]
-    if not any(name == one or name.endswith(f".{one}") for name in linear for one in targets):
+    lost = [one for one in targets if not any(name == one or name.endswith(f".{one}") for name in linear)]
+    if lost:
         allowed = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
-        value = ", ".join(sorted(targets))
+        value = ", ".join(sorted(lost))
         raise UserError("the adapters match no module of the model", key="task.modules", value=value, allowed=allowed)
+
+
+def refuse_block(block: int, longest: int | None) -> None:
+    """Refuse rows that predict no token, or are longer than the model reads. Raises UserError."""
+    if block < SHORTEST or block > (longest or block):
+        allowed = f"{SHORTEST} to {longest}" if longest else f"from {SHORTEST}"
+        raise UserError("not a number of tokens that the model reads", key="task.block", value=block, allowed=allowed)
 
 
 @lru_cache(maxsize=2)
 def _loaded(folder: Path) -> Any:
-    """Load a model once for each process. Its weights stay mapped from the file."""
-    from transformers import AutoModelForCausalLM  # noqa: PLC0415 - an extra
-    from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415 - as above
+    """Load a model once for each process. Its weights stay mapped from the file.
 
-    disable_progress_bar()
+    Raises UserError: it cannot be loaded, or the file lacks weights, which transformers would draw by chance.
+    """
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415 - an extra
+    from transformers.utils import logging  # noqa: PLC0415 - as above
+
+    logging.disable_progress_bar()
+    told, allowed = logging.get_verbosity(), "a causal language model of transformers"
+    logging.set_verbosity(logging.CRITICAL)  # what matters is the error below
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, dtype="auto"
+        model, found = AutoModelForCausalLM.from_pretrained(
+            folder,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype="auto",
+            ignore_mismatched_sizes=True,  # to name them
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        text = "the model cannot be loaded: " + " ".join(str(error).split())[:300]
-        raise UserError(text, file=folder, key="model", allowed="a causal language model of transformers") from error
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"the model {_reason(error)}", file=folder, key="model", allowed=allowed) from error
+    finally:
+        logging.set_verbosity(told)
+    if lost := sorted({*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])}):
+        text, value = "the weights do not fit config.json: some are missing, or have another shape", ", ".join(lost[:3])
+        raise UserError(text, file=folder, key="model", value=value, allowed=allowed)
     return model.requires_grad_(requires_grad=False)
+
+
+def _reason(error: Exception) -> str:
+    """Return why a part of a folder is not used, in one line."""
+    said = " ".join(str(error).split())
+    if "trust_remote_code" in said:
+        return "needs code of its own, which is not run"
+    return f"cannot be loaded: {said[:300]}"
 
 
 @lru_cache(maxsize=2)
@@ -247,5 +297,5 @@ def _tokenizer(folder: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        text = "the tokenizer cannot be loaded: " + " ".join(str(error).split())[:300]
+        text = f"the tokenizer {_reason(error)}"
         raise UserError(text, file=folder, key="model", allowed=", ".join(TOKENIZERS)) from error

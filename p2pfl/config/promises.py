@@ -29,6 +29,9 @@ def refuse_broken_promises(federation: FederationConfig, mistakes: Mistakes) -> 
         mistakes.add(text, "task.model", "trees", "linear or mlp with [privacy]; or trees without it")
     if federation.task.name == "csv":
         _refuse_tables(federation, privacy, mistakes)
+    if privacy.test_set == PUBLIC and federation.task.name == "lora" and not federation.task.options.get("test_path"):
+        text = "each node tests on the last tenth of its own texts, and scores would reveal something about them"
+        mistakes.add(text, "privacy.test_set", PUBLIC, '"private"; or test_path in [task], public texts')
     if privacy.unit == MEMBER and "*" not in federation.gossip.share:
         text = 'with unit = "member" personal parameters get no noise, and scores and exports would reveal them'
         mistakes.add(text, "gossip.share", list(federation.gossip.share), 'the whole model, ["*"]; or unit = "record"')

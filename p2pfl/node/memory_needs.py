@@ -55,13 +55,14 @@ class MemoryNeeds:
             return
         largest = sorted(self.parts.items(), key=lambda part: -part[1])
         found = ", ".join(f"{name} {bytes_ / MB:,.0f}" for name, bytes_ in largest if bytes_ >= MB / 2)
+        fixed = self.learner + self.data + (self.program or 0)
+        less = "; or less to hold: fewer neighbors, gossip.compressor = fragment:8, training.method = plain"
         raise UserError(
             f"the node will take about {self.total / MB:,.0f} MB ({found})",
             file=node.path,
             key="node.memory_mb",
             value=node.memory_mb,
-            allowed=f"{-(-self.total // MB)} or more; or less to hold: fewer neighbors, "
-            "gossip.compressor = fragment:8, training.method = plain",
+            allowed=f"{-(-self.total // MB)} or more" + (less if fixed < node.memory_mb * MB else ""),
         )
 
 

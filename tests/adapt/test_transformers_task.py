@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from safetensors.numpy import save_file  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 
 from p2pfl.adapt import transformers as adapter  # noqa: E402
+from p2pfl.adapt.texts import blocks_of  # noqa: E402
 from p2pfl.config.model import TaskConfig, TrainingConfig  # noqa: E402
 from p2pfl.errors import UserError  # noqa: E402
 from p2pfl.learn.interface import RoundStart  # noqa: E402
@@ -97,9 +100,9 @@ def test_an_exported_model_is_a_folder_that_the_library_loads(folder, tmp_path, 
 def test_objects_do_as_a_folder_and_without_adapters_all_is_trained(folder):
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    whole = adapter.task(model, tokenizer)
+    whole = adapter.task(model, tokenizer, block=32)
     config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
-    part = adapter.task(model, tokenizer, peft=config)
+    part = adapter.task(model, tokenizer, peft=config, block=32)
     count = sum(one.numel() for one in model.parameters())
     assert sum(one.numel() for one in whole.model().state_dict().values()) == count
     assert sum(one.numel() for one in part.model().state_dict().values()) == 2 * 2 * (2 * 16 + 2 * 16) / 2
@@ -112,6 +115,11 @@ def test_objects_do_as_a_folder_and_without_adapters_all_is_trained(folder):
         ("config.json", {}, "there is no model: config.json is missing"),
         ("*.safetensors", {}, "there are no weights as safetensors"),
         (None, {"modules": ["nothing"]}, "task.modules: the adapters match no module of the model (found 'nothing'"),
+        (None, {"modules": ["q_proj", "nothing"]}, "(found 'nothing'); allowed: down_proj, embed_tokens, "),
+        (None, {"rank": 0}, "task.rank: not a rank (found 0)"),
+        (None, {"dropout": 1.5}, "task.dropout: not a share (found 1.5)"),
+        (None, {"block": 1}, "task.block: not a number of tokens that the model reads (found 1); allowed: 2 to 64"),
+        (None, {"block": 65}, "(found 65); allowed: 2 to 64"),
         (b"", {}, "own.txt: is empty"),
         (b"  \n", {}, "own.txt: is empty"),
         (b"a\xffb", {}, "own.txt: is not UTF-8 (found 'byte 1')"),
@@ -132,3 +140,45 @@ def test_what_does_not_fit_is_one_clear_error(folder, tmp_path, spoil, options, 
         make_learner(config, training, node_index=0, node_count=2, node_name="n", seed=0, base_dir=tmp_path, **where)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def config_of(**changed):
+    def spoil(place):
+        config = json.loads((place / "config.json").read_text(encoding="utf-8"))
+        (place / "config.json").write_text(json.dumps({**config, **changed}), encoding="utf-8")
+
+    return spoil
+
+
+def file_of(name, content):
+    return lambda place: (place / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (config_of(num_hidden_layers=3), "the weights do not fit config.json: some are missing, or have another shape"),
+        (config_of(intermediate_size=64), "(found 'model.layers.0.mlp.down_proj.weight, "),
+        (
+            config_of(model_type="own", auto_map={"AutoConfig": "own.Own"}),
+            "the model needs code of its own, which is not",
+        ),
+        (file_of("model.safetensors", b"abc"), "the model cannot be loaded: "),
+        (file_of("adapter_config.json", b"{}"), "the folder has adapters of its own, which are not read"),
+    ],
+)
+def test_a_folder_whose_parts_do_not_fit_is_refused(folder, tmp_path, spoil, said):
+    place = shutil.copytree(folder, tmp_path / "model")
+    spoil(place)
+    with pytest.raises(UserError) as caught:
+        adapter.task(place)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_that_is_missing_or_not_of_the_model_is_refused(folder):
+    model, found = transformers.AutoModelForCausalLM.from_pretrained(folder), adapter.Pretrained(folder=folder)
+    with pytest.raises(UserError, match="tokenizer: there is no tokenizer"):
+        adapter.task(model)
+    with pytest.raises(UserError, match="the tokenizer has words that the model lacks"):
+        blocks_of([(folder, TEXT)], found.tokenizer(), 32, words=5)

@@ -42,6 +42,7 @@ def test_each_text_has_a_node_and_training_suits_adapters(p2pfl, there):
         (None, ["--data", "texts"], "--model: is missing"),
         (None, ["--model", "tiny", "--data", "tiny"], "--data: no texts are there"),
         (None, ["--model", "tiny", "--data", "texts", "--nodes", "2"], "--nodes: there must be a name for each of 3"),
+        (None, ["--model", "tiny", "--data", "texts/Old mails"], "--data: there is only one text"),
         (None, ["--model", "texts", "--data", "texts"], "model: there is no model: config.json is missing"),
         ("tiny/tokenizer.json", ["--model", "tiny", "--data", "texts"], "model: there is no tokenizer"),
         ("tiny/model.safetensors", ["--model", "tiny", "--data", "texts"], "there are no weights as safetensors"),

@@ -84,6 +84,7 @@ STOPPING = 'rounds = 40\nstop = "no improvement of accuracy in 9 rounds"'
         (TABLE, ('name = "digits"', 'name = "csv"\npartition = "iid"'), "task.partition", "a table of its own"),
         (TABLE, ('name = "digits"', 'name = "csv"\npath = "all.csv"'), "task.path", "a table of its own"),
         (OPEN_TEST, ('name = "digits"', 'name = "csv"\nholdout = 0.2'), "privacy.test_set", "test_path"),
+        (OPEN_TEST, ('name = "digits"', 'name = "lora"\nmodel = "tiny"'), "privacy.test_set", "test_path"),
         (f'{TABLE[:-4]}0.5\nunit = "member"', (), "privacy.delta", "0.33"),
         (TABLE, (ROUNDS, 'rounds = 40\nwhen_through = "train"'), "training.when_through", "mix"),
         (f'{TABLE}\nunit = "member"', ("[gossip]", '[gossip]\nshare = ["body.*"]'), "gossip.share", "whole model"),

@@ -76,6 +76,8 @@ def test_the_federation_says_whether_its_test_set_is_nobody_s_data(plan, test_se
     privacy = PrivacyConfig(epsilon=8.0, delta=1e-5, test_set=test_set)
     setup = SimpleNamespace(learner=SimpleNamespace(plan=plan), federation=SimpleNamespace(privacy=privacy))
     assert withheld(setup) == set(parts)
+    setup.learner.tests_own = True  # as of a Flower client, whose test set is its own data
+    assert withheld(setup) == ({"local", "test"} if plan else set())
 
 
 @pytest.mark.parametrize(("parts", "classes"), [(("local",), None), ((), [3, 7])])

@@ -124,6 +124,8 @@ def test_the_commands_tell_times_where_nodes_are_far():
         cli("info", "ring", "-n", "6", "--far", "9=60ms")
     with pytest.raises(TopologyError, match="the time of a schedule"):
         cli("info", "base:k=1", "-n", "6", "--far", "4=60ms")
+    with pytest.raises(TopologyError, match=r"train: no time is told .*with --far or --distances"):
+        cli("info", "ring", "-n", "6", "--train", "50ms")
     steps = json.loads(cli("augment", "ring", "-n", "6", "--add", "1", "--far", "5=60ms", "--format", "json").stdout)
     ring = timing(build("ring", 6), apart(6, [(5, 0.06)]), weights=None, epsilon=1e-3)
     assert steps["steps"][0]["seconds"] == pytest.approx(ring["consensus_s"])

@@ -81,7 +81,7 @@ def design_command(
         check_target(output)
     if minimize is not None and maximize is not None:
         raise TopologyError("two criteria", key="maximize", value=maximize, allowed="--minimize or --maximize")
-    apart = read_distances(nodes, (), far=far, distances=distances, near=near)
+    apart = read_distances(nodes, (), far=far, distances=distances, near=near, train=train)
     minimize = minimize or ("rounds" if apart is None else "time")
     goal = Goal(nodes=nodes, minimize=minimize, maximize=maximize, distances=apart, train_s=train, **requirements)
     end = time.monotonic() + (math.inf if within is None else within)
@@ -221,7 +221,7 @@ def augment_command(
     if output is not None:
         check_target(output)
     given = resolve(spec, nodes, seed)
-    apart = distances_of(given, far=far, distances=distances, near=near)
+    apart = distances_of(given, far=far, distances=distances, near=near, train=train)
     with progress() as tell:
         found = augment(
             given,
@@ -270,7 +270,7 @@ def augment_command(
 def _warn_of_rounds(steps: Sequence[AugmentStep], minimize: str | None) -> None:
     """Say it on stderr if the graph needs more rounds than before the edges were added."""
     slower = steps[0].seconds, steps[-1].seconds
-    if slower[0] is not None and slower[1] is not None and slower[1] > slower[0]:
+    if slower[0] is not None and slower[1] is not None and slower[1] > 1.01 * slower[0]:
         text = f"warning: the time to consensus rises from {slower[0]:.3g} to {slower[1]:.3g} s: the edges are chosen"
         click.echo(f"{text} by lambda_2 or rounds, wherever the nodes are; `design --far` looks at times", err=True)
     before, after = steps[0].rounds, steps[-1].rounds

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from topologies.cli.terminal import Command, Decorator
+from topologies.errors import TopologyError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +17,15 @@ if TYPE_CHECKING:
     from topologies.timing.latencies import Latencies
 
 FAR_HELP = """\b
---far 28-29=60ms: messages to and from nodes 28 and 29 take 60 ms longer, one way.
---distances: CSV lines `a,b,60ms`, or a matrix. More: docs/how-to/which-graph.md
+Far sites:
+  --far 28-29=60ms, any number of times: messages to and from nodes 28 to 29
+  take 60 ms longer, one way (half of what ping shows), and between the two twice
+  that. Nodes are numbered from 0, or named as in the graph file. All else takes
+  --near.
+  --distances FILE.csv: lines `a,b,60ms`, or a matrix with the names of all nodes
+  in its first line and column; without a unit milliseconds, one way.
+  Times are for small models: nothing here knows bandwidth.
+  `p2pfl sim run --world` does.
 """
 
 
@@ -57,10 +65,16 @@ def far_options(command: Command) -> Command:
 
 
 def read_distances(
-    nodes: int, names: Sequence[str], *, far: Sequence[str], distances: Path | None, near: float
+    nodes: int, names: Sequence[str], *, far: Sequence[str], distances: Path | None, near: float, train: float
 ) -> Latencies | None:
-    """Return the distances that the options tell; None if they tell none."""
+    """Return the distances that the options tell; None if they tell none.
+
+    Raises TopologyError: they cannot be understood, or there is only --train, which changes nothing without them.
+    """
     if not far and distances is None:
+        if train:
+            text = "no time is told without knowing how far the nodes are from each other"
+            raise TopologyError(text, key="train", value=f"{train:g}s", allowed="with --far or --distances")
         return None
     from topologies.timing import latencies as module  # noqa: PLC0415 - `--help` stays instant
 
@@ -68,6 +82,8 @@ def read_distances(
     return module.latencies(nodes, names=names, far=told, file=distances, near_s=near)
 
 
-def distances_of(topology: Topology, *, far: Sequence[str], distances: Path | None, near: float) -> Latencies | None:
-    """Return the distances between the nodes of a graph."""
-    return read_distances(topology.nodes, topology.names, far=far, distances=distances, near=near)
+def distances_of(
+    topology: Topology, *, far: Sequence[str], distances: Path | None, near: float, train: float
+) -> Latencies | None:
+    """Return the distances between the nodes of a graph, as `read_distances` does."""
+    return read_distances(topology.nodes, topology.names, far=far, distances=distances, near=near, train=train)

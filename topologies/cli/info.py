@@ -370,7 +370,7 @@ def _describe(
         from topologies.metrics.describe import survey  # noqa: PLC0415 - as above
 
         topology = given or resolve(spec, nodes, seed)
-        apart = distances_of(topology, far=far, distances=distances, near=near)
+        apart = distances_of(topology, far=far, distances=distances, near=near, train=train)
         known: dict[str, Any] = {"distances": apart, "train_s": train, "model_bytes": model_bytes}
         return survey(topology, weights, epsilon, certify=certify, note=note, **known)
     if far or distances is not None:

@@ -49,7 +49,7 @@ def withheld(setup: Setup) -> frozenset[str]:
     if plan_by(setup.learner) is None:
         return frozenset()
     privacy = setup.federation.privacy
-    public = privacy is not None and privacy.test_set == PUBLIC
+    public = privacy is not None and privacy.test_set == PUBLIC and not getattr(setup.learner, "tests_own", False)
     return frozenset({"local"} if public else {"local", "test"})
 
 

@@ -52,9 +52,14 @@ class TextsFounding(Founding):
         from p2pfl.adapt.texts import texts_in  # noqa: PLC0415 - as above
 
         folder, texts = checked_folder(model), _texts(data)
+        if len(texts) < 2:
+            text = "there is only one text, and a federation has two nodes or more"
+            raise UserError(
+                text, key="--data", value=texts[0].name, allowed="a text, or a folder of texts, for each node"
+            )
         names = plan.nodes or tuple(_name(path) for path in texts)
-        if len(names) != len(texts) or len(set(names)) < len(names) or len(names) < 2:
-            text = f"there must be a name for each of {len(texts)} texts, at least two"
+        if len(names) != len(texts) or len(set(names)) < len(names):
+            text = f"there must be a name for each of {len(texts)} texts"
             raise UserError(text, key="--nodes", value=", ".join(names), allowed=", ".join(map(_name, texts)))
         for path in texts:
             texts_in(path)

@@ -281,6 +281,7 @@ class Application:
                 await driver.finished.wait()
                 for task in tasks:
                     task.cancel()
+                await driver.farewell()
                 await self.attached.farewell(hasty=self.stopping.is_requested)
             if driver.failure is not None:
                 raise driver.failure

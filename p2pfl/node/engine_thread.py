@@ -2,8 +2,9 @@
 
 The answers to exchanges are delivered at once, with the number of the flush that the messages they lead to must wait
 for (`held_sends`). Flushes run in another thread (`flushing`), and all operations that come meanwhile share the next
-one. Other urgent changes are on disk before their answer is delivered. If the disk refuses, the node is told, what
-waits is not sent, and a full snapshot is retried later. `Needs` is the disk space that a state needs.
+one. Once a node only mixes (`in_step`), they wait, too: closing rounds that outran the disk would mix with nobody.
+Other urgent changes are on disk before their answer is delivered. If the disk refuses, the node is told, what waits is
+not sent, and a full snapshot is retried later. `Needs` is the disk space that a state needs.
 """
 
 from __future__ import annotations
@@ -159,6 +160,8 @@ class EngineThread(threading.Thread):
         """Receives the events; set it before `start`."""
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.flushing = Flushing(store, tell=self._tell_flushed, on_end=lambda: self.jobs.put(FlushEnded()))
+        self.in_step = False
+        """True if no answer is delivered before it is on disk, since there is nothing to train meanwhile."""
         self.broken_since: float | None = None
         self.refusal: str | None = None
         """Why the disk does not accept the state; None while it does."""
@@ -262,7 +265,7 @@ class EngineThread(threading.Thread):
                 # No other code has seen it yet.
                 force_setattr(outcome.event, "cost_s", time.thread_time() - begun_s)
             events.append(outcome.event)
-        is_sent = isinstance(outcome.event, RequestFrozen | RequestApplied)
+        is_sent = isinstance(outcome.event, RequestFrozen | RequestApplied) and not self.in_step
         if outcome.urgent and is_sent and self.durability == "exchange":
             self.flushing.ask()
         return outcome.urgent and not is_sent

@@ -1,8 +1,9 @@
 """Messages that wait until what they say is on disk.
 
 The core goes on as soon as the engine has computed; a Request or Reply leaves once the records up to it are durable.
-Other messages leave at once: they only say where this end stands, and are judged again in each session. A node holds at
-most one Request or Reply for each neighbor, however long the disk stalls.
+So does Done, because a neighbor that has heard it waits for nothing more. Other messages leave at once: they only say
+where this end stands, and are judged again in each session. A node holds at most one Request or Reply for each
+neighbor, however long the disk stalls.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from p2pfl.core.effects import Send
-from p2pfl.core.messages import Reply, Request
+from p2pfl.core.messages import Done, Reply, Request
 
 
 class HeldSends:
@@ -33,10 +34,9 @@ class HeldSends:
         self._promised = max(self._promised, flush)
 
     def put(self, effect: Send) -> None:
-        if self._promised <= self._flushed or not isinstance(effect.message, Request | Reply):
+        if self._promised <= self._flushed or not isinstance(effect.message, Request | Reply | Done):
             self._send(effect)
-        elif all(each.message is not effect.message or each.session != effect.session for _, each in self._held):
-            # a Request that is repeated while it waits leaves once
+        elif not any(_is_repeated(effect, each) for _, each in self._held):
             self._held.append((self._promised, effect))
 
     def release(self, flush: int) -> None:
@@ -48,3 +48,10 @@ class HeldSends:
     def forget(self) -> None:
         """Drop what is held: the disk has refused, and the sessions end."""
         self._held.clear()
+
+
+def _is_repeated(effect: Send, held: Send) -> bool:
+    """Return True for a message that is repeated while it waits: it leaves once."""
+    if (held.peer, held.session) != (effect.peer, effect.session):
+        return False
+    return held.message is effect.message or (isinstance(effect.message, Done) and isinstance(held.message, Done))

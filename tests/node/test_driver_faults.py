@@ -12,6 +12,7 @@ import pytest
 from p2pfl.core.course import Course
 from p2pfl.core.effects import CloseSession
 from p2pfl.core.events import RoundTrained, SessionClosed
+from p2pfl.core.facts import Phase
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.net.link import MALFORMED
@@ -23,6 +24,8 @@ from p2pfl.node.workshop import Moment
 
 class Recording(Course):
     """Core and links at once: what each is told, and what the core answers next."""
+
+    phase = Phase.TRAINING
 
     def __init__(self):
         self.heard, self.closed, self.effects, self.edges = [], [], [], {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.core.effects import Send
-from p2pfl.core.messages import Done, Request
+from p2pfl.core.messages import Done, Ready, Request
 from p2pfl.node.held_sends import HeldSends
 
 
@@ -59,11 +59,22 @@ def test_a_flush_may_be_done_before_it_is_known_to_be_needed(held, sent):
 
 
 def test_other_messages_overtake_what_waits_and_a_refusing_disk_drops_it(held, sent):
-    done = Send(peer=1, session=1, message=Done(version=3))
+    ready = Send(peer=1, session=1, message=Ready(version=3))
     held.promise(1)
     held.put(send(1))
-    held.put(done)
-    assert sent == [done]
+    held.put(ready)
+    assert sent == [ready]
     held.forget()
     held.release(1)
-    assert sent == [done]
+    assert sent == [ready]
+
+
+def test_done_comes_after_the_reply_that_waits_and_once(held, sent):
+    """A neighbor that has heard Done waits for no reply any more: half of an exchange would be lost."""
+    held.promise(1)
+    held.put(send(1))
+    for version in (3, 4):
+        held.put(Send(peer=1, session=1, message=Done(version=version)))
+    assert sent == []
+    held.release(1)
+    assert [type(effect.message) for effect in sent] == [Request, Done]

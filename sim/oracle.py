@@ -178,7 +178,7 @@ class Oracle:
 
     def _moved(self, edge: tuple[int, int], theirs: EdgeState, factor: float) -> Totals:
         """Return D of the latest transaction that the responder has applied."""
-        if theirs.has_replicas:
+        if edge not in self._bare:  # a state read from the disk has room for replicas in any case
             return (theirs.peer - theirs.own).astype(np.float64) * factor
         digest, moved = self._bare[edge]
         if digest != theirs.record.request_digest:

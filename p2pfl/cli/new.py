@@ -53,7 +53,7 @@ def with_brought(command: click.Command) -> click.Command:
 
 @with_brought
 @click.command(
-    epilog="\b\nExamples:\n  p2pfl new ward-7\n  p2pfl new ward-7 --nodes pi1,pi2,pi3 --admin\n"
+    epilog="\b\nExamples:\n  p2pfl new ward-7 --nodes pi1,pi2,pi3 --admin\n"
     "  p2pfl new hospitals --task csv a.csv b.csv c.csv --target outcome\n"
     "  p2pfl new chat --task lora --model ./tinyllama --data texts/"
 )

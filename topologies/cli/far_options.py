@@ -17,15 +17,9 @@ if TYPE_CHECKING:
     from topologies.timing.latencies import Latencies
 
 FAR_HELP = """\b
-Far sites:
-  --far 28-29=60ms, any number of times: messages to and from nodes 28 to 29
-  take 60 ms longer, one way (half of what ping shows), and between the two twice
-  that. Nodes are numbered from 0, or named as in the graph file. All else takes
-  --near.
-  --distances FILE.csv: lines `a,b,60ms`, or a matrix with the names of all nodes
-  in its first line and column; without a unit milliseconds, one way.
-  Times are for small models: nothing here knows bandwidth.
-  `p2pfl sim run --world` does.
+Far sites: --far 28-29=60ms: messages to and from nodes 28 to 29 take 60 ms
+longer, one way. --distances: lines `a,b,60ms`, or a matrix of milliseconds.
+Two far nodes are twice as far apart. More: docs/how-to/which-graph.md
 """
 
 

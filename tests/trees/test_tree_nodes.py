@@ -345,7 +345,6 @@ async def test_the_stored_model_predicts_what_the_trees_do_and_a_damaged_one_is_
     np.testing.assert_array_equal(model.forest.outputs(rows.cells), outputs)
     score = learned.learner.evaluate(learned.vector, "test")
     assert score.samples == len(rows.targets)
-    assert score.metrics["auc"] > 0.5  # after two rounds hardly any row is past the threshold
     assert score.metrics["auc"] > 0.6
     exported = field.folder / "model.safetensors"
     exported.write_bytes(learned.export("test"))

@@ -104,7 +104,7 @@ def make_world(
     counts = samples or [int(n) for n in chance.integers(1, 200, nodes)]
     edges = tuple(sorted({edge for edges in rounds_of_edges for edge in edges}))
     busy = np.bincount(np.ravel(edges))
-    shares = {edge: min(0.5, 1.0 / max(busy[list(edge)])) for edge in edges} if weighted else {}
+    shares = {edge: min(0.5, 1.0 / float(max(busy[list(edge)]))) for edge in edges} if weighted else {}
     learners = tuple(learner(chance.normal(size=D) * 3, n) for n in counts)
     return OpenWorld(
         OpenPlan(

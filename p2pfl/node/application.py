@@ -281,7 +281,7 @@ class Application:
                 await driver.finished.wait()
                 for task in tasks:
                     task.cancel()
-                await driver.farewell()
+                await driver.held.drain()
                 await self.attached.farewell(hasty=self.stopping.is_requested)
             if driver.failure is not None:
                 raise driver.failure
@@ -408,7 +408,7 @@ class Application:
             driver.presence.look(now)
             self.attached.look()
             if course.phase in (Phase.CLOSING, Phase.LINGERING):
-                driver.local.measure()  # neighbors that are not through still move the model
+                driver.local.look_while_mixing()  # neighbors that are not through still move the model
             if self.setup.durability == "snapshot" and now - saved_at >= self.setup.node.snapshot_s:
                 saved_at = now
                 self.thread.jobs.put(Checkpoint())

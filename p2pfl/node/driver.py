@@ -55,8 +55,6 @@ NOTICES = frozenset(
 """Kinds of notices about good or planned events, which are not alarms."""
 MIXES_ONLY = frozenset({Phase.CLOSING, Phase.LINGERING, Phase.FINISHED})
 """The phases in which a node does not train."""
-FAREWELL_S = 5.0
-"""The longest wait at the end for a disk that holds messages up."""
 FIRST_ALARMS = 5
 LATER_ALARMS = 100
 """Limits on logged alarms of one kind from one neighbor.
@@ -231,13 +229,6 @@ class Driver:
             self.feed.tell(alarm.kind, alarm.peer, alarm.text, wrong=not planned, times=times)
 
     # -- the end ------------------------------------------------------------------------------------------------------
-
-    async def farewell(self) -> None:
-        """Wait, but not for long, until the disk lets the last messages leave."""
-        for _ in range(100):
-            if not self.held.waiting:
-                return
-            await asyncio.sleep(FAREWELL_S / 100)
 
     async def close(self) -> None:
         """Stop both threads. The engine finishes its queued jobs; the learner's work is abandoned."""

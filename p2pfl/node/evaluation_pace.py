@@ -29,6 +29,7 @@ class EvaluationPace:
         self._costs_s: deque[float] = deque(maxlen=COMPARED)
         self._worked_s = 0.0
         """The seconds that rounds have taken since the latest test."""
+        self._mixed_at: float | None = None
 
     @property
     def usual_rounds(self) -> int:
@@ -36,8 +37,14 @@ class EvaluationPace:
         return 1 if isinstance(self._every, str) else max(1, self._every)
 
     def worked(self, seconds: float) -> None:
-        """Count the time of a local round, or of a closing round."""
+        """Count the time of a local round."""
         self._worked_s += seconds
+
+    def mixed(self, now: float) -> None:
+        """Count the time since the last call, in which only neighbors moved the model, as that of rounds."""
+        if self._mixed_at is not None:
+            self._worked_s += now - self._mixed_at
+        self._mixed_at = now
 
     def begin(self) -> None:
         """Start the time until the next test, although this one has to wait for the learner."""

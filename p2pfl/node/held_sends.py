@@ -8,11 +8,16 @@ neighbor, however long the disk stalls.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 
 from p2pfl.core.effects import Send
 from p2pfl.core.messages import Done, Reply, Request
+
+DRAIN_S = 5.0
+"""The longest wait at a node's end for a disk that holds messages up."""
+DRAINS = 100
 
 
 class HeldSends:
@@ -44,6 +49,13 @@ class HeldSends:
         self._flushed = max(self._flushed, flush)
         while self._held and self._held[0][0] <= self._flushed:
             self._send(self._held.popleft()[1])
+
+    async def drain(self) -> None:
+        """Wait until all has left, or for `DRAIN_S`."""
+        for _ in range(DRAINS):
+            if not self._held:
+                return
+            await asyncio.sleep(DRAIN_S / DRAINS)
 
     def forget(self) -> None:
         """Drop what is held: the disk has refused, and the sessions end."""

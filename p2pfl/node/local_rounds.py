@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.config.tables import AUTO
 from p2pfl.core.effects import StartRound
 from p2pfl.core.events import Event, RoundRefused, RoundTrained
 from p2pfl.engine.engine import Engine
@@ -95,8 +96,6 @@ class LocalRounds:
         self._trainer = compute or compute_thread()
         self._learning = threading.Lock()
         self._untested = 0
-        self._closed_at: float | None = None
-        """The time of the latest closing round."""
 
     def report_to(self, node: Reports) -> None:
         self._node = node
@@ -214,13 +213,21 @@ class LocalRounds:
     def look_between_rounds(self, tick: int, closing_rounds: int) -> None:
         """Test the model between closing rounds: nothing is training then, and the model improves."""
         self.engine_thread.jobs.put(Look(lambda engine: self._see_closed(engine, closing_rounds)))
-        now, before = time.monotonic(), self._closed_at
-        if before is not None:
-            self.workshop.pace.worked(now - before)
-        self._closed_at = now
+        self.workshop.pace.mixed(time.monotonic())
         if self.workshop.pace.is_due(tick):
             self.workshop.pace.begin()
             self.measure()
+
+    def look_while_mixing(self) -> None:
+        """Test the model, which neighbors move although this node trains no more; with "auto" in its share of the
+        time.
+        """
+        if self.workshop.evaluate_every == AUTO:
+            self.workshop.pace.mixed(time.monotonic())
+            if not self.workshop.pace.is_due(0):
+                return
+            self.workshop.pace.begin()
+        self.measure()
 
     def _see_closed(self, engine: Engine, closing_rounds: int) -> None:
         """Copy the model in the engine's thread, so that no exchange intervenes; the trainer may be busy for long."""

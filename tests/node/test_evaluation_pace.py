@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from p2pfl.node import local_rounds
 from p2pfl.node.evaluation_pace import FIRST_TESTS, TEST_SHARE, EvaluationPace
+from p2pfl.node.local_rounds import LocalRounds
 
 
 def play(pace, rounds, *, round_s, test_s):
@@ -57,3 +61,19 @@ def test_a_test_that_waits_for_the_learner_does_not_call_for_another():
     assert pace.is_due(2)
     pace.begin()
     assert not pace.is_due(3)
+
+
+@pytest.mark.parametrize(("every", "tests"), [("auto", 2), (1, 30)])
+async def test_a_node_that_lingers_keeps_to_the_share_of_time_too(monkeypatch, every, tests):
+    """Its neighbors may be busy for hours, and the node looks at its model every second."""
+    clock = iter(range(100))
+    monkeypatch.setattr(local_rounds, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    pace = EvaluationPace(every)
+    for _ in range(FIRST_TESTS):
+        pace.tested(1.3)
+    local = LocalRounds(SimpleNamespace(), SimpleNamespace(pace=pace, evaluate_every=every), on_measure=int)
+    measured = []
+    local.measure = lambda: measured.append(1)
+    for _ in range(30):
+        local.look_while_mixing()
+    assert len(measured) == tests

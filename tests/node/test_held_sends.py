@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from p2pfl.core.effects import Send
@@ -78,3 +80,11 @@ def test_done_comes_after_the_reply_that_waits_and_once(held, sent):
     assert sent == []
     held.release(1)
     assert [type(effect.message) for effect in sent] == [Request, Done]
+
+
+async def test_the_end_waits_for_what_is_held(held, sent):
+    held.promise(1)
+    held.put(send(1))
+    asyncio.get_running_loop().call_later(0.01, held.release, 1)
+    await held.drain()
+    assert len(sent) == 1

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from p2pfl.config.model import GossipConfig
+from p2pfl.core.limits import PATIENCE_FLOOR_S, PATIENCE_MULTIPLE
+from p2pfl.core.staleness import parse_staleness
 from sim.worlds.model import LinkSpec, SlowNodes, Spread
 from topologies import Topology, build, describe
 from topologies.cli import topology as group
@@ -20,7 +23,7 @@ from topologies.design.goal import Goal
 from topologies.errors import TopologyError
 from topologies.metrics.describe import survey
 from topologies.timing.latencies import FarNodes, latencies
-from topologies.timing.pace import decay_per_s, pace, timing
+from topologies.timing.pace import FLOOR_S, FRESH, LIMIT, PATIENCE, decay_per_s, pace, timing
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "property"))
 from world_kit import make_world
@@ -136,3 +139,10 @@ def test_the_commands_tell_times_where_nodes_are_far():
     )["candidates"]
     rows = [row for row in rows if row["rank"]]
     assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
+
+
+def test_patience_and_staleness_are_those_of_the_nodes():
+    assert (PATIENCE, FLOOR_S) == (PATIENCE_MULTIPLE, PATIENCE_FLOOR_S)
+    weight = parse_staleness(GossipConfig().staleness)
+    for age in range(1, 100):
+        assert weight(age) == pytest.approx(max(1.0, age - FRESH + 1.0) ** -0.5 if age <= LIMIT else 0.0)

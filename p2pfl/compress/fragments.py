@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from p2pfl.compress.entry import SPARSIFIER, STAGES, StageEntry
 from p2pfl.compress.interface import (
-    Payload,
     LazyRow,
+    Payload,
     Reader,
-    TiledCompressor,
     Rows,
+    TiledCompressor,
     Vector,
     as_payload,
     not_finite,

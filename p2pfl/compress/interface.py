@@ -136,6 +136,9 @@ class TiledCompressor(RowCompressor, Protocol):
     ) -> None:
         """Fill `payloads` (b, size_bytes(d)), like `encode_rows`."""
 
+    def encode_row(self, row: LazyRow, *, chance: int = 0) -> Payload:
+        """Encode a vector that is computed as it is encoded, like `encode`."""
+
     def reader(self, payload: Payload, size: int) -> Reader:
         """Return a function that decodes any tile of a payload, with the bits of `decode`; it keeps the payload.
 
@@ -268,6 +271,11 @@ class ByTiles(ByRows):
         payloads = np.empty((len(rows), self.size_bytes(rows.shape[1])), np.uint8)
         self.write_rows(rows, payloads, chances=chances, decoded=decoded)
         return payloads
+
+    def encode_row(self: TiledCompressor, row: LazyRow, *, chance: int = 0) -> Payload:
+        payload = np.empty((1, self.size_bytes(row.shape[1])), np.uint8)
+        self.write_rows(row, payload, chances=(chance,))
+        return as_payload(payload[0])
 
 
 def as_payload(codes: NDArray[np.uint8]) -> Payload:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.scratch import works_in_tiles
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.methods import Method
 from p2pfl.methods.method import overrides
@@ -33,16 +34,14 @@ def memory_plan(state: NodeState, codecs: Codecs, method: Method) -> MemoryPlan:
     """Return the plan for a state whose edges have the replicas that they need."""
     model, channels, peers = state.model.nbytes, state.channels.nbytes, tuple(state.edges)
     size, item = state.channels.size, state.channels.itemsize
-    fragments = [found for peer in peers if (found := codecs.fragments_of(peer)) is not None]
-    longest = max((each.longest(size, len(method.channels)) for each in fragments), default=0)
-    whole = channels if len(fragments) < len(peers) else 0
-    single = 0 if item == 4 else 2 * 4  # decoded values are float32
+    whole = any(codecs.need_replicas(peer) and not works_in_tiles(codecs.of(peer), size) for peer in peers)
+    whole_item = 2 * 4 + (0 if item == 4 else item)  # two decoded payloads, and what is encoded if it is no float32
     more = len(method.channels) > 1
     return MemoryPlan(
         model=channels,
         replicas=sum(edge.own.nbytes + edge.peer.nbytes for edge in state.edges.values()),
         flows=channels * len(method.kept_edges) * len(peers) + model * len(method.kept),
-        scratch=(2 * item + single) * (whole // item + longest),
+        scratch=whole * size * whole_item,
         messages=PAYLOADS * sum(codecs.of(peer).size_bytes(size) for peer in peers),
         round=model * (1 + len(method.given) * overrides(method, "gradient") + len(method.kept))
         + (2 * channels - model) * more,

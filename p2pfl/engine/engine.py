@@ -391,6 +391,7 @@ class Engine:
                 raise LearningError(f"the learning method has the terms {terms} after a round")
         if not after <= NORM_CEILING:
             return None
+        self._given = {}
         parts = list(new.change.values())
         return replace(
             change,

@@ -34,6 +34,8 @@ class Optimizer(Protocol):
     memory: Memory
     slots: int
     """How many values it keeps for each parameter."""
+    temporaries: int
+    """How many more values a step takes for each value of the parameter that it changes."""
 
     def begin(self, rate: float) -> Step:
         """Make a step function with this learning rate. It skips parameters whose gradient is None. Its state starts
@@ -47,6 +49,7 @@ class Sgd:
         self.training = training
         self.memory: Memory = {}
         self.slots = int(training.momentum > 0)
+        self.temporaries = int(training.weight_decay > 0)
 
     def begin(self, rate: float) -> Step:
         parameters, training = self.parameters, self.training
@@ -87,6 +90,7 @@ class Adam:
         self.parameters = parameters
         self.training = training
         self.function = adamw if decoupled else adam
+        self.temporaries = 2 + int(training.weight_decay > 0 and not decoupled)
         self.memory: Memory = {}
 
     def begin(self, rate: float) -> Step:

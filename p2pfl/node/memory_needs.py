@@ -73,7 +73,7 @@ def memory_needs(
     in_training = getattr(getattr(learner, "model", None), "bytes_in_training", None)
     return MemoryNeeds(
         engine=memory_plan(state, codecs, method),
-        learner=in_training(corrected=overrides(method, "gradient")) if in_training else 0,
+        learner=in_training(corrected=method.is_users and overrides(method, "gradient")) if in_training else 0,
         data=_data_bytes(learner),
         program=program,
     )

@@ -36,10 +36,10 @@ def test_what_will_not_fit_is_refused_with_what_takes_it_and_what_to_do():
 
 @pytest.mark.parametrize(
     ("training", "corrected", "models"),
-    [({}, False, 3), ({}, True, 4), ({"momentum": 0.9}, False, 4), ({"optimizer": "adam"}, True, 6)],
+    [({}, True, 3), ({"momentum": 0.9}, False, 4), ({"optimizer": "adam"}, True, 6)],
 )
 def test_a_learner_holds_weights_gradients_and_the_optimizer_s_values(training, corrected, models):
-    """Of a model that is a single tensor, so that what replaces its largest gradient counts in full."""
+    """Of a model that is a single tensor, so that what a step takes beside its largest gradient counts in full."""
     task = Task(model=lambda: torch.nn.Linear(100, 10, bias=False), data=lambda _node: None)
     model = TorchModel(task, TrainingConfig(**training), ("*",), Device(), 0)
     assert model.bytes_in_training(corrected=corrected) == models * 4000

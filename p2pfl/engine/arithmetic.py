@@ -67,8 +67,7 @@ def settle(  # noqa: PLR0917 - the exchange, then the method and the payloads
     channels, samples, spare = state.channels, state.channels.dtype.type(state.samples), bodies.scratch.spare
     rate, keeping = channels.dtype.type(factor), factor != 0.0 and method.moves(terms)
     if keeping:
-        for name in method.kept_edges:
-            edge.kept.setdefault(name, zeros(channels))
+        edge.keep(method.kept_edges, channels)
     for part, here in bodies.tiles():
         peer, own = bodies.after(edge, part, here, for_good=True)
         if factor == 0.0:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from p2pfl.core.lives import FIRST_LIFE, Life
 from p2pfl.core.messages import DIGEST_BYTES
 from p2pfl.core.records import EdgeRecord
 from p2pfl.engine.ledger import Ledger
+from p2pfl.engine.mapped import MappedVectors
 from p2pfl.engine.scratch import Scratch
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method
@@ -38,6 +40,14 @@ class EdgeState:
     peer: Vector
     kept: dict[str, Vector] = field(default_factory=dict)
     gaps: dict[int, tuple[float, int]] = field(default_factory=dict, compare=False)
+    room: Callable[[str], Vector] | None = field(default=None, repr=False, compare=False)
+    """Makes a zero vector (c d,) of that name for this edge; None: in memory."""
+
+    def keep(self, names: Iterable[str], channels: Vector) -> None:
+        """Begin to keep vectors of these names, which are zero, where there are none yet."""
+        for name in names:
+            if name not in self.kept:
+                self.kept[name] = zeros(channels) if self.room is None else self.room(name)
 
     @property
     def has_replicas(self) -> bool:
@@ -81,6 +91,8 @@ class NodeState:
 
     `unmixed` (c d,) are the channels as they were before a robust rule mixed them; neighbors see these until the next
     round is committed. It does not survive a crash: afterwards neighbors see the mixed model once.
+
+    `mapped` holds the vectors of all edges, unless they are in memory.
     """
 
     channels: Vector
@@ -103,6 +115,7 @@ class NodeState:
     unpaid: int = 0
     unmixed: Vector | None = field(default=None, compare=False)
     scratch: Scratch = field(default_factory=Scratch, repr=False, compare=False)
+    mapped: MappedVectors | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def new(
@@ -144,6 +157,8 @@ class NodeState:
         """Change edges while the node runs: both ends know that a new edge is empty, and a removed one is forgotten."""
         for peer in dropped:
             self.edges.pop(peer, None)
+            if self.mapped is not None:
+                self.mapped.forget(peer)
         for peer in added:
             self._add_edge(peer, EdgeRecord())
         self.edges = {peer: self.edges[peer] for peer in sorted(self.edges)}
@@ -165,12 +180,26 @@ class NodeState:
             if not needs(peer):
                 edge.own = edge.peer = self.channels[:0].copy()
             elif not edge.has_replicas:
-                edge.own, edge.peer, edge.gaps = zeros(self.channels), zeros(self.channels), {}
+                edge.own, edge.peer, edge.gaps = self._zeros(peer, "own"), self._zeros(peer, "peer"), {}
                 if not edge.record.is_blank:
                     edge.record = edge.record.without_replicas()
 
     def _add_edge(self, peer: int, record: EdgeRecord) -> None:
-        self.edges[peer] = EdgeState(record, zeros(self.channels), zeros(self.channels))
+        room = None if self.mapped is None else partial(self._zeros, peer)
+        self.edges[peer] = EdgeState(record, self._zeros(peer, "own"), self._zeros(peer, "peer"), room=room)
+
+    def _zeros(self, peer: int, name: str) -> Vector:
+        return zeros(self.channels) if self.mapped is None else self.mapped.zeros(peer, name)
+
+    def move_to(self, mapped: MappedVectors) -> None:
+        """Move the vectors of all edges into a mapped file, and make those there that follow. Raises StorageError."""
+        self.mapped = mapped
+        for peer, edge in self.edges.items():
+            edge.room = partial(self._zeros, peer)
+            if edge.has_replicas:
+                edge.own, edge.peer = mapped.moved(peer, "own", edge.own), mapped.moved(peer, "peer", edge.peer)
+            for name, vector in edge.kept.items():
+                edge.kept[name] = mapped.moved(peer, name, vector)
 
     @property
     def shown(self) -> Vector:

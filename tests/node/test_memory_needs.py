@@ -28,7 +28,7 @@ def test_what_will_not_fit_is_refused_with_what_takes_it_and_what_to_do():
     assert str(caught.value) == (
         "pi1/node.toml: node.memory_mb: the node will take about 363 MB (program 200, replicas 40, learner 40, "
         "scratch 30, flows 20, round 20, model 10, messages 3) (found 362); allowed: 363 or more; or less to hold: "
-        "fewer neighbors, gossip.compressor = fragment:8, training.method = plain"
+        "fewer neighbors, gossip.compressor = fragment:8, training.method = plain, gossip.memory = mapped"
     )
     with pytest.raises(UserError, match=r"allowed: 363 or more$"):  # no setting makes program and learner smaller
         needs.refuse_shortage(SimpleNamespace(memory_mb=240, path="pi1/node.toml"))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -40,7 +41,21 @@ Figures = dict[str, float]
 
 ROLLUP = re.compile(r"^(Rss|Pss|Private_Dirty):\s+(\d+) kB", re.MULTILINE)
 PATIENCE_S = 600.0
-SHOWN = ("peak_models", "steady_models", "peak_pss_models", "steady_pss_models", "cpu_ms", "wall_ms", "plan_models")
+SHOWN = (
+    "peak_models",
+    "steady_models",
+    "peak_pss_models",
+    "steady_pss_models",
+    "cpu_ms",
+    "wall_ms",
+    "read_mb",
+    "write_mb",
+    "plan_models",
+)
+
+
+class EndedError(Exception):
+    """A run has come to no figures."""
 
 
 def main() -> None:
@@ -51,6 +66,9 @@ def main() -> None:
     parser.add_argument("--methods", default="variate", help="learning methods, such as plain")
     parser.add_argument("--exchanges", type=int, default=8, help="of each neighbor that are counted, after a first one")
     parser.add_argument("--memory", default="", help="gossip.memory in the federation file; by default none is written")
+    parser.add_argument(
+        "--limit-mb", type=int, default=0, help="of the node, its files included: Linux, cgroup v1, root"
+    )
     parser.add_argument("--durability", default="auto", help="node.durability")
     parser.add_argument("--local-steps", type=int, default=1)
     parser.add_argument("--round-s", type=float, default=1.0, help="seconds that a round of a neighbor takes")
@@ -70,9 +88,13 @@ def main() -> None:
                     runs: dict[str, list[Figures]] = {side: [] for side in sides}
                     for _ in range(options.repeats):
                         for side, checkout in sides.items():
-                            runs[side].append(measured(text, degree, spec, method, checkout, options))
+                            try:
+                                runs[side].append(measured(text, degree, spec, method, checkout, options))
+                            except EndedError as error:
+                                runs[side].append({})
+                                print(f"{text} {degree} {spec} {method} {side}: {error}", flush=True)
                     for side, many in runs.items():
-                        figures = {key: statistics.median(run.get(key, run[key]) for run in many) for key in many[0]}
+                        figures = {key: statistics.median(run[key] for run in many if key in run) for key in many[0]}
                         rows.append(
                             {"parameters": text, "degree": degree, "compressor": spec, "method": method, "side": side}
                             | figures
@@ -81,7 +103,8 @@ def main() -> None:
                             f"{figures[key]:{len(key)}.4g}" if key in figures else " " * (len(key) - 1) + "-"
                             for key in SHOWN
                         )
-                        planned = "" if "cpu_ms" in figures else "  not run: counted from the plan"
+                        is_planned = "plan_models" in figures and "cpu_ms" not in figures
+                        planned = "  not run: counted from the plan" if is_planned else ""
                         print(f"{text:>10} {degree:6} {spec:18} {method:10} {side:6} {shown}{planned}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
@@ -101,7 +124,7 @@ def measured(  # noqa: PLR0917 - what a row says, then the checkout and the opti
         command += ["--topology", str(graph), "--base-port", str(free_base_port())]
         subprocess.run(command, check=True, capture_output=True, env=environment)
         configure(ward, center, size, spec, method, options)
-        words = [str(ward), f"node{center}", str(options.exchanges), str(options.most_gb)]
+        words = [str(ward), f"node{center}", str(options.exchanges), str(options.most_gb), str(options.limit_mb)]
         node = begin("--node", *words, environment=environment)
         try:
             first = said(node)
@@ -146,7 +169,7 @@ def said(process: subprocess.Popen[str]) -> dict[str, Any]:
     """Read the next line that a process prints, as JSON."""
     line = process.stdout.readline() if process.stdout is not None else ""
     if not line:
-        raise SystemExit("a run failed")
+        raise EndedError(f"a process has ended with {process.wait()}")
     found: dict[str, Any] = json.loads(line)
     return found
 
@@ -156,13 +179,17 @@ def watched(node: subprocess.Popen[str], neighbors: subprocess.Popen[str], first
     said(neighbors)
     print(file=node.stdin, flush=True)
     lines: list[dict[str, Any]] = []
-    reader = threading.Thread(target=lambda: lines.extend(said(node) for _ in range(2)), daemon=True)
-    reader.start()
+
+    def read() -> None:
+        with contextlib.suppress(EndedError):
+            lines.extend(said(node) for _ in range(2))
+
+    threading.Thread(target=read, daemon=True).start()
     start, samples, counted = rollup(node.pid), [], 0
     until = time.monotonic() + PATIENCE_S
     while len(lines) < 2:
         if neighbors.poll() is not None or node.poll() is not None or time.monotonic() > until:
-            raise SystemExit("a run failed, or took too long")
+            raise EndedError(f"it took too long, or ended with {node.poll()}")
         samples.append(rollup(node.pid))
         counted = counted or (len(samples) if lines else 0)
         time.sleep(0.1)
@@ -193,8 +220,9 @@ def rollup(pid: int) -> dict[str, int]:
 # -- the node ----------------------------------------------------------------------------------------------------
 
 
-def run_node(folder: str, name: str, exchanges: int, most_gb: float) -> None:
+def run_node(folder: str, name: str, exchanges: int, most_gb: float, limit_mb: int) -> None:
     """Run the node; print its plan, then a line when the count begins, then its figures."""
+    confine(limit_mb)
     import torch  # noqa: F401, PLC0415 - imports do not count as memory of the node
 
     from p2pfl.config.load import load_node, node_file  # noqa: PLC0415 - as above
@@ -212,7 +240,8 @@ def run_node(folder: str, name: str, exchanges: int, most_gb: float) -> None:
         np.zeros(setup.learner.size, np.float32), setup.learner.samples, setup.peers, method=setup.method
     )
     state.fit_replicas(codecs.need_replicas)
-    plan = memory_needs(state, codecs, setup.method, setup.learner, None).total
+    mapped = {"mapped": True} if getattr(described.gossip, "memory", "") == "mapped" else {}
+    plan = memory_needs(state, codecs, setup.method, setup.learner, None, **mapped).total
     del state
     model = 4 * setup.learner.size
     line = {"size": setup.learner.size, "shape": setup.learner.shape_digest.hex(), "plan_models": plan / model}
@@ -234,18 +263,38 @@ def run_node(folder: str, name: str, exchanges: int, most_gb: float) -> None:
                 if running.done():
                     raise SystemExit(f"the node has ended: {running}")
                 count = node.thread.engine.exchanges if hasattr(node, "thread") else 0
-            marks.append((count, threads_cpu_s(), time.process_time(), node.links.counters))
+            marks.append((count, threads_cpu_s(), time.process_time(), disk_mb()))
             if len(marks) == 1:
                 print("{}", flush=True)
-        (first, then, began, _), (last, now, ended, _) = marks
+        (first, then, began, disk_then), (last, now, ended, disk_now) = marks
         apart = {key: 1e3 * (cpu_s - then.get(key, 0.0)) / (last - first) for key, cpu_s in now.items()}
         whole = 1e3 * (ended - began) / (last - first)
         found = {"cpu_ms": whole - apart.get("train", 0.0), "exchanges": last - first}
         found |= {f"cpu_ms_{key}": value for key, value in apart.items()}
+        found |= {key: (value - disk_then[key]) / (last - first) for key, value in disk_now.items()}
         print(json.dumps(found | {"peak_bytes": 1e6 * memory_mb("VmHWM")}), flush=True)
         os._exit(0)
 
     asyncio.run(run())
+
+
+def confine(limit_mb: int) -> None:
+    """Let the system take from this process what is above a limit: what is in files goes to the disk, and where that is
+    not enough, the process is killed. The pages of its files count.
+    """
+    if not limit_mb:
+        return
+    group = Path("/sys/fs/cgroup/memory/p2pfl-large")
+    group.mkdir(exist_ok=True)
+    (group / "memory.limit_in_bytes").write_text(str(limit_mb * 1_000_000))
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def disk_mb() -> Figures:
+    """Return the megabytes that this process has moved from and to disks, and its page faults that waited for one."""
+    found = dict(re.findall(r"(\w+_bytes): (\d+)", Path("/proc/self/io").read_text()))
+    faults = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[9])
+    return {"read_mb": int(found["read_bytes"]) / 1e6, "write_mb": int(found["write_bytes"]) / 1e6, "faults": faults}
 
 
 def threads_cpu_s() -> Figures:
@@ -264,8 +313,8 @@ def threads_cpu_s() -> Figures:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["--node", place, who, count, most]:
-            run_node(place, who, int(count), float(most))
+        case ["--node", place, who, count, most, limit]:
+            run_node(place, who, int(count), float(most), int(limit))
         case ["--neighbors", place, middle, digest, values, seconds]:
             run_neighbors(place, int(middle), bytes.fromhex(digest), int(values), float(seconds))
         case _:

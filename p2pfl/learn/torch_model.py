@@ -143,7 +143,8 @@ class TorchModel:
         method = start.method
         if method is None:
             return lambda: None
-        parts = self.flat.parts({"anchor": start.model, **start.given})
+        anchor = {"anchor": start.model} if method.needs_anchor else {}
+        parts = self.flat.parts({**anchor, **start.given})
 
         @torch.no_grad()
         def put() -> None:

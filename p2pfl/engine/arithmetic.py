@@ -68,7 +68,7 @@ def settle(  # noqa: PLR0917 - the exchange, then the method and the payloads
     rate, keeping = channels.dtype.type(factor), factor != 0.0 and method.moves(terms)
     if keeping:
         edge.keep(method.kept_edges, channels)
-    for part, here in bodies.tiles():
+    for part, here in reversed(list(bodies.tiles())):  # the last ones that `lead` has read are still in the cache
         peer, own = bodies.after(edge, part, here, for_good=True)
         if factor == 0.0:
             continue

@@ -93,7 +93,7 @@ def make_plan(wishes: PlanWishes, out: Path, *, within_s: float, jobs: int, tell
         if interrupted:
             raise KeyboardInterrupt
         raise search.nothing()
-    ranking = _ranked(wishes, found, measure)
+    ranking = ranked(wishes, found, measure)
     return SystemPlan(
         wishes=wishes,
         ranking=ranking,
@@ -208,7 +208,7 @@ class _Search:
         look = self.close = self.close or self._make_close(first)
         if look is None:
             return False
-        best = [one.system for one in _ranked(wishes, self._standings_in(first), self._measure)]
+        best = [one.system for one in ranked(wishes, self._standings_in(first), self._measure)]
         self._perform(look, best[:CLOSER], self.last_until)
         return True
 
@@ -256,7 +256,7 @@ def _step(wishes: PlanWishes, affordable: int) -> int | None:
     return next((step for step in steps if step <= affordable), steps[-1])
 
 
-def _ranked(wishes: PlanWishes, found: Sequence[SystemStanding], measure: Measure) -> tuple[SystemStanding, ...]:
+def ranked(wishes: PlanWishes, found: Sequence[SystemStanding], measure: Measure) -> tuple[SystemStanding, ...]:
     """Sort: what breaks no wish first, then by the worst node in the worst condition; ties by bytes."""
 
     def key(one: SystemStanding) -> tuple[float, ...]:

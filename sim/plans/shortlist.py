@@ -98,7 +98,7 @@ def find_graphs(
         topology, reason = _best(wishes, degree)
         refusal = reason or refusal
         found.setdefault(topology.edge_count, topology)
-    graphs = [_kept(topology, folder) for topology in found.values()]
+    graphs = [keep_graph(topology, folder) for topology in found.values()]
     if wishes.liars and any(graph.guaranteed[1] >= wishes.liars for graph in graphs):
         refusal = None
     graphs.sort(key=lambda graph: (graph.guaranteed[0] < wishes.liars, abs(graph.degree - USUAL_DEGREE)))
@@ -188,7 +188,7 @@ def _designed(wishes: PlanWishes, degree: int, byzantine: int) -> Topology:
     return build(found.spec, found.nodes, found.seed) if found.implicit else found
 
 
-def _kept(topology: Topology, folder: Path) -> PlannedGraph:
+def keep_graph(topology: Topology, folder: Path) -> PlannedGraph:
     """Write the graph, under a name that says what it is."""
     file = folder / f"{topology.edge_count}-edges.json"
     write_topology(topology, file)

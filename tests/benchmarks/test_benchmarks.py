@@ -41,6 +41,7 @@ SMALLEST = {
     "lightgbm_summands": "",
     "losses": "--scenario wipe --rounds 40",
     "page": "--nodes 3 --pages 2 --seconds 2",
+    "plan_by_hand": "--nodes 3 --rounds 2 --within 30 --hand 5 --out here",
     "privacy": "--rounds 2 --no-audits --out here",
     "privacy_cost": "--models 2410 --batch 16 --steps 2 --repeats 1",
     "names": "",

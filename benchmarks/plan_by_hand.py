@@ -84,6 +84,7 @@ def climb(
     begun: SystemStanding,
     look: TrialLook,
     found: list[PlannedGraph],
+    *,
     measure: Measure,
     until: float,
 ) -> list[SystemStanding]:
@@ -153,7 +154,7 @@ def main() -> None:
         known = list({id(one.system.graph): one.system.graph for one in plan.ranking}.values())
         found = list(graphs(wishes, out / "graphs", known))
         begun = time.monotonic()
-        ranking = climb(bench, won, look, found, plan.measure, begun + (hand or TIMES * took))
+        ranking = climb(bench, won, look, found, measure=plan.measure, until=begun + (hand or TIMES * took))
         print(f"hand: {time.monotonic() - begun:.0f} s, {len(ranking)} systems", flush=True)
         print(f"{'':28} {'worst':>6} {'honest':>6} {'bytes a day':>12}")
         print(line("plan, as it saw it", won))

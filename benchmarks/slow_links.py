@@ -9,7 +9,8 @@ takes many rounds. The contenders, each with every method that is named:
     python benchmarks/slow_links.py --out FILE
 
 Figures are means over seeds, in virtual seconds, from when on the mean (and the worst) node's accuracy is at least
-`--accuracy`; a dash where a seed does not get there. A simulation is deterministic: the same command gives the same table.
+`--accuracy`; a dash where a seed does not get there. Simulations are deterministic: the same command gives the same
+table.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ SMALLEST = {
     "indices": "",
     "join_time": "--nodes 2 --times 1 --step-s 0.1",
     "joins": "--sizes 5 --joins 2",
+    "large": "--parameters 10k --degrees 1 --compressors fragment:4 --exchanges 1 --round-s 0.05",
     "lightgbm_summands": "",
     "losses": "--scenario wipe --rounds 40",
     "page": "--nodes 3 --pages 2 --seconds 2",
@@ -66,6 +67,7 @@ SMALLEST = {
 PARTS = {
     "goodput_layers",
     "goodput_measures",
+    "large_neighbors",
     "mutants",
     "page_shots",
     "page_site",

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.engine.memory_plan import MemoryPlan
+from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.learn.devices import Device
 from p2pfl.learn.task import Task
 from p2pfl.learn.torch_model import TorchModel
-from p2pfl.node.memory_needs import MemoryNeeds, program_bytes, resident_bytes
+from p2pfl.node.memory_needs import MemoryNeeds, program_bytes, resident_bytes, vectors_in_place
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from disks import tiny_disk
 
 MB = 10**6
 PLAN = MemoryPlan(model=10 * MB, replicas=40 * MB, flows=20 * MB, scratch=30 * MB, messages=3 * MB, round=20 * MB)
@@ -53,3 +60,22 @@ def test_the_program_is_what_the_process_has_without_its_learners():
     rows = SimpleNamespace(nbytes=5 * MB)
     learner = SimpleNamespace(size=MB, data_sets=SimpleNamespace(train=rows, test=None))
     assert program_bytes([learner]) == pytest.approx(there - 9 * MB, abs=4 * MB)
+
+
+def test_a_disk_without_room_for_the_mapped_file_is_one_error_before_the_node_starts(tmp_path):
+    state = NodeState.new(np.zeros(100_000, np.float32), 10, (1, 2))
+    gossip, method = SimpleNamespace(memory="mapped"), SimpleNamespace(kept_edges=("flow",))
+    with tiny_disk(tmp_path / "tiny", "1m") as folder:
+        setup = SimpleNamespace(
+            federation=SimpleNamespace(gossip=gossip, path="ward/federation.toml"),
+            method=method,
+            node=SimpleNamespace(state_dir=folder),
+        )
+        with pytest.raises(UserError) as caught, vectors_in_place(setup, state):
+            pass
+        assert list(folder.iterdir()) == []
+    assert str(caught.value) == (
+        f"ward/federation.toml: gossip.memory: cannot write {folder}/vectors.mapped: No space left on device "
+        "(found 'mapped'); allowed: resident, or 2,400,000 bytes of room on that disk"
+    )
+    assert state.mapped is None

@@ -43,7 +43,7 @@ def test_what_will_not_fit_is_refused_with_what_takes_it_and_what_to_do():
 
 @pytest.mark.parametrize(
     ("training", "corrected", "models"),
-    [({}, True, 3), ({"momentum": 0.9}, False, 4), ({"optimizer": "adam"}, True, 6)],
+    [({}, True, 3), ({"momentum": 0.9}, False, 4), ({"optimizer": "adam"}, True, 5)],
 )
 def test_a_learner_holds_weights_gradients_and_the_optimizer_s_values(training, corrected, models):
     """Of a model that is a single tensor, so that what a step takes beside its largest gradient counts in full."""

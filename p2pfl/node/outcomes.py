@@ -208,7 +208,8 @@ def _learner(federation: FederationConfig, folder: Path, name: str) -> Learner:
     find_member(federation, name)
     node = load_node(_node_file(federation, folder, name), federation, name)
     usual = Compute()
-    on_host = replace(node, device=usual.device, precision=usual.precision)  # it may be another machine
+    # it may be another machine
+    on_host = replace(node, device=usual.device, precision=usual.precision, compile=usual.compile)
     return load_learner(federation, on_host)
 
 

@@ -13,9 +13,7 @@ REASON = "the extra transformers has it, which `dev` does without"
 transformers = pytest.importorskip("transformers", reason=REASON)
 peft = pytest.importorskip("peft", reason=REASON)
 
-import torch  # noqa: E402
 from safetensors.numpy import save_file  # noqa: E402
-from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 
 from p2pfl.adapt import transformers as adapter  # noqa: E402
 from p2pfl.adapt.texts import blocks_of  # noqa: E402
@@ -23,25 +21,15 @@ from p2pfl.config.model import TaskConfig, TrainingConfig  # noqa: E402
 from p2pfl.errors import UserError  # noqa: E402
 from p2pfl.learn.interface import RoundStart  # noqa: E402
 from p2pfl.learn.load import make_learner  # noqa: E402
+from tests.adapt.language_model import TEXT, write_model  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-LETTERS = "abcdefgh"
-TEXT = " ".join(LETTERS[(index * index) % 8] for index in range(1200))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A language model of 8 words with random weights, as a Hugging Face folder."""
     place = tmp_path_factory.mktemp("tiny")
-    vocabulary = {"<eos>": 0, **{letter: index + 1 for index, letter in enumerate(LETTERS)}}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<eos>"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>").save_pretrained(place)
-    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    shape["initializer_range"] = 0.5  # of larger logits, which adapters below the last layer can change
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(vocab_size=9, max_position_embeddings=64, **shape)
-    transformers.LlamaForCausalLM(config).save_pretrained(place)
+    write_model(place)
     return place
 
 

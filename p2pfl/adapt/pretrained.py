@@ -7,6 +7,7 @@ code of the folder runs.
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +18,8 @@ from safetensors import SafetensorError
 
 from p2pfl.adapt.model_folder import TOKENIZERS
 from p2pfl.errors import UserError
+
+MB = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,11 +34,32 @@ class Pretrained:
         """Return the pretrained model, which is never trained itself."""
         return self.given if self.folder is None else _loaded(self.folder)
 
+    def refuse_size(self, models: int) -> None:
+        """Refuse a folder whose weights, in memory `models` times, are more than this machine has, before any is read.
+
+        Raises UserError.
+        """
+        here = memory_bytes()
+        if self.folder is None or here is None:
+            return
+        needed = models * sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
+        if needed > here:
+            text, allowed = "the model is larger than the memory", f"{here // MB} MB on this machine"
+            raise UserError(text, file=self.folder, key="model", value=f"{needed // MB} MB", allowed=allowed)
+
     def digest(self) -> bytes:
         return b"" if self.folder is None else _digest(self.folder)
 
     def tokenizer(self) -> Any:
         return self.given_tokenizer if self.folder is None else _tokenizer(self.folder)
+
+
+def memory_bytes() -> int | None:
+    """Return how much memory this machine has; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return None
 
 
 @lru_cache(maxsize=2)

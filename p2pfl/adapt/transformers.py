@@ -10,6 +10,8 @@ exchange. The rest stays a mapping of the file, which all nodes of one machine s
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,6 +38,10 @@ MOST_LOGITS = 1 << 25
 """The most logits that a test holds at once: 128 MiB."""
 HELD_OUT = 10
 """Each node tests on the last of so many parts of its texts, unless there are texts to test on."""
+LOCAL = ("base_model_name_or_path", "inference_mode", "lora_dropout", "peft_version", "revision")
+"""Keys of a configuration of peft that may differ between nodes."""
+WHOLE = 3
+"""Copies of a model that is trained as a whole, at least: weights, gradients, and the engine's vector."""
 SHORTEST = 2
 """The fewest tokens of a row: one to read, and one to predict."""
 
@@ -114,6 +120,7 @@ class Adapted:
     checkpointing: bool = False
 
     def task(self, block: int, test: Path | None) -> Task:
+        self.base.refuse_size(1 if self.peft is not None else WHOLE)
         base = self.base.model()
         refuse_unmatched(base, self.peft)
         refuse_block(block, getattr(base.config, "max_position_embeddings", None))
@@ -137,10 +144,22 @@ class Adapted:
             metrics={"perplexity": PERPLEXITY},
             metric="perplexity",
             name="lora" if self.peft is not None else "transformers",
-            digest=self.base.digest(),
+            digest=self.digest(),
             folders={"merged": self.write_whole} | ({} if self.peft is None else {"peft": self.write_adapters}),
             files=lambda node: [node.path()] if node.path().is_file() else sorted(node.path().glob("*.txt")),
         )
+
+    def digest(self) -> bytes:
+        """Return a digest of the pretrained model and of how adapters change it, because only then may they be mixed.
+
+        Shapes do not show all of that: not `alpha`, which scales the adapters, and not `ffa`.
+        """
+        if self.peft is None:
+            return self.base.digest()
+        usual = type(self.peft)().to_dict()
+        own = {key: value for key, value in self.peft.to_dict().items() if key not in LOCAL and value != usual.get(key)}
+        text = json.dumps([type(self.peft).__name__, own, self.ffa], sort_keys=True, default=_plain)
+        return hashlib.blake2b(self.base.digest() + text.encode(), digest_size=32, person=b"p2pfl-adapters").digest()
 
     def made(self) -> Any:
         """Return a model with new adapters around the same frozen weights, or a copy of it all without `peft`."""
@@ -265,6 +284,11 @@ def refuse_unmatched(model: Any, peft: Any) -> None:
         allowed = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
         value = ", ".join(sorted(lost))
         raise UserError("the adapters match no module of the model", key="task.modules", value=value, allowed=allowed)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a configuration for JSON: sets in order, anything else in words."""
+    return sorted(value) if isinstance(value, set | frozenset) else str(value)
 
 
 def refuse_block(block: int, longest: int | None) -> None:

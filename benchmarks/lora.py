@@ -4,15 +4,16 @@ python benchmarks/lora.py TEXTS --work DIR [--parts prepare,before,alone,pooled,
 
 TEXTS is a folder of four .txt files. `prepare` makes, with random weights and a tokenizer trained on these texts, a
 model of about 20 million parameters, and trains it a little on the first quarter of all texts: that is the model
-"before", so that adapters have something to adapt. The second quarter of a text is a node's own, and the last sixtieth
+"before", so that adapters have something to adapt. The third eighth of a text is a node's own, and the last eightieth
 of all texts is for tests. `alone` and `pooled` are references: adapters trained on one text, or on all at one place,
 with as many steps as one node takes, and with as many as all nodes take together. `lora`, `ffa` and `full` are
 federations: a ring of four nodes, each a process, with adapters, with their half B alone, and with the whole model in
 fragments. `large` is one round of a model of 120 million, for the memory.
 
 Perplexities are of a model on the test rows of all texts. Memory is measured while the nodes train, from
-/proc/PID/smaps: PSS divides a page among the processes that share it. DIR keeps the model, the federations and
-results.json, to which each part is added as it ends; --table prints them. Linux only.
+/proc/PID/smaps: PSS divides a page among the processes that share it, and anonymous pages are of one process alone.
+DIR keeps the model, the federations and results.json, to which each part is added as it ends; --table prints them.
+Linux only.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--shape", choices=("small", "tiny"), default="small")
-    parser.add_argument("--first-steps", type=int, default=300, help="of the training before, of twice as many rows")
+    parser.add_argument("--first-steps", type=int, default=220, help="of the training before, of twice as many rows")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--local-steps", type=int, default=6)
+    parser.add_argument("--local-steps", type=int, default=4)
     parser.add_argument("--table", action="store_true", help="print the results of DIR, and run nothing")
     given = parser.parse_args()
     given.work, given.texts = given.work.absolute(), given.texts.absolute()
@@ -115,8 +116,8 @@ def prepare(given: argparse.Namespace) -> None:
         (work / place).mkdir()
     for file in sorted(given.texts.glob("*.txt")):
         text = file.read_text(encoding="utf-8")
-        quarter, test = len(text) // 4, len(text) - len(text) // 60
-        parts = {"first": text[:quarter], "own": text[quarter : 2 * quarter], "test": text[test:]}
+        eighth, test = len(text) // 8, len(text) - len(text) // 80
+        parts = {"first": text[: 2 * eighth], "own": text[2 * eighth : 3 * eighth], "test": text[test:]}
         for place, part in parts.items():
             (work / place / file.name).write_text(part, encoding="utf-8")
     tokenizer = trained_tokenizer(sorted((work / "first").glob("*.txt")))
@@ -382,7 +383,7 @@ def launch(place: Path, model: Path) -> Results:
 
 def memory_of(pid: int, weights: str) -> dict[str, float]:
     """Return a process's memory in MB: of all, and of its mapping of the file of weights."""
-    keys = ("Rss", "Pss", "Private_Dirty")
+    keys = ("Rss", "Pss", "Anonymous")
     found = {f"{key}{of}": 0.0 for of in ("", " of weights") for key in keys}
     inside = False
     try:

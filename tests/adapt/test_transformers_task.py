@@ -58,17 +58,37 @@ def test_adapters_learn_a_text_and_are_all_that_the_vector_has(folder, tmp_path)
     assert made.local_state() == {}
 
 
-def test_frozen_weights_are_mapped_from_the_file_and_the_same_for_all_learners_of_a_process(folder, tmp_path):
-    one, other = (learner(folder, tmp_path / name) for name in ("a.txt", "b.txt"))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_frozen_weights_are_mapped_from_the_file_and_the_same_for_all_learners_of_a_process(folder, tmp_path, dtype):
+    place = shutil.copytree(folder, tmp_path / "model")
+    if dtype != torch.float32:
+        transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).save_pretrained(place)
+    one, other = (learner(place, tmp_path / name) for name in ("a.txt", "b.txt"))
+    assert one.train(RoundStart(one.initial()), 0).loss > 0
     frozen = [
-        {name: tensor.data_ptr() for name, tensor in made.model.module.named_parameters() if not tensor.requires_grad}
+        {name: tensor for name, tensor in made.model.module.named_parameters() if not tensor.requires_grad}
         for made in (one, other)
     ]
-    assert frozen[0] == frozen[1]
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    mapped = [line.split()[0].split("-") for line in lines if str(folder) in line]
-    places = [(int(start, 16), int(end, 16)) for start, end in mapped]
-    assert all(any(start <= place < end for start, end in places) for place in frozen[0].values())
+    assert {tensor.dtype for tensor in frozen[0].values()} == {dtype}
+    assert {tensor.dtype for tensor in one.model.parameters} == {torch.float32}
+    pointers = [{name: tensor.data_ptr() for name, tensor in found.items()} for found in frozen]
+    assert pointers[0] == pointers[1]
+    mapped, copied = mappings_of(place)
+    assert all(any(start <= pointer < end for start, end in mapped) for pointer in pointers[0].values())
+    assert copied == 0, "nothing was written to, so the system has the pages once for all processes"
+
+
+def mappings_of(folder):
+    """Return the places (start, end) at which files of a folder are mapped, and how many kB there are own copies."""
+    places, copied, inside = [], 0, False
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        key, _, rest = line.partition(": ")
+        if not rest or " " in key:
+            inside = str(folder) in line
+            places += [tuple(int(end, 16) for end in line.split()[0].split("-"))] if inside else []
+        elif key == "Anonymous" and inside:
+            copied += int(rest.split()[0])
+    return places, copied
 
 
 @pytest.mark.parametrize("merged", [False, True])

@@ -36,6 +36,8 @@ from sim.worlds.world import World
 
 WHERE = "settings"
 """The place of mistakes, in errors."""
+OWN = {"task.partition": "partition", "federation.topology": "topology"}
+"""Keys of a federation that are parameters of the estimators."""
 
 
 class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # it has no stubs
@@ -106,6 +108,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # it has no stub
             self.report_ = simulate(federation, world=world, references=False, on_models=keep)
             fittings = [Fitting(template, X.shape[1], classes, seed=seed) for _ in range(len(models) + 1)]
         except UserError as error:
+            if error.key in OWN:  # of this estimator, and in no file
+                error.file, error.key = None, OWN[error.key]
             raise ValueError(str(error)) from error
         for fitting, model in zip(fittings, [*models, np.mean(models, axis=0)], strict=True):
             fitting.load(model)

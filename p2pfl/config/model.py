@@ -433,7 +433,9 @@ FEDERATION: Kinds = {
     ),
 }
 
-TASK: Kinds = {"name": text().key("what is learned: digits, mnist-idx, csv, or file.py:object, package.module:object")}
+TASK: Kinds = {
+    "name": text().key("what is learned: digits, mnist-idx, csv, lora, or file.py:object, package.module:object")
+}
 
 TRAINING: Kinds = {
     "rounds": whole(1).key("rounds of each node"),

@@ -34,8 +34,8 @@ from p2pfl.learn.metrics import Metric
 from p2pfl.learn.task import NodeContext, Task
 
 EXTRA = "transformers"
-MOST_LOGITS = 1 << 25
-"""The most logits that a test holds at once: 128 MiB."""
+MOST_LOGITS = 1 << 23
+"""The most logits that a test computes at once: 32 MiB."""
 HELD_OUT = 10
 """Each node tests on the last of so many parts of its texts, unless there are texts to test on."""
 LOCAL = ("base_model_name_or_path", "inference_mode", "lora_dropout", "peft_version", "revision")

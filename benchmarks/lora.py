@@ -351,7 +351,10 @@ def launch(place: Path, model: Path) -> Results:
         died = [child.name for child in fleet.children if child.died]
         if died and not fleet.stopping:
             fleet.stop()
-        if all(child.last is not None and child.last.phase == "training" for child in fleet.children):
+        phases = {"starting" if child.last is None else child.last.phase for child in fleet.children}
+        if phases <= {"testing", "lingering", "finished"} and not fleet.stopping:
+            fleet.stop()  # without the last test, also on the node's own text: models are tested here
+        if phases == {"training"}:
             for child in fleet.children:
                 if child.process is not None and (found := memory_of(child.process.pid, weights)):
                     memory[child.name].append(found)

@@ -120,6 +120,9 @@ def command(
     _check_targets(report, plot)
     if replay is not None and seed is not None:
         raise UserError("cannot be combined with --replay", key="--seed", value=seed, allowed="one of the two")
+    if workers > 1 and (no_batching or replay is not None):
+        text = "cannot be combined with --replay or --no-batching, which take single steps in one process"
+        raise UserError(text, key="--workers", value=workers, allowed="one of the two")
     options = Options(file=federation, seed=seed if replay is None else replay, **asked)
     how: dict[str, Any] = {"batching": not no_batching, "check": replay is not None, "workers": workers}
     how |= {"references": references is not False, "alone": bool(references)}

@@ -2,8 +2,8 @@
 
 Two processes on loopback, each scene in fresh ones. `links` is the shipped path: digest, framing, sealing, WebSocket,
 opening, assembling, digest. The layers below it run alone in the same rounds, to show this machine's lower bound;
-`exchange` is a whole transaction between two shipped engines over links, and `logged` the same with each engine's log on
-disk, as in a node. CPU-seconds are for both processes together;
+`exchange` is a whole transaction between two shipped engines over links, and `logged` the same with each engine's log
+on disk, as in a node. CPU-seconds are for both processes together;
 GB are 10^9 bytes of body; peak_bodies is the peak memory of an end, including the body that it sends, as a multiple of
 the body. Prints a table, and JSON with --json FILE. Linux only.
 

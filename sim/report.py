@@ -33,7 +33,7 @@ from p2pfl.reporting.liars import held_against
 from p2pfl.reporting.measures import mean_intervals, measures_in, metrics_in, model_score, rounded, spreads
 from p2pfl.reporting.report import NodeReport, Report
 from p2pfl.reporting.sketch import consensus_distance
-from p2pfl.reporting.status import ClosedRound, NeighborStatus
+from p2pfl.reporting.status import ClosedRound, NeighborStatus, rounds_beyond
 from sim.learning.batched import BatchedLearners, make_learners
 from sim.learning.nodes import success
 from sim.prepared_run import PreparedRun, Script
@@ -70,6 +70,8 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
         topology=federation.topology,
         algebraic_connectivity=graph.algebraic_connectivity,
         rounds={node.name: node.rounds for node in nodes},
+        rounds_asked=federation.training.rounds,
+        rounds_beyond=spread(node.rounds_beyond for node in ended),
         accuracy=spread(node.accuracy for node in ended),
         local_accuracy=spread(node.local_accuracy for node in ended),
         loss=spread(node.test_loss for node in ended),
@@ -305,6 +307,7 @@ def _nodes(stage: PreparedRun, figures: Figures, models: NDArray[Any]) -> list[N
                 failed_rounds=host.counts.failed_rounds,
                 rounds=0 if core is None else core.facts.rounds,
                 rounds_without_neighbor=0 if core is None else core.facts.alone,
+                rounds_beyond=None if core is None else rounds_beyond(core.facts.rounds, core.settings.rounds),
                 ended_by=None if core is None else core.ending.ended_by,
                 through_by=core.rounds.training.enough(now) if core is not None and core.ending.is_through else None,
                 accuracy=None if test is None else test.accuracy,

@@ -1,11 +1,11 @@
 """One exchange between two nodes beside one all-reduce of hivemind between two peers: wall time, CPU time, bytes.
 
 Both average the same number of float32 values, in fresh processes, in turn. hivemind's group has been found before the
-clock starts (`require_trigger`); its CPU time is that of all its processes: peer, DHT, averager, p2pd. Ours is `exchange`
-of `goodput.py`, two shipped engines over links, and `logged`, with each engine's log on disk, which hivemind has none
-of. An all-reduce moves both ends to the mean; an exchange moves each by its weight towards the other, with `none` to
-the bit as far as float32 goes, with `q4` by a difference whose rest is sent later. With --mbit-s both go through a proxy that passes
-that much each way; its own time is not counted. Each line says what it moved over the proxy.
+clock starts (`require_trigger`); its CPU time is that of all its processes: peer, DHT, averager, p2pd. Ours is
+`exchange` of `goodput.py`, two shipped engines over links, and `logged`, with each engine's log on disk; hivemind has
+none. An all-reduce moves both ends to the mean; an exchange moves them towards each other by their weights, here half
+of the way, and with `q4` by what a rounded difference says, whose rest is sent later. With --mbit-s all go through a
+proxy that passes that much each way; its own time is not counted. The bytes are those that it passed for one exchange.
 
 hivemind is not a dependency: run this with a Python that has it (pip install hivemind) beside this project. Without it
 only the exchanges are measured. Linux only.

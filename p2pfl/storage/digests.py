@@ -22,7 +22,7 @@ LARGE_BYTES = 16 << 20
 """The size from which on a snapshot is large; the log beside it counts as the snapshot does."""
 
 
-class Format(NamedTuple):
+class FileFormat(NamedTuple):
     """How a log and a snapshot begin, and whether the digest over their contents is the fast one."""
 
     log_magic: bytes
@@ -40,11 +40,11 @@ class Format(NamedTuple):
         return blake2b(person, 32, begin, [fast.digest()])
 
 
-PLAIN = Format(b"p2pfll1\n", b"p2pfls1\n", is_fast=False)
-FAST = Format(b"p2pfll2\n", b"p2pfls2\n", is_fast=True)
+PLAIN = FileFormat(b"p2pfll1\n", b"p2pfls1\n", is_fast=False)
+FAST = FileFormat(b"p2pfll2\n", b"p2pfls2\n", is_fast=True)
 
 
-def format_for(size_bytes: int) -> Format:
+def format_for(size_bytes: int) -> FileFormat:
     """Return the format for a snapshot of that size."""
     return FAST if size_bytes >= LARGE_BYTES else PLAIN
 

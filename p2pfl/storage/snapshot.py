@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.errors import StorageError
-from p2pfl.storage.digests import FAST, PLAIN, Format, format_for
+from p2pfl.storage.digests import FAST, PLAIN, FileFormat, format_for
 from p2pfl.storage.disk import replace_file, snapshot_generations, snapshot_path
 
 _DIGEST_BYTES = 32
@@ -141,7 +141,7 @@ def state_of(body: memoryview) -> tuple[State, dict[str, str]]:
     return State(header=json.loads(metadata.pop("header")), arrays=arrays, blobs=blobs), metadata
 
 
-def _head(form: Format, generation: int, body: list[memoryview]) -> bytes:
+def _head(form: FileFormat, generation: int, body: list[memoryview]) -> bytes:
     """Return magic and digest of a snapshot with that body."""
     return form.snapshot_magic + form.digest(b"p2pfl snapshot", generation.to_bytes(8, "little"), body)
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from p2pfl.errors import StorageError
 from p2pfl.storage import disk
-from p2pfl.storage.digests import Format, format_for
+from p2pfl.storage.digests import FileFormat, format_for
 from p2pfl.storage.disk import (
     Piece,
     discard_before,
@@ -273,7 +273,7 @@ class Store:
             self._refusal = str(error)
             raise
 
-    def _begin_log(self, form: Format) -> bytes:
+    def _begin_log(self, form: FileFormat) -> bytes:
         """Create the log that continues from this snapshot, and return the chain there.
 
         An empty log left by a snapshot that could not be written is reused; otherwise such logs would fill a full disk.

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from p2pfl.errors import StorageError
-from p2pfl.storage.digests import FAST, PLAIN, Format, blake2b
+from p2pfl.storage.digests import FAST, PLAIN, FileFormat, blake2b
 from p2pfl.storage.disk import Piece, create_file, storage_errors, truncate_file, write_all
 
 DIGEST_BYTES = 32
@@ -54,7 +54,7 @@ def length_check(link: bytes, length: int) -> bytes:
     return blake2b(b"p2pfl log length", CHECK_BYTES, link, [length.to_bytes(8, "little")])
 
 
-def next_link(link: bytes, body: Sequence[Piece], form: Format = PLAIN) -> bytes:
+def next_link(link: bytes, body: Sequence[Piece], form: FileFormat = PLAIN) -> bytes:
     return form.digest(b"p2pfl log record", link, body)
 
 
@@ -79,7 +79,7 @@ class Log:
     end: bytes
     valid_bytes: int
     damaged: bool
-    form: Format = PLAIN
+    form: FileFormat = PLAIN
 
 
 def read_log(path: Path) -> Log:
@@ -139,7 +139,7 @@ class Wal:
     After a StorageError the end of the file is uncertain, and the log must not be used again (`Store` ensures that).
     """
 
-    def __init__(self, path: Path, *, end: bytes, size_bytes: int, form: Format = PLAIN) -> None:
+    def __init__(self, path: Path, *, end: bytes, size_bytes: int, form: FileFormat = PLAIN) -> None:
         """Open an existing file with `size_bytes` of valid content, which leaves the chain at `end`."""
         self._path, self._form = path, form
         self.end = end
@@ -151,7 +151,7 @@ class Wal:
             self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
 
     @classmethod
-    def create(cls, path: Path, previous: bytes, form: Format = PLAIN) -> Wal:
+    def create(cls, path: Path, previous: bytes, form: FileFormat = PLAIN) -> Wal:
         """Create an empty log that continues the chain at `previous`; it is durable when this returns."""
         salt = os.urandom(SALT_BYTES)
         create_file(path, LOG_HEAD.pack(form.log_magic, previous, salt, log_check(previous, salt)))
@@ -245,7 +245,7 @@ def _read_head(content: bytes) -> Log:
     return Log(previous=None, records=[], end=b"", valid_bytes=0, damaged=damaged)
 
 
-def _read_record(content: bytes, position: int, link: bytes, form: Format) -> tuple[Record, bytes, int] | None:
+def _read_record(content: bytes, position: int, link: bytes, form: FileFormat) -> tuple[Record, bytes, int] | None:
     """Return the record at `position`, with the chain and the position after it; None if the record is incomplete."""
     begin = position + RECORD_HEAD.size
     if begin > len(content):

@@ -69,6 +69,7 @@ PARTS = {
     "goodput_layers",
     "goodput_measures",
     "large_neighbors",
+    "lora",
     "mutants",
     "page_shots",
     "page_site",
@@ -89,7 +90,7 @@ PARTS = {
     "study/study_page",
     "study/twice",
 }
-"""Imported by others, tested elsewhere, need a browser, coverage or Flower, or read what a long study has written."""
+"""Imported by others, tested elsewhere, need a browser, coverage, Flower, transformers, or read what a study wrote."""
 TOLD = {"conformance", "endings", "losses"}
 """exit with 1 where figures are not as they should be, as they are not in so few rounds."""
 

@@ -1,8 +1,8 @@
 """libsodium's secretstream on the caller's memory: no copy of a chunk before it is sealed, and none after it is opened.
 
-PyNaCl's own functions take and return `bytes`: the copies made a fifth of what a large chunk cost. These make the same
-calls with PyNaCl's states. `nacl._sodium` is its compiled part and has libsodium's names, which are stable. The calls
-release the GIL.
+PyNaCl's own functions take and return `bytes`: the copies made a fifth of what sealing and opening a large chunk cost.
+These make the same calls with PyNaCl's states. `nacl._sodium` is its compiled part and has libsodium's names, which are
+stable. The calls release the GIL.
 """
 
 from __future__ import annotations

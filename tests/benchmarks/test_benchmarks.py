@@ -34,6 +34,7 @@ SMALLEST = {
     "engine": "--parameters 10k --compressors q4 --repeats 1",
     "floods": "--floods none,pings --from own --seconds 1 --repeats 1 --nodes 2",
     "goodput": "--mb 1 --messages 1 --repeats 1",
+    "hivemind_allreduce": "--values 1000 --times 1 --repeats 1 --mbit-s 0",
     "hospitals": "",
     "indices": "",
     "join_time": "--nodes 2 --times 1 --step-s 0.1",

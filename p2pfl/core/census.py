@@ -32,8 +32,8 @@ SEND_WITHIN_S = 0.25
 SOON_S = 0.005
 """How long news may wait at a node that is through: for other news that come along, not for the next round."""
 SOON_FOR_S = 0.25
-"""For how long after a node is through its news wait only `SOON_S`. Among nodes of different speeds more would cost more
-bytes than it saves (docs/decisions/0055-word-that-all-are-through.md).
+"""For how long after a node is through its news wait only `SOON_S`. Among nodes of different speeds more would cost
+more bytes than it saves (docs/decisions/0055-word-that-all-are-through.md).
 """
 MOST_SENDS = 16
 """How many times in a row the same sets go to a neighbor: with a robust rule two nodes may never agree."""

@@ -36,6 +36,10 @@ from sim.worlds.world import World
 
 WHERE = "settings"
 """The place of mistakes, in errors."""
+ROWS = {"accept_sparse": "csr", "accept_large_sparse": False, "dtype": np.float64}
+"""What may hold X: estimators that train in steps read no sparse matrix with 64-bit indices."""
+OWN = {"task.partition": "partition", "federation.topology": "topology"}
+"""Keys of a federation that are parameters of the estimators."""
 
 
 class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # it has no stubs
@@ -106,6 +110,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # it has no stub
             self.report_ = simulate(federation, world=world, references=False, on_models=keep)
             fittings = [Fitting(template, X.shape[1], classes, seed=seed) for _ in range(len(models) + 1)]
         except UserError as error:
+            if error.key in OWN:  # of this estimator, and in no file
+                error.file, error.key = None, OWN[error.key]
             raise ValueError(str(error)) from error
         for fitting, model in zip(fittings, [*models, np.mean(models, axis=0)], strict=True):
             fitting.load(model)
@@ -117,7 +123,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # it has no stub
 
     def _of_fitted(self, name: str, X: Any) -> Any:
         check_is_fitted(self, "estimator_")
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        X = validate_data(self, X, **ROWS, reset=False)
         return getattr(self.estimator_, name)(X)
 
     def __sklearn_tags__(self) -> Any:
@@ -162,7 +168,7 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
 
     def fit(self, X: Any, y: Any) -> FederatedClassifier:
         """Learn labels y (n,) from X (n, features). Raises ValueError."""
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=2)
+        X, y = validate_data(self, X, y, **ROWS, ensure_min_samples=2)
         check_classification_targets(y)
         self.classes_ = np.unique(y)
         if len(self.classes_) < 2:
@@ -189,6 +195,6 @@ class FederatedRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[mi
 
     def fit(self, X: Any, y: Any) -> FederatedRegressor:
         """Learn numbers y (n,) from X (n, features). Raises ValueError."""
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        X, y = validate_data(self, X, y, **ROWS, y_numeric=True, ensure_min_samples=2)
         self._learn(X, column_or_1d(y, warn=True), None)
         return self

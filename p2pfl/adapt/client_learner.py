@@ -31,6 +31,8 @@ class ClientLearner:
     """
 
     personal = 0
+    round_is = "one fit"
+    """What a round is, whatever `local_steps` says."""
     tests_own = True
     """The test set is the client's own, so that no `[privacy]` counts it as public."""
 

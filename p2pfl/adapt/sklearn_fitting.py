@@ -35,6 +35,10 @@ def refuse_unsuited(estimator: Any) -> None:
         raise UserError("this is no estimator", file=kind, key="estimator", value=estimator, allowed=SUITED)
     if not hasattr(estimator, "partial_fit"):
         raise UserError("has no partial_fit, so it cannot learn in steps", file=kind, key="estimator", allowed=SUITED)
+    from sklearn.base import is_outlier_detector  # noqa: PLC0415 - an extra
+
+    if is_outlier_detector(estimator):
+        raise UserError("finds outliers and learns no targets", file=kind, key="estimator", allowed=SUITED)
     params = estimator.get_params()
     if params.get("average"):
         text = "keeps a mean of its steps, which is not shared"

@@ -11,56 +11,71 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-import xxhash
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from p2pfl.adapt.extras import needed
-from p2pfl.adapt.model_folder import TOKENIZERS, checked_folder
+from p2pfl.adapt.model_folder import checked_folder
+from p2pfl.adapt.pretrained import Pretrained
 from p2pfl.adapt.texts import blocks_of, texts_in
+from p2pfl.chance import generator
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import Metric
 from p2pfl.learn.task import NodeContext, Task
 
 EXTRA = "transformers"
-MOST_LOGITS = 1 << 25
-"""The most logits that a test holds at once: 128 MiB."""
+MOST_LOGITS = 1 << 23
+"""The most logits that a test computes at once: 32 MiB."""
 HELD_OUT = 10
 """Each node tests on the last of so many parts of its texts, unless there are texts to test on."""
+LOCAL = ("base_model_name_or_path", "inference_mode", "lora_dropout", "peft_version", "revision")
+"""Keys of a configuration of peft that may differ between nodes."""
+WHOLE = 3
+"""Copies of a model that is trained as a whole, at least: weights, gradients, and the engine's vector."""
 SHORTEST = 2
 """The fewest tokens of a row: one to read, and one to predict."""
 
 
 def task(
-    model: Any, tokenizer: Any = None, *, peft: Any = None, block: int = 128, test: Path | str | None = None
+    model: Any,
+    tokenizer: Any = None,
+    *,
+    peft: Any = None,
+    block: int = 128,
+    test: Path | str | None = None,
+    ffa: bool = False,
+    checkpointing: bool = False,
 ) -> Task:
     """Make a task of a causal language model: a folder, or a model of transformers with its `tokenizer`.
 
     `peft` is the configuration of the adapters, such as a `LoraConfig`; without it the whole model is trained. A node's
     texts are at `path` in its `[data]`, a file or a folder of .txt files in UTF-8, cut into rows of `block` tokens. It
-    tests on the texts at `test`, else on the last tenth of its own. Raises UserError: a package or a part of the model
-    is missing, or the adapters match none of its modules.
+    tests on the texts at `test`, else on the last tenth of its own. With `ffa` only the half B of each adapter B A is
+    trained and exchanged, and A is the same in all federations (FFA-LoRA, arXiv 2403.12313). With `checkpointing`, a
+    step computes a layer's activations again in the backward pass, instead of keeping them. Raises UserError: a
+    package or a part of the model is missing, or the adapters match none of its modules.
     """
     needed("transformers", EXTRA, "transformers")
     if peft is not None:
         needed("peft", EXTRA, "peft")
     if isinstance(model, str | Path):
-        found = Pretrained(folder=checked_folder(Path(model)))
+        base = Pretrained(folder=checked_folder(Path(model)))
     elif tokenizer is None:
         raise UserError("there is no tokenizer", key="tokenizer", allowed="that of the model")
     else:
-        found = Pretrained(given=model, given_tokenizer=tokenizer)
-    return found.task(peft, block, None if test is None else Path(test))
+        base = Pretrained(given=model, given_tokenizer=tokenizer)
+    adapted = Adapted(base=base, peft=peft, ffa=ffa, checkpointing=checkpointing)
+    return adapted.task(block, None if test is None else Path(test))
 
 
 def lora(
@@ -73,6 +88,8 @@ def lora(
     modules: list[str] | None = None,
     block: int = 128,
     test_path: str = "",
+    ffa: bool = False,
+    checkpointing: bool = False,
 ) -> Task:
     """Make the task `lora` of a federation file. By default all linear layers but the last have adapters of `rank`."""
     needed("peft", EXTRA, "peft")
@@ -89,25 +106,28 @@ def lora(
         target_modules=modules or "all-linear",
         task_type="CAUSAL_LM",
     )
-    return task(base_dir / model, peft=adapters, block=block, test=base_dir / test_path if test_path else None)
+    test = base_dir / test_path if test_path else None
+    return task(base_dir / model, peft=adapters, block=block, test=test, ffa=ffa, checkpointing=checkpointing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pretrained:
-    """A pretrained model with its tokenizer: in a `folder`, or as objects."""
+class Adapted:
+    """A pretrained model with adapters of the configuration `peft`; without it, a model that is trained as a whole."""
 
-    folder: Path | None = None
-    given: Any = None
-    given_tokenizer: Any = None
+    base: Pretrained
+    peft: Any
+    ffa: bool = False
+    checkpointing: bool = False
 
-    def task(self, peft: Any, block: int, test: Path | None) -> Task:
-        base = self.base()
-        refuse_unmatched(base, peft)
+    def task(self, block: int, test: Path | None) -> Task:
+        self.base.refuse_size(1 if self.peft is not None else WHOLE)
+        base = self.base.model()
+        refuse_unmatched(base, self.peft)
         refuse_block(block, getattr(base.config, "max_position_embeddings", None))
         words = getattr(base.config, "vocab_size", None)
 
         def rows_of(path: Path) -> Any:
-            return blocks_of(texts_in(path), self.tokenizer(), block, words)
+            return blocks_of(texts_in(path), self.base.tokenizer(), block, words)
 
         def data(node: NodeContext) -> Any:
             node.check_local("path")
@@ -118,36 +138,57 @@ class Pretrained:
             return (own, own), (tested, tested)
 
         return Task(
-            model=lambda: CausalLoss(self.adapted(peft)),
+            model=lambda: CausalLoss(self.made()),
             data=data,
             loss=mean_loss,
             metrics={"perplexity": PERPLEXITY},
             metric="perplexity",
-            name="lora" if peft is not None else "transformers",
-            digest=b"" if self.folder is None else _digest(self.folder),
+            name="lora" if self.peft is not None else "transformers",
+            digest=self.digest(),
+            folders={"merged": self.write_whole} | ({} if self.peft is None else {"peft": self.write_adapters}),
             files=lambda node: [node.path()] if node.path().is_file() else sorted(node.path().glob("*.txt")),
         )
 
-    def base(self) -> Any:
-        """Return the pretrained model, which is never trained itself."""
-        return self.given if self.folder is None else _loaded(self.folder)
+    def digest(self) -> bytes:
+        """Return a digest of the pretrained model and of how adapters change it, because only then may they be mixed.
 
-    def tokenizer(self) -> Any:
-        return self.given_tokenizer if self.folder is None else _tokenizer(self.folder)
+        Shapes do not show all of that: not `alpha`, which scales the adapters, and not `ffa`.
+        """
+        if self.peft is None:
+            return self.base.digest()
+        usual = type(self.peft)().to_dict()
+        own = {key: value for key, value in self.peft.to_dict().items() if key not in LOCAL and value != usual.get(key)}
+        text = json.dumps([type(self.peft).__name__, own, self.ffa], sort_keys=True, default=_plain)
+        return hashlib.blake2b(self.base.digest() + text.encode(), digest_size=32, person=b"p2pfl-adapters").digest()
 
-    def adapted(self, peft: Any) -> Any:
+    def made(self) -> Any:
         """Return a model with new adapters around the same frozen weights, or a copy of it all without `peft`."""
-        base = self.base()
-        if peft is None:
-            return copy.deepcopy(base).requires_grad_(requires_grad=True)
-        from peft import get_peft_model  # noqa: PLC0415 - an extra
+        base = self.base.model()
+        if self.peft is None:
+            model = copy.deepcopy(base).requires_grad_(requires_grad=True)
+        else:
+            from peft import get_peft_model  # noqa: PLC0415 - an extra
 
-        shared = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", FutureWarning
-            )  # between peft and transformers: nothing that a user can mend
-            return get_peft_model(copy.deepcopy(base, shared), copy.deepcopy(peft))
+            shared = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # between peft and transformers: a user cannot mend it
+                model = get_peft_model(copy.deepcopy(base, shared), copy.deepcopy(self.peft))
+        if self.ffa:
+            freeze_first_halves(model)
+        if self.checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        return model
+
+    def write_adapters(self, made: nn.Module, to: Path) -> None:
+        """Write the adapters of a `CausalLoss` as a folder that peft loads."""
+        cast("CausalLoss", made).net.save_pretrained(to, save_embedding_layers=False)
+
+    def write_whole(self, made: nn.Module, to: Path) -> None:
+        """Write a `CausalLoss`, its adapters merged, with the tokenizer as a folder that transformers loads."""
+        net = cast("CausalLoss", made).net
+        whole = net if self.peft is None else copy.deepcopy(net).merge_and_unload()  # it writes to frozen weights
+        whole.save_pretrained(to)
+        self.base.tokenizer().save_pretrained(to)
 
 
 class CausalLoss(nn.Module):
@@ -198,25 +239,38 @@ def _perplexity(outputs: Tensor, _: Any) -> float:
 PERPLEXITY = Metric(compute=_perplexity, higher_is_better=False, label="perplexity")
 
 
-def save(file: Path | str, model: Path | str, peft: Any, to: Path | str, *, merged: bool = False) -> Path:
+def save(
+    file: Path | str, model: Path | str, peft: Any, to: Path | str, *, merged: bool = False, ffa: bool = False
+) -> Path:
     """Write a model `file` of `p2pfl export` as a folder that `peft` loads, or `merged` as one that transformers loads.
 
-    `model` is the folder of the pretrained model, `peft` the configuration of its adapters. Raises UserError: the file
-    is not of these adapters.
+    `model` is the folder of the pretrained model, `peft` the configuration of its adapters; `ffa` as in `task`. Raises
+    UserError: the file is not of these adapters.
     """
-    found = Pretrained(folder=checked_folder(Path(model)))
-    made = CausalLoss(found.adapted(peft))
+    adapted = Adapted(base=Pretrained(folder=checked_folder(Path(model))), peft=peft, ffa=ffa)
+    made = CausalLoss(adapted.made())
     try:
         made.load_state_dict(load_file(file))
     except (SafetensorError, RuntimeError, OSError) as error:
         raise UserError(f"cannot be loaded: {error}", file=file, allowed="a model of these adapters") from error
-    if not merged:
-        made.net.save_pretrained(to, save_embedding_layers=False)
-        return Path(to)
-    whole = copy.deepcopy(made.net).merge_and_unload()  # a copy: merging writes to the frozen weights
-    whole.save_pretrained(to)
-    found.tokenizer().save_pretrained(to)
+    (adapted.write_whole if merged else adapted.write_adapters)(made, Path(to))
     return Path(to)
+
+
+def freeze_first_halves(model: Any) -> None:
+    """Freeze the half A of each adapter B A, with values that depend on its name alone, so that no node has to send it.
+
+    They are uniform as those that peft draws. Raises UserError: the adapters have no such halves.
+    """
+    halves = [(name, one) for name, one in model.named_parameters() if one.requires_grad and ".lora_A." in name]
+    if not halves:
+        raise UserError("these adapters have no half that can stay frozen", key="task.ffa", value=True, allowed="LoRA")
+    with torch.no_grad():
+        for name, half in halves:
+            bound = half.shape[1] ** -0.5
+            drawn = generator(0, f"ffa {name}").uniform(-bound, bound, tuple(half.shape))
+            half.copy_(torch.from_numpy(drawn))
+            half.requires_grad_(requires_grad=False)
 
 
 def refuse_unmatched(model: Any, peft: Any) -> None:
@@ -232,70 +286,13 @@ def refuse_unmatched(model: Any, peft: Any) -> None:
         raise UserError("the adapters match no module of the model", key="task.modules", value=value, allowed=allowed)
 
 
+def _plain(value: Any) -> Any:
+    """Return a value of a configuration for JSON: sets in order, anything else in words."""
+    return sorted(value) if isinstance(value, set | frozenset) else str(value)
+
+
 def refuse_block(block: int, longest: int | None) -> None:
     """Refuse rows that predict no token, or are longer than the model reads. Raises UserError."""
     if block < SHORTEST or block > (longest or block):
         allowed = f"{SHORTEST} to {longest}" if longest else f"from {SHORTEST}"
         raise UserError("not a number of tokens that the model reads", key="task.block", value=block, allowed=allowed)
-
-
-@lru_cache(maxsize=2)
-def _loaded(folder: Path) -> Any:
-    """Load a model once for each process. Its weights stay mapped from the file.
-
-    Raises UserError: it cannot be loaded, or the file lacks weights, which transformers would draw by chance.
-    """
-    from transformers import AutoModelForCausalLM  # noqa: PLC0415 - an extra
-    from transformers.utils import logging  # noqa: PLC0415 - as above
-
-    logging.disable_progress_bar()
-    told, allowed = logging.get_verbosity(), "a causal language model of transformers"
-    logging.set_verbosity(logging.CRITICAL)  # what matters is the error below
-    try:
-        model, found = AutoModelForCausalLM.from_pretrained(
-            folder,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            dtype="auto",
-            ignore_mismatched_sizes=True,  # to name them
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"the model {_reason(error)}", file=folder, key="model", allowed=allowed) from error
-    finally:
-        logging.set_verbosity(told)
-    if lost := sorted({*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])}):
-        text, value = "the weights do not fit config.json: some are missing, or have another shape", ", ".join(lost[:3])
-        raise UserError(text, file=folder, key="model", value=value, allowed=allowed)
-    return model.requires_grad_(requires_grad=False)
-
-
-def _reason(error: Exception) -> str:
-    """Return why a part of a folder is not used, in one line."""
-    said = " ".join(str(error).split())
-    if "trust_remote_code" in said:
-        return "needs code of its own, which is not run"
-    return f"cannot be loaded: {said[:300]}"
-
-
-@lru_cache(maxsize=2)
-def _digest(folder: Path) -> bytes:
-    """Return a digest of weights and tokenizer, because adapters of different models must not be mixed."""
-    digest = xxhash.xxh3_128()
-    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("token*"), folder / "config.json"]):
-        with file.open("rb") as opened:
-            while part := opened.read(1 << 20):
-                digest.update(part)
-    return hashlib.blake2b(digest.digest(), digest_size=32, person=b"p2pfl-weights").digest()
-
-
-@lru_cache(maxsize=2)
-def _tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer  # noqa: PLC0415 - an extra
-
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        text = f"the tokenizer {_reason(error)}"
-        raise UserError(text, file=folder, key="model", allowed=", ".join(TOKENIZERS)) from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.check_brief import WORDS, print_brief, print_words, verdict
+from p2pfl.cli.check_brief import WORDS, print_brief, print_words, round_is, verdict
 from p2pfl.cli.check_folders import findings_of, look_into_folders
 from p2pfl.cli.check_names import unknown_names
 from p2pfl.console.output import MOST_MISTAKES, Form, format_option, show_mistakes, write_facts, write_json, write_rows
@@ -101,7 +101,7 @@ def _survey(inspected: Inspected, findings: Sequence[Findings], liars: int | Non
     inspected.warnings.extend(warnings)
     at_most = liars_at_most(federation)
     return {
-        "federation": _head(federation),
+        "federation": _head(federation, inspected),
         "members": [
             _member_row(federation, member, inspected)
             | {
@@ -241,11 +241,12 @@ def _look_for_room(federation: FederationConfig, inspected: Inspected) -> None:
             inspected.warnings += [shortage] if shortage else []
 
 
-def _head(federation: FederationConfig) -> dict[str, Any]:
+def _head(federation: FederationConfig, inspected: Inspected) -> dict[str, Any]:
     from p2pfl.config.federation_id import federation_id  # noqa: PLC0415 - `--help` stays instant
 
     training, edition = federation.training, federation.edition
-    has_steps, mixes = not federation.grows_trees, not federation.in_step_by
+    has_steps = not federation.grows_trees and round_is(inspected) is None
+    mixes = not federation.in_step_by
     return {
         "name": federation.name,
         "file": str(federation.path),

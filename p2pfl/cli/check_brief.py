@@ -57,7 +57,7 @@ def print_brief(report: Mapping[str, Any], federation: FederationConfig, inspect
         f"{_count(report['graph']['edges'], 'edge')}, "
         f"{'in step, by secure sums' if federation.in_step_by else f'rule {federation.gossip.rule}'}",
         "rows": _rows(report["members"]),
-        "a round": _round(report, federation),
+        "a round": _round(report, federation, inspected),
         "sent": _sent(report, federation),
         "memory": _memory(report),
         "duration": None if federation.grows_trees else duration(federation, inspected),
@@ -132,6 +132,8 @@ def _round_s(federation: FederationConfig, inspected: Inspected) -> float | None
         learner = load_learner(one_step, node)
         with _threads(node.threads):
             _train_s(learner)  # the first step also warms up what later ones use
+            if getattr(learner, "round_is", None):
+                return _train_s(learner)
             per_epoch = math.ceil(learner.samples / training.batch_size)
             round_s = _train_s(learner) * (training.local_steps or per_epoch * (training.local_epochs or 1))
             return _train_s(load_learner(federation, node)) if round_s < SHORT_ROUND_S else round_s
@@ -173,13 +175,20 @@ def _rows(members: Sequence[Mapping[str, Any]]) -> str:
     return f"{sum(rows):,} to train on, {each} on a node{other}"
 
 
-def _round(report: Mapping[str, Any], federation: FederationConfig) -> str:
+def round_is(inspected: Inspected) -> str | None:
+    """Return what a round is if a learner's rounds have no steps, else None."""
+    found = (getattr(learner, "round_is", None) for learner in inspected.learners.values())
+    return next((str(what) for what in found if what), None)
+
+
+def _round(report: Mapping[str, Any], federation: FederationConfig, inspected: Inspected) -> str:
     training, traffic = federation.training, report["traffic"]
     steps = f"{training.local_steps} steps" if training.local_steps else _count(training.local_epochs or 0, "epoch")
+    trained = round_is(inspected) or f"{steps} of training"
     if not traffic:
-        return f"{steps} of training"
+        return trained
     bound = "" if traffic["exact"] else "at most "
-    return f"{steps} of training, and {bound}{_sizes(traffic['bytes_per_round_busiest_node'])} sent by the busiest node"
+    return f"{trained}, and {bound}{_sizes(traffic['bytes_per_round_busiest_node'])} sent by the busiest node"
 
 
 def _memory(report: Mapping[str, Any]) -> str | None:

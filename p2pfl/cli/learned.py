@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from p2pfl.node.outcomes import Learned
 
 STDOUT = Path("-")
+FOLDERS = ("peft", "merged")
+"""The formats that are a folder; a task says which of them it has."""
 FORMS = {".onnx": "onnx", ".json": "xgboost"}
 """The formats that the name of a file says."""
 ALL = Path("*")
@@ -86,19 +88,25 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finet
     return 0
 
 
-@click.command(epilog="\b\nExample:\n  p2pfl export ward-7/node0 -o model.safetensors")
+@click.command(
+    epilog="\b\nExamples:\n  p2pfl export ward-7/node0 -o model.safetensors"
+    "\n  p2pfl export chat/anna -o anna --format peft"
+)
 @click.argument("snapshot", metavar="SNAPSHOT", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write; - for stdout.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="The file or folder to write; - for stdout."
+)
 @click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above SNAPSHOT.")
 @click.option("--node", metavar="NAME", help="The node, if SNAPSHOT does not say.")
 @FINETUNE
-@click.option("--force", is_flag=True, help="Replace an existing file.")
+@click.option("--force", is_flag=True, help="Replace an existing file or folder.")
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["safetensors", "onnx", "xgboost"]),
+    type=click.Choice(["safetensors", "onnx", "xgboost", *FOLDERS]),
     help="By default that of OUTPUT's name, else safetensors. onnx: for a csv task, including its preprocessing. "
-    "xgboost: trees in XGBoost's JSON.",
+    "xgboost: trees in XGBoost's JSON. peft: a folder with the adapters of a language model; merged: with the model "
+    "and the adapters in it.",
 )
 def export(
     *,
@@ -110,7 +118,7 @@ def export(
     force: bool,
     form: str | None,
 ) -> None:
-    """Write the model that a node has learned as a plain file.
+    """Write the model that a node has learned as a plain file, or as a folder that other libraries read.
 
     SNAPSHOT is a node's folder, or the federation's with --node, or a state folder; the node may be running. The file
     is readable only by you (mode 600), because a model reveals something about its data. Your own module reads it:
@@ -122,7 +130,9 @@ def export(
     from p2pfl.node.outcomes import read_learned  # noqa: PLC0415 - `--help` stays instant
 
     form = form or FORMS.get(output.suffix, "safetensors")
-    if output != STDOUT:
+    if form in FOLDERS:
+        _check_free_folder(output, force=force)
+    elif output != STDOUT:
         _check_free(output, force=force)
     beside = output.with_suffix(".schema.json") if output != STDOUT and form != "onnx" else None
     learned = read_learned(snapshot, federation=federation, node=node)
@@ -130,6 +140,9 @@ def export(
         click.echo(f"warning: {warning}", err=True)
     if finetune:
         learned = learned.finetune(finetune)
+    if form in FOLDERS:
+        _write_folder(output, form, learned)
+        return
     version = software_version()
     content = learned.export(version) if form == "safetensors" else _for_others(learned, form, version)
     if beside is not None and learned.preprocessing:
@@ -189,6 +202,26 @@ def _check_free(output: Path, *, force: bool) -> None:
         raise UserError("no such folder", key="--output", value=str(output.parent), allowed="a folder that exists")
     if output.exists() and not force:
         raise UserError("already exists", key="--output", value=str(output), allowed="a new file, or --force")
+
+
+def _check_free_folder(output: Path, *, force: bool) -> None:
+    if output == STDOUT or (output.exists() and not output.is_dir()):
+        raise UserError("this format is a folder", key="--output", value=str(output), allowed="a new folder")
+    if not output.absolute().parent.is_dir():
+        raise UserError("no such folder", key="--output", value=str(output.parent), allowed="a folder that exists")
+    there = {file.name for file in output.iterdir()} if output.is_dir() else set()
+    if there and not (force and there & {"config.json", "adapter_config.json"}):
+        allowed = "a new or an empty folder, or --force to replace a model"
+        raise UserError("already exists", key="--output", value=str(output), allowed=allowed)
+
+
+def _write_folder(output: Path, form: str, learned: Learned) -> None:
+    """Write the folder completely or not at all, and readable only by its owner, as `_write`."""
+    from p2pfl.node.folders import appearing  # noqa: PLC0415 - `--help` stays instant
+
+    with appearing(output.absolute(), replacing=output.is_dir()) as folder:
+        learned.write_folder(form, folder)
+        folder.chmod(0o700)
 
 
 def _write(output: Path, content: bytes) -> None:

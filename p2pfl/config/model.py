@@ -314,12 +314,18 @@ class FederationConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """The device and precision that a node uses for training and tests. Errors name `file`."""
+    """How a node computes in training and tests. Errors name `file`."""
 
     device: str = "cpu"
     """"cpu", "cuda", "cuda:N", "mps", or "auto" for the best available one."""
     precision: str = "float32"
     """"float32", or "bf16" for mixed precision: parameters stay float32."""
+    micro_batch_size: int | None = None
+    """The most rows whose activations are in memory at once; a batch has as many parts as that needs, whose gradients
+    are added. None computes each batch as a whole.
+    """
+    compile: bool = False
+    """True if torch.compile translates the model and its loss for training."""
     file: Path | None = field(default=None, compare=False)
 
 
@@ -389,6 +395,10 @@ class NodeConfig:
     device: str = "cpu"
     precision: str = "float32"
     """The precision of training: "float32" or "bf16", as in `Compute`."""
+    micro_batch_size: int | None = None
+    """The most rows of a batch at once, as in `Compute`."""
+    compile: bool = False
+    """True if torch.compile translates the model for training, as in `Compute`."""
     checkpoint_dir: Path = Path("checkpoints")
     checkpoint_every: int = 0
     """The number of rounds between checkpoints of the model; 0 writes none."""
@@ -406,7 +416,8 @@ class NodeConfig:
 
     @property
     def compute(self) -> Compute:
-        return Compute(device=self.device, precision=self.precision, file=self.path)
+        own = {key: getattr(self, key) for key in ("device", "precision", "micro_batch_size", "compile")}
+        return Compute(file=self.path, **own)
 
 
 Kinds = Mapping[str, Kind]
@@ -422,7 +433,9 @@ FEDERATION: Kinds = {
     ),
 }
 
-TASK: Kinds = {"name": text().key("what is learned: digits, mnist-idx, csv, or file.py:object, package.module:object")}
+TASK: Kinds = {
+    "name": text().key("what is learned: digits, mnist-idx, csv, lora, or file.py:object, package.module:object")
+}
 
 TRAINING: Kinds = {
     "rounds": whole(1).key("rounds of each node"),
@@ -506,6 +519,8 @@ NODE: Kinds = {
         "where the node trains; auto takes the best there is"
     ),
     "precision": choice("float32", "bf16").key("bf16: mixed-precision training; parameters stay float32"),
+    "micro_batch_size": whole(1).key("most rows of a batch at once; their gradients are added: less memory"),
+    "compile": flag().key("torch.compile translates the model for training, which takes a minute and a C++ compiler"),
     "checkpoint_dir": text().key("folder of the checkpoints"),
     "checkpoint_every": whole(0).key("rounds between two model files as `p2pfl export` writes them; 0: none"),
     "checkpoints_kept": whole(1).key("the most checkpoints that are kept"),

@@ -26,6 +26,15 @@ LINE_LIMIT = 1 << 20
 SHARED = ("click", "numpy.random", "p2pfl.config.load", "p2pfl.fleet.process")
 """The modules that every node imports."""
 SHARED_WITH_TORCH = ("p2pfl.learn.trainer", "p2pfl.learn.digits")
+SHARED_BY_TASK = {
+    "lora": (
+        "p2pfl.adapt.transformers",
+        "peft",
+        "transformers.models.auto.modeling_auto",
+        "transformers.models.auto.tokenization_auto",
+    )
+}
+"""The modules that the nodes of a built-in task import besides; none if one of their packages is missing."""
 WITHOUT_TORCH = ("quadratic",)
 """Tasks that do not need torch."""
 
@@ -93,10 +102,8 @@ class Starter:
         sharing = [child for child in children if self._may_share(child)]
         if self._spawn or self._has_given_up or not sharing or why_not() is not None:
             return None
-        needed = self._federation.task.name not in WITHOUT_TORCH and not self._federation.grows_trees
-        torch = needed and find_spec("torch") is not None
         room = max(len(" ".join([sys.executable, *self._command(child)]).encode()) for child in sharing)
-        server = ForkServer([*SHARED, *SHARED_WITH_TORCH] if torch else SHARED, room=room)
+        server = ForkServer(shared_modules(self._federation), room=room)
         try:
             return await until_started.enter_async_context(server)
         except NotForked as reason:
@@ -119,3 +126,13 @@ class Starter:
         else:
             command = ["-m", "p2pfl.cli.main", "run", str(self._federation.path), "--node", child.name]
         return [*command, "--format", "json", "--launched", *(["-v"] if self._verbose else [])]
+
+
+def shared_modules(federation: FederationConfig) -> list[str]:
+    """Return the modules that all nodes of a federation import, in order."""
+    task = federation.task.name
+    if task in WITHOUT_TORCH or federation.grows_trees or find_spec("torch") is None:
+        return [*SHARED]
+    besides = SHARED_BY_TASK.get(task, ())
+    is_there = all(find_spec(module.partition(".")[0]) is not None for module in besides)
+    return [*SHARED, *SHARED_WITH_TORCH, *(besides if is_there else ())]

@@ -8,10 +8,12 @@ Nothing here touches an accelerator before a node uses one, because a process th
 
 from __future__ import annotations
 
+import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +76,18 @@ class Device:
                 return loss(module(inputs), targets)
 
         return mixed
+
+    def compiled(self, module: nn.Module) -> Callable[[Any], Any]:
+        """Return the module, or a translation of it that computes with the same parameters, if configured.
+
+        Raises UserError: there is no C++ compiler.
+        """
+        if not self.compute.compile:
+            return module
+        if self.is_host and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
+            text, allowed = "there is no C++ compiler, which torch.compile needs", "false, or a compiler such as g++"
+            raise UserError(text, file=self.compute.file, key="node.compile", value=True, allowed=allowed)
+        return cast("Callable[[Any], Any]", torch.compile(module))
 
     def precision(self) -> AbstractContextManager[Any]:
         """Return the context in which outputs and losses are computed: mixed precision if configured."""

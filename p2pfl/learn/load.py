@@ -132,12 +132,14 @@ def learner_for(
 
 
 def _refuse_device(compute: Compute) -> None:
-    """Refuse a device for a task that makes its own learner, because such a learner chooses its device itself."""
-    for key, usual in (("device", ("cpu", "auto")), ("precision", ("float32",))):
-        value = getattr(compute, key)
-        if value not in usual:
+    """Refuse what only torch does for a task that makes its own learner, which chooses its device itself."""
+    usual = {"device": "cpu", "precision": "float32", "micro_batch_size": None, "compile": False}
+    for key, value in usual.items():
+        found = getattr(compute, key)
+        if found != value and (key, found) != ("device", "auto"):
             text = "this task has its own learner, which does not use torch"
-            raise UserError(text, file=compute.file, key=f"node.{key}", value=value, allowed=" or ".join(usual))
+            allowed = {"device": "cpu or auto", "precision": "float32"}.get(key, f"no {key}")
+            raise UserError(text, file=compute.file, key=f"node.{key}", value=found, allowed=allowed)
 
 
 def resolved(key: str, value: Any, folder: Path) -> Any:

@@ -152,6 +152,9 @@ class Task:
     they have changed, and never if the list is empty. Without `files` it reads its data again each time.
     """
 
+    folders: Mapping[str, Callable[[torch.nn.Module, Path], None]] = field(default_factory=dict)
+    """Functions that write a learned model into a new folder, by the format's name: `p2pfl export --format NAME`."""
+
     def __post_init__(self) -> None:
         named = (("model", self.model), ("data", self.data), ("loss", self.loss), ("files", self.files))
         for key, value in named:

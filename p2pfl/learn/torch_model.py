@@ -58,7 +58,7 @@ class TorchModel:
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         """The parameters that are trained."""
         self._optimizer = make_optimizer(self.parameters, training, task.name)
-        self._loss_of_batch = device.loss(self.module, loss_of(task))
+        self._loss_of_batch = device.loss(device.compiled(self.module), loss_of(task))
         self._last_local = self._local()
 
     def anew(self) -> TorchModel:
@@ -121,9 +121,10 @@ class TorchModel:
 
     def backward(self, samples: Samples) -> Callable[[Tensor], Tensor]:
         """Make a function that computes the gradient for a batch of rows, stores it in the parameters, and returns the
-        loss.
+        loss. Both are means over rows, whether these are computed at once or in parts.
         """
         backward, loss_of_batch, read = torch.autograd.backward, self._loss_of_batch, self.reader(samples)
+        most = self.device.compute.micro_batch_size
 
         def differentiate(rows: Tensor) -> Tensor:
             inputs, targets = read(rows)
@@ -131,7 +132,16 @@ class TorchModel:
             backward(loss)
             return loss.detach()
 
-        return differentiate
+        def accumulate(rows: Tensor) -> Tensor:
+            total = torch.zeros((), device=self.device.torch)
+            for part in torch.split(rows, most or len(rows)):
+                inputs, targets = read(part)
+                loss = loss_of_batch(inputs, targets) * (len(part) / len(rows))
+                backward(loss)
+                total += loss.detach()
+            return total
+
+        return differentiate if most is None else accumulate
 
     def gradients(self, start: RoundStart) -> Callable[[], None]:
         """Make a function to call after each backward pass: it replaces the gradients of the loss by the method's."""

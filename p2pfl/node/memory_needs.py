@@ -91,20 +91,37 @@ def look_for_memory(node: NodeConfig, engine: Engine, learner: Learner) -> None:
 
 
 def program_bytes(learners: Iterable[Learner]) -> int | None:
-    """Return this process's memory without these learners, whose models some may share; None where the system does not
-    say.
+    """Return this process's memory without these learners, whose models some may share, and without weights that are
+    mapped from a file, which a learner counts in full; None where the system does not say.
     """
     resident = resident_bytes()
     if resident is None:
         return None
     models = {id(getattr(learner, "model", learner)): 4 * learner.size for learner in learners}
-    return max(0, resident - sum(models.values()) - sum(_data_bytes(learner) for learner in learners))
+    data = sum(_data_bytes(learner) for learner in learners)
+    return max(0, resident - sum(models.values()) - data - mapped_weights_bytes())
 
 
 def _data_bytes(learner: Learner) -> int:
     """Return the memory of the data that a learner holds as tensors."""
     sets = getattr(learner, "data_sets", None)
     return sum(getattr(one, "nbytes", 0) for one in (sets.train, sets.test)) if sets is not None else 0
+
+
+def mapped_weights_bytes() -> int:
+    """Return how much of the files of weights that are mapped is in memory now; 0 where the system does not say."""
+    try:
+        lines = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return 0
+    total, inside = 0, False
+    for line in lines:
+        key, _, rest = line.partition(": ")
+        if not rest or " " in key:  # the head of a mapping, which ends with the file
+            inside = line.endswith(".safetensors")
+        elif inside and key == "Rss":
+            total += 1024 * int(rest.split()[0])
+    return total
 
 
 def resident_bytes() -> int | None:

@@ -75,6 +75,16 @@ class Learned:
         """Return a safetensors file that names its origin."""
         return to_safetensors(self.learner, self.vector, self.metadata(software))
 
+    def write_folder(self, form: str, place: Path) -> None:
+        """Write the model into an empty folder. Raises UserError: the task's models have no such `form`."""
+        learner = of_torch(self.learner)
+        forms = {} if learner is None else learner.task.folders
+        if learner is None or form not in forms:
+            allowed = ", ".join(["safetensors", *forms])
+            raise UserError("the task's models have no such format", key="--format", value=form, allowed=allowed)
+        learner.model.flat.load(self.vector)
+        forms[form](learner.model.module, place)
+
     def metadata(self, software: str) -> dict[str, str]:
         """Return the model's origin, and its preprocessing of raw data."""
         said = {
@@ -208,7 +218,8 @@ def _learner(federation: FederationConfig, folder: Path, name: str) -> Learner:
     find_member(federation, name)
     node = load_node(_node_file(federation, folder, name), federation, name)
     usual = Compute()
-    on_host = replace(node, device=usual.device, precision=usual.precision)  # it may be another machine
+    # it may be another machine
+    on_host = replace(node, device=usual.device, precision=usual.precision, compile=usual.compile)
     return load_learner(federation, on_host)
 
 

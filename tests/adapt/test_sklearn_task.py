@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 sklearn = pytest.importorskip("sklearn", reason="the extra sklearn has it")
 
 from sklearn.datasets import make_classification, make_regression  # noqa: E402
-from sklearn.linear_model import LogisticRegression, SGDClassifier, SGDRegressor  # noqa: E402
+from sklearn.linear_model import LogisticRegression, SGDClassifier, SGDOneClassSVM, SGDRegressor  # noqa: E402
 from sklearn.metrics import log_loss, roc_auc_score  # noqa: E402
 from sklearn.naive_bayes import GaussianNB  # noqa: E402
 from sklearn.neural_network import MLPClassifier  # noqa: E402
@@ -100,6 +100,7 @@ def test_a_method_corrects_each_step():
     ("estimator", "how", "said"),
     [
         (LogisticRegression(), {}, "LogisticRegression: estimator: has no partial_fit"),
+        (SGDOneClassSVM(), {}, "SGDOneClassSVM: estimator: finds outliers and learns no targets"),
         (GaussianNB(), {}, "GaussianNB: estimator: has no linear coefficients"),
         (SGDClassifier(average=True), {}, "SGDClassifier: average: keeps a mean of its steps"),
         (SGDClassifier, {}, "this is no estimator"),

@@ -7,6 +7,7 @@ import math
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 REASON = "the extra transformers has it, which `dev` does without"
@@ -15,42 +16,32 @@ peft = pytest.importorskip("peft", reason=REASON)
 
 import torch  # noqa: E402
 from safetensors.numpy import save_file  # noqa: E402
-from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 
+from p2pfl.adapt import pretrained  # noqa: E402
 from p2pfl.adapt import transformers as adapter  # noqa: E402
 from p2pfl.adapt.texts import blocks_of  # noqa: E402
-from p2pfl.config.model import TaskConfig, TrainingConfig  # noqa: E402
+from p2pfl.config.model import Compute, TaskConfig, TrainingConfig  # noqa: E402
 from p2pfl.errors import UserError  # noqa: E402
 from p2pfl.learn.interface import RoundStart  # noqa: E402
 from p2pfl.learn.load import make_learner  # noqa: E402
+from tests.adapt.language_model import TEXT, write_model  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-LETTERS = "abcdefgh"
-TEXT = " ".join(LETTERS[(index * index) % 8] for index in range(1200))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A language model of 8 words with random weights, as a Hugging Face folder."""
     place = tmp_path_factory.mktemp("tiny")
-    vocabulary = {"<eos>": 0, **{letter: index + 1 for index, letter in enumerate(LETTERS)}}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<eos>"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>").save_pretrained(place)
-    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    shape["initializer_range"] = 0.5  # of larger logits, which adapters below the last layer can change
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(vocab_size=9, max_position_embeddings=64, **shape)
-    transformers.LlamaForCausalLM(config).save_pretrained(place)
+    write_model(place)
     return place
 
 
-def learner(folder, path, **options):
+def learner(folder, path, *, seed=0, compute=None, **options):
     path.write_text(TEXT, encoding="utf-8")
     training = TrainingConfig(local_steps=30, batch_size=8, optimizer="adamw", learning_rate=0.02)
-    place = {"node_index": 0, "node_count": 2, "node_name": "n", "seed": 0, "base_dir": folder.parent}
+    place = {"node_index": 0, "node_count": 2, "node_name": "n", "seed": seed, "base_dir": folder.parent}
     config = TaskConfig(name="lora", options={"model": folder.name, "block": 32, **options})
-    return make_learner(config, training, **place, local={"path": str(path)}, local_dir=path.parent)
+    return make_learner(config, training, **place, local={"path": str(path)}, local_dir=path.parent, compute=compute)
 
 
 def test_adapters_learn_a_text_and_are_all_that_the_vector_has(folder, tmp_path):
@@ -67,17 +58,37 @@ def test_adapters_learn_a_text_and_are_all_that_the_vector_has(folder, tmp_path)
     assert made.local_state() == {}
 
 
-def test_frozen_weights_are_mapped_from_the_file_and_the_same_for_all_learners_of_a_process(folder, tmp_path):
-    one, other = (learner(folder, tmp_path / name) for name in ("a.txt", "b.txt"))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_frozen_weights_are_mapped_from_the_file_and_the_same_for_all_learners_of_a_process(folder, tmp_path, dtype):
+    place = shutil.copytree(folder, tmp_path / "model")
+    if dtype != torch.float32:
+        transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).save_pretrained(place)
+    one, other = (learner(place, tmp_path / name) for name in ("a.txt", "b.txt"))
+    assert one.train(RoundStart(one.initial()), 0).loss > 0
     frozen = [
-        {name: tensor.data_ptr() for name, tensor in made.model.module.named_parameters() if not tensor.requires_grad}
+        {name: tensor for name, tensor in made.model.module.named_parameters() if not tensor.requires_grad}
         for made in (one, other)
     ]
-    assert frozen[0] == frozen[1]
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    mapped = [line.split()[0].split("-") for line in lines if str(folder) in line]
-    places = [(int(start, 16), int(end, 16)) for start, end in mapped]
-    assert all(any(start <= place < end for start, end in places) for place in frozen[0].values())
+    assert {tensor.dtype for tensor in frozen[0].values()} == {dtype}
+    assert {tensor.dtype for tensor in one.model.parameters} == {torch.float32}
+    pointers = [{name: tensor.data_ptr() for name, tensor in found.items()} for found in frozen]
+    assert pointers[0] == pointers[1]
+    mapped, copied = mappings_of(place)
+    assert all(any(start <= pointer < end for start, end in mapped) for pointer in pointers[0].values())
+    assert copied == 0, "nothing was written to, so the system has the pages once for all processes"
+
+
+def mappings_of(folder):
+    """Return the places (start, end) at which files of a folder are mapped, and how many kB there are own copies."""
+    places, copied, inside = [], 0, False
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        key, _, rest = line.partition(": ")
+        if not rest or " " in key:
+            inside = str(folder) in line
+            places += [tuple(int(end, 16) for end in line.split()[0].split("-"))] if inside else []
+        elif key == "Anonymous" and inside:
+            copied += int(rest.split()[0])
+    return places, copied
 
 
 @pytest.mark.parametrize("merged", [False, True])
@@ -182,3 +193,72 @@ def test_a_tokenizer_that_is_missing_or_not_of_the_model_is_refused(folder):
         adapter.task(model)
     with pytest.raises(UserError, match="the tokenizer has words that the model lacks"):
         blocks_of([(folder, TEXT)], found.tokenizer(), 32, words=5)
+
+
+def test_of_the_half_that_is_frozen_nothing_is_exchanged_and_it_is_the_same_everywhere(folder, tmp_path):
+    both, half = (learner(folder, tmp_path / "own.txt", ffa=ffa) for ffa in (False, True))
+    other = learner(folder, tmp_path / "own.txt", ffa=True, seed=1)
+    assert all(place.name.endswith("lora_B.default.weight") for place in half.model.flat.places)
+    assert half.size < both.size
+    frozen = [
+        {name: one for name, one in made.model.module.named_parameters() if ".lora_A." in name}
+        for made in (both, half, other)
+    ]
+    for name, one in frozen[1].items():
+        assert torch.equal(one, frozen[2][name]), "whatever the seed"
+        assert float(one.std()) == pytest.approx(float(frozen[0][name].std()), rel=0.2), "as peft draws it"
+    model = half.train(RoundStart(half.initial()), 0).vector
+    assert half.evaluate(model, "test").loss < half.evaluate(half.initial(), "test").loss
+    assert len({made.digest for made in (both, half)}) == 2
+    with pytest.raises(UserError, match=r"task\.ffa: these adapters have no half that can stay frozen"):
+        adapter.task(folder, peft=peft.IA3Config(task_type="CAUSAL_LM"), block=32, ffa=True).model()
+
+
+def test_activations_that_are_computed_again_give_the_same_bits(folder, tmp_path, monkeypatch):
+    kept, again = (learner(folder, tmp_path / "own.txt", dropout=0.3, checkpointing=one) for one in (False, True))
+    calls, forward = [], transformers.models.llama.modeling_llama.LlamaMLP.forward
+    monkeypatch.setattr(
+        "transformers.models.llama.modeling_llama.LlamaMLP.forward", lambda *given: calls.append(1) or forward(*given)
+    )
+    rounds = []
+    for made in (kept, again):
+        rounds.append(made.train(RoundStart(made.initial()), 0))
+        calls.append(0)
+    np.testing.assert_array_equal(rounds[0].vector, rounds[1].vector)
+    assert rounds[0].loss == rounds[1].loss
+    assert calls[::-1].index(0, 1) - 1 == 2 * calls.index(0), "each layer is computed twice"
+
+
+def test_mixed_precision_and_parts_of_a_batch_learn_the_same(folder, tmp_path):
+    ways = {"plain": {}, "parts": {"micro_batch_size": 3}, "mixed": {"precision": "bf16"}}
+    made = {name: learner(folder, tmp_path / "own.txt", compute=Compute(**way)) for name, way in ways.items()}
+    start = made["plain"].initial()
+    ends = {name: one.train(RoundStart(start), 0) for name, one in made.items()}
+    losses = {name: made["plain"].evaluate(end.vector, "test").loss for name, end in ends.items()}
+    assert losses["parts"] == pytest.approx(losses["plain"], rel=1e-3)
+    assert losses["mixed"] == pytest.approx(losses["plain"], rel=0.05)
+    assert losses["mixed"] != losses["plain"]
+    assert losses["plain"] < 0.8 * made["plain"].evaluate(start, "test").loss
+
+
+@pytest.mark.parametrize(
+    ("options", "shapes", "digests"),
+    [({"rank": 4}, 2, 2), ({"alpha": 8.0}, 1, 2), ({"modules": ["q_proj"]}, 2, 2), ({"dropout": 0.5}, 1, 1)],
+)
+def test_nodes_whose_adapters_differ_cannot_mix(folder, tmp_path, options, shapes, digests):
+    both = [learner(folder, tmp_path / "own.txt", **each) for each in ({}, options)]
+    assert len({made.shape_digest for made in both}) == shapes
+    assert len({made.digest for made in both}) == digests
+
+
+def test_a_model_larger_than_the_memory_is_refused_before_it_is_loaded(folder, monkeypatch):
+    size = (folder / "model.safetensors").stat().st_size
+    monkeypatch.setattr(pretrained, "memory_bytes", lambda: 2 * size)
+    monkeypatch.setattr(pretrained, "MB", 1)
+    adapter.task(folder, peft=peft.LoraConfig(target_modules="all-linear"), block=32)
+    monkeypatch.setattr(pretrained, "_loaded", None)
+    with pytest.raises(UserError) as caught:
+        adapter.task(folder, block=32)
+    assert f"model: the model is larger than the memory (found '{3 * size} MB'); allowed: {2 * size} MB" in str(
+        caught.value
+    )

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from p2pfl.cli import check_brief
 from p2pfl.cli.check_brief import merged
 from p2pfl.console.output import size
 from p2pfl.learn.trainer import TorchLearner
@@ -92,6 +93,17 @@ def test_a_file_that_cannot_be_read_has_only_its_mistakes(p2pfl, ward):
 def test_a_time_is_the_duration_and_a_rule_to_stop_may_end_it_sooner(p2pfl, ward):
     change(ward / "federation.toml", "rounds = 40", "time_s = 300")
     assert facts(p2pfl("check", ward))["duration"].strip() == "5 min of training on each node (time_s)"
+
+
+def test_a_round_without_steps_is_named_and_timed_as_it_is(p2pfl, ward, monkeypatch):
+    trained = []
+    monkeypatch.setattr(TorchLearner, "round_is", "one fit", raising=False)
+    monkeypatch.setattr(check_brief, "_train_s", lambda learner: trained.append(learner) or 3.0)
+    said = facts(p2pfl("check", ward))
+    assert said["a"].startswith("round     one fit, and ")
+    assert said["duration"].startswith("estimate: 2 min of training"), "40 rounds of 3 s, and not 20 times as much"
+    assert len(trained) == 2
+    assert json.loads(p2pfl("check", ward, "--format", "json").out)["federation"]["local_steps"] is None
 
 
 def test_the_promise_of_privacy_is_in_the_first_lines_and_no_private_step_is_timed(p2pfl, ward):

@@ -109,3 +109,16 @@ def test_a_node_that_never_ran_has_nothing_to_export(p2pfl, learned, tmp_path):
     assert outcome.code == 2
     assert "no state here" in outcome.err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-o", "m"], "--format: the task's models have no such format (found 'peft'); allowed: safetensors"),
+        (["-o", "-"], "--output: this format is a folder (found '-'); allowed: a new folder"),
+        (["-o", "no/m"], "--output: no such folder (found 'no')"),
+    ],
+)
+def test_a_folder_is_only_for_a_task_that_has_one(p2pfl, learned, tmp_path, words, said):
+    outcome = p2pfl("export", learned / "node0", "--format", "peft", *words)
+    assert (outcome.code, said in outcome.err, list(tmp_path.iterdir())) == (2, True, []), outcome.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.config.load import load_config, load_node, node_file, node_mistakes
+from p2pfl.config.model import Compute
 from p2pfl.errors import UserError
 
 
@@ -103,8 +104,10 @@ def test_a_node_may_differ_from_the_federation_in_whether_it_looks_for_others(va
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1", "mps"])
 def test_where_a_node_trains_is_its_own_business(federation, device):
-    file = configured(federation, f'[node]\ndevice = "{device}"\nprecision = "bf16"\n')
+    keys = f'device = "{device}"\nprecision = "bf16"\nmicro_batch_size = 4\ncompile = true'
+    file = configured(federation, f"[node]\n{keys}\n")
     compute = load_node(file, federation).compute
-    assert (compute.device, compute.precision, compute.file) == (device, "bf16", file)
+    expected = Compute(device=device, precision="bf16", micro_batch_size=4, compile=True, file=file)
+    assert (compute, compute.file) == (expected, file)
     (mistake,) = node_mistakes(configured(federation, f'[node]\ndevice = "{device}:x"\n'), federation)
     assert (mistake.key, mistake.value) == ("node.device", f"{device}:x")

@@ -191,10 +191,11 @@ def test_a_task_without_torch_is_on_no_device():
         assert (
             device_of(make_learner(TaskConfig(name="quadratic"), TrainingConfig(), **place, compute=compute)) == "cpu"
         )
-    for compute, key in ((Compute(device="cuda"), "node.device"), (MIXED, "node.precision")):
+    refused = [Compute(device="cuda"), MIXED, Compute(micro_batch_size=8), Compute(compile=True)]
+    for compute, key in zip(refused, ("device", "precision", "micro_batch_size", "compile"), strict=True):
         with pytest.raises(UserError, match="does not use torch") as caught:
             make_learner(TaskConfig(name="quadratic"), TrainingConfig(), **place, compute=compute)
-        assert caught.value.key == key
+        assert caught.value.key == f"node.{key}"
 
 
 @needs_accelerator

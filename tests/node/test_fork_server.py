@@ -8,13 +8,15 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.fleet import fork_server
+from p2pfl.fleet import fork_server, starter
 from p2pfl.fleet.fork_server import ForkServer, ForkServerError, NotForked, why_not
-from p2pfl.fleet.starter import SHARED, SHARED_WITH_TORCH
+from p2pfl.fleet.starter import SHARED, SHARED_BY_TASK, SHARED_WITH_TORCH, shared_modules
 
 LIMIT = 1 << 20
 WORKING = ["-m", "worker"]
@@ -278,3 +280,21 @@ def test_where_a_driver_may_be_at_work_nothing_is_forked(tmp_path, monkeypatch):
     assert "built for" in why_not()
     monkeypatch.setattr(sys, "platform", "darwin")
     assert "darwin" in why_not()
+
+
+@pytest.mark.parametrize(
+    ("task", "missing", "besides"),
+    [("lora", "", SHARED_BY_TASK["lora"]), ("lora", "peft", ()), ("digits", "", ()), ("lora", "torch", None)],
+)
+def test_nodes_share_what_their_task_imports_if_it_is_there(monkeypatch, task, missing, besides):
+    """A server that failed to import would leave each node to start alone."""
+    federation = SimpleNamespace(task=SimpleNamespace(name=task), grows_trees=False)
+    monkeypatch.setattr(starter, "find_spec", lambda name: None if name == missing else name)
+    expected = SHARED if besides is None else (*SHARED, *SHARED_WITH_TORCH, *besides)
+    assert shared_modules(federation) == [*expected]
+
+
+@pytest.mark.parametrize("module", SHARED_BY_TASK["lora"])
+def test_modules_of_a_task_are_found(module):
+    pytest.importorskip(module.partition(".")[0], reason="the extra transformers has it")
+    assert find_spec(module) is not None

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.engine.memory_plan import MemoryPlan
@@ -13,7 +14,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.devices import Device
 from p2pfl.learn.task import Task
 from p2pfl.learn.torch_model import TorchModel
-from p2pfl.node.memory_needs import MemoryNeeds, program_bytes, resident_bytes
+from p2pfl.node.memory_needs import MemoryNeeds, mapped_weights_bytes, program_bytes, resident_bytes
 
 MB = 10**6
 PLAN = MemoryPlan(model=10 * MB, replicas=40 * MB, flows=20 * MB, scratch=30 * MB, messages=3 * MB, round=20 * MB)
@@ -43,6 +44,16 @@ def test_a_learner_holds_weights_gradients_and_the_optimizer_s_values(training, 
     task = Task(model=lambda: torch.nn.Linear(100, 10, bias=False), data=lambda _node: None)
     model = TorchModel(task, TrainingConfig(**training), ("*",), Device(), 0)
     assert model.bytes_in_training(corrected=corrected) == models * 4000
+
+
+def test_weights_that_are_mapped_from_a_file_are_not_counted_twice(tmp_path):
+    save_file({"weights": torch.ones(2_000_000)}, tmp_path / "model.safetensors")
+    weights = load_file(tmp_path / "model.safetensors")["weights"]
+    if (before := program_bytes([])) is None:
+        pytest.skip("this system does not say")
+    assert float(weights.sum()) == 2_000_000
+    assert mapped_weights_bytes() > 7.9 * MB
+    assert program_bytes([]) == pytest.approx(before, abs=3 * MB)
 
 
 def test_the_program_is_what_the_process_has_without_its_learners():

@@ -66,10 +66,10 @@ def test_a_network_of_layers_learns_numbers_under_a_rule_in_a_world():
     [
         (FederatedClassifier(LogisticRegression(), **FEW), "has no partial_fit"),
         (FederatedRegressor(SGDClassifier(), **FEW), "SGDClassifier does not fit FederatedRegressor"),
-        (FederatedClassifier(**FEW, topology="no"), "topology"),
+        (FederatedClassifier(**FEW, topology="no"), "^topology: "),
         (FederatedClassifier(**FEW, settings={"no": 1}), "no: unknown"),
         (FederatedClassifier(**FEW, world={"loss": 2}), "loss: impossible value"),
-        (FederatedClassifier(**FEW, partition="no"), "no"),
+        (FederatedClassifier(**FEW, partition="no"), r"^partition: no such partition \(found 'no'\)"),
     ],
 )
 def test_a_mistake_is_a_value_error_of_one_line(made, said):

@@ -8,6 +8,7 @@ from copy import copy
 
 import torch
 
+from p2pfl.config.model import Compute
 from p2pfl.config.privacy import MEMBER, RECORD
 from p2pfl.errors import UserError
 from p2pfl.learn.evaluation import loss_of
@@ -91,7 +92,16 @@ def _shared(plan: Plan, samples: int, model: TorchModel) -> SharedRounds | None:
 
 
 def _gradients_of_rows(model: TorchModel, train_set: Samples) -> RowGradients:
+    _refuse_parts(model.device.compute)
     with model.device.seeded(0):
         trial = model.reader(train_set)(torch.arange(min(2, len(train_set))))
         refuse_mixing(model.module, trial[0], model.device, model.task.name)
         return row_gradients(model.module, model.parameters, loss_of(model.task), model.device, trial)
+
+
+def _refuse_parts(compute: Compute) -> None:
+    """Refuse settings that these rounds would not follow. Raises UserError."""
+    for key, value in (("micro_batch_size", compute.micro_batch_size), ("compile", compute.compile or None)):
+        if value is not None:
+            text = "gradients of single rows are computed in another way"
+            raise UserError(text, file=compute.file, key=f"node.{key}", value=value, allowed='privacy.unit = "member"')

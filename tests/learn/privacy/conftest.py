@@ -29,13 +29,14 @@ def protected(context):
     """Make a learner of a task given by keywords, as `learner` does, that is private; `how` are fields of the plan."""
 
     def make(*, training=None, seed=0, node=0, chance=None, public_test=False, how=None, share=("*",), **fields):
-        training = training or TrainingConfig()
+        training, compute = training or TrainingConfig(), fields.pop("compute", None)
         data = fields.pop("data")
         fields.setdefault("model", lambda: torch.nn.Linear(4, 3))
         protection = Protection(
             plan_for=lambda _: plan(training, **(how or {})), chance=chance or Seeded(seed), public_test=public_test
         )
         task = Task(name="mine", data=data if callable(data) else lambda _: data, **fields)
-        return learner_for(task, context(seed=seed, node=node, nodes=8), training, share, protection=protection)
+        place = context(seed=seed, node=node, nodes=8)
+        return learner_for(task, place, training, share, compute, protection=protection)
 
     return make

@@ -12,7 +12,7 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional
 
-from p2pfl.config.model import TrainingConfig
+from p2pfl.config.model import Compute, TrainingConfig
 from p2pfl.config.privacy import MEMBER
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart
@@ -287,3 +287,12 @@ def test_rows_that_are_too_many_for_delta_are_not_taken_over_while_a_node_runs(p
     assert mine.samples == 20
     mine.adopt(mine.read_again())
     assert mine.samples == 30
+
+
+def test_parts_of_a_batch_are_refused_where_single_rows_are_protected(protected):
+    data, compute = (table(), None), Compute(micro_batch_size=2)
+    with pytest.raises(
+        UserError, match=r"node\.micro_batch_size: gradients of single rows are computed in another way"
+    ):
+        protected(data=data, compute=compute)
+    assert protected(data=data, compute=compute, how={"unit": MEMBER}).plan

@@ -128,6 +128,13 @@ def test_rounds_beyond_those_asked_for_are_counted_apart():
     assert mixed.rounds_beyond.max == 0
 
 
+def test_word_that_all_are_through_spreads_faster_than_by_rounds():
+    """On a ring of 16 it goes over eight edges."""
+    asked = quadratic(16, rounds=3)
+    report = simulate(replace(asked, training=replace(asked.training, local_steps=40)), references=False)
+    assert report.rounds_beyond.max <= 2
+
+
 def test_a_schedule_reports_the_union_and_the_contraction_of_its_period():
     federation = quadratic(8, topology="one-peer-hypercube", compressor="none", rounds=6)
     federation = replace(federation, training=replace(federation.training, closing_rounds=9))

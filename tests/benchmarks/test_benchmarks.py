@@ -85,7 +85,9 @@ PARTS = {
     "study/study_page",
     "study/twice",
 }
-"""Imported by others, tested elsewhere, need a browser, coverage, Flower or transformers, or read what a long study has written."""
+"""Imported by others, tested elsewhere, need a browser, coverage, Flower or transformers, or read what a long study has
+written.
+"""
 TOLD = {"conformance", "endings", "losses"}
 """exit with 1 where figures are not as they should be, as they are not in so few rounds."""
 

@@ -39,7 +39,7 @@ SHAPES = {
 WORDS, BLOCK, BATCH, RANK = 4096, 64, 4, 8
 LORA_RATE, FULL_RATE, FIRST_RATE = 2e-3, 3e-4, 1e-3
 FULL_COMPRESSOR = "fragment:8+bf16"
-LOOK_S = 0.5
+LOOK_S = 1.0
 SEED = 1
 
 Results = dict[str, Any]
@@ -315,7 +315,7 @@ def changed(file: Path, part: str, given: argparse.Namespace, model: Path) -> No
         "start_wait_s": 600.0,
         "rank": RANK,
         "block": BLOCK,
-    } | ({"compressor": f'"{FULL_COMPRESSOR}"', "method": '"plain"'} if full else {})
+    } | ({"compressor": f'"{FULL_COMPRESSOR}"'} if full else {})
     text = file.read_text()
     for key, value in settings.items():
         text, times = re.subn(rf"(?m)^(?:# )?{key} = [^ \n]+", f"{key} = {value}", text)
@@ -354,10 +354,12 @@ def launch(place: Path, model: Path) -> Results:
         phases = {"starting" if child.last is None else child.last.phase for child in fleet.children}
         if phases <= {"testing", "lingering", "finished"} and not fleet.stopping:
             fleet.stop()  # without the last test, also on the node's own text: models are tested here
-        if phases == {"training"}:
-            for child in fleet.children:
-                if child.process is not None and (found := memory_of(child.process.pid, weights)):
-                    memory[child.name].append(found)
+        looks = [memory_of(child.process.pid, weights) for child in fleet.children if child.process is not None]
+        if phases & {"testing", "lingering", "finished"} or len(looks) < len(memory):
+            return
+        if all(found.get("Rss of weights") for found in looks):
+            for child, found in zip(fleet.children, looks, strict=True):
+                memory[child.name].append(found)
 
     asyncio.run(fleet.run(look, LOOK_S))
     nodes = []
@@ -366,7 +368,7 @@ def launch(place: Path, model: Path) -> Results:
         if result is None:
             raise SystemExit(f"{child.name} has no result: {child.log_path}")
         looks = memory[child.name]
-        most = {key: max(one[key] for one in looks) for key in looks[0]} if looks else {}
+        most = max(looks, key=lambda found: found["Rss"], default={})
         nodes.append(
             {
                 "name": child.name,

@@ -127,6 +127,10 @@ def _look_at_method(federation: FederationConfig, inspected: Inspected) -> None:
     from p2pfl.learn.methods import method_of  # noqa: PLC0415 - as above
 
     inspected.warnings.extend(federation.notices)
+    optimizer = federation.training.optimizer
+    if optimizer != "sgd" and federation.method.startswith("variate"):
+        text = f"its corrections have the size of steps of {optimizer}, beside which gradients are small: nodes may"
+        inspected.warnings.append(f'method variate: {text} hardly learn. Write method = "plain" in [training]')
     try:
         method_of(federation)
     except UserError as error:

@@ -136,8 +136,10 @@ def _tuning(rule: str, given: Mapping[str, Any]) -> str:
     gossip |= {"share": _GOSSIP.share[0], "rule": json.dumps(rule), "protects": _protects(liars_of(rule))}
     gossip["vitals"] = json.dumps(_GOSSIP.vitals)
     training = {key: given.get(key, getattr(_TRAINING, key)) for key in TrainingConfig.__slots__}
-    training |= {"method": usual_method(rule), "keep_optimizer": json.dumps(_TRAINING.keep_optimizer)}
-    return _TUNING.format(**training, **gossip)
+    training["method"] = given.get("method", usual_method(rule))
+    training["keep_optimizer"] = json.dumps(_TRAINING.keep_optimizer)
+    text = _TUNING.format(**training, **gossip)
+    return text.replace("\n# method = ", "\nmethod = ") if "method" in given else text
 
 
 def _protects(liars: int) -> str:

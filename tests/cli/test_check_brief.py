@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 
 import pytest
@@ -93,6 +94,17 @@ def test_a_file_that_cannot_be_read_has_only_its_mistakes(p2pfl, ward):
 def test_a_time_is_the_duration_and_a_rule_to_stop_may_end_it_sooner(p2pfl, ward):
     change(ward / "federation.toml", "rounds = 40", "time_s = 300")
     assert facts(p2pfl("check", ward))["duration"].strip() == "5 min of training on each node (time_s)"
+
+
+def test_corrections_as_large_as_the_steps_of_adam_are_warned_of(p2pfl, ward):
+    """With AdamW and `variate`, four nodes with unequal digits reached an accuracy of .32 where `plain` reached .53."""
+    for optimizer, method, warned in (("sgd", "variate", 0), ("adamw", "variate", 1), ("adamw", "plain", 0)):
+        text = (ward / "federation.toml").read_text(encoding="utf-8")
+        text = re.sub(r'(?m)^optimizer = "\w+"', f'optimizer = "{optimizer}"', text)
+        text = re.sub(r'(?m)^(# )?method = "[^"]+"', f'method = "{method}"', text)
+        (ward / "federation.toml").write_text(text, encoding="utf-8")
+        said = p2pfl("check", ward).out
+        assert said.count("method variate: its corrections have the size of steps of adamw") == warned, said
 
 
 def test_a_round_without_steps_is_named_and_timed_as_it_is(p2pfl, ward, monkeypatch):

@@ -27,7 +27,8 @@ def test_each_text_has_a_node_and_training_suits_adapters(p2pfl, there):
     assert [member.name for member in federation.members] == ["Old-mails", "anna", "ben"]
     assert federation.task.name == "lora"
     assert federation.task.options == {"model": str(there / "tiny"), "rank": 8, "alpha": 16, "block": 128}
-    assert (federation.training.optimizer, federation.training.learning_rate) == ("adamw", 0.002)
+    training = federation.training
+    assert (training.optimizer, training.learning_rate, training.method) == ("adamw", 0.002, "plain")
     data = {name: load_node(node_file(federation, name), federation).data for name in ("Old-mails", "ben")}
     assert data == {
         "Old-mails": {"path": str(there / "texts/Old mails")},

@@ -14,8 +14,10 @@ from p2pfl.config.writing import toml_value
 from p2pfl.console.founding import Founding, FoundingPlan
 from p2pfl.errors import UserError
 
-TRAINING = {"optimizer": "adamw", "learning_rate": 0.002}
-"""What suits adapters better than the defaults."""
+TRAINING = {"optimizer": "adamw", "learning_rate": 0.002, "method": "plain"}
+"""What suits adapters better than the defaults. `variate` would steer by steps of AdamW, which are much larger than the
+gradients that it corrects: nodes would hardly learn.
+"""
 KEYS = ("rank = 8", "alpha = 16", "block = 128")
 
 

@@ -4,8 +4,8 @@
 
 First table, by device and precision: the seconds for one step of a local round, for a test, and for moving the vector
 to the model and back; and the distance between the final model and the one from the CPU in float32, relative to the
-norm of the total update. Second table: a federation with a node on each device, including the CPU, on the same task.
-The output names devices that this machine lacks.
+norm of the total update. Second table: what moves between host and device, in models. Third: a federation with a node
+on each device, including the CPU, on the same task. The output names devices that this machine lacks.
 """
 
 from __future__ import annotations
@@ -15,19 +15,25 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from p2pfl import Federation, Task
 from p2pfl.config.model import Compute, TrainingConfig
 from p2pfl.learn.devices import available_devices, describe
 from p2pfl.learn.interface import RoundStart, Vector
 from p2pfl.learn.load import learner_for
+from p2pfl.learn.methods import make_method
+from p2pfl.learn.params import FlatModule
 from p2pfl.learn.task import NodeContext
 from p2pfl.learn.trainer import TorchLearner
+from p2pfl.methods.method import overrides
 
 FEATURES, CLASSES, ROWS = 256, 10, 2048
 KINDS = {"cpu": "cpu", "cuda": "an NVIDIA or AMD GPU (cuda)", "mps": "Apple's GPU (mps)"}
@@ -131,6 +137,46 @@ def print_federation(task: Task, training: TrainingConfig, rounds: int) -> None:
     print(f"\nconsensus distance {report.consensus_distance}, {report.wall_time_s:.0f} s")
 
 
+class Moves(TorchDispatchMode):
+    """Counts the bytes that go to another device and come back. Nothing is copied from the device, which has no
+    memory.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there = self.back = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        if name == "copy_" and args[0].device != args[1].device:
+            return self._count(args[0], args[1].is_meta)
+        if name == "_to_copy" and torch.device((kwargs or {}).get("device") or args[0].device) != args[0].device:
+            return self._count(torch.empty_like(args[0], device=kwargs["device"]), args[0].is_meta)
+        return function(*args, **(kwargs or {}))
+
+    def _count(self, moved: torch.Tensor, is_back: bool) -> torch.Tensor:  # noqa: FBT001 - called in two places above
+        self.there, self.back = self.there + moved.nbytes * (not is_back), self.back + moved.nbytes * is_back
+        return moved
+
+
+def print_moves(make: Callable[[], nn.Module]) -> None:
+    """Print what moves between host and device: torch's device `meta` stands for one, and computes nothing."""
+    flat = FlatModule(make().to("meta"), "moves")
+    vector = np.zeros(flat.size, np.float32)
+    parts = {"start of a round, or a test": lambda: flat.load(vector), "end of a round": flat.vector}
+    for spec in ("plain", "variate", "prox"):
+        method = make_method(spec, TrainingConfig())
+        asked = ({"anchor": vector} if method.needs_anchor else {}) | dict.fromkeys(method.given, vector)
+        asked = asked if overrides(method, "gradient") else {}
+        parts[f"for the gradients of {spec}, at the start"] = partial(flat.parts, asked)
+    print("\n| what | models to the device | models back |")
+    print("|---|---|---|")
+    for name, run in parts.items():
+        with Moves() as moves:
+            run()
+        print(f"| {name} | {moves.there / vector.nbytes:g} | {moves.back / vector.nbytes:g} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parameters", type=int, default=10_000_000)
@@ -147,6 +193,7 @@ def main() -> None:
     task = Task(model=make, data=data, name="ten million")
     training = TrainingConfig(local_steps=options.steps, batch_size=options.batch_size, learning_rate=0.05)
     print_devices(task, training, options.rounds)
+    print_moves(make)
     print_federation(task, training, options.rounds)
     if len(available_devices()) == 1:
         print("There is one kind of device here: nothing was shown about a mixture of devices.")

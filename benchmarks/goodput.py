@@ -2,7 +2,8 @@
 
 Two processes on loopback, each scene in fresh ones. `links` is the shipped path: digest, framing, sealing, WebSocket,
 opening, assembling, digest. The layers below it run alone in the same rounds, to show this machine's lower bound;
-`exchange` is a whole transaction between two shipped engines over links. CPU-seconds are for both processes together;
+`exchange` is a whole transaction between two shipped engines over links, and `logged` the same with each engine's log
+on disk, as in a node. CPU-seconds are for both processes together;
 GB are 10^9 bytes of body; peak_bodies is the peak memory of an end, including the body that it sends, as a multiple of
 the body. Prints a table, and JSON with --json FILE. Linux only.
 
@@ -24,6 +25,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,16 +33,18 @@ from goodput_layers import digest_scene, request_of, secretstream_scene, socket_
 from goodput_measures import Figures, Meter, Options, Probe, Trainer, body_of
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.effects import ApplyReply, ApplyRequest, Freeze
-from p2pfl.core.events import ReplyApplied, RequestApplied, RequestFrozen
+from p2pfl.core.effects import ApplyReply, ApplyRequest, Freeze, Operation
+from p2pfl.core.events import Event, ReplyApplied, RequestApplied, RequestFrozen
 from p2pfl.core.messages import Message, Ready, Reply, Request
 from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
 from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.durable import entry, image
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.net.links import Links, Membership
 from p2pfl.net.session_table import Callbacks
+from p2pfl.storage import State, Store
 
 T = TypeVar("T")
 SAMPLES = 100
@@ -156,27 +160,56 @@ async def watched(act: Callable[[], Coroutine[Any, Any, Figures]], options: Opti
     return probe.figures()
 
 
-async def exchange_scene(pipe: Connection, options: Options, *, far: bool, compressor: str) -> Figures:
+class LoggedEngine:
+    """An engine, and the log of what it did in a folder; without one nothing is written."""
+
+    def __init__(self, engine: Engine, folder: Path | None) -> None:
+        self.engine, self.store = engine, None if folder is None else Store.open(folder, durability="exchange")
+        if self.store is not None:
+            self.store.load()
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        if self.store is not None:
+            picture = image(self.engine.state, with_replicas=True, copied=False)
+            self.store.checkpoint(State(header=picture.header, arrays=picture.arrays, blobs=picture.blobs))
+
+    def run(self, operation: Operation) -> Event | None:
+        """Run an operation; what it changed is on disk when this returns, if it must be."""
+        outcome = self.engine.run(operation)
+        if self.store is not None and outcome.change is not None:
+            self.store.append(*entry(outcome.change))
+            if outcome.urgent:
+                self.store.flush()
+        return outcome.event
+
+
+async def exchange_scene(
+    pipe: Connection, options: Options, *, far: bool, compressor: str, logged: bool = False
+) -> Figures:
     """Run transactions of two shipped engines, each beside its loop: freeze, request, apply, reply, apply.
 
     The first transaction fills the replicas and is not counted. Between transactions each model moves as training would
-    move it. Memory includes model, replicas and variate.
+    move it. Memory includes model, replicas and variate. A log is not replaced by a snapshot, as a node does from time
+    to time.
     """
     async with end_of_session(pipe, options, far=far) as end:
         meter = Meter()
         model = np.random.default_rng(far).standard_normal(options.body_bytes // 4, dtype=np.float32)
         state = NodeState.new(model, SAMPLES, (end.peer,))
-        engine = Engine(index=int(not far), state=state, codecs=Codecs(make_compressor(compressor)))
-        del model
-        for seq in range(options.messages + 1):
-            if seq == 1:
-                meter.begin()
-            await (initiate if far else respond)(end, engine, seq + 1)
-            state.channels *= np.float32(0.99)
-        return meter.end()
+        with TemporaryDirectory() as folder:
+            bare = Engine(index=int(not far), state=state, codecs=Codecs(make_compressor(compressor)))
+            engine = LoggedEngine(bare, Path(folder) / "state" if logged else None)
+            del model
+            for seq in range(options.messages + 1):
+                if seq == 1:
+                    meter.begin()
+                await (initiate if far else respond)(end, engine, seq + 1)
+                state.channels *= np.float32(0.99)
+            return meter.end()
 
 
-async def initiate(end: End, engine: Engine, seq: int) -> None:
+async def initiate(end: End, engine: LoggedEngine, seq: int) -> None:
     freeze = Freeze(
         peer=end.peer,
         incarnation=0,
@@ -188,18 +221,18 @@ async def initiate(end: End, engine: Engine, seq: int) -> None:
         pace_s=0.1,
         audit=False,
     )
-    frozen = (await asyncio.to_thread(engine.run, freeze)).event
+    frozen = await asyncio.to_thread(engine.run, freeze)
     end.say(expect(RequestFrozen, frozen).request)
     reply = expect(Reply, await end.inbox.get())
-    expect(ReplyApplied, (await asyncio.to_thread(engine.run, ApplyReply(peer=end.peer, reply=reply))).event)
+    expect(ReplyApplied, await asyncio.to_thread(engine.run, ApplyReply(peer=end.peer, reply=reply)))
     end.say(Ready(version=seq))
 
 
-async def respond(end: End, engine: Engine, seq: int) -> None:
+async def respond(end: End, engine: LoggedEngine, seq: int) -> None:
     request = expect(Request, await end.inbox.get())
     half = SAMPLES / 2
     apply = ApplyRequest(peer=end.peer, request=request, factor=half, weight=half, version=seq, pace_s=0.1)
-    end.say(expect(RequestApplied, (await asyncio.to_thread(engine.run, apply)).event).reply)
+    end.say(expect(RequestApplied, await asyncio.to_thread(engine.run, apply)).reply)
     await end.inbox.get()
 
 
@@ -223,6 +256,8 @@ SCENES: dict[str, Scene] = {
     "stalls: transfer, training": partial(links_scene, probe=True, train=True),
     "exchange: none": partial(exchange_scene, compressor="none"),
     "exchange: q4": partial(exchange_scene, compressor="q4"),
+    "logged: none": partial(exchange_scene, compressor="none", logged=True),
+    "logged: q4": partial(exchange_scene, compressor="q4", logged=True),
 }
 
 
@@ -290,7 +325,7 @@ def main() -> None:
     for _ in range(options.repeats):
         for name, scene in chosen.items():
             size_bytes = int(options.mb * 1e6) // 4 * 4
-            size_bytes = min(size_bytes, EXCHANGE_BYTES) if name.startswith("exchange") else size_bytes
+            size_bytes = min(size_bytes, EXCHANGE_BYTES) if name.startswith(("exchange", "logged")) else size_bytes
             sizes = Options(size_bytes, options.messages)
             runs[name].append(together(play(scene, sizes), sizes))
     report = {

@@ -78,6 +78,7 @@ class Keywords(TypedDict, total=False):
     exchanges_per_s: float
     audit_every: int
     vitals: bool
+    memory: str
 
 
 class Federation:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from p2pfl.config.model import Edges
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, ChangeEdges, CommitRound, Mix, Operation
-from p2pfl.engine.codecs import fragment_of
+from p2pfl.engine.codecs import slices_of
 from p2pfl.engine.state import EdgeState
 from p2pfl.learn.interface import Vector
 from sim.exact import ExactEngine
@@ -248,8 +248,11 @@ def bare_move(engine: ExactEngine, op: ApplyRequest) -> Totals | None:
     if fragments is None or reply is None or reply.request_digest != op.request.digest:
         return None
     moved = np.zeros(state.channels.size)
-    scratch = fragment_of(state, fragments, fragments.read_fragment(reply.body))
-    theirs, ours = (fragments.decode_fragment(body, scratch.own.size) for body in (op.request.body, reply.body))
-    for part, here in scratch.tiles():
+    slices, before = slices_of(state, fragments, fragments.read_fragment(reply.body)), 0
+    size = sum(part.stop - part.start for part in slices)
+    theirs, ours = (fragments.decode_fragment(body, size) for body in (op.request.body, reply.body))
+    for part in slices:
+        here = slice(before, before + part.stop - part.start)
         moved[part] = theirs[here].astype(np.float64) - ours[here]
+        before = here.stop
     return moved * reply.factor

@@ -33,7 +33,7 @@ from p2pfl.reporting.liars import held_against
 from p2pfl.reporting.measures import mean_intervals, measures_in, metrics_in, model_score, rounded, spreads
 from p2pfl.reporting.report import NodeReport, Report
 from p2pfl.reporting.sketch import consensus_distance
-from p2pfl.reporting.status import ClosedRound, NeighborStatus
+from p2pfl.reporting.status import ClosedRound, NeighborStatus, rounds_beyond
 from sim.learning.batched import BatchedLearners, make_learners
 from sim.learning.nodes import success
 from sim.prepared_run import PreparedRun, Script
@@ -60,9 +60,10 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
     nodes = _nodes(stage, figures, models)
     ended = [node for node in nodes if node.finished and not node.byzantine]
     kept = [index for index, node in enumerate(nodes) if node.finished and not node.byzantine]
-    began = time.process_time()
+    learners = stage.script.learners
+    began = learners.cpu_s
     reference = _references(stage, nodes, figures.history, alone=alone) if references or alone else None
-    figures.references_cpu_s = time.process_time() - began
+    figures.references_cpu_s = learners.cpu_s - began
     graph = spectrum(Topology(federation.topology, stage.nodes, federation.edges, federation.seed))
     traffic = world.network.traffic
     found = Report(
@@ -70,6 +71,8 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
         topology=federation.topology,
         algebraic_connectivity=graph.algebraic_connectivity,
         rounds={node.name: node.rounds for node in nodes},
+        rounds_asked=federation.training.rounds,
+        rounds_beyond=spread(node.rounds_beyond for node in ended),
         accuracy=spread(node.accuracy for node in ended),
         local_accuracy=spread(node.local_accuracy for node in ended),
         loss=spread(node.test_loss for node in ended),
@@ -207,10 +210,15 @@ class Figures:
         self._moved = moved
         there = [node for node in self.sample if world.hosts[node].alive]
         rows = self.stage.scored_models(there) if there else None
-        began = time.process_time()
+        began = self._testing_cpu_s()
         if rows is not None:
             self.history.append(self._point(there, rows))
-        self.evaluation_cpu_s += time.process_time() - began
+        self.evaluation_cpu_s += self._testing_cpu_s() - began
+
+    def _testing_cpu_s(self) -> float:
+        """Return the CPU-seconds of this process, and of tests in others."""
+        pool = self.script.learners.pool
+        return time.process_time() + (0.0 if pool is None else pool.cpu_s[1])
 
     def _point(self, nodes: list[int], rows: NDArray[Any]) -> Point:
         world = self.stage.world
@@ -305,6 +313,7 @@ def _nodes(stage: PreparedRun, figures: Figures, models: NDArray[Any]) -> list[N
                 failed_rounds=host.counts.failed_rounds,
                 rounds=0 if core is None else core.facts.rounds,
                 rounds_without_neighbor=0 if core is None else core.facts.alone,
+                rounds_beyond=None if core is None else rounds_beyond(core.facts.rounds, core.settings.rounds),
                 ended_by=None if core is None else core.ending.ended_by,
                 through_by=core.rounds.training.enough(now) if core is not None and core.ending.is_through else None,
                 accuracy=None if test is None else test.accuracy,

@@ -6,7 +6,7 @@ import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Protocol
@@ -102,6 +102,7 @@ def simulate(
     check: bool = False,
     references: bool = True,
     alone: bool = False,
+    workers: int = 1,
     on_progress: Callable[[RunProgress], None] | None = None,
     on_models: Callable[[NDArray[Any]], object] | None = None,
 ) -> Report:
@@ -112,7 +113,8 @@ def simulate(
     `federation.seed`. With `batching` False, the shipped engine runs one operation at a time; `check` does so too, and
     checks every invariant after every event. `references` adds what a central server and pooled data would have
     achieved, `alone` also what each node would have learned without neighbors, which takes about as long as the run
-    itself. `on_models` is called at the end with the models (nodes, d) of all nodes. Raises UserError if the world
+    itself. Several `workers` are so many processes, on Linux, that train and test what is not batched, with the same
+    bits. `on_models` is called at the end with the models (nodes, d) of all nodes. Raises UserError if the world
     contradicts itself, if the task is wrong, or if the run would not fit into memory; InvariantError only with `check`.
     """
     began = time.process_time()
@@ -124,6 +126,7 @@ def simulate(
             "check": check,
             "references": references,
             "alone": alone,
+            "workers": workers,
         }
         try:
             return simulate(federation.config, **how, on_progress=on_progress, on_models=on_models)
@@ -135,13 +138,34 @@ def simulate(
             raise _refusal("federation", federation, "a p2pfl.Federation") from None
     if not isinstance(world, World | WorldSpec | None):
         raise _refusal("world", world, "a sim.World")
+    if workers < 1 or (workers > 1 and (check or not batching)):
+        allowed = "a number from 1 on" if workers < 1 else "1 where all is done in single steps"
+        raise UserError("no such number of processes", file="simulate", key="workers", value=workers, allowed=allowed)
     if isinstance(world, World):
         world = world.spec([member.name for member in federation.members])
     spec = settle(world or WorldSpec(), len(federation.members), federation.seed)
     federation = steps_of(federation, spec)[0].federation
     attack = None if spec.liars is None else parse_attack(spec.liars.attack)
     liars = frozenset(spec.liars.nodes if spec.liars else ())
-    learners = make_learners(federation, local=data, poison=None if attack is None else attack.poison, liars=liars)
+    compared: dict[str, Any] = {"references": references, "alone": alone}
+    compared |= {"on_progress": on_progress, "on_models": on_models, "began": began}
+    poison = None if attack is None else attack.poison
+    made = make_learners(federation, local=data, poison=poison, liars=liars, workers=workers)
+    with closing(made) as learners:
+        return _simulate(federation, spec, learners, attack, compared, batching=batching, check=check)
+
+
+def _simulate(
+    federation: FederationConfig,
+    spec: WorldSpec,
+    learners: BatchedLearners,
+    attack: Attack | None,
+    compared: dict[str, Any],
+    *,
+    batching: bool,
+    check: bool,
+) -> Report:
+    """Run what may be put off batched, and all again one operation at a time if a vector fails a check."""
     if mistakes := compressor_mistakes(federation, learners.exchanged_size):
         raise mistakes[0]
     uses = Counter(federation.compressor_of(*edge) for edge in federation.edges)
@@ -158,14 +182,15 @@ def simulate(
         personal=learners.personal,
     )
     given = script(federation, spec, learners, exact=exact, check=check, batching=batching)
-    prepared, calls = time.process_time(), {"on_progress": on_progress, "on_models": on_models}
-    compared: dict[str, Any] = {"references": references, "alone": alone} | calls
+    prepared = learners.cpu_s
     try:
-        return _simulate_once(given, **compared, began=began, reason=reason)
+        return _simulate_once(given, **compared, reason=reason)
     except MisjudgedError as error:
-        lost = time.process_time() - prepared
+        if learners.pool is not None:
+            learners.pool.drop_all()
+        lost = learners.cpu_s - prepared
         given = script(federation, spec, learners, exact=True, check=False)
-        again = _simulate_once(given, **compared, began=began, reason=str(error))
+        again = _simulate_once(given, **compared, reason=str(error))
         if again.cost is not None:
             again.cost.set_up_cpu_s -= lost
             again.cost.abandoned_cpu_s = lost
@@ -222,25 +247,26 @@ def _simulate_once(
     stage = PreparedRun(script, figures.committed)
     figures.stage = stage
     stage.watch(figures.sample)
-    set_up = time.process_time()
+    learners = script.learners
+    set_up = learners.cpu_s
     with _no_collections(), _with_latest_events(stage):
         _run(script, stage, figures, on_progress)
         models = stage.models()
         stage.world.network.count_goodbyes()
     if on_models is not None:
         on_models(models)
-    ran = time.process_time()
+    ran = learners.cpu_s
     report = final_report(stage, figures, references=references, alone=alone)
     learning = ran - set_up - figures.evaluation_cpu_s
     rounds = sum(host.core.facts.rounds for host in stage.world.hosts if host.starts)
     report.cost = Cost(
-        cpu_s=time.process_time() - began,
+        cpu_s=learners.cpu_s - began,
         set_up_cpu_s=set_up - began,
         abandoned_cpu_s=0.0,
         run_cpu_s=learning,
         evaluation_cpu_s=figures.evaluation_cpu_s,
         references_cpu_s=figures.references_cpu_s,
-        report_cpu_s=time.process_time() - ran - figures.references_cpu_s,
+        report_cpu_s=learners.cpu_s - ran - figures.references_cpu_s,
         node_rounds=rounds,
         node_rounds_per_cpu_s=rounds / learning if learning > 0 else None,
         events=stage.world.kernel.events,
@@ -249,8 +275,9 @@ def _simulate_once(
     report.batching = Batching(
         operations="one at a time" if script.exact else "batched",
         why=reason,
-        training=script.learners.how if script.ahead or not script.exact else "one at a time",
-        batch_stable=script.learners.batch_stable,
+        training=learners.how if script.ahead or not script.exact else "one at a time",
+        batch_stable=learners.batch_stable,
+        workers=1 if learners.pool is None else len(learners.pool),
     )
     return report
 

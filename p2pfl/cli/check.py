@@ -111,6 +111,9 @@ def _survey(inspected: Inspected, findings: Sequence[Findings], liars: int | Non
             for member in federation.members
         ],
         "memory": {federation.members[index].name: needs.parts for index, needs in sorted(inspected.memory.items())},
+        "mapped": {
+            federation.members[index].name: needs.engine.mapped for index, needs in sorted(inspected.memory.items())
+        },
         "targets": _targets(federation, inspected),
         "graph": graph,
         "rule": rule,
@@ -231,14 +234,18 @@ def _look_for_room(federation: FederationConfig, inspected: Inspected) -> None:
             codecs = codecs_of(federation, index)
             state.fit_replicas(codecs.need_replicas)
             if not (federation.in_step_by or federation.grows_trees):
-                inspected.memory[index] = memory = memory_needs(state, codecs, method, learner, program)
+                inspected.memory[index] = memory = memory_needs(
+                    state, codecs, method, learner, program, mapped=federation.gossip.memory == "mapped"
+                )
                 memory.refuse_shortage(node)
+                memory.refuse_full_disk(node)
             shortage = needs_of(state, durability_of(node, learner, private=private), codecs, method).shortage(node)
         except UserError as error:
             if error.key in (
                 "node.state_dir",
                 "node.durability",
                 "node.memory_mb",
+                "gossip.memory",
             ):  # other mistakes are reported elsewhere
                 inspected.mistakes.append(error)
         else:

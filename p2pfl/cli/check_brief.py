@@ -198,7 +198,10 @@ def _memory(report: Mapping[str, Any]) -> str | None:
         return None
     named = sorted(largest.items(), key=lambda part: -part[1])
     parts = ", ".join(f"{name} {size(found)}" for name, found in named[:PARTS_NAMED])
-    return f"estimate: up to {size(sum(largest.values()))} a node ({parts}), and what the model computes on the way"
+    mapped = max(report["mapped"].values())
+    on_disk = f"; {size(mapped)} in a mapped file" if mapped else ""
+    whole = size(sum(largest.values()))
+    return f"estimate: up to {whole} a node ({parts}), and what the model computes on the way{on_disk}"
 
 
 def _sent(report: Mapping[str, Any], federation: FederationConfig) -> str | None:

@@ -14,6 +14,7 @@ import click
 
 from p2pfl.console.output import (
     Form,
+    beyond_facts,
     check_report,
     footnote,
     format_option,
@@ -271,6 +272,7 @@ def _show(report: Report, form: Form) -> None:
         "attack success, most": success and success.max,
         "held against": in_words(report.held_against),
         **privacy_facts(report),
+        **beyond_facts(report),
         "consensus distance": report.consensus_distance,
         "algebraic connectivity": report.algebraic_connectivity if mixes else None,
         "contraction, predicted": _without_rounding_noise(report.contraction.predicted),

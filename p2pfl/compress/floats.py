@@ -12,9 +12,13 @@ from numpy.typing import NDArray
 from p2pfl.compress.draws import seeds_of, words
 from p2pfl.compress.entry import ALONE, STAGES, VALUES, StageEntry
 from p2pfl.compress.interface import (
-    ByRows,
+    ByTiles,
+    LazyRow,
+    Payload,
+    Reader,
     Rows,
     copy_float32,
+    payload_row,
     require_finite,
     require_payloads,
     require_rows,
@@ -39,13 +43,14 @@ TILE = 1 << 16
     StageEntry(name="none", aliases=("none", "float32", "fp32", "f32"), means="float32 as it is: 32 bits per value")
 )
 @dataclass(frozen=True, slots=True)
-class Float32(ByRows):
+class Float32(ByTiles):
     """Exact for float32. A float64 is rounded, so delta = 1 - 2^-48, and saturates at float32's range."""
 
     spec: str = "none"
     random: bool = False
     fixed: bool = True
     source: str = "IEEE 754"
+    tile: int = 1
 
     def delta(self, size: int) -> float:  # noqa: ARG002 - of any size
         return 1 - 2.0**-48
@@ -56,17 +61,32 @@ class Float32(ByRows):
     def size_bytes(self, size: int) -> int:
         return 4 * size
 
-    def encode_rows(
+    def write_rows(
         self,
-        rows: Rows,
+        rows: Rows | LazyRow,
+        payloads: NDArray[np.uint8],
         *,
         chances: Sequence[int] | None = None,  # noqa: ARG002 - nothing is drawn
         decoded: NDArray[np.float32] | None = None,
-    ) -> NDArray[np.uint8]:
-        values = self.quantize_rows(rows)
-        if decoded is not None:
-            np.copyto(rows_for(len(values), values.shape[1], decoded), values)
-        return values.astype("<f4", copy=False).view(np.uint8)
+    ) -> None:
+        require_rows(rows)
+        count, size = rows.shape
+        stored, out = payloads.view("<f4"), None if decoded is None else rows_for(count, size, decoded)
+        for tile in tiles(count, size, TILE):
+            values = stored[tile]
+            copy_float32(rows[tile], values)
+            require_finite(values)
+            if out is not None:
+                np.copyto(out[tile], values)
+
+    def reader(self, payload: Payload, size: int) -> Reader:
+        stored = payload_row(payload, self.size_bytes(size)).view("<f4")[0]
+
+        def read(tile: slice, out: NDArray[np.float32]) -> None:
+            np.copyto(out, stored[tile])
+            _require_finite_payload(out)
+
+        return read
 
     def decode_rows(
         self, payloads: NDArray[np.uint8], size: int, out: NDArray[np.float32] | None = None
@@ -98,7 +118,7 @@ class Float32(ByRows):
     )
 )
 @dataclass(frozen=True, slots=True)
-class Float16(ByRows):
+class Float16(ByTiles):
     """Half precision; magnitudes beyond 65504 are clipped to it, so that one outlier never becomes infinity.
 
     delta = 1 - 2^-22 is IEEE's bound for vectors whose non-zero magnitudes lie within [2^-14, 65504]. Below 2^-14 the
@@ -109,6 +129,7 @@ class Float16(ByRows):
     random: bool = False
     fixed: bool = True
     source: str = "IEEE 754"
+    tile: int = 1
 
     def delta(self, size: int) -> float:  # noqa: ARG002 - of any size
         return 1 - 2.0**-22
@@ -119,24 +140,32 @@ class Float16(ByRows):
     def size_bytes(self, size: int) -> int:
         return 2 * size
 
-    def encode_rows(
+    def write_rows(
         self,
-        rows: Rows,
+        rows: Rows | LazyRow,
+        payloads: NDArray[np.uint8],
         *,
         chances: Sequence[int] | None = None,  # noqa: ARG002 - nothing is drawn
         decoded: NDArray[np.float32] | None = None,
-    ) -> NDArray[np.uint8]:
+    ) -> None:
         require_rows(rows)
         count, size = rows.shape
         out = None if decoded is None else rows_for(count, size, decoded)
-        payloads = np.empty((count, self.size_bytes(size)), np.uint8)
         halves = payloads.view("<u2")
         for tile in tiles(count, size, TILE):
             values = _rounded(_within_float16(rows[tile]))
             if out is not None:
                 np.copyto(out[tile], values)
             np.copyto(halves[tile], _halves(values), casting="unsafe")
-        return payloads
+
+    def reader(self, payload: Payload, size: int) -> Reader:
+        halves = payload_row(payload, self.size_bytes(size)).view("<u2")[0]
+
+        def read(tile: slice, out: NDArray[np.float32]) -> None:
+            np.copyto(out, _all_halves()[halves[tile]])
+            _require_finite_payload(out)
+
+        return read
 
     def decode_rows(
         self, payloads: NDArray[np.uint8], size: int, out: NDArray[np.float32] | None = None
@@ -171,7 +200,7 @@ class Float16(ByRows):
     )
 )
 @dataclass(frozen=True, slots=True)
-class BFloat16(ByRows):
+class BFloat16(ByTiles):
     """The upper half of a float32, rounded up or down at random: a value that lies at a fraction f of the way from one
     bfloat16 to the next becomes the next one with probability f, so that the mean over `chance` is the value itself.
 
@@ -184,6 +213,7 @@ class BFloat16(ByRows):
     random: bool = True
     fixed: bool = True
     source: str = "stochastic rounding: Gupta et al., ICML 2015 (arXiv:1502.02551)"
+    tile: int = 1
 
     def delta(self, size: int) -> float:  # noqa: ARG002 - of any size
         return 1 - 2.0**-14
@@ -194,14 +224,18 @@ class BFloat16(ByRows):
     def size_bytes(self, size: int) -> int:
         return 2 * size
 
-    def encode_rows(
-        self, rows: Rows, *, chances: Sequence[int] | None = None, decoded: NDArray[np.float32] | None = None
-    ) -> NDArray[np.uint8]:
+    def write_rows(
+        self,
+        rows: Rows | LazyRow,
+        payloads: NDArray[np.uint8],
+        *,
+        chances: Sequence[int] | None = None,
+        decoded: NDArray[np.float32] | None = None,
+    ) -> None:
         require_rows(rows)
         count, size = rows.shape
         out = None if decoded is None else rows_for(count, size, decoded)
         seeds = seeds_of(chances, count)
-        payloads = np.empty((count, self.size_bytes(size)), np.uint8)
         halves = payloads.view("<u2")
         for tile in tiles(count, size, TILE):
             bits = _upper_halves(rows[tile], seeds[tile[0]], tile[1].start)
@@ -209,7 +243,17 @@ class BFloat16(ByRows):
                 np.copyto(out[tile], bits.view(np.float32))
             bits >>= np.uint32(16)
             np.copyto(halves[tile], bits, casting="unsafe")
-        return payloads
+
+    def reader(self, payload: Payload, size: int) -> Reader:
+        halves = payload_row(payload, self.size_bytes(size)).view("<u2")[0]
+
+        def read(tile: slice, out: NDArray[np.float32]) -> None:
+            bits = out.view(np.uint32)
+            np.copyto(bits, halves[tile])
+            bits <<= np.uint32(16)
+            _require_finite_payload(out)
+
+        return read
 
     def decode_rows(
         self, payloads: NDArray[np.uint8], size: int, out: NDArray[np.float32] | None = None

@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from p2pfl.compress.entry import SPARSIFIER, STAGES, StageEntry
 from p2pfl.compress.interface import (
+    LazyRow,
     Payload,
-    RowCompressor,
+    Reader,
     Rows,
+    TiledCompressor,
     Vector,
     as_payload,
     not_finite,
@@ -73,7 +75,7 @@ class Fragments:
     """
 
     count: int
-    inner: RowCompressor
+    inner: TiledCompressor
 
     fixed = False
     source = "fragments in turn: DivShare, Biswas et al., 2024 (arXiv:2410.12918)"
@@ -110,14 +112,16 @@ class Fragments:
         return [slice(start + first, start + end) for start in range(0, size, max(1, each))] or [slice(0, 0)]
 
     def encode_fragment(
-        self, values: Vector, fragment: int, *, chance: int, decoded: NDArray[np.float32] | None = None
+        self, values: Vector | LazyRow, fragment: int, *, chance: int, decoded: NDArray[np.float32] | None = None
     ) -> Payload:
         """Encode the values (n,) of a fragment, and fill `decoded` (n,); raises like `Compressor.encode`."""
-        require_vector(values)
-        payload = np.empty(HEAD.size + self.inner.size_bytes(values.size), np.uint8)
+        if not isinstance(values, LazyRow):
+            require_vector(values)
+        rows = values if isinstance(values, LazyRow) else values[None]
+        payload = np.empty(HEAD.size + self.inner.size_bytes(rows.shape[1]), np.uint8)
         HEAD.pack_into(payload.data, 0, self.count, fragment)
-        rows = None if decoded is None else decoded[None]
-        payload[HEAD.size :] = self.inner.encode_rows(values[None], chances=(chance,), decoded=rows)[0]
+        out = None if decoded is None else decoded[None]
+        self.inner.write_rows(rows, payload[None, HEAD.size :], chances=(chance,), decoded=out)
         return as_payload(payload)
 
     def read_fragment(self, payload: Payload) -> int:
@@ -134,6 +138,11 @@ class Fragments:
         row = payload_row(payload, HEAD.size + self.inner.size_bytes(size))[:, HEAD.size :]
         vector: Vector = self.inner.decode_rows(row, size, None if out is None else out[None])[0]
         return vector
+
+    def fragment_reader(self, payload: Payload, size: int) -> Reader:
+        """Return a function that decodes any tile of a fragment of `size` values. Raises PeerFault."""
+        require_length(memoryview(payload).nbytes, HEAD.size + self.inner.size_bytes(size))
+        return self.inner.reader(memoryview(payload)[HEAD.size :], size)
 
     # -- as any other compressor -------------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ draws only from its `chance`, so that the same vector and chance give the same p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +112,58 @@ class RowCompressor(Compressor, Protocol):
         """
 
 
+Reader = Callable[[slice, NDArray[np.float32]], None]
+"""(tile, out (n,)) -> None: fills `out` with these values of a payload. Raises PeerFault like `decode`."""
+
+
+@runtime_checkable
+class TiledCompressor(RowCompressor, Protocol):
+    """A compressor of which each tile is independent of the others, but for the place where it is stored. Values are
+    encoded as they are computed, and decoded where they are used, without a vector of the model's size.
+    """
+
+    @property
+    def tile(self) -> int:
+        """Tiles that are read begin at multiples of this."""
+
+    def write_rows(
+        self,
+        rows: Rows | LazyRow,
+        payloads: NDArray[np.uint8],
+        *,
+        chances: Sequence[int] | None = None,
+        decoded: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Fill `payloads` (b, size_bytes(d)), like `encode_rows`."""
+
+    def encode_row(self, row: LazyRow, *, chance: int = 0) -> Payload:
+        """Encode a vector that is computed as it is encoded, like `encode`."""
+
+    def reader(self, payload: Payload, size: int) -> Reader:
+        """Return a function that decodes any tile of a payload, with the bits of `decode`; it keeps the payload.
+
+        Raises PeerFault if the length is wrong, or what comes before the values; the rest is checked when it is read.
+        """
+
+
+class LazyRow:
+    """A vector (d,) that is computed a tile at a time, shown as rows (1, d) to encoders that work in tiles.
+
+    `compute` returns the values of a tile (n,), in memory that the next tile may reuse.
+    """
+
+    ndim = 2
+
+    def __init__(self, size: int, dtype: np.dtype[Any], compute: Callable[[slice], Vector]) -> None:
+        self.shape, self.dtype, self._compute = (1, size), dtype, compute
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, tile: tuple[slice, slice]) -> Rows:
+        return self._compute(tile[1])[None]
+
+
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 SMALL_BYTES = 64 * 1024
@@ -122,7 +174,7 @@ def require_vector(vector: Vector) -> None:
         raise ValueError(f"expected a float32 or float64 vector, got {vector.dtype} of shape {vector.shape}")
 
 
-def require_rows(rows: Rows) -> None:
+def require_rows(rows: Rows | LazyRow) -> None:
     if rows.ndim != 2 or rows.dtype not in (np.float32, np.float64):
         raise ValueError(f"expected rows of float32 or float64, got {rows.dtype} of shape {rows.shape}")
 
@@ -201,6 +253,29 @@ class ByRows:
         row = payload_row(payload, self.size_bytes(size))
         vector: NDArray[np.float32] = self.decode_rows(row, size, None if out is None else out[None])[0]
         return vector
+
+
+class ByTiles(ByRows):
+    """Implements `encode_rows` of a `TiledCompressor` by its `write_rows`."""
+
+    __slots__ = ()
+
+    def encode_rows(
+        self: TiledCompressor,
+        rows: Rows,
+        *,
+        chances: Sequence[int] | None = None,
+        decoded: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.uint8]:
+        require_rows(rows)
+        payloads = np.empty((len(rows), self.size_bytes(rows.shape[1])), np.uint8)
+        self.write_rows(rows, payloads, chances=chances, decoded=decoded)
+        return payloads
+
+    def encode_row(self: TiledCompressor, row: LazyRow, *, chance: int = 0) -> Payload:
+        payload = np.empty((1, self.size_bytes(row.shape[1])), np.uint8)
+        self.write_rows(row, payload, chances=(chance,))
+        return as_payload(payload[0])
 
 
 def as_payload(codes: NDArray[np.uint8]) -> Payload:

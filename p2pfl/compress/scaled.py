@@ -18,10 +18,14 @@ from numpy.typing import NDArray
 from p2pfl.compress.draws import seeds_of
 from p2pfl.compress.interface import (
     FLOAT32_MAX,
-    ByRows,
+    ByTiles,
+    LazyRow,
+    Payload,
+    Reader,
     Rows,
     copy_float32,
     not_finite,
+    payload_row,
     require_payloads,
     require_rows,
     rows_for,
@@ -84,7 +88,7 @@ class Tile:
         return found
 
 
-class ScaledBlocks(ByRows, ABC):
+class ScaledBlocks(ByTiles, ABC):
     """The functions of a compressor, built on a codec's functions for one tile."""
 
     __slots__ = ()
@@ -136,14 +140,21 @@ class ScaledBlocks(ByRows, ABC):
     def gamma(self, size: int) -> float:  # noqa: ARG002 - of any size
         return 1.0
 
-    def encode_rows(
-        self, rows: Rows, *, chances: Sequence[int] | None = None, decoded: NDArray[np.float32] | None = None
-    ) -> NDArray[np.uint8]:
+    @property
+    def tile(self) -> int:
+        return TILE
+
+    def write_rows(
+        self,
+        rows: Rows | LazyRow,
+        payloads: NDArray[np.uint8],
+        *,
+        chances: Sequence[int] | None = None,
+        decoded: NDArray[np.float32] | None = None,
+    ) -> None:
         require_rows(rows)
         count, size = rows.shape
-        payloads = np.empty((count, self.size_bytes(size)), np.uint8)
         self._run(rows, chances, payloads, None if decoded is None else rows_for(count, size, decoded))
-        return payloads
 
     def quantize_rows(
         self, rows: Rows, *, chances: Sequence[int] | None = None, out: NDArray[np.float32] | None = None
@@ -155,7 +166,7 @@ class ScaledBlocks(ByRows, ABC):
 
     def _run(
         self,
-        rows: Rows,
+        rows: Rows | LazyRow,
         chances: Sequence[int] | None,
         payloads: NDArray[np.uint8] | None,
         decoded: NDArray[np.float32] | None,
@@ -187,6 +198,18 @@ class ScaledBlocks(ByRows, ABC):
             levels = self._unpack(codes[tall], size, wide, tile)
             _multiply(levels, scales[tall, _blocks(wide, self.block)], out[tall, wide], tile.values)
         return out
+
+    def reader(self, payload: Payload, size: int) -> Reader:
+        row = payload_row(payload, self.size_bytes(size))
+        stored, codes = self._split(row, size)
+        scales, scratch, whole = self._checked(stored), TileBuffers(1, size, self.block), slice(0, 1)
+
+        def read(wide: slice, out: NDArray[np.float32]) -> None:
+            tile = scratch.cut(whole, wide)
+            levels = self._unpack(codes, size, wide, tile)
+            _multiply(levels, scales[:, _blocks(wide, self.block)], out[None], tile.values)
+
+        return read
 
     def _split(self, payloads: NDArray[np.uint8], size: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         """Return views of the scales (b, blocks) and of the codes (b, bytes)."""
@@ -259,11 +282,12 @@ def _multiply(
     levels: NDArray[Any], scales: NDArray[np.float32], out: NDArray[np.float32], scratch: NDArray[np.float32]
 ) -> None:
     """Write levels (b, blocks, width) times scales (b, blocks) to `out`, (b, d); `scratch` is as large as `levels`."""
-    if out.size == levels.size:
-        np.multiply(levels, scales[..., None], out=out.reshape(levels.shape))
-        return
-    np.multiply(levels, scales[..., None], out=scratch)
-    np.copyto(out, flat(scratch)[:, : out.shape[1]])
+    is_full = out.size == levels.size
+    product = out.reshape(levels.shape) if is_full else scratch
+    np.copyto(product, levels)  # integers are converted faster by themselves than by a multiplication
+    np.multiply(product, scales[..., None], out=product)
+    if not is_full:
+        np.copyto(out, flat(scratch)[:, : out.shape[1]])
 
 
 def flat(blocks: NDArray[Scalar]) -> NDArray[Scalar]:

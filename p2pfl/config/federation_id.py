@@ -69,6 +69,9 @@ NAMED: Mapping[str, frozenset[str]] = {
 9 of the protocol have them. No key is ever added here either.
 """
 
+UNSHARED = frozenset({("gossip", "memory")})
+"""Sections and keys that never count, because a node's neighbors do not notice them."""
+
 
 def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
     """Return (name, 32-byte hash) for each shared section, always in the same order."""
@@ -119,7 +122,7 @@ def counting(section: str, config: Any, always: Mapping[str, frozenset[str]] = F
     value.
     """
     usual = {key.name: key.default for key in dataclasses.fields(config)}
-    found = dataclasses.asdict(config)
+    found = {key: value for key, value in dataclasses.asdict(config).items() if (section, key) not in UNSHARED}
     return {key: value for key, value in found.items() if key in always[section] or value != usual[key]}
 
 

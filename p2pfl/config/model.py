@@ -143,6 +143,8 @@ class GossipConfig:
     """The number of transactions between comparisons of replica digests."""
     vitals: bool = True
     """True if members send each other their phase, round, accuracy and alarms."""
+    memory: Literal["resident", "mapped"] = "resident"
+    """Where a node has the vectors of its edges: in memory, or in a mapped file beside its state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -481,6 +483,9 @@ GOSSIP: Kinds = {
     "exchanges_per_s": number(0, above=True).key("most exchanges that one neighbor may request per second"),
     "audit_every": whole(1).key("exchanges between two checks that both ends of an edge hold the same"),
     "vitals": flag().key("members send each other phase, round, accuracy and alarms, for the status page"),
+    "memory": choice("resident", "mapped").key(
+        "where replicas and flows are: resident in memory, or in a mapped file beside the state, on a disk"
+    ),
 }
 
 NETWORK: Kinds = {

@@ -207,6 +207,7 @@ rule = {rule}  # {protects}
 # exchanges_per_s = {exchanges_per_s}
 # audit_every = {audit_every}
 # vitals = {vitals}
+# memory = "{memory}"
 
 # What a node sends reveals something about its data. Noise can limit it: docs/how-to/privacy.md, `p2pfl check`,
 # `p2pfl privacy begin`.

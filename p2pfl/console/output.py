@@ -200,6 +200,16 @@ def learned_facts(report: Report, *, worst_of: str = "node", mean_of: str = "") 
     return facts | {name: found and found.mean for name, found in means.items()}
 
 
+def beyond_facts(report: Report) -> dict[str, Any]:
+    """Return how many rounds nodes trained beyond those asked for; an empty dictionary if none did."""
+    found = report.rounds_beyond
+    if report.rounds_asked is None or found is None or not found.max:
+        return {}
+    low, high = int(found.min), int(found.max)
+    many = f"{low:,}" if low == high else f"{low:,} to {high:,}, mean {cell(found.mean)}"
+    return {f"rounds beyond the {report.rounds_asked:,} asked for": f"{many}: until all were known to be through"}
+
+
 def privacy_facts(report: Report) -> dict[str, Any]:
     """Return a private run's promise, how much of it is spent, and the figures that the tables withhold because of
     it.

@@ -29,6 +29,12 @@ def digest_of(begun: bytes, through: bytes) -> int:
 NOTHING = digest_of(b"", b"")
 SEND_WITHIN_S = 0.25
 """How long news may wait for a Ready to carry it, in seconds: a slow node's round must not delay it."""
+SOON_S = 0.005
+"""How long news may wait at a node that is through: for other news that come along, not for the next round."""
+SOON_FOR_S = 0.25
+"""For how long after a node is through its news wait only `SOON_S`. Among nodes of different speeds more would cost
+more bytes than it saves (docs/decisions/0055-word-that-all-are-through.md).
+"""
 MOST_SENDS = 16
 """How many times in a row the same sets go to a neighbor: with a robust rule two nodes may never agree."""
 
@@ -205,7 +211,7 @@ class Census:
 
     def _tell_anew(self, now: float) -> None:
         """Record that the sets, or the members that count, have changed."""
-        self.due_at = min(self.due_at, now + SEND_WITHIN_S)
+        self.due_at = min(self.due_at, now + self._may_wait_s(now))
         self._bitmaps = bitmap(self.begun), bitmap(self.through)
         self.digest = digest_of(*self._bitmaps)
         begun, through = (members & self.counted for members in (self.begun, self.through))
@@ -215,6 +221,19 @@ class Census:
             self.half_at = None
         elif self.half_at is None:
             self.half_at = now
+
+    def _may_wait_s(self, now: float) -> float:
+        """Return how long news may wait: while a node is not through, for its next Ready.
+
+        Nodes that are through train on until word has spread, so theirs is passed on sooner, and at once if nothing is
+        missing. Where nodes are through at different times, much news would be sent for itself: after a while only what
+        completes the picture is.
+        """
+        if self.through_at is None or not self.is_through:
+            return SEND_WITHIN_S
+        if not self.begun & self.counted & ~self.through:
+            return 0.0
+        return SOON_S if now < self.through_at + SOON_FOR_S else SEND_WITHIN_S
 
     def _believed_members(self, which: str) -> int:
         """Return the members that enough neighbors name, or that name themselves."""

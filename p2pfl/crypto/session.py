@@ -17,7 +17,6 @@ from nacl.bindings import (
     crypto_secretstream_xchacha20poly1305_init_pull,
     crypto_secretstream_xchacha20poly1305_init_push,
     crypto_secretstream_xchacha20poly1305_pull,
-    crypto_secretstream_xchacha20poly1305_push,
     crypto_secretstream_xchacha20poly1305_state,
     crypto_secretstream_xchacha20poly1305_TAG_FINAL,
     crypto_secretstream_xchacha20poly1305_TAG_MESSAGE,
@@ -26,6 +25,7 @@ from nacl.bindings import (
 from nacl.exceptions import CryptoError
 
 from p2pfl.core.messages import CHUNK_BYTES
+from p2pfl.crypto import secretstream
 from p2pfl.crypto.handshake import SessionKeys
 from p2pfl.errors import PeerFault
 
@@ -62,13 +62,15 @@ class Session:
     def seal(self, chunk: bytes | memoryview, *, final: bool = False) -> bytes:
         """Encrypt the next chunk (at most CHUNK_BYTES). No chunk may follow a `final` one."""
         with self._turn(self._out_lock):
-            plain = bytes(chunk)
-            if self._out_final or len(plain) > CHUNK_BYTES:
+            if self._out_final or len(chunk) > CHUNK_BYTES:
                 raise ValueError("a chunk is too long, or comes after the final one")
-            tag = self._next_tag(len(plain), final=final)
-            sealed = crypto_secretstream_xchacha20poly1305_push(self._outbound, plain, None, tag)
+            sealed = secretstream.seal(self._outbound, chunk, self._next_tag(len(chunk), final=final))
             header, self._out_header = self._out_header, b""
             return header + sealed if header else sealed
+
+    def chunk_bytes(self, sealed: bytes) -> int:
+        """Return the size of the chunk in `sealed` if that is the next one."""
+        return len(sealed) - _OVERHEAD_BYTES - (_HEADER_BYTES if self._inbound is None else 0)
 
     def open(self, sealed: bytes) -> tuple[bytes, bool]:
         """Decrypt the next chunk; the flag says whether it was the peer's last.
@@ -76,15 +78,28 @@ class Session:
         Raises PeerFault if it is not the chunk that the peer sealed next.
         """
         with self._turn(self._in_lock):
-            if self._in_final:
-                raise PeerFault("a chunk after the final one")
-            return self._pull(self._strip_header(sealed))
+            return self._pull(sealed, None)
 
-    def _pull(self, sealed: bytes) -> tuple[bytes, bool]:
+    def open_into(self, room: memoryview, sealed: bytes) -> bool:
+        """Decrypt the next chunk, of `chunk_bytes`, into `room`; return True if it was the peer's last.
+
+        Raises PeerFault as `open`; nothing but what the peer has sealed is written.
+        """
+        with self._turn(self._in_lock):
+            return self._pull(sealed, room)[1]
+
+    def _pull(self, sealed: bytes, room: memoryview | None) -> tuple[bytes, bool]:
+        if self._in_final:
+            raise PeerFault("a chunk after the final one")
+        sealed = self._strip_header(sealed)
         if not _OVERHEAD_BYTES <= len(sealed) <= CHUNK_BYTES + _OVERHEAD_BYTES or self._inbound is None:
             raise PeerFault(f"a sealed chunk of {len(sealed)} bytes")
+        chunk = b""
         try:
-            chunk, tag = crypto_secretstream_xchacha20poly1305_pull(self._inbound, sealed)
+            if room is not None:
+                tag = secretstream.open_into(self._inbound, sealed, room)
+            else:
+                chunk, tag = crypto_secretstream_xchacha20poly1305_pull(self._inbound, sealed)
         except CryptoError as error:
             raise PeerFault("a chunk was changed, lost, doubled or reordered") from error
         if tag not in {_MESSAGE, _REKEY, _FINAL}:

@@ -1,7 +1,7 @@
 """The elementwise arithmetic of exchanges and rounds, in two steps: compute a change, then apply it.
 
-The first step writes to its own memory and measures the result, so that a change that fails a check leaves no trace.
-The second step cannot fail. Both process the vectors in tiles that fit in the cache. The operations on a tile are the
+The first step measures the result, so that a change that fails a check leaves no trace. The second step cannot fail.
+Both process the vectors in tiles that fit in the cache. The operations on a tile are the
 same as on the whole vector, in the same order, so the bits do not depend on the tiling. `sim.lazy.rows` does the same
 for many nodes at once.
 """
@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.engine.state import TILE, EdgeState, FragmentScratch, NodeState, Scratch, tiles, zeros
+from p2pfl.engine.scratch import TILE, Bodies, tiles
+from p2pfl.engine.state import EdgeState, NodeState, zeros
 from p2pfl.errors import PeerFault
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method, New, Round
@@ -25,89 +26,62 @@ SAMPLED = 4096
 """The minimum number of coordinates that `has_moved` compares, if there are that many."""
 
 
-def gain(shown: Vector, state: NodeState, edge: EdgeState) -> Vector:
-    """Return the difference between `shown` (c d,) and the neighbor's replica of it, in scratch memory."""
-    state.scratch.fit(state.channels)
-    return np.subtract(shown, edge.own, out=state.scratch.own)
+def lead(state: NodeState, edge: EdgeState, factor: float, bodies: Bodies) -> tuple[float, float]:
+    """Compute both replicas from the decoded payloads, and what becomes of the channels, which will move by D/n with
+    D = k (h_j - h_i), a tile at a time; nothing is kept.
 
-
-def lead(state: NodeState, edge: EdgeState, factor: float, scratch: Scratch | None = None) -> tuple[float, float]:
-    """Compute both replicas from the decoded payloads, in scratch memory, and what becomes of the channels, which will
-    move by D/n with D = k (h_j - h_i).
-
-    With a `FragmentScratch` there are no replicas: h_j and h_i are the payloads themselves, and only their slices move.
-    D has the same bits at both ends up to its sign. Returns the norms of the neighbor's replica and of the channels
-    after the move, or of these slices of them.
+    Without replicas, h_j and h_i are the payloads themselves, and only their slices move. D has the same bits at both
+    ends up to its sign. Returns the norms of the neighbor's replica and of the channels after the move, or of these
+    slices of them. Raises PeerFault: a payload holds what no encoder sends.
     """
-    scratch, model = scratch or state.scratch, state.channels
-    bare = scratch if isinstance(scratch, FragmentScratch) else None
+    model, bare, spare = state.channels, bodies.fragment is not None, bodies.scratch.spare
     rate, samples = model.dtype.type(factor), model.dtype.type(state.samples)
-    decoded_peer, decoded_own = scratch.decoded_peer, scratch.decoded_own
     replica_square = model_square = gap_square = 0.0
     with np.errstate(over="ignore", invalid="ignore"):
-        for part, here in scratch.tiles():
-            if bare is not None:
-                peer, own = bare.shown(here)
-            else:
-                peer = np.add(edge.peer[part], decoded_peer[here], out=scratch.peer[here])
-                own = np.add(edge.own[part], decoded_own[here], out=scratch.own[here])
+        for part, here in bodies.tiles():
+            peer, own = bodies.after(edge, part, here)
             replica_square += _square(peer)
-            if factor == 0.0 and bare is None:
+            if factor == 0.0 and not bare:
                 continue
-            if bare is not None and part.start < state.model.size:
-                gap_square += _square(np.subtract(peer, own, out=scratch.tile[: own.size]))
-            move = scratch.move(peer, own, rate)
-            after = np.divide(move, samples, out=scratch.tile[: move.size])
+            if bare and part.start < state.model.size:
+                gap_square += _square(np.subtract(peer, own, out=spare[: own.size]))
+            move = bodies.move(peer, own, rate)
+            after = np.divide(move, samples, out=spare[: move.size])
             model_square += _square(np.add(model[part], after, out=after))
-    if bare is not None:
-        bare.gap = gap_square
+    bodies.gap = gap_square
     return float(np.sqrt(replica_square)), float(np.sqrt(model_square))
 
 
-def settle(  # noqa: PLR0917 - the exchange, then the method and the memory
-    state: NodeState,
-    edge: EdgeState,
-    factor: float,
-    terms: tuple[float, ...],
-    method: Method,
-    scratch: Scratch | None = None,
+def settle(  # noqa: PLR0917 - the exchange, then the method and the payloads
+    state: NodeState, edge: EdgeState, factor: float, terms: tuple[float, ...], method: Method, bodies: Bodies
 ) -> None:
-    """Apply what `lead` computed, and the method's part at the edge.
+    """Apply what `lead` has computed and checked, and the method's part at the edge.
 
-    With k = 0 nothing changes, not even -0 to 0.
+    With k = 0 the channels do not change, not even -0 to 0.
     """
-    scratch = scratch or state.scratch
-    peer, own = scratch.peer, scratch.own
-    if isinstance(scratch, FragmentScratch):
-        first = scratch.slices[0]
-        edge.gaps[scratch.fragment] = scratch.gap, first.stop - first.start
-    else:
-        edge.peer, scratch.peer = scratch.peer, edge.peer
-        edge.own, scratch.own = scratch.own, edge.own
-    if factor == 0.0:
-        return
-    channels, samples = state.channels, state.channels.dtype.type(state.samples)
-    rate = channels.dtype.type(factor)
-    keeping = method.moves(terms)
+    if bodies.fragment is not None:
+        first = bodies.slices[0]
+        edge.gaps[bodies.fragment] = bodies.gap, first.stop - first.start
+        if factor == 0.0:
+            return
+    channels, samples, spare = state.channels, state.channels.dtype.type(state.samples), bodies.scratch.spare
+    rate, keeping = channels.dtype.type(factor), factor != 0.0 and method.moves(terms)
     if keeping:
-        for name in method.kept_edges:
-            edge.kept.setdefault(name, zeros(channels))
-    for part, here in scratch.tiles():
-        move = scratch.move(peer[here], own[here], rate)
-        channels[part] += np.divide(move, samples, out=scratch.tile[: move.size])
+        edge.keep(method.kept_edges, channels)
+    for part, here in reversed(list(bodies.tiles())):  # the last ones that `lead` has read are still in the cache
+        peer, own = bodies.after(edge, part, here, for_good=True)
+        if factor == 0.0:
+            continue
+        move = bodies.move(peer, own, rate)
+        channels[part] += np.divide(move, samples, out=spare[: move.size])
         if keeping:
             kept = {name: vector[part] for name, vector in edge.kept.items()}
             for name, new in method.moved(kept, move, terms).items():
                 kept[name][:] = new
 
 
-def check_moved(  # noqa: PLR0917 - the exchange, then the method and the memory
-    state: NodeState,
-    edge: EdgeState,
-    factor: float,
-    terms: tuple[float, ...],
-    method: Method,
-    scratch: Scratch | None = None,
+def check_moved(  # noqa: PLR0917 - the exchange, then the method and the payloads
+    state: NodeState, edge: EdgeState, factor: float, terms: tuple[float, ...], method: Method, bodies: Bodies
 ) -> None:
     """Check that the vectors the method will keep for the edge after `settle` can be computed and are finite.
 
@@ -115,12 +89,12 @@ def check_moved(  # noqa: PLR0917 - the exchange, then the method and the memory
     """
     if factor == 0.0 or not method.moves(terms):
         return
-    scratch = scratch or state.scratch
     none, rate = zeros(state.channels), state.channels.dtype.type(factor)
-    for part, here in scratch.tiles():
+    for part, here in bodies.tiles():
         kept = {name: edge.kept.get(name, none)[part] for name in method.kept_edges}
+        peer, own = bodies.after(edge, part, here)
         with np.errstate(all="ignore"):
-            moved = method.moved(kept, scratch.move(scratch.peer[here], scratch.own[here], rate), terms)
+            moved = method.moved(kept, bodies.move(peer, own, rate), terms)
         if not all(np.isfinite(vector).all() for vector in moved.values()):
             raise PeerFault("the exchange would leave a value on the edge that is not finite")
 

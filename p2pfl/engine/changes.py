@@ -18,7 +18,8 @@ from p2pfl.core.lives import Life
 from p2pfl.core.messages import Reply, Request
 from p2pfl.engine import arithmetic
 from p2pfl.engine.codecs import Codecs
-from p2pfl.engine.state import NodeState, Scratch
+from p2pfl.engine.scratch import Bodies
+from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method
 from p2pfl.learn.privacy.accounting import Spend
@@ -143,9 +144,7 @@ def redo(state: NodeState, change: Change, *, codecs: Codecs, method: Method) ->
             assert_never(change)
 
 
-def settle(
-    state: NodeState, change: RequestWasApplied | ReplyWasApplied, method: Method, scratch: Scratch | None = None
-) -> None:
+def settle(state: NodeState, change: RequestWasApplied | ReplyWasApplied, method: Method, bodies: Bodies) -> None:
     """Finish an exchange that `lead` has computed: x += D/n, where D has the same bits at both ends except for its
     sign.
     """
@@ -154,7 +153,7 @@ def settle(
         edge.record.settle_request(change.request, reply, change.chain)
     else:
         edge.record.settle_reply(reply, change.chain)
-    arithmetic.settle(state, edge, reply.factor, reply.terms, method, scratch)
+    arithmetic.settle(state, edge, reply.factor, reply.terms, method, bodies)
     state.terms = method.heard(state.terms, reply.terms)
 
 
@@ -166,9 +165,9 @@ def _exchange(state: NodeState, change: RequestWasApplied | ReplyWasApplied, cod
         incoming, outgoing = change.reply.body, edge.record.pending.body
     else:
         raise ValueError("a reply was applied without a pending request")
-    scratch = codecs.decode(state, change.peer, incoming, outgoing)
-    arithmetic.lead(state, edge, change.reply.factor, scratch)
-    settle(state, change, method, scratch)
+    bodies = codecs.bodies(state, change.peer, incoming, outgoing)
+    arithmetic.lead(state, edge, change.reply.factor, bodies)
+    settle(state, change, method, bodies)
 
 
 def _commit(state: NodeState, change: RoundWasCommitted) -> None:

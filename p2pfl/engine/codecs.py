@@ -7,7 +7,7 @@ engine another function; no other part of a node is aware of it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
@@ -16,7 +16,8 @@ from p2pfl.aggregate import liars_of
 from p2pfl.compress import Compressor, Fragments, Payload, make_compressor
 from p2pfl.compress.catalog import require_replicas
 from p2pfl.config.model import FederationConfig
-from p2pfl.engine.state import FragmentScratch, NodeState, Scratch
+from p2pfl.engine.scratch import Bodies
+from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import Vector
 
 _PLACE = struct.Struct("<QQQQ")
@@ -40,22 +41,30 @@ class Codecs:
     def need_replicas(self, peer: int) -> bool:
         return self.fragments_of(peer) is None
 
-    def decode(self, state: NodeState, peer: int, incoming: Payload, outgoing: Payload | None = None) -> Scratch:
-        """Decode a neighbor's payload and, if given, the node's own of the same exchange into the scratch memory that
-        suits the edge. Raises PeerFault.
+    def bodies(self, state: NodeState, peer: int, incoming: Payload, outgoing: Payload | None = None) -> Bodies:
+        """Return the payloads of an exchange, to be decoded: the neighbor's and, if given, the node's own.
+
+        Raises PeerFault.
         """
-        size, fragments = state.channels.size, self.fragments_of(peer)
+        size, fragments, scratch = state.channels.size, self.fragments_of(peer), state.scratch
+        scratch.fit(state.channels.dtype)
         if fragments is None:
-            state.scratch.fit(state.channels)
-            self.of(peer).decode(incoming, size, state.scratch.decoded_peer)
-            if outgoing is not None:
-                self.of(peer).decode(outgoing, size, state.scratch.decoded_own)
-            return state.scratch
-        scratch = fragment_of(state, fragments, fragments.read_fragment(incoming))
-        fragments.decode_fragment(incoming, scratch.own.size, scratch.decoded_peer)
+            bodies = Bodies(scratch, (slice(0, size),), scratch.shown("peer", self.of(peer), incoming, size))
+        else:
+            fragment = fragments.read_fragment(incoming)
+            slices = slices_of(state, fragments, fragment)
+            bodies = Bodies(scratch, slices, fragments.fragment_reader(incoming, _total(slices)), fragment=fragment)
         if outgoing is not None:
-            fragments.decode_fragment(outgoing, scratch.own.size, scratch.decoded_own)
-        return scratch
+            self.take_own(bodies, peer, outgoing)
+        return bodies
+
+    def take_own(self, bodies: Bodies, peer: int, outgoing: Payload) -> None:
+        """Add this node's own payload to those of an exchange."""
+        fragments, size = self.fragments_of(peer), _total(bodies.slices)
+        if fragments is None:
+            bodies.own = bodies.scratch.shown("own", self.of(peer), outgoing, size)
+        else:
+            bodies.own = fragments.fragment_reader(outgoing, size)
 
     @property
     def specs(self) -> dict[int, str]:
@@ -102,12 +111,13 @@ def chance_of(sender: int, receiver: int, incarnation: int, seq: int) -> int:
     return int.from_bytes(blake2b(place, digest_size=8, person=b"p2pfl-chance").digest(), "little")
 
 
-def fragment_of(state: NodeState, fragments: Fragments, fragment: int) -> FragmentScratch:
-    """Return the scratch memory of an exchange of this fragment."""
-    size, channels = state.channels.size, state.channels.size // max(1, state.model.size)
-    slices = fragments.slices(fragment, size, channels)
-    state.fragment.take(state.channels, fragment, slices, fragments.longest(size, channels))
-    return state.fragment
+def slices_of(state: NodeState, fragments: Fragments, fragment: int) -> list[slice]:
+    """Return the places of a fragment in the channels."""
+    return fragments.slices(fragment, state.channels.size, state.channels.size // max(1, state.model.size))
+
+
+def _total(slices: Sequence[slice]) -> int:
+    return sum(part.stop - part.start for part in slices)
 
 
 class Occasion(NamedTuple):

@@ -15,7 +15,6 @@ from typing import assert_never
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from p2pfl.aggregate import Rule
 from p2pfl.compress import Payload
@@ -46,7 +45,7 @@ from p2pfl.core.fragment_turns import turn_of
 from p2pfl.core.messages import Reply, Request, request_digest
 from p2pfl.core.records import next_chain
 from p2pfl.core.standing import Fault
-from p2pfl.engine.arithmetic import NodeSeen, check_moved, distance, gain, has_moved, lead, median, norm, round_change
+from p2pfl.engine.arithmetic import NodeSeen, check_moved, distance, has_moved, lead, median, norm, round_change
 from p2pfl.engine.changes import (
     BudgetWasSpent,
     Change,
@@ -70,11 +69,12 @@ from p2pfl.engine.codecs import (
     as_it_is,
     as_weighed,
     chance_of,
-    fragment_of,
+    slices_of,
 )
 from p2pfl.engine.fragment_mean import FragmentMean, gathered
 from p2pfl.engine.mixer import RuleMixer
-from p2pfl.engine.state import EdgeState, NodeState, Scratch
+from p2pfl.engine.scratch import Bodies, gathered_values
+from p2pfl.engine.state import EdgeState, NodeState
 from p2pfl.errors import LearningError, PeerFault
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.learn.methods import Method, Round
@@ -228,10 +228,7 @@ class Engine:
             proven = Fault.AUDIT if isinstance(error, AuditFault) else Fault.PAYLOAD
             reason, fault = str(error), None if isinstance(error, ClaimFault) else proven
         else:
-            if not op.gather:
-                self.gathering = None
-            elif outcome.change is not None and not self.codecs.need_replicas(op.peer):
-                self.gathering = gathered(self.gathering, self.state)
+            self.gathering = self.gathering if op.gather else None
             return outcome
         if isinstance(op, ApplyRequest):
             return Outcome(RequestRefused(peer=op.peer, request=op.request, reason=reason, fault=fault), None)
@@ -242,11 +239,11 @@ class Engine:
         if request.audit and request.audit != edge.digest(initiator=False):
             raise AuditFault("replicas differ at the two ends")
         terms = self._agree(self.state.terms, request.terms)
-        scratch = self._decode_incoming(op.peer, request.body, request.seq)
-        body = self._encode(op.peer, request.incarnation, request.seq, decoded=scratch.decoded_own)
+        bodies = self._read_incoming(op.peer, request.body, request.seq)
+        body = self._encode(op.peer, request.incarnation, request.seq, bodies)
         if not isinstance(body, Forgery):
-            self._check_outcome(*lead(self.state, edge, op.factor, scratch))
-            self._check_moved(edge, op.factor, terms, scratch)
+            self._check_outcome(*lead(self.state, edge, op.factor, bodies))
+            self._check_moved(edge, op.factor, terms, bodies)
         reply = Reply(
             incarnation=request.incarnation,
             seq=request.seq,
@@ -262,7 +259,7 @@ class Engine:
         if isinstance(body, Forgery):  # the neighbor must refuse it, so nothing moves here either
             return Outcome(RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain), None)
         change = RequestWasApplied(peer=op.peer, request=request, reply=reply, chain=chain)
-        self._settle(change, scratch)
+        self._settle(change, bodies, gather=op.gather)
         return Outcome(RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain), change, urgent=True)
 
     def _apply_reply(self, op: ApplyReply) -> Outcome:
@@ -272,46 +269,50 @@ class Engine:
             raise ValueError("a reply reached the engine without a pending request")
         if self._agree(pending.terms, reply.terms) != reply.terms:
             raise ClaimFault("the agreed terms of the learning method contradict ours")
-        scratch = self._decode_incoming(op.peer, reply.body, pending.seq, pending.body)
-        self._check_outcome(*lead(self.state, edge, reply.factor, scratch))
-        self._check_moved(edge, reply.factor, reply.terms, scratch)
+        bodies = self._read_incoming(op.peer, reply.body, pending.seq, pending.body)
+        self._check_outcome(*lead(self.state, edge, reply.factor, bodies))
+        self._check_moved(edge, reply.factor, reply.terms, bodies)
         chain = next_chain(edge.record.chain, pending, reply)
         change = ReplyWasApplied(peer=op.peer, reply=reply, chain=chain)
-        self._settle(change, scratch)
+        self._settle(change, bodies, gather=op.gather)
         return Outcome(ReplyApplied(peer=op.peer, reply=reply, chain=chain), change)
 
-    def _settle(self, change: RequestWasApplied | ReplyWasApplied, scratch: Scratch) -> None:
+    def _settle(self, change: RequestWasApplied | ReplyWasApplied, bodies: Bodies, *, gather: bool) -> None:
         with own_failures("the learning method"):
-            settle(self.state, change, self.method, scratch)
+            settle(self.state, change, self.method, bodies)
+        if gather and bodies.fragment is not None:
+            self.gathering = gathered(self.gathering, self.state, bodies)
         self.exchanges += 1
 
-    def _encode(
-        self, peer: int, incarnation: int, seq: int, *, decoded: NDArray[np.float32] | None = None
-    ) -> Payload | Forgery:
-        """Encode the vector shown to the neighbor minus the neighbor's replica of it; `decoded` (c d,) is filled.
+    def _encode(self, peer: int, incarnation: int, seq: int, bodies: Bodies | None = None) -> Payload | Forgery:
+        """Encode the vector shown to the neighbor minus the neighbor's replica of it; `bodies` get it as the own one.
 
         Without replicas it is a fragment of the vector (n,), which both ends round by the same draws.
         """
         shown = self.show(self.state.shown, peer, Occasion(incarnation, seq))
         if isinstance(shown, Forgery):
             return shown
-        codec, fragments = self.codecs.of(peer), self.codecs.fragments_of(peer)
+        codec, fragments, scratch = self.codecs.of(peer), self.codecs.fragments_of(peer), self.state.scratch
         if fragments is not None:
+            scratch.fit(shown.dtype)
             number = turn_of(fragments.count, self.index, peer, seq)
-            values = fragment_of(self.state, fragments, number).values_of(shown)
+            values = gathered_values(shown, slices_of(self.state, fragments, number), scratch.spare)
             chance = chance_of(min(self.index, peer), max(self.index, peer), incarnation, seq)
-            return fragments.encode_fragment(values, number, chance=chance, decoded=decoded)
+            payload = fragments.encode_fragment(values, number, chance=chance)
+            if bodies is not None:
+                self.codecs.take_own(bodies, peer, payload)
+            return payload
         chance = chance_of(self.index, peer, incarnation, seq) if codec.random else 0
-        return codec.encode(gain(shown, self.state, self.state.edges[peer]), chance=chance, decoded=decoded)
+        return scratch.encode(codec, shown, self.state.edges[peer].own, chance=chance, bodies=bodies)
 
-    def _decode_incoming(self, peer: int, body: Payload, seq: int, own: Payload | None = None) -> Scratch:
-        """Decode the neighbor's payload and, if given, this node's `own`. Raises PeerFault."""
+    def _read_incoming(self, peer: int, body: Payload, seq: int, own: Payload | None = None) -> Bodies:
+        """Return the neighbor's payload and, if given, this node's `own`, to be decoded. Raises PeerFault."""
         fragments = self.codecs.fragments_of(peer)
         if fragments is not None:
             found, due = fragments.read_fragment(body), turn_of(fragments.count, self.index, peer, seq)
             if found != due:
                 raise PeerFault(f"fragment {found} where it is the turn of {due}")
-        return self.codecs.decode(self.state, peer, body, own)
+        return self.codecs.bodies(self.state, peer, body, own)
 
     def _check_outcome(self, replica: float, after: float) -> None:
         """Check the norms of the neighbor's replica and of the model after the exchange.
@@ -339,12 +340,12 @@ class Engine:
             raise ClaimFault(f"the learning method cannot take the terms: {describe_failure(error)}") from error
         raise ClaimFault("the terms of the learning method are impossible in this federation")
 
-    def _check_moved(self, edge: EdgeState, factor: float, terms: tuple[float, ...], scratch: Scratch) -> None:
+    def _check_moved(self, edge: EdgeState, factor: float, terms: tuple[float, ...], bodies: Bodies) -> None:
         """Check the vectors kept by a user's method, which may not be finite; those of our own methods always are."""
         if not self.method.is_users:
             return
         try:
-            check_moved(self.state, edge, factor, terms, self.method, scratch)
+            check_moved(self.state, edge, factor, terms, self.method, bodies)
         except FAILURES as error:
             raise PeerFault(f"the learning method cannot take the exchange: {describe_failure(error)}") from error
 
@@ -390,6 +391,7 @@ class Engine:
                 raise LearningError(f"the learning method has the terms {terms} after a round")
         if not after <= NORM_CEILING:
             return None
+        self._given = {}
         parts = list(new.change.values())
         return replace(
             change,

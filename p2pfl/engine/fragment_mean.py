@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from p2pfl.engine.state import FragmentScratch, NodeState, zeros
+from p2pfl.engine.scratch import Bodies
+from p2pfl.engine.state import NodeState, zeros
 from p2pfl.learn.interface import Vector
 
 MOST = 255
@@ -19,12 +20,12 @@ class FragmentMean:
         self.mean = zeros(channels)
         self.counts = np.zeros(channels.size, np.uint8)
 
-    def take(self, shown: FragmentScratch) -> None:
-        """Take in what the neighbor has shown in the exchange just computed."""
-        for part, here in shown.tiles():
+    def take(self, bodies: Bodies) -> None:
+        """Take in what the neighbor has shown in an exchange."""
+        for part, here in bodies.tiles():
             counts, mean = self.counts[part], self.mean[part]
             counts += counts < MOST
-            step = shown.peer[here] - mean
+            step = bodies.shown_by_peer(here) - mean
             step /= counts.astype(mean.dtype)
             mean += step
 
@@ -33,8 +34,8 @@ class FragmentMean:
         return np.where(self.counts > 0, self.mean, other)
 
 
-def gathered(gathering: FragmentMean | None, state: NodeState) -> FragmentMean:
-    """Return the gathering, a new one if there is none, with the fragment of the exchange just computed."""
+def gathered(gathering: FragmentMean | None, state: NodeState, bodies: Bodies) -> FragmentMean:
+    """Return the gathering, a new one if there is none, with the fragment of an exchange."""
     gathering = gathering or FragmentMean(state.channels)
-    gathering.take(state.fragment)
+    gathering.take(bodies)
     return gathering

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.scratch import works_in_tiles
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.methods import Method
 from p2pfl.methods.method import overrides
@@ -15,7 +16,10 @@ PAYLOADS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """The bytes of an engine's vectors, by what they are for; `round` has those of a round but not the learner's."""
+    """The bytes of an engine's vectors, by what they are for; `round` has those of a round but not the learner's.
+
+    `mapped` are those in a mapped file, which need no memory: replicas, and the flows of edges.
+    """
 
     model: int
     replicas: int
@@ -23,26 +27,28 @@ class MemoryPlan:
     scratch: int
     messages: int
     round: int
+    mapped: int = 0
 
     @property
     def total(self) -> int:
         return self.model + self.replicas + self.flows + self.scratch + self.messages + self.round
 
 
-def memory_plan(state: NodeState, codecs: Codecs, method: Method) -> MemoryPlan:
-    """Return the plan for a state whose edges have the replicas that they need."""
+def memory_plan(state: NodeState, codecs: Codecs, method: Method, *, mapped: bool = False) -> MemoryPlan:
+    """Return the plan for a state whose edges have the replicas that they need, in memory or in a `mapped` file."""
     model, channels, peers = state.model.nbytes, state.channels.nbytes, tuple(state.edges)
     size, item = state.channels.size, state.channels.itemsize
-    fragments = [found for peer in peers if (found := codecs.fragments_of(peer)) is not None]
-    longest = max((each.longest(size, len(method.channels)) for each in fragments), default=0)
-    whole = channels if len(fragments) < len(peers) else 0
-    single = 0 if item == 4 else 2 * 4  # decoded values are float32
+    whole = any(codecs.need_replicas(peer) and not works_in_tiles(codecs.of(peer), size) for peer in peers)
+    whole_item = 2 * 4 + (0 if item == 4 else item)  # two decoded payloads, and what is encoded if it is no float32
     more = len(method.channels) > 1
+    replicas = sum(edge.own.nbytes + edge.peer.nbytes for edge in state.edges.values())
+    of_edges = channels * len(method.kept_edges) * len(peers)
     return MemoryPlan(
         model=channels,
-        replicas=sum(edge.own.nbytes + edge.peer.nbytes for edge in state.edges.values()),
-        flows=channels * len(method.kept_edges) * len(peers) + model * len(method.kept),
-        scratch=(2 * item + single) * (whole // item + longest),
+        replicas=0 if mapped else replicas,
+        flows=(0 if mapped else of_edges) + model * len(method.kept),
+        mapped=replicas + of_edges if mapped else 0,
+        scratch=whole * size * whole_item,
         messages=PAYLOADS * sum(codecs.of(peer).size_bytes(size) for peer in peers),
         round=model * (1 + len(method.given) * overrides(method, "gradient") + len(method.kept))
         + (2 * channels - model) * more,

@@ -6,9 +6,9 @@ Only one thread at a time writes to it (the engine's). `engine` changes the stat
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,100 +18,11 @@ from p2pfl.core.lives import FIRST_LIFE, Life
 from p2pfl.core.messages import DIGEST_BYTES
 from p2pfl.core.records import EdgeRecord
 from p2pfl.engine.ledger import Ledger
+from p2pfl.engine.mapped import MappedVectors
+from p2pfl.engine.scratch import Scratch
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method
 from p2pfl.methods.plain import Plain
-
-TILE = 1 << 16
-"""The number of values in a tile; a few float32 tiles fit into a one-megabyte L2 cache."""
-
-
-class Scratch:
-    """Two vectors (d,) and two tiles, allocated on first use and kept; all edges of a node share one instance.
-
-    `peer` and `own` will become replicas: they swap places with the edge's when an exchange is settled. `own` first
-    holds the vector to encode. A tile of D, which is n times the model's move, is computed when it is needed.
-    """
-
-    def __init__(self) -> None:
-        self._sized: tuple[tuple[int, ...], object] | None = None
-
-    def fit(self, model: Vector) -> None:
-        """Take the shape and dtype of `model`; if they differ from the previous ones, the contents are lost."""
-        if self._sized == (model.shape, model.dtype):
-            return
-        self.peer, self.own = np.empty_like(model), np.empty_like(model)
-        self.tile, self._move = np.empty((2, min(TILE, model.size)), model.dtype)
-        single = model.dtype == np.float32
-        self._decoded = None if single else np.empty((2, model.size), np.float32)
-        self._sized = (model.shape, model.dtype)
-
-    def tiles(self) -> Iterator[tuple[slice, slice]]:
-        """Yield the tiles of an exchange: their places in the channels, and in the vectors here."""
-        return ((part, part) for part in tiles(self.own.size))
-
-    def move(self, peer: Vector, own: Vector, rate: np.floating[Any]) -> Vector:
-        """Return a tile of D from tiles of both replicas; its memory is that of the next one, too."""
-        move = np.subtract(peer, own, out=self._move[: own.size])
-        move *= rate
-        return move
-
-    @property
-    def decoded_peer(self) -> NDArray[np.float32]:
-        """The memory into which the neighbor's payload is decoded; for float32 it is the memory of `peer` itself."""
-        return self.peer if self._decoded is None else self._decoded[0]
-
-    @property
-    def decoded_own(self) -> NDArray[np.float32]:
-        return self.own if self._decoded is None else self._decoded[1]
-
-
-class FragmentScratch(Scratch):
-    """The same for one fragment of the channels, where an edge has no replicas: `peer` and `own` are what both ends
-    have shown of it. `fragment` is its number, `gap` the square of the distance between the two models there.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fragment = 0
-        self.gap = 0.0
-        self.slices: Sequence[slice] = ()
-
-    def take(self, channels: Vector, fragment: int, slices: Sequence[slice], most: int) -> int:
-        """Prepare for these slices of the channels, in vectors that have room for `most` values; return the number of
-        values.
-        """
-        if self._sized != ((most,), channels.dtype):
-            self._room = np.empty((2, most), channels.dtype)
-            self.tile, self._move = np.empty((2, min(TILE, most)), channels.dtype)
-            self._single = None if channels.dtype == np.float32 else np.empty((2, most), np.float32)
-            self._sized = ((most,), channels.dtype)
-        self.fragment, self.slices = fragment, slices
-        size: int = sum(part.stop - part.start for part in slices)
-        self.peer, self.own = self._room[:, :size]
-        self._decoded = None if self._single is None else self._single[:, :size]
-        return size
-
-    def values_of(self, channels: Vector) -> Vector:
-        """Return the fragment's values (n,), a view of the channels if they are there in one piece."""
-        if len(self.slices) == 1:
-            return channels[self.slices[0]]
-        return np.concatenate([channels[part] for part in self.slices], out=self.own)
-
-    def tiles(self) -> Iterator[tuple[slice, slice]]:
-        before = 0
-        for whole in self.slices:
-            size = whole.stop - whole.start
-            for part in tiles(size):
-                there, here = whole.start, before
-                yield slice(there + part.start, there + part.stop), slice(here + part.start, here + part.stop)
-            before += size
-
-    def shown(self, here: slice) -> tuple[Vector, Vector]:
-        """Return a tile of what the neighbor and this node have shown, in the dtype of the channels."""
-        if self._decoded is not None:
-            self.peer[here], self.own[here] = self._decoded[:, here]
-        return self.peer[here], self.own[here]
 
 
 @dataclass(slots=True)
@@ -129,6 +40,14 @@ class EdgeState:
     peer: Vector
     kept: dict[str, Vector] = field(default_factory=dict)
     gaps: dict[int, tuple[float, int]] = field(default_factory=dict, compare=False)
+    room: Callable[[str], Vector] | None = field(default=None, repr=False, compare=False)
+    """Makes a zero vector (c d,) of that name for this edge; None: in memory."""
+
+    def keep(self, names: Iterable[str], channels: Vector) -> None:
+        """Begin to keep vectors of these names, which are zero, where there are none yet."""
+        for name in names:
+            if name not in self.kept:
+                self.kept[name] = zeros(channels) if self.room is None else self.room(name)
 
     @property
     def has_replicas(self) -> bool:
@@ -172,6 +91,8 @@ class NodeState:
 
     `unmixed` (c d,) are the channels as they were before a robust rule mixed them; neighbors see these until the next
     round is committed. It does not survive a crash: afterwards neighbors see the mixed model once.
+
+    `mapped` holds the vectors of all edges, unless they are in memory.
     """
 
     channels: Vector
@@ -194,7 +115,7 @@ class NodeState:
     unpaid: int = 0
     unmixed: Vector | None = field(default=None, compare=False)
     scratch: Scratch = field(default_factory=Scratch, repr=False, compare=False)
-    fragment: FragmentScratch = field(default_factory=FragmentScratch, repr=False, compare=False)
+    mapped: MappedVectors | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def new(
@@ -236,6 +157,8 @@ class NodeState:
         """Change edges while the node runs: both ends know that a new edge is empty, and a removed one is forgotten."""
         for peer in dropped:
             self.edges.pop(peer, None)
+            if self.mapped is not None:
+                self.mapped.forget(peer)
         for peer in added:
             self._add_edge(peer, EdgeRecord())
         self.edges = {peer: self.edges[peer] for peer in sorted(self.edges)}
@@ -257,22 +180,31 @@ class NodeState:
             if not needs(peer):
                 edge.own = edge.peer = self.channels[:0].copy()
             elif not edge.has_replicas:
-                edge.own, edge.peer, edge.gaps = zeros(self.channels), zeros(self.channels), {}
+                edge.own, edge.peer, edge.gaps = self._zeros(peer, "own"), self._zeros(peer, "peer"), {}
                 if not edge.record.is_blank:
                     edge.record = edge.record.without_replicas()
 
     def _add_edge(self, peer: int, record: EdgeRecord) -> None:
-        self.edges[peer] = EdgeState(record, zeros(self.channels), zeros(self.channels))
+        room = None if self.mapped is None else partial(self._zeros, peer)
+        self.edges[peer] = EdgeState(record, self._zeros(peer, "own"), self._zeros(peer, "peer"), room=room)
+
+    def _zeros(self, peer: int, name: str) -> Vector:
+        return zeros(self.channels) if self.mapped is None else self.mapped.zeros(peer, name)
+
+    def move_to(self, mapped: MappedVectors) -> None:
+        """Move the vectors of all edges into a mapped file, and make those there that follow. Raises StorageError."""
+        self.mapped = mapped
+        for peer, edge in self.edges.items():
+            edge.room = partial(self._zeros, peer)
+            if edge.has_replicas:
+                edge.own, edge.peer = mapped.moved(peer, "own", edge.own), mapped.moved(peer, "peer", edge.peer)
+            for name, vector in edge.kept.items():
+                edge.kept[name] = mapped.moved(peer, name, vector)
 
     @property
     def shown(self) -> Vector:
         """The vector (c d,) that neighbors may see. In the conservative profile it is always the channels."""
         return self.channels if self.unmixed is None else self.unmixed
-
-
-def tiles(size: int) -> Iterator[slice]:
-    """Split `size` values into tiles."""
-    return (slice(first, min(first + TILE, size)) for first in range(0, size, TILE))
 
 
 def zeros(model: Vector) -> Vector:

@@ -82,6 +82,8 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
         topology=federation.topology,
         algebraic_connectivity=graph["algebraic_connectivity"],
         rounds={node.name: node.rounds for node in nodes},
+        rounds_asked=federation.training.rounds,
+        rounds_beyond=spread(node.rounds_beyond for node in ended),
         accuracy=spread(node.accuracy for node in tested),
         local_accuracy=spread(node.local_accuracy for node in ended),
         loss=spread(node.test_loss for node in tested),

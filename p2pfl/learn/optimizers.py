@@ -23,6 +23,8 @@ from p2pfl.errors import UserError
 
 Step = Callable[[], None]
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+PIECE = 1 << 18
+"""The number of values that Adam moves at once."""
 
 
 Memory = dict[str, dict[Tensor, Tensor]]
@@ -34,6 +36,8 @@ class Optimizer(Protocol):
     memory: Memory
     slots: int
     """How many values it keeps for each parameter."""
+    temporaries: int
+    """How many more values a step takes for each value of the parameter that it changes."""
 
     def begin(self, rate: float) -> Step:
         """Make a step function with this learning rate. It skips parameters whose gradient is None. Its state starts
@@ -47,6 +51,7 @@ class Sgd:
         self.training = training
         self.memory: Memory = {}
         self.slots = int(training.momentum > 0)
+        self.temporaries = int(training.weight_decay > 0)
 
     def begin(self, rate: float) -> Step:
         parameters, training = self.parameters, self.training
@@ -82,6 +87,8 @@ class Adam:
     """Adam, or AdamW with `decoupled` weight decay."""
 
     slots = 2
+    temporaries = 0
+    """A step works in pieces."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], training: TrainingConfig, *, decoupled: bool) -> None:
         self.parameters = parameters
@@ -99,16 +106,18 @@ class Adam:
             second.setdefault(parameter, torch.zeros_like(parameter))
             taken.setdefault(parameter, torch.tensor(0.0))
 
-        @torch.no_grad()
-        def step() -> None:
-            moving, gradients = _with_gradients(parameters)
+        def move(
+            moving: list[Tensor],
+            gradients: list[Tensor],
+            moments: tuple[list[Tensor], list[Tensor]],
+            counts: list[Tensor],
+        ) -> None:
             function(
                 moving,
                 gradients,
-                [first[parameter] for parameter in moving],
-                [second[parameter] for parameter in moving],
+                *moments,
                 [],
-                [taken[parameter] for parameter in moving],
+                counts,
                 amsgrad=False,
                 beta1=BETA1,
                 beta2=BETA2,
@@ -119,6 +128,26 @@ class Adam:
                 foreach=False,
                 fused=False,
             )
+
+        @torch.no_grad()
+        def step() -> None:
+            """Move large parameters in pieces: what a step takes beside its vectors then stays in the cache."""
+            moving, gradients = _with_gradients(parameters)
+            rest: list[int] = []
+            for number, (parameter, gradient) in enumerate(zip(moving, gradients, strict=True)):
+                vectors = (parameter, gradient, first[parameter], second[parameter])
+                if parameter.numel() <= PIECE or not all(each.is_contiguous() for each in vectors):
+                    rest.append(number)
+                    continue
+                flat, count = [each.view(-1) for each in vectors], taken[parameter]
+                for begin in range(0, parameter.numel(), PIECE):
+                    w, g, m, v = ([each[begin : begin + PIECE]] for each in flat)
+                    move(w, g, (m, v), [count.clone()])
+                count += 1
+            if rest:
+                small = [moving[number] for number in rest]
+                moments = [first[parameter] for parameter in small], [second[parameter] for parameter in small]
+                move(small, [gradients[number] for number in rest], moments, [taken[parameter] for parameter in small])
 
         return step
 

@@ -30,8 +30,11 @@ from p2pfl.learn.optimizers import make_optimizer, remember, remembered
 from p2pfl.learn.params import FlatModule
 from p2pfl.learn.samples import Samples
 from p2pfl.learn.task import Task
+from p2pfl.methods.method import Method
 from p2pfl.plugins import FAILURES, describe_failure
 
+PIECE = 1 << 18
+"""The number of values for which a method computes gradients at once."""
 OPTIMIZER = "optimizer:"
 """The prefix for the names of an optimizer's arrays, which are stored with a model's."""
 
@@ -75,14 +78,16 @@ class TorchModel:
     def bytes_in_training(self, *, corrected: bool) -> int:
         """Return the host's memory at most for weights, gradients and the optimizer, or for the vector at the end.
 
-        `corrected`: the method replaces each gradient by another one. Intermediate results are not counted.
+        `corrected`: the method replaces each gradient by another one. Intermediate results of the task's model are not
+        counted; the gradient of a parameter that it uses twice is the sum of two, which for a moment both exist.
         """
         vector = 4 * self.flat.size
         if not self.device.is_host:
             return vector
         weights = sum(each.nbytes for each in (*self.module.parameters(), *self.module.buffers()))
         trained = [parameter.nbytes for parameter in self.parameters]
-        stepping = sum(trained) * (1 + self._optimizer.slots) + max(trained) * (1 + corrected)
+        beside = max(1, corrected, self._optimizer.temporaries)
+        stepping = sum(trained) * (1 + self._optimizer.slots) + max(trained) * beside
         kept = sum(trained) * self._optimizer.slots * self.training.keep_optimizer
         return weights + max(stepping, vector + kept)
 
@@ -148,14 +153,15 @@ class TorchModel:
         method = start.method
         if method is None:
             return lambda: None
-        parts = self.flat.parts({"anchor": start.model, **start.given})
+        anchor = {"anchor": start.model} if method.needs_anchor else {}
+        parts = self.flat.parts({**anchor, **start.given})
 
         @torch.no_grad()
         def put() -> None:
             for parameter, part in parts:
                 if parameter.grad is not None or method.every_parameter:
                     g = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                    parameter.grad = method.gradient(g, parameter, part)
+                    parameter.grad = _corrected(method, g, parameter, part)
 
         return put
 
@@ -266,6 +272,23 @@ class TorchModel:
         self.flat.load_local_state({name: array for name, array in state.items() if name not in of_optimizer})
         if self.training.keep_optimizer:
             remember(self._optimizer, {name.removeprefix(OPTIMIZER): state[name] for name in of_optimizer})
+
+
+def _corrected(method: Method, g: Tensor, parameter: nn.Parameter, part: Mapping[str, Tensor]) -> Tensor:
+    """Return the method's gradient for a parameter. A large one by a method of ours, which are all elementwise, is
+    computed piece by piece in the memory of `g`.
+    """
+    every = (g, parameter, *part.values())
+    if method.is_users or g.numel() <= PIECE or not all(each.is_contiguous() for each in every):
+        whole: Tensor = method.gradient(g, parameter, part)
+        return whole
+    flat, weights = g.view(-1), parameter.view(-1)
+    vectors = {name: vector.view(-1) for name, vector in part.items()}
+    for first in range(0, flat.numel(), PIECE):
+        piece = slice(first, first + PIECE)
+        here = {name: vector[piece] for name, vector in vectors.items()}
+        flat[piece] = method.gradient(flat[piece], weights[piece], here)
+    return g
 
 
 def _of_optimizer(state: Mapping[str, NDArray[np.generic]]) -> set[str]:

@@ -127,6 +127,9 @@ class Method:
     every_parameter = False
     """True if `gradient` is also called, with zeros, for parameters on which the loss does not depend."""
 
+    needs_anchor = True
+    """False if `gradient` does not read `start["anchor"]`, which then need not be on the device that trains."""
+
     is_users = False
     """True if the method is the user's own, so that the engine checks its results for a neighbor's terms. The catalog
     sets this.

@@ -27,6 +27,7 @@ class Momentum(Method):
     """The method. `last` is the model just before the latest round was added to it."""
 
     kept = (MOMENTUM, LAST)
+    needs_anchor = False
     given = (MOMENTUM,)
 
     def __init__(self, mu: float = 0.9) -> None:

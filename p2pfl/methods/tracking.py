@@ -50,6 +50,7 @@ class Tracking(Method):
     profiles = frozenset({CONSERVATIVE})
     channels = (MODEL, TRACKER)
     kept_edges = (FLOW,)
+    needs_anchor = False
     given = (CORRECTION,)
     needs_company = True
     every_parameter = True

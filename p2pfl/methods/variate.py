@@ -41,6 +41,7 @@ class Variate(Method):
 
     profiles = frozenset({CONSERVATIVE})
     kept_edges = (FLOW,)
+    needs_anchor = False
     given = (CORRECTION,)
     no_terms = (0.0,)
     needs_company = True

@@ -203,7 +203,7 @@ class Inbox:
             for data in batch:
                 if isinstance(data, Exception):
                     return messages, data
-                chunk, final = self._connection.session.open(data)
+                chunk, final = self._open(data)
                 self._heard = True
                 if final:
                     return messages, FarewellError()
@@ -212,12 +212,20 @@ class Inbox:
             return messages, fault
         return messages, None
 
+    def _open(self, sealed: bytes) -> tuple[bytes | memoryview, bool]:
+        """Open a chunk: one of a long body straight into its place."""
+        session = self._connection.session
+        with self._assembler.room(session.chunk_bytes(sealed)) as room:
+            if room is None:
+                return session.open(sealed)
+            return room, session.open_into(room, sealed)
+
     def _beat(self) -> list[SessionMessage | Unknown]:
         if self._beats.take(monotonic()) > 0.0:
             raise MalformedError("more empty chunks than an honest end sends")
         return []
 
-    def _assemble(self, chunk: bytes) -> list[SessionMessage | Unknown]:
+    def _assemble(self, chunk: bytes | memoryview) -> list[SessionMessage | Unknown]:
         try:
             return self._assembler.feed(chunk)
         except OtherVersionError:

@@ -36,7 +36,7 @@ from p2pfl.node.engine_thread import Checkpoint, EngineThread, needs_of
 from p2pfl.node.feature import Feature, FoundAtStart, NodeView, Recovered
 from p2pfl.node.federation_in_force import FederationInForce, Live
 from p2pfl.node.local_rounds import LocalRounds
-from p2pfl.node.memory_needs import look_for_memory
+from p2pfl.node.memory_needs import look_for_memory, vectors_in_place
 from p2pfl.node.model_files import ModelFiles
 from p2pfl.node.plug_ins import alarm_texts, all_features
 from p2pfl.node.progress_lines import ProgressLines
@@ -144,6 +144,7 @@ class Application:
                 if not await self._is_written(partial(one.keep, engine.state, store)):
                     return None
             look_for_room(self.setup, engine, store)
+            until_over.enter_context(vectors_in_place(self.setup, engine.state))
             if not self.shared:
                 look_for_memory(self.setup.node, engine, self.setup.learner)
             core = attachments.course(self.features, self.setup, engine.state)

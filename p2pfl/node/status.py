@@ -29,7 +29,14 @@ from p2pfl.node.workshop import Moment, Workshop
 from p2pfl.reporting.alarms import BACK
 from p2pfl.reporting.liars import Bearing
 from p2pfl.reporting.measures import rounded
-from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeLine, NodeStatus, PrivacyStatus
+from p2pfl.reporting.status import (
+    MeanAndMax,
+    NeighborStatus,
+    NodeLine,
+    NodeStatus,
+    PrivacyStatus,
+    rounds_beyond,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,6 +120,7 @@ class Status:
             phase=self.waits_for or self.core.phase.value,
             rounds=self.core.facts.rounds,
             rounds_without_neighbor=self.core.facts.alone,
+            rounds_beyond=rounds_beyond(self.core.facts.rounds, self.rounds),
             version=self.core.facts.version,
             accuracy=None if tested is None else tested.score.accuracy,
             test_loss=None if tested is None else tested.score.loss,

@@ -53,6 +53,8 @@ class NodeReport(msgspec.Struct, kw_only=True):
     staleness: MeanAndMax | None = None
     exchanges: int | None = None
     rounds_without_neighbor: int = 0
+    rounds_beyond: int | None = None
+    """The rounds trained beyond those asked for, with nodes that were not through; null if time bounds training."""
     ended_by: str | None = None
     """The reason why its training ended."""
     through_by: str | None = None
@@ -168,6 +170,8 @@ class Batching(msgspec.Struct, kw_only=True):
     """The way in which training was computed: batched, or one node at a time."""
     batch_stable: bool
     """True if a sample's result does not depend on what else is in its batch."""
+    workers: int = 1
+    """The number of processes that trained and tested what was not batched."""
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -181,6 +185,12 @@ class Report(msgspec.Struct, kw_only=True):
     """The algebraic connectivity of the graph; for a schedule, of the union of all its rounds."""
     rounds: dict[str, int | None] = {}
     """The number of each node's own rounds, by node."""
+    rounds_asked: int | None = None
+    """The number of rounds that each node was asked to train; null if time bounds training."""
+    rounds_beyond: Statistic | None = None
+    """The rounds that nodes trained beyond those, until word had spread that all were through; they are among
+    `rounds`.
+    """
     accuracy: Statistic | None = None
     """The accuracy on the common test set; null if there is none."""
     local_accuracy: Statistic | None = None

@@ -53,6 +53,10 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     phase: str
     rounds: int
     rounds_without_neighbor: int
+    rounds_beyond: int | None = None
+    """The rounds trained beyond those asked for, until word had come that all were through; null if time bounds
+    training.
+    """
     version: int
     accuracy: float | None
     """The latest accuracy on the common test set."""
@@ -131,6 +135,11 @@ class NeighborStatus(msgspec.Struct, kw_only=True):
     resyncs: int | None = None
     kept: float | None = None
     """The share of its pull on the model that the robust rule let through."""
+
+
+def rounds_beyond(rounds: int, asked: int | None) -> int | None:
+    """Count the rounds trained beyond those asked for; None if no number was asked for."""
+    return None if asked is None else max(0, rounds - asked)
 
 
 class NodeStatus(NodeLine, kw_only=True):

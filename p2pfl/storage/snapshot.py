@@ -1,4 +1,4 @@
-"""Snapshots: magic, BLAKE2b-256 digest, then a State in the safetensors format. Written completely or not at all.
+"""Snapshots: magic, digest (`digests`), then a State in the safetensors format. Written completely or not at all.
 
 A snapshot stores the chain digest at the end of the preceding log (`log_end`), so that a log that does not continue it
 is never replayed on it. Any safetensors reader can open the part after magic and digest: arrays are stored as
@@ -8,9 +8,7 @@ piece, to avoid a second copy of the arrays.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.errors import StorageError
-from p2pfl.storage.disk import Piece, replace_file, snapshot_generations, snapshot_path
+from p2pfl.storage.digests import FAST, PLAIN, FileFormat, format_for
+from p2pfl.storage.disk import replace_file, snapshot_generations, snapshot_path
 
-MAGIC = b"p2pfls1\n"
 _DIGEST_BYTES = 32
-_HEAD_BYTES = len(MAGIC) + _DIGEST_BYTES
+_HEAD_BYTES = len(PLAIN.snapshot_magic) + _DIGEST_BYTES
 
 _DTYPES = {
     "b1": "BOOL",
@@ -66,7 +64,8 @@ def save(folder: Path, snapshot: Snapshot) -> None:
     metadata |= {"has_log": "yes"} if snapshot.has_log else {}
     body = pieces_of(snapshot.state, metadata)
     path = snapshot_path(folder, snapshot.generation)
-    replace_file(path, [MAGIC + _digest(snapshot.generation, body), *body])
+    form = format_for(_HEAD_BYTES + sum(piece.nbytes for piece in body))
+    replace_file(path, [_head(form, snapshot.generation, body), *body])
 
 
 def size_bytes(state: State) -> int:
@@ -82,7 +81,7 @@ def load(folder: Path, generation: int) -> Snapshot:
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
     body = memoryview(content)[_HEAD_BYTES:]
-    if content[:_HEAD_BYTES] != MAGIC + _digest(generation, [body]):
+    if content[:_HEAD_BYTES] != _head(FAST if content.startswith(FAST.snapshot_magic) else PLAIN, generation, [body]):
         raise StorageError(f"{path} is damaged: its digest does not match")
     state, metadata = state_of(body)
     end, has_log = bytes.fromhex(metadata["log_end"]), "has_log" in metadata
@@ -142,11 +141,9 @@ def state_of(body: memoryview) -> tuple[State, dict[str, str]]:
     return State(header=json.loads(metadata.pop("header")), arrays=arrays, blobs=blobs), metadata
 
 
-def _digest(generation: int, body: Iterable[Piece]) -> bytes:
-    digest = hashlib.blake2b(generation.to_bytes(8, "little"), digest_size=_DIGEST_BYTES, person=b"p2pfl snapshot")
-    for piece in body:
-        digest.update(piece)
-    return digest.digest()
+def _head(form: FileFormat, generation: int, body: list[memoryview]) -> bytes:
+    """Return magic and digest of a snapshot with that body."""
+    return form.snapshot_magic + form.digest(b"p2pfl snapshot", generation.to_bytes(8, "little"), body)
 
 
 def _plain(name: str, array: NDArray[Any]) -> NDArray[Any]:

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from p2pfl.errors import StorageError
 from p2pfl.storage import disk
+from p2pfl.storage.digests import FileFormat, format_for
 from p2pfl.storage.disk import (
     Piece,
     discard_before,
@@ -32,7 +33,7 @@ from p2pfl.storage.disk import (
     storage_errors,
     sync_folder,
 )
-from p2pfl.storage.snapshot import Snapshot, State, load_latest, save
+from p2pfl.storage.snapshot import Snapshot, State, load_latest, save, size_bytes
 from p2pfl.storage.wal import DIGEST_BYTES, Flush, Log, Record, Wal, read_log
 
 TRIES = 10
@@ -232,7 +233,7 @@ class Store:
 
     def checkpoint(self, state: State) -> None:
         """Make this the state to start from. It must contain every record appended so far."""
-        self._unsaved = log_end = self._begin_log()
+        self._unsaved = log_end = self._begin_log(format_for(size_bytes(state)))
         snapshot = Snapshot(generation=self._newest, state=state, log_end=log_end, has_log=self._logging)
         self._with_room(lambda: save(self._folder, snapshot))
         self._refusal = self._unsaved = None
@@ -272,7 +273,7 @@ class Store:
             self._refusal = str(error)
             raise
 
-    def _begin_log(self) -> bytes:
+    def _begin_log(self, form: FileFormat) -> bytes:
         """Create the log that continues from this snapshot, and return the chain there.
 
         An empty log left by a snapshot that could not be written is reused; otherwise such logs would fill a full disk.
@@ -284,7 +285,7 @@ class Store:
         if not self._logging:
             return end
         try:
-            wal = self._with_room(lambda: Wal.create(log_path(self._folder, self._newest), end))
+            wal = self._with_room(lambda: Wal.create(log_path(self._folder, self._newest), end, form))
         except StorageError as error:
             self._refusal = str(error)
             raise
@@ -329,4 +330,5 @@ class Store:
             generation, log = recovery.last_log
             return Wal.resume(log_path(self._folder, generation), log)
         self._newest += 1
-        return Wal.create(log_path(self._folder, self._newest), recovery.end)
+        form = format_for(size_bytes(recovery.snapshot.state))
+        return Wal.create(log_path(self._folder, self._newest), recovery.end, form)

@@ -5,12 +5,12 @@
     body    = length of head (4), head, blobs;   head = msgpack (kind, header, length of each blob)
 
 A record's digest and check cover the previous digest, and in a log's first record the salt, so bytes left over from
-another file or another place in this one never pass. Integers are little-endian.
+another file or another place in this one never pass. The magic says which digest (`digests`). Integers are
+little-endian.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 import threading
@@ -23,9 +23,9 @@ from typing import Any
 import msgspec
 
 from p2pfl.errors import StorageError
+from p2pfl.storage.digests import FAST, PLAIN, FileFormat, blake2b
 from p2pfl.storage.disk import Piece, create_file, storage_errors, truncate_file, write_all
 
-MAGIC = b"p2pfll1\n"
 DIGEST_BYTES = 32
 SALT_BYTES = 16
 CHECK_BYTES = 8
@@ -42,20 +42,20 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def log_check(previous: bytes, salt: bytes) -> bytes:
-    return _hash(b"p2pfl log check", CHECK_BYTES, previous, [salt])
+    return blake2b(b"p2pfl log check", CHECK_BYTES, previous, [salt])
 
 
 def first_link(previous: bytes, salt: bytes) -> bytes:
     """Return the chain before a log's first record."""
-    return _hash(b"p2pfl log begin", DIGEST_BYTES, previous, [salt])
+    return blake2b(b"p2pfl log begin", DIGEST_BYTES, previous, [salt])
 
 
 def length_check(link: bytes, length: int) -> bytes:
-    return _hash(b"p2pfl log length", CHECK_BYTES, link, [length.to_bytes(8, "little")])
+    return blake2b(b"p2pfl log length", CHECK_BYTES, link, [length.to_bytes(8, "little")])
 
 
-def next_link(link: bytes, body: Sequence[Piece]) -> bytes:
-    return _hash(b"p2pfl log record", DIGEST_BYTES, link, body)
+def next_link(link: bytes, body: Sequence[Piece], form: FileFormat = PLAIN) -> bytes:
+    return form.digest(b"p2pfl log record", link, body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +79,7 @@ class Log:
     end: bytes
     valid_bytes: int
     damaged: bool
+    form: FileFormat = PLAIN
 
 
 def read_log(path: Path) -> Log:
@@ -96,7 +97,7 @@ def read_log(path: Path) -> Log:
     if log.previous is None:
         return log
     position, link = log.valid_bytes, log.end
-    while (found := _read_record(content, position, link)) is not None:
+    while (found := _read_record(content, position, link, log.form)) is not None:
         record, link, position = found
         log.records.append(record)
     damaged = _is_damaged_after(content, position, link)
@@ -138,9 +139,9 @@ class Wal:
     After a StorageError the end of the file is uncertain, and the log must not be used again (`Store` ensures that).
     """
 
-    def __init__(self, path: Path, *, end: bytes, size_bytes: int) -> None:
+    def __init__(self, path: Path, *, end: bytes, size_bytes: int, form: FileFormat = PLAIN) -> None:
         """Open an existing file with `size_bytes` of valid content, which leaves the chain at `end`."""
-        self._path = path
+        self._path, self._form = path, form
         self.end = end
         self.size_bytes = size_bytes
         self._buffer = bytearray()
@@ -150,11 +151,11 @@ class Wal:
             self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
 
     @classmethod
-    def create(cls, path: Path, previous: bytes) -> Wal:
+    def create(cls, path: Path, previous: bytes, form: FileFormat = PLAIN) -> Wal:
         """Create an empty log that continues the chain at `previous`; it is durable when this returns."""
         salt = os.urandom(SALT_BYTES)
-        create_file(path, LOG_HEAD.pack(MAGIC, previous, salt, log_check(previous, salt)))
-        return cls(path, end=first_link(previous, salt), size_bytes=LOG_HEAD.size)
+        create_file(path, LOG_HEAD.pack(form.log_magic, previous, salt, log_check(previous, salt)))
+        return cls(path, end=first_link(previous, salt), size_bytes=LOG_HEAD.size, form=form)
 
     @classmethod
     def resume(cls, path: Path, log: Log) -> Wal:
@@ -162,7 +163,7 @@ class Wal:
         truncated.
         """
         truncate_file(path, log.valid_bytes)
-        return cls(path, end=log.end, size_bytes=log.valid_bytes)
+        return cls(path, end=log.end, size_bytes=log.valid_bytes, form=log.form)
 
     @property
     def is_empty(self) -> bool:
@@ -175,7 +176,7 @@ class Wal:
         head = _encoder.encode((kind, header, [view.nbytes for view in views]))
         body: list[Piece] = [BODY_HEAD.pack(len(head)), head, *views]
         length = BODY_HEAD.size + len(head) + sum(view.nbytes for view in views)
-        link = next_link(self.end, body)
+        link = next_link(self.end, body, self._form)
         self._buffer += RECORD_HEAD.pack(length, length_check(self.end, length), link)
         self.end = link
         self.size_bytes += RECORD_HEAD.size + length
@@ -232,25 +233,19 @@ class Wal:
         self._buffer = bytearray()
 
 
-def _hash(person: bytes, size: int, link: bytes, pieces: Sequence[Piece]) -> bytes:
-    digest = hashlib.blake2b(link, digest_size=size, person=person)
-    for piece in pieces:
-        digest.update(piece)
-    return digest.digest()
-
-
 def _read_head(content: bytes) -> Log:
     if len(content) >= LOG_HEAD.size:
         magic, previous, salt, check = LOG_HEAD.unpack_from(content)
-        if magic == MAGIC and check == log_check(previous, salt):
+        form = {each.log_magic: each for each in (PLAIN, FAST)}.get(magic)
+        if form is not None and check == log_check(previous, salt):
             end = first_link(previous, salt)
             size = LOG_HEAD.size
-            return Log(previous=previous, records=[], end=end, valid_bytes=size, damaged=False)
+            return Log(previous=previous, records=[], end=end, valid_bytes=size, damaged=False, form=form)
     damaged = any(content[LOG_HEAD.size :])
     return Log(previous=None, records=[], end=b"", valid_bytes=0, damaged=damaged)
 
 
-def _read_record(content: bytes, position: int, link: bytes) -> tuple[Record, bytes, int] | None:
+def _read_record(content: bytes, position: int, link: bytes, form: FileFormat) -> tuple[Record, bytes, int] | None:
     """Return the record at `position`, with the chain and the position after it; None if the record is incomplete."""
     begin = position + RECORD_HEAD.size
     if begin > len(content):
@@ -259,7 +254,7 @@ def _read_record(content: bytes, position: int, link: bytes) -> tuple[Record, by
     if check != length_check(link, length) or begin + length > len(content):
         return None
     body = memoryview(content)[begin : begin + length]
-    if digest != next_link(link, [body]):
+    if digest != next_link(link, [body], form):
         return None
     return _parse(body), digest, begin + length
 

@@ -19,6 +19,7 @@ import mmap
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -242,8 +243,23 @@ class Assembler:
             prefix = pending.prefix
             return PartialBody(prefix.code, pending.header, prefix.body_bytes, self._buffer, self._filled)
 
-    def feed(self, chunk: bytes) -> list[SessionMessage | Unknown]:
-        """Return the message that this chunk completes, if any.
+    @contextmanager
+    def room(self, size: int) -> Iterator[memoryview | None]:
+        """Give the place of a chunk of that size in the long body that is being assembled; None if no chunk of that
+        size comes next. What has been written there can then be fed.
+
+        Meanwhile nothing can be detached: nobody else has the memory.
+        """
+        with self._lock:
+            place = None
+            if self._pending is not None and not self._dead:
+                prefix = self._pending.prefix
+                if size and self._bounds(prefix)[0] <= size <= self._bounds(prefix)[1]:
+                    place = self._memory(prefix.body_bytes)[self._filled : self._filled + size]
+            yield place
+
+    def feed(self, chunk: bytes | memoryview) -> list[SessionMessage | Unknown]:
+        """Return the message that this chunk completes, if any. A memoryview is the `room` of the chunk.
 
         A chunk that completes a long request also pays for its digest: call this in the thread that opened the chunk.
         Raises PeerFault if the chunk may not come next; nothing can be fed after that.
@@ -258,7 +274,7 @@ class Assembler:
             self._dead = False
             return [] if message is None else [message]
 
-    def _begin(self, chunk: bytes) -> SessionMessage | Unknown | None:
+    def _begin(self, chunk: bytes | memoryview) -> SessionMessage | Unknown | None:
         view = memoryview(chunk)
         prefix = decode_prefix(view[:PREFIX_BYTES], max_body_bytes=self._max_body_bytes)
         header, body = view[PREFIX_BYTES:][: prefix.header_bytes], view[PREFIX_BYTES + prefix.header_bytes :]
@@ -290,13 +306,18 @@ class Assembler:
             return False
         return prefix.flags == KNOWN or prefix.frame_bytes <= max(LEAST_CHUNK_BYTES, size)
 
-    def _continue(self, prefix: Prefix, header: bytes, chunk: bytes) -> SessionMessage | Unknown | None:
+    def _bounds(self, prefix: Prefix) -> tuple[int, int]:
+        """Return the least and the largest size of the chunk with which the body continues."""
         most = min(CHUNK_BYTES, prefix.body_bytes - self._filled)
-        least = min(LEAST_CHUNK_BYTES, most) if prefix.version >= FREE_SPLIT_VERSION else most
+        return min(LEAST_CHUNK_BYTES, most) if prefix.version >= FREE_SPLIT_VERSION else most, most
+
+    def _continue(self, prefix: Prefix, header: bytes, chunk: bytes | memoryview) -> SessionMessage | Unknown | None:
+        least, most = self._bounds(prefix)
         if not least <= len(chunk) <= most:
             raise PeerFault(f"a body continues with {len(chunk)} bytes instead of {least} to {most}")
-        # Assign through a view: a bytearray would copy the chunk once more first.
-        self._memory(prefix.body_bytes)[self._filled : self._filled + len(chunk)] = chunk
+        if not isinstance(chunk, memoryview):
+            # Assign through a view: a bytearray would copy the chunk once more first.
+            self._memory(prefix.body_bytes)[self._filled : self._filled + len(chunk)] = chunk
         self._filled += len(chunk)
         if prefix.version >= FREE_SPLIT_VERSION:
             self.came += len(chunk)

@@ -71,6 +71,13 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
 )
 @click.option("--no-batching", is_flag=True, help="One operation at a time: slow, the same figures.")
 @click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=1,
+    metavar="N",
+    help="Processes that train what cannot be batched.  [default: 1]",
+)
+@click.option(
     "--references/--no-references",
     cls=Switch,
     default=None,
@@ -89,6 +96,7 @@ def command(
     seed: int | None,
     replay: int | None,
     no_batching: bool,
+    workers: int,
     references: bool | None,
     report: Path | None,
     plot: Path | None,
@@ -112,8 +120,11 @@ def command(
     _check_targets(report, plot)
     if replay is not None and seed is not None:
         raise UserError("cannot be combined with --replay", key="--seed", value=seed, allowed="one of the two")
+    if workers > 1 and (no_batching or replay is not None):
+        text = "cannot be combined with --replay or --no-batching, which take single steps in one process"
+        raise UserError(text, key="--workers", value=workers, allowed="one of the two")
     options = Options(file=federation, seed=seed if replay is None else replay, **asked)
-    how = {"batching": not no_batching, "check": replay is not None}
+    how: dict[str, Any] = {"batching": not no_batching, "check": replay is not None, "workers": workers}
     how |= {"references": references is not False, "alone": bool(references)}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     logs = open_logs(log)

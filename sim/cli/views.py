@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import click
 
 from p2pfl.console.output import (
+    beyond_facts,
     cell,
     learned_facts,
     node_rows,
@@ -255,20 +256,13 @@ def _cost_facts(report: Report) -> dict[str, Any]:
     rounds, messages = [node.rounds or 0 for node in report.nodes], report.messages_sent or 0
     limit = ", ended by the limit" if report.reached_limit else ""
     return {
-        "rounds of a node": _range(rounds) + _asked(report, rounds),
+        "rounds of a node": _range(rounds),
+        **beyond_facts(report),
         "virtual time": f"{report.virtual_time_s:.4g} s{limit}",
         "sent, by a node": f"{size(sent / count)} in {messages / count:,.0f} messages",
         "sent, in all": f"{size(sent)} in {messages:,} messages",
         "staleness": staleness and f"{staleness.mean:.3g} rounds, at most {staleness.max:,}",
     }
-
-
-def _asked(report: Report, rounds: list[int]) -> str:
-    """Say how many rounds were asked for, where nodes have trained more."""
-    asked = report.config.get("training", {}).get("rounds")
-    if asked is None or max(rounds) <= asked:
-        return ""
-    return f"; asked for {asked:,}, and trained on until all were through"
 
 
 def _range(values: list[int]) -> str:
@@ -323,4 +317,5 @@ def _computation_facts(report: Report) -> dict[str, Any]:
 def _computation_in_words(batching: Batching) -> str:
     why = f" ({batching.why})" if batching.why else ""
     stable = "the model is batch-stable" if batching.batch_stable else "the model is not batch-stable"
-    return f"operations {batching.operations}{why}; training {batching.training}; {stable}"
+    where = f", by {batching.workers} processes" if batching.workers > 1 else ""
+    return f"operations {batching.operations}{why}; training {batching.training}{where}; {stable}"

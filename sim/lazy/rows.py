@@ -24,6 +24,7 @@ from p2pfl.methods.method import MODEL, overrides
 from p2pfl.plugins import FAILURES, describe_failure
 from sim.lazy.operations import BeginOp, CommitOp, Exchange, FreezeOp, ReplyOp, RequestOp
 from sim.learning.grouped import RoundStarts
+from sim.learning.workers import RoundPool
 
 Rows2 = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
@@ -42,8 +43,12 @@ Lies = Callable[[Rows2, list[int], list[int]], None]
 
 
 class Learners(Protocol):
-    """Trains many nodes at once: see `sim.learning`."""
+    """Trains many nodes at once, perhaps in several processes: see `sim.learning.batched`."""
 
+    pool: RoundPool | None
+
+    def elsewhere(self, node: int) -> bool: ...
+    def begin(self, nodes: Ints, rounds: Ints, starts: RoundStarts) -> None: ...
     def train(self, nodes: Ints, rounds: Ints, starts: RoundStarts, out: Rows2) -> NDArray[np.floating[Any]]: ...
 
 
@@ -159,29 +164,38 @@ class Rows:
                 for name, rows in self.given_to(which, samples[some], away[some]).items():
                     self.given[name][which] = rows
 
+    def launch(self, learners: Learners, nodes: Ints, ops: Sequence[BeginOp]) -> None:
+        """Let other processes begin the local rounds that they train."""
+        some = [place for place, node in enumerate(nodes.tolist()) if learners.elsewhere(node)]
+        if some:
+            learners.begin(nodes[some], *self._round_starts(nodes[some], [ops[place] for place in some]))
+
     def train(self, learners: Learners, nodes: Ints, ops: Sequence[BeginOp]) -> NDArray[np.floating[Any]]:
         """`starts` becomes what the round changed; returns the losses (b,)."""
-        rounds = np.array([op.index for op in ops], np.int64)
-        accompanied = np.array([op.accompanied for op in ops], np.bool_)
-        elapsed_s = np.array([op.elapsed_s for op in ops])
-        by_method = accompanied if self.method.needs_company else np.ones(len(nodes), np.bool_)
-        by_method = by_method & self.by_method
-        for rows_given in self.given.values():
-            rows_given[nodes[~by_method]] = 0.0
         losses = np.empty(len(nodes))
         for first in range(0, len(nodes), TRAINING_ROWS):
             some = slice(first, first + TRAINING_ROWS)
             which = nodes[some]
-            starts = self.starts[which]
-            given = {name: rows[which] for name, rows in self.given.items()}
-            begun, out = RoundStarts(starts, by_method[some], given, elapsed_s[some]), np.empty_like(starts)
+            rounds, begun = self._round_starts(which, ops[some])
+            out = np.empty_like(begun.models)
             try:
-                losses[some] = learners.train(which, rounds[some], begun, out)
+                losses[some] = learners.train(which, rounds, begun, out)
             except LearningError as error:
                 raise MisjudgedError(f"a local round failed: {error}") from error
-            out -= starts
+            out -= begun.models
             self.starts[which] = out
         return losses
+
+    def _round_starts(self, nodes: Ints, ops: Sequence[BeginOp]) -> tuple[Ints, RoundStarts]:
+        """The numbers (b,) of these nodes' rounds, and copies of what they start from."""
+        rounds = np.array([op.index for op in ops], np.int64)
+        accompanied = np.array([op.accompanied for op in ops], np.bool_)
+        by_method = accompanied if self.method.needs_company else np.ones(len(nodes), np.bool_)
+        by_method = by_method & self.by_method
+        for rows_given in self.given.values():
+            rows_given[nodes[~by_method]] = 0.0
+        given = {name: rows[nodes] for name, rows in self.given.items()}
+        return rounds, RoundStarts(self.starts[nodes], by_method, given, np.array([op.elapsed_s for op in ops]))
 
     def commit(self, nodes: Ints, ops: Sequence[CommitOp]) -> None:
         for some in self._chunks(len(nodes)):

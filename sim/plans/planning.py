@@ -93,7 +93,7 @@ def make_plan(wishes: PlanWishes, out: Path, *, within_s: float, jobs: int, tell
         if interrupted:
             raise KeyboardInterrupt
         raise search.nothing()
-    ranking = _ranked(wishes, found, measure)
+    ranking = ranked(wishes, found, measure)
     return SystemPlan(
         wishes=wishes,
         ranking=ranking,
@@ -119,7 +119,8 @@ class _Search:
         self.within_s = within_s
         self.looks: list[TrialLook] = []
         self.broad: TrialLook | None = None
-        """The first look, which stays the same however often it is gone on with."""
+        self.close: TrialLook | None = None
+        """The first look and the closer one, which stay the same however often they are gone on with."""
         self.hurried = True
         self.attacks: Sequence[str] = ATTACKS if bench.wishes.liars else ()
 
@@ -128,11 +129,21 @@ class _Search:
         try:
             if self._pilot():
                 self._first_look(self.first_until)
-                if not self._closer_look():
-                    self._first_look(self.last_until)  # the time that is left serves to look at more
+                while self._go_on():
+                    pass
         except KeyboardInterrupt:
             return True
         return False
+
+    def _go_on(self) -> bool:
+        """Look closer at the best, then with half of the time left at more; with all of it, where there is no time to
+        look closer. Returns False when nothing is left to do.
+        """
+        known = len(self.bench.results)
+        closer, now = self._closer_look(), time.monotonic()
+        if self.hurried:
+            self._first_look((now + self.last_until) / 2 if closer else self.last_until)
+        return len(self.bench.results) > known and time.monotonic() < self.last_until
 
     def standings(self) -> list[SystemStanding]:
         """Return the systems with all results of the latest look in which there are some to compare."""
@@ -140,8 +151,11 @@ class _Search:
         done = {look: bench.complete(self.everything, look) for look in self.looks}
         if measure is None or not any(done.values()):
             return []
-        look = max(reversed(self.looks), key=lambda one: min(FINALISTS, len(done[one])))
-        return [standing(bench, one, look, measure) for one in done[look]]
+        return self._standings_in(max(reversed(self.looks), key=lambda one: min(FINALISTS, len(done[one]))))
+
+    def _standings_in(self, look: TrialLook) -> list[SystemStanding]:
+        bench = self.bench
+        return [standing(bench, one, look, self._measure) for one in bench.complete(self.everything, look)]
 
     @property
     def looked(self) -> int:
@@ -176,6 +190,8 @@ class _Search:
         # the first system has the time of the closer look, too: a result that is late is better than none
         if not self._perform(look, self.everything[:1], self.last_until):
             return
+        if self.close is None and self._make_close(look, after=until) is None:
+            until = self.last_until  # runs that are cut off to look closer would be lost
         near = [one for one in self.everything if one.changes <= 1]
         others = [one for one in self.everything if one.changes > 1]
         if self._perform(look, near, until):
@@ -189,30 +205,40 @@ class _Search:
         wishes, first = self.bench.wishes, self.broad
         if first is None or not self.bench.complete(self.everything, first):
             return False
-        best = [one.system for one in _ranked(wishes, self.standings(), self._measure)]
+        look = self.close = self.close or self._make_close(first)
+        if look is None:
+            return False
+        best = [one.system for one in ranked(wishes, self._standings_in(first), self._measure)]
+        self._perform(look, best[:CLOSER], self.last_until)
+        return True
+
+    def _make_close(self, first: TrialLook, *, after: float = 0.0) -> TrialLook | None:
+        """Return the closer look that begins at `after` or now; None if there is no time for one that shows more."""
+        wishes = self.bench.wishes
         attacks = (HONEST, *self.attacks)
         for seeds in range(CLOSER_SEEDS, 0, -1):
-            rounds = self._affordable(self.last_until, len(attacks) * seeds * FINALISTS)
+            rounds = self._affordable(self.last_until, len(attacks) * seeds * FINALISTS, after=after)
             if rounds is None or (wishes.full and rounds >= wishes.full):
                 break
         if wishes.full and first.rounds is not None:
             if (rounds or 0) < first.rounds:
-                return False
+                return None
             rounds = _step(wishes, rounds or 0)
         look = TrialLook(attacks=attacks, seeds=tuple(range(wishes.seed, wishes.seed + seeds)), rounds=rounds)
-        self._perform(look, best[:CLOSER], self.last_until)
-        return True
+        return None if look == first else look
 
     @property
     def _measure(self) -> Measure:
         return self.bench.measure or LOSS
 
-    def _affordable(self, until: float, runs: int) -> int | None:
-        """Return for how many rounds there is time in so many runs; None if runs do not end by rounds."""
+    def _affordable(self, until: float, runs: int, *, after: float = 0.0) -> int | None:
+        """Return for how many rounds there is time in so many runs, from `after` or now on; None if runs do not end by
+        rounds.
+        """
         took = [one.took_s / trial.rounds for trial, one in self.bench.results.items() if trial.rounds]
         if not took:
             return None
-        left_s = until - time.monotonic() - SETUP_S
+        left_s = until - max(after, time.monotonic()) - SETUP_S
         return int(left_s * self.bench.count / (runs * max(1e-6, sum(took) / len(took))))
 
     def _perform(self, look: TrialLook, chosen: Sequence[PlannedSystem], until: float) -> bool:
@@ -230,7 +256,7 @@ def _step(wishes: PlanWishes, affordable: int) -> int | None:
     return next((step for step in steps if step <= affordable), steps[-1])
 
 
-def _ranked(wishes: PlanWishes, found: Sequence[SystemStanding], measure: Measure) -> tuple[SystemStanding, ...]:
+def ranked(wishes: PlanWishes, found: Sequence[SystemStanding], measure: Measure) -> tuple[SystemStanding, ...]:
     """Sort: what breaks no wish first, then by the worst node in the worst condition; ties by bytes."""
 
     def key(one: SystemStanding) -> tuple[float, ...]:

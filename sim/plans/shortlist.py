@@ -35,11 +35,13 @@ DEGREES = (3, 4, 6, 8, 12)
 MOST_GRAPHS = 4
 USUAL_DEGREE = 4
 DRAWS = 30
+MEAN = "mean"
 ROBUST_RULES = ("hampel", "cs+", "geometric-median", "trimmed-mean", "nnm+trimmed-mean")
 COMPRESSORS = ("q4", "q8", "none")
 FRUGAL = ("rotate+q2", "top-k:0.05+q8")
 """Compressors that are looked at as well if bytes are limited."""
-MOMENTUM = "momentum"
+MOMENTUM, TRACKING = "momentum", "tracking"
+"""Methods that are looked at besides the usual one; tracking sends twice as much, and not under a robust rule."""
 
 Tell = Callable[[str], None]
 
@@ -98,7 +100,7 @@ def find_graphs(
         topology, reason = _best(wishes, degree)
         refusal = reason or refusal
         found.setdefault(topology.edge_count, topology)
-    graphs = [_kept(topology, folder) for topology in found.values()]
+    graphs = [keep_graph(topology, folder) for topology in found.values()]
     if wishes.liars and any(graph.guaranteed[1] >= wishes.liars for graph in graphs):
         refusal = None
     graphs.sort(key=lambda graph: (graph.guaranteed[0] < wishes.liars, abs(graph.degree - USUAL_DEGREE)))
@@ -110,8 +112,9 @@ def systems(wishes: PlanWishes, graphs: Sequence[PlannedGraph]) -> list[PlannedS
     rules = [f"{name}:b={wishes.liars}" for name in ROBUST_RULES] if wishes.liars else []
     compressors = [*COMPRESSORS, *(FRUGAL if wishes.bytes_per_day else ())]
     found = []
-    for at, (graph, rule, compressor) in _combinations(graphs, [*rules, "mean"], compressors):
-        for position, method in enumerate((usual_method(rule), MOMENTUM)):
+    for at, (graph, rule, compressor) in _combinations(graphs, [*rules, MEAN], compressors):
+        methods = (usual_method(rule), MOMENTUM, *([TRACKING] if rule == MEAN else []))
+        for position, method in enumerate(methods):
             found.append(
                 PlannedSystem(
                     graph=graph,
@@ -188,7 +191,7 @@ def _designed(wishes: PlanWishes, degree: int, byzantine: int) -> Topology:
     return build(found.spec, found.nodes, found.seed) if found.implicit else found
 
 
-def _kept(topology: Topology, folder: Path) -> PlannedGraph:
+def keep_graph(topology: Topology, folder: Path) -> PlannedGraph:
     """Write the graph, under a name that says what it is."""
     file = folder / f"{topology.edge_count}-edges.json"
     write_topology(topology, file)

@@ -23,6 +23,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from p2pfl.errors import UserError
+from sim.processes import how_it_died
 from sim.sweeps.model import Endings, Job, RunJob, RunOutcome, in_one_line, perform
 
 ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -62,7 +63,7 @@ class Worker:
             found: RunOutcome = self.pipe.recv()
         except (EOFError, OSError):
             self.process.join()
-            return RunOutcome(reason=_how_it_died(self.process.exitcode))
+            return RunOutcome(reason=how_it_died(self.process.exitcode))
         return found
 
     def stop(self) -> None:
@@ -176,14 +177,6 @@ def _quiet_start() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def _how_it_died(code: int | None) -> str:
-    if code is not None and code < 0:
-        name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
-        out_of_memory = ": out of memory, or by hand" if -code == signal.SIGKILL else ""
-        return f"its process was killed ({name}{out_of_memory})"
-    return f"its process ended by itself (exit code {code})"
 
 
 def _client(count: int, scheduler: str | None, stack: ExitStack) -> Any:

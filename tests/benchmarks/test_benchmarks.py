@@ -34,13 +34,16 @@ SMALLEST = {
     "engine": "--parameters 10k --compressors q4 --repeats 1",
     "floods": "--floods none,pings --from own --seconds 1 --repeats 1 --nodes 2",
     "goodput": "--mb 1 --messages 1 --repeats 1",
+    "hivemind_allreduce": "--values 1000 --times 1 --repeats 1 --mbit-s 0",
     "hospitals": "",
     "indices": "",
     "join_time": "--nodes 2 --times 1 --step-s 0.1",
     "joins": "--sizes 5 --joins 2",
+    "large": "--parameters 10k --degrees 1 --compressors fragment:4 --exchanges 1 --round-s 0.05",
     "lightgbm_summands": "",
     "losses": "--scenario wipe --rounds 40",
     "page": "--nodes 3 --pages 2 --seconds 2",
+    "plan_by_hand": "--nodes 3 --rounds 2 --within 30 --hand 5 --out here",
     "privacy": "--rounds 2 --no-audits --out here",
     "privacy_cost": "--models 2410 --batch 16 --steps 2 --repeats 1",
     "names": "",
@@ -50,6 +53,7 @@ SMALLEST = {
     "simulate": "--nodes 10 --node-rounds 50",
     "simulators": "--nodes 10 --rounds 3 --limit 30",
     "spectral": "--nodes 50 --limit-s 0",
+    "slow_links": "--nodes 4 --slow 2 --time-s 1 --seeds 1 --partition iid",
     "start": "--nodes 2 --pairs 1 --train 0.5",
     "stutter": "--round 0.1 --runs 0.04 --period 0.5 --window 1 --pairs 1",
     "sums": "--members 3 --entries 10 --sums 2",
@@ -64,6 +68,7 @@ SMALLEST = {
 PARTS = {
     "goodput_layers",
     "goodput_measures",
+    "large_neighbors",
     "lora",
     "mutants",
     "page_shots",
@@ -85,9 +90,7 @@ PARTS = {
     "study/study_page",
     "study/twice",
 }
-"""Imported by others, tested elsewhere, need a browser, coverage, Flower or transformers, or read what a long study has
-written.
-"""
+"""Imported by others, tested elsewhere, need a browser, coverage, Flower, transformers, or read what a study wrote."""
 TOLD = {"conformance", "endings", "losses"}
 """exit with 1 where figures are not as they should be, as they are not in so few rounds."""
 

@@ -326,6 +326,11 @@ def test_the_memory_of_each_node_is_estimated_and_one_with_less_is_refused(p2pfl
     assert report["memory"]["node1"]["model"] == model
     assert report["memory"]["node1"]["replicas"] == 2 * neighbors * model
     assert report["members"][1]["memory_bytes"] == sum(report["memory"]["node1"].values())
+    assert report["mapped"]["node1"] == 0
+    change("federation.toml", "[gossip]", '[gossip]\nmemory = "mapped"')
+    mapped = report_of(p2pfl("check", ward, "--format", "json"))
+    assert "replicas" not in mapped["memory"]["node1"]
+    assert mapped["mapped"]["node1"] == 3 * neighbors * model, "replicas and flows"
     change("node1/node.toml", "[node]", "[node]\nmemory_mb = 1")
     (mistake,) = report_of(p2pfl("check", ward, "--format", "json"))["mistakes"]
     assert (mistake["file"], mistake["key"]) == (str(ward / "node1" / "node.toml"), "node.memory_mb")

@@ -46,6 +46,7 @@ DEFAULTS = {
         "exchanges_per_s": 200.0,
         "audit_every": 64,
         "vitals": True,
+        "memory": "resident",
     },
     "privacy": {
         "unit": "record",
@@ -91,6 +92,10 @@ def test_a_key_that_a_later_version_adds_counts_only_where_it_is_set(valid_text,
 
 def test_a_founding_key_counts_at_its_default_too():
     """Else the identity of today's federations would be another one."""
-    assert counting("gossip", GossipConfig()) == DEFAULTS["gossip"]
+    assert counting("gossip", GossipConfig()) == {key: DEFAULTS["gossip"][key] for key in FOUNDING["gossip"]}
+
+
+def test_where_a_node_has_its_vectors_is_its_own_affair():
+    assert counting("gossip", GossipConfig(memory="mapped")) == counting("gossip", GossipConfig())
     assert set(counting("training", TrainingConfig())) == FOUNDING["training"]
     assert identity.HASH_BYTES == 32

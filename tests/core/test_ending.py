@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.census import MOST_SENDS, Census, bitmap
+from p2pfl.core.census import MOST_SENDS, SEND_WITHIN_S, SOON_FOR_S, SOON_S, Census, bitmap
 from p2pfl.core.core import Core
 from p2pfl.core.ending import LONGEST_MULTIPLE, Ending, Reason
 from p2pfl.core.facts import Phase
@@ -80,6 +80,24 @@ def test_with_a_robust_rule_half_means_half_of_all_members(liars, reason):
         one.census.hear(peer, 0, bitmap(1 << peer), bitmap(1 << peer), 1.0)
     one.census.note_progress(1, 90.0)
     assert over(one, 100.0, trained_s=1.0, training=1) is reason
+
+
+def test_news_of_nodes_that_are_through_waits_less_and_what_completes_the_picture_not_at_all():
+    """Each waits for the others' word and trains on until it comes."""
+    census, waited = ending().census, []
+
+    def hears(peer, through, now):
+        census.due_at = float("inf")
+        census.hear(peer, 0, bitmap(0b1_1110), bitmap(through), now)
+        waited.append(census.due_at - now)
+
+    census.begin(0.0)
+    hears(1, 0b0_0010, 1.0)
+    census.complete(2.0)
+    hears(1, 0b0_0110, 2.0)
+    hears(2, 0b0_1100, 2.0 + SOON_FOR_S)
+    hears(2, 0b1_1100, 9.0)
+    assert waited == pytest.approx([SEND_WITHIN_S, SOON_S, SEND_WITHIN_S, 0.0])
 
 
 def test_who_cannot_agree_about_the_sets_is_not_told_them_for_ever():

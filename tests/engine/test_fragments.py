@@ -112,15 +112,12 @@ def test_the_log_and_a_snapshot_give_back_the_same_bits(spec):
         assert picture(state) == picture(engine.state)
 
 
-def test_neither_end_holds_more_than_the_model_and_room_for_a_fragment():
+def test_neither_end_holds_more_than_the_model_and_tiles():
     pair = Pair(spec="fragment:10", size=200_000)
     pair.exchange()
     state = pair.engines[0].state
     edge = state.edges[1]
-    assert edge.own.nbytes == edge.peer.nbytes == 0
-    assert not hasattr(state.scratch, "peer")
-    room = state.fragment
-    assert sum(each.nbytes for each in (room.peer, room.own)) == 2 * state.model.nbytes // 10
+    assert edge.own.nbytes == edge.peer.nbytes == state.scratch.nbytes == 0
 
 
 @pytest.mark.parametrize("lie", ["another turn", "another code", "too short", "none of them", "not finite"])
@@ -246,10 +243,9 @@ def applied(request, **more):
 
 def test_what_nobody_has_shown_stays_the_node_s_own():
     pair = Pair(spec="fragment:3")
-    pair.exchange(factor=0.0)
-    state = pair.engines[1].state
+    request, state = pair.freeze(), pair.engines[1].state
     gathering = FragmentMean(state.channels)
-    gathering.take(state.fragment)
+    gathering.take(pair.codecs.bodies(state, 0, request.body))
     result = gathering.result(state.channels)
     np.testing.assert_array_equal(result[:200], state.model[:200])
     np.testing.assert_array_equal(result[200:], pair.engines[0].state.model[200:])

@@ -11,6 +11,7 @@ import pytest
 from p2pfl.compress import make_compressor
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.memory_plan import memory_plan
+from p2pfl.engine.scratch import SMALL
 from p2pfl.engine.state import NodeState
 from p2pfl.methods.plain import Plain
 from p2pfl.methods.tracking import Tracking
@@ -32,14 +33,18 @@ def test_the_plan_is_what_an_engine_holds_after_an_exchange(spec, dtype):
     bodies = len(engine.state.edges[1].record.pending.body) + len(reply.body)
     pair.apply_reply(reply)
     state, edge = engine.state, engine.state.edges[1]
-    room = state.scratch if edge.has_replicas else state.fragment
-    scratch = sum(each.nbytes for each in (room.peer, room.own))
-    scratch += 0 if room._decoded is None else room._decoded.nbytes
     assert (plan.model, plan.replicas) == (state.channels.nbytes, edge.own.nbytes + edge.peer.nbytes)
     assert plan.flows == sum(kept.nbytes for kept in edge.kept.values())
-    assert plan.scratch == scratch
+    assert plan.scratch == state.scratch.nbytes
     assert bodies <= plan.messages <= bodies + 100
     assert plan.total == sum(getattr(plan, name) for name in plan.__slots__)
+
+
+@pytest.mark.parametrize(("spec", "models"), [("q4", 0), ("none", 0), ("rotate+q2", 2), ("q4+zstd", 2)])
+def test_a_large_vector_has_scratch_only_where_its_compressor_does_not_work_in_tiles(spec, models):
+    codecs, size = Codecs(make_compressor(spec)), SMALL + 1
+    state = NodeState.new(np.zeros(size, np.float32), 10, (1,))
+    assert memory_plan(state, codecs, Plain()).scratch == models * 4 * size
 
 
 @pytest.mark.parametrize(
@@ -47,13 +52,13 @@ def test_the_plan_is_what_an_engine_holds_after_an_exchange(spec, dtype):
     [
         ("q4", Variate(), 1 + 6 * 2 + 6 + 2 + 2),
         ("q4", Plain(), 1 + 6 * 2 + 2 + 1),
-        ("fragment:10", Variate(), 1 + 6 + 0.2 + 2),
-        ("fragment:10", Plain(), 1 + 0.2 + 1),
-        ("fragment:10", Tracking(), 2 * (1 + 6 + 0.2) + 2 + 3),
+        ("fragment:10", Variate(), 1 + 6 + 2),
+        ("fragment:10", Plain(), 1 + 1),
+        ("fragment:10", Tracking(), 2 * (1 + 6) + 2 + 3),
     ],
 )
 def test_so_many_models_with_six_neighbors_beside_messages(spec, method, models):
-    """Replicas, flows, scratch, and the vectors of a round: its start, what the method gives, and what it adds."""
+    """Replicas, flows, scratch of so small a vector, and those of a round: its start, what is given, what is added."""
     codecs = Codecs(make_compressor(spec))
     state = NodeState.new(np.zeros(1000, np.float32), 10, tuple(range(1, 7)), method=method)
     state.fit_replicas(codecs.need_replicas)

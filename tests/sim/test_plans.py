@@ -6,7 +6,9 @@ import json
 import shlex
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -17,7 +19,7 @@ from p2pfl.reporting.history import Statistic
 from p2pfl.reporting.report import NodeReport, Report
 from sim.cli import sim
 from sim.cli.plan import _figure, plan
-from sim.plans import shortlist, trials
+from sim.plans import planning, shortlist, trials
 from sim.plans.planning import make_plan
 from sim.plans.shortlist import find_graphs, gains, systems
 from sim.plans.trials import result_of
@@ -263,6 +265,28 @@ def test_a_federation_with_a_time_limit_is_planned_from_another_folder_by_relati
 def test_the_best_get_a_closer_look_also_where_the_first_one_is_as_short_as_the_pilot(tmp_path, pretend):
     pretend({"q8": 0.3})
     assert plan_of(tmp_path, nodes=6, rounds=3).winner.seeds == 3
+
+
+def test_where_a_closer_look_would_show_no_more_the_time_serves_to_look_at_more_systems(tmp_path, pretend, monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    class TwentySecondsEach(Pretended):
+        def __call__(self, jobs, run_job, count, *, until, **options):
+            for job in jobs:
+                clock.now += 20.0
+                if clock.now > until:
+                    clock.now = until
+                    return
+                yield from super().__call__([job], run_job, count, **options)
+
+        def report(self, options):
+            return msgspec.structs.replace(super().report(options), wall_time_s=20.0)
+
+    monkeypatch.setattr(trials, "run_here", pretended := TwentySecondsEach({}))
+    found = make_plan(PlanWishes(nodes=6, rounds=3), tmp_path / "out", within_s=100.0, jobs=1, tell=silent)
+    assert len(pretended.jobs) == found.tried == 4
+    assert found.hurried
 
 
 def test_a_promise_of_privacy_is_simulated_for_all_rounds_for_fewer_would_take_less_noise(tmp_path, pretend):

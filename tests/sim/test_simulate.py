@@ -116,6 +116,25 @@ def test_progress_ends_with_all_rounds_done():
     assert [one.time_s for one in told] == sorted(one.time_s for one in told)
 
 
+def test_rounds_beyond_those_asked_for_are_counted_apart():
+    """Nodes train on until they have heard that all are through; who then only mixes trains none too many."""
+    asked = quadratic(rounds=3)
+    only_mixes = replace(asked, training=replace(asked.training, when_through="mix"))
+    trained_on, mixed = (simulate(one, references=False) for one in (asked, only_mixes))
+    beyond = [row.rounds_beyond for row in trained_on.nodes]
+    assert trained_on.rounds_asked == 3
+    assert beyond == [rounds - 3 for rounds in trained_on.rounds.values()]
+    assert trained_on.rounds_beyond.max == max(beyond) > 0
+    assert mixed.rounds_beyond.max == 0
+
+
+def test_word_that_all_are_through_spreads_faster_than_by_rounds():
+    """On a ring of 16 it goes over eight edges."""
+    asked = quadratic(16, rounds=3)
+    report = simulate(replace(asked, training=replace(asked.training, local_steps=40)), references=False)
+    assert report.rounds_beyond.max <= 2
+
+
 def test_a_schedule_reports_the_union_and_the_contraction_of_its_period():
     federation = quadratic(8, topology="one-peer-hypercube", compressor="none", rounds=6)
     federation = replace(federation, training=replace(federation.training, closing_rounds=9))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from p2pfl.storage.digests import FAST, PLAIN
 from p2pfl.storage.wal import Wal, read_log
 
 PREVIOUS = bytes(32)
@@ -19,9 +20,9 @@ def path(tmp_path):
     return tmp_path / "log-00000001"
 
 
-def written(path, count=4) -> list[int]:
+def written(path, count=4, form=PLAIN) -> list[int]:
     """A log of `count` records; returns where each begins and where the last ends."""
-    wal = Wal.create(path, PREVIOUS)
+    wal = Wal.create(path, PREVIOUS, form)
     borders = [wal.size_bytes]
     for number in range(count):
         wal.append("mix", {"n": number, "who": b"\x01\x02"}, [b"a" * number, memoryview(b"xyz")])
@@ -84,8 +85,9 @@ def test_zeros_in_place_of_a_tail_are_no_damage(path):
         assert not log.damaged
 
 
-def test_a_changed_byte_ends_the_log_there_and_is_reported_if_data_follow(path):
-    borders = written(path)
+@pytest.mark.parametrize("form", [PLAIN, FAST], ids=["plain", "fast"])
+def test_a_changed_byte_ends_the_log_there_and_is_reported_if_data_follow(path, form):
+    borders = written(path, form=form)
     whole = path.read_bytes()
     for position in range(len(whole)):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
@@ -108,8 +110,9 @@ def test_records_left_over_from_another_log_at_the_same_place_are_not_taken(path
         path.write_bytes(written_again.read_bytes())
 
 
-def test_a_resumed_log_goes_on_after_its_last_whole_record(path):
-    borders = written(path)
+@pytest.mark.parametrize("form", [PLAIN, FAST], ids=["plain", "fast"])
+def test_a_resumed_log_goes_on_after_its_last_whole_record(path, form):
+    borders = written(path, form=form)
     with path.open("r+b") as file:
         file.truncate(borders[3] + 10)
     wal = Wal.resume(path, read_log(path))

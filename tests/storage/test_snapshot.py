@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from p2pfl.errors import StorageError
-from p2pfl.storage import State
+from p2pfl.storage import State, digests
 from p2pfl.storage.snapshot import Snapshot, load, load_latest, pieces_of, save, state_of
 
 END = bytes(range(32))
@@ -63,6 +63,19 @@ def test_arrays_of_another_layout_are_stored_by_value():
         "big": [1.5, 2.5],
         "fortran": [[0, 1, 2], [3, 4, 5]],
     }
+
+
+def test_a_large_snapshot_comes_back_and_no_changed_byte_passes(tmp_path, monkeypatch):
+    small = saved(tmp_path, 1).read_bytes()
+    monkeypatch.setattr(digests, "LARGE_BYTES", len(small))
+    file = saved(tmp_path, 2)
+    assert_same(load(tmp_path, 1).state, load(tmp_path, 2).state)
+    whole = file.read_bytes()
+    assert (small[:8], whole[:8]) == (b"p2pfls1\n", b"p2pfls2\n")
+    for position in range(0, len(whole), 3):
+        file.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
+        with pytest.raises(StorageError, match="digest does not match"):
+            load(tmp_path, 2)
 
 
 def test_an_array_of_objects_is_refused():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,39 @@ def test_a_message_of_any_length_is_cut_in_one_way_and_comes_back(size, chunk_si
     chunks = chunks_of(message)
     assert [len(chunk) for chunk in chunks] == chunk_sizes
     assert feed_all(Assembler(LIMIT), chunks) == [message]
+
+
+@pytest.mark.parametrize("size", [LEAST_CHUNK_BYTES, 70_001, CHUNK_BYTES])
+def test_chunks_written_into_their_room_make_the_same_message(size):
+    assembler, message = Assembler(LIMIT), request_of(3 * CHUNK_BYTES + 5)
+    head, *rest = cut(message, size)
+    with assembler.room(len(head)) as room:
+        assert room is None, "the first chunk tells where the others go"
+    made = assembler.feed(head)
+    for chunk in rest:
+        for other in (0, len(chunk) + LIMIT):
+            with assembler.room(other) as room:
+                assert room is None
+        with assembler.room(len(chunk)) as room:
+            room[:] = chunk
+        made += assembler.feed(room)
+    assert made == [message]
+
+
+def test_a_part_that_is_detached_has_no_room_left():
+    assembler = Assembler(LIMIT)
+    head, chunk, last = chunks_of(request_of(2 * CHUNK_BYTES))
+    feed_all(assembler, [head, chunk])
+    with assembler.room(len(last)) as room:
+        detaching = threading.Thread(target=assembler.detach)
+        detaching.start()
+        room[:] = last
+        assert detaching.is_alive(), "a room is nobody else's while it is written"
+    detaching.join(10)
+    with assembler.room(len(last)) as room:
+        assert room is None
+    with pytest.raises(PeerFault, match="broke the protocol"):
+        assembler.feed(last)
 
 
 def test_messages_follow_each_other():

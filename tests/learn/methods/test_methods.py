@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.federation import Federation
+from p2pfl.learn import torch_model
 from p2pfl.learn.methods import Method, Round, make_method, method_of
 from p2pfl.methods.method import ROBUST
 from p2pfl.methods.spelling import from_here
@@ -197,3 +199,15 @@ def test_the_base_is_plain():
     assert Method().trained(np.ones(2), None, Round(steps=1, learning_rate=1.0, samples=1, rho=2.0)).change[
         "model"
     ].tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("spec", ["variate", "prox", "tracking", "momentum:mu=0.5"])
+def test_a_large_gradient_is_corrected_piece_by_piece_in_its_own_memory_with_the_same_bits(spec, monkeypatch):
+    method, size = make_method(spec, TrainingConfig(), profile=None), 1000
+    parameter, g, *vectors = torch.randn(5, 4, size // 4, generator=torch.Generator().manual_seed(0)).unbind()
+    part = {"anchor": vectors[0], "correction": vectors[1], "momentum": vectors[2]}
+    whole = method.gradient(g, parameter, part)
+    monkeypatch.setattr(torch_model, "PIECE", 48)
+    pieces = torch_model._corrected(method, g, torch.nn.Parameter(parameter, requires_grad=False), part)
+    assert pieces.data_ptr() == g.data_ptr()
+    assert torch.equal(pieces, whole)

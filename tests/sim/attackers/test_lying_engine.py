@@ -143,8 +143,7 @@ def test_what_is_no_model_is_refused_as_a_request_and_leaves_no_trace(attack, sp
 @pytest.mark.parametrize("attack", REFUSED)
 def test_what_is_no_model_is_refused_as_a_reply_and_the_liar_stays_whole(attack, spec):
     one, other = honest(spec=spec), liar(attack, spec=spec)
-    other.state.scratch.fit(other.state.model)
-    other.state.scratch.own[:] = 7.0  # what an earlier exchange has left there
+    other.state.scratch.whole("own", other.state.model.size)[:] = 7.0  # what an earlier exchange has left there
     replied = answer(other, HONEST, ask(one, LIAR))
     assert isinstance(replied, RequestApplied)
     assert isinstance(one.run(ApplyReply(peer=LIAR, reply=replied.reply)).event, ReplyRefused)

@@ -26,6 +26,8 @@ MISTAKES = {
     ("--world", "random", "--nodes", "5"): "--nodes: cannot be combined with --world random",
     ("--world", "random", "nix"): "FEDERATION: cannot be combined with --world random",
     ("--seed", "1", "--replay", "2"): "--seed: cannot be combined with --replay (found 1); allowed: one of the two",
+    ("--workers", "2", "--replay", "2"): "--workers: cannot be combined with --replay or --no-batching",
+    ("--workers", "2", "--no-batching"): "--workers: cannot be combined with --replay or --no-batching",
     ("--limit-s", "0"): "--limit-s: no such time (found 0.0); allowed: seconds, from 0.001",
     ("--limit-s", "1e12"): "--limit-s: no such time (found 1000000000000.0); allowed: seconds, from 0.001 to 1e+09",
     ("--evaluate-every-s", "1e-9"): "--evaluate-every-s: no such time (found 1e-09)",

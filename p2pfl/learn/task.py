@@ -80,7 +80,7 @@ class NodeContext:
         if key in self.local:
             return Path(self.local[key])
         if key in self.options:
-            return self.base_dir / self.options[key]
+            return self.base_dir / str(self.options[key])
         raise UserError(
             f"the task needs a path and node {self.name!r} has none",
             key=f"data.{key}",

@@ -12,6 +12,9 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "voc
 def checked_folder(folder: Path) -> Path:
     """Return the absolute path of a model's folder. Raises UserError: a part of it is missing."""
     allowed = "a Hugging Face folder with config.json, a tokenizer and *.safetensors"
+    if not folder.is_dir():
+        text = "is not a folder" if folder.exists() else "there is no such folder"
+        raise UserError(text, file=folder, key="model", allowed=allowed)
     if not (folder / "config.json").is_file():
         raise UserError("there is no model: config.json is missing", file=folder, key="model", allowed=allowed)
     if not any(folder.glob("*.safetensors")):

@@ -12,8 +12,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -97,6 +99,8 @@ def lora(
 
     if rank < 1:
         raise UserError("not a rank", key="task.rank", value=rank, allowed="a whole number from 1")
+    if not 0 < alpha < math.inf:
+        raise UserError("not a scale", key="task.alpha", value=alpha, allowed="a number above 0")
     if not 0 <= dropout < 1:
         raise UserError("not a share", key="task.dropout", value=dropout, allowed="from 0 to below 1")
     adapters = LoraConfig(
@@ -170,13 +174,13 @@ class Adapted:
             from peft import get_peft_model  # noqa: PLC0415 - an extra
 
             shared = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # between peft and transformers: a user cannot mend it
+            with _no_future_warnings():
                 model = get_peft_model(copy.deepcopy(base, shared), copy.deepcopy(self.peft))
         if self.ffa:
             freeze_first_halves(model)
         if self.checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            with _no_future_warnings():
+                model.gradient_checkpointing_enable({"use_reentrant": False})
         return model
 
     def write_adapters(self, made: nn.Module, to: Path) -> None:
@@ -189,6 +193,14 @@ class Adapted:
         whole = net if self.peft is None else copy.deepcopy(net).merge_and_unload()  # it writes to frozen weights
         whole.save_pretrained(to)
         self.base.tokenizer().save_pretrained(to)
+
+
+@contextmanager
+def _no_future_warnings() -> Iterator[None]:
+    """Hide what peft and transformers tell each other of their next versions: a user cannot mend it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
 
 
 class CausalLoss(nn.Module):

@@ -167,6 +167,8 @@ def _train_s(learner: Learner) -> float:
 
 def _rows(members: Sequence[Mapping[str, Any]]) -> str:
     rows = [member["samples"] for member in members if member["samples"] is not None]
+    if not rows and any(member["here"] for member in members):
+        return "not known before the mistakes are mended"
     if not rows:
         return "not known: no node's data are here"
     each = str(rows[0]) if min(rows) == max(rows) else f"{min(rows):,} to {max(rows):,}"

@@ -269,6 +269,8 @@ _NODE = """\
 # If it must not take more than so many megabytes, to find out before it starts: memory_mb = 2000
 {device}
 {precision}
+# If a step takes too much memory, at most so many rows of a batch are computed at once: micro_batch_size = 4
+# compile = false
 # checkpoint_every = 0
 # checkpoints_kept = 3
 # checkpoint_dir = "checkpoints"

@@ -31,6 +31,15 @@ BUILT_IN = {
     "quadratic": ("p2pfl.learn.quadratic", "QuadraticTask"),
     "lora": ("p2pfl.adapt.transformers", "lora"),
 }
+WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    list[str]: "a list of texts",
+    list[str] | None: "a list of texts",
+}
+"""What a user may write for an annotation."""
 FOLDER = "base_dir"
 """A parameter of this name is not an option: it receives the folder of the federation file."""
 ALLOWED = f"{', '.join(BUILT_IN)}, file.py:object or package.module:object"
@@ -226,7 +235,9 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
     try:
         return msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
-        raise UserError(str(error), key=f"task.{key}", value=value, allowed=_in_words(hint)) from None
+        plain = next((words for one, words in WORDS.items() if one == hint), None)
+        text = "wrong type" if plain else str(error)
+        raise UserError(text, key=f"task.{key}", value=value, allowed=plain or _in_words(hint)) from None
     except TypeError:  # msgspec does not know the type: the task has to check it
         return value
 

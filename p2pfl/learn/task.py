@@ -71,8 +71,12 @@ class NodeContext:
         """Return the path from the node's own `[data]`, or else from `[task]`, where it is relative to the federation
         file.
 
-        Raises UserError: it is in neither.
+        Raises UserError: it is in neither, or not a text.
         """
+        allowed = f'{key} = "..." in the [data] table of the node, or in [task] for all nodes'
+        for table, values in (("data", self.local), ("task", self.options)):
+            if key in values and not isinstance(values[key], str | Path):
+                raise UserError("not a path", key=f"{table}.{key}", value=values[key], allowed=allowed)
         if key in self.local:
             return Path(self.local[key])
         if key in self.options:
@@ -80,7 +84,7 @@ class NodeContext:
         raise UserError(
             f"the task needs a path and node {self.name!r} has none",
             key=f"data.{key}",
-            allowed=f'{key} = "..." in the [data] table of the node, or in [task] for all nodes',
+            allowed=allowed,
         )
 
     def partition(self, labels: ArrayLike, spec: str, ids: ArrayLike | None = None) -> NDArray[np.int64]:

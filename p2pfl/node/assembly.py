@@ -51,7 +51,7 @@ ORIGIN = {
     "node": "node",
     "share": "model, of which other tensors are shared",
     "shape": "model",
-    "schema": "schema of the tables",
+    "schema": "schema of the tables, pretrained model or kind of adapters",
 }
 """Entries of a snapshot's header that must match the current ones, and their names in errors.
 

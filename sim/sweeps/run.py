@@ -224,9 +224,9 @@ class Folder:
             yield
 
     def _make(self) -> None:
-        wanted = "a new folder, or that of a sweep"
+        wanted = "a new folder, or that of a sweep or plan"
         if self.path.is_dir() and any(self.path.iterdir()) and not (self.path / RUNS).is_dir():
-            raise UserError("is not a sweep's folder", key="--out", value=str(self.path), allowed=wanted)
+            raise UserError("is not the folder of a sweep or plan", key="--out", value=str(self.path), allowed=wanted)
         try:
             (self.path / RUNS).mkdir(parents=True, exist_ok=True)
             (self.path / FAILURES).mkdir(exist_ok=True)

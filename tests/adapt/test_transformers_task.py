@@ -128,6 +128,10 @@ def test_objects_do_as_a_folder_and_without_adapters_all_is_trained(folder):
         (None, {"modules": ["nothing"]}, "task.modules: the adapters match no module of the model (found 'nothing'"),
         (None, {"modules": ["q_proj", "nothing"]}, "(found 'nothing'); allowed: down_proj, embed_tokens, "),
         (None, {"rank": 0}, "task.rank: not a rank (found 0)"),
+        (None, {"rank": "8"}, "task.rank: wrong type (found '8'); allowed: a whole number"),
+        (None, {"modules": "q_proj"}, "task.modules: wrong type (found 'q_proj'); allowed: a list of texts"),
+        (None, {"alpha": 0}, "task.alpha: not a scale (found 0.0); allowed: a number above 0"),
+        (None, {"alpha": math.inf}, "task.alpha: not a scale (found inf)"),
         (None, {"dropout": 1.5}, "task.dropout: not a share (found 1.5)"),
         (None, {"block": 1}, "task.block: not a number of tokens that the model reads (found 1); allowed: 2 to 64"),
         (None, {"block": 65}, "(found 65); allowed: 2 to 64"),
@@ -212,6 +216,11 @@ def test_of_the_half_that_is_frozen_nothing_is_exchanged_and_it_is_the_same_ever
     assert len({made.digest for made in (both, half)}) == 2
     with pytest.raises(UserError, match=r"task\.ffa: these adapters have no half that can stay frozen"):
         adapter.task(folder, peft=peft.IA3Config(task_type="CAUSAL_LM"), block=32, ffa=True).model()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_user_hears_nothing_of_how_activations_are_computed_again(folder, tmp_path):
+    assert learner(folder, tmp_path / "own.txt", checkpointing=True).model.module.net.is_gradient_checkpointing
 
 
 def test_activations_that_are_computed_again_give_the_same_bits(folder, tmp_path, monkeypatch):

@@ -287,6 +287,7 @@ def test_a_task_that_cannot_be_imported_is_one_mistake(p2pfl, ward, change):
     assert outcome.code == 2
     assert outcome.err.count("error: ") == 1
     assert "torhc" in outcome.err
+    assert "not known before the mistakes are mended" in outcome.out
 
 
 def test_data_that_is_not_there_is_the_mistake_of_its_node(p2pfl, ward, change):

@@ -108,7 +108,7 @@ def test_built_in_names_load():
         ("ward.py:task", {"hidden": 3}, ["task.hidden", "takes no options"]),
         ("ward.py:wide", {}, ["task.hidden", "needs this option"]),
         ("ward.py:wide", {"hidden": 3, "depth": 1}, ["task.depth", "hidden, dropout"]),
-        ("ward.py:wide", {"hidden": "3"}, ["task.hidden", "'3'", "int"]),
+        ("ward.py:wide", {"hidden": "3"}, ["task.hidden", "'3'", "a whole number"]),
         ("ward.py:wide", {"hidden": 3, "dropout": 7}, ["ward.py:wide failed: ValueError", "dropout", "ward.py, line"]),
         ("digits", {"hiden": 3}, ["task.hiden", "partition, hidden"]),
         ("digits", {"hidden": 0}, ["task.hidden", "at least 1"]),
@@ -149,6 +149,8 @@ def test_a_missing_path_is_looked_for_in_the_node_file(folder):
     with pytest.raises(UserError, match=r"data\.path") as caught:
         build("ward.py:task", folder, local={})
     assert caught.value.file == str(folder / "node.toml")
+    with pytest.raises(UserError, match=r"data\.path: not a path \(found 5\); allowed: path = "):
+        build("ward.py:task", folder, local={"path": 5})
     with pytest.raises(UserError, match=r"data\.patth"):
         build("digits", folder, local={"patth": "x"})
 

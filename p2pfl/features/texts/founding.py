@@ -18,7 +18,16 @@ TRAINING = {"optimizer": "adamw", "learning_rate": 0.002, "method": "plain"}
 """What suits adapters better than the defaults. `variate` would steer by steps of AdamW, which are much larger than the
 gradients that it corrects: nodes would hardly learn.
 """
-KEYS = ("rank = 8", "alpha = 16", "block = 128")
+KEYS = (
+    "rank = 8  # of the adapters: the larger, the more they can learn, and the longer a message",
+    "alpha = 16  # scale of the adapters: they count alpha / rank",
+    "block = 128  # tokens in a row",
+    "# dropout = 0.0  # of the adapters",
+    "# ffa = false  # true: only half of each adapter is trained and sent",
+    "# checkpointing = false  # true: compute activations again: less memory, longer steps",
+    '# Layers with adapters, by the ends of their names, instead of all but the last: modules = ["q_proj", "v_proj"]',
+    '# Texts on which all nodes test, instead of the last tenth of their own: test_path = "common.txt"',
+)
 
 
 class TextsFounding(Founding):

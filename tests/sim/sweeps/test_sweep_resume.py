@@ -187,7 +187,7 @@ def test_two_sweeps_in_one_folder_are_refused(tmp_path):
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(UserError, match="not a sweep's folder"), Folder(tmp_path).lock():
+    with pytest.raises(UserError, match="not the folder of a sweep or plan"), Folder(tmp_path).lock():
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

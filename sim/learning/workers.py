@@ -102,6 +102,7 @@ class RoundPool:
 
     def __init__(self, learners: Sequence[Learner], method: Method, count: int) -> None:
         _refuse_elsewhere(count)
+        _refuse_memory(learners, count)
         self._learners, self._given = learners, tuple(method.given)
         self._slots = _slots(learners[0], 1 + len(self._given), count, len(learners))
         self._free = list(range(len(self._slots)))
@@ -337,6 +338,13 @@ def _slots(learner: Learner, vectors: int, workers: int, nodes: int) -> list[Slo
     fitting = SLOT_BYTES // (vectors * vector_bytes + kept + memory)
     count = min(MOST_SLOTS, max(SLOTS_PER_WORKER * workers, min(fitting, nodes)))
     return [Slot(vectors, learner.size, 2 * kept + memory + STATE_BYTES) for _ in range(count)]
+
+
+def _refuse_memory(learners: Sequence[Learner], count: int) -> None:
+    """Refuse learners that must train all their rounds in one process. Raises UserError."""
+    if any(getattr(learner, "stays_in_process", False) for learner in learners):
+        text = "the task's clients may keep something in their process, which the others would not know"
+        raise UserError(text, key="workers", value=count, allowed="1")
 
 
 def _refuse_elsewhere(count: int) -> None:

@@ -143,6 +143,13 @@ def test_where_no_process_may_be_forked_that_is_said(monkeypatch):
         RoundPool([Counting(0)], Variate(), 2)
 
 
+def test_a_learner_that_may_keep_something_in_its_process_is_not_copied():
+    learner = Counting(0)
+    learner.stays_in_process = True
+    with pytest.raises(UserError, match=r"workers: .*keep something in their process.*found 2.*allowed: 1"):
+        RoundPool([Counting(1), learner], Variate(), 2)
+
+
 # -- whole runs --------------------------------------------------------------------------------------------------------
 
 

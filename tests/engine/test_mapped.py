@@ -79,13 +79,37 @@ def test_the_place_of_an_edge_that_is_gone_is_given_to_the_next_as_zeros(tmp_pat
     assert mapped.nbytes > before
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not say how many files are open")
+def test_many_vectors_take_no_more_open_files_than_one(tmp_path):
+    def opened(count):
+        before = len(os.listdir("/proc/self/fd"))
+        mapped = MappedVectors(tmp_path, np.zeros(30, np.float32), count)
+        vectors = [mapped.zeros(peer, "own") for peer in range(count)]
+        for number, vector in enumerate(vectors):
+            vector[:] = number
+        assert [vector[-1] for vector in vectors] == [*range(count)]
+        return len(os.listdir("/proc/self/fd")) - before
+
+    assert opened(40) == opened(1)
+
+
+@pytest.mark.parametrize("code", [errno.ENODEV, errno.EMFILE])
+def test_a_disk_whose_files_cannot_be_mapped_is_the_same_error(code, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    with pytest.raises(StorageError, match=r"cannot write or map .*vectors\.mapped: "):
+        MappedVectors(tmp_path, np.zeros(3000, np.float32), 5)
+
+
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system allocates no blocks ahead")
 def test_a_full_disk_is_one_error_before_anything_is_mapped(tmp_path, monkeypatch):
     def refuse(fd, offset, size):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.raises(StorageError, match=r"cannot write .*vectors\.mapped: No space left on device"):
+    with pytest.raises(StorageError, match=r"cannot write or map .*vectors\.mapped: No space left on device"):
         MappedVectors(tmp_path, np.zeros(3000, np.float32), 5)
     assert list(tmp_path.iterdir()) == []
 

@@ -154,7 +154,7 @@ class RoundPool:
         """
         flight = self._rounds.pop(node)
         steps, rate, samples, loss = self._result(flight)
-        if flight.state_after:
+        if flight.state_after or flight.state:
             self._learners[node].load_local_state(flight.state_after)
         if flight.vector is None:
             raise AssertionError("a round without its model")
@@ -315,8 +315,8 @@ class _Desk:
 
     def _carry_out(self, job: _Job) -> tuple[str, Any, int]:
         memory, learner = self.slots[job.slot], self.learners[job.node]
-        if job.state_bytes:
-            learner.load_local_state(memory.read_state(job.state_bytes))
+        # Also if it is empty: an earlier round of the node, which was dropped, may have left something here.
+        learner.load_local_state(memory.read_state(job.state_bytes))
         model, *given = memory.vectors.copy()
         if job.part:
             return "done", learner.evaluate(model, job.part), 0

@@ -117,6 +117,21 @@ def test_what_a_node_keeps_to_itself_goes_along_but_not_that_of_a_round_that_was
     assert pool.evaluate(model_of(4)[None], "local", [0]) == [None]
 
 
+def test_a_round_that_was_dropped_leaves_nothing_to_a_node_that_keeps_nothing_yet(pool_of, monkeypatch):
+    """As an optimizer that is kept, before the first round."""
+    monkeypatch.setattr(Counting, "local_state", lambda one: {"rounds": np.array(one.rounds)} if one.rounds else {})
+    monkeypatch.setattr(
+        Counting, "load_local_state", lambda one, state: setattr(one, "rounds", int(state.get("rounds", 0)))
+    )
+    pool = pool_of(None, count=1)
+    for _ in range(2):
+        pool.begin(0, 0, RoundStart(model_of(0)))
+        pool.evaluate(model_of(0)[None], "test", [0])  # and the round before it is done
+        pool.drop(0)
+    pool.begin(0, 0, RoundStart(model_of(0)))
+    assert pool.end(0).vector[0] == 1.0
+
+
 def test_errors_arrive_as_they_were_and_leave_other_rounds_alone(pool_of):
     pool = pool_of(fails, refuses, breaks, None)
     for node in range(4):

@@ -227,6 +227,23 @@ def test_convolutions_have_the_same_bits_in_any_number_of_processes(layers, sett
 
 
 @pytest.mark.long
+def test_an_optimizer_that_is_kept_starts_again_with_a_node_that_has_lost_its_disk():
+    """Put off, rounds were trained that a crash took back, and their optimizer's state stayed."""
+    kept = {"keep_optimizer": True, "optimizer": "adam"}
+    federation = Federation(task=network(), nodes=3, topology="complete", rounds=3, local_steps=2, batch_size=4, **kept)
+    crashes = tuple(CrashSpec(nodes=(node,), at_s=0.02, down_s=0.02, amnesia=True) for node in range(3))
+    one, *others = (
+        simulate(federation, world=WorldSpec(crashes=crashes), references=False, **how)
+        for how in ({"batching": False}, {}, {"workers": 2})
+    )
+    assert one.batching.why is None
+    assert {found.batching.why for found in others} == {
+        "nodes crash that keep something beside the model, such as an optimizer's state"
+    }
+    assert {found.value_digest for found in others} == {one.value_digest}
+
+
+@pytest.mark.long
 def test_a_run_that_diverges_is_done_again_in_several_processes_too():
     with np.errstate(all="ignore"):
         assert figures(quadratic(learning_rate=1e9), 1) == figures(quadratic(learning_rate=1e9), 2)

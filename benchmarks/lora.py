@@ -306,7 +306,7 @@ def changed(file: Path, part: str, given: argparse.Namespace, model: Path) -> No
     full = part == "full"
     settings = {
         "rounds": 1 if part == "large" else given.rounds,
-        "local_steps": 2 if part == "large" else given.local_steps,
+        "local_steps": 1 if part == "large" else given.local_steps,
         "batch_size": BATCH,
         "learning_rate": FULL_RATE if full else LORA_RATE,
         "when_through": '"mix"',

@@ -6,6 +6,9 @@ The work: the digits MLP (2,410 parameters), 14 samples per node, batches of 16,
            round. What gossipy does in the same setting, with half of an exchange: one push per node and round.
     every  the default compressor and control variate, a random 4-regular graph: every round on every edge.
 
+In short runs most events are words about who has begun and who is through, so sizes with different numbers of rounds
+are compared by the time per event.
+
 Every case is a separate process with one thread. `node-rounds/s` divides by the CPU time of the run itself, without
 evaluation, start and report. Run it on an idle machine: two cases never run at once.
 """
@@ -26,7 +29,7 @@ CASES = {
     "one": {"topology": "random-matchings:rounds=4", "compressor": "none", "method": "plain"},
     "every": {"topology": "random-regular:degree=4", "compressor": "q4", "method": "variate:beta=0.1"},
 }
-COLUMNS = "{:>6} {:>7} {:>7} {:>14} {:>10} {:>9} {:>9} {:>9} {:>9} {:>10}"
+COLUMNS = "{:>6} {:>7} {:>7} {:>14} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>10}"
 HEADS = (
     "case",
     "nodes",
@@ -35,6 +38,7 @@ HEADS = (
     "us each",
     "exchanges",
     "events",
+    "us/event",
     "start s",
     "scores s",
     "memory MB",
@@ -123,6 +127,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         f"{row['microseconds']:.0f}",
         f"{row['exchanges_per_node_round']:.2f}",
         f"{row['events_per_node_round']:.1f}",
+        f"{row['microseconds'] / row['events_per_node_round']:.1f}",
         f"{row['set_up_cpu_s']:.1f}",
         f"{row['evaluation_cpu_s']:.1f}",
         f"{row['peak_memory_mb']:.0f}",

@@ -33,6 +33,7 @@ from nacl.bindings import (
 )
 
 from p2pfl.chance import stream
+from p2pfl.config.federation_id import UNSHARED
 from p2pfl.config.model import GossipConfig, TrainingConfig
 from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Message, Reply, Request
 from p2pfl.crypto.handshake import M1_BYTES, FederationBinding, m2_bytes, m3_bytes
@@ -45,7 +46,7 @@ Edge = tuple[int, int]
 
 SEAL_BYTES: int = crypto_secretstream_xchacha20poly1305_ABYTES
 NOTICE_BYTES = 25
-BINDING_SECTIONS = 8 + len(fields(TrainingConfig)) + len(fields(GossipConfig))
+BINDING_SECTIONS = 8 + len(fields(TrainingConfig)) + len(fields(GossipConfig)) - len(UNSHARED)
 """The number of sections of a federation, including the model shape, whose hashes the handshake binds."""
 
 _BINDING = FederationBinding(

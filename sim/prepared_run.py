@@ -22,6 +22,7 @@ from p2pfl.reporting.sketch import Sketch
 from sim.attacks import Attack, boast, parse_attack
 from sim.cluster import Cluster, Surroundings, all_neighbors, all_turns
 from sim.exact import ExactEngine, ExactPlan
+from sim.heap import return_free_memory
 from sim.kernel import NS
 from sim.lazy import Begun, EdgeCodecs, LazyEngine, Pairs, Plane
 from sim.learning.batched import Ahead, BatchedLearners
@@ -146,6 +147,12 @@ class PreparedRun:
         if self.plane is not None:
             return self.plane.models()
         return np.stack([host.engine.state.model for host in self.world.hosts])
+
+    def drop_replicas(self) -> None:
+        """Forget all vectors that only a run needs, to make room for the report."""
+        if self.plane is not None:
+            self.plane.rows.drop_replicas()
+        return_free_memory()
 
     def shown_model(self, node: int) -> Vector:
         """Return the model (d,) that an honest node shows its neighbors now."""

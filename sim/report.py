@@ -57,6 +57,8 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
     """
     federation, world = stage.script.federation, stage.world
     models = stage.models()
+    values = value_digest(models, stage.method_vectors(), stage.personal())
+    stage.drop_replicas()
     nodes = _nodes(stage, figures, models)
     ended = [node for node in nodes if node.finished and not node.byzantine]
     kept = [index for index, node in enumerate(nodes) if node.finished and not node.byzantine]
@@ -109,7 +111,7 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
         seed=federation.seed,
         simulated=True,
         digest=world.trace.digest,
-        value_digest=value_digest(models, stage.method_vectors(), stage.personal()),
+        value_digest=values,
         reference=reference,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
     )

@@ -24,6 +24,7 @@ from p2pfl.reporting.history import Point
 from p2pfl.reporting.report import Batching, Cost, Report
 from p2pfl.reporting.traffic import compressor_mistakes
 from sim.attacks import Attack, parse_attack
+from sim.heap import return_free_memory
 from sim.kernel import NS
 from sim.lazy import MisjudgedError
 from sim.learning.batched import BatchedLearners, make_learners
@@ -245,20 +246,23 @@ def _simulate_once(
     reason: str | None,
 ) -> Report:
     wall = time.monotonic()
+    return_free_memory()
     figures = Figures(script)
-    stage = PreparedRun(script, figures.committed)
-    figures.stage = stage
-    stage.watch(figures.sample)
     learners = script.learners
-    set_up = learners.cpu_s
-    with _no_collections(), _with_latest_events(stage):
-        _run(script, stage, figures, on_progress)
-        models = stage.models()
-        stage.world.network.count_goodbyes()
+    with _no_collections():
+        stage = PreparedRun(script, figures.committed)
+        figures.stage = stage
+        stage.watch(figures.sample)
+        set_up = learners.cpu_s
+        with _with_latest_events(stage):
+            _run(script, stage, figures, on_progress)
+            models = stage.models()
+            stage.world.network.count_goodbyes()
     if on_models is not None:
         on_models(models)
     ran = learners.cpu_s
-    report = final_report(stage, figures, references=references, alone=alone)
+    with _without_collecting_the_run():
+        report = final_report(stage, figures, references=references, alone=alone)
     learning = ran - set_up - figures.evaluation_cpu_s
     rounds = sum(host.core.facts.rounds for host in stage.world.hosts if host.starts)
     report.cost = Cost(
@@ -381,3 +385,13 @@ def _no_collections() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+@contextmanager
+def _without_collecting_the_run() -> Iterator[None]:
+    """Leave what exists now out of garbage collections: each would look at all cores and engines."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

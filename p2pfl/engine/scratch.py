@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 from p2pfl.compress import Compressor, Payload
 from p2pfl.compress.interface import LazyRow, Reader, TiledCompressor
 from p2pfl.learn.interface import Vector
-
-if TYPE_CHECKING:
-    from p2pfl.engine.state import EdgeState
 
 TILE = 1 << 16
 """The number of values in a tile; a few float32 tiles fit into a one-megabyte L2 cache."""
@@ -107,6 +104,13 @@ class Scratch:
         return payload
 
 
+class Replicas(Protocol):
+    """Both replicas of an edge (c d,), or two empty vectors."""
+
+    own: Vector
+    peer: Vector
+
+
 Shown = Reader | NDArray[np.float32]
 """A payload: a function that decodes a tile of it, or its values."""
 
@@ -136,7 +140,7 @@ class Bodies:
                 yield slice(there + part.start, there + part.stop), slice(here + part.start, here + part.stop)
             before += size
 
-    def after(self, edge: EdgeState, part: slice, here: slice, *, for_good: bool = False) -> tuple[Vector, Vector]:
+    def after(self, edge: Replicas, part: slice, here: slice, *, for_good: bool = False) -> tuple[Vector, Vector]:
         """Return a tile of both replicas as they are after the exchange, the neighbor's first: what was decoded, added
         to the replica if there is one, `for_good` or in scratch memory. Raises PeerFault.
         """

@@ -213,8 +213,10 @@ class Inbox:
         return messages, None
 
     def _open(self, sealed: bytes) -> tuple[bytes | memoryview, bool]:
-        """Open a chunk: one of a long body straight into its place."""
+        """Open a chunk: a large one of a long body straight into its place."""
         session = self._connection.session
+        if len(sealed) < INLINE_BYTES:
+            return session.open(sealed)
         with self._assembler.room(session.chunk_bytes(sealed)) as room:
             if room is None:
                 return session.open(sealed)

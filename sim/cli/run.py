@@ -75,7 +75,7 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
     type=click.IntRange(1),
     default=1,
     metavar="N",
-    help="Processes that train what cannot be batched.  [default: 1]",
+    help="Processes for larger models.  [default: 1]",
 )
 @click.option(
     "--references/--no-references",
@@ -105,7 +105,7 @@ def command(
     form: Form,
     **asked: Any,
 ) -> int:
-    """Simulate a federation: the code of every node, under virtual time, in this process.
+    """Simulate a federation: the code of every node, under virtual time.
 
     FEDERATION is a federation file, or the folder of its federation.toml, whose values are the defaults. Without it,
     nodes learn the built-in digits. A node whose folder is beside the file learns from its own data. Exits with 1 if

@@ -23,6 +23,7 @@ from p2pfl.learn.methods import Method, Round
 from p2pfl.methods.method import MODEL, overrides
 from p2pfl.plugins import FAILURES, describe_failure
 from sim.lazy.operations import BeginOp, CommitOp, Exchange, FreezeOp, ReplyOp, RequestOp
+from sim.lazy.requests import RequestRows
 from sim.learning.grouped import RoundStarts
 from sim.learning.workers import RoundPool
 
@@ -57,8 +58,8 @@ class MisjudgedError(Exception):
 
 
 class Rows:
-    """`models` x (nodes, d); `requests` is the decoded q of the request under way on each edge. `kept` (ends, d) has,
-    by name, what the learning method keeps at each end of an edge.
+    """`models` x (nodes, d); `requests` has the decoded q of each request under way. `kept` (ends, d) has, by name,
+    what the learning method keeps at each end of an edge.
 
     `own` (pairs, d) is the replica of the initiator's model, `peer` that of the responder's.
     """
@@ -87,7 +88,7 @@ class Rows:
         """Of each of the same, the neighbor."""
         self.own: Rows2 = np.zeros((pairs, size), dtype)
         self.peer: Rows2 = np.zeros((pairs, size), dtype)
-        self.requests: Rows2 = np.zeros((pairs, size), np.float32)
+        self.requests = RequestRows(pairs, size)
         self.before: dict[int, Vector] = {}
         """By edge whose initiator may ask for its neighbors' median: `peer` before the latest transaction."""
         self.initiators: list[int] = []
@@ -219,7 +220,7 @@ class Rows:
             self._put_unmixed(shown, which[some], ops[some])
             shown = self._shown(shown, nodes[some], [op.lie for op in ops[some]])
             shown -= self._take(1, self.own, of[some])
-            self.requests[on[some]] = self._through_the_codec(shown, on[some], ops[some])
+            self.requests.put(on[some], self._through_the_codec(shown, on[some], ops[some]))
 
     def request(self, nodes: list[int], ops: Sequence[RequestOp]) -> None:
         """The responder's half: both replicas move, and its model by D/n."""
@@ -227,7 +228,8 @@ class Rows:
         for some in self._chunks(len(nodes)):
             on, of = columns.edges[some], columns.pairs[some]
             own = self._take(0, self.own, of)
-            own += self.requests[on]
+            # One that a crash may undo is applied again.
+            own += self.requests.of(on, drop=not self.crashing)
             self._check(own)
             self.own[of] = own
             model = self._take(1, self.models, which[some])
@@ -321,6 +323,12 @@ class Rows:
         self.may_join |= self.crashing
         if len(self.may_join) == len(self.crashing):
             self.before = {edge: row for edge, row in self.before.items() if self.initiators[edge] in self.crashing}
+
+    def drop_replicas(self) -> None:
+        """Forget all but the models: the run is over."""
+        none: Rows2 = np.zeros((0, self.size), self.dtype)
+        self.own = self.peer = self.starts = none
+        self.requests = RequestRows(0, self.size)
 
     def copy_of(self, node: int) -> Vector:
         copied: Vector = self.models[node].copy()

@@ -228,8 +228,7 @@ class ExactEngine:
 
     def _go_on_from(self, state: NodeState) -> None:
         self._engine.state = state
-        if state.local:
-            self.plan.learner.load_local_state(state.local)
+        self.plan.learner.load_local_state(state.local)
 
     def _new_state(self) -> NodeState:
         plan = self.plan

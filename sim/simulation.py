@@ -218,6 +218,8 @@ def _why_one_at_a_time(
         return "training stops by what comes of each round"
     if learners.personal:
         return "each node keeps a part of the model to itself"
+    if (world.crashes or world.churn) and (federation.training.keep_optimizer or learners.learners[0].local_state()):
+        return "nodes crash that keep something beside the model, such as an optimizer's state"
     method = learners.method
     if method.kept or method.needs_loss or len(method.channels) > 1:
         return "the learning method keeps vectors of each node, exchanges more than the model, or looks at losses"

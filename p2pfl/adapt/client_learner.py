@@ -33,6 +33,8 @@ class ClientLearner:
     personal = 0
     round_is = "one fit"
     """What a round is, whatever `local_steps` says."""
+    stays_in_process = True
+    """The client may keep something in its process from round to round."""
     tests_own = True
     """The test set is the client's own, so that no `[privacy]` counts it as public."""
 

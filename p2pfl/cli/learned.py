@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 STDOUT = Path("-")
 FOLDERS = ("peft", "merged")
 """The formats that are a folder; a task says which of them it has."""
+ORIGIN_FILE = "p2pfl.json"
+"""The origin of the model in such a folder, which also shows that the folder may be replaced."""
 FORMS = {".onnx": "onnx", ".json": "xgboost"}
 """The formats that the name of a file says."""
 ALL = Path("*")
@@ -209,18 +211,22 @@ def _check_free_folder(output: Path, *, force: bool) -> None:
         raise UserError("this format is a folder", key="--output", value=str(output), allowed="a new folder")
     if not output.absolute().parent.is_dir():
         raise UserError("no such folder", key="--output", value=str(output.parent), allowed="a folder that exists")
-    there = {file.name for file in output.iterdir()} if output.is_dir() else set()
-    if there and not (force and there & {"config.json", "adapter_config.json"}):
-        allowed = "a new or an empty folder, or --force to replace a model"
+    there = list(output.iterdir()) if output.is_dir() else []
+    is_ours = (output / ORIGIN_FILE).is_file() and not any(file.is_dir() for file in there)
+    if there and not (force and is_ours):
+        allowed = "a new or an empty folder, or --force to replace one that export has written"
         raise UserError("already exists", key="--output", value=str(output), allowed=allowed)
 
 
 def _write_folder(output: Path, form: str, learned: Learned) -> None:
     """Write the folder completely or not at all, and readable only by its owner, as `_write`."""
+    from p2pfl.cli.main import software_version  # noqa: PLC0415 - the commands are imported by it
     from p2pfl.node.folders import appearing  # noqa: PLC0415 - `--help` stays instant
 
     with appearing(output.absolute(), replacing=output.is_dir()) as folder:
         learned.write_folder(form, folder)
+        origin = json.dumps(learned.metadata(software_version()), ensure_ascii=False, indent=1)
+        (folder / ORIGIN_FILE).write_text(f"{origin}\n", encoding="utf-8")
         folder.chmod(0o700)
 
 

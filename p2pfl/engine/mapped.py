@@ -31,6 +31,8 @@ class MappedVectors:
         self._step = -(-max(1, like.nbytes) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         self._places: dict[tuple[int, str], int] = {}
         self._free: list[int] = []
+        self._maps: list[tuple[int, mmap.mmap]] = []
+        """The parts of the file as they were reserved, and the first place of each: a map takes a file descriptor."""
         self._reserved = 0
         try:
             self._path.unlink(missing_ok=True)
@@ -60,8 +62,8 @@ class MappedVectors:
             if not self._free:
                 self._reserve(taken + 1)
             place = self._places[peer, name] = self._free.pop() if self._free else taken
-        memory = mmap.mmap(self._fd, self._step, offset=place * self._step)
-        vector: Vector = np.ndarray(self._shape, self._dtype, memory)
+        first, memory = next(each for each in reversed(self._maps) if each[0] <= place)
+        vector: Vector = np.ndarray(self._shape, self._dtype, memory, (place - first) * self._step)
         if is_used:
             vector[:] = 0
         return vector
@@ -80,18 +82,22 @@ class MappedVectors:
 
     def close(self) -> None:
         """Close the file. Vectors stay as long as somebody holds them."""
+        self._maps = []
         os.close(self._fd)
 
     def _reserve(self, count: int) -> None:
         if count > self._reserved:
+            offset, size = self._reserved * self._step, (count - self._reserved) * self._step
             try:
-                _allocate(self._fd, self._reserved * self._step, (count - self._reserved) * self._step)
+                _allocate(self._fd, offset, size)
+                memory = mmap.mmap(self._fd, size, offset=offset)
             except OSError as error:
                 raise self._refused(error) from error
+            self._maps.append((self._reserved, memory))
             self._reserved = count
 
     def _refused(self, error: OSError) -> StorageError:
-        return StorageError(f"cannot write {self._path}: {error.strerror or error}")
+        return StorageError(f"cannot write or map {self._path}: {error.strerror or error}")
 
 
 def _allocate(fd: int, offset: int, size: int) -> None:

@@ -6,6 +6,7 @@ Only one thread at a time writes to it (the engine's). `engine` changes the stat
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,9 +21,12 @@ from p2pfl.core.records import EdgeRecord
 from p2pfl.engine.ledger import Ledger
 from p2pfl.engine.mapped import MappedVectors
 from p2pfl.engine.scratch import Scratch
+from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method
 from p2pfl.methods.plain import Plain
+
+log = logging.getLogger("p2pfl")
 
 
 @dataclass(slots=True)
@@ -189,7 +193,15 @@ class NodeState:
         self.edges[peer] = EdgeState(record, self._zeros(peer, "own"), self._zeros(peer, "peer"), room=room)
 
     def _zeros(self, peer: int, name: str) -> Vector:
-        return zeros(self.channels) if self.mapped is None else self.mapped.zeros(peer, name)
+        """Return a new vector of an edge; in memory, if a mapped file would have to grow and cannot. An exchange may be
+        half done.
+        """
+        if self.mapped is not None:
+            try:
+                return self.mapped.zeros(peer, name)
+            except StorageError as error:
+                log.warning("%s; a vector of an edge is in memory instead", error)
+        return zeros(self.channels)
 
     def move_to(self, mapped: MappedVectors) -> None:
         """Move the vectors of all edges into a mapped file, and make those there that follow. Raises StorageError."""

@@ -78,7 +78,8 @@ class Learner(Protocol):
     It is called from one thread at a time. `size` is d; `personal` is the number of other floating-point values, which
     stay on the node. `shape_digest` (16 bytes) covers the names, shapes and order of all shared tensors: two nodes may
     mix only if their digests are equal. A learner may list the task's measures, the main one first, in `measures`; see
-    `p2pfl.learn.metrics`. One whose rounds have no steps says in `round_is` what they are.
+    `p2pfl.learn.metrics`. One whose rounds have no steps says in `round_is` what they are; one that
+    keeps in its process what `local_state` does not have says so by `stays_in_process`.
     """
 
     size: int

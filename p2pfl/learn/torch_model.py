@@ -153,7 +153,7 @@ class TorchModel:
         method = start.method
         if method is None:
             return lambda: None
-        anchor = {"anchor": start.model} if method.needs_anchor else {}
+        anchor = {"anchor": start.model} if method.needs_anchor or method.is_users else {}
         parts = self.flat.parts({**anchor, **start.given})
 
         @torch.no_grad()

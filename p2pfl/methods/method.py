@@ -128,7 +128,9 @@ class Method:
     """True if `gradient` is also called, with zeros, for parameters on which the loss does not depend."""
 
     needs_anchor = True
-    """False if `gradient` does not read `start["anchor"]`, which then need not be on the device that trains."""
+    """False if `gradient` does not read `start["anchor"]`, which then need not be on the device that trains. A user's
+    method always gets it: it may have inherited this from one of ours.
+    """
 
     is_users = False
     """True if the method is the user's own, so that the engine checks its results for a neighbor's terms. The catalog

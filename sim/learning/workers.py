@@ -102,6 +102,7 @@ class RoundPool:
 
     def __init__(self, learners: Sequence[Learner], method: Method, count: int) -> None:
         _refuse_elsewhere(count)
+        _refuse_memory(learners, count)
         self._learners, self._given = learners, tuple(method.given)
         self._slots = _slots(learners[0], 1 + len(self._given), count, len(learners))
         self._free = list(range(len(self._slots)))
@@ -153,7 +154,7 @@ class RoundPool:
         """
         flight = self._rounds.pop(node)
         steps, rate, samples, loss = self._result(flight)
-        if flight.state_after:
+        if flight.state_after or flight.state:
             self._learners[node].load_local_state(flight.state_after)
         if flight.vector is None:
             raise AssertionError("a round without its model")
@@ -314,8 +315,8 @@ class _Desk:
 
     def _carry_out(self, job: _Job) -> tuple[str, Any, int]:
         memory, learner = self.slots[job.slot], self.learners[job.node]
-        if job.state_bytes:
-            learner.load_local_state(memory.read_state(job.state_bytes))
+        # Also if it is empty: an earlier round of the node, which was dropped, may have left something here.
+        learner.load_local_state(memory.read_state(job.state_bytes))
         model, *given = memory.vectors.copy()
         if job.part:
             return "done", learner.evaluate(model, job.part), 0
@@ -337,6 +338,13 @@ def _slots(learner: Learner, vectors: int, workers: int, nodes: int) -> list[Slo
     fitting = SLOT_BYTES // (vectors * vector_bytes + kept + memory)
     count = min(MOST_SLOTS, max(SLOTS_PER_WORKER * workers, min(fitting, nodes)))
     return [Slot(vectors, learner.size, 2 * kept + memory + STATE_BYTES) for _ in range(count)]
+
+
+def _refuse_memory(learners: Sequence[Learner], count: int) -> None:
+    """Refuse learners that must train all their rounds in one process. Raises UserError."""
+    if any(getattr(learner, "stays_in_process", False) for learner in learners):
+        text = "the task's clients may keep something in their process, which the others would not know"
+        raise UserError(text, key="workers", value=count, allowed="1")
 
 
 def _refuse_elsewhere(count: int) -> None:

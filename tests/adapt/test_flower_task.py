@@ -58,6 +58,7 @@ def test_a_numpy_client_is_a_learner_whose_start_all_nodes_share():
     assert made.client.client.config["server_round"] == 3
     score = made.evaluate(done.vector, "test")
     assert (score.loss, score.accuracy, score.samples, score.metrics) == (2.0, 0.25, 20, {"count": 8.0})
+    assert made.stays_in_process, "a simulation must not copy the client"
     assert made.evaluate(done.vector, "local") is None
 
 

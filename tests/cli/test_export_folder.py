@@ -67,16 +67,27 @@ def test_both_folders_are_as_good_as_the_node(p2pfl, chat, tmp_path):
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "merged")("a b")["input_ids"] == [1, 2]
 
 
-def test_a_folder_that_is_there_is_replaced_only_if_it_is_a_model_and_that_is_forced(p2pfl, chat, tmp_path):
-    for place, force, code in (("mine", "--force", 2), ("old", "", 2), ("old", "--force", 0), ("new", "", 0)):
-        if place != "new":
-            (tmp_path / place).mkdir(exist_ok=True)
-            (tmp_path / place / ("mine.txt" if place == "mine" else "adapter_config.json")).write_text("mine")
+def test_only_a_folder_that_export_has_written_is_replaced_and_only_if_that_is_forced(p2pfl, chat, tmp_path):
+    """Not the model that the federation starts from, nor a project, though both have a config.json."""
+    shutil.copytree(chat.parent / "tiny", tmp_path / "base")
+    (tmp_path / "project/src").mkdir(parents=True)
+    (tmp_path / "project/config.json").write_text("mine")
+    before = sorted(file for place in ("base", "project") for file in (tmp_path / place).rglob("*"))
+    for place, force, code in (
+        ("base", "--force", 2),
+        ("project", "--force", 2),
+        ("new", "", 0),
+        ("new", "", 2),
+        ("new", "--force", 0),
+    ):
         words = [word for word in ("export", chat / "anna", "-o", place, "--format", "peft", force) if word]
         outcome = p2pfl(*words)
         assert (outcome.code, "--output: already exists" in outcome.err) == (code, code == 2), outcome.err
-    assert (tmp_path / "mine/mine.txt").read_text() == "mine"
-    assert json.loads((tmp_path / "old/adapter_config.json").read_text())["r"] == 8
+    assert sorted(file for place in ("base", "project") for file in (tmp_path / place).rglob("*")) == before
+    assert json.loads((tmp_path / "new/adapter_config.json").read_text())["r"] == 8
+    assert json.loads((tmp_path / "new/p2pfl.json").read_text())["node"] == "anna"
+    (tmp_path / "new/notes").mkdir()
+    assert p2pfl(*words).code == 2
 
 
 def test_a_node_with_another_rank_is_refused_by_name_and_so_is_its_own_old_state(chat, tmp_path):

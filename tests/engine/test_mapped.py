@@ -79,15 +79,56 @@ def test_the_place_of_an_edge_that_is_gone_is_given_to_the_next_as_zeros(tmp_pat
     assert mapped.nbytes > before
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not say how many files are open")
+def test_many_vectors_take_no_more_open_files_than_one(tmp_path):
+    def opened(count):
+        before = len([*Path("/proc/self/fd").iterdir()])
+        mapped = MappedVectors(tmp_path, np.zeros(30, np.float32), count)
+        vectors = [mapped.zeros(peer, "own") for peer in range(count)]
+        for number, vector in enumerate(vectors):
+            vector[:] = number
+        assert [vector[-1] for vector in vectors] == [*range(count)]
+        return len([*Path("/proc/self/fd").iterdir()]) - before
+
+    assert opened(40) == opened(1)
+
+
+@pytest.mark.parametrize("code", [errno.ENODEV, errno.EMFILE])
+def test_a_disk_whose_files_cannot_be_mapped_is_the_same_error(code, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    with pytest.raises(StorageError, match=r"cannot write or map .*vectors\.mapped: "):
+        MappedVectors(tmp_path, np.zeros(3000, np.float32), 5)
+
+
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system allocates no blocks ahead")
 def test_a_full_disk_is_one_error_before_anything_is_mapped(tmp_path, monkeypatch):
     def refuse(fd, offset, size):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.raises(StorageError, match=r"cannot write .*vectors\.mapped: No space left on device"):
+    with pytest.raises(StorageError, match=r"cannot write or map .*vectors\.mapped: No space left on device"):
         MappedVectors(tmp_path, np.zeros(3000, np.float32), 5)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("full_at", [1, 2])
+def test_a_disk_that_is_full_later_takes_memory_and_no_exchange_is_half_done(full_at, tmp_path, monkeypatch, caplog):
+    """An edge is added, and a flow begins, while an exchange is under way."""
+    reserve = MappedVectors._reserve
+
+    def full(self, count):
+        if self.nbytes and count > full_at * 3:
+            raise self._refused(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        reserve(self, count)
+
+    monkeypatch.setattr(MappedVectors, "_reserve", full)
+    pair, pictures = played("q4", tmp_path)
+    assert pictures == played("q4")[1]
+    assert {is_mapped(vector) for vector in vectors(pair.engines[0].state)} == {True, False}
+    assert "No space left on device; a vector of an edge is in memory instead" in caplog.text
 
 
 def test_the_plan_counts_mapped_vectors_apart(tmp_path):

@@ -92,7 +92,7 @@ def test_a_disk_without_room_for_the_mapped_file_is_one_error_before_the_node_st
             pass
         assert list(folder.iterdir()) == []
     assert str(caught.value) == (
-        f"ward/federation.toml: gossip.memory: cannot write {folder}/vectors.mapped: No space left on device "
+        f"ward/federation.toml: gossip.memory: cannot write or map {folder}/vectors.mapped: No space left on device "
         "(found 'mapped'); allowed: resident, or 2,400,000 bytes of room on that disk"
     )
     assert state.mapped is None

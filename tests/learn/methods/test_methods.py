@@ -10,6 +10,7 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.federation import Federation
 from p2pfl.learn import torch_model
+from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.methods import Method, Round, make_method, method_of
 from p2pfl.methods.method import ROBUST
 from p2pfl.methods.spelling import from_here
@@ -211,3 +212,12 @@ def test_a_large_gradient_is_corrected_piece_by_piece_in_its_own_memory_with_the
     pieces = torch_model._corrected(method, g, torch.nn.Parameter(parameter, requires_grad=False), part)
     assert pieces.data_ptr() == g.data_ptr()
     assert torch.equal(pieces, whole)
+
+
+def test_a_method_made_from_one_of_ours_gets_the_anchor_though_ours_does_not_read_it(learner, tmp_path):
+    text = TEN_LINES.replace("import Method", "import Method\nfrom p2pfl.methods.momentum import Momentum")
+    (tmp_path / "own.py").write_text(text.replace("(Method)", "(Momentum)"))
+    method = make_method("own.py:prox,mu=0.5", TrainingConfig(), folder=tmp_path)
+    one = learner()
+    given = {name: one.initial() * 0 for name in method.given}
+    one.train(RoundStart(one.initial(), given, method), 0)

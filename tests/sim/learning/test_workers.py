@@ -117,6 +117,21 @@ def test_what_a_node_keeps_to_itself_goes_along_but_not_that_of_a_round_that_was
     assert pool.evaluate(model_of(4)[None], "local", [0]) == [None]
 
 
+def test_a_round_that_was_dropped_leaves_nothing_to_a_node_that_keeps_nothing_yet(pool_of, monkeypatch):
+    """As an optimizer that is kept, before the first round."""
+    monkeypatch.setattr(Counting, "local_state", lambda one: {"rounds": np.array(one.rounds)} if one.rounds else {})
+    monkeypatch.setattr(
+        Counting, "load_local_state", lambda one, state: setattr(one, "rounds", int(state.get("rounds", 0)))
+    )
+    pool = pool_of(None, count=1)
+    for _ in range(2):
+        pool.begin(0, 0, RoundStart(model_of(0)))
+        pool.evaluate(model_of(0)[None], "test", [0])  # and the round before it is done
+        pool.drop(0)
+    pool.begin(0, 0, RoundStart(model_of(0)))
+    assert pool.end(0).vector[0] == 1.0
+
+
 def test_errors_arrive_as_they_were_and_leave_other_rounds_alone(pool_of):
     pool = pool_of(fails, refuses, breaks, None)
     for node in range(4):
@@ -141,6 +156,13 @@ def test_where_no_process_may_be_forked_that_is_said(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(UserError, match=r"workers: on darwin .*allowed: 1; more on Linux"):
         RoundPool([Counting(0)], Variate(), 2)
+
+
+def test_a_learner_that_may_keep_something_in_its_process_is_not_copied():
+    learner = Counting(0)
+    learner.stays_in_process = True
+    with pytest.raises(UserError, match=r"workers: .*keep something in their process.*found 2.*allowed: 1"):
+        RoundPool([Counting(1), learner], Variate(), 2)
 
 
 # -- whole runs --------------------------------------------------------------------------------------------------------
@@ -202,6 +224,23 @@ def test_convolutions_have_the_same_bits_in_any_number_of_processes(layers, sett
     world = WorldSpec(crashes=CRASHES, links=LinkSpec(loss=0.05))
     one, *others = (figures(federation, count, world=world) for count in (1, 2, 3))
     assert others == [one, one]
+
+
+@pytest.mark.long
+def test_an_optimizer_that_is_kept_starts_again_with_a_node_that_has_lost_its_disk():
+    """Put off, rounds were trained that a crash took back, and their optimizer's state stayed."""
+    kept = {"keep_optimizer": True, "optimizer": "adam"}
+    federation = Federation(task=network(), nodes=3, topology="complete", rounds=3, local_steps=2, batch_size=4, **kept)
+    crashes = tuple(CrashSpec(nodes=(node,), at_s=0.02, down_s=0.02, amnesia=True) for node in range(3))
+    one, *others = (
+        simulate(federation, world=WorldSpec(crashes=crashes), references=False, **how)
+        for how in ({"batching": False}, {}, {"workers": 2})
+    )
+    assert one.batching.why is None
+    assert {found.batching.why for found in others} == {
+        "nodes crash that keep something beside the model, such as an optimizer's state"
+    }
+    assert {found.value_digest for found in others} == {one.value_digest}
 
 
 @pytest.mark.long

@@ -83,7 +83,7 @@ def make_plan(wishes: PlanWishes, out: Path, *, within_s: float, jobs: int, tell
         bench = Bench(wishes=wishes, folder=folder, world=world, count=jobs, tell=tell)
         everything = [system for system in systems(wishes, graphs) if bench.possible(system)]
         if not everything:
-            raise UserError(next(iter(bench.impossible.values())), key="--task", value=wishes.task)
+            raise UserError(next(iter(bench.impossible.values())))
         search = _Search(bench, everything, begun, within_s)
         with closing(bench):
             interrupted = search.go()
@@ -165,7 +165,7 @@ class _Search:
     def nothing(self) -> UserError:
         failed = next(iter(self.bench.failed.values()), None)
         if failed is not None:
-            return UserError(f"no run succeeded: {failed}", key="--task", value=self.bench.wishes.task)
+            return UserError(f"no run succeeded: {failed}")
         text = "not even the first system could be simulated in this time"
         return UserError(text, key="--within", value=f"{self.within_s:g}s", allowed="more time")
 

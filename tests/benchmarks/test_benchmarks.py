@@ -53,7 +53,7 @@ SMALLEST = {
     "simulate": "--nodes 10 --node-rounds 50",
     "simulators": "--nodes 10 --rounds 3 --limit 30",
     "spectral": "--nodes 50 --limit-s 0",
-    "slow_links": "--nodes 4 --slow 2 --time-s 1 --seeds 1 --partition iid",
+    "slow_links": "--nodes 6 --slow 2 --time-s 1 --seeds 1 --partition iid",
     "start": "--nodes 2 --pairs 1 --train 0.5",
     "stutter": "--round 0.1 --runs 0.04 --period 0.5 --window 1 --pairs 1",
     "sums": "--members 3 --entries 10 --sums 2",

@@ -20,19 +20,20 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
-from p2pfl.core.messages import CHUNK_BYTES, DIGEST_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Request
+from p2pfl.core.messages import CHUNK_BYTES, DIGEST_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Request, digest_before_body
 from p2pfl.errors import PeerFault
 from p2pfl.wire.headers import (
     BY_CODE,
     BY_MESSAGE,
     MAX_HEADER_BYTES,
+    NO_BODY,
     MessageKind,
     SessionMessage,
+    before_body,
     from_header,
     to_header,
 )
@@ -42,7 +43,6 @@ from p2pfl.wire.side import Unknown
 MAGIC = b"p2"
 LAYOUT = struct.Struct("<2sBBHIQ")
 PREFIX_BYTES = LAYOUT.size
-NO_BODY = memoryview(b"")
 OWN_VERSIONS = "version " + " or ".join(str(each) for each in range(LEAST_VERSION, PROTOCOL_VERSION + 1))
 
 FREE_SPLIT_VERSION = 10
@@ -191,11 +191,35 @@ def begins_with(message: SessionMessage, part: PartHeld) -> bool:
     return 0 < part.size < body.nbytes and part_digest(code, header, body.nbytes, body[: part.size]) == part.digest
 
 
-class UnfinishedFrame(NamedTuple):
-    """The head of a long message whose body is still incomplete."""
+class UnfinishedFrame:
+    """The head of a long message, and the digest of as much of its body as has been digested.
 
-    prefix: Prefix
-    header: bytes
+    A request's digest takes each piece of the body while the next ones are on their way: see `request_digest`.
+    """
+
+    __slots__ = ("_digest", "_digested", "_message", "header", "prefix")
+
+    def __init__(self, prefix: Prefix, header: bytes) -> None:
+        if prefix.kind is None:
+            raise AssertionError("a long message of unknown type")
+        self.prefix, self.header = prefix, header
+        self._message = before_body(prefix.kind, header)
+        self._digest = digest_before_body(self._message) if isinstance(self._message, Request) else None
+        self._digested = 0
+
+    def digest(self, body: memoryview) -> None:
+        """Take the body's bytes that have arrived and have not been digested yet."""
+        if self._digest is not None:
+            self._digest.update(body[self._digested :])
+        self._digested = len(body)
+
+    def complete(self, body: memoryview) -> SessionMessage:
+        """Return the message, once the whole body has been digested."""
+        # No other code has seen it yet.
+        force_setattr(self._message, "body", body.toreadonly())
+        if self._digest is not None:
+            force_setattr(self._message, "digest", self._digest.digest())
+        return self._message
 
 
 class Assembler:
@@ -261,7 +285,7 @@ class Assembler:
     def feed(self, chunk: bytes | memoryview) -> list[SessionMessage | Unknown]:
         """Return the message that this chunk completes, if any. A memoryview is the `room` of the chunk.
 
-        A chunk that completes a long request also pays for its digest: call this in the thread that opened the chunk.
+        A chunk of a long request also pays for its part of the digest: call this in the thread that opened the chunk.
         Raises PeerFault if the chunk may not come next; nothing can be fed after that.
         """
         with self._lock:
@@ -270,7 +294,7 @@ class Assembler:
             self._dead = True
             if len(chunk) > CHUNK_BYTES:
                 raise PeerFault(f"a chunk of {len(chunk)} bytes; limit {CHUNK_BYTES}")
-            message = self._begin(chunk) if self._pending is None else self._continue(*self._pending, chunk)
+            message = self._begin(chunk) if self._pending is None else self._continue(self._pending, chunk)
             self._dead = False
             return [] if message is None else [message]
 
@@ -311,7 +335,8 @@ class Assembler:
         most = min(CHUNK_BYTES, prefix.body_bytes - self._filled)
         return min(LEAST_CHUNK_BYTES, most) if prefix.version >= FREE_SPLIT_VERSION else most, most
 
-    def _continue(self, prefix: Prefix, header: bytes, chunk: bytes | memoryview) -> SessionMessage | Unknown | None:
+    def _continue(self, frame: UnfinishedFrame, chunk: bytes | memoryview) -> SessionMessage | None:
+        prefix = frame.prefix
         least, most = self._bounds(prefix)
         if not least <= len(chunk) <= most:
             raise PeerFault(f"a body continues with {len(chunk)} bytes instead of {least} to {most}")
@@ -321,10 +346,11 @@ class Assembler:
         self._filled += len(chunk)
         if prefix.version >= FREE_SPLIT_VERSION:
             self.came += len(chunk)
+        frame.digest(self._memory(self._filled))
         if self._filled < prefix.body_bytes:
             return None
         self._pending = None
-        return decode(prefix, header, self._memory(prefix.body_bytes))
+        return frame.complete(self._memory(prefix.body_bytes))
 
     def _memory(self, size: int) -> memoryview:
         if self._buffer is None:

@@ -21,6 +21,7 @@ from p2pfl.wire.part import PartHeld, Receipt
 from p2pfl.wire.side import MOST_NAME_BYTES, MOST_OFFERS, MOST_SIDE_BYTES, Offer, Side
 
 MAX_HEADER_BYTES = 64 * 1024
+NO_BODY = memoryview(b"")
 _encode = msgspec.msgpack.Encoder().encode
 SessionMessage = Message | Offer | Side | PartHeld | Receipt
 """Everything that a session carries."""
@@ -230,6 +231,20 @@ def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview, *,
 
     Raises PeerFault if the header is anything but what `to_header` could have written.
     """
+    message = before_body(kind, raw)
+    if kind.has_body:
+        # No other code has seen it yet.
+        structs.force_setattr(message, "body", body)
+    if isinstance(message, messages.Request):
+        structs.force_setattr(message, "digest", known or messages.request_digest(message))
+    return message
+
+
+def before_body(kind: MessageKind, raw: bytes | memoryview) -> SessionMessage:
+    """Return the message of that kind as its header has it: its body, if it has one, and a request's digest are empty.
+
+    Raises PeerFault as `from_header` does.
+    """
     try:
         header = kind.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -237,12 +252,8 @@ def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview, *,
     _check_digests(kind, header)
     values = structs.asdict(header)
     if kind.has_body:
-        values["body"] = body
-    message = kind.message(**values)
-    if isinstance(message, messages.Request):
-        # No other code has seen it yet.
-        structs.force_setattr(message, "digest", known or messages.request_digest(message))
-    return message
+        values["body"] = NO_BODY
+    return kind.message(**values)
 
 
 def _header(kind: MessageKind, message: SessionMessage) -> Header:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from p2pfl.core import messages
 from p2pfl.core.messages import CHUNK_BYTES, Ready, Reply, Request, request_digest
 from p2pfl.errors import PeerFault
 from p2pfl.wire import LEAST_CHUNK_BYTES, PREFIX_BYTES, Assembler, begins_with, encode, split
@@ -127,10 +128,26 @@ def test_the_bytes_under_way_may_be_asked_for_while_the_last_chunk_is_being_fed(
             self.last = value
 
     assembler = Fed(LIMIT)
-    assembler.last = UnfinishedFrame(
-        decode_prefix(encode(request_of(LIMIT))[0][:PREFIX_BYTES], max_body_bytes=LIMIT), b""
-    )
+    head, _ = encode(request_of(LIMIT))
+    assembler.last = UnfinishedFrame(decode_prefix(head[:PREFIX_BYTES], max_body_bytes=LIMIT), head[PREFIX_BYTES:])
     assert assembler.pending_bytes == LIMIT
+
+
+def test_a_long_request_is_digested_as_it_arrives(monkeypatch):
+    """And not in one pass when it is whole."""
+    message = request_of(3 * CHUNK_BYTES + 5)
+    monkeypatch.setattr(messages, "request_digest", None)
+    taken, digest = [], UnfinishedFrame.digest
+    monkeypatch.setattr(UnfinishedFrame, "digest", lambda frame, body: (taken.append(len(body)), digest(frame, body)))
+    assert feed_all(Assembler(LIMIT), chunks_of(message)) == [message]
+    assert taken == [CHUNK_BYTES, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES, 3 * CHUNK_BYTES + 5]
+
+
+def test_a_long_message_is_refused_by_its_header_before_its_body_comes():
+    head, _ = encode(request_of(LIMIT))
+    spoiled = head[:PREFIX_BYTES] + bytes([0xC1]) + head[PREFIX_BYTES + 1 :]
+    with pytest.raises(PeerFault, match="Request with a malformed header"):
+        Assembler(LIMIT).feed(spoiled)
 
 
 def test_long_bodies_are_sent_without_a_copy():

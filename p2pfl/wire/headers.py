@@ -35,8 +35,8 @@ Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 Delay = Annotated[float, Meta(ge=0.0, le=MAX_RETRY_AFTER_S)]
 Terms = Annotated[tuple[Amount, ...], Meta(max_length=MOST_TERMS)]
 Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
-# Room for 65,536 members, and far less than a header can hold.
-Bitmap = Annotated[bytes, Meta(max_length=8192)]
+# Room for 131,072 members; a header can hold three of them.
+Bitmap = Annotated[bytes, Meta(max_length=16_384)]
 # Empty or complete; msgspec cannot say that, so `_check_digests` does.
 DigestOrEmpty = Annotated[bytes, Meta(max_length=DIGEST_BYTES)]
 ChannelName = Annotated[str, Meta(min_length=1, max_length=MOST_NAME_BYTES, pattern=r"^[a-z0-9./-]+\Z")]

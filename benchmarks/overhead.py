@@ -1,15 +1,15 @@
 """What gossip costs a node: CPU-seconds of a real run compared with the bare torch loop that takes the same steps.
 
-Three processes on a ring (degree 2), rounds of at least a second of training, default compressor and durability. Bare
-loops and federations alternate, so that a machine whose speed drifts is fair to both. The last run of each is probed,
-on no more nodes than there are processors, because otherwise the figures would measure the system's scheduler: a task
-on the event loop sleeps for a few milliseconds and records how late it is woken, minus the time that the loop's thread
-waited for a processor. Bare loops train in a thread next to such an event loop, as many at once as there are nodes. On
-a machine with other work, a negative --nice (as root) keeps that work from interfering. The host of a virtual machine
-also stops processors, and not all of that is counted as stolen. Hence a witness on each processor: a process with
-real-time priority (as root) that only sleeps; periods in which one was not woken are subtracted in `..._unwitnessed`.
-Memory is a process's peak beyond what it uses with everything imported, in multiples of the model (float32). Prints a
-table, and JSON with --json FILE.
+Three processes on a ring (degree 2), rounds of at least a second of training, by default with the usual compressor,
+method and durability. Bare loops and federations alternate, so that a machine whose speed drifts is fair to both. The
+last run of each is probed, on no more nodes than there are processors, because otherwise the figures would measure the
+system's scheduler: a task on the event loop sleeps for a few milliseconds and records how late it is woken, minus the
+time that the loop's thread waited for a processor. Bare loops train in a thread next to such an event loop, as many at
+once as there are nodes. On a machine with other work, a negative --nice (as root) keeps that work from interfering. The
+host of a virtual machine also stops processors, and not all of that is counted as stolen. Hence a witness on each
+processor: a process with real-time priority (as root) that only sleeps; periods in which one was not woken are
+subtracted in `..._unwitnessed`. Memory is a process's peak beyond what it uses with everything imported, in multiples
+of the model (float32). Prints a table, and JSON with --json FILE.
 
 Usage: python benchmarks/overhead.py [--parameters 10k,1M,25M] [--rounds 5] [--repeats 3]
 """
@@ -67,6 +67,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3, help="one is enough above ten million parameters")
     parser.add_argument("--round-s", type=float, default=1.5, help="least seconds of bare training in a round")
+    parser.add_argument("--compressor", help="in place of the default; such as fragment:8+bf16")
+    parser.add_argument("--method", help="in place of the default; such as plain")
     parser.add_argument("--nice", type=int, default=0, help="of the probed runs")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -126,10 +128,16 @@ def federation(folder: str, options: argparse.Namespace, steps: int, *, probe: S
         (ward / "task.py").write_text((Path(folder) / "task.py").read_text())
         file = ward / "federation.toml"
         text = file.read_text()
-        for key, value in (("rounds", options.rounds), ("local_steps", steps), ("batch_size", options.batch)):
+        wanted = {"rounds": options.rounds, "local_steps": steps, "batch_size": options.batch}
+        if options.compressor:
+            wanted["compressor"] = f'"{options.compressor}"'
+        for key, value in wanted.items():
             line = next(line for line in text.splitlines() if line.startswith(f"{key} ="))
             text = text.replace(line, f"{key} = {value}", 1)
-        text = text.replace("learning_rate = 0.2", "learning_rate = 0.01\nevaluate_every = 0", 1)
+        training = "learning_rate = 0.01\nevaluate_every = 0"
+        if options.method:
+            training += f'\nmethod = "{options.method}"'
+        text = text.replace("learning_rate = 0.2", training, 1)
         file.write_text(text)
         return together([["--node", str(ward), f"node{index}", *probe] for index in range(nodes)])
 

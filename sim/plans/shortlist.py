@@ -37,7 +37,7 @@ USUAL_DEGREE = 4
 DRAWS = 30
 MEAN = "mean"
 ROBUST_RULES = ("hampel", "cs+", "geometric-median", "trimmed-mean", "nnm+trimmed-mean")
-COMPRESSORS = ("q4", "q8", "none")
+COMPRESSORS = ("q4", "rotate+q2", "q8")
 FRUGAL = ("rotate+q2", "rotate+sign")
 """Compressors that are looked at first if bytes are limited."""
 MOMENTUM, TRACKING = "momentum", "tracking"
@@ -110,7 +110,7 @@ def find_graphs(
 def systems(wishes: PlanWishes, graphs: Sequence[PlannedGraph]) -> list[PlannedSystem]:
     """Return all combinations, those with the fewest changes first."""
     rules = [f"{name}:b={wishes.liars}" for name in ROBUST_RULES] if wishes.liars else []
-    compressors = [*(FRUGAL if wishes.bytes_per_day else ()), *COMPRESSORS]
+    compressors = list(dict.fromkeys([*(FRUGAL if wishes.bytes_per_day else ()), *COMPRESSORS]))
     found = []
     for at, (graph, rule, compressor) in _combinations(graphs, [*rules, MEAN], compressors):
         methods = (usual_method(rule), MOMENTUM, *([TRACKING] if rule == MEAN else []))

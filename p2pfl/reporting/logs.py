@@ -170,10 +170,10 @@ def check_logs(specs: Sequence[str], *, coming: Path | None = None) -> None:
     Raises UserError: there is no such kind of log, or it cannot be written at that path.
     """
     for kind, place in _places(specs):
-        if isinstance(kind, EntryPoint):
-            _loaded(kind, place)
-        else:
+        if isinstance(kind, str):
             KINDS[kind].check(Path(place), (coming or Path(place)).absolute())
+        else:
+            _loaded(kind, place)
 
 
 def open_logs(specs: Sequence[str]) -> Logs:
@@ -186,7 +186,8 @@ def open_logs(specs: Sequence[str]) -> Logs:
 
 
 def _opened(kind: str | EntryPoint, place: str) -> Sink:
-    return ForeignLog(kind, place) if isinstance(kind, EntryPoint) else KINDS[kind](Path(place))
+    # Once importlib_metadata is imported, as by MLflow, entry points are of its class.
+    return KINDS[kind](Path(place)) if isinstance(kind, str) else ForeignLog(kind, place)
 
 
 def _places(specs: Sequence[str]) -> list[tuple[str | EntryPoint, str]]:

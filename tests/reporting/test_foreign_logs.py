@@ -70,6 +70,16 @@ def test_wandb_gets_a_run_for_each_node(known, library):
     assert runs[0].rows == [{"rounds": 5.0, **MEAN}]
 
 
+def test_entry_points_may_be_of_the_class_of_importlib_metadata(known, library, monkeypatch):
+    """As they are once MLflow has imported that package."""
+    runs = FakeRuns()
+    library("wandb", init=runs.init)
+    found = EntryPoint("wandb", OURS["wandb"], logs.GROUP)
+    monkeypatch.setattr(logs, "entry_points", lambda group: [SimpleNamespace(name="wandb", load=found.load)])  # noqa: ARG005
+    logs.open_logs(["wandb:ward"]).point(POINT)
+    assert len(runs) == len(logs.OF_ALL)
+
+
 def test_wandb_gets_the_figures_of_an_older_test_at_its_round(known, library):
     runs = FakeRuns()
     library("wandb", init=runs.init)

@@ -36,12 +36,14 @@ MOST_GRAPHS = 4
 USUAL_DEGREE = 4
 DRAWS = 30
 MEAN = "mean"
-ROBUST_RULES = ("hampel", "cs+", "geometric-median", "trimmed-mean", "nnm+trimmed-mean")
+ROBUST_RULES = ("nnm+trimmed-mean", "hampel", "cs+", "geometric-median", "trimmed-mean")
 COMPRESSORS = ("q4", "rotate+q2", "q8")
 FRUGAL = ("rotate+q2", "rotate+sign")
 """Compressors that are looked at first if bytes are limited."""
 MOMENTUM, TRACKING = "momentum", "tracking"
-"""Methods that are looked at besides the usual one; tracking sends twice as much, and not under a robust rule."""
+"""Methods that are looked at besides the usual one. Where nodes may lie, momentum is the first, because it makes lies
+stand out (Karimireddy, He and Jaggi 2021). Tracking sends twice as much, and not under a robust rule.
+"""
 
 Tell = Callable[[str], None]
 
@@ -113,7 +115,9 @@ def systems(wishes: PlanWishes, graphs: Sequence[PlannedGraph]) -> list[PlannedS
     compressors = list(dict.fromkeys([*(FRUGAL if wishes.bytes_per_day else ()), *COMPRESSORS]))
     found = []
     for at, (graph, rule, compressor) in _combinations(graphs, [*rules, MEAN], compressors):
-        methods = (usual_method(rule), MOMENTUM, *([TRACKING] if rule == MEAN else []))
+        usual = usual_method(rule)
+        methods = [MOMENTUM, usual] if wishes.liars else [usual, MOMENTUM]
+        methods += [TRACKING] if rule == MEAN else []
         for position, method in enumerate(methods):
             found.append(
                 PlannedSystem(

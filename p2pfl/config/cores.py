@@ -18,6 +18,8 @@ FARTHEST = 32
 edge.
 """
 
+COLUMNS = 8192
+"""The number of nodes to reach that are looked at together, a bit for each and node: 100 MB for 100,000 nodes."""
 BLOCK = 32
 """The number of nodes whose neighbors are processed in one step."""
 
@@ -98,24 +100,28 @@ def hops(federation: FederationConfig, member: int) -> int:
 
 def all_hops(federation: FederationConfig) -> list[int]:
     """Compute `hops` for every member: the set of nodes reached, as bits, is joined with the neighbors' sets hop by
-    hop.
+    hop, for some of the nodes to reach at a time.
     """
     count = len(federation.members)
     ends = np.array(federation.edges, dtype=np.int64).reshape(-1, 2)
     source, target = np.concatenate([ends, ends[:, ::-1], np.arange(count)[:, None].repeat(2, axis=1)]).T
     order = np.argsort(source, kind="stable")
     target, first = target[order], np.searchsorted(source[order], np.arange(count + 1))
-    reached = np.packbits(np.eye(count, dtype=bool), axis=1)
     depth = np.ones(count, dtype=np.int64)
-    for hop in range(1, FARTHEST + 1):
-        wider = np.empty_like(reached)
-        for low in range(0, count, BLOCK):  # the rows of all neighbors at once would be a gigabyte in a dense graph
-            cuts = first[low : low + BLOCK + 1]
-            some = reached[target[cuts[0] : cuts[-1]]]
-            wider[low : low + BLOCK] = np.bitwise_or.reduceat(some, cuts[: min(BLOCK, count - low)] - cuts[0], axis=0)
-        grown = (wider != reached).any(axis=1)
-        if not grown.any():
-            break
-        depth[grown] = hop
-        reached = wider
+    for begin in range(0, count, COLUMNS):
+        reached = np.zeros((count, (min(COLUMNS, count - begin) + 7) // 8), np.uint8)
+        own = np.arange(begin, min(begin + COLUMNS, count))
+        reached[own, (own - begin) // 8] = 1 << own % 8
+        for hop in range(1, FARTHEST + 1):
+            wider = np.empty_like(reached)
+            for low in range(0, count, BLOCK):  # the rows of all neighbors at once would be a gigabyte in a dense graph
+                cuts = first[low : low + BLOCK + 1]
+                some = reached[target[cuts[0] : cuts[-1]]]
+                rows = cuts[: min(BLOCK, count - low)] - cuts[0]
+                wider[low : low + BLOCK] = np.bitwise_or.reduceat(some, rows, axis=0)
+            grown = (wider != reached).any(axis=1)
+            if not grown.any():
+                break
+            depth[grown] = np.maximum(depth[grown], hop)
+            reached = wider
     return [int(one) for one in depth]

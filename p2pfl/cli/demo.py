@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from p2pfl.cli.launch import REFERENCES, REPORT_FILE, run_fleet
-from p2pfl.console.output import Form, check_report, format_option, log_option, report_target
+from p2pfl.console.output import Form, format_option, log_option, report_target
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
@@ -101,11 +101,12 @@ def demo(
     """
     from p2pfl.reporting.logs import check_logs  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
+    from p2pfl.reporting.targets import check_target  # noqa: PLC0415 - as above
 
     report, form = report_target(report, form)
     check_logs(log, coming=folder)
     if report is not None:
-        check_report(report, coming=folder)
+        check_target(report, key="--report", coming=folder)
     if plot is not None:
         check_picture(plot, coming=folder)
     attackers = _find_attackers(nodes, byzantine, attack)

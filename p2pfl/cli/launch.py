@@ -15,7 +15,6 @@ import click
 from p2pfl.console.output import (
     Form,
     beyond_facts,
-    check_report,
     footnote,
     format_option,
     learned_facts,
@@ -155,8 +154,9 @@ def run_fleet(
     from p2pfl.fleet.fleet import Fleet  # noqa: PLC0415 - as above
     from p2pfl.reporting.logs import check_logs, open_logs  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
+    from p2pfl.reporting.targets import check_target  # noqa: PLC0415 - as above
 
-    check_report(report)
+    check_target(report, key="--report")
     check_logs(log)
     if plot is not None:
         check_picture(plot)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 
 import click
 
-from p2pfl.errors import StorageError, UserError
+from p2pfl.errors import StorageError
 
 if TYPE_CHECKING:
     from p2pfl.learn.metrics import Measure
@@ -133,17 +133,6 @@ def report_target(report: Path | None, form: Form) -> tuple[Path | None, Form]:
     file.
     """
     return (None, "json") if report == Path("-") else (report, form)
-
-
-def check_report(path: Path, *, coming: Path | None = None) -> None:
-    """Check before the run that the report can be written. `coming` is a folder that the run will create.
-
-    Raises UserError: there is no such folder, or the path is a folder.
-    """
-    if path.is_dir():
-        raise UserError("is a folder", key="--report", value=str(path), allowed="a file")
-    if path.absolute().parent != (coming or path).absolute() and not path.absolute().parent.is_dir():
-        raise UserError("no such folder", key="--report", value=str(path.parent), allowed="a folder that exists")
 
 
 def write_report(report: Report, path: Path) -> None:

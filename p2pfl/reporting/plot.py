@@ -18,6 +18,7 @@ from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 from p2pfl.learn.shift import LabelShift
 from p2pfl.reporting.history import Point, ReferencePoint, References, Statistic
 from p2pfl.reporting.measures import measures_of, value_of
+from p2pfl.reporting.targets import check_target
 from topologies.plots import DARK, counted, new_figure, plain, save, shown
 
 if TYPE_CHECKING:
@@ -73,14 +74,11 @@ def check_picture(path: Path, *, key: str = "--plot", coming: Path | None = None
     """Check before a run that its picture can be drawn. `coming` is a folder that the run will create; `key` is the
     option.
 
-    Raises UserError: there is no such folder, or the format is not supported.
+    Raises UserError: the format is not supported, or as `check_target`.
     """
     if path.suffix.lower() not in FORMATS:
         raise UserError("no such picture format", key=key, value=str(path), allowed=", ".join(FORMATS))
-    if path.is_dir():
-        raise UserError("is a folder", key=key, value=str(path), allowed="a file")
-    if path.absolute().parent != (coming or path).absolute() and not path.absolute().parent.is_dir():
-        raise UserError("no such folder", key=key, value=str(path.parent), allowed="a folder that exists")
+    check_target(path, key=key, coming=coming)
     import matplotlib as _  # noqa: F401, ICN001, PLC0415 - an extra: missing, it must show before the run
 
 

@@ -133,11 +133,11 @@ def _effort(*, quick: bool, budget_s: float | None) -> Effort:
 
 
 def _check_targets(report: Path | None, picture: Path | None, names: Sequence[str]) -> None:
-    from p2pfl.console.output import check_report  # noqa: PLC0415 - as above
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
+    from p2pfl.reporting.targets import check_target  # noqa: PLC0415 - as above
 
     if report is not None:
-        check_report(report)
+        check_target(report, key="--report")
     if picture is not None:
         check_picture(picture, key="--picture")
         if "inversion" not in names:

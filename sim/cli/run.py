@@ -157,11 +157,11 @@ def attacks(form: Form) -> None:
 
 
 def _check_targets(report: Path | None, plot: Path | None) -> None:
-    from p2pfl.console.output import check_report  # noqa: PLC0415 - as above
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting.targets import check_target  # noqa: PLC0415 - as above
 
     if report is not None:
-        check_report(report)
+        check_target(report, key="--report")
     if plot is not None:
         check_picture(plot)
 

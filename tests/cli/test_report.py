@@ -6,9 +6,11 @@ import json
 
 import pytest
 
-from p2pfl.console.output import check_report, write_report
+from p2pfl.console.output import write_report
 from p2pfl.errors import StorageError, UserError
+from p2pfl.reporting import targets
 from p2pfl.reporting.report import Report
+from p2pfl.reporting.targets import check_target
 
 
 def report(**more):
@@ -45,9 +47,12 @@ def test_a_disk_that_refuses_is_an_error_with_the_file(tmp_path):
         write_report(report(), tmp_path / "gone" / "r.json")
 
 
-def test_a_target_that_cannot_be_is_refused_before_the_run(tmp_path):
-    check_report(tmp_path / "r.json")
-    check_report(tmp_path / "new" / "r.json", coming=tmp_path / "new")
+def test_a_target_that_cannot_be_is_refused_before_the_run(tmp_path, monkeypatch):
+    check_target(tmp_path / "r.json", key="--report")
+    check_target(tmp_path / "new" / "r.json", key="--report", coming=tmp_path / "new")
     for path in (tmp_path, tmp_path / "gone" / "r.json"):
         with pytest.raises(UserError, match="--report"):
-            check_report(path)
+            check_target(path, key="--report")
+    monkeypatch.setattr(targets.os, "access", lambda folder, _mode: folder != tmp_path)  # root may write anywhere
+    with pytest.raises(UserError, match="cannot be written to"):
+        check_target(tmp_path / "r.json", key="--report")

@@ -58,10 +58,30 @@ def _look_into(federation: FederationConfig, member: Member, folders: FoldersFou
     if mistakes := node_mistakes(file, federation):
         folders.mistakes.extend(mistakes)
         return
-    node = folders.here[member.index] = load_node(file, federation)
+    node = load_node(file, federation)
+    if mistakes := _no_folders(node):
+        folders.mistakes.extend(mistakes)
+        return
+    folders.here[member.index] = node
     _look_at_address(federation, member, node, folders)
     _look_at_tls(member, node, folders)
     _look_at_key(federation, member, node, folders)
+
+
+def _no_folders(node: NodeConfig) -> list[UserError]:
+    """Return a mistake for each folder that the node cannot make. Who may write there shows when it runs: this may be
+    another user.
+    """
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+
+    found = []
+    folders = {"state_dir": node.state_dir} | ({"checkpoint_dir": node.checkpoint_dir} if node.checkpoint_every else {})
+    for key, folder in folders.items():
+        there = next((one for one in (folder, *folder.parents) if one.exists()), None)
+        if there is not None and not there.is_dir():
+            where = f"{there} is a file"
+            found.append(UserError(where, file=node.path, key=f"node.{key}", value=str(folder), allowed="a folder"))
+    return found
 
 
 def _look_at_address(federation: FederationConfig, member: Member, node: NodeConfig, folders: FoldersFound) -> None:

@@ -136,11 +136,13 @@ class _Search:
         return False
 
     def _go_on(self) -> bool:
-        """Look closer at the best, then with half of the time left at more; with all of it, where there is no time to
-        look closer. Returns False when nothing is left to do.
+        """Look closer at the best, if there are some to compare, then with half of the time left at more; with all of
+        it, where there is no time to look closer. Returns False when nothing is left to do.
         """
         known = len(self.bench.results)
-        closer, now = self._closer_look(), time.monotonic()
+        compares = not self.hurried or self.looked >= FINALISTS
+        closer = self._closer_look() if compares else True
+        now = time.monotonic()
         if self.hurried:
             self._first_look((now + self.last_until) / 2 if closer else self.last_until)
         return len(self.bench.results) > known and time.monotonic() < self.last_until

@@ -274,6 +274,36 @@ def test_the_best_get_a_closer_look_also_where_the_first_one_is_as_short_as_the_
     assert plan_of(tmp_path, nodes=6, rounds=3).winner.seeds == 3
 
 
+def test_a_system_is_not_looked_at_closer_before_there_is_another_to_compare_with(tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    find = planning.find_graphs
+
+    def slowly(*args):
+        clock.now += 45.0
+        return find(*args)
+
+    monkeypatch.setattr(planning, "find_graphs", slowly)
+
+    class HalfASecondARound(Pretended):
+        def __call__(self, jobs, run_job, count, *, until, **options):
+            for job in jobs:
+                clock.now += 0.5 * job.options["rounds"]
+                if clock.now > until:
+                    clock.now = until
+                    return
+                yield from super().__call__([job], run_job, count, **options)
+
+        def report(self, options):
+            return msgspec.structs.replace(super().report(options), wall_time_s=0.5 * options["rounds"])
+
+    monkeypatch.setattr(trials, "run_here", pretended := HalfASecondARound({}))
+    found = make_plan(PlanWishes(nodes=6), tmp_path / "out", within_s=100.0, jobs=1, tell=silent)
+    rounds = [job.options["rounds"] for job in pretended.jobs]
+    assert rounds.count(5) > 2
+    assert 40 not in rounds[:4]
+
+
 def test_where_a_closer_look_would_show_no_more_the_time_serves_to_look_at_more_systems(tmp_path, pretend, monkeypatch):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=lambda: clock.now))

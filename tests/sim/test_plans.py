@@ -31,7 +31,6 @@ from sim.sweeps.model import RunOutcome
 from topologies.design import designing
 from topologies.metrics.byzantine import tolerance
 
-
 found_once = cache(shortlist._designed)
 
 
@@ -298,7 +297,7 @@ def test_a_system_is_not_looked_at_closer_before_there_is_another_to_compare_wit
             return msgspec.structs.replace(super().report(options), wall_time_s=0.5 * options["rounds"])
 
     monkeypatch.setattr(trials, "run_here", pretended := HalfASecondARound({}))
-    found = make_plan(PlanWishes(nodes=6), tmp_path / "out", within_s=100.0, jobs=1, tell=silent)
+    make_plan(PlanWishes(nodes=6), tmp_path / "out", within_s=100.0, jobs=1, tell=silent)
     rounds = [job.options["rounds"] for job in pretended.jobs]
     assert rounds.count(5) > 2
     assert 40 not in rounds[:4]

@@ -137,7 +137,9 @@ def federation(folder: str, options: argparse.Namespace, steps: int, *, probe: S
         training = "learning_rate = 0.01\nevaluate_every = 0"
         if options.method:
             training += f'\nmethod = "{options.method}"'
-        text = text.replace("learning_rate = 0.2", training, 1)
+        if (usual := "learning_rate = 0.2") not in text:
+            raise SystemExit(f"{file} has no {usual}")
+        text = text.replace(usual, training, 1)
         file.write_text(text)
         return together([["--node", str(ward), f"node{index}", *probe] for index in range(nodes)])
 

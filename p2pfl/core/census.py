@@ -160,7 +160,7 @@ class Census:
             # The sets only grow, and have what the other neighbors have said.
             counts = not claims.lags(self.bound)
             self._take(claims.begun & self._members, claims.through & self._members if counts else 0, now)
-        # Large sets are kept once.
+        # Equal sets are kept once.
         claims.begun = self.begun if claims.begun == self.begun else claims.begun
         claims.through = self.through if claims.through == self.through else claims.through
 
@@ -202,13 +202,12 @@ class Census:
         ]
 
     def _take(self, begun: int, through: int, now: float) -> None:
-        before = self.begun, self.through
-        self.begun |= begun | through
-        self.through |= through
-        if (self.begun, self.through) == before:
-            return
-        if self.through != before[1]:
+        begun, through = self.begun | begun | through, self.through | through
+        if (begun, through) == (self.begun, self.through):
+            return  # as they are: a complete set is kept once in a process
+        if through != self.through:
             self.new_at = now
+        self.begun, self.through = begun, through
         self._tell_anew(now)
 
     def _tell_anew(self, now: float) -> None:

@@ -170,10 +170,8 @@ class Inbox:
         while not self._arrived.empty():
             batch.append(self._arrived.get_nowait())
         size = sum(len(data) for data in batch if isinstance(data, bytes))
-        # The last chunk of a long message may be short, but it still pays for the digest of the whole message.
-        messages, reason = await self._shared.work(
-            max(size, self._assembler.pending_bytes), partial(self._unseal, batch)
-        )
+        # The first chunk of a body that goes on also pays for the digest of the part that is here.
+        messages, reason = await self._shared.work(max(size, self._assembler.kept_bytes), partial(self._unseal, batch))
         self._note_progress(size)
         return messages, reason
 

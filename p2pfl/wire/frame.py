@@ -207,14 +207,14 @@ class UnfinishedFrame:
         self._digest = digest_before_body(self._message) if isinstance(self._message, Request) else None
         self._digested = 0
 
-    def digest(self, body: memoryview) -> None:
-        """Take the body's bytes that have arrived and have not been digested yet."""
+    def take(self, body: memoryview) -> None:
+        """Digest the body's bytes that have arrived and have not been digested yet."""
         if self._digest is not None:
             self._digest.update(body[self._digested :])
         self._digested = len(body)
 
     def complete(self, body: memoryview) -> SessionMessage:
-        """Return the message, once the whole body has been digested."""
+        """Return the message, once the whole body has been taken."""
         # No other code has seen it yet.
         force_setattr(self._message, "body", body.toreadonly())
         if self._digest is not None:
@@ -306,19 +306,20 @@ class Assembler:
             return decode(prefix, header, body)
         if len(header) != prefix.header_bytes or body.nbytes or not prefix.body_bytes:
             raise PeerFault("a long message begins with a chunk that is not its prefix and header")
+        unfinished = UnfinishedFrame(prefix, bytes(header))
         part, self._part = self._part, None
         filled = 0
         if prefix.flags != CONTINUED:
             self._take_buffer()
         elif part is None or (part.code, part.header, part.body_bytes) != (
             prefix.code,
-            bytes(header),
+            unfinished.header,
             prefix.body_bytes,
         ):
             raise PeerFault("a message goes on with a body of which nothing is here")
         else:
             filled = part.size
-        self._pending, self._filled = UnfinishedFrame(prefix, bytes(header)), filled
+        self._pending, self._filled = unfinished, filled
         return None
 
     @staticmethod
@@ -346,7 +347,7 @@ class Assembler:
         self._filled += len(chunk)
         if prefix.version >= FREE_SPLIT_VERSION:
             self.came += len(chunk)
-        frame.digest(self._memory(self._filled))
+        frame.take(self._memory(self._filled))
         if self._filled < prefix.body_bytes:
             return None
         self._pending = None

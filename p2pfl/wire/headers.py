@@ -35,7 +35,7 @@ Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 Delay = Annotated[float, Meta(ge=0.0, le=MAX_RETRY_AFTER_S)]
 Terms = Annotated[tuple[Amount, ...], Meta(max_length=MOST_TERMS)]
 Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
-# Room for 131,072 members; a header can hold three of them.
+# Room for 131,072 members; two of them fit into a header.
 Bitmap = Annotated[bytes, Meta(max_length=16_384)]
 # Empty or complete; msgspec cannot say that, so `_check_digests` does.
 DigestOrEmpty = Annotated[bytes, Meta(max_length=DIGEST_BYTES)]

@@ -27,3 +27,14 @@ def test_a_neighbors_news_merged_alone_give_the_same_sets_as_all_that_was_ever_s
             census.hear(peer, 0, bitmap(begun), bitmap(through), float(now), bound=bound)
         assert (alone.begun, alone.through, alone.digest) == (anew.begun, anew.through, anew.digest)
         assert alone.claims == anew.claims
+
+
+def test_complete_sets_are_kept_once_in_a_process():
+    everyone = bitmap((1 << 70) - 1)
+    one, other = (Census(index, (1, 2, 3), settings(rounds=10, members=70)) for index in (0, 69))
+    for census in (one, other):
+        for now, peer in enumerate((1, 2, 3)):
+            census.hear(peer, 0, everyone, everyone, float(now), bound=10)
+        census.complete(3.0)
+    assert one.begun is other.begun is one.through is other.through is one.claims[3].begun
+    assert one.tell(1)[0] is other.tell(2)[1]

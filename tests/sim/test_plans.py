@@ -117,6 +117,8 @@ def test_the_search_begins_with_the_fewest_changes_and_foretells_the_rest(tmp_pa
     assert [one.changes for one in found] == sorted(one.changes for one in found)
     first, near = found[0], [one for one in found if one.changes <= 1]
     assert first.changes == 0
+    lied_to = systems(PlanWishes(nodes=6, liars=1), graphs)[0]
+    assert (lied_to.rule, lied_to.method) == ("hampel:b=1", "momentum")
     frugal = PlanWishes(nodes=6, bytes_per_day=10**6)
     assert systems(frugal, graphs)[0].compressor == "rotate+q2"
     worth = {"q8": 0.1, "rotate+q2": 0.3, "momentum": 0.2}
@@ -124,6 +126,11 @@ def test_the_search_begins_with_the_fewest_changes_and_foretells_the_rest(tmp_pa
     expected = gains(scores, first)
     for one in found:
         assert expected(one) == pytest.approx(sum(worth.get(choice, 0.0) for choice in one.choices))
+
+
+@pytest.mark.parametrize(("most", "degrees"), [(None, [2, 4, 6, 12]), (7, [2, 4, 6, 7]), (5, [2, 3, 4, 5])])
+def test_the_usual_degree_is_among_those_that_are_looked_at(most, degrees):
+    assert shortlist._degrees(PlanWishes(nodes=200, max_degree=most)) == degrees
 
 
 class Pretended:

@@ -137,8 +137,8 @@ def test_a_long_request_is_digested_as_it_arrives(monkeypatch):
     """And not in one pass when it is whole."""
     message = request_of(3 * CHUNK_BYTES + 5)
     monkeypatch.setattr(messages, "request_digest", None)
-    taken, digest = [], UnfinishedFrame.digest
-    monkeypatch.setattr(UnfinishedFrame, "digest", lambda frame, body: (taken.append(len(body)), digest(frame, body)))
+    taken, take = [], UnfinishedFrame.take
+    monkeypatch.setattr(UnfinishedFrame, "take", lambda frame, body: (taken.append(len(body)), take(frame, body)))
     assert feed_all(Assembler(LIMIT), chunks_of(message)) == [message]
     assert taken == [CHUNK_BYTES, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES, 3 * CHUNK_BYTES + 5]
 

@@ -73,8 +73,6 @@ class Census:
         self.settings = settings
         self._members = self.counted = 0
         """Bitmaps of all members, past and present, and of those that have not been removed."""
-        self._everyone = b""
-        """The first of them, as bytes."""
         self._count_members()
         self.claims = {peer: Claims() for peer in neighbors}
         self._all_anew = False
@@ -117,7 +115,7 @@ class Census:
         self._tell_anew(now)
 
     def _count_members(self) -> None:
-        self._members, self.counted, self._everyone = _members_of(self.settings.members, self.settings.retired)
+        self._members, self.counted = _members_of(self.settings.members, self.settings.retired)
 
     # -- claims that arrive, and claims to send --------------------------------------------------------------------
 
@@ -217,7 +215,7 @@ class Census:
             self.begun = self._members
         if self.through == self._members:
             self.through = self._members
-        self._bitmaps = self._bitmap(self.begun), self._bitmap(self.through)
+        self._bitmaps = bitmap(self.begun), bitmap(self.through)
         self.digest = digest_of(*self._bitmaps)
         begun, through = (members & self.counted for members in (self.begun, self.through))
         whole = self.settings.profile.whole(begun.bit_count(), self.counted.bit_count())
@@ -226,10 +224,6 @@ class Census:
             self.half_at = None
         elif self.half_at is None:
             self.half_at = now
-
-    def _bitmap(self, members: int) -> bytes:
-        """Return the set as bytes; all nodes of a process share the complete one."""
-        return self._everyone if members is self._members else bitmap(members)
 
     def _may_wait_s(self, now: float) -> float:
         """Return how long news may wait: while a node is not through, for its next Ready.
@@ -271,14 +265,21 @@ class Census:
 
 
 @lru_cache(maxsize=8)
-def _members_of(members: int, retired: frozenset[int]) -> tuple[int, int, bytes]:
-    """Return the bitmaps of all members and of those that have not been removed, and the first as bytes; all nodes of a
-    process share them.
-    """
+def _members_of(members: int, retired: frozenset[int]) -> tuple[int, int]:
+    """Return the bitmaps of all members and of those that have not been removed; all nodes of a process share them."""
     everyone = (1 << members) - 1
-    return everyone, everyone & ~sum(1 << member for member in retired), bitmap(everyone)
+    return everyone, everyone & ~sum(1 << member for member in retired)
+
+
+@lru_cache(maxsize=4)
+def _bytes_of_all(count: int) -> bytes:
+    """Return the set of the first `count` members as bytes; all nodes of a process share it."""
+    return ((1 << count) - 1).to_bytes((count + 7) // 8, "little")
 
 
 def bitmap(members: int) -> bytes:
     """Return the set as bytes; the lowest bit of the first byte is member 0."""
-    return members.to_bytes((members.bit_length() + 7) // 8, "little")
+    count = members.bit_length()
+    if members.bit_count() == count:
+        return _bytes_of_all(count)
+    return members.to_bytes((count + 7) // 8, "little")

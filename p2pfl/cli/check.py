@@ -68,7 +68,7 @@ def check(federation: Path, byzantine: int | None, form: Form, *, in_full: bool)
 
 def _survey(inspected: Inspected, findings: Sequence[Findings], liars: int | None) -> dict[str, Any]:
     from p2pfl.cli.compressors import traffic_facts  # noqa: PLC0415 - as above
-    from p2pfl.cli.rules import rule_facts, try_own_rule  # noqa: PLC0415 - as above
+    from p2pfl.cli.rules import mistake_of_rule, rule_facts, try_own_rule  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.reporting.liars import bearings  # noqa: PLC0415 - as above
 
@@ -99,6 +99,8 @@ def _survey(inspected: Inspected, findings: Sequence[Findings], liars: int | Non
         borne, rule, warnings = [], None, []
         inspected.mistakes.append(_in_file(error, federation))
     inspected.warnings.extend(warnings)
+    if borne and (alone := mistake_of_rule(federation, borne)):
+        inspected.mistakes.append(alone)
     at_most = liars_at_most(federation)
     return {
         "federation": _head(federation, inspected),

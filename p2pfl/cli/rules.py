@@ -102,6 +102,23 @@ def rule_facts(
     return facts, [f"rule: {text}" for text in said]
 
 
+def mistake_of_rule(federation: FederationConfig, all_of_them: Sequence[Bearing]) -> UserError | None:
+    """Return the mistake of a rule under which no node at all mixes; if only some do not, that is a warning."""
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+
+    if federation.in_step_by or any(one.mixes for one in all_of_them):
+        return None
+    most, needed = max(one.neighbors for one in all_of_them), all_of_them[0].needed
+    return UserError(
+        f"every node would mix with nobody and learn alone, because the rule needs {needed} neighbors and none has "
+        f"more than {most}",
+        file=str(federation.path),
+        key="gossip.rule",
+        value=federation.gossip.rule,
+        allowed=f"a graph in which nodes have {needed} neighbors or more, or a lower b",
+    )
+
+
 def try_own_rule(federation: FederationConfig, all_of_them: list[Bearing], size: int) -> None:
     """Test a user's own rule on made-up models of this size, unless they would be too large.
 
@@ -205,7 +222,8 @@ def _about_nodes(federation: FederationConfig, of_all: list[Bearing], expected: 
     rule, b, needed = federation.gossip.rule, of_all[0].liars, of_all[0].needed
     if expected is not None and expected > b:
         yield f"{rule} tolerates {b} malicious among a node's neighbors, and you expect {expected}. Raise b."
-    if idle := [node for node, one in enumerate(of_all) if not one.mixes]:
+    idle = [node for node, one in enumerate(of_all) if not one.mixes]
+    if 0 < len(idle) < len(of_all):
         verb = "it has" if len(idle) == 1 else "they have"
         yield (
             f"{names(federation, idle)} would mix with nobody and learn alone: {rule} needs {needed} neighbors, "

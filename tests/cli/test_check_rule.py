@@ -59,6 +59,22 @@ def test_nodes_that_would_never_mix_are_named_and_once_only(p2pfl, check, ward):
     assert line.rstrip().endswith(" node1, node2, node3, node4, node5, node6, node7")
 
 
+@pytest.mark.parametrize(
+    ("rule", "topology", "needed"), [("hampel:b=2", "random-regular:degree=4", 5), ("trimmed-mean:b=1", "ring", 3)]
+)
+def test_a_rule_under_which_no_node_mixes_is_a_mistake(p2pfl, ward, rule, topology, needed):
+    path = ward / "federation.toml"
+    text = path.read_text(encoding="utf-8").replace('topology = "ring"', f'topology = "{topology}"')
+    path.write_text(text.replace('rule = "mean"', f'rule = "{rule}"'), encoding="utf-8")
+    outcome = p2pfl("check", ward, "--format", "json")
+    assert outcome.code == 2
+    report = json.loads(outcome.out)
+    (mistake,) = report["mistakes"]
+    assert (mistake["file"], mistake["key"], mistake["value"]) == (str(path), "gossip.rule", rule)
+    assert f"needs {needed} neighbors" in mistake["message"]
+    assert not about(report, "would mix with nobody")
+
+
 def test_more_liars_than_the_rule_bears_are_warned_of_with_who_has_too_few_neighbors(check):
     report = check("trimmed-mean:b=1", "random-regular:degree=4", "--byzantine", "2")
     assert about(report, "tolerates 1 malicious", "you expect 2")
@@ -113,7 +129,7 @@ def test_nodes_whom_liars_could_leave_no_radius_are_named_with_how(check, rule):
 
 @pytest.mark.parametrize(
     ("rule", "topology"),
-    [("cs+:b=1", "random-regular:degree=4"), ("trimmed-mean:b=1", "hypercube"), ("cs+:b=1", "ring")],
+    [("cs+:b=1", "random-regular:degree=4"), ("trimmed-mean:b=1", "hypercube"), ("cs+:b=1", "star")],
 )
 def test_with_more_neighbors_or_another_rule_or_no_mixing_at_all_nobody_is_cut_off(check, rule, topology):
     assert not about(check(rule, topology), "can be cut off")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from logging import Logger
@@ -50,6 +51,8 @@ BATCH_BYTES = 4 * CHUNK_BYTES
 """The bytes of a message that are sealed before the socket accepts them."""
 BATCH_CHUNKS = 4
 """How many chunks are sealed ahead, and how many are read ahead while at most as many are being opened."""
+CALM_TURNS = 3
+"""After so many turns of the loop without anything to read, all that had come to this machine has been read."""
 LISTENER_PATIENCE_S = 60.0
 SILENCE_LOOKS = 9
 """The number of checks within the longest silence allowed.
@@ -143,11 +146,17 @@ class Inbox:
         self._receiving: asyncio.Timeout | None = None
         self._beats = TokenBucket(BEATS_PER_S)
         self._heard = False
+        self._is_opening = False
 
     def hears(self) -> bool:
         """Return True if a sealed chunk has arrived since the last call."""
         heard, self._heard = self._heard, False
         return heard
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is being opened, and nothing waits for that."""
+        return self._receiving is not None and self._arrived.empty() and not self._is_opening
 
     @property
     def pending_bytes(self) -> int:
@@ -166,7 +175,9 @@ class Inbox:
 
     async def take(self) -> tuple[list[SessionMessage | Unknown], Exception | None]:
         """Return the messages completed since the last call, and the reason if they are the last ones."""
+        self._is_opening = False
         batch = [await self._arrived.get()]
+        self._is_opening = True
         while not self._arrived.empty():
             batch.append(self._arrived.get_nowait())
         size = sum(len(data) for data in batch if isinstance(data, bytes))
@@ -296,6 +307,15 @@ class PeerLink:
         """Wait until the queue is empty or the session has ended."""
         await self._outbox.idle.wait()
 
+    async def hear_out(self) -> None:
+        """Wait until what has come is handled or the session has ended, so that no fault is lost with it."""
+        calm = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._shared.limits.contest_s):
+                while calm < CALM_TURNS and not self._ended.is_set():
+                    calm = calm + 1 if self._inbox.is_idle else 0
+                    await asyncio.sleep(0)
+
     def end(self, reason: str) -> None:
         """End the session; the first reason counts. Drop queued messages; say goodbye if the connection allows."""
         if self._ended.is_set():
@@ -376,6 +396,7 @@ class PeerLink:
                 del message
             await self._say(b"", final=True)
         except GoneError as gone:
+            await self.hear_out()
             self.end(f"connection lost: {gone}")
         except TimeoutError:
             text = f"nothing more was taken for {self._shared.limits.drain_s:.0f} s"

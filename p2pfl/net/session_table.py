@@ -239,15 +239,19 @@ class SessionTable:
     async def _decide(self, candidate: Connection) -> PeerLink | None:
         place = self.places[candidate.peer]
         deadline = asyncio.get_running_loop().time() + self.shared.limits.contest_s
+        heard: PeerLink | None = None
         while True:
             overdue = asyncio.get_running_loop().time() >= deadline
             own_dial = place.dial is not None and place.dial.reached
             current = None if place.link is None else place.link.connection
             if self.places.get(candidate.peer) is not place:
                 return None
-            if current is not None and (_is_more_direct(candidate, current) or self._is_move(candidate, current)):
-                return self._open(candidate, None)
-            match decide(candidate, current, own=self.own, own_dial=own_dial, overdue=overdue):
+            moves = current is not None and (_is_more_direct(candidate, current) or self._is_move(candidate, current))
+            verdict = decide(candidate, current, own=self.own, own_dial=own_dial, overdue=overdue)
+            match Admission.OPEN if moves else verdict:
+                case Admission.OPEN if place.link is not heard:
+                    if (heard := place.link) is not None:
+                        await heard.hear_out()
                 case Admission.OPEN:
                     return self._open(candidate, None)
                 case Admission.REFUSE:
@@ -284,15 +288,17 @@ class SessionTable:
             return None
         if verdict.word is not Word.OPEN or verdict.boot != candidate.boot:
             raise PeerFault(f"{verdict.word.name} in place of a verdict")
-        place = self.places.get(candidate.peer)
-        link = None if place is None else place.link
+        heard: PeerLink | None = None
+        while (link := self.current(candidate.peer)) is not heard and link is not None:
+            heard = link
+            await link.hear_out()
         if link is not None and link.connection.boot == candidate.boot and link.remote_number > verdict.number:
             return None
         return self._open(candidate, verdict.number)
 
     def _open(self, candidate: Connection, remote_number: int | None) -> PeerLink | None:
         place = self.places.get(candidate.peer)
-        if self._closed or place is None or self._churns(candidate.peer, place):
+        if self._closed or place is None or place.rest_s or self._churns(candidate.peer, place):
             return None
         if place.link is not None:
             place.link.end("replaced by a newer session")

@@ -9,11 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.messages import Ready
+from p2pfl.core.messages import LEAST_VERSION, PROTOCOL_VERSION, Ready
+from p2pfl.crypto.handshake import Initiator
+from p2pfl.crypto.session import Session
 from p2pfl.net.address import parse_address
+from p2pfl.net.in_memory import MemoryNetwork
+from p2pfl.net.link import INLINE_BYTES, MALFORMED
+from p2pfl.net.notices import BOOT_BYTES, Notice, Word
 from p2pfl.net.session_table import Admission, decide, expire
+from p2pfl.wire import Offer, split
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from nodes import binding
 from ports import free_ports
 
 
@@ -179,3 +186,57 @@ async def test_a_node_that_is_stopping_opens_no_session(federation):
         await a.until(lambda: len(verdicts) >= 2)
         assert verdicts[:2] == [None, None]
         assert a.kinds() == ["open", "close"]
+
+
+class Malformer:
+    """Member `own`, which dials a node in memory, and seals something malformed in the session."""
+
+    def __init__(self, federation, node, own):
+        self.federation, self.node, self.own = federation, node, own
+
+    async def dial(self):
+        self.line = await self.node.links.transport.dial(parse_address(self.node.address(), ""))
+        keys = self.federation.identities
+        initiator = Initiator(keys[self.own], keys[self.node.index].public, binding())
+        await self.line.send(initiator.first())
+        await self.line.send(initiator.second(await self.line.receive()))
+        self.session = Session(initiator.keys)
+
+    async def begin(self, number):
+        await self._say(Notice(Word.GREETING, bytes(BOOT_BYTES)).pack())
+        if self.own < self.node.index:
+            await self._say(Notice(Word.OPEN, bytes(BOOT_BYTES), number).pack())
+
+    async def lie(self, size=7):
+        offer = split(Offer(least=LEAST_VERSION, most=PROTOCOL_VERSION, channels=()), LEAST_VERSION)
+        for chunk in (*offer, bytes(size)):
+            await self._say(chunk)
+
+    async def _say(self, chunk):
+        await self.line.send(self.session.seal(chunk))
+
+
+@pytest.mark.parametrize(("index", "other"), [(0, 1), (1, 0)])
+async def test_a_sealed_fault_counts_although_a_newer_session_replaces_that_in_which_it_came(federation, index, other):
+    async with federation.node(index, listen="127.0.0.1:1", transport=MemoryNetwork().transport) as a:
+        malformers = [Malformer(federation, a, other) for _ in range(6)]
+        for each in malformers:
+            await each.dial()
+        for number, each in enumerate(malformers, 1):
+            await each.begin(number)
+            await each.lie()
+        await a.until(lambda: len(a.reasons()) == 6)
+    assert [reason.startswith(MALFORMED) for reason in a.reasons()] == [True] * 6
+    assert a.links.counters.peers[other].faults == 6
+
+
+async def test_a_sealed_fault_counts_although_the_connection_is_lost_at_once(federation):
+    async with federation.node(0, listen="127.0.0.1:1", transport=MemoryNetwork().transport) as a:
+        malformer = Malformer(federation, a, 1)
+        await malformer.dial()
+        await malformer.begin(1)
+        await malformer.line.receive()
+        await malformer.lie(2 * INLINE_BYTES)
+        await malformer.line.close(0.1)
+        await a.until(a.reasons)
+    assert a.reasons()[0].startswith(MALFORMED)

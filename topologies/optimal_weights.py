@@ -93,7 +93,7 @@ class _CentralPath:
 
     def follow(self, tell: Tell) -> OptimalWeights:
         c = 0.9 * np.minimum(_start(self.ends, self.nodes), LARGEST_WEIGHT)
-        rate = self._rate(c)
+        rate, bound = self._rate(c), None
         s, t = (rate + 1.0) / 2.0, float(self.parameter)
         for _ in range(STEPS):
             gap = MARGIN * self.parameter / t
@@ -102,11 +102,13 @@ class _CentralPath:
             size = self._size(s, c, t, step, decrement)
             s, c = s + size * float(step[0]), c + size * step[1:]
             if decrement < NEAR:
-                rate = self._rate(c)
+                rate, bound = self._rate(c), max(0.0, s - gap)
                 if gap <= GAP * (1.0 - rate) or t > 1e14:
-                    return OptimalWeights(c, rate, max(0.0, s - gap))
+                    break
                 t *= GROWTH
-        return OptimalWeights(c, self._rate(c), None)
+            elif not size:
+                break  # rounding spoils every further step
+        return OptimalWeights(c, self._rate(c), bound)
 
     def _laplacian(self, c: Array) -> Laplacian:
         return Laplacian(self.ends, c, np.ones(self.nodes))
@@ -154,18 +156,21 @@ class _CentralPath:
         hessian[1:, 1:] += scaled.T @ scaled
         own = np.arange(1, len(slope))
         hessian[own, own] += 1.0 / c**2 + 1.0 / rest**2
-        step = -np.linalg.solve(hessian, slope)
+        scale = 1.0 / np.sqrt(hessian[range(len(slope)), range(len(slope))])
+        step = -scale * np.linalg.solve(scale[:, None] * hessian * scale, scale * slope)
         return step, math.sqrt(max(0.0, float(-slope @ step)))
 
     def _size(self, s: float, c: Array, t: float, step: Array, decrement: float) -> float:
-        """Return the share of the step to take: the largest that helps, or else the one that is known to."""
+        """Return the share of the step to take: the largest that helps, or else the one that is known to, if rounding
+        did not make it leave the bounds; 0 if it did.
+        """
         safe = 1.0 / (1.0 + decrement)
         value, size = self._value(s, c, t), 1.0
         while size > safe:
             if self._value(s + size * float(step[0]), c + size * step[1:], t) < value - 1e-3 * size * decrement**2:
                 return size
             size *= 0.7
-        return safe
+        return safe if math.isfinite(self._value(s + safe * float(step[0]), c + safe * step[1:], t)) else 0.0
 
 
 DESCENTS = 300

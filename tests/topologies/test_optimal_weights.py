@@ -92,6 +92,28 @@ def test_no_weights_are_better_and_these_can_be_used(topology):
     own_weights(topology.with_weights(found.weights))  # refuses what is above 1 at a node
 
 
+def test_a_step_that_rounding_spoils_ends_the_search_at_the_last_allowed_weights(monkeypatch):
+    """How far from its bounds rounding throws a step depends on the machine's BLAS; here it always does, in time."""
+    topology, right = build("geometric", 20, 2), module._CentralPath._newton_step
+
+    def spoiled(self, s, c, t):
+        step, decrement = right(self, s, c, t)
+        return (step, decrement) if t < 1e6 else (1e6 * step, max(decrement, 3.0))
+
+    monkeypatch.setattr(module._CentralPath, "_newton_step", spoiled)
+    found = optimal_weights(topology)
+    assert modulus(topology, found.weights) == pytest.approx(found.rate, abs=1e-9)
+    assert found.bound < found.rate < found.bound + 1e-2
+    own_weights(topology.with_weights(found.weights))
+
+
+def test_a_random_geometric_graph_has_weights_that_can_be_used():
+    topology = build("geometric", 30, 4)
+    found = optimal_weights(topology)
+    assert found.bound <= found.rate <= found.bound + 1e-4
+    own_weights(topology.with_weights(found.weights))
+
+
 def test_subgradients_come_close_where_there_are_many_edges(monkeypatch):
     topology = build("watts-strogatz:k=4,p=0.2", 24, 1)
     best = optimal_weights(topology)

@@ -86,14 +86,20 @@ def test_the_search_of_the_largest_graphs_tries_fewer():
     assert evaluations_for(500) == 1_000
 
 
-def test_a_long_search_tells_how_far_it_is_on_a_terminal_alone(monkeypatch, capsys):
+@pytest.mark.parametrize(("is_terminal", "lines"), [(False, 2), (True, 0)])
+def test_a_long_search_tells_how_far_it_is_in_one_line_of_a_terminal_and_elsewhere_now_and_then(
+    monkeypatch, capsys, is_terminal, lines
+):
     clock = count()
     monkeypatch.setattr(terminal.time, "monotonic", lambda: float(next(clock)))
-    for is_terminal in (False, True):
-        monkeypatch.setattr(sys.stderr, "isatty", lambda is_terminal=is_terminal: is_terminal, raising=False)
-        with terminal.progress() as tell:
-            tell("looked at 12 of 40 graphs")
-        assert ("looked at 12 of 40 graphs" in capsys.readouterr().err) is is_terminal
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
+    with terminal.progress() as tell:
+        for done in range(20):
+            tell(f"looked at {done} of 40 graphs")
+    shown = capsys.readouterr().err
+    assert "looked at" in shown
+    assert shown.count("\n") == lines
+    assert shown.endswith("\r\x1b[K") is is_terminal
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,16 @@ def assert_close(mine, best):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    "goal", [Goal(nodes=30), Goal(nodes=10, max_degree=9, byzantine=2), Goal(nodes=9, maximize="lambda_2")]
+)
+def test_the_complete_graph_is_the_proven_answer_without_a_search_where_it_is_allowed(goal):
+    told = []
+    found = design(goal, tell=told.append, over=lambda: any("searched" in text for text in told))
+    assert (found.winner.spec, found.proven, found.stopped) == ("complete", True, False)
+    assert not any("searched" in text for text in told)
+
+
 @pytest.mark.parametrize("minimize", CRITERIA)
 @pytest.mark.parametrize("nodes", [3, 4, 5, *(pytest.param(nodes, marks=pytest.mark.long) for nodes in (6, 7))])
 def test_up_to_seven_nodes_the_winner_is_the_best_of_all_connected_graphs(nodes, minimize):

@@ -167,3 +167,17 @@ def test_a_search_that_is_over_ends_with_what_it_has():
     best = search(Goal(nodes=12, max_degree=3), [build("ring", 12).ends], 10**9, over=over)
     assert best.found
     assert len(asked) < 60
+
+
+@pytest.mark.parametrize("nodes", [8, 9])
+def test_where_every_edge_is_allowed_each_rotation_is_walked_once_because_nothing_can_be_added(nodes):
+    """`over` only ends a search that would go on drawing moves that nothing can make."""
+    walked, asked = [], []
+
+    def over():
+        asked.append(None)
+        return len(asked) > 100_000
+
+    best = search(Goal(nodes=nodes), [], 400, walked.append, over)
+    assert len([text for text in walked if "symmetric" in text]) == len(rotations(nodes))
+    assert best.ranked()[0][1] == pytest.approx(0.0)

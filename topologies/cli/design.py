@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Sequence
@@ -50,7 +49,7 @@ Examples:
 @terminal.seed_option()
 @far_options
 @click.option("--evaluations", type=click.IntRange(min=0), default=None, help="Graphs that the search tries.")
-@click.option("--within", type=terminal.TimeLimit(), metavar="TIME", help="Stop searching then, such as after 10s.")
+@click.option("--within", type=terminal.TimeLimit(), default="2m", show_default=True, help="Stop searching then.")
 @click.option("--schedules", is_flag=True, help="Also look at schedules.")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many to list.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Write the best graph here.")
@@ -60,7 +59,7 @@ def design_command(
     minimize: str | None,
     maximize: str | None,
     evaluations: int | None,
-    within: float | None,
+    within: float,
     schedules: bool,
     top: int,
     output: Path | None,
@@ -84,7 +83,7 @@ def design_command(
     apart = read_distances(nodes, (), far=far, distances=distances, near=near, train=train)
     minimize = minimize or ("rounds" if apart is None else "time")
     goal = Goal(nodes=nodes, minimize=minimize, maximize=maximize, distances=apart, train_s=train, **requirements)
-    end = time.monotonic() + (math.inf if within is None else within)
+    end = time.monotonic() + within
     with progress() as tell:
         found = design(
             goal,

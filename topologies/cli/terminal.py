@@ -135,21 +135,22 @@ def model_bytes_option(default: str | None = None) -> Decorator:
 
 Row = Mapping[str, Any]
 
-PATIENCE_S = 1.0
-"""The time between two progress lines, and before the first."""
+PATIENCE_S, PIPE_PATIENCE_S = 1.0, 10.0
+"""The time between two progress lines, and before the first: on a terminal, and elsewhere."""
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Show progress of a long search: one line on stderr, only on a terminal, which disappears at the end."""
+    """Show progress of a long search on stderr: on a terminal one line, which disappears at the end."""
     shown = False
     last = time.monotonic()
 
     def tell(text: str) -> None:
         nonlocal shown, last
-        if sys.stderr.isatty() and time.monotonic() - last >= PATIENCE_S:
-            click.echo(f"\r\x1b[K{text}", nl=False, err=True)
-            shown, last = True, time.monotonic()
+        rewritten = sys.stderr.isatty()
+        if time.monotonic() - last >= (PATIENCE_S if rewritten else PIPE_PATIENCE_S):
+            click.echo(f"\r\x1b[K{text}" if rewritten else text, nl=not rewritten, err=True)
+            shown, last = rewritten, time.monotonic()
 
     try:
         yield tell

@@ -32,7 +32,7 @@ from topologies.spectral import plain_extremes
 
 SEEDS = 5
 DRAWN = 200
-"""Up to this many nodes each random family is drawn `SEEDS` times; on larger graphs once."""
+"""Up to this many nodes each random family is drawn `SEEDS` times, if not asked otherwise; on larger graphs once."""
 SMALL = 500
 DEGREES = 12
 """How many values are tried for a parameter that sets the degree; half as many above `SMALL` nodes."""
@@ -243,13 +243,13 @@ def candidate(goal: Goal, topology: Topology) -> GraphCandidate:
     return GraphCandidate(goal=goal, topology=topology, rate=rate, rounds=goal.rounds(rate), sent=sent)
 
 
-def known_graphs(goal: Goal, tell: Tell = silent, over: Over = never) -> Iterator[GraphCandidate]:
-    """Yield the best draw of each family and choice of parameters that has a connected graph of this size.
+def known_graphs(goal: Goal, tell: Tell = silent, over: Over = never, draws: int = SEEDS) -> Iterator[GraphCandidate]:
+    """Yield the best of the `draws` of each family and choice of parameters that has a connected graph of this size.
 
     A graph with wrong degrees is yielded only where a formula gives its rate: it is not worth an eigensolver.
     """
     best: dict[str, GraphCandidate] = {}
-    choices = list(static_choices(goal))
+    choices = [(spec, seed) for spec, seed in static_choices(goal) if seed < goal.seed + draws]
     for done, (spec, seed) in enumerate(choices):
         tell(f"looked at {done} of {len(choices)} graphs")
         if best and over():

@@ -12,7 +12,15 @@ import numpy as np
 
 from topologies.building import build
 from topologies.chance import generator
-from topologies.design.candidates import SEARCHED, SMALL, GraphCandidate, candidate, known_graphs, known_schedules
+from topologies.design.candidates import (
+    SEARCHED,
+    SEEDS,
+    SMALL,
+    GraphCandidate,
+    candidate,
+    known_graphs,
+    known_schedules,
+)
 from topologies.design.fewer_seconds import EVALUATIONS, search_seconds
 from topologies.design.goal import DIGITS, Goal, adjacency_of, checked
 from topologies.design.search import SEARCH_LIMIT, Over, evaluations_for, never, search
@@ -71,8 +79,9 @@ def design(
     tell: Tell = silent,
     over: Over = never,
 ) -> Design:
-    """Find the best graph. Up to 7 nodes this is the true optimum; up to 500 it is the best of the families and of a
-    search that tries `evaluations` graphs; above that, up to `goal.DESIGN_LIMIT` nodes, only families are tried.
+    """Find the best graph. Up to 7 nodes, or where the complete graph is allowed and best, this is the true optimum; up
+    to 500 it is the best of the families and of a search that tries `evaluations` graphs; above that, up to
+    `goal.DESIGN_LIMIT` nodes, only families are tried.
 
     The same arguments give the same result, unless `over` becomes true: then it is the best graph so far. `tell`
     receives progress messages. Raises TopologyError if nothing can meet
@@ -84,15 +93,15 @@ def design(
     if goal.maximize and schedules:
         raise TopologyError("a schedule has no lambda_2 of its own", key="maximize", allowed="without --schedules")
     effort = evaluations_for(goal.nodes) if evaluations is None else evaluations
-    known = sorted(known_graphs(goal, tell, over), key=lambda found: found.key)
+    settled = goal.nodes <= SEARCH_LIMIT and _unbeatable(candidate(goal, build("complete", goal.nodes)))
+    known = sorted(known_graphs(goal, tell, over, 1 if settled else SEEDS), key=lambda found: found.key)
     # where some nodes are far, it matters which is where, and the atlas has each graph once
     everything = goal.nodes <= ATLAS_NODES and not goal.by_time
+    own: list[GraphCandidate] = []
     if everything:
         own = list(_atlas(goal))
-    else:
-        own = (
-            list(_search_results(goal, known, effort, tell, over)) if goal.nodes <= SEARCH_LIMIT and effort > 0 else []
-        )
+    elif goal.nodes <= SEARCH_LIMIT and effort > 0 and not settled:
+        own = list(_search_results(goal, known, effort, tell, over))
     entries = [*known, *own]
     if schedules:
         entries += known_schedules(goal)
@@ -100,12 +109,19 @@ def design(
     stopped = over() and not everything
     qualified, failed = _judge(ranked, top, tell, over)
     if goal.byzantine and not any(found.proven for found in qualified):
-        drawn = sorted(_draw_robust(goal, tell), key=lambda found: found.key)
+        drawn = sorted(_draw_robust(goal, tell, over), key=lambda found: found.key)
         qualified = (*drawn, *qualified)
     if not qualified:
-        raise _no_design(goal, failed)
-    proven = everything and not qualified[0].schedule
+        raise _no_design(goal, failed, tell, over)
+    proven = (everything or (settled and _unbeatable(qualified[0]))) and not qualified[0].schedule
     return Design(goal=goal, qualified=qualified, failed=failed, proven=proven, evaluations=effort, stopped=stopped)
+
+
+def _unbeatable(entry: GraphCandidate) -> bool:
+    """True for the complete graph where it is allowed: no other has as low a rate, or as large a lambda_2."""
+    goal, nodes = entry.goal, entry.topology.nodes
+    complete = entry.topology.edge_count == nodes * (nodes - 1) // 2
+    return complete and not entry.failures and (goal.maximize is not None or goal.minimize == "rounds")
 
 
 def _atlas(goal: Goal) -> Iterator[GraphCandidate]:
@@ -155,13 +171,15 @@ def _fill_up(goal: Goal, ends: Ends) -> Ends:
     return np.argwhere(np.triu(adjacency))
 
 
-def _draw_robust(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
+def _draw_robust(goal: Goal, tell: Tell, over: Over) -> Iterator[GraphCandidate]:
     """Yield random graphs of maximum degree that are robust enough; on few nodes it may be one in a hundred."""
     if goal.nodes > ADVISED:
         return
     degree = goal.highest - goal.highest * goal.nodes % 2
     found = 0
     for draw in range(DRAWS):
+        if over():
+            return
         tell(f"drew {draw} of at most {DRAWS} random graphs")
         topology = build(f"random-regular:degree={degree}", goal.nodes, goal.seed + draw)
         entry = (
@@ -213,7 +231,7 @@ def _judged_count(entries: Sequence[GraphCandidate]) -> int:
     return min(len(entries), JUDGED if nodes < SMALL else JUDGED_LARGE)
 
 
-def _no_design(goal: Goal, failed: Sequence[GraphCandidate]) -> TopologyError:
+def _no_design(goal: Goal, failed: Sequence[GraphCandidate], tell: Tell, over: Over) -> TopologyError:
     """Make the error, which says how close the closest graph came."""
     right = [found for found in failed if not _fails_elsewhere(found, "budget-bytes")]
     if goal.budget_bytes is not None and right:
@@ -226,7 +244,9 @@ def _no_design(goal: Goal, failed: Sequence[GraphCandidate]) -> TopologyError:
     most = max((found.robust.upper for found in failed if not found.failures and found.robust), default=0)
     text = f"no graph was found with at most {goal.highest} neighbors that is {goal.robustness}-robust"
     text += f", as byzantine = {goal.byzantine} asks for" + (f"; the best is {most}-robust" if most else "")
-    return TopologyError(text, key="byzantine", value=goal.byzantine, allowed=_sufficient_change(goal, most))
+    return TopologyError(
+        text, key="byzantine", value=goal.byzantine, allowed=_sufficient_change(goal, most, tell, over)
+    )
 
 
 def _fails_elsewhere(entry: GraphCandidate, key: str) -> bool:
@@ -234,13 +254,14 @@ def _fails_elsewhere(entry: GraphCandidate, key: str) -> bool:
     return len(entry.failures) != 1 or key not in entry.failures[0]
 
 
-def _sufficient_change(goal: Goal, most: int) -> str:
+def _sufficient_change(goal: Goal, most: int, tell: Tell, over: Over) -> str:
     """Suggest a change that would be enough: a larger degree, or fewer liars."""
     fewer = f"byzantine = {max(0, (most - 1) // 2)}"
     highest = goal.highest + 8 if goal.nodes <= ADVISED else goal.highest
     for degree in range(goal.highest + 1, min(goal.nodes, highest + 1)):
         relaxed = Goal(nodes=goal.nodes, max_degree=degree, byzantine=goal.byzantine, seed=goal.seed)
-        found = chain((entry for entry in known_graphs(relaxed) if not entry.failures), _draw_robust(relaxed))
+        graphs = (entry for entry in known_graphs(relaxed, tell, over) if not entry.failures)
+        found = chain(graphs, _draw_robust(relaxed, tell, over))
         if any(entry.proven for entry in found):
             return f"max-degree = {degree}, or {fewer}"
     return f"a larger max-degree, or {fewer}"

@@ -97,6 +97,11 @@ class SymmetricWalk:
         return int(self.adjacency.sum()) // 2
 
     @property
+    def can_move(self) -> bool:
+        """False if there is nothing to add and nothing may go, as in the complete graph."""
+        return self.sparse or not all(self._chosen)
+
+    @property
     def least_degree(self) -> int:
         return min(self._used.values())
 

@@ -139,8 +139,9 @@ def _search_symmetric(best: BestGraphs, rng: Random, evaluations: int, tell: Tel
         for cycles, rates in list(known.items()):
             tell(f"searched {tried} of {evaluations} symmetric graphs")
             leg = min(turn * SYMMETRIC_LEG, evaluations - tried)
-            tried += _anneal_symmetric(cycles, best, rng, leg, rates)
-            if min(rates.values(), default=1.0) == 1.0:
+            walked = _anneal_symmetric(cycles, best, rng, leg, rates)
+            tried += walked
+            if walked <= 1 or min(rates.values(), default=1.0) == 1.0:
                 del known[cycles]
     return tried
 
@@ -155,6 +156,8 @@ def _anneal_symmetric(cycles: Cycles, best: BestGraphs, rng: Random, evaluations
     hot = SYMMETRIC_HOT / goal.nodes
     energy, tried, misses = math.inf, 0, 0
     while tried < evaluations and misses < MISSES * evaluations and not best.over():
+        if tried and not walk.can_move:
+            break
         move = walk.move(rng) if tried else ((), ())
         if move is None:
             misses += 1

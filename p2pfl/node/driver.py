@@ -29,13 +29,14 @@ from p2pfl.core.events import (
 from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Message
 from p2pfl.errors import LearningError
-from p2pfl.net.link import MALFORMED
+from p2pfl.net.link import MALFORMED, SILENT
 from p2pfl.node.engine_thread import EngineThread, Operate, Quit
 from p2pfl.node.feed import Feed
 from p2pfl.node.held_sends import HeldSends
 from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.status import Presence
 from p2pfl.plugins import describe_failure
+from p2pfl.reporting.alarms import LOST
 
 log = logging.getLogger("p2pfl")
 
@@ -210,6 +211,8 @@ class Driver:
 
     def alarm(self, kind: str, peer: int | None, text: str) -> None:
         """Raise an alarm from the network, or from a feature that watches this node."""
+        if kind == SILENT and self.feed.stands(LOST, peer):
+            return  # one alarm for one cause
         self._raise_alarm(Alarm(kind=kind, peer=peer, text=text))
 
     def _raise_alarm(self, alarm: Alarm) -> None:

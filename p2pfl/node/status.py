@@ -23,10 +23,11 @@ from p2pfl.core.limits import pace_setter
 from p2pfl.core.standing import View
 from p2pfl.learn.interface import device_of
 from p2pfl.net.line import Counters
+from p2pfl.net.link import SILENT
 from p2pfl.net.refusals import REASON_BYTES, clip
 from p2pfl.node.feed import Feed
 from p2pfl.node.workshop import Moment, Workshop
-from p2pfl.reporting.alarms import BACK
+from p2pfl.reporting.alarms import BACK, LOST
 from p2pfl.reporting.liars import Bearing
 from p2pfl.reporting.measures import rounded
 from p2pfl.reporting.status import (
@@ -218,8 +219,10 @@ SESSION_LINE_S = 60.0
 LOST_S = 3.0
 ALARM_S = 15.0
 """How long a neighbor is absent before there is an alarm, in seconds."""
+SILENT_S = 12.0
+"""How long nothing arrives in an open session, three heartbeats, before there is the same alarm: a pulled cable."""
 FIRST_ALARM_S = 60.0
-"""The same for a neighbor that has had no session since the start."""
+"""How long a neighbor that has had no session since the start is absent before there is an alarm."""
 FIRST_LINES = 10
 LATER_LINES = 100
 """Of the lines about a neighbor that comes and goes, the first FIRST_LINES are logged, then one in LATER_LINES."""
@@ -227,7 +230,7 @@ LATER_LINES = 100
 
 @dataclass(slots=True)
 class Absence:
-    """The absence of a neighbor that has no session; `since` is on the loop's clock."""
+    """The absence of a neighbor, with or without a session; `since` is on the loop's clock."""
 
     since: float
     reason: str = ""
@@ -272,6 +275,9 @@ class Presence:
         self.is_excused: Callable[[int], bool] = lambda peer: False  # noqa: ARG005 - as above
         """Returns True if nobody needs to know that a neighbor is away: it has said that it would be."""
         self.away = {peer: Absence(now) for peer in core.peers}
+        """Neighbors without a session."""
+        self._mute: dict[int, Absence] = {}
+        """Neighbors with a session in which nothing arrives."""
         self.seen: set[int] = set()
         """Neighbors that have had a session since the start."""
         self._lines: defaultdict[int, int] = defaultdict(int)
@@ -280,40 +286,57 @@ class Presence:
 
     def opened(self, peer: int, now: float) -> None:
         self._opened[peer].tell(f"session with {self.name_of(peer)} is open", now)
-        absence = self.away.pop(peer, None)
+        self._note_back(peer, self.away.pop(peer, None), now)
+        self.seen.add(peer)
+
+    def _note_back(self, peer: int, absence: Absence | None, now: float) -> None:
         if absence is not None and (absence.is_logged or absence.alarmed):
             what = "back" if peer in self.seen else "there"
             self._tell(peer, BACK, f"{what} after {now - absence.since:.0f} s")
         self.feed.settle(BACK, peer)
-        self.seen.add(peer)
 
     def ended(self, peer: int, reason: str, now: float) -> None:
         reason = clip(reason, REASON_BYTES)
         self._ended[peer].tell(f"session with {self.name_of(peer)} ended: {reason}", now)
+        absence = self._mute.pop(peer, None) or Absence(now - self.silent_s(peer))
         if peer in self.core.peers:
-            self.away.setdefault(peer, Absence(now - self.silent_s(peer), reason))
+            absence.reason = reason
+            self.away.setdefault(peer, absence)
 
     def follow(self, now: float) -> None:
         """Adopt changed neighbors: former ones are no longer missed, new ones may be."""
         edges = self.core.edges
         self.away = {peer: absence for peer, absence in self.away.items() if peer in self.core.peers}
+        self._mute = {peer: absence for peer, absence in self._mute.items() if peer in self.core.peers}
         for peer, edge in edges.items():
             if edge.line.greeting.number is None:
                 self.away.setdefault(peer, Absence(now))
 
     def look(self, now: float) -> None:
-        for peer, absence in sorted(self.away.items()):
-            if self.core.may_miss(peer) or self.is_excused(peer):
+        for peer in self.core.peers:
+            if peer in self.away:
+                continue
+            if (silent_s := self.silent_s(peer)) >= SILENT_S:
+                self._mute.setdefault(peer, Absence(now - silent_s))
+            elif (absence := self._mute.pop(peer, None)) is not None:
+                self._note_back(peer, absence, now)
+        for peer, absence in sorted({**self.away, **self._mute}.items()):
+            if self.core.may_miss(peer) or self.is_excused(peer) or self.feed.stands(SILENT, peer):
                 continue
             away_s = now - absence.since
-            if peer in self.seen and away_s >= LOST_S and not absence.is_logged:
+            is_mute = peer in self._mute
+            if peer in self.seen and away_s >= LOST_S and not (absence.is_logged or is_mute):
                 absence.is_logged = True
                 self._tell(peer, "neighbor-away", absence.reason)
-            if away_s >= (ALARM_S if peer in self.seen else FIRST_ALARM_S) and not absence.alarmed:
-                absence.alarmed = True
-                since = f"since {absence.reason}" if peer in self.seen else "since this node started"
-                text = f"no session for {away_s:.0f} s, {since}"
-                self.on_alarm(Alarm(kind="neighbor-lost", peer=peer, text=text))
+            patience_s = SILENT_S if is_mute else ALARM_S if peer in self.seen else FIRST_ALARM_S
+            if away_s < patience_s or absence.alarmed:
+                continue
+            absence.alarmed = True
+            since = f"since {absence.reason}" if peer in self.seen else "since this node started"
+            text = f"no session for {away_s:.0f} s, {since}"
+            if is_mute:
+                text = f"nothing has come from it for {away_s:.0f} s, though its session is open"
+            self.on_alarm(Alarm(kind=LOST, peer=peer, text=text))
 
     def _tell(self, peer: int, kind: str, text: str) -> None:
         self._lines[peer] += 1

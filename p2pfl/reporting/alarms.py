@@ -27,19 +27,21 @@ class AlarmText:
 
 
 BACK = "neighbor-back"
-"""The kind of event that reports a new session with a neighbor."""
+"""The kind of event that reports a new session with a neighbor, or that data arrive in the old one again."""
+LOST = "neighbor-lost"
+"""The kind of alarm about a neighbor from which nothing comes."""
 
 ALARMS: Mapping[str, AlarmText] = {
-    "neighbor-lost": AlarmText(
-        means="A neighbor has had no session for 15 s, or for a minute if it was never connected.",
+    LOST: AlarmText(
+        means="Nothing has come from a neighbor for about 15 s, or for a minute if it was never connected.",
         does="Goes on with the other neighbors, unless its rounds are sums that need this one, and keeps dialing.",
         advice="Check that its machine runs and can reach this one: cable, address and firewall.",
         ended_by=BACK,
     ),
     "silent-session": AlarmText(
-        means="A connection seems to be open, but for 45 s the neighbor sent nothing valid over it.",
+        means="Bytes come over a connection, but for 45 s nothing that the neighbor has sealed.",
         does="Has ended the session and dials again.",
-        advice="If this is frequent, look for a cable, a Wi-Fi link or a middlebox on the way that drops packets.",
+        advice="If this is frequent, look for a middlebox on the way that answers in the neighbor's place.",
         ended_by=BACK,
     ),
     "session-churn": AlarmText(
@@ -184,7 +186,7 @@ OTHER = AlarmText(
 )
 
 NEWS: Mapping[str, str] = {
-    BACK: "A session with the neighbor is open again.",
+    BACK: "A session with the neighbor is open again, or brings data again.",
     "back": "There is news again of a member that is not a neighbor.",
     "budget-begun": "The node begins to train with a privacy budget.",
     "budget-spent": "The node has spent its privacy budget and has stopped training.",

@@ -100,8 +100,11 @@ class Boards:
         for name in self.names:
             self.wait_for(lambda name=name: len(self.live(name)) == 2, f"the two neighbors of {name}")
 
+    def log(self, name: str) -> str:
+        return (self.board(name) / "log").read_text()
+
     def logs(self) -> str:
-        return "\n".join((self.board(name) / "log").read_text()[-1500:] for name in self.processes)
+        return "\n".join(self.log(name)[-1500:] for name in self.processes)
 
 
 ASK = """

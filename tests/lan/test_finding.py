@@ -62,6 +62,26 @@ def test_without_multicast_configured_addresses_work_and_the_doctor_names_what_i
 
 
 @pytest.mark.long
+def test_a_pulled_cable_is_one_alarm_raised_while_the_session_still_seems_open(boards):
+    three = boards(3)
+    three.start_all()
+    three.until_all_live()
+
+    def alarms():
+        return three.status("pi1").get("alarms", {})
+
+    three.hosts["pi2"].pull()
+    three.wait_for(alarms, "the alarm about pi2")
+    assert "pi2" in three.live("pi1")
+    three.wait_for(lambda: "pi2" not in three.live("pi1"), "the end of the session with pi2")
+    three.wait_for(lambda: "session with pi2 ended" in three.log("pi1"), "the line about it")
+    assert alarms() == {"neighbor-lost": 1}
+    three.hosts["pi2"].plug()
+    three.wait_for(lambda: not three.status("pi1").get("standing_alarms", [1]), "the end of the alarm")
+    assert alarms() == {"neighbor-lost": 1}
+
+
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_training_ends_well_though_a_cable_is_pulled_an_address_changes_and_a_board_is_rebooted(boards, lan):
     five = boards(5, rounds=1500)

@@ -96,6 +96,17 @@ async def test_an_alarm_that_goes_on_is_told_again_after_many_times(caplog):
     ]
 
 
+async def test_a_silent_session_is_no_second_alarm_about_a_neighbor_that_is_lost():
+    driver = driver_of(Recording())
+    driver.alarm("neighbor-lost", 1, "nothing has come from it for 12 s, though its session is open")
+    for peer in (1, 2):
+        driver.alarm("silent-session", peer, "no sealed chunk has come for 40 s")
+    assert [(alarm.kind, alarm.about) for alarm in driver.feed.standing()] == [
+        ("neighbor-lost", "1"),
+        ("silent-session", "2"),
+    ]
+
+
 async def test_a_learner_that_would_end_the_process_ends_the_node_as_a_failure():
     """Raised again as it is, exit(0) would look as if the node had finished."""
     driver = driver_of(Recording())

@@ -33,6 +33,15 @@ def test_without_a_byte_a_session_is_unheard_after_twelve_looks_and_heard_again_
     assert line.look(1, each=1) == (True, False)
 
 
+def test_a_new_session_is_not_silent_because_the_one_before_was():
+    line = Line()
+    line.look(UNHEARD_LOOKS + 1)
+    line.number = None
+    assert line.hearing.silent_s(1) == UNHEARD_LOOKS
+    line.number = 2
+    assert line.hearing.silent_s(1) == 0.0
+
+
 def test_a_slow_line_on_which_a_chunk_takes_a_minute_is_heard_all_the_time():
     """50 kbit/s: some bytes in each look, no sealed chunk among them."""
     line = Line()

@@ -10,7 +10,7 @@ import pytest
 
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.staleness import ALWAYS
-from p2pfl.node.status import ALARM_S, FIRST_ALARM_S, FIRST_LINES, LOST_S, Presence
+from p2pfl.node.status import ALARM_S, FIRST_ALARM_S, FIRST_LINES, LOST_S, SILENT_S, Presence
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
 from core_kit import make_node
@@ -81,6 +81,48 @@ def test_one_alarm_for_each_time_it_stays_away(told):
             told.presence.look(began + ALARM_S + later)
     assert [(alarm.kind, alarm.peer) for alarm in told.alarms] == [("neighbor-lost", 1)] * 2
     assert told.alarms[0].text == "no session for 15 s, since closed by the peer"
+
+
+def test_a_pulled_cable_is_one_alarm_while_its_session_is_still_open_and_none_when_that_ends(told):
+    told.presence.opened(1, 1.0)
+    for now in range(10, 200):
+        told.presence.silent_s = lambda _, now=now: now - 10.0
+        if now == 10 + 40:
+            told.presence.ended(1, "no sealed chunk has come for 40 s", now)
+        told.presence.look(float(now))
+        assert len(told.alarms) == (now >= 10 + SILENT_S)
+    assert told.alarms[0].text == "nothing has come from it for 12 s, though its session is open"
+    told.presence.opened(1, 200.0)
+    assert told.lines == [
+        "neighbor-away (board1): no sealed chunk has come for 40 s",
+        "neighbor-back (board1): back after 190 s",
+    ]
+
+
+def test_a_cable_that_is_plugged_in_again_before_the_session_ends_settles_the_alarm(told):
+    told.presence.opened(1, 1.0)
+    told.presence.silent_s = lambda _: 20.0
+    told.presence.look(30.0)
+    told.presence.silent_s = lambda _: 0.0
+    told.presence.look(31.0)
+    told.presence.look(32.0)
+    assert [alarm.kind for alarm in told.alarms] == ["neighbor-lost"]
+    assert told.lines == ["neighbor-back (board1): back after 21 s"]
+
+
+def test_who_is_silent_by_leave_is_not_lost(told):
+    told.presence.opened(1, 1.0)
+    told.presence.silent_s, told.presence.is_excused = lambda _: 20.0, lambda _: True
+    told.presence.look(30.0)
+    assert (told.alarms, told.lines) == ([], [])
+
+
+def test_bytes_without_anything_sealed_are_an_alarm_of_their_own_and_no_second_one(told):
+    told.presence.opened(1, 1.0)
+    told.presence.feed.stand("silent-session", 1, "no sealed chunk has come for 40 s")
+    told.presence.ended(1, "no sealed chunk has come for 40 s", 50.0)
+    told.presence.look(50.0 + ALARM_S)
+    assert told.alarms == []
 
 
 def test_one_that_is_listed_and_never_comes_is_an_alarm_and_a_line_when_it_does(told):

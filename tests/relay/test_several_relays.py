@@ -11,6 +11,7 @@ from relay_kit import QUICK, RelayHere, by_relay, nobody, parts, until
 from p2pfl.core.messages import Resync
 from p2pfl.features.relay import by_relay as by_relay_module
 from p2pfl.features.relay.by_relay import LASTING_LOOKS, ByRelayTransport
+from p2pfl.features.relay.feature import Relays
 from p2pfl.features.relay.relay_link import RelayLink
 from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.line import Line
@@ -136,3 +137,43 @@ async def test_a_node_that_stops_in_the_moment_when_a_relay_dies_stops(federatio
         keeping.cancel()
         await asyncio.wait({keeping}, timeout=0.5)
         assert keeping.done()
+
+
+class Lost:
+    """The node of a member that is lost, with the relay through which its session goes now; None without a session."""
+
+    def __init__(self, key):
+        self.now, self.relay, self.alarms = 0.0, None, []
+        self.network = self
+        self.feed = SimpleNamespace(stands=lambda kind, peer: (kind, peer) == ("neighbor-lost", 0))
+        member = SimpleNamespace(name="clinic", key=key)
+        config = SimpleNamespace(relay_token=b"", state_dir=None)
+        identity = SimpleNamespace(public=bytes(32))
+        self.made = SimpleNamespace(federation=SimpleNamespace(members=[member]), node=config, identity=identity)
+
+    def setup(self):
+        return self.made
+
+    def clock(self):
+        return self.now
+
+    def session(self, peer):
+        return None if self.relay is None else (1, SimpleNamespace(relay=self.relay))
+
+    def alarm(self, kind, peer, text):
+        self.alarms.append(kind)
+
+
+@pytest.mark.parametrize(
+    ("back", "at", "alarms"),
+    [("ws://other/p2pfl", 2.0, ["relay-spoiled"]), ("ws://here/p2pfl", 2.0, []), ("ws://other/p2pfl", 60.0, [])],
+)
+async def test_silence_of_a_lost_member_is_the_relays_fault_only_if_it_is_soon_back_another_way(back, at, alarms):
+    key, here = b"k" * 32, FakeRelay("ws://here/p2pfl", 0.01)
+    here.away_s = lambda: 0.0
+    node, transport = Lost(key), ByRelayTransport(SimpleNamespace(), [here])
+    relays = Relays(node, transport)
+    here.on_doubt(here, key, "no sealed chunk has come for 40 s")
+    for node.now, node.relay in ((1.0, None), (at, None), (at, back)):
+        relays.look()
+    assert node.alarms == alarms

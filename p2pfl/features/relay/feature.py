@@ -17,6 +17,7 @@ from p2pfl.features.relay.ticket_files import TicketShelf
 from p2pfl.net.transport import MakeTransport
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, NodeView
+from p2pfl.reporting.alarms import LOST
 
 NONE_LEFT = "no relay is left: "
 PATIENCE_S = 15.0
@@ -48,6 +49,8 @@ class Relays(Attached):
         self._missing = ""
         self._begun_at = node.clock()
         self._ticket = TicketAge(node)
+        self._suspected: dict[int, tuple[float, str, str]] = {}
+        """Who spoiled the line to a neighbor that is lost: when, the relay's URL, and what is to be said."""
         transport.listen_for_doubts(self._spoiled)
 
     def status(self) -> Mapping[str, Any]:
@@ -67,6 +70,7 @@ class Relays(Attached):
         """Raise or settle the alarms about relays that have been away for a while, and about the ticket."""
         self._ticket.look()
         now = self._node.clock()
+        self._look_at_suspects(now)
         away = [relay for relay in self._relays if relay.away_s() > PATIENCE_S]
         missing = "; ".join(f"{relay.url}: {relay.why or relay.lost}" for relay in away)
         if len(away) == len(self._relays):
@@ -81,11 +85,30 @@ class Relays(Attached):
         self._missing = missing
 
     def _spoiled(self, relay: RelayLink, key: bytes, reason: str) -> None:
-        self._node.alarm("relay-spoiled", None, f"{relay.url}, on a line to {self._name_of(key)}: {reason}")
+        """Raise an alarm. If the neighbor is lost, it or its cable may be the cause: that it is back soon, by another
+        way, shows that it was the relay.
+        """
+        index, name = self._member(key)
+        text = f"{relay.url}, on a line to {name}: {reason}"
+        if index is not None and self._node.feed.stands(LOST, index):
+            self._suspected[index] = self._node.clock(), relay.url, text
+        else:
+            self._node.alarm("relay-spoiled", None, text)
+
+    def _look_at_suspects(self, now: float) -> None:
+        for peer, (since, url, text) in list(self._suspected.items()):
+            session = self._node.network.session(peer)
+            if session is not None and session[1].relay != url:
+                self._node.alarm("relay-spoiled", None, text)
+            if session is not None or now - since > PATIENCE_S:
+                del self._suspected[peer]
 
     def _name_of(self, key: bytes) -> str:
-        members = self._node.setup().federation.members
-        return next((member.name for member in members if member.key == key), "a stranger")
+        return self._member(key)[1]
+
+    def _member(self, key: bytes) -> tuple[int | None, str]:
+        members = enumerate(self._node.setup().federation.members)
+        return next(((index, member.name) for index, member in members if member.key == key), (None, "a stranger"))
 
 
 def _is_worse(missing: str, before: str) -> bool:

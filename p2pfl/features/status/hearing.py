@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-UNHEARD_LOOKS = 12
-"""A neighbor with a session counts as silent after this many checks without a byte: three heartbeats."""
+from p2pfl.node.status import SILENT_S
+
+UNHEARD_LOOKS = round(SILENT_S)
+"""A neighbor with a session counts as silent after this many checks without a byte."""
 GONE_LOOKS = 2
 """A session counts as closed after this many checks without one: a renewed session is back at once."""
 
@@ -56,4 +58,7 @@ class Hearing:
         """Return the seconds since data arrived over the session with a neighbor, if there is one or was one
         recently.
         """
+        now = self._came(peer)
+        if now is not None and now[0] != self._latest.get(peer, now)[0]:
+            return 0.0  # it has a new session since the last check
         return float(self._silent.get(peer, 0))

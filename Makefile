@@ -1,8 +1,9 @@
 # The words of this project; `make` or `make help` lists them.
 #
-# make demo TORCH=cpu     from PyTorch's own index of CPU builds: the smallest that works
-# make demo TORCH=none    no torch is installed: one that you have put into .venv yourself is used
-# make demo               whatever build pip takes for this machine; on x86-64 Linux that is several GB of CUDA
+# make demo                  on Linux without a sign of an NVIDIA GPU as cpu, if that index can be reached, else as default
+# make demo TORCH=cpu        from PyTorch's own index of CPU builds: the smallest that works
+# make demo TORCH=default    whatever build pip takes for this machine; on x86-64 Linux that is several GB of CUDA
+# make demo TORCH=none       no torch is installed: one that you have put into .venv yourself is used
 #
 # The choice is remembered in .venv until another one is named.
 
@@ -14,10 +15,19 @@ PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for one in $(PYTHONS); do "$$one" -c '$(USABLE)' 2>/dev/null && echo "$$one" && break; done)
 
-TORCH ?= $(shell cat $(VENV)/torch-choice 2>/dev/null || echo default)
+TORCH ?= $(shell cat $(VENV)/torch-choice 2>/dev/null || echo auto)
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
-ifeq ($(filter $(TORCH),default cpu none),)
-$(error TORCH=$(TORCH) is unknown: default, cpu or none)
+ifeq ($(filter $(TORCH),auto default cpu none),)
+$(error TORCH=$(TORCH) is unknown: auto, default, cpu or none)
+endif
+
+# A driver's files on a PC, on a Jetson, and under Windows; the last are there for other GPUs, too.
+NVIDIA_SIGNS ?= /proc/driver/nvidia /dev/nvidia0 /dev/nvidiactl /etc/nv_tegra_release /dev/nvhost-gpu /dev/dxg
+NVIDIA = $(wildcard $(NVIDIA_SIGNS))$(shell command -v nvidia-smi 2>/dev/null)
+# What TORCH=auto comes to; elsewhere than on Linux pip's choice has no CUDA.
+BUILD := $(TORCH)
+ifeq ($(TORCH),auto)
+BUILD := $(if $(filter Linux,$(shell uname -s)),$(if $(NVIDIA),default,auto),default)
 endif
 
 CHOSEN := $(VENV)/.torch-$(TORCH)
@@ -36,7 +46,7 @@ PARALLEL ?= -n 2 --dist worksteal
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "  TORCH=default|cpu|none chooses the build of torch, PYTHON=... the interpreter (3.11 or newer)."
+	@echo "  TORCH=auto|default|cpu|none chooses the build of torch, PYTHON=... the interpreter (3.11 or newer)."
 
 demo: $(FOR_DEMO) ## eight processes learn handwritten digits from each other; report and picture in demo-out/
 	@mkdir -p demo-out
@@ -153,13 +163,20 @@ $(INPUTS):
 	@echo "$(CURDIR) has no $@: make works in a checkout of p2pfl only" >&2; exit 2
 
 # $(1): extras beside torch.
-ifeq ($(TORCH),cpu)
+ifeq ($(BUILD),cpu)
 # Nothing but torch itself is taken from that index.
 define install
 $(BIN)/python -m pip install --no-deps --index-url $(TORCH_CPU_INDEX) --constraint constraints.txt torch
 $(BIN)/python -m pip install --constraint constraints.txt --editable '.[torch,$(1)]'
 endef
-else ifeq ($(TORCH),none)
+else ifeq ($(BUILD),auto)
+define install
+@echo "There is no sign of an NVIDIA GPU here: torch for the CPU (TORCH=default takes pip's choice)"
+@$(BIN)/python -m pip install --retries 1 --no-deps --index-url $(TORCH_CPU_INDEX) --constraint constraints.txt torch || \
+    echo "That was not to be had from $(TORCH_CPU_INDEX): going on with pip's choice of torch"
+$(BIN)/python -m pip install --constraint constraints.txt --editable '.[torch,$(1)]'
+endef
+else ifeq ($(BUILD),none)
 define install
 @$(BIN)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' || { \
     echo "TORCH=none: first put a torch of your own into $(VENV), such as: $(BIN)/python -m pip install torch" >&2; exit 2; }

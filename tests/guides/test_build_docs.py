@@ -184,7 +184,9 @@ def make_docs(folder):
     tool = shutil.which("make")
     if tool is None:
         pytest.skip("no make")
-    return run("env", "-u", "MAKELEVEL", "-u", "MAKEFLAGS", tool, "-C", folder, "docs", f"PYTHON={sys.executable}")
+    """With no options or variables of the make that may run these tests."""
+    words = ("docs", f"PYTHON={sys.executable}", "TORCH=default")
+    return run("env", "-u", "MAKELEVEL", "-u", "MAKEFLAGS", tool, "-C", folder, *words)
 
 
 def test_make_docs_outside_a_checkout_is_one_sentence(tmp_path):

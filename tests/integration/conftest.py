@@ -30,7 +30,7 @@ from p2pfl.reporting.status import NodeLine, NodeResult, NodeStatus
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
 
-DEADLINE_S = 30.0
+DEADLINE_S = 100.0
 POLL_S = 0.01
 
 TRAINING = {"rounds": 20, "local_steps": 2, "learning_rate": 0.1, "closing_rounds": 6, "evaluate_every": 0}

@@ -43,7 +43,7 @@ def chat(tmp_path_factory, request):
         main(["new", str(place / "chat"), *words])
     file = place / "chat/federation.toml"
     text = file.read_text(encoding="utf-8")
-    file.write_text(text.replace("block = 128\n", f"block = 32\n{request.param}"), encoding="utf-8")
+    file.write_text(text.replace("block = 128 ", f"{request.param}block = 32 "), encoding="utf-8")
     run_rounds(place / "chat", "anna", 2)
     return place / "chat"
 

@@ -153,10 +153,8 @@ class ConnectionGate(Tap):
         super().__init__(idle_bytes=doorway.greeting_bytes)
         self._doorway, self._speak = doorway, speak
         self._deadline: asyncio.TimerHandle | None = None
-        self._drop: Callable[[], object] = lambda: None
+        self._drop: Callable[[], object] = _nothing
         self._entered = False
-        self._early = b""
-        """Data that came before the connection was told to be made: TLS may be ready and bring some at once."""
         self.address, self.group = address, group_of(address)
         self.ends_at = 0.0
         """When the connection must have become a session, on the loop's clock."""
@@ -187,9 +185,6 @@ class ConnectionGate(Tap):
         if not self._entered:  # it has not knocked
             with self.watch():
                 self._enter()
-        if self._early:
-            early, self._early = self._early, b""
-            self.data_received(early)
 
     def knock(self, drop: Callable[[], object]) -> None:
         """Enter before there is a transport, while it is not known whether TLS comes first; `drop` gives this up."""
@@ -225,12 +220,6 @@ class ConnectionGate(Tap):
         return True
 
     def data_received(self, data: bytes) -> None:
-        if self._transport is None:
-            self._early += data
-            self.overran |= len(self._early) > self.idle_bytes
-            if self.overran:
-                self.abort()
-            return
         if not self.pays:
             super().data_received(data)
             return
@@ -265,6 +254,8 @@ class ConnectionGate(Tap):
         self._leave()
         with self.watch():
             super().connection_lost(exc)
+        # Nothing refers back here: the memory is free at once, however late garbage is collected.
+        self._drop, self._inner, self._transport = _nothing, None, None
 
     def _listen(self, data: bytes) -> None:
         if self._inner is None and self._transport is not None:
@@ -293,3 +284,7 @@ def group_of(address: str) -> str:
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
     return str(ipaddress.IPv6Network((int(parsed), NETWORK_BITS), strict=False))
+
+
+def _nothing() -> None:
+    pass

@@ -113,7 +113,8 @@ class Entrance:
                 await accept_tls(connection, gate, self.certificate.current())
             else:
                 await measure(self._loop.connect_accepted_socket(lambda: gate, connection), gate.watch())
-        except OSError:
+        except OSError as error:
+            error.__traceback__ = None  # its frames refer to TLS, which refers to the error
             gate.connection_lost(None)
             connection.close()
         except asyncio.CancelledError:

@@ -45,6 +45,8 @@ class TerseHandler(web.RequestHandler):
         # Strangers can make aiohttp fail in many ways. Our own code runs in another task, and is not caught here.
         del request, status, message
         self.drop_broken(exc)
+        if exc is not None:
+            exc.__traceback__ = None  # its frames refer to this connection
         return not_found()
 
     def log_exception(self, *args: Any, exc_info: BaseException | None = None, **kw: Any) -> None:

@@ -7,70 +7,48 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from asyncio.sslproto import SSLProtocol
+from functools import partial
 
 from p2pfl.net.doorway import SLICE_BYTES, ConnectionGate
 from p2pfl.net.limits import IDLE_BYTES
+from p2pfl.net.looptime import measure
 from p2pfl.net.ways import GOODBYE_S
 
 
-class TlsMeter(asyncio.BufferedProtocol):
-    """Stands between the socket and TLS; above TLS is the gate, which pays."""
+class MeteredTls(SSLProtocol):
+    """TLS between the socket and the gate, which pays. Its buffer is small until the peer is no stranger."""
 
-    def __init__(self, gate: ConnectionGate) -> None:
-        self._gate, self._inner = gate, asyncio.BufferedProtocol()
-        self._came = 0
+    max_size = SLICE_BYTES
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101
-        transport.pause_reading()
+    def __init__(self, gate: ConnectionGate, context: ssl.SSLContext, ready: asyncio.Future[None]) -> None:
+        super().__init__(ready.get_loop(), gate, context, ready, server_side=True, ssl_shutdown_timeout=GOODBYE_S)
+        self._gate, self._ready, self._came = gate, ready, 0
 
-    def put_below(self, transport: asyncio.Transport) -> None:
-        """Take the place of the protocol of `transport`, and pass everything on to it."""
-        inner = transport.get_protocol()
-        assert isinstance(inner, asyncio.BufferedProtocol)  # noqa: S101
-        self._inner = inner
-        transport.set_protocol(self)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return memoryview(self._inner.get_buffer(sizehint))[: SLICE_BYTES if self._gate.pays else None]
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._ready.cancel()  # a handshake that has not ended never will
+        super().connection_lost(exc)
 
     def buffer_updated(self, nbytes: int) -> None:
         self._came += nbytes
-        if self._gate.pays_below(lambda: self._inner.buffer_updated(nbytes), self._came):
+        if self._gate.pays_below(partial(super().buffer_updated, nbytes), self._came):
             return
+        self.max_size = SSLProtocol.max_size  # type: ignore[misc] - asyncio reads it from the instance
         # The smallest message of an honest end is as long as what TLS adds to it.
         if self._came > 2 * self._gate.came + IDLE_BYTES:
             self._gate.abort()
         else:
-            self._inner.buffer_updated(nbytes)
-
-    def eof_received(self) -> bool | None:
-        return self._inner.eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._inner.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._inner.resume_writing()
+            super().buffer_updated(nbytes)
 
 
 async def accept_tls(connection: socket.socket, gate: ConnectionGate, context: ssl.SSLContext) -> None:
     """Shake hands, and connect the gate; its deadline cancels this. Raises OSError."""
-    loop, meter = asyncio.get_running_loop(), TlsMeter(gate)
-    below, _ = await loop.connect_accepted_socket(lambda: meter, connection)
-    starting = loop.create_task(loop.start_tls(below, gate, context, server_side=True, ssl_shutdown_timeout=GOODBYE_S))
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    connecting = loop.connect_accepted_socket(lambda: MeteredTls(gate, context, ready), connection)
+    below, _ = await measure(connecting, gate.watch())
     try:
-        await asyncio.sleep(0)  # TLS is the protocol now, and reads nothing yet
-        meter.put_below(below)
-        transport = await starting
-        if transport is None:  # it was lost at once
-            gate.connection_lost(None)
-        else:
-            gate.connection_made(transport)
+        await ready
     except BaseException:
-        starting.cancel()
         below.abort()
         raise

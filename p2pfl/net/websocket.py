@@ -131,6 +131,9 @@ class WebSocketLine(Line):
         with suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(within_s):
                 await self._socket.close()
+        if (error := self._socket.exception()) is not None:
+            # The frames refer to the socket, which refers to the error.
+            error.with_traceback(None).__context__ = None
 
 
 async def refuse_redirect(*_: object) -> None:

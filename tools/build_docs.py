@@ -212,10 +212,13 @@ def collect(root: Path, folder: Path) -> None:
     if (root / GENERATOR).is_file():
         with tempfile.TemporaryDirectory() as generated:
             generate(root, Path(generated))
+            index = folder / "reference/index.md"
             for page in sorted(Path(generated).iterdir()):
                 if (folder / "reference" / page.name).exists():
                     raise DocsError(f"docs/reference/{page.name} is written by hand, and {GENERATOR} generates it too")
                 shutil.copy(page, folder / "reference")
+                named, linked = f"| `{page.stem}` |", f"| [`{page.stem}`]({page.name}) |"  # no such file in a checkout
+                index.write_text(index.read_text(encoding="utf-8").replace(named, linked), encoding="utf-8")
     if faults := faults_of_pages(folder, project["nav"]):
         raise DocsError("\n".join(faults))
 

@@ -48,26 +48,6 @@ def command_mistake(words):
     return f"p2pfl {shlex.join(words)}: no option {wrong[0]}" if wrong else None
 
 
-def link_mistakes(page):
-    """Links of a page to files or headings that are not there. Headings of generated pages are left to `make docs`."""
-    text, found = read(page), []
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if re.match(r"\w+:", target):
-            continue
-        path, _, anchor = target.partition("#")
-        file = (ROOT / page).parent / path if path else ROOT / page
-        if path and not file.exists() and f'"reference/{file.name}"' in read("zensical.toml"):
-            continue
-        if not file.exists() or (anchor and anchor not in _anchors(file)):
-            found.append(target)
-    return found
-
-
-def _anchors(file):
-    headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
 def shell(folder, script, *, timeout_s=300.0):
     """Run the script by bash in this folder, with `p2pfl` and `python` of this environment; give its output."""
     tools = folder / ".tools"

@@ -55,11 +55,6 @@ def test_every_command_and_option_that_a_page_names_is_one(page):
     assert [mistake for words in pages.commands(pages.read(page)) if (mistake := pages.command_mistake(words))] == []
 
 
-@pytest.mark.parametrize("page", NEW)
-def test_every_link_of_a_page_leads_somewhere(page):
-    assert pages.link_mistakes(page) == []
-
-
 def test_its_model_is_ten_lines_and_learns(capsys):
     """With fewer nodes and rounds here; as it stands below."""
     code = block_with("import torch")

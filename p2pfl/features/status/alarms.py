@@ -27,4 +27,10 @@ ALARMS: Mapping[str, AlarmText] = {
         advice="Update the older one when it suits you, so that all have the same fixes.",
         ended_by="software-agrees",
     ),
+    "state-behind": AlarmText(
+        means="A neighbor has a report that this node signed many rounds after those in its state: the log was cut, an "
+        "old copy was put back, or the disk had not kept what it confirmed.",
+        does="Goes on from the state that it has; its edges start anew with whole models.",
+        advice="If nobody put an old copy back, look for who can write to state_dir, and test the disk.",
+    ),
 }

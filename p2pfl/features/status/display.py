@@ -89,6 +89,7 @@ class Display:
             self._witness.note_rows(peer)
 
     def _hear_own(self, vitals: Vitals) -> None:
+        self._news.hear_own(vitals, self.own_row.vitals())
         if self._witness is not None:
             self._witness.hear_own(vitals)
 

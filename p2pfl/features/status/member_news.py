@@ -19,6 +19,8 @@ STARTING_S = 60.0
 """A member that appears within this many seconds counts as present from the start; the time is longer if rows are
 rare.
 """
+ROUNDS_A_KILL_LOSES = 10
+"""A process that is killed may have reported this many rounds that its log does not have yet."""
 LINES = 12.0
 """The most events that may be reported in a burst for members other than neighbors; after that, one in five minutes."""
 LINES_PER_S = 1 / 300
@@ -74,6 +76,13 @@ class MemberNews:
             self.feed.settle("software-agrees", member)
         elif not self.feed.stands("software-differs", member):
             self.raise_alarm("software-differs", member, text)
+
+    def hear_own(self, signed: Vitals, own: Vitals) -> None:
+        """Compare this node's row with one that an earlier process of it has signed and a neighbor still has."""
+        if signed.life == own.life and signed.rounds > own.rounds + ROUNDS_A_KILL_LOSES:
+            text = f"it has signed a report of round {signed.rounds}, but its state on disk ended at round {own.rounds}"
+            if not self.feed.reword("state-behind", None, text):
+                self.raise_alarm("state-behind", None, text)
 
     def forget(self, member: int) -> None:
         """Forget a former member."""

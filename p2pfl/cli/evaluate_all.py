@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import click
 
 from p2pfl.config.load import federation_file
-from p2pfl.console.output import Form, write_facts, write_json, write_rows
+from p2pfl.console.output import Form, log_to_stderr, write_facts, write_json, write_rows
 from p2pfl.errors import UserError
 from p2pfl.fleet.evaluating import FederationScore, evaluate_here, evaluate_with_others
 
@@ -27,8 +25,7 @@ def evaluate_all(folder: Path, node: str | None, finetune: int | None, form: For
     if node is None:
         found = evaluate_here(folder, finetune=finetune)
     else:
-        logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
-        logging.getLogger("p2pfl.notice").setLevel(logging.INFO)
+        log_to_stderr()
         text = "waiting for the other nodes, at most a quarter of an hour: start them too"
         found = evaluate_with_others(folder, node, finetune=finetune, on_wait=lambda: click.echo(text, err=True))
     for warning in found.warnings:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from p2pfl.console.output import Form, cell, figure, format_option, log_option, spent_of
+from p2pfl.console.output import Form, cell, figure, format_option, log_option, log_to_stderr, spent_of
 
 if TYPE_CHECKING:
     from p2pfl.config.model import Member, NodeConfig
@@ -154,10 +154,8 @@ def _be_modest(node: NodeConfig) -> None:
 
 
 def _log_to_stderr(name: str, *, verbose: bool) -> None:
-    form = f"%(asctime)s {name} %(levelname)s %(message)s"
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=form, datefmt="%H:%M:%S")
+    log_to_stderr(f"%(asctime)s {name} %(levelname)s %(message)s", logging.WARNING, "%H:%M:%S")
     logging.getLogger("p2pfl").setLevel(logging.INFO if verbose else logging.WARNING)
-    logging.getLogger("p2pfl.notice").setLevel(logging.INFO)
 
 
 def _write_json(line: NodeLine) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 import click
 
 from p2pfl.errors import StorageError
+from p2pfl.foreign import printable
 
 if TYPE_CHECKING:
     from p2pfl.learn.metrics import Measure
@@ -28,6 +30,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 PIPE_WIDTH = 1_000
 MOST_MISTAKES = 20
 INTERVAL = "95% interval"
+LINES = "\n\t"
 STALE = "*"
 """Marks a figure that was measured on an older model."""
 
@@ -45,10 +48,23 @@ def log_option(function: Function) -> Function:
     return click.option("--log", multiple=True, metavar="KIND:PATH", help=text)(function)
 
 
+class _PrintableFormatter(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return printable(super().formatMessage(record))
+
+
+def log_to_stderr(form: str = "%(message)s", level: int = logging.ERROR, clock: str | None = None) -> None:
+    """Log to stderr, a message in one printable line, whoever wrote its text; notices in any case."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_PrintableFormatter(form, clock))
+    logging.basicConfig(level=level, handlers=[handler])
+    logging.getLogger("p2pfl.notice").setLevel(logging.INFO)
+
+
 def show_mistakes(mistakes: Sequence[Exception]) -> None:
     """Print the first mistakes to stderr, one per line, and the number of others."""
     for mistake in mistakes[:MOST_MISTAKES]:
-        click.echo(f"error: {mistake}", err=True)
+        click.echo(f"error: {printable(str(mistake), LINES)}", err=True)
     if len(mistakes) > MOST_MISTAKES:
         click.echo(f"error: and {len(mistakes) - MOST_MISTAKES:,} more", err=True)
 
@@ -95,7 +111,7 @@ def cell(value: Any) -> str:
         case [low, high]:
             return f"{cell(low)} to {cell(high)}"
         case _:
-            return str(value)
+            return printable(str(value), LINES)
 
 
 def figure(value: object, *, stale: bool | None, form: str = ".4g") -> str | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from p2pfl.console.output import Form, format_option, write_json, write_rows
+from p2pfl.foreign import printable
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, NodeConfig
@@ -196,8 +197,8 @@ def _print(diagnosis: Diagnosis) -> None:
     if not diagnosis.problems:
         click.echo("all is well")
     for problem in diagnosis.problems:
-        click.echo(f"* {problem.text}")
-        click.echo(f"  what to do: {problem.remedy}")
+        click.echo(printable(f"* {problem.text}"))
+        click.echo(printable(f"  what to do: {problem.remedy}"))
 
 
 def _print_ways(diagnosis: Diagnosis) -> None:

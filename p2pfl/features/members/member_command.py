@@ -18,6 +18,7 @@ import click
 from p2pfl.console.groups import Named
 from p2pfl.console.output import Form, format_option, write_rows
 from p2pfl.console.wall_clock import seconds_now
+from p2pfl.foreign import printable
 
 if TYPE_CHECKING:
     from p2pfl.config.charter import Charter
@@ -376,4 +377,4 @@ def _tell(handed: Delivery) -> None:
             err=True,
         )
     for name, why in sorted(handed.failed.items()):
-        click.echo(f"  {name}: {why}", err=True)
+        click.echo(printable(f"  {name}: {why}"), err=True)

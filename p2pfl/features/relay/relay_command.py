@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from p2pfl.console.output import log_to_stderr
+
 
 @click.command(
     epilog="\b\nExamples:\n  p2pfl relay --listen 0.0.0.0:8443 --federation federation.toml\n"
@@ -94,5 +96,5 @@ def relay(
         state=state,
         metrics=metrics,
     )
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr("%(asctime)s %(levelname)s %(name)s: %(message)s", logging.INFO)
     return asyncio.run(run_relay(options))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.console.output import Form, cell, format_option, write_facts, write_json, write_rows
+from p2pfl.console.output import Form, cell, format_option, log_to_stderr, write_facts, write_json, write_rows
 from p2pfl.console.wall_clock import seconds_now
 from p2pfl.errors import UserError
 
@@ -58,8 +56,7 @@ def stats(
     """
     from p2pfl.features.stats.stats_asking import answer_others, ask_here, ask_others  # noqa: PLC0415 - `--help` stays instant
 
-    logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
-    logging.getLogger("p2pfl.notice").setLevel(logging.INFO)
+    log_to_stderr()
     if answers:
         name = _required("--node", node, "the node that answers")
         answer_others(folder, name, on_start=lambda: click.echo(f"{name} answers"), on_end=_tell, questions=questions)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from p2pfl.errors import UserError
+from p2pfl.foreign import UNREADABLE, fitting, read_file, read_json
+
+if TYPE_CHECKING:
+    from msgspec import Struct
 
 TIMEOUT_S = 5.0
 MOST_BYTES = 16 << 20
@@ -119,13 +122,13 @@ def _find_local_member(name: str, state: Path) -> LocalMember:
 def _result(state: Path) -> dict[str, Any] | None:
     """Return the `result.json` of a node that has ended, with its phase, or None if there is no readable one."""
     from p2pfl.node.conclusion import RESULT_FILE  # noqa: PLC0415 - as above
+    from p2pfl.reporting.status import NodeResult  # noqa: PLC0415 - as above
 
     try:
-        with (state / RESULT_FILE).open("rb") as file:
-            found = json.loads(file.read(MOST_BYTES))
-    except (OSError, ValueError):
+        found = _told(read_file(state / RESULT_FILE, MOST_BYTES), NodeResult)
+    except UserError:
         return None
-    if not isinstance(found, dict) or not frozenset({"node", "rounds"}) <= found.keys():
+    if not frozenset({"node", "rounds"}) <= found.keys():
         return None
     return found | {"phase": "finished" if found.get("finished") else "stopped"}
 
@@ -172,8 +175,17 @@ def scores_of(said: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in ordered.items() if value is not None}
 
 
-def ask(place: PageAddress, path: str, needed: frozenset[str]) -> dict[str, Any] | str:
-    """Return the node's answer if it has the `needed` keys; otherwise the reason why there is none."""
+def _told(content: bytes, form: type[Struct]) -> dict[str, Any]:
+    """Return the fields of a JSON object that are those of `form`, empty if it is none."""
+    try:
+        found = read_json(content)
+    except UNREADABLE:
+        return {}
+    return fitting(found, form) if isinstance(found, dict) else {}
+
+
+def ask(place: PageAddress, path: str, form: type[Struct], *needed: str) -> dict[str, Any] | str:
+    """Return the answer's fields of `form` if the `needed` ones are there; otherwise the reason why there is none."""
     from http.client import HTTPException  # noqa: PLC0415 - `--help` stays instant
     from urllib.error import HTTPError, URLError  # noqa: PLC0415 - as above
     from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415 - as above
@@ -182,7 +194,7 @@ def ask(place: PageAddress, path: str, needed: frozenset[str]) -> dict[str, Any]
     request = Request(f"http://{place.netloc}{path}", headers=headers)
     try:
         with build_opener(ProxyHandler({})).open(request, timeout=TIMEOUT_S) as answer:
-            said = json.loads(answer.read(MOST_BYTES))
+            said = _told(answer.read(MOST_BYTES), form)
     except HTTPError as error:
         return NO_TOKEN if error.code == 401 else f"{NOT_A_NODE}: HTTP {error.code}"
     except URLError as error:
@@ -191,15 +203,19 @@ def ask(place: PageAddress, path: str, needed: frozenset[str]) -> dict[str, Any]
         return _reason(error)
     except (HTTPException, ValueError):
         return NOT_A_NODE
-    return said if isinstance(said, dict) and needed <= said.keys() else NOT_A_NODE
+    return said if said.keys() >= {*needed} else NOT_A_NODE
 
 
 def ask_status(place: PageAddress) -> dict[str, Any] | str:
-    return ask(place, STATUS, frozenset({"node", "phase", "rounds"}))
+    from p2pfl.reporting.status import NodeStatus  # noqa: PLC0415 - as above
+
+    return ask(place, STATUS, NodeStatus, "node", "phase", "rounds")
 
 
 def ask_federation(place: PageAddress) -> dict[str, Any] | str:
-    return ask(place, FEDERATION, frozenset({"federation", "node", "now", "members"}))
+    from p2pfl.reporting.overview import FederationStatus  # noqa: PLC0415 - as above
+
+    return ask(place, FEDERATION, FederationStatus, "federation", "node", "now", "members", "alarms", "events")
 
 
 def _reason(error: object) -> str:

@@ -111,7 +111,7 @@ def _latest_rows(folder: LocalFederation, own: list[dict[str, Any] | str]) -> di
         if isinstance(told, str):
             continue
         for row in told["members"]:
-            if not isinstance(row, dict) or not isinstance(row.get("at"), int | float):
+            if row.get("at") is None:
                 continue
             age_s = max(0.0, told["now"] - row["at"])
             if age_s < latest.get(str(row.get("name")), {"age_s": float("inf")})["age_s"]:
@@ -244,7 +244,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
         "held_against": ", ".join(against) or None,
         "kept": least and f"{least[0]} {least[1]:.2g}",
         "privacy": row["privacy"] and _budget_text(row["privacy"]),
-        "bounds": row["bounds"] and _bounds_text(row["bounds"]),
+        "bounds": row["bounds"] and _told_bounds(row["bounds"]),
         "second_hand": row["second_hand"] and f"{age(row['second_hand']['age_s'])} ago, by {row['second_hand']['by']}",
     }
 
@@ -263,6 +263,13 @@ def _table_rows(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
     names = {row["metric"] for row in rows if row["metric"]}
     head = "main metric" if len(names) > 1 else next(iter(names), "accuracy")
     return [{key: value for key, value in _with_main_measure(row, head).items() if key not in empty} for row in rows]
+
+
+def _told_bounds(bounds: Mapping[str, Any]) -> str:
+    try:
+        return _bounds_text(bounds)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return "not known"
 
 
 def _bounds_text(bounds: Mapping[str, Any]) -> str:

@@ -215,7 +215,7 @@ def _table(
     withheld = private and not _numbers(members, MAIN)
     scores = () if withheld else (main, *(one["label"] for one in others))
     for name in ("round", *scores, *(("epsilon",) if private else ()), *wide, "heard"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(Text(name), justify="right", no_wrap=True)
     for row in members:
         state = Text(state_of(row), style=COLORS.get(state_of(row), "yellow"))
         for kind in row.get("standing") or ():

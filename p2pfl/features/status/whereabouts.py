@@ -17,6 +17,7 @@ import msgspec
 
 from p2pfl.config.model import NodeConfig
 from p2pfl.errors import StorageError
+from p2pfl.foreign import UNREADABLE
 from p2pfl.storage.disk import replace_file
 
 log = logging.getLogger("p2pfl")
@@ -86,7 +87,7 @@ def read(folder: Path) -> Whereabouts | None:
     try:
         with (folder / FILE_NAME).open("rb") as file:
             return msgspec.json.decode(file.read(MOST_BYTES), type=Whereabouts)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *UNREADABLE):
         return None
 
 

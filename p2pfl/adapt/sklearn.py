@@ -29,6 +29,7 @@ from p2pfl.adapt.steps import corrected, refuse_optimizer
 from p2pfl.chance import generator
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import LearningError, UserError
+from p2pfl.foreign import read_file
 from p2pfl.learn.batches import batch_sizes, draw_rows
 from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.intervals import Interval, wilson
@@ -295,6 +296,6 @@ def _digest(classes: NDArray[Any]) -> bytes:
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        return safetensors.numpy.load_file(path)
-    except (OSError, safetensors.SafetensorError) as error:
+        return safetensors.numpy.load(read_file(path))
+    except safetensors.SafetensorError as error:
         raise UserError(f"this is not a safetensors file: {error}", file=path) from None

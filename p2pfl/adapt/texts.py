@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
+from p2pfl.foreign import read_file
 
 FEWEST = 2
 """A node needs a row to train on and one to test on."""
@@ -27,11 +28,9 @@ def texts_in(path: Path) -> list[tuple[Path, str]]:
 
 def _text(file: Path) -> str:
     try:
-        text = file.read_bytes().decode("utf-8")
+        text = read_file(file, allowed="a text file").decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError("is not UTF-8", file=file, value=f"byte {error.start}", allowed="text in UTF-8") from None
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", file=file, allowed="a text file") from None
     if not text.strip():
         raise UserError("is empty", file=file, allowed="some text")
     return text

@@ -32,6 +32,7 @@ from p2pfl.adapt.pretrained import Pretrained
 from p2pfl.adapt.texts import blocks_of, texts_in
 from p2pfl.chance import generator
 from p2pfl.errors import UserError
+from p2pfl.foreign import refuse_special
 from p2pfl.learn.metrics import Metric
 from p2pfl.learn.task import NodeContext, Task
 
@@ -261,6 +262,7 @@ def save(
     """
     adapted = Adapted(base=Pretrained(folder=checked_folder(Path(model))), peft=peft, ffa=ffa)
     made = CausalLoss(adapted.made())
+    refuse_special(Path(file))
     try:
         made.load_state_dict(load_file(file))
     except (SafetensorError, RuntimeError, OSError) as error:

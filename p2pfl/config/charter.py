@@ -20,6 +20,7 @@ from msgspec import Meta, Struct
 
 from p2pfl.config.federation_id import HASH_BYTES
 from p2pfl.config.model import MEMBER, Edges, Edition, FederationConfig, Member, SignedCharter
+from p2pfl.foreign import UNREADABLE
 
 MOST_BYTES = 1 << 20
 """The largest size of a charter in bytes."""
@@ -134,10 +135,6 @@ class Flaw(NamedTuple):
 
 class CharterError(ValueError):
     """Raised for a charter that no honest signer would make, or that is not for this federation."""
-
-
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
-"""The errors that the decoder raises; the second is for text that is not UTF-8."""
 
 
 def realm_of(federation: FederationConfig) -> bytes:

@@ -15,8 +15,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from p2pfl.config.model import EDGE, Edges, Member
-from p2pfl.config.tables import Mistakes, read_table, refuse_special, require
+from p2pfl.config.tables import Mistakes, read_table, require
 from p2pfl.errors import UserError
+from p2pfl.foreign import refuse_special
 from topologies import Topology, TopologyError, build, build_schedule
 from topologies.building import kind
 from topologies.families import FAMILIES, GraphKind

@@ -22,8 +22,8 @@ from msgspec import Meta, Struct
 
 from p2pfl.config.federation_id import HASH_BYTES, federation_id
 from p2pfl.config.model import MEMBER, FederationConfig
-from p2pfl.config.tables import refuse_special
 from p2pfl.errors import UserError
+from p2pfl.foreign import UNREADABLE, read_file
 
 INVITE, REQUEST = "p2pfl:", "p2pfl-request:"
 MOST_CHARACTERS = 1000
@@ -185,11 +185,7 @@ def code_digest(federation: FederationConfig) -> bytes:
     """Hash these files into 32 bytes. Raises UserError: one of them cannot be read."""
     found = hashlib.blake2b(digest_size=HASH_BYTES, person=b"p2pfl-code")
     for file in code_files(federation):
-        refuse_special(file)
-        try:
-            content = file.read_bytes()
-        except OSError as error:
-            raise UserError(f"cannot be read: {error.strerror}", file=file) from None
+        content = read_file(file)
         found.update(len(content).to_bytes(8, "little") + content)
     return found.digest()
 
@@ -227,7 +223,7 @@ def _raw(text: str, prefix: str, key: str, allowed: str) -> bytes:
 def _convert(raw: bytes, form: type[Form], key: str, allowed: str) -> Form:
     try:
         return msgspec.msgpack.decode(raw, type=form)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         raise UserError("a line of another version of p2pfl", key=key, allowed=allowed) from None
 
 

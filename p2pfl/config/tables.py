@@ -8,15 +8,14 @@ from __future__ import annotations
 import base64
 import difflib
 import re
-import stat
 import tomllib
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from p2pfl.errors import UserError
+from p2pfl.foreign import read_file
 from p2pfl.specs import Kind
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
@@ -64,15 +63,10 @@ def read_document(path: Path) -> dict[str, Any]:
 
     Raises UserError: it cannot be read, is too large, or is not TOML; if a line is to blame, its file is `path:line`.
     """
-    refuse_special(path)
     try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(MOST_CHARACTERS + 1)
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", file=path) from None
+        return parse_document(read_file(path, 4 * MOST_CHARACTERS).decode(), path)
     except UnicodeDecodeError:
         raise UserError("is not UTF-8 text", file=path) from None
-    return parse_document(text, path)
 
 
 def parse_document(text: str, path: Path) -> dict[str, Any]:
@@ -85,17 +79,6 @@ def parse_document(text: str, path: Path) -> dict[str, Any]:
         raise UserError(f"not TOML: {error}", file=f"{path}:{line[1]}" if line else path) from None
     except (ValueError, RecursionError) as error:  # a number with thousands of digits, or endlessly nested brackets
         raise UserError(f"not TOML that can be read: {error}", file=path) from None
-
-
-def refuse_special(path: Path) -> None:
-    """Refuse a path on which a reader could wait for ever: a named pipe, a socket, a device. A missing path passes.
-
-    Raises UserError: it is one of these.
-    """
-    with suppress(OSError, ValueError):
-        mode = path.stat().st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            raise UserError("is a pipe, a socket or a device", file=path, allowed="a regular file")
 
 
 def _check_bounds(text: str, path: Path) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from p2pfl.config.model import NodeConfig
 from p2pfl.fleet.fork_server import ForkedProcess
+from p2pfl.foreign import UNREADABLE
 from p2pfl.node.workshop import WAITING_FOR_DISK
 from p2pfl.reporting.status import NodeLine, NodeResult
 
@@ -95,7 +96,7 @@ class Child:
         path = self.node.state_dir / "result.json"
         try:
             return msgspec.json.decode(path.read_bytes(), type=NodeResult)
-        except (OSError, ValueError):
+        except (OSError, *UNREADABLE):
             return None
 
 

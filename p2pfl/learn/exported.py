@@ -14,6 +14,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
+from p2pfl.foreign import refuse_special
 
 PREPROCESSING = "preprocessing"
 """The key in the file's metadata for the preprocessing: how raw data become inputs, as JSON."""
@@ -31,6 +32,7 @@ def read_exported(path: Path) -> Exported | None:
     """Read a model; return None if it has no preprocessing, which its federation must then supply. Raises UserError: it
     cannot be read.
     """
+    refuse_special(path)
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             said = (file.metadata() or {}).get(PREPROCESSING, "")

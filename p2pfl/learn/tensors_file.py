@@ -16,6 +16,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
+from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.interface import Learner, Vector
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def metadata_of(content: bytes) -> dict[str, str]:
     try:
         head = json.loads(content[LENGTH_BYTES : LENGTH_BYTES + length])
         return {str(key): str(value) for key, value in head.get("__metadata__", {}).items()}
-    except (ValueError, AttributeError):
+    except (AttributeError, *UNREADABLE):
         return {}
 
 

@@ -20,6 +20,7 @@ from logging import DEBUG, INFO, WARNING, Logger
 
 from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.errors import PeerFault
+from p2pfl.foreign import printable
 from p2pfl.net.line import Counters, OnAlarm
 from p2pfl.net.notices import LeftBehindFault, SealedFault
 
@@ -169,5 +170,5 @@ class Refusals:
 
 def clip(text: str, most_bytes: int) -> str:
     """Return the text as one printable line of at most `most_bytes`."""
-    line = "".join(letter if letter.isprintable() else "?" for letter in text[:most_bytes])
+    line = printable(text[:most_bytes])
     return line.encode(errors="replace")[:most_bytes].decode(errors="ignore")

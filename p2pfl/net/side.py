@@ -21,6 +21,7 @@ import msgspec
 
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
+from p2pfl.foreign import UNREADABLE
 from p2pfl.net.line import OnAlarm
 from p2pfl.wire.side import MOST_NAME_BYTES, MOST_OFFERS, MOST_SIDE_BYTES, Offer, Side, Unknown
 
@@ -79,7 +80,7 @@ class SideChannel:
             raise PeerFault(f"{len(body)} bytes on channel {self.name}; limit {self.most_bytes}")
         try:
             return self._decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise PeerFault(f"a malformed message on channel {self.name}: {error}") from error
 
 

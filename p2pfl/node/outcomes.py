@@ -23,6 +23,7 @@ from p2pfl.config.load import (
 from p2pfl.config.load import NODE_FILE_NAME as NODE_FILE
 from p2pfl.config.model import Compute, FederationConfig
 from p2pfl.errors import UserError
+from p2pfl.foreign import read_file
 from p2pfl.learn.exported import PREPROCESSING
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.sharing import WHOLE
@@ -163,10 +164,7 @@ def _restore(loaded: Loaded, federation: FederationConfig, folder: Path, path: P
 
 
 def _from_file(path: Path, federation_path: Path | None, name: str | None) -> Learned:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror or error}", file=path) from None
+    content = read_file(path)
     said = metadata_of(content)
     federation = _federation(path, federation_path)
     _check(path, "federation", said.get("federation"), federation.name if "federation" in said else None)

@@ -21,6 +21,7 @@ from nacl.signing import VerifyKey
 from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.identity import SIGNATURE_BYTES, Identity
 from p2pfl.errors import PeerFault
+from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 
 MOST_ROW_BYTES = 384
@@ -126,7 +127,7 @@ def read(raw: bytes) -> Vitals:
     """Decode a row without checking its signature, which `prove` does. Raises PeerFault: it is not a row."""
     try:
         return _DECODER.decode(raw[:-SIGNATURE_BYTES])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise PeerFault(f"a malformed row of vitals: {error}") from error
 
 

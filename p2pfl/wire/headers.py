@@ -17,6 +17,7 @@ from msgspec import Meta, Struct, structs
 from p2pfl.core import messages
 from p2pfl.core.messages import DIGEST_BYTES, MOST_LIVES_TOLD, MOST_TERMS, Message
 from p2pfl.errors import PeerFault
+from p2pfl.foreign import UNREADABLE
 from p2pfl.wire.part import PartHeld, Receipt
 from p2pfl.wire.side import MOST_NAME_BYTES, MOST_OFFERS, MOST_SIDE_BYTES, Offer, Side
 
@@ -247,7 +248,7 @@ def before_body(kind: MessageKind, raw: bytes | memoryview) -> SessionMessage:
     """
     try:
         header = kind.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise PeerFault(f"{kind.message.__name__} with a malformed header: {error}") from error
     _check_digests(kind, header)
     values = structs.asdict(header)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from p2pfl.errors import UserError
+from p2pfl.foreign import UNREADABLE, read_file
 
 if TYPE_CHECKING:
     from p2pfl.reporting.plot import X
@@ -50,7 +51,7 @@ def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None, mean
     files = [path / RESULTS if path.is_dir() else path for path in reports]
     target = output or (files[0].with_suffix(".png") if len(files) == 1 else COMPARISON)
     check_picture(target, key="--output")
-    contents = [_read(file) for file in files]
+    contents = [read_file(file, allowed=WANTED) for file in files]
     sweeps = [_sweep(content) for content in contents]
     if any(sweeps):
         _draw_sweep(sweeps, files, target, x, mean=mean)
@@ -61,13 +62,6 @@ def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None, mean
     click.echo(f"picture: {target}", err=True)
 
 
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", file=file, allowed=WANTED) from None
-
-
 def _sweep(content: bytes) -> dict[str, Any] | None:
     """Read the results of a sweep; None if this is something else."""
     import msgspec  # noqa: PLC0415 - `--help` stays instant
@@ -76,7 +70,7 @@ def _sweep(content: bytes) -> dict[str, Any] | None:
 
     try:
         found = msgspec.json.decode(content, type=Results)
-    except (ValueError, RecursionError):
+    except UNREADABLE:
         return None
     plain: dict[str, Any] = msgspec.to_builtins(found)
     return plain
@@ -110,7 +104,7 @@ def _run(content: bytes, file: Path) -> Report:
 
     try:
         run = Report.from_json(content)
-    except (ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise UserError(f"this is not a report: {error}", file=file, allowed=WANTED) from None
     if not run.history:
         raise UserError("its history is empty: nothing to draw", file=file)

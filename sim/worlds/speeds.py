@@ -18,6 +18,7 @@ from random import Random
 from p2pfl.chance import stream
 from p2pfl.config.model import FederationConfig
 from p2pfl.errors import UserError
+from p2pfl.foreign import read_file
 from p2pfl.specs import number
 from sim.worlds.drawn import draw, require_settled
 from sim.worlds.model import FASTEST, LONGEST_S, NANOSECONDS, Names, WorldSpec, nanoseconds, seconds
@@ -148,16 +149,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 def _text(path: Path) -> str:
     try:
-        if not path.is_file():
-            text = "is no file" if path.exists() else "does not exist"
-            raise UserError(text, file=path, key=KEY, allowed="a CSV file with the columns " + ", ".join(COLUMNS))
-        size = path.stat().st_size
-        if size > LARGEST_BYTES:
-            allowed = f"up to {LARGEST_BYTES // 2**20} MiB"
-            raise UserError("is too large", file=path, key=KEY, value=f"{size // 2**20} MiB", allowed=allowed)
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", file=path, key=KEY) from None
+        return read_file(path, LARGEST_BYTES, "a CSV file with the columns " + ", ".join(COLUMNS)).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UserError("is not UTF-8 text", file=path, key=KEY) from None
 

@@ -11,6 +11,7 @@ import typing
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -41,6 +42,7 @@ from p2pfl.wire.headers import KINDS, from_header
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from message_kit import ASIDE, BODIES, FRAMES, SAMPLES, damaged, outcome
+from vitals_kit import ROW
 
 LIMIT = CHUNK_BYTES + 1000
 LONG = Request(
@@ -199,12 +201,16 @@ BAD_TOPOLOGY = b"\x99\x01\xc4\x20" + bytes(32) + b"\x01\xc4\x00\xa1\xff"
 """The beginning of a charter with a text that is none."""
 BAD_PHASE = b"\xdc\x00\x14\x01\x01\x01\xa1\xff"
 """That of a row of vitals."""
+DEEP_ROW = b"\xdc\x00\x40" + msgspec.msgpack.encode(ROW)[3:] + b"\x91" * 4000
+"""A row with a field of a later version, nested deeper than Python can go."""
 
 
 @pytest.mark.parametrize("read", [lambda raw: edition_of(bytes(96) + raw), lambda raw: read_vitals(raw + bytes(64))])
 @given(raw=st.binary(max_size=300))
 @example(raw=BAD_TOPOLOGY)
 @example(raw=BAD_PHASE)
+@example(raw=DEEP_ROW)
+@example(raw=BAD_TOPOLOGY[:4] + bytes(32) + b"\x91" * 4000)
 def test_what_anybody_may_send_before_it_is_proven_is_refused_or_read(read, raw):
     with contextlib.suppress(CharterError, PeerFault):
         read(raw)

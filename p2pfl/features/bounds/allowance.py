@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from p2pfl.errors import StorageError
+from p2pfl.foreign import UNREADABLE
 from p2pfl.storage.disk import replace_file
 
 FILE_NAME = "traffic.json"
@@ -82,7 +83,7 @@ class MonthCounts:
             self._months = msgspec.json.decode(self._path.read_bytes(), type=Months)
         except FileNotFoundError:
             pass
-        except (OSError, msgspec.MsgspecError, ValueError) as error:
+        except (OSError, *UNREADABLE) as error:
             log.warning("%s cannot be read: the bytes of this month are counted anew: %s", self._path, error)
 
     def used(self, name: str) -> int:

@@ -19,6 +19,7 @@ from nacl.exceptions import CryptoError
 from nacl.secret import SecretBox
 
 from p2pfl.core.messages import PROTOCOL
+from p2pfl.foreign import UNREADABLE
 from p2pfl.software import software
 
 SERVICE = "_p2pfl._tcp.local."
@@ -71,7 +72,7 @@ def unseal(sealed: bytes | None, federation: str, key: bytes) -> About | None:
         return None
     try:
         return msgspec.msgpack.decode(_box(federation, key).decrypt(sealed), type=About)
-    except (CryptoError, ValueError, msgspec.DecodeError):
+    except (CryptoError, *UNREADABLE):
         return None
 
 

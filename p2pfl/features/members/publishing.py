@@ -21,6 +21,7 @@ from p2pfl.config.model import Edges, FederationConfig, Member
 from p2pfl.config.tables import Mistakes
 from p2pfl.crypto.identity import Identity, fingerprint, public_text
 from p2pfl.errors import UserError
+from p2pfl.foreign import UNREADABLE
 from p2pfl.reporting.liars import Bearing, bearings
 from p2pfl.storage.disk import replace_file
 
@@ -197,7 +198,7 @@ def _read_invites(federation: FederationConfig) -> list[IssuedInvite]:
         written_at = int(path.stat().st_mtime)
     except FileNotFoundError:
         return []
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNREADABLE) as error:
         allowed = "what `p2pfl invite` wrote; remove it to start over; its invites are then void"
         raise UserError(f"cannot be read: {error}", file=path, allowed=allowed) from None
     for one in issued:

@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from p2pfl.config.tables import refuse_special
 from p2pfl.engine.ledger import Ledger
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.privacy.permission import beside
+from p2pfl.foreign import UNREADABLE, refuse_special
 from p2pfl.storage.disk import is_full, lock_file, replace_file
 
 log = logging.getLogger("p2pfl")
@@ -85,7 +85,7 @@ class LedgerFile:
             raise UserError(text, file=self.path, key="ledger", allowed=allowed) from None
         try:
             found = msgspec.json.decode(raw, type=_Content)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             found = None
         if found is None or found.check != _check(found.federation, found.node, found.ledger):
             log.warning("%s is damaged, and counts as lost", self.path)

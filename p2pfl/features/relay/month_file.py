@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from p2pfl.errors import StorageError, UserError
+from p2pfl.foreign import UNREADABLE
 from p2pfl.storage.disk import replace_file
 
 log = logging.getLogger("p2pfl.relay")
@@ -61,7 +62,7 @@ class MonthFile:
                 kept = msgspec.json.decode(file.read(MOST_BYTES), type=_Kept)
         except FileNotFoundError:
             return {}
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (OSError, *UNREADABLE) as error:
             text = "%s cannot be read, so the month's volume begins at 0: %s; it is written anew"
             log.warning(text, self._path, error)
             return {}

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
+from p2pfl.foreign import UNREADABLE
 
 VERSION = 1
 """The version of this protocol; a relay refuses others by name."""
@@ -188,7 +189,7 @@ def struct_in(frame: Frame, kind: FrameKind, shape: type[T]) -> T:
         raise PeerFault(f"{frame.kind.name} in place of {kind.name}")
     try:
         return msgspec.msgpack.decode(frame.payload, type=shape)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise PeerFault(f"{kind.name} that cannot be read: {type(error).__name__}") from None
 
 

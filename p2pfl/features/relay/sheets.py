@@ -18,6 +18,7 @@ from nacl.signing import VerifyKey
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.relay.tickets import KEY_BYTES, SIGNATURE_BYTES, Ticket, TicketError
+from p2pfl.foreign import UNREADABLE
 
 MAGIC = b"p2pfl-relay-sheet-1:"
 """What a sheet begins with where charters travel, too."""
@@ -63,7 +64,7 @@ class SheetHead:
         """Read a head; nothing is verified. Raises TicketError: these bytes are none."""
         try:
             told = msgspec.msgpack.decode(raw[KEY_BYTES + SIGNATURE_BYTES :], type=_SheetStatement)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise TicketError(f"not the head of a sheet: {error}") from None
         signer, signature = raw[:KEY_BYTES], raw[KEY_BYTES : KEY_BYTES + SIGNATURE_BYTES]
         return cls(told.realm, told.issued, told.until, told.rows, told.removed, signer, signature)
@@ -112,7 +113,7 @@ class Sheet:
             raise TicketError("not a sheet of tickets")
         try:
             head, rows = msgspec.msgpack.decode(raw[len(MAGIC) :], type=tuple[bytes, bytes])
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise TicketError(f"not a sheet of tickets: {error}") from None
         found = cls(SheetHead.unpack(head), rows)
         found.require(realm=realm, admin=admin)

@@ -24,6 +24,7 @@ from nacl.signing import VerifyKey
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.features.relay.relay_frames import VERSION, Challenge, Registration
+from p2pfl.foreign import UNREADABLE
 
 PREFIX = "p2pfl-ticket-1:"
 TOKEN_PREFIX = "p2pfl-relay-token-1:"  # noqa: S105 - the beginning of the file, not a secret
@@ -71,7 +72,7 @@ class Ticket:
         head = KEY_BYTES + SIGNATURE_BYTES
         try:
             rights = msgspec.msgpack.decode(raw[head:], type=_Rights)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise TicketError(f"not a ticket: {error}") from None
         return cls(
             realm=rights.realm,

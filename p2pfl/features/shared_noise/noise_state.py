@@ -9,6 +9,7 @@ import msgspec
 
 from p2pfl.errors import StorageError
 from p2pfl.features.summed.common_state import AlikeState
+from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.shared import SharedRounds
 from p2pfl.storage.disk import replace_file
@@ -54,6 +55,6 @@ class NoiseState(AlikeState):
 def _read_rows(file: Path) -> int:
     try:
         return int(msgspec.json.decode(file.read_bytes(), type=dict[str, int])["rows"])
-    except (OSError, msgspec.MsgspecError, KeyError) as error:
+    except (OSError, KeyError, *UNREADABLE) as error:
         text = f"{file} is damaged ({error}): remove it, and the others' state will be fetched"
         raise StorageError(text) from error

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from p2pfl.errors import StorageError, UserError
+from p2pfl.foreign import UNREADABLE
 from p2pfl.storage.disk import replace_file, storage_errors
 
 FILE_NAME = "stats.bounds"
@@ -24,7 +25,7 @@ def keep_bound(folder: Path, data: bytes, least_rows: int) -> None:
         kept = msgspec.msgpack.decode(path.read_bytes(), type=dict[bytes, int])
     except FileNotFoundError:
         kept = {}
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise StorageError(f"{path} cannot be read: {error}") from error
     before = kept.get(data)
     if before is not None and before != least_rows:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from p2pfl.errors import StorageError
+from p2pfl.foreign import UNREADABLE
 from p2pfl.storage.disk import replace_file, storage_errors
 
 FILE_NAME = "stats.rows"
@@ -74,7 +75,7 @@ class AnsweredRows:
             kept = msgspec.msgpack.decode(self._path.read_bytes(), type=list[AnsweredTable])
         except FileNotFoundError:
             return
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, *UNREADABLE) as error:
             text = "without it a question might tell of the few rows by which the table has changed"
             raise StorageError(f"{self._path} cannot be read: {error}: {text}") from error
         self._tables = [_unpacked(one) for one in kept]

@@ -15,6 +15,7 @@ from p2pfl.config.federation_id import federation_id
 from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
+from p2pfl.foreign import UNREADABLE, printable
 
 DOMAIN = b"p2pfl statistics 1\0"
 """The prefix of the signed bytes, before the federation's id, so that no other signature can be used in their place."""
@@ -68,7 +69,7 @@ def verified(federation: FederationConfig, author: int, body: bytes, signature: 
     try:
         VerifyKey(by.key).verify(_domain(federation) + body, signature)
         return _decode(body)
-    except (BadSignatureError, ValueError, msgspec.MsgspecError) as error:
+    except (BadSignatureError, *UNREADABLE) as error:
         raise PeerFault(f"a statement that {by.name} did not sign, or that is none: {error}") from None
 
 
@@ -78,11 +79,6 @@ def question_id(author: int, body: bytes) -> bytes:
 
 def in_words(columns: tuple[str, ...], by: str | None) -> str:
     return printable(", ".join(columns) + (f" by {by}" if by else ""))
-
-
-def printable(text: str) -> str:
-    """Return a text of a peer as a terminal may show it."""
-    return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
 def _domain(federation: FederationConfig) -> bytes:

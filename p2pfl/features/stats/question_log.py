@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from p2pfl.errors import StorageError
+from p2pfl.foreign import UNREADABLE
 from p2pfl.storage.disk import create_file, storage_errors, truncate_file, write_all
 
 FILE_NAME = "stats.log"
@@ -88,7 +89,7 @@ class QuestionLog:
         for number, content in enumerate(whole.splitlines(), start=1):
             try:
                 self.lines.append(_line_of(json.loads(content)))
-            except (ValueError, TypeError, msgspec.MsgspecError) as error:
+            except (TypeError, *UNREADABLE) as error:
                 text = f"{self._path}:{number} is damaged ({error}): without it nobody knows how often was asked"
                 raise StorageError(text) from None
 

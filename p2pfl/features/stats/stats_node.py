@@ -23,7 +23,7 @@ from p2pfl.features.lan.announcing import discovery_of
 from p2pfl.features.relay.credentials import through_relays
 from p2pfl.features.stats.answered_bounds import keep_bound
 from p2pfl.features.stats.desk import Desk, DeskAnswer
-from p2pfl.features.stats.question import MOST_REASON, Question, in_words, printable
+from p2pfl.features.stats.question import MOST_REASON, Question, in_words
 from p2pfl.features.stats.question_sums import CHANNEL as SUMS_CHANNEL
 from p2pfl.features.stats.question_sums import QuestionSums
 from p2pfl.features.stats.site_table import SiteTable
@@ -34,6 +34,7 @@ from p2pfl.features.sums.node_sum import alone, names_of
 from p2pfl.features.sums.protocol import Sums
 from p2pfl.features.sums.sessions import MOST_BODY_BYTES
 from p2pfl.features.sums.sum_talk import SumTalk
+from p2pfl.foreign import printable
 from p2pfl.learn.statistics.survey import survey
 from p2pfl.learn.statistics.survey_figures import Statistics, SurveyAsked
 from p2pfl.net.links import Links

@@ -31,6 +31,7 @@ from p2pfl.features.sums.sum_messages import (
     Want,
     Working,
 )
+from p2pfl.foreign import UNREADABLE
 from p2pfl.net.side import SideChannel
 from p2pfl.wire.side import MOST_SIDE_BYTES
 
@@ -199,7 +200,7 @@ class Incoming:
             return None
         try:
             return _decode_large(body)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise PeerFault(f"pieces that make no message: {error}") from error
 
     def count(self, message: Message | Piece) -> Credit | None:

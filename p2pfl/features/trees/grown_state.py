@@ -15,6 +15,7 @@ import numpy as np
 
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.summed.common_state import AlikeState
+from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.trees.growth import TreeGrowth
 from p2pfl.learn.trees.learner import TreeLearner
@@ -78,7 +79,7 @@ class GrownState(AlikeState):
                 )
                 if growth.state.step > state.step:
                     learner.adopt(growth)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except UNREADABLE as error:
             raise StorageError(f"{self._file} is damaged ({error}): {BEGIN}") from error
         self.is_kept, self.members = True, frozenset(found.members)
         self.moved = frozenset(one for one, key in found.members.items() if self._key_of(one) != key)
@@ -113,7 +114,7 @@ class GrownState(AlikeState):
         learner = self._learner
         try:
             found = msgspec.msgpack.decode(state, type=Packed)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise ValueError(f"no state of trees: {error}") from None
         if not all(0 <= member < len(self._keys) for member in found.members):
             raise ValueError("a state of trees of members that are not there")

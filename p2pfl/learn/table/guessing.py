@@ -6,8 +6,8 @@ import csv
 import re
 from pathlib import Path
 
-from p2pfl.config.tables import refuse_special
 from p2pfl.errors import UserError
+from p2pfl.foreign import refuse_special
 from p2pfl.learn.table.layout import Layout
 
 SAMPLE_BYTES = 1 << 18

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
+from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.table.column import Kind
 from p2pfl.learn.table.proposal import MOST_BYTES, MOST_COLUMNS, MOST_VALUE_CHARACTERS, Proposal
 
@@ -60,7 +61,7 @@ def unpack(raw: bytes) -> TableNames:
         raise ValueError(f"{len(raw):,} bytes; at most {MOST_BYTES:,}")
     try:
         found = msgspec.json.decode(raw, type=TableNames)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ValueError(str(error)) from None
     if found.format != FORMAT:
         raise ValueError(f"format {found.format}; this version reads {FORMAT}")

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from p2pfl.config.tables import refuse_special
 from p2pfl.errors import UserError
+from p2pfl.foreign import UNREADABLE, read_file
 from p2pfl.learn.table.column import Column, Kind
 from p2pfl.learn.table.profile import TableProfile
 
@@ -127,7 +127,7 @@ def unpack(raw: bytes, most_bytes: int = MOST_BYTES) -> Proposal:
         raise ValueError(f"{len(raw):,} bytes; at most {most_bytes:,}")
     try:
         found = msgspec.json.decode(raw, type=Proposal)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ValueError(str(error)) from None
     if found.format != FORMAT:
         raise ValueError(f"format {found.format}; this version reads {FORMAT}")
@@ -150,12 +150,8 @@ def _check(name: str, column: ColumnProposal, rows: int) -> None:
 
 def read_proposal(path: Path) -> Proposal:
     """Read a proposal. Raises UserError: the file cannot be read, or is not a proposal."""
-    refuse_special(path)
     try:
-        with path.open("rb") as file:
-            return unpack(file.read(MOST_FILE_BYTES + 1), MOST_FILE_BYTES)
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", file=path) from None
+        return unpack(read_file(path, MOST_FILE_BYTES), MOST_FILE_BYTES)
     except ValueError as error:
         allowed = "a file that `p2pfl schema propose` has written"
         raise UserError(f"this is not a proposal: {error}", file=path, allowed=allowed) from None

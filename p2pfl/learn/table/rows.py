@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.tables import refuse_special
 from p2pfl.errors import UserError
+from p2pfl.foreign import refuse_special
 from p2pfl.learn.table.layout import Layout
 from p2pfl.learn.table.mistakes import LEAVE_OUT, Cell, TableMistakes
 

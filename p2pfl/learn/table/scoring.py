@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
+from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.table.encoding import encode_inputs
 from p2pfl.learn.table.reading import Table
 from p2pfl.learn.table.schema import KEYS, Schema, make_schema
@@ -122,6 +123,6 @@ def read_preprocessing(text: str) -> dict[str, Any] | None:
     """Read the preprocessing from a file's metadata; return None if it is not a model for tables."""
     try:
         found = json.loads(text) if text else None
-    except ValueError:
+    except UNREADABLE:
         return None
     return found if isinstance(found, dict) and found.get("kind") == KIND and found.get("format") == FORMAT else None

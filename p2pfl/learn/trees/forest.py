@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.table.schema import Schema
 from p2pfl.learn.trees.bins import BinGrid, Cells
 from p2pfl.learn.trees.splitting import Split, Splitter, Sums
@@ -127,7 +128,7 @@ class Forest(msgspec.Struct, frozen=True, kw_only=True):
         """Raises ValueError: these bytes are no model."""
         try:
             found = msgspec.msgpack.decode(packed, type=cls)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise ValueError(f"no model of trees: {error}") from None
         found.check()
         return found

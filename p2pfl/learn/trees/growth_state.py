@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import msgspec
 
+from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.trees.bins import DIVISIONS, KEYS, BinGrid, most_buckets
 from p2pfl.learn.trees.forest import LEAF, DecisionTree, Forest
 from p2pfl.learn.trees.objectives import step_bits
@@ -113,7 +114,7 @@ class GrowthState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """Read what `pack` has made; `rounds` take the place of those in it. Raises ValueError: this is no state."""
         try:
             found = msgspec.msgpack.decode(packed, type=cls)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise ValueError(f"no state of trees: {error}") from None
         if found.format != FORMAT:
             raise ValueError(f"a state of format {found.format}: known is {FORMAT}")
@@ -127,6 +128,7 @@ class GrowthState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         numbers = [self.target.center, self.target.scale, *self.base, *self.weights]
         numbers += [each for loss in self.losses for each in (loss.trained, loss.held) if each is not None]
         is_right = self.step >= 0 and self.target.scale > 0 and all(map(math.isfinite, numbers))
+        is_right &= self.settings.are_possible
         if not (is_right and (self._fits_bins() if self.grid is None else self._fits_trees(self.grid))):
             raise ValueError("a state of trees that contradicts itself")
 

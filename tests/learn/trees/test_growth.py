@@ -15,7 +15,7 @@ from p2pfl.errors import UserError
 from p2pfl.features.sums.fixed_point import FixedPoint
 from p2pfl.learn.trees import growth, splitting
 from p2pfl.learn.trees.bins import as_cells
-from p2pfl.learn.trees.forest import LEAF
+from p2pfl.learn.trees.forest import LEAF, Forest
 from p2pfl.learn.trees.growth import MOST_ENTRIES, TreeGrowth, WrongSum
 from p2pfl.learn.trees.objectives import BOUND, MOST_ROWS
 
@@ -252,6 +252,23 @@ ROWS = rows_of(8, 60, 2)
 SITE = site_of(ROWS)
 PACKED: list[bytes] = []
 grown(2, [ROWS], lambda nodes: PACKED.append(nodes[0].pack()), rounds=1)
+
+
+@pytest.mark.parametrize("bad", [{"max_depth": 2**40}, {"max_depth": -3}, {"bins": 2**62}, {"rounds": -1}])
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_state_with_settings_that_nobody_may_have_is_refused_before_anything_is_computed(place, bad):
+    state = msgspec.msgpack.decode(PACKED[place])
+    with pytest.raises(ValueError, match="contradicts"):
+        TreeGrowth.unpack(msgspec.msgpack.encode(state | {"settings": state["settings"] | bad}), SCHEMA, SETTINGS, SITE)
+
+
+def test_a_state_that_is_nested_without_end_is_refused():
+    nested = PACKED[0].replace(b"\xa4bits", b"\xa4bits" + b"\x91" * 100_000, 1)
+    for packed in (nested, b"\x91" * 100_000, b"\x81\xa4cuts" + b"\x91" * 100_000):
+        with pytest.raises(ValueError, match="no state"):
+            TreeGrowth.unpack(packed, SCHEMA, SETTINGS, SITE)
+        with pytest.raises(ValueError, match="no model"):
+            Forest.unpack(packed)
 
 
 def test_a_state_whose_trees_contradict_themselves_is_refused():

@@ -16,8 +16,6 @@ from inspect import Parameter as Argument
 from inspect import signature
 from typing import Any, Final, Generic, TypeVar
 
-from p2pfl.foreign import printable
-
 LARGEST = 2**63 - 1
 SAFE = 1e300
 OBJECT = re.compile(r"(?:[^:,=+\s]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
@@ -342,7 +340,7 @@ def read_number(part: str, kind: Kind, text: str) -> float:
 
 def short(text: str) -> str:
     """Shorten a text for a one-line message."""
-    plain = printable(text[: _LONGEST + 1])
+    plain = "".join(letter if letter.isprintable() else "?" for letter in text[: _LONGEST + 1])
     return plain if len(plain) <= _LONGEST else plain[: _LONGEST - 3] + "..."
 
 

@@ -106,7 +106,8 @@ class Dialer:
 
     def _relays(self, peer: int) -> Sequence[Relayed]:
         key = self.greeter.key_of(peer)
-        return () if key is None else self.transport.ways(key)
+        place = self.table.places.get(peer)
+        return () if key is None else self.transport.ways(key, None if place is None else place.relay)
 
     async def _vacancy(self, peer: int, place: NeighborPlace, route: Route) -> None:
         """Wait until there is no session. While it goes through a relay, try the addresses and other relays from time
@@ -125,10 +126,11 @@ class Dialer:
 
     async def _change_relay(self, peer: int, place: NeighborPlace) -> None:
         """Move a session to a relay that is clearly better. The end with the lower index decides."""
-        key, line = self.greeter.key_of(peer), None if place.link is None else place.link.connection.line
-        if key is None or line is None or line.relay is None or self.table.own > peer:
+        key, link = self.greeter.key_of(peer), place.link
+        if key is None or link is None or self.table.own > peer or (relay := link.connection.line.relay) is None:
             return
-        way = await self.transport.faster_way(key, line.relay)
+        exchange_s = link.exchanges.typical_s(asyncio.get_running_loop().time())
+        way = await self.transport.faster_way(key, relay, exchange_s)
         if way is not None and place.is_relayed:
             place.moves_to = way.relay
             try:

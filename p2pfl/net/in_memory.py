@@ -135,10 +135,10 @@ class MemoryTransport:
     def know(self, host: str) -> None:
         """Do nothing: only nodes of this process can come."""
 
-    def ways(self, key: bytes) -> Sequence[Relayed]:  # noqa: ARG002 - it knows no relay
+    def ways(self, key: bytes, latest: str | None = None) -> Sequence[Relayed]:  # noqa: ARG002 - it knows no relay
         return ()
 
-    async def faster_way(self, key: bytes, relay: str) -> Relayed | None:  # noqa: ARG002 - it knows no relay
+    async def faster_way(self, *_: object) -> Relayed | None:  # it knows no relay
         return None
 
     async def dial(self, way: Way) -> Line:

@@ -18,13 +18,14 @@ from time import monotonic
 from typing import Protocol, TypeVar
 
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Busy, Hello, Message
+from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Busy, Hello, Message, Reply, Request
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
 from p2pfl.net.bodies import BodySender, KeptParts, ReceiptClock
 from p2pfl.net.greeting import Connection
 from p2pfl.net.limits import ByteBudget, Limits, MessagePace
 from p2pfl.net.line import Counters, GoneError, OnAlarm
+from p2pfl.net.measuring import ExchangeTimes
 from p2pfl.net.notices import Notice
 from p2pfl.net.outbox import Outbox
 from p2pfl.net.rate import SendingRates
@@ -275,6 +276,7 @@ class PeerLink:
         self.connection, self.peer = connection, connection.peer
         self.number, self.remote_number = number, remote_number
         self.finished = asyncio.Event()
+        self.exchanges = ExchangeTimes()
         self._shared, self._owner, self._opening = shared, owner, opening
         self._traffic = shared.counters.peers[self.peer]
         self._inbox = Inbox(connection, shared)
@@ -411,6 +413,8 @@ class PeerLink:
         return Offer(least=LEAST_VERSION, most=PROTOCOL_VERSION, channels=self._shared.sides.names)
 
     async def _send(self, message: Message | Side | Receipt) -> None:
+        if isinstance(message, Request):
+            self.exchanges.begin(message.digest, asyncio.get_running_loop().time())
         chunks = await self._bodies.cut(message, self._version or LEAST_VERSION, self._shared.work)
         if self._shared.rates.bound(self.peer) is not None:
             beat_s = self._shared.beat_s
@@ -482,6 +486,8 @@ class PeerLink:
             except PeerFault as fault:
                 raise MalformedError(str(fault)) from fault
             return
+        if isinstance(message, Reply):
+            self.exchanges.end(message.request_digest, asyncio.get_running_loop().time())
         if isinstance(message, Hello):
             self._bodies.applied = message.request_digest
         if isinstance(message, Busy):

@@ -110,6 +110,8 @@ class NeighborPlace:
     dial: Dial | None = None
     moves_to: str | None = None
     """The URL of the relay to which this end moves the session at this moment."""
+    relay: str | None = None
+    """The URL of the relay that carried the latest session through one: a move has led there."""
     held_back: set[asyncio.Timeout] = field(default_factory=set)
     free: asyncio.Event = field(default_factory=asyncio.Event)
     settled: bool = False
@@ -312,6 +314,7 @@ class SessionTable:
             opening=Notice(Word.OPEN, self.boot, number) if remote_number is None else None,
         )
         place.link = link
+        place.relay = candidate.line.relay or place.relay
         place.free.clear()
         if place.dial is not None and link.connection.dialer != self.own:
             expire(place.dial.scope)

@@ -64,13 +64,16 @@ class Transport(Protocol):
         """Record that a member is at that address."""
         ...
 
-    def ways(self, key: bytes) -> Sequence[Relayed]:
-        """Return the ways through relays to the member with that public key, best first; most transports have none."""
+    def ways(self, key: bytes, latest: str | None = None) -> Sequence[Relayed]:
+        """Return the ways through relays to the member with that public key, best first; most transports have none.
+        `latest` is the URL of the relay that carried the latest session with it.
+        """
         ...
 
-    async def faster_way(self, key: bytes, relay: str) -> Relayed | None:
+    async def faster_way(self, key: bytes, relay: str, exchange_s: float | None) -> Relayed | None:
         """Return a way through a relay that is clearly and lastingly better than that through the relay with the URL
-        `relay`, to the member with that public key; None if there is none.
+        `relay`, to the member with that public key; None if there is none. `exchange_s` is what an exchange in the
+        session typically takes, if that is known.
         """
         ...
 

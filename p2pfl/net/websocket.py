@@ -270,10 +270,10 @@ class WebSocketTransport:
     def know(self, host: str) -> None:
         self.doorway.know(host)
 
-    def ways(self, key: bytes) -> Sequence[Relayed]:  # noqa: ARG002 - it knows no relay
+    def ways(self, key: bytes, latest: str | None = None) -> Sequence[Relayed]:  # noqa: ARG002 - it knows no relay
         return ()
 
-    async def faster_way(self, key: bytes, relay: str) -> Relayed | None:  # noqa: ARG002 - it knows no relay
+    async def faster_way(self, *_: object) -> Relayed | None:  # it knows no relay
         return None
 
     async def dial(self, way: Way) -> Line:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from message_kit import REPLY, REQUEST
+from msgspec import structs
 from relay_kit import QUICK, RelayHere, by_relay, nobody, parts, until
 
-from p2pfl.core.messages import Resync
+from p2pfl.core.messages import Reply, Resync, request_digest
 from p2pfl.features.relay import by_relay as by_relay_module
 from p2pfl.features.relay.by_relay import LASTING_LOOKS, ByRelayTransport
 from p2pfl.features.relay.feature import Relays
+from p2pfl.features.relay.relay_frames import FrameKind, unpack
 from p2pfl.features.relay.relay_link import RelayLink
+from p2pfl.net import measuring
 from p2pfl.net.in_memory import MemoryNetwork
-from p2pfl.net.line import Line
+from p2pfl.net.line import GoneError, Line
+from p2pfl.net.measuring import ExchangeTimes
 
 
 class SlowLine(Line):
@@ -106,7 +114,7 @@ async def test_only_what_is_clearly_and_lastingly_better_moves_an_edge():
 
     async def look(trip_s):
         other.trip_s = trip_s
-        return await transport.faster_way(key, here.url)
+        return await transport.faster_way(key, here.url, None)
 
     assert [await look(0.045) for _ in range(9)] == [None] * 9
     assert [await look(0.010) for _ in range(LASTING_LOOKS - 1)] == [None] * (LASTING_LOOKS - 1)
@@ -115,13 +123,182 @@ async def test_only_what_is_clearly_and_lastingly_better_moves_an_edge():
     assert found[:-1] == [None] * (LASTING_LOOKS - 1)
     assert found[-1].relay == other.url
     here.trip_s, other.trip_s = 0.012, 0.004
-    assert [await transport.faster_way(key, here.url) for _ in range(9)] == [None] * 9
+    assert [await transport.faster_way(key, here.url, None) for _ in range(9)] == [None] * 9
+
+
+class Edge:
+    """An edge that can use relays whose round trips and exchanges take what a test says; it looks now and then."""
+
+    def __init__(self, **takes):
+        self.takes = takes
+        self.relays = {name: FakeRelay(f"ws://{name}/p2pfl", trip_s) for name, (trip_s, _) in takes.items()}
+        self.transport, self.key = Measured(SimpleNamespace(), list(self.relays.values())), b"k" * 32
+        self.transport._tasks = [None]
+        self.here, self.moves, self.slow = next(iter(takes)), 0, []
+        self.transport.on_slow = lambda relay, *_: self.slow.append(relay.url)
+
+    async def look(self, times=1):
+        for _ in range(times):
+            way = await self.transport.faster_way(self.key, self.relays[self.here].url, self.takes[self.here][1])
+            if way is not None:
+                self.moves += 1
+                self.here = way.relay[5:-6]
+
+
+async def test_a_relay_that_answers_fast_and_holds_back_bodies_loses_the_edge_and_there_is_an_alarm():
+    edge = Edge(holds=(0.001, 2.0), honest=(0.004, 0.01))
+    await edge.look(LASTING_LOOKS - 1)
+    assert edge.here == "holds"
+    await edge.look()
+    assert (edge.here, edge.slow) == ("honest", [])
+    await edge.look(100)
+    assert (edge.here, edge.moves, edge.slow) == ("honest", 1, ["ws://holds/p2pfl"])
+    assert edge.transport.ways(edge.key)[0].relay == "ws://honest/p2pfl"
+
+
+async def test_a_relay_that_only_promises_more_is_left_again_and_not_tried_again_for_an_hour(monkeypatch):
+    edge = Edge(honest=(0.030, 0.05), holds=(0.001, 2.0))
+    await edge.look(100)
+    assert (edge.here, edge.moves) == ("honest", 2)
+    monkeypatch.setattr(by_relay_module, "REMEMBERED_S", 0.0)
+    await edge.look(LASTING_LOOKS)
+    assert edge.here == "holds"
+
+
+async def test_a_neighbor_that_is_slow_itself_makes_an_edge_move_once_and_is_no_alarm():
+    edge = Edge(one=(0.002, 3.0), two=(0.003, 3.0), three=(0.004, 3.0))
+    await edge.look(100)
+    assert (edge.moves, edge.slow) == (2, [])
+
+
+@given(st.lists(st.tuples(*[st.floats(0.5, 2.0)] * 2), min_size=10, max_size=40), st.floats(0.001, 10.0))
+def test_an_edge_does_not_flap_however_exchanges_vary_by_less_than_what_is_clear(noise, usual_s):
+    """By a factor between .85 and 1.15 at each look, on two relays that are as good as each other."""
+    edge = Edge(one=(0.001, usual_s), two=(0.001, usual_s))
+
+    async def run():
+        for looks in noise:
+            factors = [0.85 + 0.2 * (each - 0.5) for each in looks]
+            edge.takes = {name: (0.001, usual_s * factor) for name, factor in zip(edge.takes, factors, strict=True)}
+            await edge.look()
+
+    asyncio.run(run())
+    assert edge.moves <= 1
+
+
+async def test_after_a_loss_the_edge_goes_back_to_the_relay_that_it_had_moved_to():
+    """At the end that does not decide nothing is known of exchanges."""
+    edge = Edge(holds=(0.001, None), honest=(0.004, None))
+    assert edge.transport.ways(edge.key, "ws://honest/p2pfl")[0].relay == "ws://honest/p2pfl"
+    assert edge.transport.ways(edge.key)[0].relay == "ws://holds/p2pfl"
+    edge.relays["honest"].doubts = lambda _: 1
+    assert edge.transport.ways(edge.key, "ws://honest/p2pfl")[0].relay == "ws://holds/p2pfl"
+
+
+def test_what_an_exchange_takes_is_what_it_takes_for_half_of_the_time():
+    times, now = ExchangeTimes(), 0.0
+    assert times.typical_s(now) is None
+    for seq, took_s in enumerate([0.01] * 2000 + [2.0] * 10, 1):  # 20 s fast, 20 s slow
+        times.begin(seq.to_bytes(8), now)
+        now += took_s
+        times.end(seq.to_bytes(8), now)
+    assert times.typical_s(now) == pytest.approx(0.01)
+    for seq in range(10_000, 10_008):
+        times.begin(seq.to_bytes(8), now)
+        times.begin(seq.to_bytes(8), now + 1.0)  # repeated
+        now += 2.0
+        times.end(b"another", now)
+        times.end(seq.to_bytes(8), now)
+    assert times.typical_s(now) == pytest.approx(2.0)
+
+
+def test_an_exchange_that_never_ends_counts_for_as_long_as_it_lasts():
+    times = ExchangeTimes()
+    times.begin(b"one", 0.0)
+    assert times.typical_s(8.0) is None
+    assert times.typical_s(40.0) == 40.0
+    assert times.typical_s(400.0) == 400.0
+
+
+class Holding(SlowLine):
+    """Holds back what is sealed, for `relay.delay_s`, and nothing else."""
+
+    def __init__(self, inner, relay):
+        super().__init__(inner, relay)
+        self.held = asyncio.Queue()
+        self.pump = asyncio.create_task(self._let_go())
+
+    async def _push(self, data):
+        if unpack(data).kind is FrameKind.DATA:
+            self.held.put_nowait((asyncio.get_running_loop().time() + self.slow.delay_s, data))
+        else:
+            await self.inner.send(data)
+
+    async def _let_go(self):
+        with suppress(GoneError):
+            while True:
+                at, data = await self.held.get()
+                await asyncio.sleep(at - asyncio.get_running_loop().time())
+                await self.inner.send(data)
+
+    async def close(self, within_s):
+        self.pump.cancel()
+        await self.inner.close(within_s)
+
+
+async def test_two_nodes_leave_a_relay_that_holds_back_what_is_sealed_and_lose_no_exchange(federation, monkeypatch):
+    monkeypatch.setattr(measuring, "SLOT_S", 0.01)
+    monkeypatch.setattr(by_relay_module, "FAR_S", 0.01)
+    network = MemoryNetwork()
+    liar, honest = RelayHere(network, "liar:1"), RelayHere(network, "honest:1")
+    liar.delay_s, liar.wrap = 0.1, lambda line: Holding(line, liar)
+    done, slow = [], []
+
+    def ask(peer, session):
+        request = structs.replace(REQUEST, seq=len(done) + 1)
+        a.links.send(peer, session, structs.replace(request, digest=request_digest(request)))
+
+    def hear(peer, session, message):
+        if isinstance(message, Reply) and message.seq == len(done) + 1:
+            done.append(message.seq)
+            ask(peer, session)
+
+    def answer(peer, session, message):
+        reply = structs.replace(REPLY, seq=message.seq, request_digest=message.digest)
+        b.links.send(peer, session, reply)
+
+    def opened(peer, session):
+        a.on_open(peer, session)
+        ask(peer, session)
+
+    a, b = (
+        federation.new(
+            index,
+            limits=QUICK,
+            neighbors=frozenset({1 - index}),
+            transport=by_relay(network, federation.identities[index], liar.url, honest.url),
+            **heard,
+        )
+        for index, heard in enumerate([{"on_open": opened, "on_message": hear}, {"on_message": answer}])
+    )
+    a.links.transport.on_slow = lambda relay, *_: slow.append(relay.url)
+    async with liar, a.links, b.links:
+        await a.until(lambda: relay_of(a, 1) == liar.url and done)
+        async with honest:
+            await a.until(lambda: relay_of(a, 1) == relay_of(b, 0) == honest.url)
+            before = len(done)
+            await a.until(lambda: len(done) > before + 20)
+            await a.until(lambda: slow)
+    assert done == list(range(1, len(done) + 1))
+    assert slow == [liar.url]
+    for node in (a, b):
+        assert node.links.counters.total.faults == node.links.counters.total.refusals == 0
 
 
 async def test_with_one_relay_nothing_is_measured():
     transport = ByRelayTransport(SimpleNamespace(), [FakeRelay("ws://here/p2pfl", 1.0)])
     transport._tasks = [None]
-    assert await transport.faster_way(b"k" * 32, "ws://here/p2pfl") is None
+    assert await transport.faster_way(b"k" * 32, "ws://here/p2pfl", None) is None
 
 
 @pytest.mark.parametrize("steps", range(6))

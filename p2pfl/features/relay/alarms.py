@@ -19,6 +19,11 @@ ALARMS: Mapping[str, AlarmText] = {
         advice="Run `p2pfl member ticket` where the admin key is: nodes that run get the new tickets.",
         ended_by="relay-ticket-renewed",
     ),
+    "relay-slow": AlarmText(
+        means="Exchanges through a relay took at least three times as long as they now take through another one.",
+        does="Has moved the edge to the other relay, and tries the slow one again after an hour.",
+        advice="Ask who runs that relay: its line or its --mbit may be too narrow, or it holds back what it passes on.",
+    ),
     "relay-spoiled": AlarmText(
         means="A line through a relay carried what the other end did not seal, or nothing at all.",
         does="Has ended that session, blames no member, and prefers other ways to that member for five minutes.",

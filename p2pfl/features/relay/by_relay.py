@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from p2pfl.features.relay.relay_link import OnDoubt, RelayLink
 from p2pfl.net.address import Address, Relayed, Way
@@ -14,9 +15,26 @@ from p2pfl.net.transport import Meet, Transport
 MEASURE_S = 5.0
 """How long the way through one relay may take to be measured."""
 CLEARLY, CLEARLY_S = 0.7, 0.01
-"""An edge moves if the round trip is at most this share of its present one, and shorter by so much at least."""
+"""An edge moves if the other way takes at most this share of the time of its present one, and so much less at least."""
 LASTING_LOOKS = 3
 """In so many looks in a row another relay must be better, so that edges do not move to and fro."""
+REMEMBERED_S = 3600.0
+"""How long counts what exchanges through a relay took: then it is tried again, if it promises more."""
+FAR, FAR_S = 3.0, 0.2
+"""There is an alarm about a relay through which exchanges took so many times as long, and so much longer."""
+OnSlow = Callable[[RelayLink, bytes, str], None]
+"""Called with a relay, the key of a member, and how much longer exchanges with it took there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Achieved:
+    """What an exchange with a member took through one relay: the session that proves it has just used it."""
+
+    exchange_s: float
+    at: float
+
+
+NOTHING = Achieved(0.0, float("-inf"))
 
 
 class ByRelayTransport:
@@ -29,6 +47,11 @@ class ByRelayTransport:
         self._direct, self._at_end = direct, at_end
         self._trips: dict[tuple[str, bytes], float] = {}
         """The latest round trip to a member through a relay, in seconds, by the relay's URL and the member's key."""
+        self._achieved: dict[tuple[str, bytes], Achieved] = {}
+        """What exchanges took when a relay was last in use, by the relay's URL and the member's key."""
+        self._left: dict[bytes, RelayLink] = {}
+        """The relay from which an edge has moved, until it shows whether the other is better, by member's key."""
+        self.on_slow: OnSlow = lambda relay, key, text: None  # noqa: ARG005 - nobody listens yet
         self._better: dict[bytes, tuple[str, int]] = {}
         """The relay that was better than the one in use in the latest looks in a row, and how many, by member's key."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -55,23 +78,32 @@ class ByRelayTransport:
     def know(self, host: str) -> None:
         self._direct.know(host)
 
-    def ways(self, key: bytes) -> Sequence[Relayed]:
-        """Return the way through each relay: first those that spoiled no line to that member lately, by round trip."""
-        ranked = sorted(self.relays, key=lambda relay: self._rank(relay, key))
+    def ways(self, key: bytes, latest: str | None = None) -> Sequence[Relayed]:
+        """Return the way through each relay: first those that spoiled no line to that member lately, and of them the
+        one that had the latest session; then by the time that they take.
+        """
+        ranked = sorted(self.relays, key=lambda relay: self._rank(relay, key, latest))
         return [Relayed(relay.url, key) for relay in ranked]
 
-    async def faster_way(self, key: bytes, relay: str) -> Relayed | None:
+    async def faster_way(self, key: bytes, relay: str, exchange_s: float | None) -> Relayed | None:
         """Measure the round trip to a member through each relay; return the way that was clearly better than `relay`
         in several calls in a row.
+
+        A relay can make round trips short and hold back what is sealed. So what exchanges take here counts, as soon as
+        it is known, and what they took when another relay was last in use. One of which nothing is known is tried if
+        its round trip is clearly shorter than an exchange here; it is left again if the exchanges do not show that.
         """
+        here = next((one for one in self.relays if one.url == relay), None)
         if len(self.relays) < 2 or not self._tasks:
             return None
+        if exchange_s is not None:
+            self._achieved[relay, key] = Achieved(exchange_s, time.monotonic())
+            self._compare(key, relay, exchange_s)
         for one in self.relays:
             await self._measure(one, key)
-        here = next((one for one in self.relays if one.url == relay), None)
         best = min(self.relays, key=lambda one: self._rank(one, key))
-        trip_s, own_s = self._trip_s(best, key), float("inf") if here is None else self._trip_s(here, key)
-        if best is here or not trip_s < min(CLEARLY * own_s, own_s - CLEARLY_S):
+        best_s, own_s = self._time_s(best, key), float("inf") if here is None else self._time_s(here, key)
+        if best is here or not best_s < min(CLEARLY * own_s, own_s - CLEARLY_S):
             self._better.pop(key, None)
             return None
         url, looks = self._better.get(key, ("", 0))
@@ -79,7 +111,18 @@ class ByRelayTransport:
         if self._better[key][1] < LASTING_LOOKS:
             return None
         del self._better[key]
+        if here is not None and exchange_s is not None:
+            self._left[key] = here
         return Relayed(best.url, key)
+
+    def _compare(self, key: bytes, relay: str, exchange_s: float) -> None:
+        """Say so if exchanges with a member are far faster than they were through the relay that it has left."""
+        left = self._left.pop(key, None)
+        if left is None or left.url == relay:
+            return
+        before_s = self._achieved[left.url, key].exchange_s
+        if before_s > FAR * exchange_s and before_s - exchange_s > FAR_S:
+            self.on_slow(left, key, f"an exchange took {before_s:.2g} s, through {relay} {exchange_s:.2g} s")
 
     async def dial(self, way: Way) -> Line:
         if isinstance(way, Address):
@@ -101,8 +144,15 @@ class ByRelayTransport:
         except (GoneError, TimeoutError):
             self._trips[relay.url, key] = float("inf")
 
-    def _rank(self, relay: RelayLink, key: bytes) -> tuple[bool, int, float]:
-        return not relay.is_registered, relay.doubts(key), self._trip_s(relay, key)
+    def _rank(self, relay: RelayLink, key: bytes, latest: str | None = None) -> tuple[bool, int, bool, float]:
+        is_other = latest not in (None, relay.url)
+        return not relay.is_registered, relay.doubts(key), is_other, self._time_s(relay, key)
+
+    def _time_s(self, relay: RelayLink, key: bytes) -> float:
+        """Return what an exchange took when the relay was last in use, or else the least that it may take."""
+        achieved = self._achieved.get((relay.url, key), NOTHING)
+        lasts = time.monotonic() - achieved.at < REMEMBERED_S
+        return max(self._trip_s(relay, key), achieved.exchange_s if lasts else 0.0)
 
     def _trip_s(self, relay: RelayLink, key: bytes) -> float:
         """Return the round trip to a member; if it was not measured yet, as if the other half were as long as ours."""

@@ -52,6 +52,7 @@ class Relays(Attached):
         self._suspected: dict[int, tuple[float, str, str]] = {}
         """Who spoiled the line to a neighbor that is lost: when, the relay's URL, and what is to be said."""
         transport.listen_for_doubts(self._spoiled)
+        transport.on_slow = self._slow
 
     def status(self) -> Mapping[str, Any]:
         rows = [
@@ -94,6 +95,9 @@ class Relays(Attached):
             self._suspected[index] = self._node.clock(), relay.url, text
         else:
             self._node.alarm("relay-spoiled", None, text)
+
+    def _slow(self, relay: RelayLink, key: bytes, text: str) -> None:
+        self._node.alarm("relay-slow", None, f"{relay.url}, on the line to {self._name_of(key)}: {text}")
 
     def _look_at_suspects(self, now: float) -> None:
         for peer, (since, url, text) in list(self._suspected.items()):

@@ -175,16 +175,18 @@ class Federation:
         same.
 
         All nodes train in turn in one thread. `on_progress` is called with the current figures, at most five times a
-        second, from another thread; `on_round` with a node's state after each local round, in the training thread. In
-        the folder `checkpoints`, each node gets a folder with model files, written every `checkpoint_every` rounds and
-        at its end; the newest `checkpoints_kept` are kept. `references` adds to the report what each node would have
-        learned alone, and what one model would have learned from all data; that takes about as long as the run. Ctrl-C
-        cancels once the current local round is over. Nothing else is left on disk.
+        second, from another thread; without it, a terminal shows them in a line on stderr. `on_round` is called with a
+        node's state after each local round, in the training thread. In the folder `checkpoints`, each node gets a
+        folder with model files, written every `checkpoint_every` rounds and at its end; the newest `checkpoints_kept`
+        are kept. `references` adds to the report what each node would have learned alone, and what one model would have
+        learned from all data; that takes about as long as the run. Ctrl-C cancels once the current local round is over.
+        Nothing else is left on disk.
 
         Raises UserError: the task or its data are wrong, or there are more than 64 nodes: simulate those;
         LearningError: the task failed, or at some node no round gave a finite model.
         """
-        from p2pfl.fleet.one_process import TRANSPORTS, Wishes, run_together  # noqa: PLC0415 - who simulates needs no network
+        from p2pfl.console.progress import PointView  # noqa: PLC0415 - who simulates needs no network
+        from p2pfl.fleet.one_process import TRANSPORTS, Wishes, run_together  # noqa: PLC0415 - as above
 
         wishes = Wishes(
             compute=self._compute,
@@ -197,7 +199,8 @@ class Federation:
         )
         self._refuse_many()
         try:
-            return run_together(self.config, on_progress, wishes=wishes)
+            with PointView(self.config.training.rounds, quiet=on_progress is not None) as view:
+                return run_together(self.config, on_progress or view.update, wishes=wishes)
         except UserError as error:
             if self._compute and (error.key or "") in OF_NODES:
                 error.file, error.key = WHERE, OF_NODES[error.key or ""]

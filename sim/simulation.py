@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -115,9 +116,12 @@ def simulate(
     checks every invariant after every event. `references` adds what a central server and pooled data would have
     achieved, `alone` also what each node would have learned without neighbors, which takes about as long as the run
     itself. Several `workers` are so many processes, on Linux, that train and test what is not batched, with the same
-    bits. `on_models` is called at the end with the models (nodes, d) of all nodes. Raises UserError if the world
-    contradicts itself, if the task is wrong, or if the run would not fit into memory; InvariantError only with `check`.
+    bits. Without `on_progress`, a terminal shows a line on stderr. `on_models` is called at the end with the models
+    (nodes, d) of all nodes. Raises UserError if the world contradicts itself, if the task is wrong, or if the run would
+    not fit into memory; InvariantError only with `check`.
     """
+    from sim.cli.views import RunView  # noqa: PLC0415 - it knows what is here
+
     began = time.process_time()
     if not isinstance(federation, FederationConfig):
         how: dict[str, Any] = {
@@ -149,11 +153,13 @@ def simulate(
     attack = None if spec.liars is None else parse_attack(spec.liars.attack)
     liars = frozenset(spec.liars.nodes if spec.liars else ())
     compared: dict[str, Any] = {"references": references, "alone": alone}
-    compared |= {"on_progress": on_progress, "on_models": on_models, "began": began}
     poison = None if attack is None else attack.poison
-    made = make_learners(federation, local=data, poison=poison, liars=liars, workers=workers)
-    with closing(made) as learners:
-        return _simulate(federation, spec, learners, attack, compared, batching=batching, check=check)
+    with RunView(quiet=on_progress is not None or not sys.stderr.isatty()) as view:
+        tell = on_progress or (None if view.quiet else view.update)
+        compared |= {"on_progress": tell, "on_models": on_models, "began": began}
+        made = make_learners(federation, local=data, poison=poison, liars=liars, workers=workers)
+        with closing(made) as learners:
+            return _simulate(federation, spec, learners, attack, compared, batching=batching, check=check)
 
 
 def _simulate(

@@ -18,15 +18,15 @@ from rich.live import Live
 from rich.table import Table
 
 from p2pfl.console.output import figure, footnote, size, spent_of
+from p2pfl.console.progress import point_in_words
 from p2pfl.fleet.child import Child
 from p2pfl.fleet.fleet import Fleet
 from p2pfl.fleet.report import History
 from p2pfl.learn.doubts import about_lone_classes
 from p2pfl.learn.metrics import LOSS, Measure
-from p2pfl.reporting.history import Point
 from p2pfl.reporting.instead_of_scores import instead
 from p2pfl.reporting.logs import Logs
-from p2pfl.reporting.measures import in_words, measures_of, shown, value_of
+from p2pfl.reporting.measures import measures_of, shown, value_of
 from p2pfl.reporting.status import NodeLine
 
 LINE_EVERY_S = 2.0
@@ -76,7 +76,7 @@ class LiveView:
             self.live.update(self._table(), refresh=True)
         elif point is not None and not self.quiet and time.monotonic() - self.printed_at >= LINE_EVERY_S:
             self.printed_at = time.monotonic()
-            click.echo(_in_words(point, self._measures()), err=True)
+            click.echo(point_in_words(point, self._measures()), err=True)
 
     def _compare(self, line: NodeLine) -> None:
         """Warn about classes that only one node has, once all nodes have reported theirs."""
@@ -173,15 +173,3 @@ def _form(measure: Measure) -> str:
 
 def _figure(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
-
-
-def _in_words(point: Point, measures: Sequence[Measure]) -> str:
-    parts = [f"{point.time_s:6.1f} s"]
-    if point.rounds is not None:
-        parts.append(f"round {point.rounds.mean:.0f}")
-    if learned := in_words(point, measures):
-        parts.append(learned)
-    if point.consensus_distance is not None:
-        parts.append(f"apart {point.consensus_distance:.2e}")
-    parts.append(f"sent {size(point.bytes_sent or 0)}")
-    return ", ".join(parts)

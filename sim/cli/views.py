@@ -6,11 +6,9 @@ nodes, or of the worst if there are many, and then its summary.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -25,6 +23,7 @@ from p2pfl.console.output import (
     write_facts,
     write_rows,
 )
+from p2pfl.console.progress import ProgressView
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.measures import in_words, measures_of, merit, value_of
 from p2pfl.reporting.report import Batching, NodeReport, Report
@@ -40,30 +39,6 @@ FORESEEABLE_FROM = 0.02
 MOST_ROWS = 20
 WORST = 5
 MOST_NAMES = 8
-
-
-class ProgressView:
-    """The progress of a command: one line of words, and a bar on a terminal."""
-
-    bar_width: ClassVar[int] = 40
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet = quiet
-        self.bar: Any = None
-        self.task: Any = None
-        if not quiet and sys.stderr.isatty():
-            self.bar, self.task = _bar(self.bar_width)
-
-    def __enter__(self) -> Self:
-        if self.bar is not None:
-            self.bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.bar is not None:
-            self.bar.stop()
 
 
 class RunView(ProgressView):
@@ -160,16 +135,6 @@ def show(report: Report) -> None:
         | {"   ": ""}
         | _computation_facts(report)
     )
-
-
-def _bar(width: int) -> tuple[Any, Any]:
-    from rich.console import Console  # noqa: PLC0415 - only for who has a terminal
-    from rich.progress import BarColumn, TextColumn  # noqa: PLC0415 - as above
-    from rich.progress import Progress as Bar  # noqa: PLC0415 - as above
-
-    columns = (BarColumn(bar_width=width), TextColumn("{task.fields[words]}", markup=False))
-    bar = Bar(*columns, console=Console(stderr=True), transient=True)
-    return bar, bar.add_task("", total=None, words="setting up")
 
 
 def _worst(nodes: list[NodeReport], main: Measure) -> list[NodeReport]:

@@ -237,8 +237,8 @@ def _no_design(goal: Goal, failed: Sequence[GraphCandidate], tell: Tell, over: O
     if goal.budget_bytes is not None and right:
         nearest = min(right, key=lambda found: found.sent or 0)
         if nearest.sent is not None and nearest.sent > goal.budget_bytes:
-            over = 100.0 * (nearest.sent / goal.budget_bytes - 1.0)
-            text = f"no graph was found that sends so little: {nearest.spec} comes nearest with {over:.3g} % more"
+            excess = 100.0 * (nearest.sent / goal.budget_bytes - 1.0)
+            text = f"no graph was found that sends so little: {nearest.spec} comes nearest with {excess:.3g} % more"
             allowed = f"{nearest.sent} was reached; or a smaller model-bytes, or a larger epsilon"
             return TopologyError(text, key="budget-bytes", value=goal.budget_bytes, allowed=allowed)
     most = max((found.robust.upper for found in failed if not found.failures and found.robust), default=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from statistics import fmean
 
 import pytest
@@ -21,12 +22,16 @@ def job(write):
     return job
 
 
-def test_a_sweep_that_asks_for_references_gets_all_three(job):
+def test_a_sweep_that_asks_for_references_gets_all_three_and_its_runs_leave_the_terminal_to_it(
+    job, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     report = run(job("references = true\n"))
     reference, taken = report.reference, round(fmean(node.rounds for node in report.nodes))
     assert reference.alone.accuracy is not None
     assert reference.centralized.one_node.steps == taken
     assert reference.fedavg.rounds == taken
+    assert capsys.readouterr().err == ""
 
 
 def test_a_run_with_references_is_another_run(job):

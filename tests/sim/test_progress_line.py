@@ -1,0 +1,84 @@
+"""A program that runs or simulates a federation shows a line of progress, on a terminal alone."""
+
+from __future__ import annotations
+
+import io
+import sys
+from dataclasses import replace
+
+import pytest
+
+from p2pfl import Federation
+from p2pfl.config.model import TaskConfig
+from p2pfl.fleet import one_process
+from p2pfl.reporting.history import Point, Statistic
+from sim import simulate
+from sim.federations import describe
+
+
+class Stream(io.StringIO):
+    def __init__(self, *, is_terminal):
+        super().__init__()
+        self.is_terminal = is_terminal
+
+    def isatty(self):
+        return self.is_terminal
+
+
+@pytest.fixture
+def stderr(monkeypatch):
+    """Make stderr a terminal, or a pipe, and return it."""
+
+    def stderr(*, is_terminal):
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", "100")
+        monkeypatch.setattr(sys, "stderr", Stream(is_terminal=is_terminal))
+        return sys.stderr
+
+    return stderr
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Run a federation whose nodes get no further than one look at them."""
+    at_four = Point(time_s=2.0, rounds=Statistic(mean=4.0, min=4.0, max=4.0))
+
+    def look(federation, on_progress, wishes):
+        sys.stdout.write("printed by the program\n")
+        on_progress(at_four)
+
+    monkeypatch.setattr(one_process, "run_together", look)
+    return Federation(nodes=2, rounds=9).run
+
+
+def test_nodes_in_this_process_show_how_far_they_are_in_one_line_that_goes(run, stderr, capsys):
+    terminal = stderr(is_terminal=True)
+    run()
+    assert "2.0 s, round 4" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\x1b[2K")  # erased
+    assert capsys.readouterr().out == "printed by the program\n"  # to a file or a pipe, as without a line
+
+
+def test_neither_a_pipe_nor_a_program_that_looks_itself_gets_a_line(run, stderr):
+    pipe = stderr(is_terminal=False)
+    run()
+    assert pipe.getvalue() == ""
+    terminal, seen = stderr(is_terminal=True), []
+    run(on_progress=seen.append)
+    assert terminal.getvalue() == ""
+    assert len(seen) == 1
+
+
+def small():
+    federation = describe(nodes=3, rounds=3, topology="ring", compressor="q8", seed=1)
+    training = replace(federation.training, local_steps=1, closing_rounds=0)
+    return replace(federation, task=TaskConfig(name="quadratic", options={}), training=training)
+
+
+def test_a_simulation_shows_the_same_line_and_is_the_same_run(stderr):
+    pipe = stderr(is_terminal=False)
+    digest = simulate(small(), references=False).digest
+    assert pipe.getvalue() == ""
+    terminal = stderr(is_terminal=True)
+    assert simulate(small(), references=False).digest == digest
+    assert "of 9 rounds" in terminal.getvalue()

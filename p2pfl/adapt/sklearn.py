@@ -63,7 +63,7 @@ def task(
     needed("sklearn", "sklearn", "scikit-learn")
     refuse_unsuited(estimator)
     labels = None if classes is None else np.unique(np.asarray(classes))
-    own = named(list(metrics), key="metrics")
+    own = named(metrics, key="metrics")
     return SklearnTask(estimator=estimator, data=data, classes=labels, metrics=own, metric=metric, name=name)
 
 

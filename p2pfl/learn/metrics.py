@@ -341,12 +341,13 @@ BUILT_IN: dict[str, Metric] = {
 
 
 def named(names: Sequence[str], *, key: str = "task.metrics") -> dict[str, Metric]:
-    """Return the built-in metrics with these names, in the order given.
+    """Return the built-in metrics with these names, or this one, in the order given.
 
     Raises UserError: there is no such metric; the error names `key`.
     """
+    names = [names] if isinstance(names, str) or not isinstance(names, Sequence) else names
     for name in names:
-        if name not in BUILT_IN:
+        if not isinstance(name, str) or name not in BUILT_IN:
             raise UserError("no such metric", key=key, value=name, allowed=", ".join(BUILT_IN))
     return {name: BUILT_IN[name] for name in names}
 

@@ -25,7 +25,7 @@ from p2pfl import chance
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
-from p2pfl.learn.metrics import ACCURACY, LOSS, Metric
+from p2pfl.learn.metrics import ACCURACY, LOSS, Metric, named
 from p2pfl.learn.partition import parse_partition
 
 if TYPE_CHECKING:
@@ -132,9 +132,9 @@ class Task:
     (n, ...)) or a torch Dataset of such pairs. `loss` maps (outputs, targets) to a scalar tensor, the mean over the
     batch; None is cross entropy on integer class labels or class probabilities. Each of `metrics` maps all (outputs,
     targets) of a set to a number; a `p2pfl.learn.metrics.Metric` says whether higher or lower is better; for a plain
-    function, higher is better. Accuracy is included by default if targets are integer labels. `metric` names the main
-    one, which tables and pictures show first. By default it is accuracy if there is one, else the first of `metrics`,
-    else the loss.
+    function, higher is better. A list names built-in ones. Accuracy is included by default if targets are integer
+    labels. `metric` names the main one, which tables and pictures show first. By default it is accuracy if there is
+    one, else the first of `metrics`, else the loss.
     """
 
     model: Callable[[], torch.nn.Module]
@@ -160,8 +160,11 @@ class Task:
     """Functions that write a learned model into a new folder, by the format's name: `p2pfl export --format NAME`."""
 
     def __post_init__(self) -> None:
-        named = (("model", self.model), ("data", self.data), ("loss", self.loss), ("files", self.files))
-        for key, value in named:
+        metrics: Any = self.metrics
+        if not isinstance(metrics, Mapping):
+            object.__setattr__(self, "metrics", named(metrics, key="metrics"))
+        functions = (("model", self.model), ("data", self.data), ("loss", self.loss), ("files", self.files))
+        for key, value in functions:
             if not callable(value) and not (key in ("loss", "files") and value is None):
                 raise UserError("this must be a function", file=self.name or "Task", key=key, value=value)
         for key, metric in self.metrics.items():

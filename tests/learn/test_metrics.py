@@ -118,6 +118,15 @@ def test_an_unknown_name_is_the_users_mistake():
     assert "average_precision" in caught.value.allowed
 
 
+def test_a_task_takes_the_names_of_built_in_metrics():
+    make = {"model": torch.nn.Identity, "data": print}
+    assert Task(**make, metrics=["auc", "f1"], metric="f1").metrics == named(["auc", "f1"])
+    assert Task(**make, metrics="auc").metrics == named(["auc"])
+    for wrong in (["auroc"], [None], 3, [["auc"]]):
+        with pytest.raises(UserError, match=r"metrics: no such metric"):
+            Task(**make, metrics=wrong)
+
+
 def test_the_main_measure_is_the_tasks_own():
     def by_hand(outputs, targets):
         return 0.0

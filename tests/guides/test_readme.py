@@ -29,6 +29,7 @@ NEW = (
     "docs/how-to/members.md",
     "docs/how-to/monitoring.md",
     "docs/how-to/upgrade-uninstall-backup.md",
+    "docs/explanation/data-protection.md",
     "docs/appendix/demo.md",
 )
 

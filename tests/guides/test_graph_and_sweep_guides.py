@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -11,7 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import page_kit as pages
 
 from p2pfl.config.load import load_config
+from p2pfl.learn.partition import ALIASES, ALLOWED, parse_partition
 from sim.sweeps.plan import load_sweep, make_plan
+from sim.sweeps.work import build
 from sim.worlds.world import read_world
 
 GRAPHS = "docs/how-to/which-graph.md"
@@ -33,10 +36,34 @@ def test_every_command_and_option_that_a_page_names_is_one(page):
 
 
 def test_the_sweep_of_the_guide_is_sixty_runs(tmp_path):
-    (text,) = [block for language, block in pages.blocks(pages.read("docs/how-to/sweeps.md")) if language == "toml"]
+    text, _ = [block for language, block in pages.blocks(pages.read("docs/how-to/sweeps.md")) if language == "toml"]
     path = tmp_path / "sweep.toml"
     path.write_text(text, encoding="utf-8")
     assert len(make_plan(load_sweep(path)).jobs) == 60
+
+
+def test_the_sweep_of_ones_own_federation_in_the_guide_has_its_settings_but_for_those_that_it_names(tmp_path):
+    _, text = [block for language, block in pages.blocks(pages.read("docs/how-to/sweeps.md")) if language == "toml"]
+    path = tmp_path / "ward.toml"
+    path.write_text(text, encoding="utf-8")
+    pages.shell(tmp_path, "p2pfl new ward-7 --nodes 4 --topology complete")
+    plan = make_plan(load_sweep(path))
+    assert len(plan.jobs) == 2 * 2 * 3
+    federation, _ = build(next(iter(plan.jobs.values())))
+    assert (federation.name, federation.topology, federation.training.rounds) == ("ward-7", "complete", 20)
+
+
+def test_the_guide_has_every_way_to_partition_and_each_of_its_specs_is_one():
+    page = pages.read("docs/how-to/simulate.md")
+    _, _, section = page.partition("## Who holds which rows\n")
+    rows = re.findall(r"^\| `([^`]+)` \|", section.partition("\n## ")[0], re.MULTILINE)
+    known = {
+        part.partition(":")[0]
+        for part in re.split(r",? (?=[a-z])", ALLOWED.replace(" (one per node)", ""))
+        if ":" in part or part.isalpha()
+    }
+    assert {parse_partition(spec).name for spec in rows} == known
+    assert all(f"`{name}`" in section for name in ALIASES)
 
 
 def test_the_compressors_of_the_guide_may_stand_in_a_federation(tmp_path):

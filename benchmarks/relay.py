@@ -2,8 +2,14 @@
 long a quiet federation waits beside one that floods, and what a stranger can make it spend.
 
 python benchmarks/relay.py [--members 1000] [--gb 1] [--seconds 5]
+python benchmarks/relay.py --edge holds|narrow [--seconds 60]
 
 The relay is a process of its own; its memory and time are read from /proc.
+
+With --edge: what becomes of an edge whose relay holds each frame with data for a second and answers the rest at once,
+or passes on .2 Mbit/s, while another relay is idle. Two members exchange bodies of 20 kB as fast as they can. It prints
+how many exchanges a second there were in each five seconds, and by which relay. Looks at other relays are 5 s apart in
+place of 30.
 """
 
 from __future__ import annotations
@@ -12,8 +18,10 @@ import argparse
 import asyncio
 import multiprocessing
 import os
+import random
 import re
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,13 +29,18 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from logging import getLogger
+from logging import Logger, getLogger
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+from msgspec import structs
 
+from p2pfl.core.messages import Reply, Request, request_digest
+from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
+from p2pfl.features.relay.admissions import Admissions, ListedFederation
+from p2pfl.features.relay.by_relay import ByRelayTransport
 from p2pfl.features.relay.relay_frames import (
     BEAT_S,
     PASSED_ON,
@@ -41,11 +54,17 @@ from p2pfl.features.relay.relay_frames import (
 )
 from p2pfl.features.relay.relay_line import RelayLine
 from p2pfl.features.relay.relay_link import LinkParts, RelayLink
+from p2pfl.features.relay.relay_server import RelayServer
+from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.tickets import make_token, read_token, register
-from p2pfl.net.address import free_ports
+from p2pfl.net.address import Address, free_ports
 from p2pfl.net.limits import Limits
+from p2pfl.net.line import Counters, GoneError, Line
+from p2pfl.net.links import Links, Membership
+from p2pfl.net.refusals import Refusals
+from p2pfl.net.session_table import Callbacks
 from p2pfl.net.transport import Visit
-from p2pfl.net.websocket import dial_url, open_browserless
+from p2pfl.net.websocket import WebSocketTransport, dial_url, open_browserless
 
 CHUNK = bytes(1 << 18)
 AT_ONCE = 20
@@ -55,6 +74,7 @@ STRANGERS = 200
 REGISTERS, SAYS_NOTHING, SENDS = "register with a wrong token", "say nothing more", "send 300 messages of a byte"
 PASSED = "p2pfl_relay_passed_bytes_total"
 SPAWN = multiprocessing.get_context("spawn")
+HELD_S, BODY_BYTES, WINDOW_S = 1.0, 20_520, 5.0
 HEADERS_BYTES = 52
 """IPv4 and TCP with timestamps."""
 
@@ -62,12 +82,12 @@ HEADERS_BYTES = 52
 class Process:
     """A relay, and what it has used."""
 
-    def __init__(self, folder: Path, tokens: list[Path]) -> None:
+    def __init__(self, folder: Path, tokens: list[Path], *options: str) -> None:
         self.port, metrics = free_ports(2)
         self.metrics = f"http://127.0.0.1:{metrics}/metrics"
         command = [sys.executable, "-m", "p2pfl.cli.main", "relay", "--listen", f"127.0.0.1:{self.port}"]
         command += [word for token in tokens for word in ("--token", str(token))]
-        command += ["--members", "5000", "--metrics", f"127.0.0.1:{metrics}"]
+        command += ["--members", "5000", "--metrics", f"127.0.0.1:{metrics}", *options]
         with (folder / "relay.log").open("w") as log:
             self.popen = subprocess.Popen(command, stdout=log, stderr=log)
 
@@ -361,17 +381,170 @@ async def measure_strangers(process: Process, asking: RelayLine, seconds: float)
             await asyncio.sleep(min(2.0, seconds))
 
 
+class Holding(Line):
+    """The relay's end of a member's connection, which holds each frame with data for a second."""
+
+    def __init__(self, inner: Line) -> None:
+        super().__init__()
+        self.inner = inner
+        self.held: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        self.pump = asyncio.create_task(self._let_go())
+
+    own_address = property(lambda self: self.inner.own_address)  # type: ignore[assignment]
+    peer_address = property(lambda self: self.inner.peer_address)  # type: ignore[assignment]
+    bytes_came = property(lambda self: self.inner.bytes_came)  # type: ignore[assignment]
+
+    async def _push(self, data: bytes) -> None:
+        if unpack(data).kind is FrameKind.DATA:
+            self.held.put_nowait((time.monotonic() + HELD_S, data))
+        else:
+            await self.inner.send(data)
+
+    async def _let_go(self) -> None:
+        with suppress(GoneError):
+            while True:
+                at, data = await self.held.get()
+                await asyncio.sleep(at - time.monotonic())
+                await self.inner.send(data)
+
+    async def _pull(self) -> bytes:
+        return await self.inner.receive()
+
+    async def close(self, within_s: float) -> None:
+        self.pump.cancel()
+        await self.inner.close(within_s)
+
+
+def hold_relay(port: int, token: bytes) -> None:
+    """Be a relay that holds data back."""
+
+    async def run() -> None:
+        log = getLogger("benchmark")
+        refusals = Refusals(Counters.of(()), log, lambda *_: None)
+        server = RelayServer(Admissions([ListedFederation(name="ward", token=token)], ()), Switchboard(), refusals)
+        transport = WebSocketTransport(Limits(), refusals, log)
+        await transport.open(Address("127.0.0.1", port), lambda line, visit: server.meet(Holding(line), visit))
+        await server.run()
+
+    asyncio.run(run())
+
+
+class Member:
+    """One end of an edge: the lower one asks as soon as it has an answer, the other one answers."""
+
+    def __init__(self, index: int, identities: list[Identity], urls: list[str], token: bytes) -> None:
+        self.index, self.done = index, 0
+        body = os.urandom(BODY_BYTES)
+        bare = Request(
+            incarnation=0, seq=1, version=1, echo=None, weight=0.5, staleness=1.0, pace_s=0.1, audit=b"", body=body
+        )
+        self.request = structs.replace(bare, digest=request_digest(bare))
+
+        def transport(limits: Limits, refusals: Refusals, log: Logger) -> ByRelayTransport:
+            self.http = open_browserless()
+            parts = LinkParts(
+                dial=lambda url: dial_url(self.http, url),
+                answer=lambda name, challenge: register(identities[index], challenge, relay=name, token=token),
+                limits=limits,
+                log=log,
+            )
+            direct = WebSocketTransport(limits, refusals, log)
+            return ByRelayTransport(direct, [RelayLink(url, parts) for url in urls], at_end=self.http.close)
+
+        self.links = Links(
+            Membership(
+                identity=identities[index],
+                own_index=index,
+                members={identity.public: number for number, identity in enumerate(identities)},
+                neighbors=frozenset({1 - index}),
+                dial={},
+                binding=FederationBinding(federation_id=bytes(32), sections=()),
+            ),
+            Callbacks(on_open=self.ask, on_message=self.hear, on_close=lambda *_: None),
+            listen="127.0.0.1:0",
+            max_body_bytes=2 * BODY_BYTES,
+            rng=random.Random(index),
+            limits=Limits(direct_again_s=5.0),
+            transport=transport,
+        )
+        said: Any = self.links.transport
+        said.on_slow = lambda relay, _, text: print(f"relay-slow: {relay.url}: {text}")
+
+    def ask(self, peer: int, session: int) -> None:
+        if self.index < peer:
+            bare = structs.replace(self.request, seq=self.done + 1)
+            self.links.send(peer, session, structs.replace(bare, digest=request_digest(bare)))
+
+    def hear(self, peer: int, session: int, message: Any) -> None:
+        if isinstance(message, Request):
+            answer = Reply(
+                incarnation=0,
+                seq=message.seq,
+                request_digest=message.digest,
+                version=message.seq,
+                factor=0.0,
+                pace_s=0.1,
+                body=self.request.body,
+            )
+            self.links.send(peer, session, answer)
+        elif isinstance(message, Reply) and message.seq == self.done + 1:
+            self.done += 1
+            self.ask(peer, session)
+
+
+async def measure_edge(kind: str, seconds: float, folder: Path) -> None:
+    """Print how many exchanges a second an edge makes that begins at a bad relay, before another one is there."""
+    make_token(token_file := folder / "relay.token")
+    token, identities = read_token(token_file), [Identity.generate(), Identity.generate()]
+    bad_port = free_ports(1)[0]
+    holder = SPAWN.Process(target=hold_relay, args=(bad_port, token), daemon=True)
+    processes, url = [], f"ws://127.0.0.1:{bad_port}/p2pfl"
+    if kind == "holds":
+        holder.start()
+    else:
+        processes.append(Process(folder, [token_file], "--mbit", "0.2"))
+        url = processes[0].url
+    processes.append(idle := Process(folder, [token_file]))
+    idle.popen.send_signal(signal.SIGSTOP)
+    try:
+        lower, upper = (Member(index, identities, [url, idle.url], token) for index in (0, 1))
+        async with lower.links, upper.links:
+            while lower.done < 1:  # noqa: ASYNC110 - a benchmark
+                await asyncio.sleep(0.05)
+            idle.popen.send_signal(signal.SIGCONT)
+            for _ in range(round(seconds / WINDOW_S)):
+                before = lower.done
+                await asyncio.sleep(WINDOW_S)
+                session = lower.links.session(1)
+                way = None if session is None else {url: kind, idle.url: "idle"}.get(session[1].relay or "")
+                print(
+                    f"{(lower.done - before) / WINDOW_S:.1f} exchanges a second, by the relay that is: {way}",
+                    flush=True,
+                )
+    finally:
+        for process in processes:
+            process.popen.kill()
+            process.popen.wait(10)
+        if holder.is_alive():
+            holder.kill()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--members", type=int, default=1000)
     parser.add_argument("--gb", type=float, default=1.0)
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--edge", choices=["holds", "narrow"])
     options = parser.parse_args()
+    if options.edge:
+        with tempfile.TemporaryDirectory() as folder:
+            asyncio.run(measure_edge(options.edge, options.seconds or 60.0, Path(folder)))
+        return 0
     needed = 2 * options.members + 200
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(needed, hard)), hard))
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(measure(options.members, options.gb, options.seconds, Path(folder)))
+        asyncio.run(measure(options.members, options.gb, options.seconds or 5.0, Path(folder)))
     return 0
 
 

@@ -234,6 +234,8 @@ class Absence:
 
     since: float
     reason: str = ""
+    is_open: bool = False
+    """True if it has a session, in which nothing arrives."""
     is_logged: bool = False
     alarmed: bool = False
 
@@ -275,9 +277,6 @@ class Presence:
         self.is_excused: Callable[[int], bool] = lambda peer: False  # noqa: ARG005 - as above
         """Returns True if nobody needs to know that a neighbor is away: it has said that it would be."""
         self.away = {peer: Absence(now) for peer in core.peers}
-        """Neighbors without a session."""
-        self._mute: dict[int, Absence] = {}
-        """Neighbors with a session in which nothing arrives."""
         self.seen: set[int] = set()
         """Neighbors that have had a session since the start."""
         self._lines: defaultdict[int, int] = defaultdict(int)
@@ -298,45 +297,40 @@ class Presence:
     def ended(self, peer: int, reason: str, now: float) -> None:
         reason = clip(reason, REASON_BYTES)
         self._ended[peer].tell(f"session with {self.name_of(peer)} ended: {reason}", now)
-        absence = self._mute.pop(peer, None) or Absence(now - self.silent_s(peer))
         if peer in self.core.peers:
-            absence.reason = reason
-            self.away.setdefault(peer, absence)
+            absence = self.away.setdefault(peer, Absence(now - self.silent_s(peer)))
+            absence.reason, absence.is_open = absence.reason or reason, False
 
     def follow(self, now: float) -> None:
         """Adopt changed neighbors: former ones are no longer missed, new ones may be."""
         edges = self.core.edges
         self.away = {peer: absence for peer, absence in self.away.items() if peer in self.core.peers}
-        self._mute = {peer: absence for peer, absence in self._mute.items() if peer in self.core.peers}
         for peer, edge in edges.items():
             if edge.line.greeting.number is None:
                 self.away.setdefault(peer, Absence(now))
 
     def look(self, now: float) -> None:
         for peer in self.core.peers:
-            if peer in self.away:
-                continue
-            if (silent_s := self.silent_s(peer)) >= SILENT_S:
-                self._mute.setdefault(peer, Absence(now - silent_s))
-            elif (absence := self._mute.pop(peer, None)) is not None:
-                self._note_back(peer, absence, now)
-        for peer, absence in sorted({**self.away, **self._mute}.items()):
+            absence, silent_s = self.away.get(peer), self.silent_s(peer)
+            if absence is None and silent_s >= SILENT_S:
+                self.away[peer] = Absence(now - silent_s, is_open=True)
+            elif absence is not None and absence.is_open and silent_s < SILENT_S:
+                self._note_back(peer, self.away.pop(peer), now)
+        for peer, absence in sorted(self.away.items()):
             if self.core.may_miss(peer) or self.is_excused(peer) or self.feed.stands(SILENT, peer):
                 continue
-            away_s = now - absence.since
-            is_mute = peer in self._mute
-            if peer in self.seen and away_s >= LOST_S and not (absence.is_logged or is_mute):
+            away_s, is_open = now - absence.since, absence.is_open
+            if peer in self.seen and away_s >= LOST_S and not (absence.is_logged or is_open):
                 absence.is_logged = True
                 self._tell(peer, "neighbor-away", absence.reason)
-            patience_s = SILENT_S if is_mute else ALARM_S if peer in self.seen else FIRST_ALARM_S
-            if away_s < patience_s or absence.alarmed:
-                continue
-            absence.alarmed = True
-            since = f"since {absence.reason}" if peer in self.seen else "since this node started"
-            text = f"no session for {away_s:.0f} s, {since}"
-            if is_mute:
-                text = f"nothing has come from it for {away_s:.0f} s, though its session is open"
-            self.on_alarm(Alarm(kind=LOST, peer=peer, text=text))
+            patience_s = SILENT_S if is_open else ALARM_S if peer in self.seen else FIRST_ALARM_S
+            if away_s >= patience_s and not absence.alarmed:
+                absence.alarmed = True
+                since = f"since {absence.reason}" if peer in self.seen else "since this node started"
+                text = f"no session for {away_s:.0f} s, {since}"
+                if is_open:
+                    text = f"nothing has come from it for {away_s:.0f} s, though its session is open"
+                self.on_alarm(Alarm(kind=LOST, peer=peer, text=text))
 
     def _tell(self, peer: int, kind: str, text: str) -> None:
         self._lines[peer] += 1

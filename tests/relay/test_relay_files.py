@@ -207,7 +207,8 @@ class FakeNode:
         self.feed = self
         self.standing = ""
         node = SimpleNamespace(relay_token="relay.token")
-        self.setup = lambda: SimpleNamespace(node=node, identity=SimpleNamespace(public=b""))
+        federation = SimpleNamespace(members=[])
+        self.setup = lambda: SimpleNamespace(node=node, identity=SimpleNamespace(public=b""), federation=federation)
 
     def clock(self):
         return self.now
@@ -263,6 +264,24 @@ def test_an_alarm_names_the_relays_that_are_away_and_ends_when_all_are_back():
     one._presence._came_at = other._presence._came_at = ago
     attached.look()
     assert (node.told, node.standing) == (["relay-back", "relay-back"], "")
+
+
+@pytest.mark.parametrize(
+    ("back", "at", "alarms"),
+    [("ws://other/p2pfl", 2.0, 1), ("ws://one/p2pfl", 2.0, 0), ("ws://other/p2pfl", 60.0, 0)],
+)
+def test_silence_of_a_lost_member_is_the_relays_fault_only_if_it_is_soon_back_another_way(back, at, alarms):
+    node, one = FakeNode(), RelayLink("ws://one/p2pfl", PARTS)
+    member, came = SimpleNamespace(name="clinic", key=bytes(32)), SimpleNamespace(relay=back)
+    node.setup().federation.members.append(member)
+    node.stands = lambda kind, peer: (kind, peer) == ("neighbor-lost", 0)
+    node.network = SimpleNamespace(session=lambda _: None)
+    attached = Relays(node, SimpleNamespace(relays=[], listen_for_doubts=lambda told: told(one, member.key, "silent")))
+    attached._look_at_suspects(1.0)
+    attached._look_at_suspects(at)
+    node.network.session = lambda _: (2, came)
+    attached._look_at_suspects(at)
+    assert [kind for kind, _ in node.alarms] == ["relay-spoiled"] * alarms
 
 
 PARTS = SimpleNamespace(limits=Limits())

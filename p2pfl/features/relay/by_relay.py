@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from p2pfl.features.relay.relay_link import OnDoubt, RelayLink
 from p2pfl.net.address import Address, Relayed, Way
@@ -26,17 +25,6 @@ OnSlow = Callable[[RelayLink, bytes, str], None]
 """Called with a relay, the key of a member, and how much longer exchanges with it took there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Achieved:
-    """What an exchange with a member took through one relay: the session that proves it has just used it."""
-
-    exchange_s: float
-    at: float
-
-
-NOTHING = Achieved(0.0, float("-inf"))
-
-
 class ByRelayTransport:
     """Dials addresses directly, and members through the relays at which this node has registered."""
 
@@ -47,8 +35,8 @@ class ByRelayTransport:
         self._direct, self._at_end = direct, at_end
         self._trips: dict[tuple[str, bytes], float] = {}
         """The latest round trip to a member through a relay, in seconds, by the relay's URL and the member's key."""
-        self._achieved: dict[tuple[str, bytes], Achieved] = {}
-        """What exchanges took when a relay was last in use, by the relay's URL and the member's key."""
+        self._achieved: dict[tuple[str, bytes], tuple[float, float]] = {}
+        """What exchanges took when a relay was last in use, and when that was, by URL and key as above."""
         self._left: dict[bytes, RelayLink] = {}
         """The relay from which an edge has moved, until it shows whether the other is better, by member's key."""
         self.on_slow: OnSlow = lambda relay, key, text: None  # noqa: ARG005 - nobody listens yet
@@ -97,7 +85,7 @@ class ByRelayTransport:
         if len(self.relays) < 2 or not self._tasks:
             return None
         if exchange_s is not None:
-            self._achieved[relay, key] = Achieved(exchange_s, time.monotonic())
+            self._achieved[relay, key] = exchange_s, time.monotonic()
             self._compare(key, relay, exchange_s)
         for one in self.relays:
             await self._measure(one, key)
@@ -120,7 +108,7 @@ class ByRelayTransport:
         left = self._left.pop(key, None)
         if left is None or left.url == relay:
             return
-        before_s = self._achieved[left.url, key].exchange_s
+        before_s, _ = self._achieved[left.url, key]
         if before_s > FAR * exchange_s and before_s - exchange_s > FAR_S:
             self.on_slow(left, key, f"an exchange took {before_s:.2g} s, through {relay} {exchange_s:.2g} s")
 
@@ -130,9 +118,10 @@ class ByRelayTransport:
         relay = next((one for one in self.relays if one.url == way.relay), None)
         if relay is None or not self._tasks:
             raise GoneError("the node stops")
-        began = time.monotonic()
+        clock = asyncio.get_running_loop().time
+        began = clock()
         line = await relay.dial(way.key)
-        self._trips[relay.url, way.key] = time.monotonic() - began
+        self._trips[relay.url, way.key] = clock() - began
         return line
 
     async def _measure(self, relay: RelayLink, key: bytes) -> None:
@@ -150,9 +139,8 @@ class ByRelayTransport:
 
     def _time_s(self, relay: RelayLink, key: bytes) -> float:
         """Return what an exchange took when the relay was last in use, or else the least that it may take."""
-        achieved = self._achieved.get((relay.url, key), NOTHING)
-        lasts = time.monotonic() - achieved.at < REMEMBERED_S
-        return max(self._trip_s(relay, key), achieved.exchange_s if lasts else 0.0)
+        exchange_s, at = self._achieved.get((relay.url, key), (0.0, 0.0))
+        return max(self._trip_s(relay, key), exchange_s if time.monotonic() - at < REMEMBERED_S else 0.0)
 
     def _trip_s(self, relay: RelayLink, key: bytes) -> float:
         """Return the round trip to a member; if it was not measured yet, as if the other half were as long as ours."""

@@ -79,6 +79,7 @@ class Keywords(TypedDict, total=False):
     audit_every: int
     vitals: bool
     memory: str
+    share_frozen: bool
 
 
 class Federation:
@@ -266,7 +267,7 @@ def load_federation(path: Path | str) -> Federation:
 
 def _tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Sort keyword arguments into the tables of a federation file; None means that a keyword was not given."""
-    tables: dict[str, dict[str, Any]] = {"training": {}, "gossip": {}}
+    tables: dict[str, dict[str, Any]] = {"training": {}, "gossip": {"share_frozen": False}}
     for key, value in settings.items():
         table = "gossip" if key in GOSSIP else "training"
         if key not in GOSSIP and key not in TRAINING:

@@ -89,6 +89,10 @@ def _survey(inspected: Inspected, findings: Sequence[Findings], liars: int | Non
     if not federation.grows_trees:
         traffic, mistakes = traffic_facts(federation, inspected.learners.values())
     inspected.mistakes.extend(mistakes)
+    if traffic and traffic["frozen_parameters"] and traffic["share_frozen"]:
+        text = f"{traffic['frozen_parameters']} of {traffic['parameters']} values that nodes send are never trained"
+        advice = "with share_frozen = false in [gossip] on all nodes, and new state folders, they stay where they are"
+        inspected.warnings.append(f"{text}: {advice}")
     graph = _graph(federation, inspected, liars, traffic["parameters"] if traffic else None)
     try:
         borne = bearings(federation)
@@ -181,7 +185,7 @@ def _learner(federation: FederationConfig, member: Member, node: NodeConfig | No
         base_dir=federation.path.parent,
         local={},
         local_dir=federation.path.parent,
-        share=federation.gossip.share,
+        share=federation.gossip.patterns,
         file=federation.path,
         protection=protection_of(federation),
     )

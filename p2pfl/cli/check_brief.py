@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from p2pfl.cli.compressors import describe_frozen
 from p2pfl.console.output import age, size, write_facts
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def print_brief(report: Mapping[str, Any], federation: FederationConfig, inspect
         "rows": _rows(report["members"]),
         "a round": _round(report, federation, inspected),
         "sent": _sent(report, federation),
+        "frozen": describe_frozen(report["traffic"]) if report["traffic"] else None,
         "memory": _memory(report),
         "duration": None if federation.grows_trees else duration(federation, inspected),
         "privacy": _privacy(report.get("privacy")),

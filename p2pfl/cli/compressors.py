@@ -71,6 +71,8 @@ def traffic_facts(
     facts = {
         "share": list(federation.gossip.share),
         "personal_parameters": [min(personal), max(personal)],
+        "frozen_parameters": max(getattr(learner, "frozen", 0) for learner in learners),
+        "share_frozen": federation.gossip.share_frozen,
     }
     try:
         channels = len(method_of(federation).channels)
@@ -88,6 +90,7 @@ def print_traffic(facts: dict[str, Any]) -> None:
             "": "",
             "parameters shared": f"{facts['parameters']}, {size(facts['model_bytes'])} as float32",
             "parameters personal": None if not most else str(most) if few == most else f"{few} to {most}",
+            "parameters frozen": describe_frozen(facts),
             "share": None if not most else ", ".join(facts["share"]),
             "bytes per round, busiest node": bound + _sizes(facts["bytes_per_round_busiest_node"]),
             "bytes per round, all nodes": bound + _sizes(facts["bytes_per_round_all_nodes"]),
@@ -99,6 +102,14 @@ def print_traffic(facts: dict[str, Any]) -> None:
     if facts["edges"]:
         rows = [{"edge": " - ".join(row["between"]), **_message(row)} for row in facts["edges"]]
         write_rows(rows, "table")
+
+
+def describe_frozen(facts: dict[str, Any]) -> str | None:
+    """Say how many parameters are not trained, and whether they are sent; None if all are trained."""
+    if not facts["frozen_parameters"]:
+        return None
+    sent = "are sent with the others" if facts["share_frozen"] else "are not sent: nodes compare a hash of them"
+    return f"{facts['frozen_parameters']:,}, which {sent}"
 
 
 def compressor_row(row: dict[str, Any]) -> dict[str, str]:

@@ -123,6 +123,10 @@ class TrainingConfig:
         return self.learning_rate * parse_schedule(self.schedule).least
 
 
+NOT_FROZEN = "!requires_grad=False"
+"""The pattern that excludes the parameters that are not trained, whatever their names."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GossipConfig:
     compressor: str = "q4"
@@ -145,6 +149,13 @@ class GossipConfig:
     """True if members send each other their phase, round, accuracy and alarms."""
     memory: Literal["resident", "mapped"] = "resident"
     """Where a node has the vectors of its edges: in memory, or in a mapped file beside its state."""
+    share_frozen: bool = True
+    """True if parameters that are not trained are shared like others, as in files without this key."""
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Return the patterns for what is shared, with what `share_frozen` excludes."""
+        return self.share if self.share_frozen else (*self.share, NOT_FROZEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -486,6 +497,7 @@ GOSSIP: Kinds = {
     "memory": choice("resident", "mapped").key(
         "where replicas and flows are: resident in memory, or in a mapped file beside the state, on a disk"
     ),
+    "share_frozen": flag().key("false: parameters that are not trained are not sent, and must be equal on all nodes"),
 }
 
 NETWORK: Kinds = {

@@ -198,6 +198,7 @@ learning_rate = {learning_rate}
 [gossip]
 compressor = "{compressor}"
 # share = "{share}"  # , such as "backbone.*", or a list
+share_frozen = false
 rule = {rule}  # {protects}
 # staleness = "{staleness}"
 # gamma = {gamma}

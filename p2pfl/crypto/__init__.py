@@ -17,7 +17,7 @@ OTHERS = "others"
 WHOLE_SECTIONS = {
     "node": "the names or keys of [[node]] tables",
     "edges": "edges (the graph, or [[edge]] tables)",
-    "schema": "the schema of the tables, or the pretrained model or its adapters",
+    "schema": "the schema of the tables, or the pretrained model, its adapters or frozen weights",
     "model": "the model's shape",
     OTHERS: "a table or key that only one of the files has (such as [privacy])",
 }

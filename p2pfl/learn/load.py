@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from p2pfl.config.model import Compute, TaskConfig, TrainingConfig
+from p2pfl.config.model import NOT_FROZEN, Compute, TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.privacy.member import hidden_rounds
@@ -128,9 +128,9 @@ def learner_for(
 
         return TorchLearner(task, context, training, share, compute, protection=protection)
     _refuse_device(compute)
-    if tuple(share) != WHOLE:
+    if (named := tuple(pattern for pattern in share if pattern != NOT_FROZEN)) != WHOLE:
         text = "this task has its own learner, whose tensors have no names to select"
-        raise UserError(text, key=KEY, value=", ".join(share), allowed="*")
+        raise UserError(text, key=KEY, value=", ".join(named), allowed="*")
     try:
         learner = task.learner(context, training)
     except UserError:

@@ -6,6 +6,9 @@ weights) count once, under their first name. float16, bfloat16 and float64 tenso
 and back to their own dtype when it is loaded. A `running_var` is clamped to at least 0 on loading, because mixing
 quantized models can push it just below.
 
+With `NOT_FROZEN` among the patterns, parameters that are not trained are left out: they stay as the task makes them,
+and nodes compare a digest of their values.
+
 Local tensors stay on the node and change there: personal floating-point tensors, and all integer and boolean ones (such
 as BatchNorm's num_batches_tracked). A frozen personal parameter is not saved: the task rebuilds it on every start.
 Non-persistent buffers are not saved either, because they are not in the `state_dict`.
@@ -13,6 +16,7 @@ Non-persistent buffers are not saved either, because they are not in the `state_
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -23,7 +27,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from xxhash import xxh3_128
 
+from p2pfl.config.model import NOT_FROZEN
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.sharing import WHOLE, shape_digest, shared_names
@@ -43,8 +49,9 @@ class TensorPlace:
 class FlatModule:
     """Copies vectors (d,) into and out of a module, in place: it keeps no second copy of that size.
 
-    `size` is d, `personal` the number of floating-point values outside the vector. Tensors are looked up each time,
-    because a module may replace a buffer's tensor.
+    `size` is d, `frozen` the number of values of parameters that match the patterns and are not trained, `personal` the
+    number of floating-point values that match none. Tensors are looked up each time, because a module may replace a
+    buffer's tensor.
     """
 
     def __init__(self, module: nn.Module, source: str, share: Sequence[str] = WHOLE) -> None:
@@ -60,6 +67,12 @@ class FlatModule:
             raise UserError("the model has no floating parameters to share", file=source, key="model")
         named = {name: tensors[name] for name in shared_names(names, share)}
         own = [name for name in names if name not in named]
+        frozen = {name: one for name, one in named.items() if not any(_may_change(tensors[a]) for a in names[name])}
+        self.frozen = sum(tensor.numel() for tensor in frozen.values())
+        self._fixed = frozen if NOT_FROZEN in share else {}
+        named = {name: tensor for name, tensor in named.items() if name not in self._fixed}
+        if not named:
+            raise UserError("nothing of the model is trained", file=source, key="model", allowed="a trained parameter")
         self.size = sum(tensor.numel() for tensor in named.values())
         self.personal = sum(tensors[name].numel() for name in own)
         self._local = {name: self._lookups[name] for name in tensors if _is_local(name, tensors[name], own)}
@@ -67,6 +80,15 @@ class FlatModule:
         self.places = _places(named)
         self._trained = [(named[p.name], p) for p in self.places if p.trained]
         self._variances = [self._lookups[name] for name in named if name.rpartition(".")[2] == "running_var"]
+
+    def frozen_digest(self) -> bytes:
+        """Return a 32-byte digest of the parameters that `NOT_FROZEN` excludes; empty if there are none."""
+        if not self._fixed:
+            return b""
+        values = xxh3_128(shape_digest((name, t.shape, str(t.dtype)) for name, t in self._fixed.items()))
+        for tensor in self._fixed.values():
+            values.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return hashlib.blake2b(values.digest(), digest_size=32, person=b"p2pfl-frozen").digest()
 
     def load(self, vector: Vector) -> None:
         """Write `vector` (d,) into the module."""
@@ -171,10 +193,14 @@ def _as_array(tensor: Tensor) -> NDArray[np.generic]:
     return plain.numpy().copy()
 
 
+def _may_change(tensor: Tensor) -> bool:
+    return tensor.requires_grad or not isinstance(tensor, nn.Parameter)
+
+
 def _is_local(name: str, tensor: Tensor, personal: Sequence[str]) -> bool:
     if not tensor.is_floating_point():
         return True
-    return name in personal and (tensor.requires_grad or not isinstance(tensor, nn.Parameter))
+    return name in personal and _may_change(tensor)
 
 
 def _distinct_floats(tensors: Mapping[str, Tensor], source: str) -> dict[str, list[str]]:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from p2pfl.config.model import NOT_FROZEN
 from p2pfl.errors import UserError
 
 WHOLE = ("*",)
@@ -25,9 +26,11 @@ _MOST_NAMES = 12
 
 def shared_names(tensors: Mapping[str, Sequence[str]], patterns: Sequence[str]) -> list[str]:
     """Return the keys of `tensors` that are shared, in order. Each key stands for a tensor and maps to all its names.
+    `NOT_FROZEN` is no pattern for names, and left to the caller.
 
     Raises UserError: a pattern matches nothing, or nothing is left to share.
     """
+    patterns = [pattern for pattern in patterns if pattern != NOT_FROZEN]
     every = [name for names in tensors.values() for name in names]
     for pattern in patterns:
         if not _matches(every, pattern.removeprefix("!")):

@@ -7,6 +7,7 @@ in two threads of a process at the same time. The model itself is in `torch_mode
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -61,11 +62,11 @@ class TorchLearner:
         self.task = task
         self.context = context
         self.training = training
-        self.digest = task.digest
         self.model = TorchModel(task, training, share, self.device, context.seed)
+        self.digest = _joined(task.digest, self.model.flat.frozen_digest())
         self.train_set, self.test_set = read_samples(task, context)
         self.size = self.model.flat.size
-        self.personal = self.model.flat.personal
+        self.personal, self.frozen = self.model.flat.personal, self.model.flat.frozen
         self.shape_digest = self.model.flat.digest
         self.samples = len(self.train_set)
         with self.device.seeded(0):
@@ -250,6 +251,11 @@ class TorchLearner:
     def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
         self.model.flat.load(vector)
         return self.model.flat.state_dict()
+
+
+def _joined(digest: bytes, frozen: bytes) -> bytes:
+    """Return one digest of what a task must have in common and of its frozen values, if there are any."""
+    return hashlib.blake2b(digest + frozen, digest_size=32, person=b"p2pfl-fixed").digest() if frozen else digest
 
 
 def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | None = None) -> bool:

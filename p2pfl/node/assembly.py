@@ -51,7 +51,7 @@ ORIGIN = {
     "node": "node",
     "share": "model, of which other tensors are shared",
     "shape": "model",
-    "schema": "schema of the tables, pretrained model or kind of adapters",
+    "schema": "schema of the tables, pretrained model, kind of adapters or frozen weights",
 }
 """Entries of a snapshot's header that must match the current ones, and their names in errors.
 
@@ -196,7 +196,7 @@ def load_learner(
         base_dir=federation.path.parent,
         local=node.data,
         local_dir=node.path.parent,
-        share=federation.gossip.share,
+        share=federation.gossip.patterns,
         file=federation.path,
         compute=node.compute,
         reload_s=node.reload_s,
@@ -234,7 +234,7 @@ def snapshot_header(setup: Setup) -> dict[str, Any]:
         "index": setup.member.index,
         "members": [member.key.hex() for member in setup.federation.members],
         "shape": setup.learner.shape_digest.hex(),
-        "share": list(setup.federation.gossip.share),
+        "share": list(setup.federation.gossip.patterns),
         "compressor": setup.federation.gossip.compressor,
         "compressors": {str(peer): setup.federation.compressor_of(setup.member.index, peer) for peer in _ever(setup)},
         "method": setup.method.code,

@@ -146,7 +146,7 @@ def _restore(loaded: Loaded, federation: FederationConfig, folder: Path, path: P
     if header.get("schema", "") != digest_of(learner).hex():
         raise _other(path, "schema", header.get("schema"), digest_of(learner).hex(), ORIGIN["schema"])
     if header.get("shape") != learner.shape_digest.hex():
-        share, expected = header.get("share", list(WHOLE)), list(federation.gossip.share)
+        share, expected = header.get("share", list(WHOLE)), list(federation.gossip.patterns)
         if share != expected:
             raise _other(path, "share", share, str(expected), ORIGIN["share"])
         raise _other(path, "model", header.get("shape"), learner.shape_digest.hex())

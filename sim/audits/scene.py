@@ -75,7 +75,7 @@ class Scene:
         """
         protection = protection_of(federation, chance)
         context = self._context(index)
-        return TorchLearner(self.task, context, federation.training, federation.gossip.share, protection=protection)
+        return TorchLearner(self.task, context, federation.training, federation.gossip.patterns, protection=protection)
 
     def learners(self, federation: FederationConfig, chance: Chance | None = None) -> list[TorchLearner]:
         return [self.learner(federation, index, chance) for index in range(len(self.data))]

@@ -144,7 +144,7 @@ def load_learners(
     contexts = [_context(federation, index, local or {}) for index in range(len(federation.members))]
     training, share, protection = (
         federation.training,
-        federation.gossip.share,
+        federation.gossip.patterns,
         protection_of(federation, Seeded(federation.seed)),
     )
     try:

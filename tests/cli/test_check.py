@@ -545,3 +545,14 @@ def test_of_many_mistakes_the_first_twenty_are_printed_and_the_rest_counted(p2pf
     *shown, last = outcome.err.splitlines()
     assert len(shown) == len(report_of(outcome)["mistakes"]) == 20
     assert last == f"error: and {report_of(outcome)['mistakes_in_all'] - 20} more"
+
+
+def test_frozen_parameters_are_said_to_stay_or_to_be_sent_in_vain(p2pfl, ward, change):
+    change("task.py", "torch.nn.Linear(64, 32)", "torch.nn.Linear(64, 32).requires_grad_(False)")
+    told = p2pfl("check", ward).out
+    assert "2,080, which are not sent: nodes compare a hash of them" in told
+    assert "never trained" not in told
+    change("federation.toml", "share_frozen = false", "share_frozen = true")
+    found = report_of(p2pfl("check", ward, "--format", "json"))
+    assert (found["traffic"]["parameters"], found["traffic"]["frozen_parameters"]) == (2410, 2080)
+    assert any(warning.startswith("2080 of 2410 values that nodes send are never") for warning in found["warnings"])

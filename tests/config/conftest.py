@@ -18,7 +18,8 @@ def keys():
 @pytest.fixture
 def valid_text():
     members = [NewMember(name=f"pi{i}", key=KEYS[i], address=f"10.0.0.{i}:8470") for i in range(3)]
-    return federation_text(name="ward-7", topology="ring", task="digits", members=members)
+    text = federation_text(name="ward-7", topology="ring", task="digits", members=members)
+    return text.replace("\nshare_frozen = false", "\n# share_frozen = true")  # as in a file from before that key
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ DEFAULTS = {
         "audit_every": 64,
         "vitals": True,
         "memory": "resident",
+        "share_frozen": True,
     },
     "privacy": {
         "unit": "record",

@@ -55,7 +55,7 @@ def test_a_state_of_another_schema_is_refused(setup, tmp_path):
     assert read_learned(tmp_path / "a").rounds == 0
     other = setup(2.0)
     store = Store.open(other.node.state_dir, durability="exchange")
-    with pytest.raises(UserError, match="schema of the tables, pretrained model or kind of adapters"):
+    with pytest.raises(UserError, match="schema of the tables, pretrained model, kind of adapters or frozen weights"):
         recover(other, store)
     store.close()
     with pytest.raises(UserError, match="schema of the tables"):

@@ -143,12 +143,13 @@ def _restore(loaded: Loaded, federation: FederationConfig, folder: Path, path: P
     _check(path, "federation", header.get("federation"), federation.name)
     _check(path, "node", header.get("node"), name)
     learner = _learner(federation, folder, header["node"])
+    is_other_model = header.get("shape") != learner.shape_digest.hex()
+    share, expected = header.get("share", list(WHOLE)), list(federation.gossip.patterns)
+    if is_other_model and share != expected:
+        raise _other(path, "share", share, str(expected), ORIGIN["share"])
     if header.get("schema", "") != digest_of(learner).hex():
         raise _other(path, "schema", header.get("schema"), digest_of(learner).hex(), ORIGIN["schema"])
-    if header.get("shape") != learner.shape_digest.hex():
-        share, expected = header.get("share", list(WHOLE)), list(federation.gossip.patterns)
-        if share != expected:
-            raise _other(path, "share", share, str(expected), ORIGIN["share"])
+    if is_other_model:
         raise _other(path, "model", header.get("shape"), learner.shape_digest.hex())
     state = replay(loaded)
     learner.load_local_state(state.local)

@@ -37,10 +37,9 @@ def learners_of(training):
 
 
 @cache
-def ended(spec, *, rounds=60, rate=0.1, tenfold=False, epochs=None):
+def ended(spec, *, rounds=60, rate=0.1, tenfold=False):
     """Models (4, d) after the last round, the mean one, and the true weighted optimum."""
-    steps = {"local_steps": None, "local_epochs": epochs} if epochs else {"local_steps": 5}
-    training = TrainingConfig(rounds=rounds, learning_rate=rate, batch_size=10, **steps)
+    training = TrainingConfig(rounds=rounds, learning_rate=rate, batch_size=10, local_steps=5)
     settings = Settings(
         rounds=rounds,
         time_s=None,
@@ -115,10 +114,3 @@ def test_the_fairer_the_less_the_nodes_losses_differ():
 @pytest.mark.long
 def test_without_q_a_fair_round_ends_where_plain_does():
     np.testing.assert_allclose(ended("fair:q=0")[1], ended("plain")[1], atol=1e-12)
-
-
-@pytest.mark.long
-def test_normalized_steps_take_out_the_bias_of_nodes_that_take_more_of_them():
-    """FedNova, arXiv 2007.07481: with passes over data of unequal size, plain goes to another optimum."""
-    passes = {"epochs": 1, "rate": 0.01, "rounds": 120}
-    assert distance("normalized:steps=10", **passes) < 0.5 * distance("plain", **passes)

@@ -156,10 +156,18 @@ def test_tracking_is_refused_where_a_round_does_not_tell_its_gradient(training):
         make_method("tracking", TrainingConfig(**training))
 
 
-@pytest.mark.parametrize("training", [{"speed_correction": 2.0}, {"momentum": 0.9}, {"optimizer": "adam"}])
+UNNORMALIZED = [{"speed_correction": 2.0}, {"momentum": 0.9}, {"optimizer": "adam"}]
+
+
+@pytest.mark.parametrize("training", [*UNNORMALIZED, {"local_steps": None, "local_epochs": 1}])
 def test_steps_are_normalized_once_and_only_where_they_are_those_of_plain_descent(training):
     with pytest.raises(UserError, match="normalized"):
         make_method("normalized", TrainingConfig(**training))
+
+
+def test_normalized_says_what_to_write_where_nodes_with_few_rows_train_more_rounds():
+    with pytest.raises(UserError, match="Write variate, or plain with speed_correction = 20"):
+        make_method("normalized", TrainingConfig(local_steps=None, local_epochs=2))
 
 
 def test_a_normalized_round_moves_by_the_change_of_a_step_times_the_common_number_of_steps():

@@ -1,14 +1,16 @@
 """`fair:q=1`: nodes with a higher loss get more weight. q-FFL, Li, Sanjabi, Beirami and Smith, arXiv 1905.10497.
 
-The goal is sum (n_k/N) F_k^(q+1)/(q+1). q-FedAvg (Algorithm 2) moves by sum F_k^q (w_k - w) / sum h_k, where h_k =
-F_k^q + q F_k^(q-1) |w_k - w|^2/eta keeps the step as short as the new goal's curvature requires. (A round counts as one
-step here, so eta is the learning rate times the number of steps.) Here each node adds F_k^q/h times its change, with
-one h for all: the largest h_k. So no node moves further than with `plain`. A common factor does not move the optimum; a
-factor that differs between nodes would.
+The goal is sum (n_k/N) F_k^(q+1)/(q+1). Each node adds F_k^q/h times its change, with one h for all: the largest
+F_k^q. So no node moves further than with `plain`, and the node with the highest loss as far. A common factor does not
+move the optimum; a factor that differs between nodes would.
 
-The largest h_k falls as all nodes learn, so it is determined again in each epoch. The terms are a clock that every
-round advances, the largest h so far in the current epoch of the clock, the largest in the previous epoch, which is in
-use, and the node's own h.
+q-FedAvg (Algorithm 2) divides by the sum of h_k = F_k^q + q F_k^(q-1) |w_k - w|^2/eta instead, which keeps the step as
+short as the new goal's curvature may require. The largest of these is many times their mean where labels differ, and
+all nodes hardly learn.
+
+The largest F_k^q falls as all nodes learn, so it is determined again in each epoch. The terms are a clock that every
+round advances, the largest F_k^q so far in the current epoch of the clock, the largest in the previous epoch, which is
+in use, and the node's own.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from p2pfl.specs import Entry, Parameter, number
 
 EPOCH = 10.0
 """The length of an epoch in ticks of the clock. The clock runs as fast as the fastest nodes, or slightly faster; all
-nodes agree on the largest h within a few ticks.
+nodes agree on the largest weight within a few ticks.
 """
 LEAST_LOSS = 1e-9
 """The value used for losses that are smaller or NaN."""
 BOUND = 600.0
-"""The largest absolute value of log h."""
+"""The largest absolute value of log F_k^q."""
 
 
 @METHODS.add(
@@ -50,15 +52,12 @@ class Fair(Method):
 
     def trained(self, change: Array, node: NodeVectors, round: Round) -> New:
         _, collected, used, own = self.terms(round)
-        common = math.log(max(used or collected, own))
-        factor = math.exp(min(self._weight(round), BOUND) - common)
+        factor = own / max(used or collected, own)
         return New({MODEL: change * like(change, factor * round.rho)})
 
     def terms(self, round: Round) -> tuple[float, ...]:
         clock, collected, used, _ = round.terms
-        rate = round.learning_rate * round.steps
-        own = self._weight(round) + math.log1p(self.q * round.moved**2 / (rate * _loss(round)))
-        own = math.exp(min(max(own, -BOUND), BOUND))
+        own = math.exp(min(max(self.q * math.log(_loss(round)), -BOUND), BOUND))
         if _epoch(clock + 1.0) > _epoch(clock):
             return clock + 1.0, own, max(collected, own), own
         return clock + 1.0, max(collected, own), used, own
@@ -72,10 +71,6 @@ class Fair(Method):
     def heard(self, ours: tuple[float, ...], agreed: tuple[float, ...]) -> tuple[float, ...]:
         clock, collected, used, _ = self.agree(ours, agreed)
         return clock, max(collected, ours[3]), used, ours[3]
-
-    def _weight(self, round: Round) -> float:
-        """Compute the logarithm of F_k^q."""
-        return self.q * math.log(_loss(round))
 
 
 def _loss(round: Round) -> float:

@@ -99,7 +99,7 @@ def test_before_the_first_commit_nothing_has_moved(spec):
 
 
 def test_with_a_higher_loss_a_round_counts_for_more_over_one_scale_for_all():
-    """q-FedAvg, arXiv 1905.10497, Algorithm 2: F^q over h, here the largest h of the latest epoch."""
+    """q-FedAvg, arXiv 1905.10497, Algorithm 2: F^q over h, here the largest F^q of the latest epoch."""
     method, one = made("fair:q=2"), np.ones(1)
     node = SimpleNamespace()
     about = replace(ABOUT, rho=1.0, moved=0.1, terms=(12.0, 50.0, 40.0, 7.0))
@@ -108,7 +108,15 @@ def test_with_a_higher_loss_a_round_counts_for_more_over_one_scale_for_all():
     assert high == pytest.approx(9 / 40)
     clock, collected, used, own = method.terms(replace(about, loss=3.0))
     assert (clock, collected, used) == (13.0, 50.0, 40.0)
-    assert own == pytest.approx(9 * (1 + 2 * 0.01 / (0.5 * 3)))
+    assert own == pytest.approx(9)
+
+
+def test_the_node_with_the_highest_loss_moves_as_far_as_with_plain():
+    """A step bounded by the largest curvature was so short where labels differ that nobody learned."""
+    method, about = made("fair:q=2"), replace(ABOUT, rho=1.0, loss=3.0, moved=10.0)
+    for _ in range(30):
+        about = replace(about, terms=method.terms(about))
+        assert method.trained(np.ones(1), SimpleNamespace(), about).change["model"][0] == pytest.approx(1.0)
 
 
 def test_no_node_moves_further_than_plain():

@@ -57,7 +57,7 @@ def settings_of(
         staleness=parse_staleness(gossip.staleness),
         speed_limit=training.speed_correction,
         stop=None if training.stop is None else parse_stop(training.stop),
-        overtime=training.when_through == "train",
+        when_through=training.when_through,
         start_wait_s=gossip.start_wait_s,
         linger_s=gossip.linger_s,
         max_wait_s=gossip.max_wait_s,

@@ -103,8 +103,8 @@ class TrainingConfig:
     closing_rounds: int = 10
     """The number of mixing rounds without training after the node's last round."""
     when_through: str = "train"
-    """The behavior of a node whose rounds are done while others still train: keep training (`train`) or only mix
-    (`mix`).
+    """The behavior of a node whose rounds are done while others still train: train a few more and then only mix
+    (`train`), only mix (`mix`), or train until the federation ends (`train-on`).
     """
     stop: str | None = None
     """The condition that ends a node's training before its rounds or its time are over; see `config.stop`."""
@@ -465,8 +465,8 @@ TRAINING: Kinds = {
     "method": method().key("the learning method: see `p2pfl methods`"),
     "speed_correction": number(1).key("largest factor for nodes that take fewer rounds than others; 1 turns it off"),
     "closing_rounds": whole(0).key("rounds of mixing without training, at the end"),
-    "when_through": choice("train", "mix").key(
-        "a node that finishes before the others keeps training (train) or only mixes (mix)"
+    "when_through": choice("train", "mix", "train-on").key(
+        "a node that finishes first trains ten rounds or a tenth more (train), none (mix), or to the end (train-on)"
     ),
     "stop": stop().key("ends a node's training before its rounds are done"),
     "evaluate_every": or_auto(whole(0)).key(

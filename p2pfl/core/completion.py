@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from p2pfl.core.company import Company
+from p2pfl.core.company import AWAY_S, Company
 from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm, Effect
 from p2pfl.core.ending import Ending, Reason
 from p2pfl.core.events import RoundRefused
+from p2pfl.core.facts import NEVER
 from p2pfl.core.settings import Settings
 from p2pfl.core.training import Training
 
@@ -23,17 +24,21 @@ class Completion:
     ending: Ending
     company: Company
     training: Training
+    says_wait_at: float | None = None
+    """When to tell the user for whom this node waits; None until it is through, NEVER once told."""
 
     @property
     def unfinished(self) -> list[int]:
-        """The other members that were not through when training ended; empty until then."""
-        bits = 0 if self.ending.ended_by is None else self.company.unfinished & ~self.ending.census.own
+        """The other members for which this node waits, or that were not through when training ended."""
+        shown = self.ending.is_through or self.ending.ended_by is not None
+        bits = self.company.unfinished & ~self.ending.census.own if shown else 0
         return [member for member in range(bits.bit_length()) if bits >> member & 1]
 
-    @property
-    def mixes_only(self) -> bool:
-        """True if this node is through and no longer trains, but still answers its neighbors."""
-        return self.ending.is_through and (self.company.rests or not self.training.goes_on)
+    def next_round_at(self, now: float) -> float:
+        """Return when the next round may begin; until then, this node only answers its neighbors."""
+        if not self.ending.is_through:
+            return now
+        return NEVER if self.company.rests else self.training.next_at(now)
 
     def handle_refusal(self, event: RoundRefused, now: float) -> list[Effect]:
         """Handle a refused round; if no later round can begin either, this node is through."""
@@ -50,6 +55,7 @@ class Completion:
     def note_if_enough(self, now: float) -> list[Effect]:
         """Record when this node has trained enough; tell the user once if `stop` decided that."""
         enough = self.training.enough(now)
+        self.training.note_through(now, through=enough is not None)
         if enough is None:
             return []
         was_through = self.ending.is_through
@@ -74,6 +80,19 @@ class Completion:
         if reason is None and self.company.is_over(self.ending.wait_s(trained_s), now):
             reason = Reason.COMPANY
         return reason, news
+
+    def say_wait(self, now: float) -> list[Effect]:
+        """Tell the user once for whom this node waits, if it has been through for a while."""
+        if not self.ending.is_through:
+            self.says_wait_at = None
+        elif self.says_wait_at is None:
+            self.says_wait_at = now + AWAY_S
+        elif now >= self.says_wait_at and (awaited := self.unfinished):
+            self.says_wait_at = NEVER
+            others = f" and {len(awaited) - 1} more" if awaited[1:] else ""
+            text = f"after {self.training.facts.rounds} rounds this node is through, and waits for this member{others}"
+            return [Alarm(kind="waits-for", peer=awaited[0], text=text, notice=True)]
+        return []
 
     def is_mute(self, edge: Edge, now: float) -> bool:
         """Return True if this neighbor has been inactive for so long that the end of training does not wait for it."""

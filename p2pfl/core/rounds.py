@@ -202,15 +202,15 @@ class Rounds:
             return late_at if now < late_at else self.phase_from + LONGEST_JOIN_S
         if self.phase in (Phase.CLOSING, Phase.LINGERING):
             return min(self.phase_from + self.settings.linger_s, self.repeats.next_at)
-        if self.completion.mixes_only:
-            return now + IDLE_S
+        if (next_at := self.completion.next_round_at(now)) > now:
+            return min(next_at, now + IDLE_S)
         return max(self.tick.began_at, self.training.refused_until)
 
     # -- phases -----------------------------------------------------------------------------------------------------
 
     @property
     def unfinished(self) -> list[int]:
-        """The other members that were not through when training ended; empty until then."""
+        """The other members for which this node waits, or that were not through when training ended."""
         return self.completion.unfinished
 
     def _enter(self, phase: Phase, now: float) -> None:
@@ -261,7 +261,8 @@ class Rounds:
         effects += news
         if reason is not None:
             return effects + self._start_closing(reason, now)
-        if completion.mixes_only or now < training.refused_until:
+        effects += completion.say_wait(now)
+        if completion.next_round_at(now) > now or now < training.refused_until:
             return effects
         self.working = True
         away = completion.company.absent_neighbors(now)

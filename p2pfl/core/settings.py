@@ -44,8 +44,8 @@ class Settings:
     """One in this many exchanges compares the replicas at both ends."""
     stop: Stop | None = None
     """The conditions under which this node's training may end early."""
-    overtime: bool = True
-    """True if a node that is through keeps training until the federation ends; otherwise it only mixes."""
+    when_through: str = "train"
+    """The behavior of a node that is through while others are not: `mix`, `train` a few more or `train-on`."""
 
     def adopt(self, other: Settings) -> None:
         """Take over all values of another instance."""

@@ -7,9 +7,15 @@ from dataclasses import dataclass
 
 from p2pfl.core.early_stopping import Best
 from p2pfl.core.edge import Edge
-from p2pfl.core.facts import Facts
+from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.settings import Settings
 
+LEAST_BEYOND = 10
+"""A node that is through trains at most this many rounds more, or a tenth of those that it had to if that is more."""
+SPREAD = 10.0
+"""Those rounds are spread over this multiple of its training time, ever farther apart, so that the data of fast nodes
+count until nodes ten times slower are through.
+"""
 NEWEST = 0.2
 """The weight of the latest round in this node's pace."""
 
@@ -76,6 +82,10 @@ class Training:
     """The best figure of the node's rounds, if early stopping watches one."""
     refused_until: float = 0.0
     """The time before which a refused round is not retried."""
+    through_rounds: int | None = None
+    """How many rounds the node had to train, once it is through."""
+    through_s: float = 0.0
+    """How long it had trained by then."""
     out_of_budget: str = ""
     """The reason why the node may train no more even if rounds are left; empty if it may."""
 
@@ -122,10 +132,24 @@ class Training:
         stop = settings.stop
         return None if stop is None else stop.why(self.best, self.facts.rounds, self.elapsed_s(now))
 
-    @property
-    def goes_on(self) -> bool:
-        """True if a node that is through keeps training until the federation ends; otherwise it only mixes."""
-        return self.settings.overtime and not self.out_of_budget
+    def note_through(self, now: float, *, through: bool) -> None:
+        """Note whether the node is through; rounds beyond those asked for, before a restart, count as such."""
+        if not through:
+            self.through_rounds = None
+        elif self.through_rounds is None:
+            self.through_rounds = min(self.facts.rounds, self.settings.rounds or self.facts.rounds)
+            self.through_s = self.elapsed_s(now)
+
+    def next_at(self, now: float) -> float:
+        """Return when a node that is through may train another round; NEVER if it only mixes from now on."""
+        asked, how = self.through_rounds, self.settings.when_through
+        if self.out_of_budget or how == "mix":
+            return NEVER
+        if how == "train-on" or asked is None:
+            return now
+        beyond, most = self.facts.rounds - asked, max(LEAST_BEYOND, asked // 10)
+        wait_s = self.through_s * SPREAD ** ((beyond + 1) / most) - self.elapsed_s(now)
+        return now + max(0.0, wait_s) if beyond < most else NEVER
 
     def elapsed_s(self, now: float) -> float:
         """Return the seconds trained; rounds taken over are assumed to have taken as long as the node's own."""

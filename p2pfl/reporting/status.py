@@ -157,7 +157,7 @@ class NodeStatus(NodeLine, kw_only=True):
     ended_by: str | None
     """The reason why training has ended."""
     unfinished: list[str] = []
-    """The members that had not finished training when it ended here."""
+    """The members for which the node waits, or that had not finished training when it ended here."""
     pace_set_by: str | None
     """The neighbor for which rounds waited longest in the last minute, if much longer than for any other."""
     rule: str

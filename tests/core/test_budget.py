@@ -30,9 +30,9 @@ def beginning(**changes):
 
 
 @pytest.mark.parametrize(("event", "kind"), [(SPENT, "budget-spent"), (NONE, "no-budget")])
-@pytest.mark.parametrize("overtime", [False, True])
-def test_a_node_without_a_budget_is_through_says_so_once_and_never_trains_again(event, kind, overtime):
-    node = beginning(overtime=overtime)
+@pytest.mark.parametrize("when_through", ["mix", "train", "train-on"])
+def test_a_node_without_a_budget_is_through_says_so_once_and_never_trains_again(event, kind, when_through):
+    node = beginning(when_through=when_through)
     effects = node.handle(event, 1.0)
     assert [(alarm.kind, alarm.notice) for alarm in only(effects, Alarm)] == [(kind, event.planned)]
     assert node.ending.is_through

@@ -24,7 +24,8 @@ LINGER_S = 5.0
 
 
 def at_its_end(*neighbors, unfinished=3, met=True, at=1.0, **changes):
-    """Node 0, which has done its rounds, when it hears that all have but `unfinished`."""
+    """Node 0, which has done its rounds and trains on, when it hears that all have but `unfinished`."""
+    changes = {"when_through": "train-on"} | changes
     node = make_node(0, *neighbors, rounds_done=3, version=3, fresh=False, members=4, **changes)
     started(node)
     node.rounds.training.elapsed_before_s = 10.0

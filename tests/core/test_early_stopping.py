@@ -25,7 +25,8 @@ def node_of(figures, *, best=None, rounds_done=0, **changes):
 
     Two others have begun and are not through: it cannot end yet.
     """
-    node = make_node(0, 1, 2, rounds_done=rounds_done, **({"stop": TWO, "rounds": 99, "linger_s": 5.0} | changes))
+    usual = {"stop": TWO, "rounds": 99, "linger_s": 5.0, "when_through": "train-on"}
+    node = make_node(0, 1, 2, rounds_done=rounds_done, **(usual | changes))
     node.rounds.training.best = best
     node.census.remember([1, 2], 0.0)
     effects = begun_alone(node)
@@ -82,7 +83,7 @@ def test_it_goes_on_as_a_full_member_until_the_others_are_through_too(liars):
 
 
 def test_who_only_mixes_then_trains_no_more():
-    node, effects = node_of([1.0, 1.0, 1.0], overtime=False)
+    node, effects = node_of([1.0, 1.0, 1.0], when_through="mix")
     assert node.rounds.phase is Phase.TRAINING
     assert not only(effects, StartRound)
 

@@ -9,13 +9,14 @@ import pytest
 
 from p2pfl.core.census import MOST_SENDS, SEND_WITHIN_S, SOON_FOR_S, SOON_S, Census, bitmap
 from p2pfl.core.core import Core
+from p2pfl.core.effects import Alarm, StartRound
 from p2pfl.core.ending import LONGEST_MULTIPLE, Ending, Reason
 from p2pfl.core.facts import Phase
 from p2pfl.core.memory import Memory
 from p2pfl.core.records import EdgeRecord
 
 sys.path.insert(0, str(Path(__file__).parent))
-from core_kit import hello, make_node, open_session, settings, started
+from core_kit import hello, make_node, only, open_session, settings, started
 
 EIGHT = 0b1111_1111
 
@@ -186,3 +187,43 @@ def test_who_was_through_by_a_larger_number_of_rounds_is_so_by_a_smaller_one():
     amended(one, 2.0, rounds=3)
     one.census.complete(2.0)
     assert over(one, 2.0) is Reason.ALL
+
+
+def rounds_beyond(asked, when_through, until):
+    """Return when a node that is through, beside three that are not, begins further rounds, and all alarms.
+
+    It took a second for each round that it was asked for; the further ones take no time.
+    """
+    node = make_node(0, 1, 2, 3, rounds=asked, rounds_done=asked, fresh=False, when_through=when_through)
+    node.rounds.training.elapsed_before_s = float(asked)
+    started(node)
+    effects, begun, now = [], [], 0.0
+    for peer in (1, 2, 3):
+        effects += open_session(node, peer, greeting=hello(level=None, begun=bitmap(0b1111)))
+    while now < until and len(begun) <= 3 * asked:
+        if only(effects, StartRound):
+            begun.append(now + asked)
+            node.facts.rounds += 1
+            node.rounds.working = False
+        node.edges[1].progress.note_version(node.edges[1].progress.version + 1, now)  # the others go on
+        now = max(now, node.deadline() or now)
+        effects = [*only(effects, Alarm), *node.wake(now)]
+    return begun, only(effects, Alarm)
+
+
+@pytest.mark.parametrize(("asked", "most"), [(20, 10), (200, 20)])
+def test_who_is_through_trains_ten_rounds_more_or_a_tenth_spread_over_ten_times_its_training(asked, most):
+    """Else a node whose neighbors are slower or gone would train for ever."""
+    begun, alarms = rounds_beyond(asked, "train", 11.0 * asked)
+    assert begun == pytest.approx([asked * 10 ** (number / most) for number in range(1, most + 1)])
+    assert [(alarm.kind, alarm.peer, alarm.notice) for alarm in alarms] == [("waits-for", 1, True)]
+    assert rounds_beyond(asked, "mix", 11.0 * asked)[0] == []
+    assert len(rounds_beyond(asked, "train-on", 11.0 * asked)[0]) > 3 * asked
+
+
+def test_a_restart_gives_no_further_rounds_beyond():
+    node = make_node(0, 1, rounds=20, rounds_done=30, version=30, fresh=False)
+    started(node)
+    open_session(node, 1, greeting=hello(version=1, level=None, begun=bitmap(0b11)))
+    assert node.ending.is_through
+    assert node.rounds.completion.next_round_at(9.0) == float("inf")

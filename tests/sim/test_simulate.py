@@ -11,7 +11,7 @@ from p2pfl.config.model import TaskConfig
 from p2pfl.errors import UserError
 from sim import simulate
 from sim.federations import describe
-from sim.worlds.model import ComputeSpec, CrashSpec, JoinSpec, LiarSpec, LinkSpec, WorldSpec
+from sim.worlds.model import ComputeSpec, CrashSpec, JoinSpec, LiarSpec, LinkSpec, SlowNodes, WorldSpec
 
 
 def quadratic(nodes=6, *, rounds=8, topology="ring", compressor="q8", seed=1, rate=0.1, **options):
@@ -133,6 +133,31 @@ def test_word_that_all_are_through_spreads_faster_than_by_rounds():
     asked = quadratic(16, rounds=3)
     report = simulate(replace(asked, training=replace(asked.training, local_steps=40)), references=False)
     assert report.rounds_beyond.max <= 2
+
+
+@pytest.mark.parametrize("nodes", [3, pytest.param(8, marks=pytest.mark.long)])
+def test_nodes_of_equal_speed_end_within_two_rounds_of_each_other(nodes):
+    for seed in range(3):
+        asked = quadratic(nodes, rounds=30, seed=seed)
+        world = WorldSpec(compute=ComputeSpec(round_s=0.02, jitter=0.2))
+        rounds = simulate(asked, world=world, references=False).rounds.values()
+        assert max(rounds) - min(rounds) <= 2
+
+
+@pytest.mark.long
+def test_beside_faster_nodes_a_slow_one_ends_no_worse_than_among_equal_ones_and_they_train_ten_rounds_more():
+    """They wait for it, and their data count until it is through: their rounds beyond are spread over that time."""
+    of_slow, of_equal = [], []
+    for seed in range(5):
+        plain = describe(nodes=4, topology="ring", rounds=20, partition="shards:3", seed=seed)
+        plain = replace(plain, training=replace(plain.training, local_steps=5))
+        for found, slow in ((of_equal, ()), (of_slow, (SlowNodes(nodes=(3,), speed=0.1),))):
+            world = WorldSpec(compute=ComputeSpec(round_s=0.05), slow=slow, evaluate_every_s=1000.0)
+            report = simulate(plain, world=world, references=False)
+            found.append(report.nodes[3].accuracy)
+            assert report.nodes[3].rounds_beyond <= 1
+            assert max(report.rounds.values()) <= 30
+    assert np.mean(of_slow) >= np.mean(of_equal)
 
 
 def test_a_schedule_reports_the_union_and_the_contraction_of_its_period():

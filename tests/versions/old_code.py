@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 FIRST_OF_9 = "532ee2b0ab82a1d684689c096e1933211839dddd"
 BEFORE_RELAYS = "795d3d39949f7be1bb66f8fd23f16f33a6cf7d79"
 FIRST_RELAYS = "bacbae72613826084422d9226346ae09f3c8cce9"
+TRAINS_ON = "3a6e472e286d97066c1a6b01ef06a488cf921e76"
 
 
 def why_not(commit: str) -> str | None:

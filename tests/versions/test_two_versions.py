@@ -1,7 +1,7 @@
 """A federation of real processes is upgraded node by node, and one node goes back; nothing is lost.
 
 The old code comes out of git's history: the commit with which version 9 of the protocol began, the last one before
-relays, TLS and proxies, and the first one with them.
+relays, TLS and proxies, the first one with them, and the last one in which `train` had no bound.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from p2pfl.storage import peek
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from old_code import BEFORE_RELAYS, FIRST_OF_9, FIRST_RELAYS, ROOT, command, take_out, why_not
+from old_code import BEFORE_RELAYS, FIRST_OF_9, FIRST_RELAYS, ROOT, TRAINS_ON, command, take_out, why_not
 from ports import free_ports
 
 DEADLINE_S = 200.0
@@ -224,6 +224,28 @@ def test_a_relay_and_its_members_may_have_different_versions(ward):
     ward.start_relay("old", port)
     ward.go_on(5)
     check_the_end(ward)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ward", [TRAINS_ON], indirect=True, ids=["trains on"])
+def test_beside_slow_nodes_one_of_before_trains_on_and_one_of_today_ten_rounds_more(ward):
+    ward.new("old")
+    file, task = ward.folder / "federation.toml", ward.folder / "pushes.py"
+    file.write_text(file.read_text(encoding="utf-8").replace(f"rounds = {LAST}", "rounds = 20"), encoding="utf-8")
+    pause = "time.sleep(0.02 if self.node < 2 else 0.5)"
+    task.write_text(task.read_text(encoding="utf-8").replace("time.sleep(0.05)", pause), encoding="utf-8")
+    (ward.folder / "go").touch()
+    ward.start("old", 0, 2)
+    ward.start("new", 1, 3)
+    for node in range(PARTS):
+        assert ward.running[node].wait(DEADLINE_S) == 0, ward.log(node)
+    results = [ward.result(node) for node in range(PARTS)]
+    assert all(result["finished"] for result in results)
+    assert results[0]["rounds_beyond"] > 20
+    assert 0 < results[1]["rounds_beyond"] <= 10
+    assert max(result["rounds_beyond"] for result in results[2:]) <= 2
+    assert {kind for result in results for kind in result["alarms"]} <= SLOW
 
 
 def check_the_end(ward):

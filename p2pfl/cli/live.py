@@ -46,6 +46,8 @@ class LiveView:
         """The number of lines read from each node."""
         self.classes: dict[str, list[int]] = {}
         """The classes in the data of each node that has reported them."""
+        self.named: set[str] = set()
+        """The nodes that have died and were named."""
         self.quiet = quiet
         self.history = History()
         self.printed_at = time.monotonic()
@@ -72,6 +74,14 @@ class LiveView:
                 self._compare(line)
             self.logged[child.name] = len(child.lines)
         self.logs.point(point)
+        for child in self.fleet.children:
+            if child.died and child.name not in self.named:
+                self.named.add(child.name)
+                text = f"{child.name} {child.state}; its log: {child.log_path}"
+                if self.live is None:
+                    click.echo(text, err=True)
+                else:
+                    self.live.console.print(text, markup=False, highlight=False)
         if self.live is not None:
             self.live.update(self._table(), refresh=True)
         elif point is not None and not self.quiet and time.monotonic() - self.printed_at >= LINE_EVERY_S:

@@ -72,7 +72,9 @@ class Census:
         self.own = 1 << index
         self.settings = settings
         self._members = self.counted = 0
-        """Bitmaps of all members, past and present, and of those that have not been removed."""
+        """Bitmaps of all members, past and present, and of those that were not removed and have not ended for good."""
+        self.ended = 0
+        """The bitmap of members whose processes have ended for good."""
         self._count_members()
         self.claims = {peer: Claims() for peer in neighbors}
         self._all_anew = False
@@ -114,8 +116,15 @@ class Census:
         self.begun |= self._believed_members("begun") | self.through
         self._tell_anew(now)
 
+    def note_ended(self, member: int, now: float, *, ended: bool = True) -> None:
+        """Record that a member has ended for good, or that it is there after all."""
+        self.ended = self.ended | 1 << member if ended else self.ended & ~(1 << member)
+        self._count_members()
+        self._tell_anew(now)
+
     def _count_members(self) -> None:
-        self._members, self.counted = _members_of(self.settings.members, self.settings.retired)
+        self._members, counted = _members_of(self.settings.members, self.settings.retired)
+        self.counted = counted & ~self.ended if self.ended else counted
 
     # -- claims that arrive, and claims to send --------------------------------------------------------------------
 
@@ -165,6 +174,8 @@ class Census:
     def note_session(self, peer: int, now: float) -> None:
         """Record a new session with this neighbor, which counts as active from now on."""
         self.claims[peer].progress_at, self.claims[peer].round_s = now, 0.0
+        if self.ended >> peer & 1:
+            self.note_ended(peer, now, ended=False)
 
     def note_progress(self, peer: int, now: float) -> None:
         """Record that a neighbor has shown a new version."""

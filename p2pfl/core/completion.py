@@ -72,6 +72,7 @@ class Completion:
         recent = [edge for edge in edges if edge.line.was_open_lately(now, settings.linger_s)]
         unaware = () if census.is_through else [edge.peer for edge in recent if census.lags(edge.peer)]
         training = sum(1 << edge.peer for edge in recent if edge.peer in unaware or not edge.progress.has_stopped)
+        training &= census.counted
         out = sum(1 << edge.peer for edge in edges if edge.line.standing.is_out)
         stopped = not training and open_edges >= settings.profile.words_needed
         trained_s, unfinished = self.training.elapsed_s(now), self.ending.unfinished(training, out)

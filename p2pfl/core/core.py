@@ -21,6 +21,7 @@ from p2pfl.core.events import (
     Amended,
     EngineResult,
     Event,
+    MemberEnded,
     MessageReceived,
     SessionClosed,
     SessionOpened,
@@ -179,7 +180,11 @@ class Core(Course):
                 return []
         raise ValueError(f"the engine has worked on an edge to {event.peer}, who is no neighbor")
 
-    def _for_whole_node(self, event: StorageFailed | StorageRestored | Amended, now: float) -> list[Effect]:
+    def _for_whole_node(
+        self, event: StorageFailed | StorageRestored | Amended | MemberEnded, now: float
+    ) -> list[Effect]:
+        if isinstance(event, MemberEnded):
+            return self._give_up(event.member, now)
         if not isinstance(event, Amended):
             return self._storage(event)
         if self.index not in event.settings.retired:
@@ -187,6 +192,17 @@ class Core(Course):
         effects = self.rounds.leave(_REMOVED, now, retired=True)
         self.retired = self.retired or bool(effects)
         return effects
+
+    def _give_up(self, member: int, now: float) -> list[Effect]:
+        """Wait no longer for a member that has ended for good, neither at the start nor at the end."""
+        edge = self.edges.get(member)
+        if member == self.index or self.census.ended >> member & 1 or (edge is not None and edge.is_open):
+            return []
+        self.census.note_ended(member, now)
+        if edge is not None:
+            edge.line.has_ended = True
+        text = "its process has ended for good, as the launcher of all nodes says: no node waits for it"
+        return [Alarm(kind="member-ended", peer=member, text=text, notice=True)]
 
     def _settle_all(self, now: float) -> list[Effect]:
         """Act on what a message implies for other edges, or for the whole node."""

@@ -88,6 +88,8 @@ class EdgeLine:
     """When the latest open session ended; None if none has."""
     barred: bool = False
     """True if the neighbor was removed from the federation, so that this end accepts no more sessions with it."""
+    has_ended: bool = False
+    """True if the neighbor's process has ended for good, as far as this node's launcher knows."""
     challenged_at: float = float("-inf")
     """When this end last told the neighbor that others know another life of it."""
 
@@ -104,6 +106,7 @@ class EdgeLine:
         if halted or self.barred or self.brake.refuses(now):
             return [CloseSession(peer=self.peer, session=number, reason="resting")]
         self.greeting.begin(number)
+        self.has_ended = False
         if not standing.comes_back(now):
             return []
         return [Alarm(kind="probation", peer=self.peer, text="its quarantine is over")]
@@ -159,8 +162,8 @@ class EdgeLine:
 
     @property
     def is_shut(self) -> bool:
-        """True if this end accepts no session, so that nothing waits for this neighbor."""
-        return self.barred or self.standing.is_out or self.brake.rests
+        """True if there will be no session, so that nothing waits for this neighbor."""
+        return self.barred or self.has_ended or self.standing.is_out or self.brake.rests
 
     def was_open_lately(self, now: float, linger_s: float) -> bool:
         """Return True if the edge is open, or was open less than `linger_s` seconds ago."""

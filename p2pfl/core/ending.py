@@ -1,7 +1,8 @@
 """The end of a federation: all nodes stop together, by a rule that each applies to its own `census`.
 
 A node that is through answers its neighbors and trains a few rounds more, spread over the wait (`Training.next_at`);
-otherwise the nodes still training would pull the common model toward their own data. Every node stops training, at the end of a round, in any of these cases:
+otherwise the nodes still training would pull the common model toward their own data. Every node stops training, at the
+end of a round, in any of these cases:
 - every member that has begun is through, and so are the connected neighbors;
 - half of the members that have begun have been through for `linger_s`, or for a quarter of the node's own training
   time if that is longer;

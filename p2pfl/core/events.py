@@ -142,6 +142,12 @@ class StopRequested(Struct, frozen=True, kw_only=True, gc=False):
     """The user wants this node to stop."""
 
 
+class MemberEnded(Struct, frozen=True, kw_only=True, gc=False):
+    """The launcher of all nodes says that a member's process has ended for good; a new session contradicts it."""
+
+    member: int
+
+
 class Amended(Struct, frozen=True, kw_only=True):
     """The federation has changed; the fields replace those with which the core was built.
 
@@ -170,5 +176,6 @@ Event = (
     | StorageFailed
     | StorageRestored
     | StopRequested
+    | MemberEnded
     | Amended
 )

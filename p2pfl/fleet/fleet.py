@@ -146,7 +146,17 @@ class Fleet:
                 break
             process = child.process = again
         child.exit_code, child.between_lives = exit_code, ""
+        for other in self.children if child.died else ():
+            self._tell_ended(other, [child])
         self._dismiss()
+
+    def _tell_ended(self, child: Child, ended: Iterable[Child]) -> None:
+        """Tell a node which members have ended for good, so that it does not wait for them."""
+        if child.process is None or child.exit_code is not None or child.process.stdin is None:
+            return
+        for one in ended:
+            with suppress(OSError, ValueError):  # it has been let go, or is dying
+                child.process.stdin.write(f"{one.name}\n".encode())
 
     async def _start_again(self, child: Child, exit_code: int, pause_s: float) -> Process | None:
         """Start a child again after a pause; return None without `restart`, or if all are to stop."""
@@ -196,7 +206,11 @@ class Fleet:
     async def _listen(self, child: Child, process: Process | ForkedProcess) -> None:
         if process.stdout is None:
             raise AssertionError("a child without a pipe")
+        is_told = False
         async for raw in process.stdout:
             with suppress(ValueError):
                 child.lines.append(msgspec.json.decode(raw, type=NodeLine))
                 child.between_lives = ""
+                if not is_told:  # what was said before its core was there was lost
+                    is_told = True
+                    self._tell_ended(child, [one for one in self.children if one.died])

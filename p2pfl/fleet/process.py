@@ -48,7 +48,7 @@ async def run_node(
     launcher dies. `make` takes the arguments of `Application`.
     """
     application = make(setup, on_line=on_line, sketched=launched, features=FEATURES)
-    async with on_a_leash(application.stop, launched=launched):
+    async with on_a_leash(application.stop, launched=launched, on_ended=application.member_ended):
         return await application.run()
 
 

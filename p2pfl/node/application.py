@@ -16,6 +16,7 @@ from functools import partial
 
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.course import Course
+from p2pfl.core.events import MemberEnded
 from p2pfl.core.facts import Phase
 from p2pfl.engine.arithmetic import neighbor_distance
 from p2pfl.engine.engine import Engine
@@ -181,6 +182,11 @@ class Application:
             with attachments.failure_named(feature, "check"):
                 feature.check(self.setup)
         self.transport = transport_of(self.setup.node) if self.shared is None else self.shared.transport
+
+    def member_ended(self, name: str) -> None:
+        """Tell the core, once there is one, that a member has ended for good: the launcher repeats it then."""
+        if self.begun and self.driver is not None:
+            self.driver.take(MemberEnded(member=self.setup.federation.member(name).index))
 
     def stop(self) -> None:
         """Stop the node: see `Stopping.stop`."""

@@ -47,10 +47,12 @@ NOTICES = frozenset(
         "storage-restored",
         "enough-neighbors",
         "kept-again",
+        "member-ended",
         "probation",
         "trained-enough",
         "budget-begun",
         "budget-spent",
+        "waits-for",
     }
 )
 """Kinds of notices about good or planned events, which are not alarms."""

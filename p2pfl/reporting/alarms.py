@@ -204,6 +204,7 @@ NEWS: Mapping[str, str] = {
     "kept-again": "The robust rule keeps part of the neighbors' models again.",
     "left": "A member has stopped before all its rounds were done.",
     "loss-back": "The loss is close to its best again.",
+    "member-ended": "The launcher of all nodes says that a member's process has ended and will not be started again.",
     "neighbor-away": "The session with a neighbor has ended.",
     "neighbor-pauses": "A neighbor has said for how long it ends its sessions, as the bounds in its file say.",
     "new-life": "A member has started over and lost what it had learned.",

@@ -49,6 +49,7 @@ def child(name, *lines):
         died=False,
         exit_code=None,
         state="running",
+        log_path=f"{name}/node.log",
         byzantine=False,
         bytes_before=0,
         messages_before=0,
@@ -102,3 +103,17 @@ def test_elsewhere_a_line_says_now_and_then_how_far_they_are(monkeypatch, capsys
     assert capsys.readouterr().err == ""
     LiveView(fleet).update()
     assert "4.0 s, round 5, " in capsys.readouterr().err
+
+
+def test_a_node_that_has_died_is_named_once_at_once(monkeypatch, capsys):
+    fleet = fleet_of(child("pi1", line("pi1", 4)), child("pi2", line("pi2", 6)))
+    view = LiveView(fleet, quiet=True)
+    view.update()
+    fleet.children[1].died, fleet.children[1].state = True, "failed (exit 2)"
+    view.update()
+    view.update()
+    assert capsys.readouterr().err == "pi2 failed (exit 2); its log: pi2/node.log\n"
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with LiveView(fleet) as view:
+        view.update()
+    assert "pi2 failed (exit 2); its log" in sys.stderr.getvalue()

@@ -11,6 +11,7 @@ from p2pfl.core.census import MOST_SENDS, SEND_WITHIN_S, SOON_FOR_S, SOON_S, Cen
 from p2pfl.core.core import Core
 from p2pfl.core.effects import Alarm, StartRound
 from p2pfl.core.ending import LONGEST_MULTIPLE, Ending, Reason
+from p2pfl.core.events import MemberEnded, SessionClosed
 from p2pfl.core.facts import Phase
 from p2pfl.core.memory import Memory
 from p2pfl.core.records import EdgeRecord
@@ -227,3 +228,34 @@ def test_a_restart_gives_no_further_rounds_beyond():
     open_session(node, 1, greeting=hello(version=1, level=None, begun=bitmap(0b11)))
     assert node.ending.is_through
     assert node.rounds.completion.next_round_at(9.0) == float("inf")
+
+
+@pytest.mark.parametrize("met", [False, True])
+def test_a_neighbor_that_has_ended_for_good_holds_up_neither_the_start_nor_the_end(met):
+    """The launcher of all nodes knows."""
+    waits = {"linger_s": 9000.0, "start_wait_s": 9000.0}
+    node = make_node(0, 1, 2, rounds=0, closing_rounds=0, members=3, when_through="mix", **waits)
+    started(node)
+    through = hello(level=None, begun=bitmap(0b011), through=bitmap(0b010), closing=0, done=True)
+    open_session(node, 1, greeting=through)
+    if met:
+        open_session(node, 2, greeting=hello(begun=bitmap(0b100)))
+        node.edges[2].exchange.busy = False
+        node.handle(SessionClosed(peer=2, session=1), 1.0)
+    assert node.phase is not Phase.FINISHED
+    (told,) = only(node.handle(MemberEnded(member=2), 2.0), Alarm)
+    assert (told.kind, told.peer, told.notice) == ("member-ended", 2, True)
+    assert node.phase is Phase.FINISHED
+    assert node.ending.ended_by is Reason.ALL
+
+
+def test_a_member_that_has_ended_counts_again_once_it_is_heard_and_the_own_end_or_an_open_session_is_no_such():
+    node = make_node(0, 1, members=3)
+    started(node)
+    for member in (0, 1, 2, 2):
+        node.handle(MemberEnded(member=member), 0.0)
+    assert node.census.counted == 0b001
+    open_session(node, 1)
+    assert node.census.counted == 0b011
+    assert not node.edges[1].line.is_shut
+    assert only(node.handle(MemberEnded(member=1), 1.0), Alarm) == []

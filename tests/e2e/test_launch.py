@@ -176,17 +176,20 @@ def test_eight_processes_with_two_digits_each_end_with_one_model_of_all_ten(star
 
 
 @pytest.mark.long
-def test_a_node_that_is_killed_is_reported_dead_and_the_others_finish(start, ward):
+def test_a_node_that_is_killed_is_named_at_once_and_the_others_finish_without_a_wait_for_it(start, ward):
     (ward / "gated.py").write_text(GATED)
+    change(ward, "linger_s = .*", "linger_s = 1000.0")
     change(ward, 'name = "quadratic"\nstep_s = .*', 'name = "gated.py:task"')
     set_rounds(ward, 20)
     process = start("launch", str(ward), "--format", "json", "--quiet")
     wait_for(lambda: len(children(process)) == 4, "four processes")
     wait_for((ward / "node2" / "state").is_dir, "node2 at work")
     os.kill(children(process)["node2"], signal.SIGKILL)
+    assert "node2 died (SIGKILL); its log: " in process.stderr.readline()
     (ward / "go").touch()
     out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1
+    assert "member-ended (node2)" in (ward / "node0" / "node.log").read_text()
     report = json.loads(out)
     assert report["died"] == ["node2"]
     assert report["contraction"]["samples_known"] is False

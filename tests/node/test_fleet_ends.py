@@ -6,22 +6,33 @@ import asyncio
 import signal
 from types import SimpleNamespace
 
+import msgspec
 import pytest
+from msgspec.structs import fields
 
 from p2pfl.fleet import fleet
 from p2pfl.fleet.child import Child
 from p2pfl.fleet.fleet import Fleet
 from p2pfl.fleet.starter import Starter
+from p2pfl.reporting.status import NodeLine
 
 
 class Process:
     """Notes what it is sent; its stdin is the leash."""
 
     def __init__(self):
-        self.heard, self.stdin = [], SimpleNamespace(close=lambda: self.heard.append("let go"))
+        self.heard = []
+        self.stdin = SimpleNamespace(close=lambda: self.heard.append("let go"), write=self.heard.append)
 
     def send_signal(self, number):
         self.heard.append(signal.Signals(number).name)
+
+    async def wait(self):
+        return self.exit_code
+
+
+FIGURES = {one.name: 0 if one.type in (int, float) else None for one in fields(NodeLine) if one.required}
+LINE = msgspec.json.encode(FIGURES | {"node": "pi", "phase": "waiting", "test_is_stale": False}) + b"\n"
 
 
 def line(phase):
@@ -83,3 +94,26 @@ def test_a_node_that_has_died_before_is_shown_so():
     assert again.state == "died (SIGKILL), start 3 follows"
     again.exit_code = 0
     assert again.state == "finished"
+
+
+@pytest.mark.parametrize(("code", "told"), [(2, [b"training\n"]), (-9, [b"training\n"]), (0, []), (130, [])])
+async def test_the_others_are_told_of_a_node_that_has_ended_for_good(stopping, code, told):
+    ended, waiting, _ = stopping.children
+    stopping.restart = False
+    ended.process.stdout = asyncio.StreamReader()
+    ended.process.stdout.feed_eof()
+    ended.process.exit_code = code
+    await stopping._follow(ended, ended.process)
+    assert waiting.process.heard == told
+    assert ended.process.heard == []
+
+
+async def test_a_node_is_told_again_with_its_first_line_for_before_it_could_not_hear(stopping):
+    ended, waiting, _ = stopping.children
+    ended.exit_code = 2
+    waiting.process.stdout = asyncio.StreamReader()
+    waiting.process.stdout.feed_data(b'{"node":1}\n')
+    waiting.process.stdout.feed_data(LINE + LINE)
+    waiting.process.stdout.feed_eof()
+    await stopping._listen(waiting, waiting.process)
+    assert waiting.process.heard == [b"training\n"]

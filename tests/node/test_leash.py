@@ -39,3 +39,15 @@ async def test_a_signal_stops_it_launched_or_not_and_is_the_callers_again_afterw
         os.kill(os.getpid(), signal.SIGTERM)
         await stop.wait()
     assert signal.getsignal(signal.SIGTERM) is by_default
+
+
+async def test_each_line_names_a_member_that_has_ended_for_good_however_it_is_cut(launcher):
+    stop, ended = asyncio.Event(), []
+    async with on_a_leash(stop.set, launched=True, on_ended=ended.append), asyncio.timeout(20):
+        for part in ("pi1\npi", "2\n", "pi"):
+            launcher.write(part)
+            launcher.flush()
+            await asyncio.sleep(0)
+        launcher.close()
+        await stop.wait()
+    assert ended == ["pi1", "pi2"]

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shutil
 import tomllib
 
 import numpy as np
@@ -202,6 +203,57 @@ def test_what_new_cannot_make_a_federation_of_is_one_error_and_leaves_nothing(p2
     assert outcome.code == 2
     assert said in outcome.err
     assert not (tmp_path / "h2").exists()
+
+
+def agreeing(folder, *lines):
+    """Writes that the nodes agree on a schema, with these keys in [task]."""
+    file, keys = folder / "federation.toml", "\n".join(['schema = "agreed"', 'target = "num"', *lines])
+    file.write_text(re.sub(r'^schema = "schema\.toml".*$', keys, file.read_text(encoding="utf-8"), flags=re.MULTILINE))
+
+
+def test_before_the_nodes_agree_check_reads_the_tables_that_are_here(p2pfl, hospitals, tmp_path):
+    table = tmp_path / "west.csv"
+    table.write_text(re.sub(r",\d$", ",", table.read_text(), count=2, flags=re.MULTILINE))
+    agreeing(hospitals, "positive = [1, 2, 3, 4]")
+    for command in ("check", "launch"):
+        outcome = p2pfl(command, hospitals)
+        assert outcome.code == 2
+        assert "west.csv: lines 2, 3, column 'num': the target is missing (node west)" in outcome.err
+        assert 'missing_target = "drop"' in outcome.err
+    agreeing(hospitals)
+    file = hospitals / "federation.toml"
+    file.write_text(file.read_text().replace('target = "num"', 'target = "num"\nmissing_target = "drop"'))
+    assert p2pfl("check", hospitals).code == 0
+
+
+def test_a_key_that_contradicts_what_the_nodes_agreed_on_says_how_to_agree_anew(p2pfl, hospitals):
+    for site in SITES:
+        (hospitals / site / "state").mkdir()
+        shutil.copy(hospitals / "schema.toml", hospitals / site / "state" / "schema.toml")
+    agreeing(hospitals, "positive = [1, 2, 3, 4]", 'missing_target = "drop"')
+    outcome = p2pfl("check", hospitals)
+    assert outcome.code == 2
+    assert "task.missing_target: the nodes have agreed on another value" in outcome.err
+    assert "to agree anew, remove the state folder of every node" in outcome.err
+
+
+def test_values_that_differ_in_case_alone_are_remarked_and_the_line_makes_them_one(p2pfl, tmp_path):
+    for site in ("a", "b"):
+        lines = [f"{n % 50},{'FfMm'[n % 4]},{('yes', 'Yes', 'no')[n % 3]}" for n in range(60)]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["age,sex,ill", *lines]))
+    said = p2pfl("new", "h", "--task", "csv", "a.csv", "b.csv", "--target", "ill").err
+    for text in (
+        "sex: F and f, M and m count as different values",
+        "ill: Yes and yes count",
+        "write ignore_case = true",
+    ):
+        assert text in said
+    file = tmp_path / "h" / "schema.toml"
+    file.write_text(file.read_text().replace("# ignore_case = false", "ignore_case = true"))
+    assert p2pfl("check", "h").code == 0, p2pfl("check", "h").err
+    schema = make_schema(tomllib.loads(file.read_text()))
+    assert (schema.categories, schema.classes) == ({"sex": ("f", "m")}, ("yes", "no"))
+    assert schema.class_counts == {"yes": 80, "no": 40}
 
 
 def test_proposals_that_are_carried_by_hand_make_the_schema(p2pfl, hospitals, tmp_path):

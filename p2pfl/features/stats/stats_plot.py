@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 
 MOST_GROUPS = 7
 """The most groups that are easy to tell apart."""
+HIDDEN = "?"
+"""Stands at the place of a count that is hidden."""
 
 
 def draw_statistics(statistics: Statistics, path: Path | None = None) -> Figure:
@@ -28,10 +32,16 @@ def draw_statistics(statistics: Statistics, path: Path | None = None) -> Figure:
         _draw_column(axes, column, [one for one in statistics.figures if one.column == column])
     for axes in list(panels):
         axes.set_visible(False)
-    figure.suptitle(f"{statistics.rows:,} rows", fontsize=10.5, color=DARK, x=0.01, ha="left")
+    title = f"{statistics.rows:,} rows" + f"; {HIDDEN} is hidden, not 0" * _hides(statistics)
+    figure.suptitle(title, fontsize=10.5, color=DARK, x=0.01, ha="left")
     if path is not None:
         save(figure, path)
     return figure
+
+
+def _hides(statistics: Statistics) -> bool:
+    counts = [bar.rows for one in statistics.figures for bar in one.histogram]
+    return None in [*counts, *(count for one in statistics.figures for count in (one.categories or {}).values())]
 
 
 def _draw_column(axes: Any, column: str, groups: list[SurveyFigures]) -> None:
@@ -40,25 +50,28 @@ def _draw_column(axes: Any, column: str, groups: list[SurveyFigures]) -> None:
         name = None if one.group is None else shown(one.group)
         if one.categories is not None:
             width = 0.8 / len(drawn)
-            counts = [count or 0 for count in one.categories.values()]
-            axes.bar(
-                [spot + (place - (len(drawn) - 1) / 2) * width for spot in range(len(counts))],
-                counts,
-                width,
-                label=name,
-            )
+            counts = list(one.categories.values())
+            spots = [spot + (place - (len(drawn) - 1) / 2) * width for spot in range(len(counts))]
+            axes.bar(spots, [count or 0 for count in counts], width, label=name, color=f"C{place}")
             axes.set_xticks(range(len(counts)), [shown(value, 12) for value in one.categories])
         else:
-            _draw_bars(axes, one, name)
+            counts = [bar.rows for bar in one.histogram]
+            edges = _edges(one)
+            rows = [math.nan if count is None else count for count in counts]
+            axes.stairs(rows, edges, label=name, linewidth=1.6, color=f"C{place}")
+            share = (place + 1) / (len(drawn) + 1)
+            spots = [low + share * (high - low) for low, high in pairwise(edges)]
+        for spot, count in zip(spots, counts, strict=True):
+            if count is None:
+                axes.text(spot, 0, HIDDEN, color=f"C{place}", ha="center", va="bottom", fontsize=11, weight="bold")
     axes.set_xlabel(shown(column), fontsize=9)
     axes.set_ylabel("rows", fontsize=9)
     if any(one.group is not None for one in drawn):
         axes.legend(fontsize=8, frameon=False)
 
 
-def _draw_bars(axes: Any, figures: SurveyFigures, name: str | None) -> None:
-    """Draw rows per bin, whose outer ends are unknown: as wide as the bin beside them."""
+def _edges(figures: SurveyFigures) -> list[float]:
+    """Return the ends of the bins. The outer ones are unknown: these bins are drawn as wide as those beside them."""
     inner = [bar.low for bar in figures.histogram if bar.low is not None]
     step = inner[1] - inner[0] if len(inner) > 1 else 1.0
-    edges = [inner[0] - step, *inner, inner[-1] + step] if inner else [0.0, 1.0]
-    axes.stairs([bar.rows or 0 for bar in figures.histogram], edges, label=name, linewidth=1.6)
+    return [inner[0] - step, *inner, inner[-1] + step] if inner else [0.0, 1.0]

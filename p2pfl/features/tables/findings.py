@@ -125,6 +125,7 @@ def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfi
     """Check the proposals of the nodes on this machine, and the schema that they would agree on without others."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.tables.agreement import preview, refuse_few_members  # noqa: PLC0415 - as above
+    from p2pfl.learn.table.layout import make_layout  # noqa: PLC0415 - as above
     from p2pfl.learn.table.mistakes import mistakes_of  # noqa: PLC0415 - as above
     from p2pfl.learn.table.proposing import own_proposal  # noqa: PLC0415 - as above
 
@@ -143,7 +144,14 @@ def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfi
     except UserError as error:
         found.mistakes.append(error)
     else:
-        found.warnings += merged.warnings if merged else []
+        if merged is not None:
+            found.warnings += merged.warnings
+            options = federation.task.options
+            read = _read(here.values(), merged.schema, lambda local: make_layout(options, local, merged.contents))
+            if len(proposals) == len(federation.present):
+                found.mistakes += read.mistakes
+            else:  # with the others' tables the schema may be another one
+                found.warnings += map(str, read.mistakes)
         text = (
             "the nodes have not agreed on a schema yet: they do so when they run, and until then the model is unknown"
         )

@@ -62,8 +62,9 @@ def read_schema(path: Path, options: Mapping[str, Any]) -> tuple[Schema, Mapping
         raise mistakes[0]
     for key in KEYS:
         if options.get(key) is not None and make_schema({**document, key: options[key]}) != found:
-            text = f"{path.name} has another value"
-            raise UserError(
-                text, key=f"task.{key}", value=options[key], allowed=f"the value in that file, or no {key} here"
-            )
+            text, allowed = f"{path.name} has another value", f"the value in that file, or no {key} here"
+            if Path(str(options.get("schema"))).is_absolute():  # of a state folder: see `agreed`
+                text = f"the nodes have agreed on another value, in {path}"
+                allowed += "; to agree anew, remove the state folder of every node, which begins its training anew, too"
+            raise UserError(text, key=f"task.{key}", value=options[key], allowed=allowed)
     return found, {key: document[key] for key in ("missing",) if key in document}

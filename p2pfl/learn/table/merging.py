@@ -95,6 +95,8 @@ def merge(
         left = "; ".join(f"{name}: {note}" for name, note in merged.notes.items())
         raise UserError("no column is left to learn from", allowed=left or None)
     _add_codes(merged, told)
+    for name in (str(target), *merged.contents.get("categories", {})):
+        _remark_case(merged, name, _column(told, name).values)
     merged.contents = {key: merged.contents[key] for key in (*KEYS, "missing") if key in merged.contents}
     return merged
 
@@ -280,6 +282,16 @@ def _cells(merged: Merged, column: _Column, what: str = "cells") -> str:
     if column.is_withheld:
         return f"{what} that are not counted"
     return f"{merged.count(column.count)} {what}, {merged.count(column.missing)} missing"
+
+
+def _remark_case(merged: Merged, name: str, values: Iterable[str]) -> None:
+    """Remark values of a column that differ in upper and lower case alone."""
+    alike: dict[str, list[str]] = {}
+    for value in sorted(values):
+        alike.setdefault(value.casefold(), []).append(value)
+    if pairs := [" and ".join(each) for each in alike.values() if len(each) > 1]:
+        text = f"{name}: {', '.join(pairs)} count as different values: if they are the same, write ignore_case = true"
+        merged.warnings.append(text)
 
 
 def _add_codes(merged: Merged, proposals: Sequence[Proposal]) -> None:

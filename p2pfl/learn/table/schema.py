@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
@@ -163,6 +164,11 @@ def make_schema(contents: Mapping[str, Any], prefix: str = "task.") -> Schema:
     for key in ("classes", "positive", "negative"):
         if key in found:
             found[key] = _spelled(found[key], fold=fold)
+    if fold and "class_counts" in found:
+        counts = Counter[str]()
+        for name, count in found["class_counts"].items():
+            counts[spelled(name, ignore_case=True)] += count
+        found["class_counts"] = dict(counts)
     found["categories"] = {name: _spelled(values, fold=fold) for name, values in found.get("categories", {}).items()}
     found["numeric"] = tuple(found.get("numeric", ()))
     wrong = [*_wrong_columns(found, prefix), *_wrong_values(found, prefix), *_wrong_classes(found, prefix)]
@@ -197,7 +203,8 @@ def _converted(raw: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], lis
 
 
 def _spelled(values: Sequence[Value], *, fold: bool) -> tuple[str, ...]:
-    return tuple(spelled(str(value), ignore_case=fold) for value in values)
+    found = [spelled(str(value), ignore_case=fold) for value in values]
+    return tuple(dict.fromkeys(found)) if fold else tuple(found)
 
 
 def _wrong_columns(contents: Mapping[str, Any], prefix: str) -> Iterator[UserError]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.sums.protocol import Sums
-from p2pfl.features.sums.sum_effects import Keep, Refused, SendToNeighbor, SumDone
+from p2pfl.features.sums.sum_effects import HeldUp, Keep, Refused, SendToNeighbor, SumDone
 from p2pfl.features.sums.sum_messages import (
     BranchPart,
     MemberList,
@@ -46,10 +46,10 @@ def settings_of(index, count, *, life=1, **changes):
     return SumSettings(federation=FEDERATION, members=members, index=index, life=life, **{"sums": 3} | changes)
 
 
-def posted(author, statement):
+def posted(author, statement, settings=None):
     """The statement, signed by the author as its own node would."""
     body = encode_statement(statement)
-    signature = IDENTITIES[author].sign(settings_of(0, 5).domain() + body)
+    signature = IDENTITIES[author].sign(settings_of(0, **(settings or {"count": 5})).domain() + body)
     return Post(author=author, body=body, signature=signature)
 
 
@@ -116,12 +116,17 @@ class Watch:
                     self.found.append(f"{author} reveals before there is a certificate")
 
     def certified(self, slot):
-        return [chosen for (at, chosen), by in self.votes.items() if at == slot and len(by) >= self.needed]
+        """The lists with a quorum; those that say the same are one, whoever proposed them."""
+        voters = {}
+        for (at, chosen), by in self.votes.items():
+            if at == slot:
+                voters.setdefault(self.lists.get(chosen, chosen), set()).update(by)
+        return [proposal for proposal, by in voters.items() if len(by) >= self.needed]
 
     def check_kinds(self, share_of):
         """`share_of(author, setup, number, member, in_list=)`: the share of that kind that the author holds."""
         for author, reveal in self.reveals:
-            members = members_of(self.lists[self.certified((reveal.setup, reveal.number))[0]].members)
+            members = members_of(self.certified((reveal.setup, reveal.number))[0].members)
             for member, share in reveal.shares:
                 in_list = member in members
                 if share != share_of(author, reveal.setup, reveal.number, member, in_list=in_list):
@@ -140,6 +145,8 @@ class SumWorld:
         self.lives = [0] * count
         self.past = [[] for _ in range(count)]
         self.done, self.refused, self.messages = [], [], []
+        self.held_up = []
+        """Who was named by whom as holding sums up, when, and why."""
         self.asked = {}
         self.open: set[tuple[int, int]] = set()
         self.labels = {}
@@ -260,6 +267,8 @@ class SumWorld:
                     self._send(index, peer, message)
                 case Keep(data=data, members=members):
                     self.past[index].append((data, members))
+                case HeldUp(member=member, why=why):
+                    self.held_up.append((self.now, index, member, why))
                 case SumDone() | Refused():
                     if isinstance(effect, SumDone):
                         self.done.append((index, effect))

@@ -50,10 +50,10 @@ class Line:
         came = []
         while self.waiting:
             message = self.waiting.popleft()
-            credit = self.incoming.count(message)
+            is_due = self.incoming.count(message)
             whole = self.incoming.take(message, entries) if isinstance(message, Piece) else message
-            if credit is not None:
-                self.outgoing.credit(credit)
+            if is_due:
+                self.outgoing.credit(self.incoming.credit())
             if whole is not None:
                 came.append(whole)
         return came

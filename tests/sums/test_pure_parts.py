@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2pfl.features.sums.blame import Blame
 from p2pfl.features.sums.board import Taken
 from p2pfl.features.sums.fixed_point import FixedPoint, SpoiledSum
 from p2pfl.features.sums.partners import partners, withstands
@@ -172,7 +173,7 @@ def slot(*statements, needed=3):
     """What member 0 of four has of a sum for which it has given a vector, once it has heard all this."""
     tally = SlotTally(ballot=Ballot(needed))
     setup = SimpleNamespace(id=bytes(16), settings=SimpleNamespace(index=0, count=4))
-    each = Sum(setup, 0, tally, Tree(), SumHistory(3), 0.0)
+    each = Sum(setup, 0, tally, Tree(), SumHistory(3), 0.0, Blame(0))
     each.asked = Asked(label="x", values=np.zeros(1, "<u8"), terms=bytes(32), data=bytes(32), pause_s=0.0, at=0.0)
     whole = SetupTally(needed)
     whole.slots[0] = tally

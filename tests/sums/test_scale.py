@@ -8,6 +8,7 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+from p2pfl.features.sums.blame import Blame
 from p2pfl.features.sums.board import LOOK_EVERY, MOST_SETUPS, MOST_SLOTS, Board, fingers
 from p2pfl.features.sums.sum_effects import Effects
 from p2pfl.features.sums.sum_messages import (
@@ -17,7 +18,9 @@ from p2pfl.features.sums.sum_messages import (
     Post,
     SetupOpening,
     Wave,
+    bits_of,
     decode_statement,
+    encode_statement,
     id_of,
 )
 
@@ -45,13 +48,17 @@ def test_statements_of_sums_long_ended_leave_the_board_and_all_keep_the_same():
 
 def test_who_has_dropped_other_set_ups_of_an_author_than_its_neighbor_is_not_sent_them_again_and_again():
     """Which are dropped depends on the order in which they came."""
-    posts = [posted(2, Ack(setup=bytes([number]) * 16, holds=b"")) for number in range(2 * MOST_SETUPS)]
-    boards = [Board(settings_of(index, 5), IDENTITIES[index]) for index in range(2)]
+    posts = []
+    for number in range(2 * MOST_SETUPS):
+        opening = SetupOpening(members=bits_of(range(5)), keys=bytes([number]) * 16 * 5)
+        posts += [posted(2, opening), posted(2, Ack(setup=id_of(2, encode_statement(opening)), holds=b""))]
+    boards = [Board(settings_of(index, 5), IDENTITIES[index], Blame(index)) for index in range(2)]
     for board, order in zip(boards, (posts, posts[::-1]), strict=True):
         for post in order:
             board.hear(4, post, id_of(2, post.body), Effects())
         board.opened(1 - boards.index(board), Effects())
     assert len({board._digest for board in boards}) == 2
+    assert all(len(board._posts) <= 2 * MOST_SETUPS for board in boards)
 
     def posts_sent():
         """From one comparison to the end of what follows from it."""

@@ -55,6 +55,7 @@ class SumRounds(RoundsInStep):
             setup.member.index,
             setup.identity,
             node.say,
+            node.alarm,
             least=self.least,
             colluders=privacy.colluders,
             folder=setup.node.state_dir,

@@ -187,7 +187,12 @@ class StatsNode:
             past=self._kept.past,
             first_wait_s=FIRST_WAIT_S,
         )
-        talk = SumTalk(sums, self._sums.say, keep=self._kept.add)
+        talk = SumTalk(
+            sums,
+            self._sums.say,
+            keep=self._kept.add,
+            alarm=lambda kind, peer, text: _say(self._federation, kind, peer, text),
+        )
         conversation = survey(asked, table.schema, table.columns)
         self._sums.begin(question.id, talk)
         try:

@@ -13,6 +13,11 @@ ALARMS: Mapping[str, AlarmText] = {
         advice="Start the members that are missing. Trees need all of them; shared noise needs privacy.least of them.",
         ended_by="sum-done",
     ),
+    "sum-held-up": AlarmText(
+        means="A member holds secure sums up, by what it signed or failed to sign in time; the text says how.",
+        does="Gives it its turn to open and lead sums last, and after three times leaves it out where others suffice.",
+        advice="Look at that member: it may be slow or cut off. If it does so again and again, remove it.",
+    ),
     "sum-spoiled": AlarmText(
         means="A sum is larger than right parts can make it: some member's part was wrong. Nobody knows whose.",
         does="Leaves that sum out, and gives a part again; with shared noise another one, which is paid for.",

@@ -3,14 +3,14 @@
 A statement is taken once and passed on to the neighbors, or to some where they are many. Neighbors compare digests of
 what they have when a session opens, and while something is going on; what one lacks, the other sends. So in any graph
 that is connected for long enough all get all statements, in any order. What an author may say is bounded, for each slot
-and in all; what it has said of sums long ended is dropped, by a rule that depends only on what else it has said, so
-that neighbors keep the same.
+and in all: a statement is kept and passed on only if it belongs to a set-up whose opening is here and names its author,
+and few of those that come before their opening wait for it. What is said of sums long ended is dropped.
 """
 
 from __future__ import annotations
 
 from bisect import bisect
-from collections import Counter, OrderedDict
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,6 +21,9 @@ from nacl.signing import VerifyKey
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
+from p2pfl.features.sums.blame import Blame
+from p2pfl.features.sums.setup import SumSetup
+from p2pfl.features.sums.soundness import is_sound
 from p2pfl.features.sums.sum_certificate import ROSTER
 from p2pfl.features.sums.sum_effects import Effects
 from p2pfl.features.sums.sum_messages import (
@@ -32,7 +35,9 @@ from p2pfl.features.sums.sum_messages import (
     Parcel,
     Post,
     SetupOpening,
+    SlotVote,
     Statement,
+    VectorReady,
     Wave,
     decode_statement,
     encode_statement,
@@ -43,8 +48,10 @@ from p2pfl.features.sums.sum_settings import SumSettings
 MOST_OF_A_KIND = 3
 """Statements of one kind that an author may make in one slot: an ack may grow, and shares be revealed late."""
 MOST_WAVES = 8
-MOST_SETUPS = 6
-"""The latest set-ups of which an author's statements are kept."""
+MOST_SETUPS, MOST_SETUPS_IN_ALL = 6, 12
+"""The latest set-ups that are kept of those that one member has opened, and of all: those of who has opened most go."""
+MOST_EARLY, MOST_EARLY_BYTES = 16, 2**17
+"""The statements of an author that wait for their set-up's opening, and their bytes."""
 MOST_KEYS = 2
 """An author's latest keys that are kept: those of the present set-up, and fresh ones."""
 MOST_FIRST = 6
@@ -53,8 +60,8 @@ MOST_ASKED = 8
 """The neighbors that a node compares its statements with at once."""
 MOST_SLOTS = 8
 """The latest sums of a set-up of which an author's statements are kept."""
-MOST_REFUSED = 4096
-"""The latest statements refused as those of sums long ended, by their ids."""
+MOST_REFUSED = 512
+"""The latest statements of an author that were refused, by their ids."""
 LOOK_EVERY = 4
 """In beats: while statements come in anyway, neighbors compare only so often."""
 SHORT = 8
@@ -92,7 +99,7 @@ class Said:
     """What an author has said in one set-up."""
 
     counts: Counter[tuple[type[Statement], int]] = field(default_factory=Counter)
-    """How many statements of a kind, by slot or receiver."""
+    """How many statements of a kind, by slot; parcels by receiver, and under -1 in all."""
     names: dict[int | None, list[bytes]] = field(default_factory=dict)
     """The ids of all its statements, by sum; those of the set-up and its roster under None."""
     latest: int = 0
@@ -122,22 +129,26 @@ class Comparing:
 
 
 class Board:
-    def __init__(self, settings: SumSettings, identity: Identity) -> None:
-        self._settings, self._identity = settings, identity
+    def __init__(self, settings: SumSettings, identity: Identity, blame: Blame) -> None:
+        self._settings, self._identity, self._blame = settings, identity, blame
         self._domain = settings.domain()
         self._verify = [VerifyKey(key) for key in settings.members]
-        self._posts: OrderedDict[bytes, Post] = OrderedDict()
+        self._posts: dict[bytes, Post] = {}
+        """All that is kept, by short id, in the order in which it came."""
         self._seen: dict[bytes, None] = {}
-        """The short ids of what has been taken, or is more than its author may make: it is not asked for again."""
+        """The short ids of what has been taken. It is not asked for again."""
         self._refused: dict[bytes, None] = {}
-        """The short ids of statements that are kept no more. Neighbors may have them still: what an author says reaches
+        """The short ids of statements that are not kept. Neighbors may have them still: what an author says reaches
         nodes in different orders, so they drop different set-ups of it.
         """
+        self._refused_of: list[deque[bytes]] = [deque() for _ in settings.members]
+        self._early: list[dict[bytes, tuple[int, Post, Statement]]] = [{} for _ in settings.members]
+        """What each member has said of set-ups whose opening is not here."""
         self._digest = 0
-        self._said: list[OrderedDict[bytes, Said]] = [OrderedDict() for _ in settings.members]
+        self._said: list[dict[bytes, Said]] = [{} for _ in settings.members]
         """What each member has said, by set-up."""
-        self._over: list[set[bytes]] = [set() for _ in settings.members]
-        """The set-ups of which a member's statements have been dropped: nothing more of them is taken."""
+        self.opened_by: dict[bytes, tuple[int, dict[int, bytes]]] = {}
+        """Who has opened each set-up that is kept, and the keys that the opening names, by member."""
         self._comparing = Comparing()
         self._keys: dict[int, dict[tuple[int, int], bytes]] = {}
         """The ids of the latest keys of each member, by life and serial."""
@@ -155,33 +166,71 @@ class Board:
         body = encode_statement(statement)
         post = Post(author=self._settings.index, body=body, signature=self._identity.sign(self._domain + body))
         name = id_of(post.author, body)
-        if not isinstance(statement, Keys | SetupOpening) and self.is_dropped(statement.setup):
+        if not isinstance(statement, Keys | SetupOpening) and statement.setup not in self.opened_by:
             return Taken(id=name, author=post.author, statement=statement, post=post, peer=None)
         taken = self._take(post, name, statement, None, effects)
         if taken is None:
             raise RuntimeError(f"more statements in one slot than a member may make: {statement}")
         return taken
 
-    def is_dropped(self, setup: bytes) -> bool:
-        """True if this node has begun so many later set-ups that what it says of this one is not kept any more."""
-        return setup in self._over[self._settings.index]
-
-    def hear(self, peer: int, post: Post, name: bytes, effects: Effects) -> Taken | None:
-        """Take a statement with this id and pass it on; None: it is known, or more than its author may make.
+    def hear(self, peer: int, post: Post, name: bytes, effects: Effects) -> list[Taken]:
+        """Take a statement with this id and pass it on, and with an opening what waited for it; nothing: it is known,
+        or no honest member says it, or says so much.
 
         Keys of this node's own that it has not stated are of an earlier life: not kept, and told to the caller.
         Raises PeerFault: its author did not sign it, or it is no statement.
         """
         if name[:SHORT] in self._seen or name[:SHORT] in self._refused:
-            return None
+            return []
         if post.author >= self._settings.count:
             raise PeerFault(f"a statement of member {post.author}, whom the federation does not have")
+        if name in self._early[post.author]:
+            return []
         try:
             self._verify[post.author].verify(self._domain + post.body, post.signature)
             statement = decode_statement(post.body)
         except (CryptoError, ValueError, msgspec.MsgspecError) as error:
             raise PeerFault(f"a statement in the name of member {post.author}: {error}") from error
-        return self._take(post, name, statement, peer, effects)
+        if not is_sound(post.author, statement, self._settings):
+            self._refuse(post.author, name, f"it has signed a {type(statement).__name__} that no member may make")
+            return []
+        if not isinstance(statement, Keys | SetupOpening) and statement.setup not in self.opened_by:
+            self._wait(peer, post, name, statement)
+            return []
+        taken = self._take(post, name, statement, peer, effects)
+        if taken is None or not isinstance(statement, SetupOpening):
+            return [] if taken is None else [taken]
+        return [taken, *self._released(name, effects)]
+
+    def _wait(self, peer: int, post: Post, name: bytes, statement: Statement) -> None:
+        """Keep a statement until its set-up's opening comes, where there is room and that was not dropped."""
+        early = self._early[post.author]
+        if isinstance(statement, Keys | SetupOpening) or statement.setup[:SHORT] in self._refused:
+            self._refuse(post.author, name)
+        elif sum(len(each.body) for _, each, _ in early.values()) + len(post.body) <= MOST_EARLY_BYTES:
+            early[name] = peer, post, statement
+            if len(early) > MOST_EARLY:
+                del early[next(iter(early))]
+
+    def _released(self, setup: bytes, effects: Effects) -> list[Taken]:
+        found = []
+        for author in self.opened_by[setup][1]:
+            for name, (peer, post, statement) in list(self._early[author].items()):
+                if not isinstance(statement, Keys | SetupOpening) and statement.setup == setup:
+                    del self._early[author][name]
+                    found.append(self._take(post, name, statement, peer, effects))
+        return [each for each in found if each is not None]
+
+    def _refuse(self, author: int, name: bytes, why: str = "") -> None:
+        """Remember a statement that is not kept. With a reason, its author is struck for it."""
+        self._seen.pop(name[:SHORT], None)
+        self._refused[name[:SHORT]] = None
+        of = self._refused_of[author]
+        of.append(name[:SHORT])
+        if len(of) > MOST_REFUSED:
+            self._refused.pop(of.popleft(), None)
+        if why:
+            self._blame.strike(author, why)
 
     def opened(self, peer: int, effects: Effects) -> None:
         self._meet({*self.neighbors, peer})
@@ -215,7 +264,7 @@ class Board:
         # Who has more than one message tells has only told the latest.
         first = 0 if len(theirs) < MOST_ID_BYTES // SHORT else max(0, len(self._posts) - len(theirs) // 2)
         for name, post in islice(self._posts.items(), first, None):
-            if name[:SHORT] not in theirs:
+            if name not in theirs:
                 effects.say(peer, post)
         if have.asks and not all(name in self._seen or name in self._refused for name in theirs):
             effects.say(peer, Have(digest=self._digest, ids=self._latest_ids(), asks=False))
@@ -225,16 +274,17 @@ class Board:
         return b"".join([*self._refused, *self._seen][-(MOST_ID_BYTES // SHORT) :])
 
     def _take(self, post: Post, name: bytes, statement: Statement, peer: int | None, effects: Effects) -> Taken | None:
-        self._seen[name[:SHORT]] = None
         taken = Taken(id=name, author=post.author, statement=statement, post=post, peer=peer)
         if post.author == self._settings.index and peer is not None and isinstance(statement, Keys):
+            self._refuse(post.author, name)
             return taken
         if not self._may(post.author, name, statement, is_own=peer is None):
             return None
+        self._seen[name[:SHORT]] = None
         if isinstance(statement, Parcel) and not statement.spread:
             self._route(taken, statement.to, effects)
         else:
-            self._posts[name] = post
+            self._posts[name[:SHORT]] = post
             self._flip(name)
             self._comparing.news = True
             # Each neighbor says whether it is in another branch of a wave, and takes a total only after its list.
@@ -262,43 +312,66 @@ class Board:
         This node itself may be so late with a sum that the others no longer take what it says of it.
         """
         if isinstance(statement, Keys):
-            order, keys = (statement.life, statement.serial), self._keys.setdefault(author, {})
-            if order in keys or (len(keys) >= MOST_KEYS and order < min(keys)):
-                return False
-            keys[order] = name
-            if len(keys) > MOST_KEYS:
-                self._forget([keys.pop(min(keys))])
-            return True
-        setup = name if isinstance(statement, SetupOpening) else statement.setup
-        said, number = self._said_in(author, setup), getattr(statement, "number", ROSTER)
-        if said is None or (said.is_past(number) and not is_own):
-            self._seen.pop(name[:SHORT], None)
-            self._refused[name[:SHORT]] = None
-            if len(self._refused) > MOST_REFUSED:
-                del self._refused[next(iter(self._refused))]
+            return self._may_have_keys(author, name, statement)
+        if isinstance(statement, SetupOpening):
+            return self._may_open(author, name, statement)
+        setup, number = statement.setup, getattr(statement, "number", ROSTER)
+        named, said = self.opened_by[setup][1], self._said[author].setdefault(setup, Said())
+        to = statement.to if isinstance(statement, Parcel) else None
+        if author not in named or (to is not None and to not in named):
+            self._refuse(author, name, "it has spoken of a set-up for who is not in it")
             return False
+        if said.is_past(number) and not is_own:
+            self._refuse(author, name)
+            return False
+        kind = type(statement), number if to is None else to
+        said.counts[kind] += 1
+        said.counts[Parcel, ROSTER] += to is not None
+        most = MOST_WAVES if isinstance(statement, Wave) else MOST_OF_A_KIND
+        parcels = said.counts[Parcel, ROSTER] if to is not None else 0
+        if said.counts[kind] > most or parcels > 2 * self._settings.reach(len(named)):
+            self._refuse(author, name, f"it has signed more statements ({type(statement).__name__}) than a member may")
+            return False
+        if said.counts[kind] > 1 and isinstance(statement, MemberList | SlotVote | VectorReady):
+            self._blame.strike(author, f"it has signed two of a kind ({type(statement).__name__})", is_proof=True)
         if number > said.latest:
             said.latest = number
             for old in [each for each in said.names if each is not None and said.is_past(each)]:
                 self._forget(said.names.pop(old))
+                for each in [each for each in said.counts if each[1] == old and each[0] is not Parcel]:
+                    del said.counts[each]
         said.names.setdefault(None if number == ROSTER else number, []).append(name)
-        kind = type(statement), statement.to if isinstance(statement, Parcel) else number
-        said.counts[kind] += 1
-        return said.counts[kind] <= (MOST_WAVES if isinstance(statement, Wave) else MOST_OF_A_KIND)
+        return True
 
-    def _said_in(self, author: int, setup: bytes) -> Said | None:
-        """What an author has said in a set-up; None: it was dropped, as that of the oldest one is for a new one."""
-        of = self._said[author]
-        if setup in self._over[author]:
-            return None
-        if setup not in of:
-            of[setup] = Said()
-            if len(of) > MOST_SETUPS:
-                old, said = of.popitem(last=False)
-                self._over[author].add(old)
-                for names in said.names.values():
+    def _may_have_keys(self, author: int, name: bytes, statement: Keys) -> bool:
+        order, keys = (statement.life, statement.serial), self._keys.setdefault(author, {})
+        if order in keys or (len(keys) >= MOST_KEYS and order < min(keys)):
+            self._refuse(author, name)
+            return False
+        keys[order] = name
+        if len(keys) > MOST_KEYS:
+            self._forget([keys.pop(min(keys))])
+        return True
+
+    def _may_open(self, author: int, name: bytes, opening: SetupOpening) -> bool:
+        """Take an opening; where there are too many, the oldest of who has opened most goes, with all that was said."""
+        named = SumSetup.named_keys(opening) or {}
+        if any(by == author and keys[author] == named[author] for by, keys in self.opened_by.values()):
+            self._blame.strike(author, "it has opened two set-ups with the same keys", is_proof=True)
+            self._refuse(author, name)
+            return False
+        self.opened_by[name] = author, named
+        openers = Counter(by for by, _ in self.opened_by.values())
+        most = max(openers, key=lambda by: (openers[by], by))
+        if openers[most] > MOST_SETUPS or len(self.opened_by) > MOST_SETUPS_IN_ALL:
+            old = next(setup for setup, (by, _) in self.opened_by.items() if by == most)
+            del self.opened_by[old]
+            self._drop(old)
+            self._refuse(most, old)
+            for of in self._said:
+                for names in of.pop(old, Said()).names.values():
                     self._forget(names)
-        return of[setup]
+        return True
 
     def _forget(self, names: list[bytes]) -> None:
         """Drop statements that would not be taken again."""
@@ -307,7 +380,7 @@ class Board:
             self._seen.pop(name[:SHORT], None)
 
     def _drop(self, name: bytes) -> None:
-        if self._posts.pop(name, None) is not None:
+        if self._posts.pop(name[:SHORT], None) is not None:
             self._flip(name)
 
     def _flip(self, name: bytes) -> None:

@@ -175,6 +175,7 @@ class Incoming:
 
     def __init__(self) -> None:
         self._size = self._came = self._taken = self._credited = 0
+        self._is_due = False
         self._body: bytearray | None = None
 
     def take(self, piece: Piece, entries: int | None) -> Large | None:
@@ -203,13 +204,18 @@ class Incoming:
         except UNREADABLE as error:
             raise PeerFault(f"pieces that make no message: {error}") from error
 
-    def count(self, message: Message | Piece) -> Credit | None:
-        """Count a message; returns the credit to give for it and those before it, if it is time.
+    def count(self, message: Message | Piece) -> bool:
+        """Count a message; return True if it is time to give credit for it and those before it: once, until it is
+        given.
 
-        Who sends without credit meets the channel's bound on messages a second.
+        Raises PeerFault: there was no credit for it.
         """
         self._taken += PIECE_UNITS if isinstance(message, Piece) else 1
-        if self._taken - self._credited < WINDOW // 4:
-            return None
-        self._credited = self._taken
+        if self._taken - self._credited > WINDOW:
+            raise PeerFault("a message of the sums for which there was no credit")
+        was_due, self._is_due = self._is_due, self._taken - self._credited >= WINDOW // 4
+        return self._is_due and not was_due
+
+    def credit(self) -> Credit:
+        self._credited, self._is_due = self._taken, False
         return Credit(taken=self._taken)

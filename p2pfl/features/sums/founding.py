@@ -6,9 +6,10 @@ and the roster, which is certified, is a list of those who have dealt and hold s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from p2pfl.features.sums.blame import Blame
 from p2pfl.features.sums.patience import SumPatience
 from p2pfl.features.sums.setup import Draw, SetupSecrets, SumSetup
 from p2pfl.features.sums.sum_certificate import ROSTER
@@ -31,6 +32,8 @@ PARTIAL, AGAIN, GROWN, OVER = 0.5, 0.65, 0.9, 3.0
 """In waits after an opening: a member acknowledges what it holds, though that is not all; parcels that a holder has not
 acknowledged with others are sent by all ways; more that is held by now is acknowledged; it has failed.
 """
+PROPOSE, NEXT = 1.5, 0.5
+"""In waits after an opening: where its opener has proposed no roster others do, one after the other."""
 HOLD = 4.0
 """In waits: how long newcomers wait at least for a set-up with them, twice as long after each that had no more members.
 """
@@ -66,8 +69,13 @@ class KeyTimes:
 
 
 class SetupFounding:
-    def __init__(self, settings: SumSettings, draw: Draw, records: Records, patience: SumPatience) -> None:
+    def __init__(
+        self, settings: SumSettings, draw: Draw, records: Records, patience: SumPatience, blame: Blame
+    ) -> None:
         self._settings, self._draw, self._records, self._patience = settings, draw, records, patience
+        self._blame = blame
+        self.only: frozenset[int] = frozenset()
+        """Those without whom the sums that are asked for here cannot be."""
         self._life, self._serial = settings.life, 0
         self._secrets: SetupSecrets | None = None
         self._at = KeyTimes(0.0)
@@ -92,7 +100,7 @@ class SetupFounding:
             yield from self._open(now)
 
     def is_busy(self, current: SumSetup | None, *, is_used_up: bool) -> bool:
-        return self.attempt is not None or is_used_up or self._has_newcomers(current)
+        return self.attempt is not None or is_used_up or self._has_newcomers(current) or self._leaves_out(current)
 
     def _draw_keys(self, now: float) -> Keys:
         self._secrets = SetupSecrets(self._draw, self._settings.sums)
@@ -106,24 +114,48 @@ class SetupFounding:
         if life >= self._life:
             self._life, self._secrets = life + 1, None
 
+    @property
+    def fresh(self) -> Mapping[int, bytes]:
+        """The members with fresh keys, but for those who are left out for what they held up, where enough others are
+        there.
+        """
+        fresh = self._records.fresh
+        left = {member: name for member, name in fresh.items() if not self._is_out(member)}
+        return left if len(left) >= max(self._settings.quorum, self._settings.least) else fresh
+
+    def _is_out(self, member: int) -> bool:
+        return self._blame.is_banned(member) and member not in self.only
+
     def _has_newcomers(self, current: SumSetup | None) -> bool:
-        return current is not None and not self._records.fresh.keys() <= current.roster
+        return current is not None and not self.fresh.keys() <= current.roster
+
+    def _leaves_out(self, current: SumSetup | None) -> bool:
+        """True if somebody who holds sums up is in the current set-up, and would not be in a new one."""
+        return current is not None and any(self._is_out(m) and m not in self.fresh for m in current.roster)
 
     def _wants(self, now: float, current: SumSetup | None, *, is_used_up: bool) -> bool:
-        return is_used_up or (
-            self._has_newcomers(current) and now > self._founded_at + self._hold * self._patience.wait_s
-        )
+        is_time = now > self._founded_at + self._hold * self._patience.wait_s
+        return is_used_up or self._leaves_out(current) or (is_time and self._has_newcomers(current))
+
+    def _turn_comes(self, member: int, now: float) -> bool:
+        """True if it is a member's turn to open a set-up: the lowest with fresh keys first, of those who have held
+        nothing up, the next if it does not.
+        """
+        fresh, at, wait_s = self.fresh, self._at, self._patience.wait_s
+        rank = sum(self._blame.turn(each) < self._blame.turn(member) for each in fresh)
+        if rank == 0 and all(each in fresh or self._is_out(each) for each in range(self._settings.count)):
+            return True
+        quorum = now if at.quorum is None else at.quorum
+        return now > quorum + 2 * (quorum - at.drawn) + wait_s * (1 + 2 * rank)
 
     def _open(self, now: float) -> Iterator[Statement]:
-        """Open a set-up, if it is this member's turn: the lowest with fresh keys first, the next if it does not."""
-        settings, fresh, wait_s = self._settings, self._records.fresh, self._patience.wait_s
+        """Open a set-up, if it is this member's turn."""
+        settings, fresh = self._settings, self.fresh
         if len(fresh) < max(settings.quorum, settings.least) or settings.index not in fresh:
             return
         if self._at.quorum is None:
             self._at.quorum = now
-        rank = sum(member < settings.index for member in fresh)
-        late = now > self._at.quorum + 2 * (self._at.quorum - self._at.drawn) + wait_s * (1 + 2 * rank)
-        if late or (rank == 0 and len(fresh) == settings.count):
+        if self._turn_comes(settings.index, now):
             yield SetupOpening(members=bits_of(fresh), keys=b"".join(fresh[member] for member in sorted(fresh)))
             yield from self._join(now)
 
@@ -133,17 +165,18 @@ class SetupFounding:
         for name, tally in list(self._records.tallies.items()):
             if tally.opening is None or self._secrets is None:
                 continue
-            if name in self._passed:
-                continue
             opener, opening = tally.opening
+            if name in self._passed or (self._blame.is_struck(opener) and not self._turn_comes(opener, now)):
+                continue
             if (SumSetup.named_keys(opening) or {}).get(settings.index) != own:
-                self._passed.add(name)
+                self._passed = (self._passed & self._records.tallies.keys()) | {name}
                 continue
             keys = self._records.keys_of(opening)
             if keys is None or len(keys) < max(settings.quorum, settings.least):
                 self._wait_for_keys(opener, now)
                 continue
             secrets, self._secrets = self._secrets, None
+            self._records.use(opening)
             try:
                 setup = SumSetup(settings, name, opening, keys, secrets)
             except ValueError:
@@ -161,28 +194,44 @@ class SetupFounding:
         if self._at.stuck is None:
             self._at.stuck = now
         elif now > self._at.stuck + OVER * self._patience.wait_s:
-            self._records.blamed.add(opener)
+            self._blame.strike(opener, "it has opened a set-up with keys that nobody has")
             self._secrets = None
 
     def _prepare(self, attempt: Attempt, now: float) -> Iterator[Statement]:
-        setup, index, tally = attempt.setup, self._settings.index, self._records.tally(attempt.setup.id)
+        index, tally = self._settings.index, self._records.tally(attempt.setup.id)
         since = (now - attempt.began) / self._patience.wait_s
+        if self._blame.is_banned(attempt.opener) and tally.slots[ROSTER].ballot.certified is None:
+            self.attempt = None
+            return
         yield from self._acknowledge(attempt, tally, since)
         if since > AGAIN:
             yield from self._send_again(attempt, tally)
-        ballot = tally.slots[ROSTER].ballot
-        if attempt.opener == index and not any(author == index for author in tally.slots[ROSTER].authors.values()):
+        slot = tally.slots[ROSTER]
+        ballot = slot.ballot
+        yield from self._vote(attempt, tally, since + NEXT)
+        if index not in {*ballot.signed, *slot.authors.values()} and self._may_propose(attempt, tally, index, since):
             yield from self._propose(attempt, tally, since)
-        if index not in ballot.signed:
-            for name, proposal in list(ballot.lists.items()):
-                if setup.may_be_roster(members_of(proposal.members), tally.acks):
-                    yield SlotVote(setup=setup.id, number=ROSTER, chosen=name)
-                    break
         if ballot.certified is not None:
             self._certified(attempt, frozenset(members_of(ballot.certified[1].members)), now)
         elif since > OVER:
             self.attempt = None
             self._patience.failed()
+            if attempt.opener not in tally.acks:
+                self._blame.strike(attempt.opener, "it has opened a set-up and taken no part in it")
+            for member in sorted(tally.acks.keys() - ballot.signed.keys()) if index in ballot.signed else ():
+                self._blame.strike(member, "it has signed no roster in time")
+
+    def _vote(self, attempt: Attempt, tally: SetupTally, since: float) -> Iterator[SlotVote]:
+        slot = tally.slots[ROSTER]
+        for name, proposal in list(slot.ballot.lists.items()):
+            author = slot.authors[name]
+            is_turn = self._may_propose(attempt, tally, author, since)
+            if self._settings.index in slot.ballot.signed:
+                return
+            if is_turn and attempt.setup.may_be_roster(members_of(proposal.members), tally.acks):
+                if author != attempt.opener:
+                    self._blame.strike(attempt.opener, "it has opened a set-up and proposed no roster in time")
+                yield SlotVote(setup=attempt.setup.id, number=ROSTER, chosen=name)
 
     def _send_again(self, attempt: Attempt, tally: SetupTally) -> Iterator[Parcel]:
         """Who has acknowledged nothing is not there: what is for it would burden everybody."""
@@ -208,6 +257,11 @@ class SetupFounding:
             attempt.acked = len(setup.held)
             yield Ack(setup=setup.id, holds=bits_of(setup.held))
 
+    def _may_propose(self, attempt: Attempt, tally: SetupTally, member: int, since: float) -> bool:
+        """True if it is a member's turn to propose the roster: its opener's, and then that of who has acknowledged."""
+        others = sorted(tally.acks.keys() - {attempt.opener}, key=self._blame.turn)
+        return member == attempt.opener or (member in others and since > PROPOSE + NEXT * others.index(member))
+
     def _propose(self, attempt: Attempt, tally: SetupTally, since: float) -> Iterator[Statement]:
         setup = attempt.setup
         if since <= 1.0 and any(not set(setup.partners[m]) <= tally.acks.get(m, set()) for m in setup.members):
@@ -219,7 +273,6 @@ class SetupFounding:
     def _certified(self, attempt: Attempt, roster: frozenset[int], now: float) -> None:
         self._patience.took(now - attempt.began)
         self.attempt = None
-        self._records.blamed.clear()
         if self._settings.index not in roster:
             return
         self._hold = HOLD if len(roster) > self._size else self._hold * 2

@@ -31,6 +31,7 @@ class NodeSums:
         index: int,
         identity: Identity,
         say: Callable[..., bool],
+        alarm: Callable[[str, int | None, str], object],
         *,
         least: int,
         colluders: int,
@@ -53,7 +54,7 @@ class NodeSums:
         )
         wait_s = FIRST_S + SHARE_S * self.members
         self._sums = Sums(settings, identity, draw=os.urandom, past=self._kept.past, first_wait_s=wait_s)
-        self.talk = SumTalk(self._sums, say, keep=self._keep)
+        self.talk = SumTalk(self._sums, say, keep=self._keep, alarm=alarm)
 
     @property
     def is_member(self) -> bool:

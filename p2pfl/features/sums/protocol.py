@@ -7,8 +7,8 @@
     effects = sums.ask(label, values, terms, now)
     effects = sums.wake(now)                  not before `sums.deadline`, soon after; None: nothing is going on
 
-Effects are `SendToNeighbor`, `Keep`, `SumDone` and `Refused`, to be carried out in order. Each `ask` ends with
-`SumDone` or `Refused`.
+Effects are `SendToNeighbor`, `Keep`, `HeldUp`, `SumDone` and `Refused`, to be carried out in order. Each `ask` ends
+with `SumDone` or `Refused`.
 It makes no task, opens no file and looks at no clock.
 """
 
@@ -20,6 +20,8 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from p2pfl.crypto.identity import Identity
+from p2pfl.errors import PeerFault
+from p2pfl.features.sums.blame import Blame
 from p2pfl.features.sums.board import Board, Taken
 from p2pfl.features.sums.founding import SetupFounding
 from p2pfl.features.sums.masks import Words
@@ -44,6 +46,7 @@ from p2pfl.features.sums.sum_messages import (
     Wave,
     Working,
     id_of,
+    total_digest,
 )
 from p2pfl.features.sums.sum_records import Records
 from p2pfl.features.sums.sum_settings import SumSettings
@@ -68,8 +71,9 @@ class Sums:
     ) -> None:
         self.settings = settings
         self.patience = SumPatience(first_wait_s)
-        self._board, self._tree, self.records = Board(settings, identity), Tree(), Records(settings)
-        self._founding = SetupFounding(settings, draw, self.records, self.patience)
+        self.blame, self._tree = Blame(settings.index), Tree()
+        self._board, self.records = Board(settings, identity, self.blame), Records(settings, self.blame)
+        self._founding = SetupFounding(settings, draw, self.records, self.patience, self.blame)
         self._history = SumHistory(settings.least, past)
         self.setup: SumSetup | None = None
         """The set-up whose roster this member is on."""
@@ -122,6 +126,7 @@ class Sums:
             )
         data = data or hashlib.blake2b(values.tobytes(), digest_size=32, person=b"sums data").digest()
         pause_s = now - self._ended_at if self._ended_at else 0.0
+        self._founding.only = only
         self._asked = Asked(label=label, values=values, terms=terms, data=data, only=only, pause_s=pause_s, at=now)
         self._due.everything()
         return self._settled(now, Effects())
@@ -144,6 +149,8 @@ class Sums:
     def hear(self, peer: int, message: Message, now: float) -> list[Effect]:
         """Raises PeerFault."""
         effects = Effects()
+        if isinstance(message, BranchPart | Total) and not self.settings.are_members(message.members):
+            raise PeerFault("a sum of members whom the federation does not have")
         match message:
             case Post():
                 self._hear_post(peer, message, now, effects, is_poll=False)
@@ -158,10 +165,7 @@ class Sums:
                 self._tree.hear_part(peer, message, effects)
                 self._moved(now)
             case Total():
-                # Only totals that some list names: on each way the list comes first.
-                lists = self.records.tally(message.setup).slots[message.number].ballot.lists.values()
-                if any(proposal.members == message.members for proposal in lists):
-                    self._tree.publish(message, effects, peer)
+                self._hear_total(peer, message, effects)
                 self._moved(now)
             case Want():
                 self._tree.hear_want(peer, message, effects)
@@ -169,12 +173,25 @@ class Sums:
                 assert_never(message)
         return self._settled(now, effects)
 
+    def _hear_total(self, peer: int, total: Total, effects: Effects) -> None:
+        """Take a total that some list names: on each way the list comes first."""
+        slot = self.records.tally(total.setup).slots.get(total.number)
+        lists = slot.ballot.lists if slot is not None else {}
+        if slot is None or all(proposal.members != total.members for proposal in lists.values()):
+            return
+        digest = total_digest(total.setup, total.number, total.members, total.vector)
+        name = next((name for name, proposal in lists.items() if proposal.total == digest), None)
+        if name is not None:
+            self._tree.publish(total, digest, slot.authors[name], effects, peer)
+
     def _hear_post(self, peer: int, post: Post, now: float, effects: Effects, *, is_poll: bool) -> None:
         name = id_of(post.author, post.body)
         taken = self._board.hear(peer, post, name, effects)
-        if taken is not None:
-            self._take(taken, now, effects)
-        elif is_poll:
+        for each in taken:
+            self._take(each, now, effects)
+        if taken:
+            return
+        if is_poll:
             self._tree.hear_poll(peer, name, effects, more=self.patience.more_beats(self._entries, self.settings.count))
             self._moved(now)
         else:
@@ -186,6 +203,8 @@ class Sums:
             self._founding.outlive(statement.life)
             return
         self.records.take(taken)
+        if isinstance(statement, SetupOpening):
+            self.records.keep_only(self._board.opened_by.keys() | ({self.setup.id} if self.setup else set()))
         if isinstance(statement, Wave):
             self._tree.wave(taken, self._board.neighbors, effects)
         if isinstance(statement, Keys | SetupOpening):
@@ -206,6 +225,7 @@ class Sums:
         self._due.slots |= self._tree.changed
         self._tree.changed.clear()
         if not self._due.is_any():
+            self.blame.tell(effects)
             return effects.found
         while self._due.is_any():
             if self._due.founding:
@@ -218,6 +238,7 @@ class Sums:
         self._tire(now, effects)
         beat_s = self._beat_s()
         self._beat_at = None if beat_s is None else min(now + beat_s, self._beat_at or math.inf)
+        self.blame.tell(effects)
         return effects.found
 
     @property
@@ -228,7 +249,7 @@ class Sums:
     @property
     def _is_used_up(self) -> bool:
         """True if no sum can begin in the present set-up."""
-        return self.setup is None or self._next >= self.settings.sums or self._board.is_dropped(self.setup.id)
+        return self.setup is None or self._next >= self.settings.sums or self.setup.id not in self._board.opened_by
 
     def _adopt(self, now: float, effects: Effects) -> None:
         """Go over to a new set-up, unless this member has voted in a sum of the old one, which it ends first."""
@@ -258,7 +279,7 @@ class Sums:
             numbers = {key[1] for key in due if key is not None and key[0] == self.setup.id}
         for number in sorted(number for number in numbers if self._next <= number < self.settings.sums):
             if number not in self._sums:
-                self._sums[number] = Sum(self.setup, number, slots[number], self._tree, self._history, now)
+                self._sums[number] = Sum(self.setup, number, slots[number], self._tree, self._history, now, self.blame)
             self._go_on(self._sums[number], now, effects)
 
     def _go_on(self, each: Sum, now: float, effects: Effects) -> None:
@@ -268,7 +289,8 @@ class Sums:
         for step in each.act(now, wait_s):
             self._due.slots.add(each.key)
             if isinstance(step, Total):
-                self._tree.publish(step, effects)
+                digest = total_digest(step.setup, step.number, step.members, step.vector)
+                self._tree.publish(step, digest, self.settings.index, effects)
             elif isinstance(step, Keep):
                 self._history.keep(step.data, step.members)
                 effects.add(step)
@@ -294,6 +316,7 @@ class Sums:
                     total=outcome.total,
                 )
             )
+            self.blame.sum_done()
         else:
             effects.add(each.refused(asked, outcome.reason))
             if outcome.waited:

@@ -19,7 +19,7 @@ from p2pfl.features.sums.kept import KeptSums
 from p2pfl.features.sums.patience import FIRST_S
 from p2pfl.features.sums.protocol import Sums
 from p2pfl.features.sums.sum_settings import SumSettings
-from p2pfl.features.sums.sum_talk import SumTalk
+from p2pfl.features.sums.sum_talk import HELD_UP, SumTalk
 from p2pfl.net.links import Links
 from p2pfl.net.refusals import DIFFERS
 from p2pfl.net.side import Feeding
@@ -58,7 +58,7 @@ async def open_sums(
     def alarm(kind: str, peer: int | None, text: str) -> None:
         if kind == DIFFERS and peer is not None:
             on_other(peer)
-        about = f" ({text})" if peer is None else f": {text}"
+        about = f" ({text})" if peer is None else f": {name_of[peer]}: {text}" if kind == HELD_UP else f": {text}"
         log.warning("%s: %s%s", name_of[settings.index], kind, about)
 
     usual = transport or (WebSocketTransport if finder is None else transport_of(finder))
@@ -72,7 +72,7 @@ async def open_sums(
         on_alarm=alarm,
         transport=usual if finder is None else through_relays(federation, finder, identity, usual),
     )
-    talk = sums_over(links, settings, identity, folder=folder, first_wait_s=first_wait_s)
+    talk = sums_over(links, settings, identity, folder=folder, first_wait_s=first_wait_s, alarm=alarm)
     try:
         async with links, AsyncExitStack() as doors:
             if finder is not None and finder.discovery:
@@ -84,11 +84,17 @@ async def open_sums(
 
 
 def sums_over(
-    links: Links, settings: SumSettings, identity: Identity, *, folder: Path | None, first_wait_s: float = FIRST_S
+    links: Links,
+    settings: SumSettings,
+    identity: Identity,
+    *,
+    folder: Path | None,
+    first_wait_s: float = FIRST_S,
+    alarm: Callable[[str, int | None, str], object] = lambda *_: None,
 ) -> SumTalk:
     """This node's part in sums over links that are not open yet. Raises StorageError: the folder cannot be used."""
     kept = KeptSums(folder, settings.members)
     sums = Sums(settings, identity, draw=os.urandom, past=kept.past, first_wait_s=first_wait_s)
-    talk = SumTalk(sums, links.sides.say, keep=kept.add)
+    talk = SumTalk(sums, links.sides.say, keep=kept.add, alarm=alarm)
     links.sides.add(Feeding(channel=CHANNEL, handler=talk))
     return talk

@@ -32,26 +32,28 @@ class Ballot:
         """The digest of the list that each signer has signed first."""
         self.quit: dict[int, str] = {}
         """The reason of each who has given the slot up."""
-        self._counts: Counter[bytes] = Counter()
 
     def propose(self, digest: bytes, proposal: MemberList) -> None:
         self.lists.setdefault(digest, proposal)
 
     def sign(self, author: int, digest: bytes) -> None:
-        if author not in self.signed:
-            self.signed[author] = digest
-            self._counts[digest] += 1
+        self.signed.setdefault(author, digest)
 
     def give_up(self, author: int, reason: str) -> None:
         self.quit.setdefault(author, reason)
 
     @property
     def certified(self) -> tuple[bytes, MemberList] | None:
-        """The list with a quorum and its digest, once both are known."""
-        for digest, count in self._counts.items():
-            if count >= self.needed and digest in self.lists:
-                return digest, self.lists[digest]
-        return None
+        """The list with a quorum and its digest, once both are known. Two authors' lists that say the same are one:
+        members may differ about whose turn it was.
+        """
+        if len(self.signed) < self.needed:
+            return None
+        counts = Counter(self.lists[digest] for digest in self.signed.values() if digest in self.lists)
+        found, count = counts.most_common(1)[0] if counts else (None, 0)
+        if found is None or count < self.needed:
+            return None
+        return next((digest, found) for digest, each in self.lists.items() if each == found)
 
     @property
     def is_dead(self) -> bool:

@@ -50,7 +50,15 @@ class Refused:
     """The members that have not said that they have a vector, or have no keys for a set-up."""
 
 
-Effect: TypeAlias = SendToNeighbor | Keep | SumDone | Refused
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldUp:
+    """This member holds sums up."""
+
+    member: int
+    why: str
+
+
+Effect: TypeAlias = SendToNeighbor | Keep | SumDone | Refused | HeldUp
 
 
 class Effects:

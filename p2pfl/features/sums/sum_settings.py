@@ -68,6 +68,10 @@ class SumSettings:
         """Partners who hold a member's shares, so that t of them may refuse: all, where there are no 2 t + 1."""
         return min(self.reach(members), 2 * self.colluders + 1)
 
+    def are_members(self, bits: bytes) -> bool:
+        """Return True if a set has members of this federation alone."""
+        return int.from_bytes(bits, "little") >> self.count == 0 and len(bits) <= (self.count + 7) // 8
+
     def domain(self) -> bytes:
         """The text that each signature covers: nothing signed here counts elsewhere, or under other settings."""
         numbers = f"{self.count} {self.colluders} {self.least} {self.sums}"

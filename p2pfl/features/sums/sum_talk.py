@@ -10,16 +10,18 @@ It is the handler of the channel `sums/1`, on the event loop.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import assert_never
 
+from p2pfl.core.limits import EngineTime
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums.channel import CHANNEL, Carried, Credit, Farewell, Incoming, Outgoing, Piece, SendMessage
 from p2pfl.features.sums.masks import Words
 from p2pfl.features.sums.protocol import Sums
-from p2pfl.features.sums.sum_effects import Effect, Keep, Refused, SendToNeighbor, SumDone
+from p2pfl.features.sums.sum_effects import Effect, HeldUp, Keep, Refused, SendToNeighbor, SumDone
 from p2pfl.features.sums.sum_messages import Message
 
 SumEnding = SumDone | Refused
@@ -27,6 +29,10 @@ STAY_S, GONE_S = 30.0, 5.0
 """The longest stay for neighbors that still lack their sum: while there is a session, and without one."""
 LAST_S = 0.5
 """The time for the last messages to arrive; it does no harm if they do not."""
+MOST_WAIT_S = 5.0
+"""The longest time for which a neighbor that has used up its share of this node's time gets no credit."""
+HELD_UP = "sum-held-up"
+"""The kind of alarm about a member that holds sums up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +45,22 @@ class SessionEnds:
 
 
 class SumTalk:
-    """`keep` writes down durably that data with this digest are in a sum of these members."""
+    """`keep` writes down durably that data with this digest are in a sum of these members. `alarm` is told who holds
+    sums up. `meter` counts the seconds of work of this thread.
+    """
 
-    def __init__(self, sums: Sums, say: SendMessage, *, keep: Callable[[bytes, frozenset[int]], object]) -> None:
-        self._sums, self._say, self._keep = sums, say, keep
+    def __init__(
+        self,
+        sums: Sums,
+        say: SendMessage,
+        *,
+        keep: Callable[[bytes, frozenset[int]], object],
+        alarm: Callable[[str, int | None, str], object] = lambda *_: None,
+        meter: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._sums, self._say, self._keep, self._alarm, self._meter = sums, say, keep, alarm, meter
+        self._work = EngineTime()
+        """What each neighbor's messages have cost. Who has used up its share waits for credit."""
         self._ends: dict[int, SessionEnds] = {}
         self._entries: int | None = None
         """The entries of the latest sum that was asked for here."""
@@ -115,6 +133,7 @@ class SumTalk:
 
         self._ends[peer] = ends = SessionEnds(say, Outgoing(say), Incoming())
         self._seen.add(peer)
+        self._work.begin(peer)
         self._moved.set()
         if self._is_leaving:
             ends.say(Farewell())
@@ -122,6 +141,7 @@ class SumTalk:
 
     def closed(self, peer: int) -> None:
         if self._ends.pop(peer, None) is not None:
+            self._work.pause(peer)
             self._moved.set()
             self._guarded(lambda: self._carry_out(self._sums.closed(peer, self._now())))
 
@@ -138,12 +158,25 @@ class SumTalk:
             self._gone.add(peer)
             self._moved.set()
             return
-        credit = ends.incoming.count(message)
-        if credit is not None:
-            self._say(peer, CHANNEL, credit)
+        is_due, began = ends.incoming.count(message), self._meter()
         whole = ends.incoming.take(message, self._entries) if isinstance(message, Piece) else message
         if whole is not None:
             self._take(peer, whole)
+        self._work.spend(peer, self._meter() - began, self._now())
+        if is_due:
+            if self._work.wait_s(peer, self._now()) > 0.0:
+                self._alarm(HELD_UP, peer, "its messages take more of this node's time than its share")
+            self._give_credit(peer, ends)
+
+    def _give_credit(self, peer: int, ends: SessionEnds) -> None:
+        """Let a neighbor send more, as soon as it has not used up its share of this node's time."""
+        wait_s = min(self._work.wait_s(peer, self._now()), MOST_WAIT_S)
+        if self._ends.get(peer) is not ends or self._failure is not None:
+            return
+        if wait_s > 0.0:
+            asyncio.get_running_loop().call_later(wait_s, self._give_credit, peer, ends)
+        else:
+            ends.say(ends.incoming.credit())
 
     def _take(self, peer: int, message: Message) -> None:
         self._carry_out(self._sums.hear(peer, message, self._now()))
@@ -159,6 +192,8 @@ class SumTalk:
                     self._send(effect.peer, effect.message)
                 case Keep():
                     self._keep(effect.data, effect.members)
+                case HeldUp():
+                    self._alarm(HELD_UP, effect.member, effect.why)
                 case SumDone() | Refused():
                     self._end(effect)
                 case _:

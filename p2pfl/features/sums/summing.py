@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from math import comb
 from typing import TypeAlias
 
 import numpy as np
 
+from p2pfl.features.sums.blame import Blame
 from p2pfl.features.sums.masks import Words
 from p2pfl.features.sums.setup import SumSetup
+from p2pfl.features.sums.shares import MOST_TRIES
 from p2pfl.features.sums.sum_effects import Keep, Refused
 from p2pfl.features.sums.sum_history import SumHistory
 from p2pfl.features.sums.sum_messages import (
-    MOST_EPOCH,
     MemberList,
     Reveal,
     SlotQuit,
@@ -38,6 +40,8 @@ LATE, OVER = 6, 10
 """After so many waits a member gives a sum up that has no list; after so many it waits no more."""
 MINE, NEXT = 0, 1
 """Ranks of roots."""
+TURN, EARLY = 1.5, 0.5
+"""In waits: how long a root's turn lasts at least, and so much earlier than its own clock says its list is signed."""
 STRANGE = "this member sums other things than the others"
 OTHER_SIZE = "the masked sum has another size"
 
@@ -76,9 +80,16 @@ class Sum:
     """The sum of one number of a set-up. It has no `asked` while others are ahead of this member."""
 
     def __init__(  # noqa: PLR0917 - what a sum is made of
-        self, setup: SumSetup, number: int, tally: SlotTally, tree: Tree, history: SumHistory, now: float
+        self,
+        setup: SumSetup,
+        number: int,
+        tally: SlotTally,
+        tree: Tree,
+        history: SumHistory,
+        now: float,
+        blame: Blame,
     ) -> None:
-        self.setup, self.number, self._tally, self._tree = setup, number, tally, tree
+        self.setup, self.number, self._tally, self._tree, self._blame = setup, number, tally, tree, blame
         self._history = history
         self.asked: Asked | None = None
         self.outcome: SumOutcome | None = None
@@ -160,7 +171,7 @@ class Sum:
             yield VectorReady(setup=self.setup.id, number=self.number, terms=asked.terms)
         if self._index not in tally.ballot.quit:
             yield from self._lead(asked, now, wait_s)
-            yield from self._vote(asked)
+            yield from self._vote(asked, now, wait_s)
         yield from self._tire(asked, now, wait_s)
 
     def _lead(self, asked: Asked, now: float, wait_s: float) -> Iterator[Step]:
@@ -180,24 +191,35 @@ class Sum:
             yield self._wave(asked)
 
     def _own_waves(self) -> int:
-        """The waves that this member has sent; as many as may be, where a liar has used up their numbers."""
-        if self._tally.last_epoch() >= MOST_EPOCH:
-            return MOST_TURNS
+        """The waves that this member has sent."""
         return sum(taken.author == self._index for taken in self._tally.waves.values())
 
     def _is_turn(self, ready: Collection[int], now: float, wait_s: float) -> bool:
-        """The lowest member begins, once all are ready or most were waited for twice as long as they took themselves.
+        """The lowest member that has held nothing up begins, once all are ready or most were waited for twice as long
+        as they took themselves.
 
-        The next one takes its place when nothing has moved for a while, and so on.
+        The next one takes its place when nothing has moved for a while, or its turn is over, and so on.
         """
-        clock, rank = self._clock, sum(member < self._index for member in ready)
-        if rank == MINE and not self._tally.waves:
-            patience = 2 * (clock.quorum - clock.began) + wait_s
-            return len(ready) == len(self.setup.roster) or now >= clock.quorum + patience
-        return now > max(clock.moved, clock.quorum) + wait_s * (rank + NEXT)
+        clock, rank = self._clock, self._rank(self._index)
+        patience = 0.0 if len(ready) == len(self.setup.roster) else 2 * (clock.quorum - clock.began) + wait_s
+        waves = self._tally.waves.values()
+        if rank == MINE and all(self._blame.is_struck(taken.author) for taken in waves):
+            return now >= clock.quorum + patience
+        turn_s = min(patience, 2 * wait_s) + wait_s * (1 + TURN * rank)
+        is_over = rank > MINE and not self._own_waves() and now > clock.quorum + turn_s
+        return is_over or now > max(clock.moved, clock.quorum) + wait_s * (rank + NEXT)
+
+    def _rank(self, member: int) -> int:
+        return sum(self._blame.turn(each) < self._blame.turn(member) for each in self._ready.alike)
+
+    def _may_lead(self, member: int, now: float, wait_s: float) -> bool:
+        """True if a list of this member may be signed: it is ready, and its turn has come."""
+        rank, clock = self._rank(member), self._clock
+        in_time = rank == MINE or (clock.is_quorum and now > clock.quorum + wait_s * (rank + NEXT - EARLY))
+        return member in self._ready.alike and in_time
 
     def _wave(self, asked: Asked) -> Wave:
-        epoch = self._tally.last_epoch() + 1
+        epoch = self._tally.last_epoch(MOST_TURNS * self.setup.settings.count) + 1
         return Wave(setup=self.setup.id, number=self.number, epoch=epoch, terms=asked.terms)
 
     def _propose(self, asked: Asked, members: frozenset[int], total: Words, ready: frozenset[int]) -> Iterator[Step]:
@@ -218,7 +240,7 @@ class Sum:
         yield MemberList(setup=self.setup.id, number=self.number, members=bits, terms=asked.terms, total=digest)
         yield Total(setup=self.setup.id, number=self.number, members=bits, vector=vector)
 
-    def _vote(self, asked: Asked) -> Iterator[Step]:
+    def _vote(self, asked: Asked, now: float, wait_s: float) -> Iterator[Step]:
         """Sign the first list that is in order, once its total is here: then it cannot be lost with its root."""
         self.missing_total = b""
         settings = self.setup.settings
@@ -228,20 +250,38 @@ class Sum:
         for name, proposal in list(self._tally.ballot.lists.items()):
             if self.has_voted():
                 return
-            if proposal.terms != asked.terms:
+            author = self._tally.authors[name]
+            if proposal.terms != asked.terms or not self._may_lead(author, now, wait_s):
                 continue
             members = frozenset(members_of(proposal.members))
             flaw = self._flaws.of(name, members, asked)
-            if flaw:
-                if self._tally.authors[name] == min(self._tally.ready):
-                    yield self._quit(flaw)
+            if flaw and self._rank(author) == MINE and not self.setup.flaw(members):
+                yield self._quit(flaw)
+            elif flaw:
+                self._blame_proposer(author, members)
             elif (total := self._tree.total(proposal.total)) is None:
                 self.missing_total = proposal.total
             elif len(total.vector) != asked.values.nbytes:
                 self._flaws.latest = OTHER_SIZE
+                self._blame.strike(author, "it has proposed a list whose total has another size")
             else:
+                self._blame_leaders(proposal, now, wait_s)
                 yield Keep(data=asked.data, members=members)
                 yield SlotVote(setup=self.setup.id, number=self.number, chosen=name)
+
+    def _blame_proposer(self, author: int, members: frozenset[int]) -> None:
+        """What anybody can see is wrong with a list its author could see too; only who signs knows its own history."""
+        if flaw := self.setup.flaw(members):
+            self._blame.strike(author, f"it has proposed a list that nobody may: {flaw}", is_proof=True)
+
+    def _blame_leaders(self, chosen: MemberList, now: float, wait_s: float) -> None:
+        """Whose turn was over when the last one proposed this list has held the sum up."""
+        tally = self._tally
+        last = max(self._rank(tally.authors[name]) for name, each in tally.ballot.lists.items() if each == chosen)
+        over = (now - self._clock.quorum) / (TURN * wait_s) - NEXT
+        ranks = {member: self._rank(member) for member in self._ready.alike - tally.ballot.quit.keys()}
+        for member in (member for member, rank in ranks.items() if rank < min(last, over)):
+            self._blame.strike(member, "it was to lead a sum, and nobody could sign a list of its in time")
 
     def _quit(self, reason: str) -> SlotQuit:
         return SlotQuit(setup=self.setup.id, number=self.number, reason=reason[:40])
@@ -253,8 +293,14 @@ class Sum:
             "no list was signed by enough members in time" if clock.is_quorum else "too few members are ready"
         )
         if now > start + LATE * wait_s and not self.has_voted():
+            if clock.is_quorum and not self._flaws.latest:
+                first = min(self._ready.alike, key=self._blame.turn)
+                self._blame.strike(first, "it was to lead a sum of which no list could be signed")
             yield self._quit(reason)
         if now > start + OVER * wait_s:
+            signed, gone = self._tally.ballot.signed, self._tally.ballot.quit.keys()
+            for member in sorted(self._ready.alike - signed.keys() - gone) if self._index in signed else ():
+                self._blame.strike(member, "it was ready and has signed no list in time")
             self.outcome = SumOutcome(reason=reason, waited=True)
 
     def _finish(self, _: bytes, chosen: MemberList, now: float, wait_s: float) -> Iterator[Step]:
@@ -274,9 +320,16 @@ class Sum:
         secrets.look(self._tally)
         if secrets.lacking and not clock.is_late and now > clock.certified + wait_s:
             clock.is_late = True
-            reveal = self._reveal([m for m, in_list in secrets.lacking.items() if in_list], own=False)
+            late = [m for m, in_list in secrets.lacking.items() if in_list]
+            for member in late:
+                self._blame.strike(member, "it has not revealed its seed in time")
+            reveal = self._reveal(late, own=False)
             if reveal.shares:
                 yield reveal
+        self._conclude(secrets, chosen, is_over=now > clock.certified + LATE * wait_s)
+
+    def _conclude(self, secrets: _Secrets, chosen: MemberList, *, is_over: bool) -> None:
+        """End with the sum once all is there for it, or with a refusal."""
         total = self._tree.total(chosen.total)
         self.missing_total = chosen.total if total is None else b""
         if total is not None and self.asked is not None and len(total.vector) != self.asked.values.nbytes:
@@ -285,7 +338,10 @@ class Sum:
             vector = np.frombuffer(total.vector, "<u8")
             unmasked = self.setup.unmasked(vector, self.number, secrets.members, secrets.known)
             self.outcome = SumOutcome(members=tuple(sorted(secrets.members)), total=unmasked)
-        elif now > clock.certified + LATE * wait_s:
+        elif (liar := secrets.liar(self._tally)) is not None:
+            self._blame.strike(liar, "the shares that it has dealt do not fit its keys", is_proof=True)
+            self.outcome = SumOutcome(reason=f"too few right shares of member {liar}")
+        elif is_over:
             text = "the masked sum is lost"
             if secrets.lacking:
                 text = f"too few right shares of member {min(secrets.lacking)}"
@@ -357,6 +413,15 @@ class _Secrets:
                 self.known[member] = secret
                 del self.lacking[member]
         tally.news.clear()
+
+    def liar(self, tally: SlotTally) -> int | None:
+        """Return a member of whom so many shares were revealed that honest holders' are among them, all in vain."""
+        settings = self._setup.settings
+        for member in self.lacking:
+            told = len(tally.shares.get(member, {}).keys() & set(self._setup.partners[member]))
+            if told > 2 * settings.colluders and comb(told, settings.threshold) <= MOST_TRIES:
+                return member
+        return None
 
     def _found(self, tally: SlotTally, member: int, *, in_list: bool) -> bytes | None:
         """What the member told itself, if it is right; else what its holders' shares give."""

@@ -39,8 +39,10 @@ class SlotTally:
     news: set[int] = field(default_factory=set)
     """The members of whom something was revealed that nobody has looked at yet."""
 
-    def last_epoch(self) -> int:
-        return max((_wave(taken).epoch for taken in self.waves.values()), default=-1)
+    def last_epoch(self, most: int) -> int:
+        """Return the latest epoch; above `most` there is none but a liar's."""
+        epochs = [_wave(taken).epoch for taken in self.waves.values()]
+        return max((epoch for epoch in epochs if epoch <= most), default=-1)
 
     def take_reveal(self, author: int, reveal: Reveal) -> None:
         if reveal.own:

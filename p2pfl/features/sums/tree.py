@@ -10,7 +10,7 @@ up carry parts too.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -29,7 +29,6 @@ from p2pfl.features.sums.sum_messages import (
     Working,
     bits_of,
     members_of,
-    total_digest,
 )
 
 Key: TypeAlias = tuple[bytes, int]
@@ -38,7 +37,10 @@ MOST_POLLS = 4
 """A neighbor that has not answered so many polls is left out of this wave; and more, where vectors are large: what is
 said comes behind pieces of them.
 """
-MOST_WAVES, MOST_TOTALS = 8, 3
+MOST_WAVES, MOST_TOTALS = 2, 3
+"""The latest sums of which an author's waves are kept, and its totals. The trees of two authors are two."""
+MOST_WORKING = 12
+"""Polls in which a neighbor may say that it waits itself; half as many after each wave that it has held so."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,18 +56,24 @@ class Branch:
     """The polls that each neighbor has left unanswered in a row."""
     asked: int = 0
     """How often the parent has polled since the part was sent."""
+    polls: int = 0
+    """The polls of this wave."""
 
     @property
-    def order(self) -> tuple[int, int]:
-        wave = self.taken.statement
-        return (wave.epoch if isinstance(wave, Wave) else -1), -self.taken.author
+    def wave(self) -> Wave:
+        if not isinstance(self.taken.statement, Wave):
+            raise TypeError("no wave")
+        return self.taken.statement
+
+    @property
+    def key(self) -> Key:
+        return self.wave.setup, self.wave.number
 
     def merged(self, own: tuple[int, bytes, Words] | None) -> tuple[frozenset[int], Words]:
         """All parts and one's own vector, added; without a part that overlaps with others or has another length."""
         members: frozenset[int] = frozenset()
         total: Words = np.zeros(0, "<u8")
-        wave = self.taken.statement
-        if own is not None and isinstance(wave, Wave) and wave.terms == own[1]:
+        if own is not None and self.wave.terms == own[1]:
             members, total = frozenset({own[0]}), own[2].copy()
         for _, (others, vector) in sorted(self.parts.items()):
             if not others or members & others or (members and vector.size != total.size):
@@ -83,51 +91,52 @@ class Tree:
         """Where this node is the root: the wave, and what it has brought."""
         self.changed: set[Key] = set()
         """The sums with something gathered, or a total, that nobody has looked at yet."""
-        self._branches: OrderedDict[Key, Branch] = OrderedDict()
-        self._totals: OrderedDict[bytes, Total] = OrderedDict()
-        self._by_wave: dict[bytes, Key] = {}
+        self._branches: dict[tuple[Key, int], Branch] = {}
+        """The latest wave of each author, by sum."""
+        self._totals: dict[bytes, tuple[int, Total]] = {}
+        """By digest, with the author of the list."""
+        self._by_wave: dict[bytes, Branch] = {}
+        self._slow: Counter[int] = Counter()
+        """The waves that a neighbor has held, since it last brought its part in one."""
 
     def is_busy(self) -> bool:
         return any(branch.waiting for branch in self._branches.values())
 
     def wave(self, taken: Taken, neighbors: Iterable[int], effects: Effects) -> None:
-        """A wave that is new here. An older epoch than the present one is left alone."""
-        wave = taken.statement
-        if not isinstance(wave, Wave):
-            raise TypeError("no wave")
-        key = wave.setup, wave.number
-        branch, before = Branch(taken=taken, waiting=set(neighbors) - {taken.peer}), self._branches.get(key)
-        if before is not None and before.order >= branch.order:
+        """A wave that is new here. An older one of its author's than the present one is left alone."""
+        branch = Branch(taken=taken, waiting=set(neighbors) - {taken.peer})
+        place = branch.key, taken.author
+        before = self._branches.get(place)
+        if before is not None and before.wave.epoch >= branch.wave.epoch:
             return
-        if before is not None:
-            del self._by_wave[before.taken.id]
-            self.gathered.pop(key, None)
-        self._branches[key], self._by_wave[taken.id] = branch, key
-        if len(self._branches) > MOST_WAVES:
-            self._by_wave.pop(self._branches.popitem(last=False)[1].taken.id)
-        self._answer(key, branch, effects)
+        if taken.peer is None:
+            self.gathered.pop(branch.key, None)
+        of = [each for each in self._branches if each[1] == taken.author and each != place]
+        for old in ([] if before is None else [place]) + of[: len(of) + 1 - MOST_WAVES]:
+            del self._by_wave[self._branches.pop(old).taken.id]
+        self._branches[place] = self._by_wave[taken.id] = branch
+        self._answer(branch, effects)
 
     def again(self, peer: int, wave: bytes, effects: Effects) -> None:
         """The same wave once more: tell that neighbor that this node is in another branch.
 
         Whether the neighbor is in this node's branch only the neighbor knows: it may have filled a gap of the past.
         """
-        key = self._by_wave.get(wave)
-        if key is not None and self._branches[key].taken.peer != peer:
+        branch = self._by_wave.get(wave)
+        if branch is not None and branch.taken.peer != peer:
             effects.say(peer, Working(wave=wave, is_child=False))
 
     def gone(self, peer: int, effects: Effects) -> None:
-        for key, branch in list(self._branches.items()):
+        for branch in list(self._branches.values()):
             branch.waiting.discard(peer)
-            self._answer(key, branch, effects)
+            self._answer(branch, effects)
 
     def hear_poll(self, peer: int, poll: bytes, effects: Effects, *, more: int = 0) -> None:
         """A neighbor waits for this node's part in a wave that is known here.
 
         `more`: for so many polls the part may be on its way.
         """
-        key = self._by_wave.get(poll)
-        branch = self._branches[key] if key is not None else None
+        branch = self._by_wave.get(poll)
         if branch is None or branch.taken.peer != peer:
             effects.say(peer, Working(wave=poll, is_child=False))
             return
@@ -141,41 +150,46 @@ class Tree:
         effects.say(peer, branch.sent if again else Working(wave=poll, is_child=True))
 
     def hear_working(self, peer: int, working: Working, effects: Effects) -> None:
-        key = self._by_wave.get(working.wave)
-        if key is None:
+        branch = self._by_wave.get(working.wave)
+        if branch is None:
             return
-        branch = self._branches[key]
         branch.silent[peer] = 0
         if not working.is_child:
             branch.waiting.discard(peer)
-            self._answer(key, branch, effects)
+            self._answer(branch, effects)
 
     def hear_part(self, peer: int, part: BranchPart, effects: Effects) -> None:
-        key = self._by_wave.get(part.wave)
-        if key is None or len(part.vector) % WORD_BYTES:
+        branch = self._by_wave.get(part.wave)
+        if branch is None or len(part.vector) % WORD_BYTES:
             return
-        branch = self._branches[key]
-        if branch.sent is None and key not in self.gathered and peer not in branch.parts and peer != branch.taken.peer:
+        self._slow.pop(peer, None)
+        is_over = branch.sent is not None or (branch.taken.peer is None and branch.key in self.gathered)
+        if not is_over and peer not in branch.parts and peer != branch.taken.peer:
             branch.parts[peer] = frozenset(members_of(part.members)), np.frombuffer(part.vector, "<u8")
             branch.waiting.discard(peer)
-            self._answer(key, branch, effects)
+            self._answer(branch, effects)
 
     def poll(self, effects: Effects, *, more: int = 0) -> None:
-        """Remind everybody who is waited for; leave out who does not answer `MOST_POLLS` polls and so many more."""
-        for key, branch in list(self._branches.items()):
+        """Remind everybody who is waited for; leave out who does not answer `MOST_POLLS` polls and so many more, and
+        who says for too long that it waits itself.
+        """
+        for branch in list(self._branches.values()):
+            branch.polls += 1
             for peer in sorted(branch.waiting):
                 branch.silent[peer] += 1
-                if branch.silent[peer] > MOST_POLLS + more:
+                is_slow = branch.polls > (MOST_WORKING >> self._slow[peer]) + more
+                if is_slow or branch.silent[peer] > MOST_POLLS + more:
+                    self._slow[peer] += is_slow
                     branch.waiting.discard(peer)
                 else:
                     effects.say(peer, Poll(wave=branch.taken.post))
-            self._answer(key, branch, effects)
+            self._answer(branch, effects)
 
-    def _answer(self, key: Key, branch: Branch, effects: Effects) -> None:
+    def _answer(self, branch: Branch, effects: Effects) -> None:
         """Once nobody is waited for: tell the parent, or be done as the root."""
         if branch.waiting or branch.sent is not None:
             return
-        parent = branch.taken.peer
+        parent, key = branch.taken.peer, branch.key
         if parent is None:
             if key not in self.gathered or self.gathered[key][0] != branch.taken.id:
                 self.gathered[key] = branch.taken.id, *branch.merged(self.own.get(key))
@@ -186,18 +200,19 @@ class Tree:
         effects.say(parent, branch.sent)
 
     def total(self, digest: bytes) -> Total | None:
-        return self._totals.get(digest)
+        return self._totals.get(digest, (0, None))[1]
 
-    def publish(self, total: Total, effects: Effects, peer: int | None = None) -> None:
-        """Take a total, and hand it down the tree."""
-        digest = total_digest(total.setup, total.number, total.members, total.vector)
+    def publish(self, total: Total, digest: bytes, author: int, effects: Effects, peer: int | None = None) -> None:
+        """Take the total of a list, and hand it down the tree of the list's author."""
         if digest in self._totals or len(total.vector) % WORD_BYTES:
             return
-        self._totals[digest] = total
-        self.changed.add((total.setup, total.number))
-        if len(self._totals) > MOST_TOTALS:
-            self._totals.popitem(last=False)
-        branch = self._branches.get((total.setup, total.number))
+        self._totals[digest] = author, total
+        key = total.setup, total.number
+        self.changed.add(key)
+        of = [each for each, (by, _) in self._totals.items() if by == author]
+        for old in of[:-MOST_TOTALS]:
+            del self._totals[old]
+        branch = self._branches.get((key, author))
         for child in sorted(branch.parts) if branch is not None else ():
             if child != peer:
                 effects.say(child, total)
@@ -206,6 +221,6 @@ class Tree:
         effects.say(peer, Want(total=digest))
 
     def hear_want(self, peer: int, want: Want, effects: Effects) -> None:
-        total = self._totals.get(want.total)
+        total = self.total(want.total)
         if total is not None:
             effects.say(peer, total)

@@ -28,6 +28,7 @@ from p2pfl.features.lan.announcing import discovery_of
 from p2pfl.features.relay.credentials import through_relays
 from p2pfl.features.sums.sessions import MOST_BODY_BYTES, sums_over
 from p2pfl.features.sums.sum_settings import SumSettings
+from p2pfl.features.sums.sum_talk import HELD_UP
 from p2pfl.features.tables.agreement import SIGNATURE_BYTES, Agreement, keep, refuse_few_members, signed_statement
 from p2pfl.features.tables.summing_figures import sum_settings, summing
 from p2pfl.learn.table.proposal import MOST_BYTES
@@ -168,6 +169,8 @@ class SchemaTalk:
 
     def alarm(self, kind: str, peer: int | None, text: str) -> None:
         """Handle an alarm. A neighbor that already trains has agreed, and has all that it needs."""
+        if kind == HELD_UP and peer is not None:
+            log.warning("%s: %s", self.agreement.federation.members[peer].name, f"{kind}: {text}")
         if kind != DIFFERS or peer not in self.neighbors:
             return
         if text != LEARNING:
@@ -307,7 +310,9 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
         links.sides.add(Feeding(channel=CHANNEL, handler=talk, guards=True))
         sums = None
         if settings is not None:
-            sums = sums_over(links, settings, identity, folder=node.state_dir, first_wait_s=FIRST_WAIT_S)
+            sums = sums_over(
+                links, settings, identity, folder=node.state_dir, first_wait_s=FIRST_WAIT_S, alarm=talk.alarm
+            )
         talk.begin()
         await doors.enter_async_context(links)
         if node.discovery:

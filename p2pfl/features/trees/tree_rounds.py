@@ -54,6 +54,7 @@ class TreeRounds(RoundsInStep):
             self._own,
             setup.identity,
             node.say,
+            node.alarm,
             least=colluders + 2,
             colluders=colluders,
             folder=setup.node.state_dir,

@@ -240,7 +240,7 @@ class SumPlay:
                 self._send(index, effect.peer, effect.message)
             elif isinstance(effect, Keep):
                 self._past[index].append((effect.data, effect.members))
-            else:
+            elif isinstance(effect, SumDone | Refused):
                 self._end(index, effect)
         member = self.members[index]
         if member is not None and member.deadline is not None and self._due.get(index) != (member, member.deadline):

@@ -145,7 +145,7 @@ def test_two_survivor_lists_are_found(monkeypatch):
     assert one_of(audited(cast_of(5, 1, complete(5)), deeds=["two lists"]), "signs two lists of one sum")
 
 
-def sign_all(self, _):
+def sign_all(self, *_):
     done = self.__dict__.setdefault("signed_by_mistake", set())
     for name, proposal in list(self._tally.ballot.lists.items()):
         if name not in done and self._tree.total(proposal.total) is not None:

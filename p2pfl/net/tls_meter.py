@@ -33,7 +33,7 @@ class MeteredTls(SSLProtocol):
         self._came += nbytes
         if self._gate.pays_below(partial(super().buffer_updated, nbytes), self._came):
             return
-        self.max_size = SSLProtocol.max_size  # type: ignore[misc] - asyncio reads it from the instance
+        self.max_size = SSLProtocol.max_size  # type: ignore[misc]  # asyncio reads it from the instance
         # The smallest message of an honest end is as long as what TLS adds to it.
         if self._came > 2 * self._gate.came + IDLE_BYTES:
             self._gate.abort()

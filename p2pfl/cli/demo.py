@@ -29,7 +29,7 @@ EPILOG = """\b
 Examples:
   p2pfl demo
   p2pfl demo --nodes 5 --topology star --partition iid --rounds 20
-  p2pfl demo --topology random-regular:degree=4 --byzantine 1 --attack sign-flip --rule hampel:b=1
+  p2pfl demo --topology complete --byzantine 1 --attack foe --rule hampel:b=1
 """
 
 

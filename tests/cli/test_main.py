@@ -144,11 +144,12 @@ def every_command(command, ctx):
             yield from every_command(child, click.Context(child, info_name=name, parent=ctx))
 
 
-def test_every_help_fits_a_screen_and_ends_with_an_example_of_its_command():
+def test_every_help_fits_a_screen_of_80_columns_and_ends_with_an_example_of_its_command():
     root = click.Context(command_line.cli, info_name="p2pfl", terminal_width=80)
     helps = dict(every_command(command_line.cli, root))
     assert len(helps) > 40
     assert [name for name, text in helps.items() if len(text.splitlines()) > 45] == []
+    assert [line for text in helps.values() for line in text.splitlines() if len(line) > 80] == []
     examples = {name: text.partition("Example")[2] for name, text in helps.items() if name}
     assert [name for name, text in examples.items() if f"\n    p2pfl {name}" not in text] == []
 

@@ -20,23 +20,21 @@ if TYPE_CHECKING:
     from topologies.design.designing import Design
     from topologies.graph import Edge, Topology
 
-DESIGN_EPILOG = """\b
-What a graph must be: connected, within --max-degree and --budget-bytes. With --byzantine B
-every node has more than 2B neighbors, there is no bridge, and the graph is (2B+1)-robust:
-then the honest agree with up to B liars beside each; above about 30 nodes often unknown.
-Ties: fewer edges with rounds, time and lambda_2 (how hard the graph is to cut, whatever the
-weights), the lower mixing rate with bytes and edges. A search for lambda_2 or time does not
-look at --budget-bytes, which is checked afterward.
-With --far the default is time; 28-29=60ms: nodes, and how far they are from all, one way.
-Schedules never qualify with --byzantine. How it searches: docs/how-to/which-graph.md
+DESIGN_EPILOG = """\
+What a graph must be: connected, within --max-degree and --budget-bytes (which a search for lambda_2 or time checks only
+at its end). With --byzantine B every node has more than 2B neighbors and the graph is (2B+1)-robust: then the honest
+agree with up to B liars beside each; above about 30 nodes that is often unknown, and schedules never qualify. Ties:
+fewer edges with rounds, time and lambda_2, the lower mixing rate with bytes and edges. With --far the default is time;
+28-29=60ms: nodes, and how far they are from all, one way. How it searches: docs/how-to/which-graph.md
+
 \b
 Examples:
-  p2pfl topology design -n 20 --max-degree 6 --byzantine 1 --budget-bytes 2G -o graph.json
+  p2pfl topology design -n 20 --max-degree 6 --byzantine 1 -o graph.json
   p2pfl topology design -n 30 --max-degree 4 --far 28-29=60ms -o graph.json
 """
 
 
-@click.command("design", help="Finds the best graph for N nodes, and says why.", epilog=DESIGN_EPILOG)
+@click.command("design", help="Find the best graph for N nodes, and say why.", epilog=DESIGN_EPILOG)
 @click.option("-n", "--nodes", type=int, required=True, help="How many nodes, at most 5000.")
 @click.option("--max-degree", type=int, default=None, help="Most neighbors of a node.  [default: no limit]")
 @click.option("--byzantine", type=int, default=0, show_default=True, help="Liars among the neighbors of a node.")
@@ -160,7 +158,7 @@ def _advise(design: Design, use: str | None, output: Path | None) -> None:
 DRAWS = 20
 DRAWS_LARGE = 3
 LARGE = 500
-AUGMENT_EPILOG = """\b
+AUGMENT_EPILOG = """\
 Each edge is the single one that raises the algebraic connectivity (lambda_2) most;
 above 1,000 nodes the best to first order (Ghosh and Boyd, 2006). A disconnected
 graph is joined first. Where lambda_2 is a multiple eigenvalue, as in a ring, one edge
@@ -182,7 +180,7 @@ Examples:
 
 
 @click.command(
-    "augment", help=f"Adds the edges that help the graph SPEC most.\n\n{terminal.SPEC_HELP}", epilog=AUGMENT_EPILOG
+    "augment", help=f"Add the edges that help the graph SPEC most.\n\n{terminal.SPEC_HELP}", epilog=AUGMENT_EPILOG
 )
 @terminal.spec_argument()
 @terminal.nodes_option()

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 MODES_HELP = """\b
 Modes:
-  sync     all nodes mix at once; predicted from the eigenvalues of the mixing matrix
-  gossip   one random edge averages its ends at each tick; predicted: between two bounds
-           (Boyd et al., Randomized gossip algorithms, 2006, Theorem 3)
-  delay    all nodes mix at once, with values up to --max-delay rounds old: the mean drifts
+  sync    all nodes mix at once; predicted from eigenvalues
+  gossip  one random edge averages its ends at each tick; predicted: bounds
+          (Boyd et al., Randomized gossip algorithms, 2006, Theorem 3)
+  delay   all nodes mix at once, with values up to --max-delay rounds old
 
 At most 100,000 rounds, and fewer where a round has more than 5,000 edges, so that all
 rounds together have 500 million; what is not settled then, the notes say. --rounds may
@@ -86,10 +86,10 @@ def _simulate(spec: str, nodes: int | None, mode: str, settings: ConsensusSettin
 
 STRATEGIES_HELP = """\b
 Strategies; each looks at what is left then:
-  random        drawn uniformly, from --seed
-  degree        the node with the most neighbors; the edge whose ends have the most
-  fiedler       where the Fiedler vector says that it hurts algebraic connectivity most
-  betweenness   the one that most shortest paths use (up to 1,000 nodes)
+  random       drawn uniformly, from --seed
+  degree       the node with the most neighbors; the edge whose ends have most
+  fiedler      where the Fiedler vector says that lambda_2 falls most
+  betweenness  the one that most shortest paths use (up to 1,000 nodes)
 
 A graph that falls apart is an answer: lambda 2 is 0 from then on, and the exit code stays 0.
 

@@ -175,10 +175,10 @@ IN_BYTES = ("bytes", "busiest_bytes")
 COLUMNS_HELP = """\b
 Columns, any of which --sort takes; best first, unknown last, within each n:
   topology  n  edges  degree_max  lambda_2  mixing_rate  diameter
-  rounds, messages, bytes   until consensus (--epsilon), from the worst start
-  busiest_bytes             what the node with the most neighbors sends in a round
-                            (it and bytes are in the table only with --model-bytes)
-  certified                 lambda_2 is proven, not only computed
+  rounds, messages, bytes  until consensus (--epsilon), from the worst start
+  busiest_bytes            sent in a round by the node with the most neighbors
+                           (it and bytes are shown only with --model-bytes)
+  certified                lambda_2 is proven, not only computed
 
 \b
 Examples:

@@ -27,7 +27,7 @@ HIDDEN = "hidden"
 )
 @click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
 @click.option("--columns", metavar="NAMES", help="The columns, such as age,chol.")
-@click.option("--by", metavar="COLUMN", help="SurveyFigures of each group by this categorical column.")
+@click.option("--by", metavar="COLUMN", help="Figures of each group by this categorical column.")
 @click.option("--node", metavar="NAME", help="The node that asks, or answers; without it, all nodes are here.")
 @click.option("--answer", "answers", is_flag=True, help="Answer questions of others, until stopped.")
 @click.option("--questions", type=click.IntRange(1), help="With --answer: stop after so many questions.")

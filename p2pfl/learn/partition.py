@@ -1,19 +1,7 @@
-"""Partitions of a common data set among nodes, as indices, for demos and simulations.
+"""Partitions of a common data set among nodes, as indices, for demos and simulations: docs/how-to/simulate.md has each.
 
-| spec | flwr-datasets calls it | a node holds |
-|---|---|---|
-| `iid` | IidPartitioner | an equal random share |
-| `dirichlet:0.5` | DirichletPartitioner | shares of each class drawn from Dir(alpha) (arXiv 1909.06335) |
-| `shards:2` | ShardPartitioner | k of nodes * k shards of the set sorted by label (arXiv 1602.05629, section 3) |
-| `classes:2` | PathologicalPartitioner | exactly k classes, each split evenly among its holders |
-| `sizes:3,1,1` | SizePartitioner | a random share in these proportions |
-| `natural` | NaturalIdPartitioner, GroupedNaturalIdPartitioner | whole groups of equal `ids` |
-| `draw:14` | - | k distinct rows, drawn by each node for itself |
-
-`dirichlet:0.5,10` redraws, then repairs the partition, until each node has at least 10 rows (flwr-datasets'
-min_partition_size). flwr-datasets' names `shard`, `pathological`, `size` and `natural-id` mean `shards`, `classes`,
-`sizes` and `natural`. Its pathological partition draws k classes for each node, so that a class may be on no node; here
-every class is on at least one node.
+flwr-datasets' pathological partition draws k classes for each node, so that a class may be on no node; here every class
+is on at least one node.
 
 Every node gets at least one row, no row is assigned twice, none is left over, and the same seed gives the same parts.
 Only `draw` differs: nodes may share rows and some rows may belong to no node, so that a simulation can have more nodes
@@ -185,6 +173,12 @@ def _fill_up(parts: list[Rows], least: int) -> list[Rows]:
             largest = max(range(len(parts)), key=lambda other: len(parts[other]))
             parts[node], parts[largest] = np.append(parts[node], parts[largest][-1:]), parts[largest][:-1]
     return parts
+
+
+def leaves_few_classes(spec: str) -> bool:
+    """Return True for a partition that gives each node a few classes."""
+    name = spec.partition(":")[0]
+    return ALIASES.get(name, name) in {"shards", "classes"}
 
 
 def parse_partition(spec: str) -> Partition:

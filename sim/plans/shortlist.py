@@ -15,7 +15,10 @@ from itertools import product
 from pathlib import Path
 
 from p2pfl.aggregate import liars_of
+from p2pfl.aggregate.advice import Advice, advice
 from p2pfl.config.model import usual_method
+from p2pfl.learn.partition import leaves_few_classes
+from sim.federations import MANY_NODES, PARTITION
 from sim.plans.wishes import PlanWishes
 from topologies.building import build
 from topologies.design.designing import design
@@ -111,7 +114,10 @@ def find_graphs(
 
 def systems(wishes: PlanWishes, graphs: Sequence[PlannedGraph]) -> list[PlannedSystem]:
     """Return all combinations, those with the fewest changes first."""
-    rules = [f"{name}:b={wishes.liars}" for name in ROBUST_RULES] if wishes.liars else []
+    rules: list[str] = []
+    if wishes.liars:
+        first = advised(wishes, graphs[0]).rules
+        rules = [f"{name}:b={wishes.liars}" for name in sorted(ROBUST_RULES, key=lambda name: name not in first)]
     compressors = list(dict.fromkeys([*(FRUGAL if wishes.bytes_per_day else ()), *COMPRESSORS]))
     found = []
     for at, (graph, rule, compressor) in _combinations(graphs, [*rules, MEAN], compressors):
@@ -130,6 +136,14 @@ def systems(wishes: PlanWishes, graphs: Sequence[PlannedGraph]) -> list[PlannedS
             )
     unique = {system.choices: system for system in reversed(found)}
     return sorted(unique.values(), key=lambda system: system.changes)
+
+
+def advised(wishes: PlanWishes, graph: PlannedGraph) -> Advice:
+    """Return the advice on rules for the wished liars and data on this graph."""
+    usual = PARTITION if wishes.base is None and wishes.count <= MANY_NODES else ""
+    own = usual if wishes.base is None else wishes.base.task.options.get("partition", "")
+    few = leaves_few_classes(str(wishes.partition or own))
+    return advice(few_classes=few, honest_each=max(0, graph.degree - wishes.liars) / wishes.liars)
 
 
 def _combinations(

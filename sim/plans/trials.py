@@ -26,7 +26,7 @@ from topologies.errors import TopologyError
 
 HONEST = NONE
 """The name of the condition in which nobody lies."""
-ATTACKS = ("dissensus", "mirror", "alie", "foe", "sign-flip")
+ATTACKS = ("dissensus", "spectral", "mirror", "alie", "sign-flip")
 FIRST_ATTACKS = 1
 """The first look at a system tries so many of the attacks."""
 

@@ -10,15 +10,18 @@ from pathlib import Path
 import pytest
 
 from p2pfl.aggregate import RULES, parse_rule
+from p2pfl.aggregate.advice import ADVICE
 from p2pfl.cli.main import cli
 from p2pfl.core.standing import FIRST_TERM_S, FORGIVEN_S, LONGEST_TERM_S, POINTS, Fault, Standing
 from p2pfl.reporting.liars import bearings
 from sim import simulate
 from sim.attacks import ATTACKS, parse_attack
 from sim.federations import describe
+from sim.plans.shortlist import ROBUST_RULES
 from sim.worlds.model import SECTIONS, LiarSpec, WorldSpec
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "liars.md").read_text(encoding="utf-8")
+GUIDE_FOLDER = Path(__file__).parents[2] / "docs" / "how-to"
+GUIDE = (GUIDE_FOLDER / "liars.md").read_text(encoding="utf-8")
 PROSE = " ".join(GUIDE.split())
 COMMANDS = re.findall(r"(?m)^p2pfl .*--attack .*", GUIDE)
 
@@ -103,3 +106,26 @@ def test_every_table_that_it_sends_to_a_world_file_for_is_one_of_a_world_file():
     named = re.findall(r"`\[+(\w+)\]+` in a\s+\[world file\]", GUIDE)
     assert named
     assert set(named) <= set(SECTIONS)
+
+
+def test_the_table_of_advice_is_the_one_of_check_and_plan():
+    rows = re.findall(r"(?m)^\| ((?:most|few) classes, [^|]+) \| ([^|]+) \| ([^|]+) \|$", GUIDE)
+    assert [(world, rules.replace(":b=B", "").replace("`", ""), text) for world, rules, text in rows] == [
+        (one.world, ", ".join(one.rules), one.measured) for one in ADVICE
+    ]
+    assert {rule for one in ADVICE for rule in one.rules} < {*ROBUST_RULES}
+
+
+def test_what_attacks_take_from_the_advised_rule_is_what_the_study_measured():
+    """Each cell of the study: no attack, the worst of seven attacks, ascent; degrees 4, 6 and 8, in step and apart."""
+    study = (GUIDE_FOLDER.parent / "appendix" / "robust-study.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"(?m)^\| hampel \|(.+, .+)\|$", study)
+    cells = [[float(text) for text in re.findall(r"\.\d+", cell)] for cell in row.split("|")]
+    lost = [[[cell[0] - cell[attack] for attack in (1, 2)] for cell in cells[k::3]] for k in range(3)]
+    few, many = lost[0] + lost[1], lost[2]
+    for losses, one in ((few, ADVICE[0]), (many, ADVICE[1])):
+        ascent = [taken for _, taken in losses]
+        assert f"{min(ascent):.2f} to {max(ascent):.2f}".replace("0.", ".") in one.measured
+    seven = [taken for taken, _ in few]
+    assert f"{min(seven):.2f} to {max(seven):.2f}".replace("0.", ".") in ADVICE[0].measured
+    assert max(taken for taken, _ in many) < 0.001

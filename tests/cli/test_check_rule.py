@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from p2pfl.aggregate.advice import advice
+
 
 @pytest.fixture
 def ward(p2pfl, tmp_path):
@@ -101,6 +103,7 @@ def test_a_bottleneck_is_told_to_be_discarded_though_nobody_lies(check, topology
 def test_few_honest_neighbors_are_told_as_measured_not_as_forbidden(check):
     (text,) = about(check("trimmed-mean:b=1", "random-regular:degree=4"), "honest neighbors")
     assert "measured" in text
+    assert advice(few_classes=False, honest_each=3).measured in text
 
 
 def test_a_node_that_stops_when_one_neighbor_is_away_is_named(check):
@@ -161,6 +164,14 @@ def test_data_of_few_classes_at_each_node_are_warned_of(check, ward, partition, 
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("[training]", f'partition = "{partition}"\n\n[training]'), encoding="utf-8")
     assert bool(about(check("trimmed-mean:b=1", "complete"), "task.partition", "a few classes")) is warned
+
+
+def test_the_rule_that_is_named_instead_of_the_mean_is_the_one_advised_for_such_data_and_graph(check, ward):
+    assert about(check("mean", "random-regular:degree=4"), "A rule such as hampel:b=1")
+    path = ward / "federation.toml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("[training]", 'partition = "shards:2"\n\n[training]'), encoding="utf-8")
+    assert about(check("mean", "random-regular:degree=4"), "A rule such as nnm+trimmed-mean:b=1")
 
 
 def test_those_settings_are_right_under_the_mean(check):

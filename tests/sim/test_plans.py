@@ -117,8 +117,10 @@ def test_the_search_begins_with_the_fewest_changes_and_foretells_the_rest(tmp_pa
     assert [one.changes for one in found] == sorted(one.changes for one in found)
     first, near = found[0], [one for one in found if one.changes <= 1]
     assert first.changes == 0
-    lied_to = systems(PlanWishes(nodes=6, liars=1), graphs)[0]
+    lied_to = systems(PlanWishes(nodes=6, liars=1, partition="iid"), graphs)[0]
     assert (lied_to.rule, lied_to.method) == ("hampel:b=1", "momentum")
+    few_classes = systems(PlanWishes(nodes=6, liars=1), graphs)[0]  # shards:2
+    assert few_classes.rule == "nnm+trimmed-mean:b=1"
     frugal = PlanWishes(nodes=6, bytes_per_day=10**6)
     assert systems(frugal, graphs)[0].compressor == "rotate+q2"
     worth = {"q8": 0.1, "rotate+q2": 0.3, "momentum": 0.2}
@@ -245,6 +247,7 @@ def test_the_table_fits_on_a_page(tmp_path, pretend, monkeypatch):
     assert "nnm+trimmed-mean" in result.stdout
     assert "rotate+sign" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 110
+    assert "advice where nodes know few classes, fewer than 5 honest neighbors for each liar" in result.stderr
 
 
 def test_a_model_that_diverged_is_called_so():

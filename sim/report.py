@@ -27,7 +27,7 @@ from p2pfl.learn.interface import Score
 from p2pfl.learn.metrics import Measure
 from p2pfl.learn.shift import LabelShift, flat_targets, label_shift
 from p2pfl.reporting.comparison import against
-from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
+from p2pfl.reporting.figures import about_mixing, by_compressor, configuration, contraction, overall_staleness, spread
 from p2pfl.reporting.history import ModelScore, Point, References
 from p2pfl.reporting.liars import held_against
 from p2pfl.reporting.measures import mean_intervals, measures_in, metrics_in, model_score, rounded, spreads
@@ -103,7 +103,7 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
         held_against=held_against(node for node in nodes if not node.byzantine),
         died=[node.name for node in nodes if node.died],
         byzantine=[node.name for node in nodes if node.byzantine],
-        warnings=_warnings(stage, figures.honest),
+        warnings=[*_warnings(stage, figures.honest), *about_mixing(nodes)],
         reached_limit=not world.over,
         history=figures.history,
         config=configuration(federation),
@@ -332,6 +332,7 @@ def _nodes(stage: PreparedRun, figures: Figures, models: NDArray[Any]) -> list[N
                 messages_sent=traffic.messages_sent,
                 staleness=None if core is None else host.counts.staleness,
                 exchanges=host.counts.exchanges,
+                rounds_unmixed=host.counts.alone,
                 rounds_mixed=host.counts.mixed if robust else None,
                 rounds_alone=host.counts.alone if robust else None,
                 starts=host.starts,

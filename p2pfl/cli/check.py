@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.check_brief import WORDS, print_brief, print_words, round_is, verdict
+from p2pfl.cli.check_brief import WORDS, print_brief, print_words, round_is, round_s, verdict
 from p2pfl.cli.check_folders import findings_of, look_into_folders
 from p2pfl.cli.check_names import unknown_names
 from p2pfl.console.output import MOST_MISTAKES, Form, format_option, show_mistakes, write_facts, write_json, write_rows
@@ -93,6 +93,8 @@ def _survey(inspected: Inspected, findings: Sequence[Findings], liars: int | Non
         text = f"{traffic['frozen_parameters']} of {traffic['parameters']} values that nodes send are never trained"
         advice = "with share_frozen = false in [gossip] on all nodes, and new state folders, they stay where they are"
         inspected.warnings.append(f"{text}: {advice}")
+    if traffic and not federation.in_step_by:
+        _warn_of_links(federation, inspected, traffic["parameters"])
     graph = _graph(federation, inspected, liars, traffic["parameters"] if traffic else None)
     try:
         borne = bearings(federation)
@@ -218,6 +220,22 @@ def _warn_of_data(federation: FederationConfig, inspected: Inspected) -> None:
     classes = {name: one for name, one in told.items() if one is not None}
     text = about_lone_classes(federation.gossip.rule, classes) if len(classes) == len(names) else None
     inspected.warnings += [] if text is None else [text]
+
+
+def _warn_of_links(federation: FederationConfig, inspected: Inspected, size: int) -> None:
+    """Warn if a round, with its wait for exchanges, is shorter than one over the links that a node here states."""
+    from p2pfl.reporting.alarms import ALARMS  # noqa: PLC0415 - as above
+    from p2pfl.reporting.traffic import slowest_send_s  # noqa: PLC0415 - as above
+
+    wait_s = federation.gossip.max_wait_s
+    slow = {index: slowest_send_s(federation, index, node.network, size) for index, node in inspected.here.items()}
+    if max(slow.values(), default=0.0) <= wait_s or federation.privacy is not None:
+        return
+    most_s = wait_s + (round_s(federation, inspected) or 0.0)
+    for name, seconds in ((federation.members[index].name, slow[index]) for index in sorted(slow)):
+        if seconds > most_s:
+            text = f"{name}: an exchange takes {seconds:.0f} s at its max_kbit_s, and a round at most {most_s:.0f} s"
+            inspected.warnings.append(f"{text}: most mix with nobody. {ALARMS['hardly-mixes'].advice}")
 
 
 def _look_for_room(federation: FederationConfig, inspected: Inspected) -> None:

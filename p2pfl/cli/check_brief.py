@@ -108,7 +108,7 @@ def duration(federation: FederationConfig, inspected: Inspected) -> str:
     sooner = "" if training.stop is None else f", or less: stop = {training.stop!r}"
     if training.time_s is not None:
         return f"{age(training.time_s)} of training on each node (time_s){sooner}"
-    seconds = None if federation.privacy is not None else _round_s(federation, inspected)
+    seconds = None if federation.privacy is not None else round_s(federation, inspected)
     if seconds is None or training.rounds is None:
         return f"not known before a first run{sooner}"
     total = age(seconds * training.rounds) if seconds * training.rounds >= 1 else "1 s"
@@ -116,7 +116,7 @@ def duration(federation: FederationConfig, inspected: Inspected) -> str:
     return f"estimate: {total} of training on each node, {alone}; exchanges, tests and waiting come on top{sooner}"
 
 
-def _round_s(federation: FederationConfig, inspected: Inspected) -> float | None:
+def round_s(federation: FederationConfig, inspected: Inspected) -> float | None:
     """Time training on the first node that is here, on a separate learner: a step, or a whole round if that is short.
 
     None: no node here can train.
@@ -137,8 +137,8 @@ def _round_s(federation: FederationConfig, inspected: Inspected) -> float | None
             if getattr(learner, "round_is", None):
                 return _train_s(learner)
             per_epoch = math.ceil(learner.samples / training.batch_size)
-            round_s = _train_s(learner) * (training.local_steps or per_epoch * (training.local_epochs or 1))
-            return _train_s(load_learner(federation, node)) if round_s < SHORT_ROUND_S else round_s
+            seconds = _train_s(learner) * (training.local_steps or per_epoch * (training.local_epochs or 1))
+            return _train_s(load_learner(federation, node)) if seconds < SHORT_ROUND_S else seconds
     except P2PFLError:
         return None
 

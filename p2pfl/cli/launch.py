@@ -210,7 +210,8 @@ def _compare(written: Report, fleet: Fleet) -> None:
 
 def _judge(fleet: Fleet, written: Report) -> int:
     """Return the exit code; if it is not 0, print why on stderr."""
-    _say_who_died(fleet)
+    for text in written.warnings:
+        click.echo(f"warning: {text}", err=True)
     honest = [node for node in written.nodes if not node.byzantine]
     failed = [node.name for node in honest if node.failed_rounds and node.failed_rounds >= (node.rounds or 0)]
     for name in failed:
@@ -293,12 +294,3 @@ def _by_compressor(compressors: dict[str, EdgeTraffic]) -> str | None:
     """Return the traffic by compressor, if there are several."""
     told = [f"{spec} {size(row.bytes_sent)} on {row.edges} edges" for spec, row in compressors.items()]
     return ", ".join(told) if len(told) > 1 else None
-
-
-def _say_who_died(fleet: Fleet) -> None:
-    for child in fleet.children:
-        if child.died:
-            click.echo(f"{child.name} {child.state}; its log: {child.log_path}", err=True)
-            lines = child.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
-            for line in lines[-3:]:
-                click.echo(f"  {line}", err=True)

@@ -76,17 +76,22 @@ class LiveView:
         self.logs.point(point)
         for child in self.fleet.children:
             if child.died and child.name not in self.named:
-                self.named.add(child.name)
-                text = f"{child.name} {child.state}; its log: {child.log_path}"
-                if self.live is None:
-                    click.echo(text, err=True)
-                else:
-                    self.live.console.print(text, markup=False, highlight=False)
+                self._name(child)
         if self.live is not None:
             self.live.update(self._table(), refresh=True)
         elif point is not None and not self.quiet and time.monotonic() - self.printed_at >= LINE_EVERY_S:
             self.printed_at = time.monotonic()
             click.echo(point_in_words(point, self._measures()), err=True)
+
+    def _name(self, child: Child) -> None:
+        """Name a node that has died, with the end of its log."""
+        self.named.add(child.name)
+        lines = child.log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-3:]
+        text = "\n  ".join([f"{child.name} {child.state}; its log: {child.log_path}", *lines])
+        if self.live is None:
+            click.echo(text, err=True)
+        else:
+            self.live.console.print(text, markup=False, highlight=False)
 
     def _compare(self, line: NodeLine) -> None:
         """Warn about classes that only one node has, once all nodes have reported theirs."""

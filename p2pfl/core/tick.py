@@ -151,10 +151,10 @@ takes something from most neighbors: up to 3 where nobody lies. Under the attack
 
 @dataclass(slots=True, eq=False, repr=False)
 class Mixing:
-    """Mixing by a rule.
+    """Whether rounds mix with anybody; and mixing by a rule.
 
-    `alone` counts the rounds mixed with no neighbor, `mixed` the others; `too_few` and `nothing_kept` are the states
-    that were last reported.
+    `alone` counts the rounds mixed with no neighbor, `mixed` the others: with the mean, the local rounds at whose end a
+    neighbor was connected. `too_few`, `nothing_kept` and `hardly_mixes` are the states that were last reported.
     """
 
     edges: Mapping[int, Edge]
@@ -164,22 +164,44 @@ class Mixing:
     alone: int = 0
     too_few: bool = False
     nothing_kept: bool = False
+    hardly_mixes: bool = False
+    _exchanges: int = 0
     _in_a_row: int = 0
     _unmoved: int = 0
 
     def begin(self, elapsed_s: float) -> list[Effect]:
         """Return the effects once a round's exchanges are done, including `Mix` if there is something to mix."""
         if not self.settings.profile.mixes_by_rule:
-            return []
+            return self._count_exchanged()
         shares = {peer: edge.exchange.share() for peer, edge in self.edges.items()}
         present = tuple(peer for peer, part in shares.items() if part > 0.0)
         if not self.is_safe(len(present)):
             self.alone += 1
             self._in_a_row += 1
-            return self._miss(len(present))
+            return [*self._miss(len(present)), *self._judge()]
         self._in_a_row = 0
         weights = tuple(shares[peer] for peer in present)
-        return [*self._find(len(present)), Mix(peers=present, weights=weights, progress=self._progress(elapsed_s))]
+        effects = [*self._judge(), *self._find(len(present))]
+        return [*effects, Mix(peers=present, weights=weights, progress=self._progress(elapsed_s))]
+
+    def _count_exchanged(self) -> list[Effect]:
+        """Count a local round by whether any exchange was completed since the one before."""
+        exchanges, before = sum(edge.service.exchanges for edge in self.edges.values()), self._exchanges
+        self._exchanges = exchanges
+        could = any(edge.is_open and edge.service.has_turn for edge in self.edges.values())
+        if self.facts.closing is not None or not (could or exchanges != before):
+            return []
+        self.mixed += exchanges != before
+        self.alone += exchanges == before
+        return self._judge()
+
+    def _judge(self) -> list[Effect]:
+        """Report once that most rounds mixed with nobody; too few neighbors for a rule are reported as such."""
+        if self.hardly_mixes or self.too_few or self.alone <= self.mixed or self.alone + self.mixed < UNMOVED_ROUNDS:
+            return []
+        self.hardly_mixes = True
+        text = f"{self.alone} of {self.alone + self.mixed} rounds mixed with no neighbor's model"
+        return [Alarm(kind="hardly-mixes", peer=None, text=text)]
 
     def end(self, *, failed: bool, moved: bool) -> list[Effect]:
         """Record the end of a mix; if `failed`, the rule gave no model, and the round mixed with no neighbor."""

@@ -22,7 +22,7 @@ from p2pfl.fleet.lies import Lies
 from p2pfl.learn.doubts import about_lone_classes
 from p2pfl.learn.interface import Vector
 from p2pfl.node.assembly import replay
-from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
+from p2pfl.reporting.figures import about_mixing, by_compressor, configuration, contraction, overall_staleness, spread
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.instead_of_scores import instead
 from p2pfl.reporting.liars import held_against
@@ -111,7 +111,7 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
         died=[node.name for node in nodes if node.died],
         byzantine=[node.name for node in nodes if node.byzantine],
         stopped=fleet.stopping,
-        warnings=_warnings(fleet),
+        warnings=[*_warnings(fleet), *about_mixing(nodes)],
         history=list(history),
         config=configuration(federation),
         privacy=_withheld(federation, nodes),

@@ -92,6 +92,7 @@ class Status:
             liars=bearing.liars,
             liars_borne=bearing.borne,
             neighbors_needed=bearing.needed,
+            rounds_unmixed=None if mixing is None else mixing.alone,
             rounds_mixed=None if counted is None else counted.mixed,
             rounds_alone=None if counted is None else counted.alone,
             too_few_neighbors=None if counted is None else counted.too_few,

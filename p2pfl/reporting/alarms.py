@@ -105,6 +105,12 @@ ALARMS: Mapping[str, AlarmText] = {
         advice="Bring neighbors back, or give the node more edges; `p2pfl check` shows how many it needs.",
         ended_by="enough-neighbors",
     ),
+    "hardly-mixes": AlarmText(
+        means="Most of this node's rounds were over before an exchange with any neighbor was.",
+        does="Keeps training and exchanging, but has learned mostly from its own data.",
+        advice="Make rounds longer (`local_steps`, `local_epochs`) or exchanges shorter: a `compressor` that sends "
+        "less, a better link. A larger `max_wait_s` lets a round wait longer for its exchange.",
+    ),
     "nothing-kept": AlarmText(
         means="The robust rule has discarded nearly all of every neighbor's model for ten rounds.",
         does="Keeps mixing by its rule, but so far learns from its own data alone.",

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from p2pfl.aggregate import liars_of
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import FederationConfig
+from p2pfl.reporting.alarms import ALARMS
 from p2pfl.reporting.history import Statistic
-from p2pfl.reporting.report import Contraction, EdgeTraffic
+from p2pfl.reporting.report import Contraction, EdgeTraffic, NodeReport
 from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import ClosedRound, MeanAndMax
 from topologies import Topology
@@ -35,6 +36,16 @@ class ClosingPoint(NamedTuple):
 
     distance: float
     exchanges: float
+
+
+def about_mixing(nodes: Iterable[NodeReport]) -> list[str]:
+    """Warn of the honest nodes that mixed with nobody in most of their rounds."""
+    advice = ALARMS["hardly-mixes"].advice
+    return [
+        f"{node.name} mixed with nobody in {node.rounds_unmixed} of {node.rounds} rounds. {advice}"
+        for node in nodes
+        if not node.byzantine and 2 * (node.rounds_unmixed or 0) > (node.rounds or 0)
+    ]
 
 
 def spread(values: Iterable[float | None]) -> Statistic | None:

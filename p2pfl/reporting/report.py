@@ -53,6 +53,8 @@ class NodeReport(msgspec.Struct, kw_only=True):
     staleness: MeanAndMax | None = None
     exchanges: int | None = None
     rounds_without_neighbor: int = 0
+    rounds_unmixed: int | None = None
+    """The rounds since its last start that mixed with nobody although a neighbor was connected; null for sums."""
     rounds_beyond: int | None = None
     """The rounds trained beyond those asked for, with nodes that were not through; null if time bounds training."""
     ended_by: str | None = None

@@ -166,6 +166,8 @@ class NodeStatus(NodeLine, kw_only=True):
     liars_borne: int
     """The number of this node's neighbors that may lie without harm."""
     neighbors_needed: int
+    rounds_unmixed: int | None = None
+    """The rounds since the node's start that mixed with nobody although a neighbor was connected."""
     rounds_mixed: int | None
     rounds_alone: int | None
     too_few_neighbors: bool | None

@@ -15,7 +15,7 @@ from typing import Any
 from p2pfl.aggregate import liars_of
 from p2pfl.compress import Compressor, make_compressor
 from p2pfl.compress.catalog import require_fit, require_library, require_replicas
-from p2pfl.config.model import Edges, FederationConfig
+from p2pfl.config.model import Edges, FederationConfig, OwnNetwork
 from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.errors import UserError
 
@@ -101,6 +101,19 @@ def traffic(federation: FederationConfig, size: int) -> dict[str, Any]:
             for (i, j), spec in federation.edge_compressors.items()
         ],
     }
+
+
+def slowest_send_s(federation: FederationConfig, index: int, own: OwnNetwork, size: int) -> float:
+    """Return how long a node takes to send a model of `size` values to a neighbor, at the rates that its file states; 0
+    if it states none.
+    """
+    seconds = [0.0]
+    for peer in federation.neighbors(index):
+        bits = BITS * sealed_bytes(make_compressor(federation.compressor_of(index, peer)).size_bytes(size))
+        bounds = own.neighbors.get(federation.members[peer].name)
+        rates = (own.max_kbit_s, None if bounds is None else bounds.max_kbit_s)
+        seconds += [bits / (1000 * kbit_s) for kbit_s in rates if kbit_s]
+    return max(seconds)
 
 
 def sealed_bytes(payload: int) -> int:

@@ -49,7 +49,6 @@ def child(name, *lines):
         died=False,
         exit_code=None,
         state="running",
-        log_path=f"{name}/node.log",
         byzantine=False,
         bytes_before=0,
         messages_before=0,
@@ -105,14 +104,16 @@ def test_elsewhere_a_line_says_now_and_then_how_far_they_are(monkeypatch, capsys
     assert "4.0 s, round 5, " in capsys.readouterr().err
 
 
-def test_a_node_that_has_died_is_named_once_at_once(monkeypatch, capsys):
+def test_a_node_that_has_died_is_named_once_at_once(monkeypatch, capsys, tmp_path):
+    log = tmp_path / "log"
+    log.write_text("1\n2\n3\nerror: why\n")
     fleet = fleet_of(child("pi1", line("pi1", 4)), child("pi2", line("pi2", 6)))
     view = LiveView(fleet, quiet=True)
     view.update()
-    fleet.children[1].died, fleet.children[1].state = True, "failed (exit 2)"
+    fleet.children[1].died, fleet.children[1].state, fleet.children[1].log_path = True, "failed (exit 2)", log
     view.update()
     view.update()
-    assert capsys.readouterr().err == "pi2 failed (exit 2); its log: pi2/node.log\n"
+    assert capsys.readouterr().err == f"pi2 failed (exit 2); its log: {log}\n  2\n  3\n  error: why\n"
     monkeypatch.setattr(sys, "stderr", Terminal())
     with LiveView(fleet) as view:
         view.update()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,7 +24,7 @@ from p2pfl.core.events import Mixed, RoundTrained, StopRequested
 from p2pfl.core.messages import Ready, Request, Resync
 from p2pfl.core.staleness import LIMIT, parse_staleness, turns_of
 from p2pfl.core.standing import Fault
-from p2pfl.core.tick import GRACE, UNMOVED_ROUNDS
+from p2pfl.core.tick import GRACE, UNMOVED_ROUNDS, Mixing
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (
@@ -377,3 +378,33 @@ def test_what_leaves_while_the_next_round_trains_names_the_version_it_is_of():
     around.carry_out(say(around.node, 2, Ready(version=7), around.now, 2))
     asked = [send.message for send in around.of(Send) if isinstance(send.message, Request) and send.peer == 2]
     assert asked[-1].version == version
+
+
+def mixing_of(facts=None, *, is_open=True, **changes):
+    service = SimpleNamespace(exchanges=0, has_turn=True)
+    edge = SimpleNamespace(is_open=is_open, service=service, exchange=SimpleNamespace(share=lambda: 0.0))
+    return Mixing({1: edge}, facts or SimpleNamespace(closing=None), settings(**changes)), service
+
+
+def kinds(mixing, rounds):
+    return [alarm.kind for _ in range(rounds) for alarm in mixing.begin(0.0)]
+
+
+def test_who_mixes_with_nobody_in_most_rounds_says_so_once():
+    """Rounds count training: where each is over before an exchange is, all are done before anything has mixed."""
+    mixing, service = mixing_of()
+    service.exchanges = 1
+    assert kinds(mixing, 1) == []
+    assert kinds(mixing, UNMOVED_ROUNDS - 2) == []
+    assert kinds(mixing, 3 * UNMOVED_ROUNDS) == ["hardly-mixes"]
+    assert (mixing.mixed, mixing.alone) == (1, 4 * UNMOVED_ROUNDS - 2)
+
+
+@pytest.mark.parametrize(
+    ("unlike", "said"),
+    [({"is_open": False}, []), ({"facts": SimpleNamespace(closing=0)}, []), ({"liars": 1}, ["too-few-neighbors"])],
+    ids=["nobody is there", "closing rounds", "too few for the rule"],
+)
+def test_what_is_said_in_other_words_is_no_such_alarm(unlike, said):
+    mixing, _ = mixing_of(**unlike)
+    assert kinds(mixing, 3 * UNMOVED_ROUNDS) == said

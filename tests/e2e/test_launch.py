@@ -187,7 +187,7 @@ def test_a_node_that_is_killed_is_named_at_once_and_the_others_finish_without_a_
     os.kill(children(process)["node2"], signal.SIGKILL)
     assert "node2 died (SIGKILL); its log: " in process.stderr.readline()
     (ward / "go").touch()
-    out, err = process.communicate(timeout=DEADLINE_S)
+    out, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1
     assert "member-ended (node2)" in (ward / "node0" / "node.log").read_text()
     report = json.loads(out)
@@ -197,7 +197,6 @@ def test_a_node_that_is_killed_is_named_at_once_and_the_others_finish_without_a_
     assert by_name["node2"]["state"] == "died (SIGKILL)"
     assert not by_name["node2"]["finished"]
     assert all(by_name[name]["finished"] and by_name[name]["rounds"] >= 20 for name in ("node0", "node1", "node3"))
-    assert "node2 died (SIGKILL)" in err
 
 
 @pytest.mark.long

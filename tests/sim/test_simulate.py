@@ -11,7 +11,7 @@ from p2pfl.config.model import TaskConfig
 from p2pfl.errors import UserError
 from sim import simulate
 from sim.federations import describe
-from sim.worlds.model import ComputeSpec, CrashSpec, JoinSpec, LiarSpec, LinkSpec, SlowNodes, WorldSpec
+from sim.worlds.model import ComputeSpec, CrashSpec, JoinSpec, LiarSpec, LinkSpec, SlowNodes, Spread, WorldSpec
 
 
 def quadratic(nodes=6, *, rounds=8, topology="ring", compressor="q8", seed=1, rate=0.1, **options):
@@ -133,6 +133,19 @@ def test_word_that_all_are_through_spreads_faster_than_by_rounds():
     asked = quadratic(16, rounds=3)
     report = simulate(replace(asked, training=replace(asked.training, local_steps=40)), references=False)
     assert report.rounds_beyond.max <= 2
+
+
+@pytest.mark.parametrize(("delay_s", "warned"), [(4.0, 3), (0.01, 0)])
+def test_a_report_warns_of_nodes_whose_rounds_are_shorter_than_an_exchange(delay_s, warned):
+    asked = quadratic(3, rounds=30, topology="complete")
+    asked = replace(asked, gossip=replace(asked.gossip, max_wait_s=0.05))
+    report = simulate(
+        asked, world=WorldSpec(links=LinkSpec(latency_s=Spread(low=delay_s, high=delay_s))), references=False
+    )
+    assert len(report.warnings) == warned
+    for node, text in zip(report.nodes, report.warnings, strict=False):
+        assert text.startswith(f"{node.name} mixed with nobody in {node.rounds_unmixed} of {node.rounds} rounds. Make")
+        assert node.alarms["hardly-mixes"] == 1
 
 
 @pytest.mark.parametrize("nodes", [3, pytest.param(8, marks=pytest.mark.long)])

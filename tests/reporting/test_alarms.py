@@ -14,6 +14,7 @@ from p2pfl.features import FEATURES
 from p2pfl.node.driver import NOTICES
 from p2pfl.node.feed import Feed
 from p2pfl.node.plug_ins import alarm_texts
+from p2pfl.reporting import alarms
 from p2pfl.reporting.alarms import BACK, NEWS, OTHER
 
 ALARMS = alarm_texts(FEATURES)
@@ -30,7 +31,7 @@ def raised():
         if not any(name in text for name in (Alarm.__name__, *RAISING)):
             continue
         tree = ast.parse(text)
-        constants = {
+        constants = {name: value for name, value in vars(alarms).items() if isinstance(value, str)} | {
             target.id: statement.value.value
             for statement in tree.body
             if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)

@@ -19,6 +19,8 @@ from p2pfl.errors import StorageError
 from p2pfl.foreign import printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from p2pfl.learn.metrics import Measure
     from p2pfl.reporting.history import Comparison, ModelScore
     from p2pfl.reporting.report import NodeReport, Report
@@ -28,6 +30,12 @@ Form = Literal["table", "json", "csv"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 PIPE_WIDTH = 1_000
+SHORT, LONGEST = 16, 32
+"""The longest text in a cell that stays in one line, and the longest word."""
+GAP = 3
+"""The width between two columns."""
+EDGES = 1
+"""What rich keeps free beside them."""
 MOST_MISTAKES = 20
 INTERVAL = "95% interval"
 LINES = "\n\t"
@@ -96,7 +104,7 @@ def write_facts(facts: Mapping[str, Any], title: str | None = None) -> None:
     for name, value in facts.items():
         if value is not None:
             table.add_row(name, cell(value))
-    _print(table)
+    _console().print(table)
 
 
 def cell(value: Any) -> str:
@@ -317,26 +325,60 @@ def _scores(node: NodeReport, measures: Sequence[Measure], *, compared: bool, bo
 
 
 def _write_table(rows: Sequence[Mapping[str, Any]], title: str | None) -> None:
+    """Print a table. What is wider than the terminal is printed in parts, each with the first column."""
     from rich import box  # noqa: PLC0415 - only for who prints a table
     from rich.table import Table  # noqa: PLC0415 - as above
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for name in rows[0] if rows else ():
-        numeric = all(isinstance(row[name], int | float) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(cell(value) for value in row.values()))
-    _print(table)
+    console = _console()
+    columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+    texts = {name: [cell(value) for value in values] for name, values in columns.items()}
+    for widths in _parts(texts, console.width - EDGES):
+        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+        for name, width in widths.items():
+            numeric = all(isinstance(value, int | float) for value in columns[name])
+            table.add_column(name, justify="right" if numeric else "left", overflow="fold", width=width)
+        for cells in zip(*(texts[name] for name in widths), strict=True):
+            table.add_row(*cells)
+        console.print(table)
+        title = None
 
 
-def _print(renderable: Any) -> None:
-    """Print; output into a pipe is neither wrapped nor truncated."""
+def _parts(texts: Mapping[str, Sequence[str]], most: int) -> list[dict[str, int]]:
+    """Return the widths of the columns in each part of a table that is at most so wide."""
+    from rich.cells import cell_len  # noqa: PLC0415 - as above
+
+    first, parts = next(iter(texts), ""), list[dict[str, int]]()
+    whole = {name: max(map(cell_len, (name, *column))) for name, column in texts.items()}
+    least = {name: max(_longest_word(name), *map(_least_width, column)) for name, column in texts.items()}
+    for name, width in least.items():
+        if not parts or sum(parts[-1].values()) + width + GAP * (len(parts[-1]) + 1) > most:
+            parts.append({first: least[first]} if name != first else {})
+        parts[-1][name] = width
+    for widths in parts:
+        spare = most - sum(widths.values()) - GAP * len(widths)
+        for name, width in widths.items():
+            widths[name] += (more := max(0, min(spare, whole[name] - width)))
+            spare -= more
+    return parts
+
+
+def _least_width(text: str) -> int:
+    """Return the width below which a cell is hard to read: long ones may have several lines."""
+    return max(min(len(text), SHORT), min(_longest_word(text), LONGEST))
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
+
+
+def _console() -> Console:
+    """Return the console of stdout; output into a pipe is neither wrapped nor truncated."""
     from rich.console import Console  # noqa: PLC0415 - only for who prints a table
 
     console = Console(file=sys.stdout, markup=False, highlight=False)
     if not console.is_terminal:
         console = Console(file=sys.stdout, markup=False, highlight=False, width=PIPE_WIDTH)
-    console.print(renderable)
+    return console
 
 
 def _state(node: NodeReport) -> str:

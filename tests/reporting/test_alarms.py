@@ -19,7 +19,7 @@ from p2pfl.reporting.alarms import BACK, NEWS, OTHER
 
 ALARMS = alarm_texts(FEATURES)
 PACKAGE = Path(p2pfl.__file__).parent
-RAISING = {"on_alarm", "raise_alarm", "_raise_alarm", "alarm", "stand"}
+RAISING = {"on_alarm", "raise_alarm", "_raise_alarm", "alarm", "_alarm", "stand"}
 """Functions whose first argument is the kind of an alarm."""
 
 

@@ -56,6 +56,7 @@ SMALLEST = {
     "slow_links": "--nodes 6 --slow 2 --time-s 1 --seeds 1 --partition iid",
     "start": "--nodes 2 --pairs 1 --train 0.5",
     "stutter": "--round 0.1 --runs 0.04 --period 0.5 --window 1 --pairs 1",
+    "sum_floods": "--floods have --seconds 1 --repeats 1",
     "sums": "--members 3 --entries 10 --sums 2",
     "trees": "--rounds 2 --rows 1000 --seeds 1",
     "relay": "--members 20 --gb 0.01 --seconds 0.1",

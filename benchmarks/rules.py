@@ -1,8 +1,7 @@
 """The cost of each robust rule: CPU-milliseconds on one thread, and multiples of reading the vectors once.
 
 --count vectors of --size float32 values, of which --liars are far off; the best of --repeats interleaved rounds.
-Reading once is `numpy.max` of every vector. Each rule is measured in numpy and, if `python -m p2pfl.aggregate.build`
-has built them, with the compiled loops. With --byzfl PYTHON the same vectors go through byzfl's rules in that
+Reading once is `numpy.max` of every vector. With --byzfl PYTHON the same vectors go through byzfl's rules in that
 interpreter, as a tensor and as an array, whichever is faster, and the results are compared: the largest difference,
 relative to the largest value of the result, must be at most 1e-5.
 
@@ -134,31 +133,15 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def measure_ours(vectors: Any, liars: int, repeats: int, folder: Path) -> dict[str, Any]:
-    from p2pfl.aggregate.kernels import kernels  # noqa: PLC0415 - as above
-
     rules = ours(liars)
-    ways = {"numpy": None} | ({"compiled": kernels()} if kernels() else {})
     calls: dict[str, Callable[[], Any]] = {"read": lambda: [row.max() for row in vectors]}
-    for way, loops in ways.items():
-        calls |= {
-            f"{name}, {way}": lambda rule=rule, loops=loops: run(rule, loops, vectors) for name, rule in rules.items()
-        }
+    calls |= {name: lambda rule=rule: rule(vectors) for name, rule in rules.items()}
     best = interleaved(calls, repeats)
     rows: list[dict[str, Any]] = []
     for number, (name, rule) in enumerate(rules.items()):
-        np.save(folder / f"ours-{number}.npy", np.stack([run(rule, loops, vectors) for loops in ways.values()]))
-        costs = {way: best[f"{name}, {way}"] for way in ways}
-        rows.append({"rule": name, "ms": costs, "reads": {way: cost / best["read"] for way, cost in costs.items()}})
+        np.save(folder / f"ours-{number}.npy", rule(vectors))
+        rows.append({"rule": name, "ms": best[name], "reads": best[name] / best["read"]})
     return {"vectors": list(vectors.shape), "liars": liars, "read_ms": best["read"], "rules": rows}
-
-
-def run(rule: Rule, loops: Any, vectors: Any) -> Any:
-    """Call a rule with compiled loops, or with None in numpy."""
-    from p2pfl.aggregate import centered, columns, distances  # noqa: PLC0415 - as above
-
-    for module in (centered, columns, distances):
-        module.kernels = lambda: loops  # type: ignore[attr-defined]
-    return rule(vectors)
 
 
 def interleaved(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
@@ -199,24 +182,21 @@ def compare(report: dict[str, Any], vectors: Any, options: argparse.Namespace, f
             mine = np.load(folder / f"ours-{number}.npy").astype(np.float64)
             yours = [np.load(folder / f"{kind}-{other['number']}.npy") for kind in ("array", "tensor")]
             # Of their two answers, which differ from each other too, take the one that agrees.
-            row["difference"] = max(
-                min(float(np.abs(own - your).max() / np.abs(own).max()) for your in yours) for own in mine
-            )
+            row["difference"] = min(float(np.abs(mine - your).max() / np.abs(mine).max()) for your in yours)
             row["byzfl_array_ms"], row["byzfl_tensor_ms"] = other["array"], other["tensor"]
-            row["faster"] = {way: min(other["array"], other["tensor"]) / cost for way, cost in row["ms"].items()}
+            row["faster"] = min(other["array"], other["tensor"]) / row["ms"]
 
 
 def show(report: dict[str, Any]) -> None:
     count, size = report["vectors"]
     print(f"{count} vectors of {size}, f={report['liars']}: reading once takes {report['read_ms']:.1f} ms of CPU")
-    ways = list(report["rules"][0]["ms"])
-    heads = [f"{way:>10} {'reads':>6}" for way in ways] + [f"{'byzfl array':>12} {'tensor':>8}"]
-    print(f"{'rule':27}", *heads, *(f"{'faster':>8}" for _ in ways), f"{'difference':>11}")
+    heads = ["ms", "reads", "byzfl array", "tensor", "faster", "difference"]
+    print(f"{'rule':27}", *(f"{head:>11}" for head in heads))
     for row in report["rules"]:
-        line = f"{row['rule']:27}" + "".join(f" {row['ms'][way]:10.1f} {row['reads'][way]:6.1f}" for way in ways)
+        line = f"{row['rule']:27} {row['ms']:11.1f} {row['reads']:11.1f}"
         if "faster" in row:
-            line += f" {row['byzfl_array_ms']:12.1f} {row['byzfl_tensor_ms']:8.1f}"
-            line += "".join(f" {row['faster'][way]:8.1f}" for way in ways) + f" {row['difference']:11.1e}"
+            line += f" {row['byzfl_array_ms']:11.1f} {row['byzfl_tensor_ms']:11.1f} {row['faster']:11.1f}"
+            line += f" {row['difference']:11.1e}"
         print(line)
 
 

@@ -22,7 +22,6 @@ from p2pfl.aggregate.columns import SAMPLED, PlainRows, Source
 from p2pfl.aggregate.distances import Floats, combined, spread_of
 from p2pfl.aggregate.entry import BEFORE, RULES
 from p2pfl.aggregate.interface import Mixture, Neighborhood, Rows, Rule, Vector
-from p2pfl.aggregate.kernels import several_threads
 from p2pfl.aggregate.rules import AfterNNM, Aggregator, CenteredClipping, ColumnRule, DistanceRule
 from p2pfl.aggregate.spelling import MEAN, ParsedRule, allowed, parse_rule
 from p2pfl.errors import UserError
@@ -38,9 +37,8 @@ NAMED: Mapping[str, Any] = {
 """Rules by their name in dict specs, which is byzfl's name if byzfl has the rule."""
 
 
-def make_rule(spec: str, folder: Path | None = None, *, threads: int = 1) -> Rule | None:
-    """Make the rule for a spec; None for the mean. A rule in a `file.py` is looked up relative to `folder`. Only
-    compiled rules (`kernels`) use several threads.
+def make_rule(spec: str, folder: Path | None = None) -> Rule | None:
+    """Make the rule for a spec; None for the mean. A rule in a `file.py` is looked up relative to `folder`.
 
     Raises UserError if the spec is wrong.
     """
@@ -52,9 +50,9 @@ def make_rule(spec: str, folder: Path | None = None, *, threads: int = 1) -> Rul
         return None
     rule = _aggregator(parsed, folder)
     if isinstance(rule, centered.Centered):
-        return CenteredNodeRule(spec=str(parsed), rule=rule, threads=threads)
+        return CenteredNodeRule(spec=str(parsed), rule=rule)
     whole = rules.NNM(parsed.liars).before(rule) if parsed.before else rule
-    return BatchNodeRule(spec=str(parsed), rule=whole, threads=threads)
+    return BatchNodeRule(spec=str(parsed), rule=whole)
 
 
 def rule_from(spec: Mapping[str, Any], before: Sequence[Mapping[str, Any]] = ()) -> rules.Aggregator:
@@ -80,7 +78,6 @@ class _Bearing(ABC):
 
     __slots__ = ()
     rule: Aggregator
-    threads: int
 
     @property
     def liars(self) -> int:
@@ -93,8 +90,7 @@ class _Bearing(ABC):
     def mix(self, around: Neighborhood) -> Mixture:
         if len(around.others) < self.least:
             return _unmoved(around)
-        with several_threads(self.threads):
-            return self.mix_enough(around)
+        return self.mix_enough(around)
 
     @abstractmethod
     def mix_enough(self, around: Neighborhood) -> Mixture: ...
@@ -106,7 +102,6 @@ class CenteredNodeRule(_Bearing):
 
     spec: str
     rule: Centered
-    threads: int = 1
 
     def mix_enough(self, around: Neighborhood) -> Mixture:
         others = list(around.others)
@@ -121,7 +116,6 @@ class BatchNodeRule(_Bearing):
 
     spec: str
     rule: Aggregator
-    threads: int = 1
 
     def mix_enough(self, around: Neighborhood) -> Mixture:
         rows = [around.own, *around.others]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from p2pfl.aggregate import distances
-from p2pfl.aggregate.columns import SAMPLED, network_table, sorted_blocks, spans
+from p2pfl.aggregate.columns import SAMPLED, sorted_blocks
 from p2pfl.aggregate.distances import (
     Floats,
     VectorSpread,
@@ -27,7 +27,6 @@ from p2pfl.aggregate.distances import (
 )
 from p2pfl.aggregate.entry import BOUNDED, RULES, RuleEntry, liars
 from p2pfl.aggregate.interface import Rows, Vector, as_rows
-from p2pfl.aggregate.kernels import kernels, unfinished
 from p2pfl.aggregate.rules import RADIUS, Aggregator
 from p2pfl.specs import Parameter, number
 
@@ -270,13 +269,8 @@ class Hampel(Centered):
 
     def moved(self, own: Vector, others: Rows, pulls: Sequence[float]) -> Vector:
         out = np.empty_like(own)
-        rank, ways, left = len(others) - self.f - 1, Ways(own, others), spans(own.size)
-        if compiled := kernels():
-            steps = network_table(len(others), rank, rank + 1, in_order=False)
-            steady = np.asarray(pulls, np.float64)
-            fast = compiled.cut_pulls(own, others, steady, steps, rank, self.cut, out)
-            left = unfinished(fast, left, own.size * len(others))
-        for span, (measure,) in sorted_blocks(ways, range(rank, rank + 1), in_order=False, among=left):
+        rank, ways = len(others) - self.f - 1, Ways(own, others)
+        for span, (measure,) in sorted_blocks(ways, range(rank, rank + 1), in_order=False):
             here, total = own[span], out[span]
             with np.errstate(over="ignore", invalid="ignore", under="ignore"):
                 reach = self.cut * measure

@@ -6,7 +6,7 @@ maximum, block by block, leaving out comparisons whose outcome is not used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.aggregate.interface import Vector
-from p2pfl.aggregate.kernels import Fast, Steps, kernels, unfinished
 
 BLOCK = 16_384
 """The number of values from one row in a block, chosen so that a comparison's operands stay in the L1 cache."""
@@ -74,12 +73,7 @@ def trimmed_mean(source: Source, low: int, high: int) -> Vector:
     """
     kept = range(low, source.count - high)
     out = np.empty(source.size, source.dtype)
-    left = spans(source.size)
-    if compiled := kernels():
-        steps = network_table(source.count, kept.start, kept.stop, in_order=False)
-        fast = by_span(source, out, lambda rows, into: compiled.trimmed(rows, steps, kept, into))
-        left = unfinished(fast, left, source.size * source.count)
-    for span, parts in sorted_blocks(source, kept, in_order=False, among=left):
+    for span, parts in sorted_blocks(source, kept, in_order=False):
         average(parts, out[span])
     return out
 
@@ -87,12 +81,7 @@ def trimmed_mean(source: Source, low: int, high: int) -> Vector:
 def mean_around_median(source: Source, count: int) -> Vector:
     """Return the mean of the `count` values in each column nearest to its median; on ties, the lower value."""
     out = np.empty(source.size, source.dtype)
-    left = spans(source.size)
-    if compiled := kernels():
-        steps = network_table(source.count, 0, source.count, in_order=True)
-        fast = by_span(source, out, lambda rows, into: compiled.around_median(rows, steps, count, into))
-        left = unfinished(fast, left, source.size * source.count)
-    for span, order in sorted_blocks(source, range(source.count), in_order=True, among=left):
+    for span, order in sorted_blocks(source, range(source.count), in_order=True):
         values = np.stack(order).astype(np.float64)
         median = 0.5 * values[(source.count - 1) // 2] + 0.5 * values[source.count // 2]
         # Move on while the lowest value of a window is farther from the median than the value after the window.
@@ -121,23 +110,14 @@ def spans(size: int) -> list[slice]:
     return [slice(left, min(left + BLOCK, size)) for left in range(0, size, BLOCK)]
 
 
-def by_span(source: Source, out: Vector, compiled: Callable[[Sequence[Vector], Vector], Fast]) -> Fast:
-    """Return the compiled function for rows in memory, or one that reads each span of others first."""
-    if isinstance(source, PlainRows):
-        return compiled(source.rows, out)
-    return lambda span: compiled(source.read(span), out[span])(slice(0, span.stop - span.start))
-
-
-def sorted_blocks(
-    source: Source, kept: range, *, in_order: bool, among: Sequence[slice] | None = None
-) -> Iterator[tuple[slice, list[Vector]]]:
+def sorted_blocks(source: Source, kept: range, *, in_order: bool) -> Iterator[tuple[slice, list[Vector]]]:
     """Yield, for each block, the values whose places in the sorted column are in `kept`, one row per place.
 
-    Their order is arbitrary unless `in_order`. They are valid until the next block. `among` is which of the `spans`.
+    Their order is arbitrary unless `in_order`. They are valid until the next block.
     """
     steps = network(source.count, kept.start, kept.stop, in_order=in_order)
     scratch = np.empty((source.count + 1, min(BLOCK, max(source.size, 1))), source.dtype)
-    for span in spans(source.size) if among is None else among:
+    for span in spans(source.size):
         wires = source.read(span)
         _run(steps, wires, list(scratch[:, : span.stop - span.start]))
         yield span, [wires[place] for place in kept]
@@ -176,12 +156,6 @@ def network(count: int, start: int, stop: int, *, in_order: bool) -> tuple[Step,
         steps.append((first, second, LEAST * (here not in (low, high)) | GREATEST * (there not in (low, high))))
         label[first] = label[second] = told
     return tuple(reversed(steps))
-
-
-@lru_cache(maxsize=64)
-def network_table(count: int, start: int, stop: int, *, in_order: bool) -> Steps:
-    """Return `network` as an array, (steps, 3)."""
-    return np.array(network(count, start, stop, in_order=in_order), np.int32).reshape(-1, 3)
 
 
 def _batcher(count: int) -> list[tuple[int, int]]:

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.aggregate.interface import Vector
-from p2pfl.aggregate.kernels import kernels, unfinished
 
 Floats = NDArray[np.float64]
 
@@ -41,8 +40,6 @@ def blocks(size: int) -> Iterator[slice]:
 
 def squared_to(center: Vector, rows: Sequence[Vector]) -> Floats:
     """Return the squared distances of the rows from the center, (n,)."""
-    if (compiled := kernels()) and (fast := compiled.squares(rows, center)) is not None:
-        return fast
     scratch = np.empty((2, min(BLOCK, max(1, center.size))))
     found = np.zeros(len(rows))
     for span in blocks(center.size):
@@ -113,12 +110,8 @@ def moved(own: Vector, others: Sequence[Vector], pulls: Sequence[float]) -> Vect
     """Return own + the sum of pulls[j] (others[j] - own): (d,) in its dtype, exactly `own` if all are equal."""
     out = np.empty_like(own)
     pulling = [(row, own.dtype.type(pull)) for row, pull in zip(others, pulls, strict=True) if pull]
-    left = list(blocks(own.size))
-    if compiled := kernels():
-        near, some = [row for row, _ in pulling], np.array([pull for pull in pulls if pull])
-        left = unfinished(compiled.moved(own, near, some, out), left, own.size * len(near))
     gap = np.empty(min(BLOCK, max(1, own.size)), own.dtype)
-    for span in left:
+    for span in blocks(own.size):
         part, total = gap[: span.stop - span.start], out[span]
         total[:] = 0
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
@@ -139,12 +132,8 @@ def combined(rows: Sequence[Vector], shares: Sequence[float]) -> Vector:
     taken = [(row, share) for row, share in zip(rows, shares, strict=True) if share]
     parts, weights = [row for row, _ in taken], [share for _, share in taken]
     out = np.empty_like(rows[0])
-    left = list(blocks(out.size))
-    if compiled := kernels():
-        some = np.array(weights, np.float64)
-        left = unfinished(compiled.combined(parts, some, out), left, out.size * len(parts))
     gap = np.empty(min(BLOCK, max(1, out.size)), out.dtype)
-    for span in left:
+    for span in blocks(out.size):
         _weigh([part[span] for part in parts], weights, out[span], gap[: span.stop - span.start])
     return out
 
@@ -305,8 +294,6 @@ def _squares(gram: Floats, rows: Sequence[Vector]) -> Floats:
 
 def _gram(rows: Sequence[Vector], center: Vector) -> Floats:
     """Return the Gram matrix of the rows minus the center."""
-    if (compiled := kernels()) and (fast := compiled.inner_products(rows, center)) is not None:
-        return fast
     gram = np.zeros((len(rows), len(rows)))
     scratch = np.empty((len(rows), min(BLOCK, max(1, center.size))))
     for span in blocks(center.size):

@@ -24,12 +24,12 @@ BLOCK = 32
 """The number of nodes whose neighbors are processed in one step."""
 
 
-def rule_of(federation: FederationConfig, *, threads: int = 1) -> Rule | None:
-    """Return the robust profile's rule, or None in the conservative profile. `threads` are those of the node.
+def rule_of(federation: FederationConfig) -> Rule | None:
+    """Return the robust profile's rule, or None in the conservative profile.
 
     Raises UserError: it is the user's own and cannot be imported.
     """
-    return make_rule(federation.gossip.rule, federation.path.parent, threads=threads)
+    return make_rule(federation.gossip.rule, federation.path.parent)
 
 
 def settings_of(

@@ -529,7 +529,7 @@ NODE: Kinds = {
         "exchange: a crash loses nothing; snapshot: fewer writes to an SD card; auto: by model size"
     ),
     "snapshot_s": number(0, above=True).key("seconds between two snapshots of the state"),
-    "threads": whole(1, 1024).key("processor threads for training and compiled rules"),
+    "threads": whole(1, 1024).key("processor threads for training"),
     "nice": whole(0, 19).key("how much the node yields to other programs; 19 yields to everything else"),
     "memory_mb": whole(1).key("most memory that the node may take, in MB: a node that will take more does not start"),
     "device": matching(re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?"), 'auto, cpu, cuda, cuda:N as in "cuda:1", mps').key(

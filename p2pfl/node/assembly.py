@@ -383,7 +383,7 @@ def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
         state=state,
         codecs=codecs_of(setup.federation, setup.member.index),
         method=setup.method,
-        rule=rule_of(setup.federation, threads=setup.node.threads),
+        rule=rule_of(setup.federation),
     )
 
 

@@ -118,6 +118,8 @@ def bias(method: str, setting: str, rounds: int, **training: Any) -> dict[str, f
     mean, scale = np.average(models, axis=0, weights=weights), float(np.linalg.norm(optimum))
     found = {"mean": float(np.linalg.norm(mean - optimum)) / scale}
     found["worst"] = max(float(np.linalg.norm(model - optimum)) for model in models) / scale
+    losses = 0.5 * (learner._curvatures * (mean - learner._targets) ** 2).sum(axis=1)  # noqa: SLF001 - the task's own
+    found["highest loss of a node"] = float(losses.max())
     parsed = parse_method(method)
     if parsed.name == "fair":
         goal = fair_optimum(learner, weights, parsed.parameters["q"] or 0.0)

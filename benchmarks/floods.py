@@ -7,11 +7,11 @@ pings after each WebSocket request, 76 connections a second; junk: WebSocket req
 connections that send nothing, 2,000 a second. Connects and datagrams go to a port where nobody listens, and only the
 kernel answers them. `own` floods come from the neighbors' address, `other` from one that no member has, `many` from
 200. Rounds "train" by waiting. Figures are medians over the repeats; rounds and exchanges are also given relative to a
-run without a flood, and the CPU time of the node and of the flooding process in % of a core. Linux only; nothing leaves
-this machine.
+run without a flood, and the CPU time of the node and of the flooding process in % of a core. `--core` gives the node a
+share of a core, by a control group: as root. Linux only; nothing leaves this machine.
 
 Usage: python benchmarks/floods.py [--floods none,connects,datagrams,pings,chunks,junk] [--from own,other,many]
-       [--seconds 6] [--repeats 3] [--nodes 3] [--round-s 0.02]
+       [--seconds 6] [--repeats 3] [--nodes 3] [--round-s 0.02] [--core 0.2]
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ ABREAST = {"pings": 4, "chunks": 4, "datagrams": 1}
 MOST_ABREAST = 32
 FIRST_ROUNDS = 20
 """The number of rounds within which the nodes have met."""
+PERIOD_US = 100_000
+"""The time in which a share of a core is counted, in microseconds."""
 SETTLE_S = 4.0
 """The time between two runs for the node to recover, in seconds."""
 
@@ -170,10 +172,23 @@ def flood(pipe: Any, *arguments: Any) -> None:
     pipe.send(came | {"cpu_s": time.process_time() - began_s})
 
 
+def bound(pid: int, core: float) -> Path:
+    """Give a process at most a share of a core, and that much however busy the machine is; return its control group."""
+    first = Path("/sys/fs/cgroup/cpu")
+    group = (first if first.is_dir() else first.parent) / f"p2pfl-floods-{pid}"
+    group.mkdir()
+    quota = int(core * PERIOD_US)
+    told = {"cpu.cfs_quota_us": quota, "cpu.shares": 10_240}
+    for name, value in (told if first.is_dir() else {"cpu.max": f"{quota} {PERIOD_US}", "cpu.weight": 1000}).items():
+        (group / name).write_text(str(value))
+    (group / "cgroup.procs").write_text(str(pid))
+    return group
+
+
 class Nodes:
     """The processes of a federation; the first one reports its figures."""
 
-    def __init__(self, ward: Path, count: int) -> None:
+    def __init__(self, ward: Path, count: int, core: float | None = None) -> None:
         figures, told = os.pipe()
         self._asked, asks = os.pipe()
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -190,6 +205,7 @@ class Nodes:
         ]
         os.close(told)
         self._asks, self._figures = asks, os.fdopen(figures)
+        self._group = None if core is None else bound(self._processes[0].pid, core)
 
     def ask(self) -> dict[str, float]:
         os.write(self._asks, b"\n")
@@ -200,6 +216,8 @@ class Nodes:
         for process in self._processes:
             process.kill()
             process.wait()
+        if self._group is not None:
+            self._group.rmdir()
 
 
 def once(nodes: Nodes, kind: str, origin: str, ports: dict[str, int], seconds: float) -> dict[str, float]:
@@ -267,7 +285,7 @@ def measure(options: argparse.Namespace) -> None:
     found: dict[tuple[str, str], list[dict[str, float]]] = {run: [] for run in runs}
     with tempfile.TemporaryDirectory() as place:
         ports = prepare(Path(place) / "ward", options)
-        nodes = Nodes(Path(place) / "ward", options.nodes)
+        nodes = Nodes(Path(place) / "ward", options.nodes, options.core)
         try:
             while nodes.ask()["rounds"] < FIRST_ROUNDS:
                 time.sleep(0.5)
@@ -304,6 +322,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--parameters", type=int, default=1000)
     parser.add_argument("--round-s", type=float, default=0.02, help="how long a round waits in place of training")
+    parser.add_argument("--core", type=float, help="the share of a core that the node gets; as root")
     measure(parser.parse_args())
 
 

@@ -186,8 +186,9 @@ class Federation:
         Raises UserError: the task or its data are wrong, or there are more than 64 nodes: simulate those;
         LearningError: the task failed, or at some node no round gave a finite model.
         """
-        from p2pfl.console.progress import PointView  # noqa: PLC0415 - who simulates needs no network
+        from p2pfl.console.progress import ProgressView, point_in_words  # noqa: PLC0415 - who simulates needs no network
         from p2pfl.fleet.one_process import TRANSPORTS, Wishes, run_together  # noqa: PLC0415 - as above
+        from p2pfl.reporting.measures import measures_of  # noqa: PLC0415 - as above
 
         wishes = Wishes(
             compute=self._compute,
@@ -200,8 +201,13 @@ class Federation:
         )
         self._refuse_many()
         try:
-            with PointView(self.config.training.rounds, quiet=on_progress is not None) as view:
-                return run_together(self.config, on_progress or view.update, wishes=wishes)
+            with ProgressView(quiet=on_progress is not None or not sys.stderr.isatty()) as view:
+
+                def show(point: Point) -> None:
+                    done = point.rounds.mean if point.rounds else 0.0
+                    view.show(point_in_words(point, measures_of([point])), done, self.config.training.rounds)
+
+                return run_together(self.config, on_progress or show, wishes=wishes)
         except UserError as error:
             if self._compute and (error.key or "") in OF_NODES:
                 error.file, error.key = WHERE, OF_NODES[error.key or ""]

@@ -30,7 +30,6 @@ from p2pfl.adapt.sklearn_fitting import Fitting, refuse_unsuited
 from p2pfl.config.load import federation_from
 from p2pfl.config.model import GOSSIP, TRAINING, FederationConfig
 from p2pfl.config.tables import Mistakes
-from p2pfl.console.progress import silent
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from sim.worlds.world import World
@@ -108,7 +107,9 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # it has no stub
                 settings={"rounds": self.rounds, **(self.settings or {})},
             )
             world = World(**(self.world or {})).spec([member.name for member in federation.members])
-            self.report_ = simulate(federation, world=world, references=False, on_models=keep, on_progress=silent)
+            self.report_ = simulate(
+                federation, world=world, references=False, on_models=keep, on_progress=lambda _: None
+            )
             fittings = [Fitting(template, X.shape[1], classes, seed=seed) for _ in range(len(models) + 1)]
         except UserError as error:
             if error.key in OWN:  # of this estimator, and in no file

@@ -139,6 +139,9 @@ def _look_at_method(federation: FederationConfig, inspected: Inspected) -> None:
     if optimizer != "sgd" and federation.method.startswith("variate"):
         text = f"its corrections have the size of steps of {optimizer}, beside which gradients are small: nodes may"
         inspected.warnings.append(f'method variate: {text} hardly learn. Write method = "plain" in [training]')
+    if federation.method.startswith("fair"):
+        text = "helps the worst node where no model suits all; where only labels differ, variate serves it better"
+        inspected.warnings.append(f"method fair: {text}: docs/how-to/methods.md")
     try:
         method_of(federation)
     except UserError as error:

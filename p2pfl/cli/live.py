@@ -16,6 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from p2pfl.console.output import figure, footnote, size, spent_of
 from p2pfl.console.progress import point_in_words
@@ -105,11 +106,14 @@ class LiveView:
         title = f"{self.fleet.federation.name}: {self.fleet.federation.topology}, {self.fleet.elapsed_s:.0f} s"
         table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
         measures = self._measures()
-        for column in (*BEFORE, *(one.label for one in self._shown_measures(measures)), *self._last_columns):
-            table.add_column(column, justify="left" if column in ("node", "state") else "right")
-        for child in self.fleet.children:
-            cells = self._row(child, measures)
-            table.add_row(f"{cells[0]} [red]lies[/]" if child.byzantine else cells[0], *cells[1:])
+        names = [*BEFORE, *(one.label for one in self._shown_measures(measures)), *self._last_columns]
+        rows = [self._row(child, measures) for child in self.fleet.children]
+        kept = self._fitting([names, *rows])
+        for name in (names[place] for place in kept):
+            table.add_column(name, justify="left" if name in ("node", "state") else "right")
+        for child, cells in zip(self.fleet.children, rows, strict=True):
+            cells[0] += " [red]lies[/]" * child.byzantine
+            table.add_row(*(cells[place] for place in kept))
         rounds = self.fleet.federation.training.rounds
         lines = [child.last for child in self.fleet.children if child.last is not None]
         notes = [
@@ -127,6 +131,16 @@ class LiveView:
             notes.append(instead(self.fleet.federation.task.name))
         table.caption, table.caption_justify = "\n".join(filter(None, notes)) or None, "left"
         return table
+
+    def _fitting(self, rows: Sequence[Sequence[str]]) -> list[int]:
+        """Return the places of the columns that fit the terminal; further measures are the first to be left out."""
+        left = 10_000 if self.live is None else self.live.console.width
+        many, last = len(rows[0]), len(self._last_columns)
+        kept = []
+        for place in (*range(len(BEFORE) + 1), *range(many - last, many), *range(len(BEFORE) + 1, many - last)):
+            left -= 3 + max(Text.from_markup(row[place]).cell_len for row in rows)
+            kept += [place] if left >= 0 or place < len(BEFORE) else []
+        return sorted(kept)
 
     def _shown_measures(self, measures: Sequence[Measure]) -> tuple[Measure, ...]:
         """Return the measures that get a column; in a private run only those that some node reports."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, ClassVar, Self
+
+import click
 
 from p2pfl.console.output import size
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.history import Point
-from p2pfl.reporting.measures import in_words, measures_of
+from p2pfl.reporting.measures import in_words
 
 
 class ProgressView:
-    """The progress of a command: one line of words, and a bar on a terminal."""
+    """Words on stderr: in one line with a bar on a terminal, elsewhere now and then in a line of their own."""
 
     bar_width: ClassVar[int] = 40
+    line_every_s: ClassVar[float] = 10.0
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
@@ -24,37 +27,24 @@ class ProgressView:
         self.task: Any = None
         if not quiet and sys.stderr.isatty():
             self.bar, self.task = _bar(self.bar_width)
+        self.printed_at = time.monotonic()
 
     def __enter__(self) -> Self:
         if self.bar is not None:
             self.bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.bar is not None:
             self.bar.stop()
 
-
-class PointView(ProgressView):
-    """Shows on a terminal how far real nodes are, each of which trains so many `rounds`, if that is known."""
-
-    bar_width: ClassVar[int] = 20
-
-    def __init__(self, rounds: int | None, *, quiet: bool = False) -> None:
-        super().__init__(quiet=quiet)
-        self.rounds = rounds
-
-    def update(self, point: Point) -> None:
+    def show(self, words: str, done: float, total: float | None, *, due: bool = False) -> None:
+        """Show how much of the `total`, if that is known, is done; in a line if one is `due`, or the last is old."""
         if self.bar is not None:
-            done = 0.0 if point.rounds is None else point.rounds.mean
-            words = point_in_words(point, measures_of([point]))
-            self.bar.update(self.task, total=self.rounds, completed=min(done, self.rounds or 0), words=words)
-
-
-def silent(_progress: Any) -> None:
-    """Show no progress; for programs whose runs are a part of something larger."""
+            self.bar.update(self.task, total=total, completed=min(done, total or 0), words=words)
+        elif not self.quiet and (due or time.monotonic() - self.printed_at >= self.line_every_s):
+            self.printed_at = time.monotonic()
+            click.echo(words, err=True)
 
 
 def point_in_words(point: Point, measures: Sequence[Measure]) -> str:

@@ -221,7 +221,7 @@ class ConnectionGate(Tap):
 
     def data_received(self, data: bytes) -> None:
         if not self.pays:
-            super().data_received(data)
+            self._listen(data)
             return
         for start in range(0, len(data), SLICE_BYTES):
             if not self._doorway.time.may_go_on(self.group):

@@ -3,22 +3,26 @@
 Bytes say little about this time: an empty ping costs more than a kilobyte of a message. So the loop thread's CPU time
 is measured around all work for a connection that is not a session yet, and charged to the budget of its address and to
 the budget of all strangers. A budget may be overdrawn; no newcomer is let in before it has refilled. Addresses of
-members have their own budgets, so that a flood from elsewhere keeps no member out.
+members have their own budgets, so that a flood from elsewhere keeps no member out. Where the node gets only a share of
+a core (`CoreShare`), its CPU time costs more: a second of a fifth of a core lasts five seconds.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from types import coroutine
 from typing import Any, TypeVar
 
-SHARE_OF_ALL = 0.1
+SHARE_OF_ALL = 0.06
 """The share of loop time for all strangers together; addresses of members together get the same again."""
-SHARE_OF_ONE = 0.06
-"""The share of loop time for one address or one IPv6 /64."""
-SHARE_OF_ACCEPTING = 0.03
+SHARE_OF_ONE = 0.04
+"""The share for one address or one IPv6 /64."""
+SHARE_OF_ACCEPTING = 0.02
 """The share for connections that are closed as soon as they are accepted."""
 BURST_S = 0.1
 NEIGHBOR_BURST_S = 0.02
@@ -28,7 +32,51 @@ MOST_GROUPS = 1024
 EVENT_S = 3e-5
 """The time that the loop and the system take for one event in addition to the measured time."""
 
+LOOK_S = 0.5
+"""How often the share of a core that this process gets is measured, while anybody asks."""
+LEAST_SHARE = 0.2
+"""A smaller share counts as this one: also then a few neighbors may greet at once."""
+THREADS = Path("/proc/self/task")
+
 T = TypeVar("T")
+
+
+def count_threads() -> dict[str, tuple[int, int]]:
+    """Return for each thread of this process how long it ran, and how long it was ready and had to wait; nothing where
+    the system is not Linux.
+    """
+    counts = {}
+    with suppress(OSError):
+        for thread in THREADS.iterdir():
+            with suppress(OSError):  # it has ended
+                ran, waited, _ = (thread / "schedstat").read_text().split()
+                counts[thread.name] = int(ran), int(waited)
+    return counts
+
+
+class CoreShare:
+    """The share of a core that this process lately got when it was ready: others, and quotas, take the rest."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        count: Callable[[], dict[str, tuple[int, int]]] = count_threads,
+    ) -> None:
+        self._clock, self._count = clock, count
+        self._looked_at, self._share, self._counts = clock(), 1.0, count()
+
+    def __call__(self) -> float:
+        now = self._clock()
+        if now >= self._looked_at + LOOK_S:
+            self._looked_at, before, self._counts = now, self._counts, self._count()
+            gone = [(new, before.get(thread, (0, 0))) for thread, new in self._counts.items()]
+            ran, waited = (sum(new[which] - old[which] for new, old in gone) for which in (0, 1))
+            self._share = min(1.0, max(LEAST_SHARE, ran / (ran + waited))) if ran + waited > 0 else 1.0
+        return self._share
+
+
+core_share = cache(CoreShare)
+"""The share of this process."""
 
 
 @dataclass(slots=True)
@@ -128,7 +176,7 @@ class LoopTime:
 
 
 class Stopwatch:
-    """A context that reports the CPU time of this thread, and the fixed cost of an event."""
+    """A context that reports the CPU time of this thread, and the fixed cost of an event, at the price of a core."""
 
     __slots__ = ("_began", "_tell")
 
@@ -140,7 +188,7 @@ class Stopwatch:
         self._began = time.thread_time()
 
     def __exit__(self, *_: object) -> None:
-        self._tell(time.thread_time() - self._began + EVENT_S)
+        self._tell((time.thread_time() - self._began + EVENT_S) / core_share()())
 
 
 @coroutine

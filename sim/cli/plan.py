@@ -144,20 +144,15 @@ def _view(within_s: float, *, quiet: bool) -> Any:
     class PlanView(ProgressView):
         """Shows how much of the time is used, and what is being done."""
 
-        printed_at = begun = time.monotonic()
+        begun = time.monotonic()
 
         def __enter__(self) -> Any:
             super().__enter__()
             return self.tell
 
         def tell(self, words: str) -> None:
-            now = time.monotonic()
-            words += f"; at most {duration(max(0.0, within_s - now + self.begun))} left"
-            if self.bar is not None:
-                self.bar.update(self.task, total=within_s, completed=min(now - self.begun, within_s), words=words)
-            elif not self.quiet and now - self.printed_at >= 10.0:
-                self.printed_at = now
-                click.echo(words, err=True)
+            used_s = min(time.monotonic() - self.begun, within_s)
+            self.show(f"{words}; at most {duration(within_s - used_s)} left", used_s, within_s)
 
     return PlanView(quiet=quiet)
 

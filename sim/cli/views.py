@@ -48,7 +48,7 @@ class RunView(ProgressView):
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__(quiet=quiet)
         self.latest: RunProgress | None = None
-        self.started_at = self.printed_at = time.monotonic()
+        self.started_at = time.monotonic()
 
     def update(self, progress: RunProgress) -> None:
         now = time.monotonic()
@@ -61,33 +61,18 @@ class RunView(ProgressView):
         if again:
             self.started_at = now
             click.echo("a message may be refused: started again, one operation at a time", err=True)
-        words = run_in_words(progress, now - self.started_at)
-        if self.bar is not None:
-            total = progress.rounds_to_do
-            self.bar.update(self.task, total=total, completed=min(progress.rounds, total or 0), words=words)
-        elif now - self.printed_at >= self.line_every_s:
-            self.printed_at = now
-            click.echo(words, err=True)
+        self.show(run_in_words(progress, now - self.started_at), progress.rounds, progress.rounds_to_do)
 
 
 class SweepView(ProgressView):
-    line_every_s: ClassVar[float] = 10.0
-
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__(quiet=quiet)
-        self.printed_at: float | None = None
+        self.began = False
 
     def update(self, standing: SweepStanding) -> None:
-        if self.bar is not None:
-            ended = standing.done + standing.failed
-            self.bar.update(self.task, total=standing.total, completed=ended, words=sweep_in_words(standing))
-        elif not self.quiet and self._due(standing):
-            self.printed_at = time.monotonic()
-            click.echo(sweep_in_words(standing), err=True)
-
-    def _due(self, standing: SweepStanding) -> bool:
-        """Return True if a line is due; the first and the last always are."""
-        return not standing.left or self.printed_at is None or time.monotonic() - self.printed_at >= self.line_every_s
+        due = not self.began or not standing.left  # the first and the last
+        self.began = True
+        self.show(sweep_in_words(standing), standing.done + standing.failed, standing.total, due=due)
 
 
 def run_in_words(progress: RunProgress, elapsed_s: float) -> str:

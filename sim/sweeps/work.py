@@ -48,14 +48,13 @@ def run(job: Job) -> Report:
         raise UserError(text, allowed="the same files and software on every machine, until the sweep ends")
     import torch  # noqa: PLC0415 - checking a sweep takes no torch
 
-    from p2pfl.console.progress import silent  # noqa: PLC0415 - as above
     from sim.simulation import simulate  # noqa: PLC0415 - as above
 
     torch.set_num_threads(1)
     federation, world = build(job)
     wanted = job.options.get("references", False)
     data = None if job.options.get("base", NONE) == NONE else own_tables(federation)
-    return simulate(federation, world=world, data=data, references=wanted, alone=wanted, on_progress=silent)
+    return simulate(federation, world=world, data=data, references=wanted, alone=wanted, on_progress=lambda _: None)
 
 
 def _described(options: Options, seed: int) -> FederationConfig:

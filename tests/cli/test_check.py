@@ -547,6 +547,12 @@ def test_of_many_mistakes_the_first_twenty_are_printed_and_the_rest_counted(p2pf
     assert last == f"error: and {report_of(outcome)['mistakes_in_all'] - 20} more"
 
 
+def test_fair_says_when_it_helps(p2pfl, ward, change):
+    change("federation.toml", '# method = "variate:beta=0.1"', 'method = "fair:q=1"')
+    warnings = report_of(p2pfl("check", ward, "--format", "json"))["warnings"]
+    assert any(text.startswith("method fair: helps the worst node where no model suits all") for text in warnings)
+
+
 def test_frozen_parameters_are_said_to_stay_or_to_be_sent_in_vain(p2pfl, ward, change):
     change("task.py", "torch.nn.Linear(64, 32)", "torch.nn.Linear(64, 32).requires_grad_(False)")
     told = p2pfl("check", ward).out

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from p2pfl.cli import live
 from p2pfl.cli.live import LiveView
+from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.status import MeanAndMax, NodeLine
 
 
@@ -93,6 +94,21 @@ def test_on_a_terminal_the_table_is_drawn(monkeypatch):
     with LiveView(fleet_of(child("pi1", line("pi1", 4)))) as view:
         view.update()
     assert "ward: ring, 4 s" in sys.stderr.getvalue()
+
+
+def test_on_a_narrow_terminal_whole_columns_are_left_out(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("COLUMNS", "80")
+    told = line("pi1", 4)
+    told.metrics = dict.fromkeys(("auc", "average_precision", "balanced_accuracy"), 0.75)
+    told.measures = [Measure(name, name, higher_is_better=True) for name in ("accuracy", *told.metrics)]
+    with LiveView(fleet_of(child("hospital-north", told))) as view:
+        table = view._table()
+        out = io.StringIO()
+        Console(file=out, width=80).print(table)
+    assert [column.header for column in table.columns][:4] == ["node", "state", "round", "accuracy"]
+    assert "average_precision" not in {column.header for column in table.columns}
+    assert "…" not in out.getvalue()
 
 
 def test_elsewhere_a_line_says_now_and_then_how_far_they_are(monkeypatch, capsys):

@@ -8,12 +8,28 @@ from contextlib import suppress
 import aiohttp
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
 from p2pfl.core.messages import Ready
+from p2pfl.features.status.page_guard import Guard
 from p2pfl.features.status.page_server import StatusPage
 from p2pfl.net.doorway import SLICE_BYTES, ConnectionGate, Doorway
+from p2pfl.net.entrance import MOST_UNPROVEN
 from p2pfl.net.limits import Limits
-from p2pfl.net.looptime import BURST_S, SHARE_OF_ALL, SHARE_OF_ONE, LoopTime, Stopwatch, TimeBudget, measure
+from p2pfl.net.looptime import (
+    BURST_S,
+    EVENT_S,
+    LEAST_SHARE,
+    SHARE_OF_ALL,
+    SHARE_OF_ONE,
+    CoreShare,
+    LoopTime,
+    Stopwatch,
+    TimeBudget,
+    count_threads,
+    measure,
+)
 
 UPGRADE = (
     b"GET /p2pfl HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -58,10 +74,69 @@ def spend_all(time, groups, each_s=0.01):
 def test_strangers_spend_their_share_of_the_time_and_a_burst(groups, share):
     clock = Clock()
     time, spent = LoopTime(clock=clock), 0.0
-    for second in range(100):
-        clock.now = float(second)
+    for half_second in range(200):
+        clock.now = half_second / 2
         spent += spend_all(time, groups)
-    assert spent == pytest.approx(BURST_S + 99 * share, abs=0.02)
+    assert spent == pytest.approx(BURST_S + 99.5 * share, abs=0.02)
+
+
+class Machine:
+    """A wall clock, and what Linux counts for each thread: how long it ran, and was ready and waited."""
+
+    def __init__(self):
+        self.now, self.threads = 0.0, {}
+
+    def passes(self, wall_s, core, *threads):
+        """Each of the threads is ready all the time, and gets that share of a core."""
+        self.now += wall_s
+        for thread in threads:
+            ran, waited = self.threads.get(thread, (0, 0))
+            self.threads[thread] = ran + int(wall_s * core * 1e9), waited + int(wall_s * (1 - core) * 1e9)
+
+    def share(self):
+        return CoreShare(lambda: self.now, lambda: dict(self.threads))
+
+
+@pytest.mark.parametrize("core", [1.0, 0.3, 0.2])
+@pytest.mark.parametrize(("groups", "share"), [(["a"], SHARE_OF_ONE), ([str(n) for n in range(200)], SHARE_OF_ALL)])
+def test_strangers_spend_their_share_of_the_core_that_the_node_gets(core, groups, share):
+    """Its loop sleeps half the time, and another thread learns."""
+    machine = Machine()
+    price, spent = machine.share(), 0.0
+    time = LoopTime(clock=lambda: machine.now)
+    for _ in range(100):
+        machine.passes(0.25, core, "learns")
+        machine.passes(0.25, core, "learns", "loop")
+        spent += spend_all(time, groups, each_s=0.01 / price()) * price()
+    assert spent == pytest.approx((BURST_S + 50 * share) * core, rel=0.02, abs=0.02)
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.floats(0, 1), st.sets(st.sampled_from("abc"))), max_size=30))
+def test_the_share_of_a_core_is_never_more_than_one_nor_less_than_the_least(pieces):
+    machine = Machine()
+    share = machine.share()
+    for wall_s, core, threads in pieces:
+        if core < 0.5:
+            machine.threads.pop("a", None)  # it has ended, and another one may get its number
+        machine.passes(wall_s, core, *sorted(threads))
+        assert LEAST_SHARE <= share() <= 1.0
+
+
+def test_where_nothing_is_counted_the_share_is_a_whole_core():
+    machine = Machine()
+    share = machine.share()
+    machine.passes(7.0, 0.1)
+    assert share() == 1.0
+    assert count_threads(), "on this system it is"
+
+
+def test_work_is_charged_at_the_price_of_a_core(monkeypatch):
+    monkeypatch.setattr("p2pfl.net.looptime.core_share", lambda: lambda: 0.25)
+    monkeypatch.setattr("p2pfl.net.looptime.time.thread_time", iter([7.0, 7.5]).__next__)
+    costs = []
+    with Stopwatch(costs.append):
+        pass
+    assert costs == [pytest.approx(4 * (0.5 + EVENT_S))]
 
 
 def test_a_flood_takes_nothing_of_those_at_members_addresses():
@@ -210,6 +285,32 @@ async def test_one_byte_chunks_to_the_page_are_not_parsed_beyond_their_time(pars
         url = f"http://127.0.0.1:{page.port}/status"
         async with aiohttp.ClientSession() as http, http.get(url, headers=headers) as response:
             assert response.status == 200
+
+
+@pytest.mark.usefixtures("dear")
+async def test_readers_with_the_token_are_served_while_a_flood_from_their_own_address_lasts(parsed):
+    """Those without it are not, and take none of their places."""
+    async with StatusPage("127.0.0.1:0", lambda: {"rounds": 7}, token=TOKEN) as page, aiohttp.ClientSession() as http:
+        url = f"http://127.0.0.1:{page.port}/status"
+
+        async def status(**headers):
+            async with http.get(url, headers=headers | {"Connection": "close"}) as response:
+                return response.status
+
+        for _ in range(40):
+            await rush(page.port, CHUNKS, "127.0.0.1")
+        silent = [await asyncio.open_connection("127.0.0.1", page.port) for _ in range(3 * MOST_UNPROVEN)]
+        before = len(parsed)
+        for wrong in ({}, {"Authorization": "Bearer x"}, {"Cookie": "p2pfl-1=x"}):
+            with pytest.raises(aiohttp.ClientError):
+                await status(**wrong)
+        assert len(parsed) == before, "nothing of strangers is parsed"
+        proof = Guard(listen=page._address, token=TOKEN)._proof
+        for right in ({"Authorization": f"Bearer {TOKEN}"}, {"Cookie": f"a=b; p2pfl-1=x; p2pfl-{page.port}={proof}"}):
+            assert await status(**right) == 200
+        assert len(page._entrance._unproven) <= MOST_UNPROVEN
+        for _, writer in silent:
+            writer.transport.abort()
 
 
 async def test_while_nobody_is_accepted_open_sessions_go_on(federation, monkeypatch):

@@ -250,7 +250,17 @@ class FakeTalk:
         self.events.append(("over",))
 
 
-def test_two_ends_sum_together_only_while_both_are_at_the_same_question():
+async def test_who_moves_from_question_to_question_without_end_is_at_fault():
+    """Each move begins its credit anew."""
+    sums = QuestionSums(lambda *_: True)
+    sums.opened(1)
+    for number in range(64):
+        sums.hear(1, AtQuestion(question=bytes([number % 2])))
+    with pytest.raises(PeerFault, match="from question to question"):
+        sums.hear(1, AtQuestion(question=b"a"))
+
+
+async def test_two_ends_sum_together_only_while_both_are_at_the_same_question():
     said, talk = [], FakeTalk()
     sums = QuestionSums(lambda peer, _, message: said.append((peer, message.question)))
     sums.opened(1)

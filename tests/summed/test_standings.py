@@ -293,3 +293,16 @@ async def test_news_go_to_all_neighbors_but_the_one_who_brought_them_and_a_new_o
     talk.closed(1)
     talk.hear(2, signed(0, 9, OTHER, serial=NOW + 5))
     assert [(peer, message.serial) for peer, message in said] == [(2, NOW + 6), (3, NOW + 6)]
+
+
+async def test_who_signs_standing_after_standing_has_few_of_them_passed_on():
+    """Every node would verify them, and hand them to its neighbors."""
+    said, mine = [], standings()
+    talk = StandingsTalk(mine, lambda peer, _, message: said.append((peer, message)), 10**6)
+    mine.state(P0, NOW)
+    for peer in (1, 2):
+        talk.opened(peer)
+    for serial in range(1000):
+        talk.hear(2, signed(4, 1, NEW, serial=NOW + serial))
+    assert mine.latest[4].serial == NOW + 999
+    assert len(said) < 500

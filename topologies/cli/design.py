@@ -169,7 +169,7 @@ edges for others until fewer rounds are needed with --weights (up to 500 nodes).
 With --far or --distances each line has the time to consensus; it does not choose edges.
 How many edges may be added depends on the size: to a ring all it has room for up to 80
 nodes, 1,800 on 100, 21 on 500, 2 on 1,000, 47 on 2,000; more is refused, for it would
-take too long. On a terminal a line tells how far it is.
+take too long.
 
 \b
 Examples:

@@ -6,11 +6,14 @@ are at: only while it is the same are they connected, as far as its sums know.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Annotated
 
 from msgspec import Meta
 
+from p2pfl.core.limits import TokenBucket
+from p2pfl.errors import PeerFault
 from p2pfl.features.sums.channel import CHANNEL as SUMS
 from p2pfl.features.sums.channel import Carried
 from p2pfl.features.sums.sum_messages import Told
@@ -34,6 +37,8 @@ CHANNEL = SideChannel(
     most_waiting=SUMS.most_waiting + 8,
 )
 NONE = b""
+MOVES_PER_S, MOVES_AT_ONCE = 2.0, 64.0
+"""How often a neighbor may say at which question it is: an honest one does so twice for each."""
 Say = Callable[[int, SideChannel, Carried | AtQuestion], bool]
 
 
@@ -44,6 +49,7 @@ class QuestionSums:
         self._say = say
         self._peers: dict[int, bytes] = {}
         """The question that each neighbor is at."""
+        self._moves: dict[int, TokenBucket] = {}
         self._question = NONE
         self._talk: SumTalk | None = None
 
@@ -67,6 +73,7 @@ class QuestionSums:
 
     def opened(self, peer: int) -> None:
         self._peers[peer] = NONE
+        self._moves[peer] = TokenBucket(MOVES_PER_S, tokens=MOVES_AT_ONCE, burst=MOVES_AT_ONCE)
         if self._question:
             self._say(peer, CHANNEL, AtQuestion(question=self._question))
 
@@ -77,6 +84,8 @@ class QuestionSums:
     def hear(self, peer: int, message: Carried | AtQuestion) -> None:
         """Raises PeerFault. What belongs to other sums than the present ones is dropped."""
         if isinstance(message, AtQuestion):
+            if self._moves[peer].take(asyncio.get_running_loop().time()) > 0.0:
+                raise PeerFault("it moves from question to question more often than an honest node does")
             self._move(peer, message.question)
         elif self._talk is not None and self._is_together(peer):
             self._talk.hear(peer, message)

@@ -23,6 +23,7 @@ from p2pfl.net.doorway import ConnectionGate, ConnectionStage
 
 TOKEN_BYTES = 18
 MOST_TOKEN_CHARACTERS = 256
+_BEARER, _COOKIE = re.compile(r"(?i)bearer +([!-~]{1,256})"), re.compile(r"p2pfl-\d+=(\w{1,64})")
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]+)(:\d{1,5})?")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -81,6 +82,12 @@ class Guard:
         response = web.Response(status=204)
         response.set_cookie(self._cookie(request), self._proof, httponly=True, samesite="Strict", path="/")
         return response
+
+    def shows_token(self, said: bytes) -> bool:
+        """Return True if the first bytes of a connection show the token, so that the rest may be read."""
+        text = said.decode("latin-1")
+        pairs = (_BEARER, self.token), (_COOKIE, self._proof)
+        return any(_same(each, meant) for pattern, meant in pairs for each in pattern.findall(text))
 
     def trusts(self, header: str) -> bool:
         return trusted_host(header, self.listen, self.names)

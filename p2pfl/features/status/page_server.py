@@ -192,7 +192,7 @@ class StatusPage:
         def speak(gate: ConnectionGate) -> PageHandler:
             return PageHandler(http, gate, self._refusals, logger=_rarely(), keepalive_timeout=30)
 
-        entrance = Entrance(self._doorway, speak)
+        entrance = Entrance(self._doorway, speak, self._guard.shows_token)
         try:
             await entrance.open(self._address)
         except OSError as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 
+from p2pfl.core.limits import TokenBucket
 from p2pfl.features.summed.fetching import StateFetching
 from p2pfl.features.summed.standings import (
     PIECE_BYTES,
@@ -29,6 +31,10 @@ CHANNEL = SideChannel(
 )
 
 
+SPREAD_PER_S, SPREAD_AT_ONCE = 20.0, 400.0
+"""How often a member's standings are passed on: it states one after each sum."""
+
+
 class StandingsTalk:
     """The handler of the channel. `news` is set when a standing has come."""
 
@@ -39,6 +45,10 @@ class StandingsTalk:
         self.fetching = StateFetching(lambda peer, message: say(peer, CHANNEL, message), most_bytes)
         self.news = asyncio.Event()
         self._peers: list[int] = []
+        self._spread: defaultdict[int, TokenBucket] = defaultdict(
+            lambda: TokenBucket(SPREAD_PER_S, tokens=SPREAD_AT_ONCE, burst=SPREAD_AT_ONCE)
+        )
+        """By member."""
 
     @property
     def has_peers(self) -> bool:
@@ -60,7 +70,8 @@ class StandingsTalk:
         elif isinstance(message, StatePiece):
             self.fetching.hear_piece(peer, message)
         elif isinstance(message, SumStanding) and self._standings.hear(message):
-            self.spread(message, but=peer)
+            if self._spread[message.member].take(asyncio.get_running_loop().time()) == 0.0:
+                self.spread(message, but=peer)
             self.news.set()
         if self._standings.is_outdated:
             self.spread(self._standings.restated())

@@ -1,8 +1,4 @@
-"""A node's file, read by the schema into columns of numbers, with every mistake in it.
-
-With the extra `table` the columns are read faster (`fast`); anything ambiguous is read again by `rows`, which reports
-what is wrong. Both give the same values.
-"""
+"""A node's file, read by the schema into columns of numbers, with every mistake in it."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
-from p2pfl.learn.table import cells, fast, rows
+from p2pfl.learn.table import cells, rows
 from p2pfl.learn.table.layout import Layout
 from p2pfl.learn.table.mistakes import LEAVE_OUT, NONE_DROPPED, Cell, Dropped, TableMistakes
 from p2pfl.learn.table.schema import Schema
@@ -71,13 +67,11 @@ def read_table(path: Path, schema: Schema, layout: Layout, *, scoring: bool = Fa
     present = _present(path, header, schema, layout, scoring=scoring)
     scoring = scoring or testing
     parsers = {name: _parser(column, name, schema, layout, scoring=scoring) for column, name in present.items()}
-    numbers = {name: layout.codes(column) for column, name in present.items() if column in schema.numeric}
     names = None if scoring or not layout.id else _RowNames(path, layout.id, header, present)
     if names is not None:
         parsers[layout.id] = names.parse
-    found = fast.read_columns(path, layout, header, parsers, numbers)
     mistakes = TableMistakes(path, drops=layout.on_bad_row == "drop" and not scoring)
-    by_name = _read_plainly(path, layout, parsers, mistakes) if found is None else found
+    by_name = _read_plainly(path, layout, parsers, mistakes)
     ids = None if names is None else names.of(by_name.pop(layout.id))
     columns, unseen = {column: by_name[name] for column, name in present.items()}, 0
     for values in columns.values():

@@ -1,8 +1,6 @@
-"""Tables as text, and what is read of them, with and without the library for reading."""
+"""Tables as text, and what is read of them."""
 
 from __future__ import annotations
-
-import sys
 
 import pytest
 
@@ -16,15 +14,6 @@ SCHEMA = {
     "categories": {"cp": [1, 2, 3], "ward": ["North", "south"]},
     "positive": [1, 2, 3, 4],
 }
-
-
-@pytest.fixture(params=["library", "plain"])
-def reader(request, monkeypatch):
-    """Both ways of reading; no test can tell which one it was."""
-    if request.param == "plain":
-        monkeypatch.setitem(sys.modules, "pyarrow", None)
-    else:
-        pytest.importorskip("pyarrow")
 
 
 @pytest.fixture

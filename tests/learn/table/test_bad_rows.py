@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
-import numpy as np
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.learn.table import fast
 from p2pfl.learn.table.layout import make_layout
 from p2pfl.learn.table.mistakes import TableError, mistakes_of
 from p2pfl.learn.table.profile import look_at
@@ -19,7 +15,6 @@ GOOD = "a,63,233.5,1,North,0\nb,67,210,2,south,2\nc,?,100,3,,1\n"
 DROP = {"on_bad_row": "drop"}
 
 
-@pytest.mark.usefixtures("reader")
 @pytest.mark.parametrize(
     "bad",
     [
@@ -51,7 +46,6 @@ def test_a_bad_row_is_refused_by_its_line_or_left_out_and_counted(read, bad):
     assert "line 5" in said
 
 
-@pytest.mark.usefixtures("reader")
 def test_a_row_of_which_nearly_all_is_wrong_is_one_mistake_and_others_are_named_by_cell(read):
     text = HEAD + GOOD + "j,u,n,k,!,!\nd,old,180,1,south,0\nh,e,l,l,o,you\n"
     with pytest.raises(TableError) as caught:
@@ -63,7 +57,6 @@ def test_a_row_of_which_nearly_all_is_wrong_is_one_mistake_and_others_are_named_
         assert part in cell
 
 
-@pytest.mark.usefixtures("reader")
 def test_a_missing_cell_makes_no_bad_row_and_a_missing_target_is_still_refused(read):
     gaps = HEAD + GOOD + "d,,NA,,?,0\n"
     assert len(read(gaps, layout=DROP)) == 4
@@ -73,19 +66,16 @@ def test_a_missing_cell_makes_no_bad_row_and_a_missing_target_is_still_refused(r
     assert (len(table), table.without_target, table.dropped.count) == (4, 1, 1)
 
 
-@pytest.mark.usefixtures("reader")
 def test_where_every_row_is_bad_there_is_an_error_that_says_why(read):
     with pytest.raises(UserError, match=r"no row of the table can be read.*line 2, column 'age'.*'x'"):
         read(HEAD + "a,x,1,1,North,0\nb,y,1,1,North,0\n", layout=DROP)
 
 
-@pytest.mark.usefixtures("reader")
 def test_rows_to_score_are_never_left_out(read):
     with pytest.raises(TableError, match="line 3"):
         read("age,chol,cp,ward\n1,2,1,North\nx,2,1,North\n", layout=DROP, scoring=True)
 
 
-@pytest.mark.usefixtures("reader")
 def test_a_row_without_an_id_is_bad_and_ids_of_rows_left_out_do_not_count(read):
     text = HEAD + GOOD + ",40,180,1,south,0\na,junk,180,1,south,0\n"
     assert read(text, layout=DROP | {"id": "id"}).ids == ("a", "b", "c")
@@ -100,32 +90,6 @@ def test_an_unknown_way_with_bad_rows_is_refused(read):
 def test_an_open_quote_is_named_where_it_begins(read):
     with pytest.raises(UserError, match="line 5: the table cannot be read"):
         read(HEAD + GOOD + 'd,1,1,1,"North,0\n' + "e,1,1,1,North,0\n" * 3)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_both_readers_leave_out_the_same_rows_and_name_the_same_mistakes(read, monkeypatch, seed):
-    """The differential test: tables with junk cells, quotes, cut rows and empty lines."""
-    pytest.importorskip("pyarrow")
-    rng = np.random.default_rng(seed)
-    junk = ["x", "", '"', '"a"b', '"1"', ' "1"', '"1" ', "1,1", "NA", "1e999", "\n", '"1\n"', '""', '"""1"', "9"]
-    lines = []
-    for _ in range(12):
-        cells = [str(rng.integers(9)), "61", "1.5", str(rng.integers(1, 4)), "North", str(rng.integers(3))]
-        if rng.random() < 0.2:
-            cells[rng.integers(6)] = junk[rng.integers(len(junk))]
-        lines.append(",".join(cells))
-    text = HEAD + "\n".join(lines) + "\n"
-
-    def outcome(layout):
-        try:
-            table = read(text, layout=layout)
-        except UserError as error:
-            return [str(mistake) for mistake in mistakes_of(error)]
-        return {name: values.tobytes() for name, values in table.columns.items()}, table.dropped
-
-    quick = [outcome(layout) for layout in ({}, DROP)]
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert [outcome(layout) for layout in ({}, DROP)] == quick
 
 
 @pytest.fixture
@@ -175,22 +139,3 @@ def test_a_code_that_stands_once_is_told_with_its_line(profile):
     (said,) = profile([*PLAIN, "oops,200,120,a,0"]).doubts
     for part in ("site.csv", "line 32", "'age'", "'oops'"):
         assert part in said
-
-
-@pytest.mark.parametrize("block", [1, 2, 3, 7])
-@pytest.mark.parametrize(
-    ("text", "are_around"),
-    [
-        ('a,b\n"x",1\n', True),
-        ('\ufeff"a"\n"x""y"', True),
-        ('"a"\n"""q"\n', True),
-        ('a,b\n"x"y,1\n', False),
-        ('"a"\n"x" ', False),
-        ('a\n"b\n', False),
-    ],
-)
-def test_where_quotes_stand_is_seen_across_the_blocks_of_a_file(tmp_path, monkeypatch, block, text, are_around):
-    monkeypatch.setattr(fast, "BLOCK_BYTES", block)
-    path = tmp_path / "site.csv"
-    path.write_text(text, encoding="utf-8")
-    assert fast.quotes_stand_around_cells(path, make_layout({}, {})) == are_around

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.learn.table import fast
 from p2pfl.learn.table.mistakes import TableError, mistakes_of
 from p2pfl.learn.table.reading import say_what_is_odd
 
@@ -37,7 +34,6 @@ EXPECTED = {
 }
 
 
-@pytest.mark.usefixtures("reader")
 @pytest.mark.parametrize(
     ("text", "layout"),
     [
@@ -56,14 +52,12 @@ def test_cells_mean_the_same_however_the_file_is_written(read, text, layout):
     same(read(text, layout={"missing": {"chol": -9}} | layout), EXPECTED)
 
 
-@pytest.mark.usefixtures("reader")
 def test_a_missing_code_counts_by_value_and_in_its_column_alone(read):
     text = "age,chol,cp,ward,num\n-9.00,-9.0,1,south,0\n-99,n.d.,2,N.D.,1\n"
     found = read(text, layout={"missing": {"chol": [-9, "n.d."], "*": ["N.D.", -99]}})
     same(found, {"age": [-9, NAN], "chol": [NAN, NAN], "cp": [0, 1], "ward": [1, NAN], "num": [0, 1]})
 
 
-@pytest.mark.usefixtures("reader")
 def test_case_counts_unless_the_schema_says_otherwise(read):
     text = TABLE.replace("North", "NORTH").replace("south", "South")
     with pytest.raises(TableError, match="'NORTH'"):
@@ -71,13 +65,11 @@ def test_case_counts_unless_the_schema_says_otherwise(read):
     assert read(text, layout={"missing": {"chol": -9}}, ignore_case=True).columns["ward"][:2].tolist() == [0, 1]
 
 
-@pytest.mark.usefixtures("reader")
 def test_a_code_that_only_looks_like_a_number_keeps_its_spelling(read):
     text = "age,chol,cp,ward,num\n1,1,1,007,0\n1,1,1,1E5,0\n"
     assert read(text, categories={"cp": [1, 2], "ward": ["007", "1E5", "7"]}).columns["ward"].tolist() == [0, 1]
 
 
-@pytest.mark.usefixtures("reader")
 def test_an_absent_column_is_missing_in_every_row_and_said_so(read):
     table = read("age,cp,ward,num\n1,1,North,0\n2,2,south,1\n")
     assert np.isnan(table.columns["chol"]).all()
@@ -87,7 +79,6 @@ def test_an_absent_column_is_missing_in_every_row_and_said_so(read):
     assert "zurich" in text
 
 
-@pytest.mark.usefixtures("reader")
 def test_a_column_under_another_name_is_no_absent_one_unless_the_node_says_so(read):
     text = "age,Chol.,cp,ward,num\n1,200,1,North,0\n"
     for name in ("Chol.", "cholesterol"):
@@ -101,7 +92,6 @@ def test_an_empty_file_is_called_so(read):
         read("")
 
 
-@pytest.mark.usefixtures("reader")
 def test_what_is_not_declared_may_count_as_missing(read):
     text = TABLE.replace("North", "West") + "d,1,1,9,north pole,0\n"
     table = read(text, unseen="missing")
@@ -110,7 +100,6 @@ def test_what_is_not_declared_may_count_as_missing(read):
     assert "3 cells" in say_what_is_odd(table, "a")[0]
 
 
-@pytest.mark.usefixtures("reader")
 def test_rows_without_a_target_may_be_left_out(read):
     text = TABLE + "d,1,1,1,North,\n"
     with pytest.raises(TableError, match=r"line 5, column 'num'.*target is missing.*missing_target"):
@@ -121,13 +110,11 @@ def test_rows_without_a_target_may_be_left_out(read):
         read("age,chol,cp,ward,num\n1,1,1,North,NA\n", missing_target="drop")
 
 
-@pytest.mark.usefixtures("reader")
 def test_rows_to_score_need_no_target_and_may_have_new_values(read):
     table = read("age,chol,cp,ward\n1,2,7,North\n", scoring=True)
     same(table, {"age": [1], "chol": [2], "cp": [NAN], "ward": [0], "num": [NAN]})
 
 
-@pytest.mark.usefixtures("reader")
 def test_every_mistake_is_named_once_with_its_lines(read):
     bad = "age,chol,cp,ward,num\n" + "old,1,1,North,0\n" * 5 + "1,2021-03-04,1,North,x\n1,1,9\n1,inf,9,North,0\n"
     with pytest.raises(TableError) as caught:
@@ -147,20 +134,17 @@ def test_every_mistake_is_named_once_with_its_lines(read):
     assert "5 other mistakes" in str(caught.value)
 
 
-@pytest.mark.usefixtures("reader")
 def test_a_larger_file_than_allowed_is_refused_before_it_is_read(read):
     with pytest.raises(UserError, match="limit_mb"):
         read(TABLE, layout={"limit_mb": 0.00001})
 
 
-@pytest.mark.usefixtures("reader")
 @pytest.mark.parametrize("junk", ["", "\0\1\2", "\n\n", "age\n", "x,y\n1,2\n", '"', "age,chol,cp,ward,num\n"])
 def test_junk_is_refused_with_one_error(read, junk):
     with pytest.raises(UserError, match=r"site\.csv"):
         read(junk)
 
 
-@pytest.mark.usefixtures("reader")
 def test_another_encoding_can_be_told(read):
     text = "age,chol,cp,ward,num\n1,1,1,Süd,0\n"
     with pytest.raises(UserError, match="encoding"):
@@ -188,21 +172,3 @@ def test_a_layout_that_makes_no_sense_is_refused(read, layout, key):
     with pytest.raises(UserError) as caught:
         read(TABLE, layout=layout)
     assert caught.value.key == key
-
-
-def test_the_library_and_pythons_reader_give_the_same_bits(read, monkeypatch):
-    """Numbers are rounded alike, whatever their spelling."""
-    pytest.importorskip("pyarrow")
-    rng = np.random.default_rng(0)
-    numbers = np.concatenate([rng.standard_normal(300) * 10.0 ** rng.integers(-30, 30, 300), [0.1, 1 / 3, 5e-324]])
-    lines = [f"{value!r}, {value:.7g} ,{1 + n % 3}.0,south,{n % 2}" for n, value in enumerate(numbers.tolist())]
-    text = "\n".join(["age,chol,cp,ward,num", *lines])
-    used, kept = [], fast.read_columns
-    monkeypatch.setattr(fast, "read_columns", lambda *given: used.append(kept(*given)) or used[-1])
-    quick = read(text)
-    assert used[0] is not None
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    plain = read(text)
-    assert used[1] is None
-    for name, values in quick.columns.items():
-        assert values.tobytes() == plain.columns[name].tobytes()

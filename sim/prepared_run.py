@@ -61,11 +61,8 @@ class Script:
 
     @property
     def ahead(self) -> bool:
-        """True if local rounds are batched, or trained by other processes, although operations go one at a time; not if
-        vectors are in float64.
-        """
-        together = self.learners.trains_together or self.learners.pool is not None
-        return self.exact and self.batching and not self.check and together
+        """True if local rounds are batched although operations go one at a time; not if vectors are in float64."""
+        return self.exact and self.batching and not self.check and self.learners.trains_together
 
     @property
     def attack(self) -> Attack | None:

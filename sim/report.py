@@ -62,10 +62,9 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
     nodes = _nodes(stage, figures, models)
     ended = [node for node in nodes if node.finished and not node.byzantine]
     kept = [index for index, node in enumerate(nodes) if node.finished and not node.byzantine]
-    learners = stage.script.learners
-    began = learners.cpu_s
+    began = time.process_time()
     reference = _references(stage, nodes, figures.history, alone=alone) if references or alone else None
-    figures.references_cpu_s = learners.cpu_s - began
+    figures.references_cpu_s = time.process_time() - began
     graph = spectrum(Topology(federation.topology, stage.nodes, federation.edges, federation.seed))
     traffic = world.network.traffic
     found = Report(
@@ -212,15 +211,10 @@ class Figures:
         self._moved = moved
         there = [node for node in self.sample if world.hosts[node].alive]
         rows = self.stage.scored_models(there) if there else None
-        began = self._testing_cpu_s()
+        began = time.process_time()
         if rows is not None:
             self.history.append(self._point(there, rows))
-        self.evaluation_cpu_s += self._testing_cpu_s() - began
-
-    def _testing_cpu_s(self) -> float:
-        """Return the CPU-seconds of this process, and of tests in others."""
-        pool = self.script.learners.pool
-        return time.process_time() + (0.0 if pool is None else pool.cpu_s[1])
+        self.evaluation_cpu_s += time.process_time() - began
 
     def _point(self, nodes: list[int], rows: NDArray[Any]) -> Point:
         world = self.stage.world

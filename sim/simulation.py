@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Protocol
@@ -104,7 +104,6 @@ def simulate(
     check: bool = False,
     references: bool = True,
     alone: bool = False,
-    workers: int = 1,
     on_progress: Callable[[RunProgress], None] | None = None,
     on_models: Callable[[NDArray[Any]], object] | None = None,
 ) -> Report:
@@ -115,8 +114,7 @@ def simulate(
     `federation.seed`. With `batching` False, the shipped engine runs one operation at a time; `check` does so too, and
     checks every invariant after every event. `references` adds what a central server and pooled data would have
     achieved, `alone` also what each node would have learned without neighbors, which takes about as long as the run
-    itself. Several `workers` are so many processes, on Linux, that train and test what is not batched, with the same
-    bits. Without `on_progress`, a terminal shows a line on stderr. `on_models` is called at the end with the models
+    itself. Without `on_progress`, a terminal shows a line on stderr. `on_models` is called at the end with the models
     (nodes, d) of all nodes. Raises UserError if the world contradicts itself, if the task is wrong, or if the run would
     not fit into memory; InvariantError only with `check`.
     """
@@ -131,7 +129,6 @@ def simulate(
             "check": check,
             "references": references,
             "alone": alone,
-            "workers": workers,
         }
         try:
             return simulate(federation.config, **how, on_progress=on_progress, on_models=on_models)
@@ -143,9 +140,6 @@ def simulate(
             raise _refusal("federation", federation, "a p2pfl.Federation") from None
     if not isinstance(world, World | WorldSpec | None):
         raise _refusal("world", world, "a sim.World")
-    if workers < 1 or (workers > 1 and (check or not batching)):
-        allowed = "a number from 1 on" if workers < 1 else "1 where all is done in single steps"
-        raise UserError("no such number of processes", file="simulate", key="workers", value=workers, allowed=allowed)
     if isinstance(world, World):
         world = world.spec([member.name for member in federation.members])
     spec = settle(world or WorldSpec(), len(federation.members), federation.seed)
@@ -157,9 +151,8 @@ def simulate(
     with RunView(quiet=on_progress is not None or not sys.stderr.isatty()) as view:
         tell = on_progress or (None if view.quiet else view.update)
         compared |= {"on_progress": tell, "on_models": on_models, "began": began}
-        made = make_learners(federation, local=data, poison=poison, liars=liars, workers=workers)
-        with closing(made) as learners:
-            return _simulate(federation, spec, learners, attack, compared, batching=batching, check=check)
+        learners = make_learners(federation, local=data, poison=poison, liars=liars)
+        return _simulate(federation, spec, learners, attack, compared, batching=batching, check=check)
 
 
 def _simulate(
@@ -189,13 +182,11 @@ def _simulate(
         personal=learners.personal,
     )
     given = script(federation, spec, learners, exact=exact, check=check, batching=batching)
-    prepared = learners.cpu_s
+    prepared = time.process_time()
     try:
         return _simulate_once(given, **compared, reason=reason)
     except MisjudgedError as error:
-        if learners.pool is not None:
-            learners.pool.drop_all()
-        lost = learners.cpu_s - prepared
+        lost = time.process_time() - prepared
         given = script(federation, spec, learners, exact=True, check=False)
         again = _simulate_once(given, **compared, reason=str(error))
         if again.cost is not None:
@@ -259,26 +250,26 @@ def _simulate_once(
         stage = PreparedRun(script, figures.committed)
         figures.stage = stage
         stage.watch(figures.sample)
-        set_up = learners.cpu_s
+        set_up = time.process_time()
         with _with_latest_events(stage):
             _run(script, stage, figures, on_progress)
             models = stage.models()
             stage.world.network.count_goodbyes()
     if on_models is not None:
         on_models(models)
-    ran = learners.cpu_s
+    ran = time.process_time()
     with _without_collecting_the_run():
         report = final_report(stage, figures, references=references, alone=alone)
     learning = ran - set_up - figures.evaluation_cpu_s
     rounds = sum(host.core.facts.rounds for host in stage.world.hosts if host.starts)
     report.cost = Cost(
-        cpu_s=learners.cpu_s - began,
+        cpu_s=time.process_time() - began,
         set_up_cpu_s=set_up - began,
         abandoned_cpu_s=0.0,
         run_cpu_s=learning,
         evaluation_cpu_s=figures.evaluation_cpu_s,
         references_cpu_s=figures.references_cpu_s,
-        report_cpu_s=learners.cpu_s - ran - figures.references_cpu_s,
+        report_cpu_s=time.process_time() - ran - figures.references_cpu_s,
         node_rounds=rounds,
         node_rounds_per_cpu_s=rounds / learning if learning > 0 else None,
         events=stage.world.kernel.events,
@@ -289,7 +280,6 @@ def _simulate_once(
         why=reason,
         training=learners.how if script.ahead or not script.exact else "one at a time",
         batch_stable=learners.batch_stable,
-        workers=1 if learners.pool is None else len(learners.pool),
     )
     return report
 

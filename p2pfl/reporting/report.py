@@ -172,8 +172,6 @@ class Batching(msgspec.Struct, kw_only=True):
     """The way in which training was computed: batched, or one node at a time."""
     batch_stable: bool
     """True if a sample's result does not depend on what else is in its batch."""
-    workers: int = 1
-    """The number of processes that trained and tested what was not batched."""
 
 
 class Report(msgspec.Struct, kw_only=True):

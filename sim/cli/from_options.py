@@ -138,8 +138,6 @@ def without_file(options: Options) -> Iterator[None]:
             error.file, error.key = None, "--compressor"
         elif (error.key or "").startswith("privacy") and options.privacy is not None:
             error.file, error.key = None, f"{KEY} {error.key}".replace("privacy privacy.", "privacy ")
-        elif error.key == "workers":
-            error.file, error.key = None, "--workers"
         elif options.file is None and error.key is not None:
             table, _, name = error.key.partition(".")
             if table in ("federation", "task", "training", "gossip") and name:

@@ -70,13 +70,7 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
     help="Run a seed in single steps, all checked.",
 )
 @click.option("--no-batching", is_flag=True, help="One operation at a time: slow, the same figures.")
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    default=1,
-    metavar="N",
-    help="Processes for larger models.  [default: 1]",
-)
+@click.option("--workers", hidden=True)
 @click.option(
     "--references/--no-references",
     cls=Switch,
@@ -96,7 +90,7 @@ def command(
     seed: int | None,
     replay: int | None,
     no_batching: bool,
-    workers: int,
+    workers: str | None,
     references: bool | None,
     report: Path | None,
     plot: Path | None,
@@ -120,11 +114,10 @@ def command(
     _check_targets(report, plot)
     if replay is not None and seed is not None:
         raise UserError("cannot be combined with --replay", key="--seed", value=seed, allowed="one of the two")
-    if workers > 1 and (no_batching or replay is not None):
-        text = "cannot be combined with --replay or --no-batching, which take single steps in one process"
-        raise UserError(text, key="--workers", value=workers, allowed="one of the two")
+    if workers is not None:
+        raise UserError("is gone", key="--workers", value=workers, allowed="p2pfl sim sweep --jobs")
     options = Options(file=federation, seed=seed if replay is None else replay, **asked)
-    how: dict[str, Any] = {"batching": not no_batching, "check": replay is not None, "workers": workers}
+    how: dict[str, Any] = {"batching": not no_batching, "check": replay is not None}
     how |= {"references": references is not False, "alone": bool(references)}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     logs = open_logs(log)

@@ -267,5 +267,4 @@ def _computation_facts(report: Report) -> dict[str, Any]:
 def _computation_in_words(batching: Batching) -> str:
     why = f" ({batching.why})" if batching.why else ""
     stable = "the model is batch-stable" if batching.batch_stable else "the model is not batch-stable"
-    where = f", by {batching.workers} processes" if batching.workers > 1 else ""
-    return f"operations {batching.operations}{why}; training {batching.training}{where}; {stable}"
+    return f"operations {batching.operations}{why}; training {batching.training}; {stable}"

@@ -38,8 +38,6 @@ from sim.lazy.rows import EdgeCodecs, Learners, Lies, Rows, Rows2
 
 OPERATIONS_PER_NODE = 24
 LEAST_PENDING = 20_000
-OFTEN = 64
-"""After so many operations the plane looks what can be done without waiting, where other processes train."""
 
 Undo = tuple[Vector, int, dict[str, Vector]]
 """A node's model, and what is kept at one end of an edge (-1: at none), as they were before a change."""
@@ -104,10 +102,6 @@ class Plane:
         self.begun: Begun | None = None
         self.pending = 0
         self.most_pending = max(LEAST_PENDING, OPERATIONS_PER_NODE * nodes)
-        self._pool = learners.pool
-        self._looks_every = self.most_pending if self._pool is None else OFTEN
-        self._looks_at = self._looks_every
-        """How many pending operations make the plane look next, and (before) how many are between two looks."""
         self.batches = self.done = 0
         self._queues: list[deque[Op]] = [deque() for _ in range(nodes)]
         self._active: list[int] = []
@@ -139,8 +133,8 @@ class Plane:
             self._active.append(node)
         queue.append(op)
         self.pending += 1
-        if self.pending >= self._looks_at:
-            self._look()
+        if self.pending >= self.most_pending:
+            self.drain()
 
     def drain(self) -> None:
         """Do everything but the local rounds that nobody waits for yet."""
@@ -150,18 +144,7 @@ class Plane:
             self._do_ready()
         if self._waiting:
             raise AssertionError(f"operations wait for what was never noted: {self._waiting}")
-        self.pending, self._looks_at = 0, self._looks_every
-
-    def _look(self) -> None:
-        """Do what can be done while other processes train, or everything, if that has become much."""
-        if self.pending >= self.most_pending:
-            self.drain()
-            return
-        self._do_ready()
-        while self._pool and self._held and (trained := self._pool.done(self._held)):
-            self._end_rounds(trained)
-            self._do_ready()
-        self._looks_at = min(self.most_pending, self.pending + self._looks_every)
+        self.pending = 0
 
     def _do_ready(self) -> None:
         """Do what waits for no local round."""
@@ -255,23 +238,10 @@ class Plane:
             self.begun.note(which, self.rows.models)
         for node, op in zip(nodes, ops, strict=True):
             self._training[node] = op
-        if self._pool is not None:
-            self.rows.launch(self.learners, which, ops)
 
     def _train(self) -> None:
-        """Every local round in flight, in one call, but of those that other processes train only the first that some
-        node waits for; then those go on that waited.
-        """
-        if self._pool is None:
-            self._end_rounds(list(self._training))
-            return
-        waiting = [node for node in self._held if self.learners.elsewhere(node)]
-        if len(waiting) < len(self._held):
-            self._end_rounds([node for node in self._training if not self.learners.elsewhere(node)])
-        else:
-            self._end_rounds(self._pool.done(waiting) or waiting[:1])
-
-    def _end_rounds(self, ended: list[int]) -> None:
+        """Every local round in flight, in one call; then those nodes go on that waited."""
+        ended = list(self._training)
         nodes = np.array(ended, np.int64)
         ops = [self._training.pop(node) for node in ended]
         self._losses[nodes] = self.rows.train(self.learners, nodes, ops)

@@ -25,7 +25,6 @@ from p2pfl.plugins import FAILURES, describe_failure
 from sim.lazy.operations import BeginOp, CommitOp, Exchange, FreezeOp, ReplyOp, RequestOp
 from sim.lazy.requests import RequestRows
 from sim.learning.grouped import RoundStarts
-from sim.learning.workers import RoundPool
 
 Rows2 = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
@@ -44,12 +43,8 @@ Lies = Callable[[Rows2, list[int], list[int]], None]
 
 
 class Learners(Protocol):
-    """Trains many nodes at once, perhaps in several processes: see `sim.learning.batched`."""
+    """Trains many nodes at once: see `sim.learning.batched`."""
 
-    pool: RoundPool | None
-
-    def elsewhere(self, node: int) -> bool: ...
-    def begin(self, nodes: Ints, rounds: Ints, starts: RoundStarts) -> None: ...
     def train(self, nodes: Ints, rounds: Ints, starts: RoundStarts, out: Rows2) -> NDArray[np.floating[Any]]: ...
 
 
@@ -164,12 +159,6 @@ class Rows:
             if self.given:
                 for name, rows in self.given_to(which, samples[some], away[some]).items():
                     self.given[name][which] = rows
-
-    def launch(self, learners: Learners, nodes: Ints, ops: Sequence[BeginOp]) -> None:
-        """Let other processes begin the local rounds that they train."""
-        some = [place for place, node in enumerate(nodes.tolist()) if learners.elsewhere(node)]
-        if some:
-            learners.begin(nodes[some], *self._round_starts(nodes[some], [ops[place] for place in some]))
 
     def train(self, learners: Learners, nodes: Ints, ops: Sequence[BeginOp]) -> NDArray[np.floating[Any]]:
         """`starts` becomes what the round changed; returns the losses (b,)."""

@@ -10,7 +10,6 @@ until their time is up.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,15 +28,10 @@ from sim.learning.grouped import Flags, Grouped, Integers, RoundStarts
 from sim.learning.nodes import TorchNodes, gathered, load_learners, poisoned
 from sim.learning.selftest import SelfTest, examine
 from sim.learning.stacked import describe
-from sim.learning.workers import RoundPool
 
 Rows = NDArray[np.floating[Any]]
 
 TOLERANCE = 1e-5
-FEWEST_BATCHED = 16
-"""With several processes, models of which fewer fit into a group are not batched: that gains less than a second
-process.
-"""
 FEWEST = 5
 """Fewer rounds than this are trained one at a time, which is faster for the shipped digits model."""
 
@@ -50,25 +44,16 @@ def make_learners(
     batching: bool = True,
     poison: Poison | None = None,
     liars: frozenset[int] = frozenset(),
-    workers: int = 1,
 ) -> BatchedLearners:
     """Build all members' learners, from one task. `local` has the `[data]` tables by node name, with absolute paths.
 
-    `liars` train on what `poison` makes of their data. With several `workers`, so many processes train what is not
-    batched, until `close`. Raises UserError if the task, its options or a node's data are wrong, if the data cannot be
-    poisoned, or if there can be no such processes here.
+    `liars` train on what `poison` makes of their data. Raises UserError if the task, its options or a node's data are
+    wrong, or if the data cannot be poisoned.
     """
     learners, method = load_learners(federation, local), method_of(federation)
     if poison is not None:
         learners = poisoned(learners, poison, liars)
-    # A process with an accelerator cannot be forked any more once it has computed gradients, as the self-test does.
-    pool = RoundPool(learners, method, workers) if workers > 1 else None
-    try:
-        return BatchedLearners(learners, method, approximate=approximate, batching=batching, pool=pool)
-    except BaseException:
-        if pool is not None:
-            pool.close()
-        raise
+    return BatchedLearners(learners, method, approximate=approximate, batching=batching)
 
 
 class BatchedLearners:
@@ -87,10 +72,8 @@ class BatchedLearners:
         *,
         approximate: bool = False,
         batching: bool = True,
-        pool: RoundPool | None = None,
     ) -> None:
-        """Build the data plane; `method` is plain by default. What is not batched is trained and tested by the `pool`,
-        if there is one.
+        """Build the data plane; `method` is plain by default.
 
         `approximate` also batches if rows agree with the single learner only to 1e-5 (relative). Without `batching` it
         is not tried: with few nodes or rounds, importing torch.func alone costs more.
@@ -106,11 +89,7 @@ class BatchedLearners:
         self._probed: dict[int, LocalRound] = {}
         found = self._test_batching(nodes) if batching else "batching is off"
         self._grouped = None if isinstance(found, str) else found
-        self.pool = pool
-        """Other processes, which train and test what is not batched."""
         self._together, self.how = self._decide(found, approximate=approximate)
-        if pool is not None and self._together.all():
-            self.close()
 
     def __len__(self) -> int:
         return len(self.learners)
@@ -134,17 +113,6 @@ class BatchedLearners:
     def trains_together(self) -> bool:
         """True if a group's rounds are computed in one call, with the same bits and figures as each single learner."""
         return self.nodes is not None and self.batch_stable and bool(self._together.any())
-
-    @property
-    def cpu_s(self) -> float:
-        """The CPU-seconds of this process, and of what others have trained and tested for it."""
-        return time.process_time() + (0.0 if self.pool is None else sum(self.pool.cpu_s))
-
-    def close(self) -> None:
-        """End the processes that train, if there are any."""
-        if self.pool is not None:
-            self.pool.close()
-            self.pool = None
 
     def rate(self, rounds: int, elapsed_s: float) -> float:
         """Return the learning rate of a node's next round, after `rounds` rounds in `elapsed_s` seconds."""
@@ -172,19 +140,6 @@ class BatchedLearners:
             out[row], losses[row] = local.vector, local.loss
         return losses
 
-    def begin(self, nodes: Integers, rounds: Integers, starts: RoundStarts) -> None:
-        """Begin those rounds that other processes train; `train` waits for them.
-
-        The vectors of `starts` must not be written to before that, or `drop`.
-        """
-        if self.pool is not None:
-            for row in np.flatnonzero(~self._together[nodes]).tolist():
-                self.pool.begin(int(nodes[row]), int(rounds[row]), starts.alone(row, self.method))
-
-    def elsewhere(self, node: int) -> bool:
-        """Return True if another process trains the node's rounds, each as soon as it begins."""
-        return self.pool is not None and not self._together[node]
-
     def evaluate(self, models: Rows, part: str, nodes: Integers) -> list[Score | None]:
         """Score each of `models` (b, d) on the `part`, "test" or "local", of its node; None if there are no such
         data.
@@ -197,10 +152,7 @@ class BatchedLearners:
             for row, score in zip(rows.tolist(), scores, strict=True):
                 found[row] = score
         alone = np.flatnonzero(~together).tolist()
-        if self.pool is not None and alone:
-            scored = self.pool.evaluate(models[alone], part, nodes[alone].tolist())
-        else:
-            scored = [self.learners[int(nodes[row])].evaluate(models[row], part) for row in alone]
+        scored = [self.learners[int(nodes[row])].evaluate(models[row], part) for row in alone]
         for row, score in zip(alone, scored, strict=True):
             found[row] = score
         return found
@@ -208,17 +160,9 @@ class BatchedLearners:
     def _train_alone(
         self, rows: list[int], nodes: Integers, rounds: Integers, starts: RoundStarts
     ) -> Iterator[tuple[int, LocalRound]]:
-        """Yield these rows' rounds, one after the other, or as they come from the processes that train them."""
-        pool = self.pool
-        if pool is None:
-            for row in rows:
-                yield row, self.learners[int(nodes[row])].train(starts.alone(row, self.method), int(rounds[row]))
-            return
+        """Yield these rows' rounds, one after the other."""
         for row in rows:
-            if not pool.has(int(nodes[row])):
-                pool.begin(int(nodes[row]), int(rounds[row]), starts.alone(row, self.method))
-        for row in rows:
-            yield row, pool.end(int(nodes[row]))
+            yield row, self.learners[int(nodes[row])].train(starts.alone(row, self.method), int(rounds[row]))
 
     def _probe(self, node: int) -> LocalRound:
         """Train one round of a learner that is not ours, to find its number of steps."""
@@ -259,8 +203,6 @@ class BatchedLearners:
         near = {kind for kind, verdict in self.verdicts.items() if verdict.apart <= TOLERANCE} - exact
         batched = exact | near if approximate else exact
         self.batch_stable = batched == exact
-        if self.pool is not None:
-            batched = {kind for kind in batched if grouped.group[kind] >= FEWEST_BATCHED}
         together = np.isin(grouped.kinds, sorted(batched))
         alone = int(np.count_nonzero(~together))
         word = "batched" if self.batch_stable else f"batched to {TOLERANCE:g}"
@@ -270,8 +212,6 @@ class BatchedLearners:
         reason = (
             f"a group rounds otherwise than a node alone (by {apart:.1e})" if apart else "too many sizes of batches"
         )
-        if self.pool is not None and not apart and min(grouped.group) < FEWEST_BATCHED:
-            reason = "few models of this size fit into the cache together"
         many = (
             "one at a time" if alone == len(together) else f"{word}, but {alone} of {len(together)} nodes one at a time"
         )
@@ -314,22 +254,15 @@ class Ahead:
 
     def begin(self, node: int, start: RoundStart, index: int) -> None:
         """Begin a round; its vectors must not be written to before `end` or `drop`."""
-        if self.learners.pool is not None and self.learners.elsewhere(node):
-            self.learners.pool.begin(node, index, start)
-        else:
-            self._begun[node] = _Begun(start, index)
+        self._begun[node] = _Begun(start, index)
 
     def drop(self, node: int) -> None:
         """Forget the round, begun or done, of a node that has crashed."""
         self._begun.pop(node, None)
         self._done.pop(node, None)
-        if self.learners.pool is not None:
-            self.learners.pool.drop(node)
 
     def end(self, node: int) -> LocalRound:
         """End the round and return its result. Raises LearningError if the user's code failed."""
-        if self.learners.pool is not None and self.learners.elsewhere(node):
-            return self.learners.pool.end(node)
         if node in self._begun:
             begun, self._begun = self._begun, {}
             try:

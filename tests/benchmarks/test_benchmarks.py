@@ -62,7 +62,6 @@ SMALLEST = {
     "relay": "--members 20 --gb 0.01 --seconds 0.1",
     "tree_sites": "breast-cancer --rounds 2 --only-trees",
     "wiped_digits": "--rounds 5 --seeds 1",
-    "workers": "--nodes 3 --rounds 1 --pairs 1",
     "robust/averaging": "--rounds 2 --liars 1",
     "shared_noise": "tune --smallest --out here",
     "study/study": "--size smallest --only references slow served real --jobs 1 --out here",

@@ -20,8 +20,6 @@ D = 6
 class Adding:
     """A local round adds the node's number plus one to every entry; calls are remembered."""
 
-    pool = None
-
     def __init__(self):
         self.calls = []
 
@@ -63,42 +61,6 @@ def test_two_nodes_that_trained_meet_in_the_middle():
         plane.put(node, CommitOp(1, 0.1, 1, 1.0))
     exchange(plane, 0, (0, 1), ticket=1)
     np.testing.assert_array_equal(plane.models(), np.full((2, D), 1.5))
-
-
-class Elsewhere(Adding):
-    """Another process trains each round, which has ended once its node is among `computed`."""
-
-    def __init__(self):
-        super().__init__()
-        self.pool, self.begun, self.computed = self, [], []
-
-    def elsewhere(self, node):
-        return True
-
-    def begin(self, nodes, rounds, starts):
-        self.begun += nodes.tolist()
-
-    def done(self, nodes):
-        return [node for node in nodes if node in self.computed]
-
-
-def test_while_another_process_trains_what_does_not_wait_for_it_is_done(monkeypatch):
-    """Node 0's round begins at once. Nodes 2 and 3 exchange meanwhile; 0 and 1 exchange when the round has ended."""
-    monkeypatch.setattr("sim.lazy.plane.OFTEN", 1)
-    monkeypatch.setattr("sim.lazy.plane.Plane.drain", lambda _plane: pytest.fail("it waits"))
-    plane = plane_of(4, [(0, 1), (2, 3)], learners=Elsewhere())
-    plane.rows.models[2] = 1.0
-    plane.put(0, begin(0))
-    assert plane.learners.begun == [0]
-    plane.put(0, CommitOp(1, 0.1, 1, 1.0))
-    exchange(plane, 0, (0, 1), ticket=1)
-    exchange(plane, 1, (2, 3), ticket=1)
-    np.testing.assert_array_equal(plane.rows.models[:, 0], [0.0, 0.0, 0.5, 0.5])
-    assert plane.learners.calls == []
-    plane.learners.computed.append(0)
-    exchange(plane, 1, (2, 3), ticket=2, after=1)
-    np.testing.assert_array_equal(plane.rows.models[:, 0], [0.5, 0.5, 0.5, 0.5])
-    assert plane.learners.calls == [[(0, 0)]]
 
 
 def test_what_was_noted_first_at_a_node_is_done_first_although_another_kind_is_more_common():

@@ -33,7 +33,6 @@ class Together:
         return 0.5
 
     method = Variate()
-    pool = None
 
     def __init__(self, fails=()):
         self.learners = [Alone(node, fails=node in fails) for node in range(4)]

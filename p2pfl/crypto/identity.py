@@ -27,7 +27,6 @@ FINGERPRINT_BYTES, FINGERPRINT_LENGTH = 15, 20
 BASE64URL = frozenset(string.ascii_letters + string.digits + "-_")
 FILE_PREFIX = "p2pfl-key-1:"
 ALLOWED_CONTENT = f"one line: {FILE_PREFIX} and {TEXT_LENGTH} characters of base64url"
-UNREADABLE = {"key": "the key file cannot be read", "password": "the password file cannot be read"}
 ALLOWED_MODE = "a file that only its owner can read: chmod 600"
 
 
@@ -135,7 +134,7 @@ def _parse_file(text: str) -> bytes:
 def read_private(path: Path, what: str = "key") -> str:
     """Return the beginning of a file, longer than any key file, decoded leniently.
 
-    Raises UserError if it cannot be read, or if others can read it; `what` is "key" or "password".
+    Raises UserError if it cannot be read, or if others can read it; `what` is "key", "password" or "token".
     """
     try:
         # O_NONBLOCK, so that a named pipe does not block.
@@ -143,7 +142,7 @@ def read_private(path: Path, what: str = "key") -> str:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(256) if stat.S_ISREG(mode) else b""
     except OSError as error:
-        reason = f"{UNREADABLE[what]}: {error.strerror}"
+        reason = f"the {what} file cannot be read: {error.strerror}"
         raise UserError(reason, file=path, allowed=f"a {what} file that this user may read") from error
     if not stat.S_ISREG(mode):
         raise UserError("not a regular file", file=path, allowed=ALLOWED_CONTENT if what == "key" else "a file")

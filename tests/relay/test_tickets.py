@@ -154,7 +154,7 @@ def test_what_is_no_token_is_said_and_not_shown(tmp_path, content):
         read_token(file)
     assert "xxx" not in str(wrong.value)
     os.mkfifo(tmp_path / "pipe", 0o600)
-    with pytest.raises(UserError, match="not a token"):
+    with pytest.raises(UserError, match="not a regular file"):
         read_token(tmp_path / "pipe")
 
 

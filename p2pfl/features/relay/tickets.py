@@ -10,7 +10,6 @@ import base64
 import hashlib
 import hmac
 import os
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from msgspec import Meta, Struct
 from nacl.exceptions import CryptoError
 from nacl.signing import VerifyKey
 
-from p2pfl.crypto.identity import Identity
+from p2pfl.crypto.identity import Identity, read_private
 from p2pfl.errors import UserError
 from p2pfl.features.relay.relay_frames import VERSION, Challenge, Registration
 from p2pfl.foreign import UNREADABLE
@@ -118,16 +117,7 @@ def make_token(path: Path) -> None:
 
 def read_token(path: Path) -> bytes:
     """Return the 32 bytes of a token. Raises UserError: it is none, or others may read it."""
-    try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            raw = file.read(256) if stat.S_ISREG(mode) else b""
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", file=path, allowed=ALLOWED_TOKEN) from None
-    if mode & 0o077:
-        found = f"mode {stat.S_IMODE(mode):o}"
-        raise UserError("others may read this secret", file=path, value=found, allowed=f"chmod 600 {path}")
-    line = raw.decode("ascii", errors="replace").strip()
+    line = read_private(path, "token").strip()
     try:
         token = from_text(line.removeprefix(TOKEN_PREFIX))
     except ValueError:

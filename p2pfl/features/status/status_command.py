@@ -130,7 +130,6 @@ def _second_hand(name: str, reason: str, report: Mapping[str, Any]) -> dict[str,
     told |= {"metric": main, "main": scores.get(main), "metrics": scores}
     after = report.get("tested_round")
     told |= {"tested_round": after, "test_is_stale": after is not None}
-    live = report.get("live")
     over = report.get("phase") in ("finished", "stopped")
     missed = not over and bool(report.get("quiet") or report.get("lost"))
     if missed:
@@ -144,7 +143,7 @@ def _second_hand(name: str, reason: str, report: Mapping[str, Any]) -> dict[str,
             "node": name,
             "round": report.get("rounds"),
             "of": report.get("of"),
-            "peers": len(live) if isinstance(live, list) else None,
+            "peers": None if report.get("live") is None else len(report["live"]),
             "alarms": dict.fromkeys(report.get("standing") or (), 1),
             "standing_alarms": list(report.get("standing") or ()),
             "privacy": None if report.get("epsilon") is None else {"epsilon": report["epsilon"]},
@@ -156,7 +155,6 @@ def _second_hand(name: str, reason: str, report: Mapping[str, Any]) -> dict[str,
 
 def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
     said: dict[str, Any] = {} if isinstance(answer, str) else answer
-    staleness, standing = said.get("staleness"), said.get("standing_alarms")
     return {
         "url": url,
         "node": said.get("node"),
@@ -170,19 +168,19 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
         "tested_round": said.get("tested_round"),
         "test_is_stale": said.get("test_is_stale"),
         "loss": said.get("loss"),
-        "staleness": staleness.get("mean") if isinstance(staleness, dict) else None,
+        "staleness": (said.get("staleness") or {}).get("mean"),
         "peers": said.get("peers"),
         "pace_set_by": said.get("pace_set_by"),
         "rule": said.get("rule"),
         "liars_borne": said.get("liars_borne"),
         "rounds_alone": said.get("rounds_alone"),
         "held_against": _standings(said.get("neighbors")),
-        "kept": _of_each(said.get("neighbors"), "kept", int | float),
+        "kept": _of_each(said.get("neighbors"), "kept"),
         "bytes_sent": said.get("bytes_sent"),
-        "compressors": _of_each(said.get("neighbors"), "compressor", str),
+        "compressors": _of_each(said.get("neighbors"), "compressor"),
         "distance": said.get("neighbor_distance"),
         "alarms": said.get("alarms"),
-        "standing_alarms": list(map(str, standing)) if isinstance(standing, list) else None,
+        "standing_alarms": said.get("standing_alarms"),
         "disk_refuses": said.get("disk_refuses"),
         "device": said.get("device"),
         "privacy": said.get("privacy"),
@@ -195,7 +193,8 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
 def _main(status: Mapping[str, Any]) -> str | None:
     """Return the name of the task's main measure, as far as the node says."""
     measures = status.get("measures") or [{"name": "accuracy" if status.get("accuracy") is not None else None}]
-    return measures[0].get("name") if isinstance(measures[0], dict) else None
+    main: str | None = measures[0]["name"]
+    return main
 
 
 def _scores(status: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,23 +203,18 @@ def _scores(status: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _of_each(neighbors: Any, key: str, kind: Any) -> dict[str, Any] | None:
+def _of_each(neighbors: list[dict[str, Any]] | None, key: str) -> dict[str, Any] | None:
     """Return the values by neighbor, for the neighbors that have one."""
-    if not isinstance(neighbors, list):
-        return None
-    named = [one for one in neighbors if isinstance(one, dict) and "name" in one]
-    return {str(one["name"]): one[key] for one in named if isinstance(one.get(key), kind)}
+    return None if neighbors is None else {one["name"]: one[key] for one in neighbors if one.get(key) is not None}
 
 
-def _standings(neighbors: Any) -> dict[str, dict[str, Any]] | None:
+def _standings(neighbors: list[dict[str, Any]] | None) -> dict[str, dict[str, Any]] | None:
     """Return, for each neighbor with proven faults, its standing from 0 to 1, the faults by kind, and its
     quarantine.
     """
-    if not isinstance(neighbors, list):
-        return None
     keys = ("standing", "faults", "quarantined_s", "probation")
-    found = [one for one in neighbors if isinstance(one, dict) and isinstance(one.get("faults"), dict)]
-    return {str(one.get("name")): {key: one.get(key) for key in keys} for one in found if one["faults"]}
+    faulty = [one for one in neighbors or [] if one.get("faults")]
+    return None if neighbors is None else {one["name"]: {key: one.get(key) for key in keys} for one in faulty}
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

@@ -175,8 +175,7 @@ class Plane:
     def lose(self, node: int, changes: int) -> None:
         """Take back the last `changes` of what was done to the node; a round that it was training never ends."""
         self.drain()
-        if self._training.pop(node, None) is not None and self._pool is not None:
-            self._pool.drop(node)
+        self._training.pop(node, None)
         undo = self._undo[node]
         for _ in range(changes):
             model, end, kept = undo.pop()

@@ -353,8 +353,8 @@ def test_fragments_under_a_robust_rule_are_a_mistake_with_the_reason(p2pfl, ward
     change("federation.toml", 'compressor = "q4"', 'compressor = "fragment:8"')
     change("federation.toml", 'rule = "mean"', 'rule = "median"')
     mistakes = report_of(p2pfl("check", ward, "--format", "json"))["mistakes"]
-    assert [mistake["key"] for mistake in mistakes] == ["gossip.compressor"]
-    assert "mixes the replicas of all neighbors, and fragments leave none" in mistakes[0]["message"]
+    (mistake,) = [one for one in mistakes if one["key"] == "gossip.compressor"]
+    assert "mixes the replicas of all neighbors, and fragments leave none" in mistake["message"]
 
 
 def test_a_router_may_pass_another_port_on_if_the_node_file_says_which(p2pfl, ward, change):

@@ -26,7 +26,7 @@ MISTAKES = {
     ("--world", "random", "--nodes", "5"): "--nodes: cannot be combined with --world random",
     ("--world", "random", "nix"): "FEDERATION: cannot be combined with --world random",
     ("--seed", "1", "--replay", "2"): "--seed: cannot be combined with --replay (found 1); allowed: one of the two",
-    ("--workers", "2"): "--workers: is gone (found 2); allowed: p2pfl sim sweep --jobs",
+    ("--workers", "2"): "--workers: is gone (found '2'); allowed: p2pfl sim sweep --jobs",
     ("--limit-s", "0"): "--limit-s: no such time (found 0.0); allowed: seconds, from 0.001",
     ("--limit-s", "1e12"): "--limit-s: no such time (found 1000000000000.0); allowed: seconds, from 0.001 to 1e+09",
     ("--evaluate-every-s", "1e-9"): "--evaluate-every-s: no such time (found 1e-09)",

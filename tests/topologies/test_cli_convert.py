@@ -28,7 +28,7 @@ def test_a_dash_is_standard_input_and_output():
     assert result.stdout == "0 1\n1 2\n2\n"
     written = json.loads(call("convert", "ring", "-n", 3, "-").stdout)
     assert written["graph"] == {"spec": "ring", "seed": 0}
-    assert call("convert", "-", "-", "--to", "metis", text=json.dumps(written)).stdout == "3 3\n2 3\n1 3\n1 2\n"
+    assert call("convert", "-", "-", "--to", "adjlist", text=json.dumps(written)).stdout == "0 1 2\n1 2\n2\n"
 
 
 def test_a_bad_source_leaves_the_target_as_it_was(tmp_path):

@@ -32,7 +32,6 @@ BOMB = (
     + "".join(f"<!ENTITY {y} '{f'&{x};' * 10}'>" for x, y in zip("abcdefghij", "bcdefghijk", strict=True))
     + "]><graphml><graph><node id='&k;'/></graph></graphml>"
 )
-MTX = "%%MatrixMarket matrix coordinate {} {}\n"
 
 
 @pytest.mark.parametrize(
@@ -125,50 +124,6 @@ MTX = "%%MatrixMarket matrix coordinate {} {}\n"
         ("g.json", '{"graph": {"spec": 3}, "nodes": [{"id": 0}], "edges": []}', "where a graph comes from"),
         ("g.json", '{"graph": {"spec": "\\u001b[31m"}, "nodes": [{"id": 0}], "edges": []}', "not a spec"),
         ("g.json", '{"edges": [' + "[" * 900 + "]" * 900 + "]}", r"not an edge \(found 'a list of 1'\)"),
-        ("g.metis", "1000000000000 1\n", "impossible number of nodes"),
-        ("g.metis", "2\n", "not a head"),
-        ("g.metis", "x 1\n", "not a number"),
-        ("g.metis", "2 1\n2\n", "fewer lines than nodes"),
-        ("g.metis", "2 1\n2\n1\n1\n", r"g\.metis:4: more lines"),
-        ("g.metis", "2 2\n2\n1\n", "number of edges"),
-        ("g.metis", "2 1\n2\n\n", r"g\.metis:2: node 1 has the neighbor 2, but node 2"),
-        ("g.metis", "3 2\n2\n1\n1\n", r"g\.metis:4: node 3 has the neighbor 1, but node 1"),
-        ("g.metis", "2 1\n3\n1\n", r"g\.metis:2: unknown node"),
-        ("g.metis", "2 1\n1\n2\n", r"g\.metis:2: .*itself"),
-        ("g.metis", "2 2\n2 2\n1 1\n", r"g\.metis:2: the same edge twice"),
-        (
-            "g.metis",
-            "2 1 1\n2 1\n1 3\n",
-            r"g\.metis:2: asymmetric: the edge has the weight 1 from node 1 to node 2, and 3 back",
-        ),
-        ("g.metis", "2 1 1\n2\n1\n", "without a weight"),
-        ("g.metis", "2 1 10\n1 2\n1 1\n", "weights or sizes"),
-        ("g.metis", '% name: "a"\n2 1\n2\n1\n', "one name for each"),
-        ("g.metis", "% name: a\n2 1\n2\n1\n", "not a name"),
-        ("g.mtx", "0 1\n", "not the matrix"),
-        ("g.mtx", MTX.format("complex", "general") + "2 2 1\n1 2 1 0\n", "not the matrix"),
-        ("g.mtx", MTX.format("pattern", "general"), "sizes are missing"),
-        ("g.mtx", MTX.format("pattern", "general") + "1000000000000 1000000000000 1\n1 2\n", "impossible number"),
-        ("g.mtx", MTX.format("pattern", "general") + "3 3 1000000000000\n1 2\n", "number of entries"),
-        ("g.mtx", MTX.format("pattern", "general") + "3 4 1\n1 2\n", "as many rows"),
-        (
-            "g.mtx",
-            MTX.format("pattern", "symmetric") + "3 3 2\n2 1\n",
-            r"number of entries than the file says \(found 1\); allowed: 2",
-        ),
-        ("g.mtx", MTX.format("pattern", "symmetric") + "3 3 1\n4 1\n", r"g\.mtx:3: unknown node"),
-        ("g.mtx", MTX.format("pattern", "symmetric") + "3 3 1\n2 2\n", "itself"),
-        ("g.mtx", MTX.format("pattern", "symmetric") + "3 3 2\n2 1\n2 1\n", r"g\.mtx:4: the same edge twice.*g\.mtx:3"),
-        ("g.mtx", MTX.format("pattern", "general") + "3 3 1\n2 1\n", r"g\.mtx:3: .*node 1 has no neighbor 2"),
-        ("g.mtx", MTX.format("pattern", "general") + "3 3 1\n2 x\n", "not a number"),
-        ("g.mtx", MTX.format("pattern", "general") + "3 3 1\n2 1 1\n", "not an entry"),
-        ("g.mtx", MTX.format("real", "symmetric") + "3 3 1\n2 1 -0.5\n", r"g\.mtx:3: .*weight .*0.5"),
-        (
-            "g.mtx",
-            MTX.format("real", "general") + "2 2 2\n2 1 0.5\n1 2 0.4\n",
-            r"g\.mtx:4: asymmetric: .* and 0.5 back",
-        ),
-        ("g.mtx", MTX.format("real", "symmetric") + "3 3 1\n2 1 nan\n", "weight"),
         ("g.npz", b"no", "not a sparse matrix"),
         ("g.csv", "0 1\n", r"g\.csv: .*suffix.*\.graphml"),
     ],

@@ -88,7 +88,7 @@ def test_the_path_of_a_file_that_was_converted_does_not_become_a_spec(tmp_path):
     assert read_topology(tmp_path / "g.json").spec == str(tmp_path / "g.json")
 
 
-@pytest.mark.parametrize("form", ["edgelist", "adjlist", "graphml", "gexf", "gml", "json", "mtx", "npz"])
+@pytest.mark.parametrize("form", ["edgelist", "adjlist", "graphml", "gexf", "gml", "json", "npz"])
 def test_the_usual_libraries_read_what_is_written(tmp_path, form):
     topology = Topology("", 5, [(0, 1), (1, 2), (2, 3)], names=["v", "w", "x", "y", "z"])
     if form == "edgelist":
@@ -102,12 +102,11 @@ def test_the_usual_libraries_read_what_is_written(tmp_path, form):
         "gexf": nx.read_gexf,
         "gml": nx.read_gml,
         "json": lambda file: nx.node_link_graph(json.loads(file.read_text()), edges="edges"),
-        "mtx": lambda file: nx.from_scipy_sparse_array(scipy.io.mmread(file, spmatrix=False)),
         "npz": lambda file: nx.from_scipy_sparse_array(scipy.sparse.load_npz(file)),
     }
     found = readers[form](path)
     expected = topology.to_networkx()
-    if form not in {"mtx", "npz"}:
+    if form != "npz":
         expected = nx.relabel_nodes(expected, dict(enumerate(topology.names)))
     assert nx.utils.graphs_equal(nx.Graph(found.edges), nx.Graph(expected.edges))
     assert set(found) == set(expected)
@@ -129,7 +128,6 @@ def test_the_usual_libraries_read_what_is_written(tmp_path, form):
         ("g.gml", nx.write_gml),
         ("g.json", lambda graph, path: path.write_text(json.dumps(nx.node_link_data(graph, edges="links")))),
         ("G.JSON", lambda graph, path: path.write_text(json.dumps(nx.node_link_data(graph, edges="edges")))),
-        ("g.mtx", lambda graph, path: scipy.io.mmwrite(path, nx.to_scipy_sparse_array(graph))),
         ("g.npz", lambda graph, path: scipy.sparse.save_npz(path, nx.to_scipy_sparse_array(graph, format="coo"))),
     ],
 )
@@ -159,14 +157,6 @@ def test_a_number_with_a_leading_zero_is_a_name(tmp_path):
 def test_an_adjacency_list_may_name_each_edge_from_both_sides(tmp_path):
     (tmp_path / "g.adjlist").write_text("0 1 2\n1 0\n2 0\n")
     assert read_topology(tmp_path / "g.adjlist").edges == ((0, 1), (0, 2))
-
-
-def test_a_metis_file_of_the_manual_is_read(tmp_path):
-    """Figure 2 of the METIS 5.1 manual."""
-    (tmp_path / "g.graph").write_text("% a comment\n7 11\n5 3 2\n1 3 4\n5 4 2 1\n2 3 6 7\n1 3 6\n5 4 7\n6 4\n")
-    read = read_topology(tmp_path / "g.graph")
-    assert (read.nodes, read.edge_count) == (7, 11)
-    assert read.adjacency()[3] == [1, 2, 5, 6]
 
 
 def test_gml_takes_labels_as_names_and_ignores_what_else_is_drawn(tmp_path):

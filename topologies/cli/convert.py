@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 CONVERT_HELP = """Write the graph SOURCE to the file TARGET.
 
 SOURCE is a graph file, or a family such as torus with -n. Either may be - for standard input or output, JSON by
-default. Formats, told by suffix: json, edgelist (.edges .edgelist .txt), adjlist, graphml, gexf, gml, metis (.metis
-.graph), mtx (Matrix Market), npz (scipy). A file that is there is replaced.
+default. Formats, told by suffix: json, edgelist (.edges .edgelist .txt), adjlist, graphml, gexf, gml, npz
+(scipy). A file that is there is replaced.
 
 Mixing weights that the edges of SOURCE have are kept (not in an adjlist). --weights writes others: nodes of a
 federation whose topology is the file then mix with these. A weight is the share of their difference by which both ends

@@ -40,8 +40,6 @@ FORMATS: Mapping[str, Format] = {
     "graphml": Format(markup.read_graphml, markup.write_graphml),
     "gexf": Format(markup.read_gexf, markup.write_gexf),
     "gml": Format(markup.read_gml, markup.write_gml),
-    "metis": Format(matrices.read_metis, matrices.write_metis),
-    "mtx": Format(matrices.read_matrix_market, matrices.write_matrix_market),
     "npz": Format(matrices.read_npz, matrices.write_npz, text=False),
 }
 

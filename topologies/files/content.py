@@ -22,8 +22,6 @@ SUFFIXES: Mapping[str, str] = {
     ".graphml": "graphml",
     ".gexf": "gexf",
     ".gml": "gml",
-    **dict.fromkeys((".metis", ".graph"), "metis"),
-    ".mtx": "mtx",
     ".npz": "npz",
 }
 """File formats by suffix."""

@@ -1,21 +1,13 @@
-"""METIS, Matrix Market and scipy's .npz: formats that number the nodes and list each edge from both sides.
+"""scipy's .npz: the adjacency matrix of a graph, which has each edge from both sides.
 
-METIS has a header `nodes edges`, then the neighbors of each node, counted from 1: Karypis, METIS 5.1 manual, 4.1.1.
-Matrix Market lists the entries of the adjacency matrix, counted from 1: Boisvert, Pozo and Remington, The Matrix Market
-Exchange Formats (1996). It is read here and not with scipy, whose parser believes the sizes that a file claims, and
-crashes the process on some broken files.
-
-Names, which these formats lack, are stored where other programs do not look: in comments, `% name: "a"`, in order; in
-an archive, as an additional array.
+Names, which the format lacks, are stored where other programs do not look: as an additional array.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import re
 import zipfile
-from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,20 +19,12 @@ from topologies.errors import TopologyError
 from topologies.files.content import (
     Content,
     Place,
-    as_ends,
     check_simple,
     check_text,
     labels_of,
-    lines_of,
-    weights_of,
-    whole,
 )
 from topologies.graph import EDGES_LIMIT, NODES_LIMIT, Ends, Topology
 
-_NAME = "% name: "
-_MARKET = re.compile(
-    r"%%MatrixMarket\s+matrix\s+coordinate\s+(pattern|integer|real|double)\s+(general|symmetric)\s*", re.IGNORECASE
-)
 NPZ_NAMES = "p2pfl_names"
 """The array with the names as JSON, in bytes; unlike an array of strings, it keeps every name intact."""
 
@@ -48,112 +32,6 @@ UNPACKED_LIMIT = 1 << 30
 """The maximum size of all arrays: twice what `write_npz` writes for the largest graph that can be held."""
 
 _ALLOWED = "what scipy.sparse.save_npz writes"
-
-
-def read_metis(data: bytes, where: str) -> Content:
-    names: list[str] = []
-    rows = _rows(data, where, names)
-    nodes, edges, weighted = _metis_head(next((row for row in rows if row[1]), (1, [])), where)
-    flat, lines = array("q"), array("q")
-    column = WeightColumn()
-    node = 0
-    for line, words in rows:
-        place = f"{where}:{line}"
-        if node == nodes and words:
-            raise TopologyError("more lines than nodes", key=place, allowed=f"{nodes} lines after the head")
-        if weighted and len(words) % 2:
-            raise TopologyError("a neighbor without a weight", key=place, allowed="a weight after each neighbor")
-        for weight in words[1::2] if weighted else ():
-            column.add(weight, lambda: place)  # noqa: B023 - called at once
-        for word in words[::2] if weighted else words:
-            flat.extend((node, _node_number(word, nodes, place)))
-            lines.append(line)
-        node = min(node + 1, nodes)
-    if node != nodes:
-        raise TopologyError("fewer lines than nodes", key=where, value=node, allowed=f"{nodes} lines after the head")
-    weights = column.all(lambda link: f"{where}:{lines[link]}")
-    content = _numbered_content(
-        nodes, as_ends(flat), lambda link: f"{where}:{lines[link]}", names, where, weights=weights
-    )
-    if len(content.ends) != edges:
-        text = "another number of edges than the head says"
-        raise TopologyError(text, key=where, value=len(content.ends), allowed=str(edges))
-    return content
-
-
-def _metis_head(row: tuple[int, list[str]], where: str) -> tuple[int, int, bool]:
-    """Return nodes, edges, and whether a weight follows each neighbor."""
-    place, words = f"{where}:{row[0]}", row[1]
-    if not 2 <= len(words) <= 3 or "".join(words[2:]).lstrip("0") not in {"", "1"}:
-        allowed = "`nodes edges`, or `nodes edges 1` with weights of edges; no weights or sizes of nodes"
-        raise TopologyError("not a head", key=place, value=" ".join(words)[:80], allowed=allowed)
-    return _nodes(words[0], place), whole(words[1], place), "".join(words[2:]).endswith("1")
-
-
-def write_metis(topology: Topology) -> Iterator[str]:
-    """Write the neighbors of each node. METIS itself knows only whole numbers as weights, and refuses others."""
-    yield from _name_comments(topology)
-    if topology.weights is None:
-        yield f"{topology.nodes} {topology.edge_count}\n"
-        for neighbors in topology.adjacency():
-            yield " ".join([str(neighbor + 1) for neighbor in neighbors]) + "\n"
-        return
-    yield f"{topology.nodes} {topology.edge_count} 1\n"
-    rows: list[list[str]] = [[] for _ in range(topology.nodes)]
-    for (i, j), weight in zip(topology.ends.tolist(), topology.weights.tolist(), strict=True):
-        rows[i].append(f"{j + 1} {weight!r}")
-        rows[j].append(f"{i + 1} {weight!r}")
-    for row in rows:
-        yield " ".join(row) + "\n"
-
-
-def read_matrix_market(data: bytes, where: str) -> Content:
-    head = _MARKET.fullmatch(first := next(lines_of(data, where))[1])
-    if head is None:
-        allowed = "%%MatrixMarket matrix coordinate, then pattern, integer or real, then general or symmetric"
-        raise TopologyError("not the matrix of a graph", key=f"{where}:1", value=first.strip()[:80], allowed=allowed)
-    valued = head[1].lower() != "pattern"
-    names: list[str] = []
-    rows = ((line, words) for line, words in _rows(data, where, names) if words)
-    nodes, entries = _market_sizes(*next(rows, (1, [])), where)
-    flat, lines = array("q"), array("q")
-    column = WeightColumn()
-    for line, words in rows:
-        place = f"{where}:{line}"
-        if len(words) != 2 + valued:
-            allowed = "`row column value`" if valued else "`row column`"
-            raise TopologyError("not an entry", key=place, value=" ".join(words)[:80], allowed=allowed)
-        if valued:
-            column.add(words[2], lambda: place)  # noqa: B023 - called at once
-        flat.extend((_node_number(words[0], nodes, place), _node_number(words[1], nodes, place)))
-        lines.append(line)
-    if len(lines) != entries:
-        text = "another number of entries than the file says"
-        raise TopologyError(text, key=where, value=len(lines), allowed=str(entries))
-    both = head[2].lower() == "general"
-    weights = column.all(lambda link: f"{where}:{lines[link]}")
-    return _numbered_content(
-        nodes, as_ends(flat), lambda link: f"{where}:{lines[link]}", names, where, both=both, weights=weights
-    )
-
-
-def _market_sizes(line: int, words: Sequence[str], where: str) -> tuple[int, int]:
-    """Return nodes and entries."""
-    place = f"{where}:{line}"
-    if len(words) != 3 or words[0] != words[1]:
-        found = " ".join(words)[:80] or None
-        text = "not the size of a graph's matrix" if words else "the sizes are missing"
-        raise TopologyError(text, key=place, value=found, allowed="`rows columns entries`, as many rows as columns")
-    return _nodes(words[0], place), whole(words[2], place)
-
-
-def write_matrix_market(topology: Topology) -> Iterator[str]:
-    """Write the lower triangle, as the format requires."""
-    yield f"%%MatrixMarket matrix coordinate {'pattern' if topology.weights is None else 'real'} symmetric\n"
-    yield from _name_comments(topology)
-    yield f"{topology.nodes} {topology.nodes} {topology.edge_count}\n"
-    for (i, j), weight in zip(topology.ends.tolist(), weights_of(topology), strict=True):
-        yield f"{j + 1} {i + 1}\n" if weight is None else f"{j + 1} {i + 1} {weight!r}\n"
 
 
 def read_npz(data: bytes, where: str) -> Content:
@@ -182,7 +60,7 @@ def read_npz(data: bytes, where: str) -> Content:
         for link, weight in enumerate(entries.data.tolist()):
             column.add(weight, lambda: place(link))  # noqa: B023 - called at once
         weights = column.all(place)
-    return _numbered_content(int(shape[0]), links, place, names, where, first=0, weights=weights)
+    return _numbered_content(int(shape[0]), links, place, names, where, weights=weights)
 
 
 def _unpack(data: bytes, where: str) -> tuple[Any, list[str]]:
@@ -229,53 +107,18 @@ def write_npz(topology: Topology) -> Iterator[bytes]:
     yield file.getvalue()
 
 
-def _rows(data: bytes, where: str, names: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield each line that is not a comment, with its number. Names in comments are added to `names`."""
-    for line, text in lines_of(data, where):
-        if text.startswith("%"):
-            names += _name_in(text, f"{where}:{line}")
-        else:
-            yield line, text.split()
-
-
-def _nodes(word: str, place: str) -> int:
-    """Read the number of nodes, which is checked before anything of that size is allocated."""
-    nodes = whole(word, place)
-    if not 1 <= nodes <= NODES_LIMIT:
-        raise TopologyError("impossible number of nodes", key=place, value=nodes, allowed=f"from 1 to {NODES_LIMIT}")
-    return nodes
-
-
-def _node_number(word: str, nodes: int, place: str) -> int:
-    """Read a node number, returned from 0, that a file counts from 1."""
-    number = whole(word, place)
-    if not 1 <= number <= nodes:
-        raise TopologyError("unknown node", key=place, value=number, allowed=f"numbers from 1 to {nodes}")
-    return number - 1
-
-
 def _numbered_content(
-    nodes: int,
-    links: Ends,
-    place: Place,
-    names: Sequence[str],
-    where: str,
-    *,
-    first: int = 1,
-    both: bool = True,
-    weights: Weights | None = None,
+    nodes: int, links: Ends, place: Place, names: Sequence[str], where: str, *, weights: Weights | None
 ) -> Content:
-    """Return nodes 0 .. nodes-1, with or without a name for each. `both`: each edge is listed from both sides.
-    `weights` belong to `links`.
-    """
+    """Return nodes 0 .. nodes-1, with or without a name for each; `weights` belong to `links`."""
     if names and len(names) != nodes:
         raise TopologyError("not one name for each node", key=where, value=len(names), allowed=f"none or {nodes}")
     if len(set(names)) != len(names) or not all(names):
         raise TopologyError("the same name twice, or an empty one", key=where, allowed="different names")
     check_text(names, where)
-    kept = _from_both_sides(links, place, first=first) if both else np.arange(len(links))
-    if weights is not None and both:
-        _check_symmetric(links, weights, place, first)
+    kept = _from_both_sides(links, place)
+    if weights is not None:
+        _check_symmetric(links, weights, place)
     return Content(
         nodes=nodes,
         ends=links[kept],
@@ -285,29 +128,28 @@ def _numbered_content(
     )
 
 
-def _check_symmetric(links: Ends, weights: Weights, place: Place, first: int) -> None:
+def _check_symmetric(links: Ends, weights: Weights, place: Place) -> None:
     """Refuse an edge, listed once from each side, with two weights. Raises TopologyError."""
     mirrored = weights[np.lexsort((links[:, 0], links[:, 1]))]
     order = np.lexsort((links[:, 1], links[:, 0]))
     odd = np.flatnonzero(weights[order] != mirrored)
     if len(odd):
         link = int(order[odd[0]])
-        i, j = (links[link] + first).tolist()
+        i, j = links[link].tolist()
         here, back = weights[link], mirrored[odd[0]]
         text = f"asymmetric: the edge has the weight {here:g} from node {i} to node {j}, and {back:g} back"
         raise TopologyError(text, key=place(link), allowed="the same weight in both directions")
 
 
-def _from_both_sides(links: Ends, place: Place, *, first: int) -> NDArray[np.int64]:
-    """Return the `links`, shape (links, 2), with each edge counted once. Nodes are numbered from 0 here, and from
-    `first` in the file.
+def _from_both_sides(links: Ends, place: Place) -> NDArray[np.int64]:
+    """Return the places of `links`, shape (links, 2), that count each edge once.
 
     Raises TopologyError if an edge is listed from only one side, or twice from one side, or joins a node to itself.
     """
     keys, mirrored = (links @ np.array(weights) for weights in ((NODES_LIMIT, 1), (1, NODES_LIMIT)))
     alone = np.flatnonzero(~np.isin(keys, mirrored))
     if len(alone):
-        i, j = (links[alone[0]] + first).tolist()
+        i, j = links[alone[0]].tolist()
         text = f"node {i} has the neighbor {j}, but node {j} has no neighbor {i}"
         raise TopologyError(text, key=place(int(alone[0])), allowed="each edge from both its nodes")
     for side in (links[:, 0] <= links[:, 1], links[:, 0] >= links[:, 1]):
@@ -318,21 +160,3 @@ def _from_both_sides(links: Ends, place: Place, *, first: int) -> NDArray[np.int
 
 def _kept_places(place: Place, kept: NDArray[np.int64]) -> Place:
     return lambda edge: place(int(kept[edge]))
-
-
-def _name_in(comment: str, where: str) -> list[str]:
-    """Return the name in a comment, as a list of one or none."""
-    if not comment.startswith(_NAME):
-        return []
-    try:
-        name = json.loads(comment.removeprefix(_NAME))
-    except (ValueError, RecursionError):
-        name = None
-    if not isinstance(name, str):
-        raise TopologyError("not a name", key=where, value=comment.strip()[:80], allowed=f'{_NAME}"a"')
-    return [name]
-
-
-def _name_comments(topology: Topology) -> Iterator[str]:
-    if topology.names:
-        yield from (f"{_NAME}{json.dumps(label)}\n" for label in labels_of(topology))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import networkx as nx
 import numpy as np
 import pytest
 
 from topologies import Topology, build
-from topologies.metrics import cuts
 from topologies.metrics import cuts as connectivity_module
-from topologies.metrics.cuts import connectivity, cut_points, isoperimetric, sweep_cut
+from topologies.metrics.cuts import connectivity, cut_points, sweep_cut
 
 
 def drawn(seed, largest=14):
@@ -119,34 +116,3 @@ def test_the_sweep_cut_of_a_disconnected_graph_is_a_part():
 def test_a_graph_without_edges_held_has_no_sweep_cut():
     assert sweep_cut(build("complete", 100_000)) is None
     assert sweep_cut(build("complete", 1)) is None
-
-
-def test_the_isoperimetric_number_is_the_least_over_all_sets():
-    for seed in range(20):
-        graph, topology = drawn(seed, largest=8)
-        sets = [set(side) for size in range(1, len(graph) // 2 + 1) for side in combinations(range(len(graph)), size)]
-        found = isoperimetric(topology)
-        assert found.exact
-        assert found.upper == pytest.approx(min(crossing(graph, side) / len(side) for side in sets))
-
-
-def test_the_isoperimetric_number_lies_within_its_bounds(monkeypatch):
-    graphs = [drawn(seed)[1] for seed in range(40)]
-    exact = [isoperimetric(topology).upper for topology in graphs]
-    monkeypatch.setattr(cuts, "EXHAUSTIVE_LIMIT", 0)
-    for topology, right in zip(graphs, exact, strict=True):
-        found = isoperimetric(topology)
-        assert found.lower <= right + 1e-9
-        assert right <= found.upper + 1e-9
-
-
-def test_a_ring_and_a_hypercube_of_any_size_have_an_exact_isoperimetric_number():
-    ring, cube = isoperimetric(build("ring", 10_000)), isoperimetric(build("hypercube", 4_096))
-    assert ring.exact
-    assert ring.upper == pytest.approx(2 / 5_000)
-    assert cube.exact
-    assert cube.upper == pytest.approx(1.0)
-
-
-def test_one_node_has_no_isoperimetric_number():
-    assert isoperimetric(build("ring", 1)) is None

@@ -69,8 +69,6 @@ What the words mean:
   conductance              of all places, not only that cut: the smallest share of a side's
                            edge ends that lead across; the cut that was found is the upper
                            end, lambda_2 gives the lower one
-  isoperimetric number     fewest edges that leave a set of up to half the nodes, for
-                           each node of the set
   robustness               r: of any two separate groups one has a node with r neighbors
                            outside (LeBlanc 2013)
   liars per node           mixes: with so many lying neighbors a node still mixes;
@@ -392,7 +390,7 @@ NEVER_LEFT_OUT = ("algebraic_connectivity", "mixing_rate")
 
 LIMITED = (
     *("average_distance", "effective_resistance", "kirchhoff_index", "bridges", "cut_nodes"),
-    *("thinnest_cut", "isoperimetric_number"),
+    "thinnest_cut",
 )
 """Figures of a connected graph that are left out only if it is too large for them."""
 

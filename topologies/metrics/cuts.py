@@ -1,8 +1,6 @@
 """Cuts: where a graph is thinnest, and how many edges, or nodes, must fail before it falls apart.
 
-The isoperimetric number is i(G) = min |dS| / |S| over sets S of at most half the nodes, where dS are the edges leaving
-S. It is 0 on a disconnected graph. Bridges and articulation points are the single edges and the single nodes whose loss
-splits a graph.
+Bridges and articulation points are the single edges and the single nodes whose loss splits a graph.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from topologies.eigen.extremes import Extremes
 from topologies.graph import Edge, Topology, component_labels
 from topologies.laplacian import Array
 from topologies.metrics import (
-    ROUNDING,
     SPECTRUM_LIMIT,
     IntegerBounds,
     degree_range,
@@ -51,16 +48,6 @@ class Cut:
     @property
     def sizes(self) -> tuple[int, int]:
         return len(self.side), self.other
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Isoperimetric:
-    """A range for i(G), which lies in lower .. upper; `exact` if the two are equal up to rounding."""
-
-    lower: float
-    upper: float
-    exact: bool
-    method: str
 
 
 def sweep_cut(topology: Topology, extremes: Extremes | None = None) -> Cut | None:
@@ -139,34 +126,6 @@ def _cut(topology: Topology, side: NDArray[np.int64], edges: int, order: str) ->
     )
 
 
-def isoperimetric(topology: Topology, extremes: Extremes | None = None, cut: Cut | None = None) -> Isoperimetric | None:
-    """Bound the isoperimetric number of a graph; None if it has only one node.
-
-    Below: |dS| >= lambda_2 |S| (n - |S|) / n for every S, hence i(G) >= lambda_2 ceil(n/2) / n >= lambda_2 / 2; and the
-    edge connectivity over floor(n/2). Above: sqrt(lambda_2 (2 d_max - lambda_2)), except for K_1, K_2, K_3, and the
-    best known cut. Source: Mohar, Isoperimetric numbers of graphs (J. Comb. Theory B 47, 1989).
-    """
-    n = topology.nodes
-    if n < 2:
-        return None
-    half = (n + 1) // 2
-    if is_complete(topology):
-        return Isoperimetric(lower=float(half), upper=float(half), exact=True, method="complete")
-    if not topology.implicit and n <= EXHAUSTIVE_LIMIT:
-        value = _exhaustive(topology)
-        return Isoperimetric(lower=value, upper=value, exact=True, method="all sets")
-    extremes = spectrum_if_cheap(topology, extremes)
-    lower = max(proven_connectivity(extremes) * half / n, _least_cut(topology) / (n // 2))
-    cut = cut or sweep_cut(topology, extremes)
-    least, most = degree_range(topology)
-    upper, method = min(
-        (float(least), "least degree"),
-        (cut.ratio if cut else np.inf, "sweep cut"),
-        (_cheeger(extremes.low, most) if extremes else np.inf, "spectrum"),
-    )
-    return Isoperimetric(lower=lower, upper=upper, exact=upper - lower <= 2.0 * ROUNDING * upper, method=method)
-
-
 def conductance_bounds(topology: Topology, extremes: Extremes, cut: Cut | None) -> list[float] | None:
     """Bound the conductance, the least share of edge ends that leave a set with at most half of all: [lower, upper].
 
@@ -190,32 +149,6 @@ def rough_connectivity(topology: Topology) -> list[float]:
     cuts = crossing(topology, np.arange(n)) * (n / (sizes * (n - sizes)))
     least = degree_range(topology)[0] * n / (n - 1)
     return [2.0 / (n * int(hops(topology, 0).max())), min(least, float(cuts.min()))]
-
-
-def _least_cut(topology: Topology) -> int:
-    """Bound from below the edges that leave any set: the degree of a transitive graph (Mader 1971), otherwise one."""
-    if not is_connected(topology):
-        return 0
-    return degree_range(topology)[0] if is_transitive(topology) else 1
-
-
-def _cheeger(low: float, largest: int) -> float:
-    """Return the upper bound. `low` is a Rayleigh quotient: lambda_2 may be lower, and the bound grows with lambda_2 up
-    to d_max.
-    """
-    low = min(low, float(largest))
-    return math.sqrt(low * (2.0 * largest - low))
-
-
-def _exhaustive(topology: Topology) -> float:
-    n = topology.nodes
-    sets = np.arange(1, 1 << n, dtype=np.int64)
-    sizes = sum(((sets >> node) & 1 for node in range(n)), start=np.zeros_like(sets))
-    sets, sizes = sets[2 * sizes <= n], sizes[2 * sizes <= n]
-    edges = np.zeros_like(sets)
-    for i, j in topology.edges:
-        edges += ((sets >> i) ^ (sets >> j)) & 1
-    return float((edges / sizes).min())
 
 
 SEARCH_LIMIT = 3_000_000

@@ -25,7 +25,6 @@ from topologies.metrics.cuts import (
     conductance_bounds,
     connectivity,
     cut_points,
-    isoperimetric,
     rough_connectivity,
     sweep_cut,
 )
@@ -71,7 +70,7 @@ ORDER = (
     *("train_s", "exchange_s", "slowest_edge", "round_s", "consensus_s", "consensus_in_step_s"),
     *("degree", "diameter", "diameter_bounds", "average_distance", "effective_resistance", "kirchhoff_index"),
     *("edge_connectivity", "vertex_connectivity", "bridges", "cut_nodes"),
-    *("thinnest_cut", "conductance", "isoperimetric_number"),
+    *("thinnest_cut", "conductance"),
     *("robustness", "liars_per_node", "seconds"),
 )
 """The figures of `survey` in the order in which they are shown: lambda_2 is the first after what the graph is."""
@@ -225,8 +224,6 @@ def structure(topology: Topology, plain: Extremes) -> Iterator[dict[str, Any]]:
         "thinnest_cut": _cut(cut),
         "conductance": conductance_bounds(topology, plain, cut),
     }
-    growth = isoperimetric(topology, plain, cut)
-    yield {"isoperimetric_number": growth and [growth.lower, growth.upper]}
     between = connectivity(topology, plain, points, cut)
     yield {"edge_connectivity": _range(between.edges), "vertex_connectivity": _range(between.nodes)}
     pulled = resistance(topology)

@@ -41,7 +41,7 @@ PARALLEL ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-fast internet faults lint format bench study docs compile dist clean
+.PHONY: help demo test test-all test-fast internet faults lint format bench study docs dist clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -110,9 +110,6 @@ study: $(FOR_DEV) ## what peers lose to a server and to pooled data: hours; QUIC
 
 docs: $(FOR_DOCS) ## build the site of these docs in docs-out/
 	$(BIN)/python tools/build_docs.py
-
-compile: $(FOR_DEV) ## compile the core and the simulator's control plane with mypyc: simulations take about half the time
-	$(BIN)/python tools/compile.py
 
 dist: $(FOR_DEV) ## build a wheel in dist/
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .

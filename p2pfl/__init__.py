@@ -65,7 +65,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-if os.path.isdir(os.path.join(__path__[0], "compiled")):  # noqa: PTH112, PTH118 - pathlib would be one more import
-    importlib.import_module("p2pfl.compiling").use_compiled()

@@ -8,8 +8,6 @@ import signal
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# The tests are about the sources; `P2PFL_COMPILED=1` runs them on the compiled unit, where there is one.
-os.environ.setdefault("P2PFL_COMPILED", "0")
 
 # A shell that starts the suite in the background has it ignore Ctrl-C, which some tests press.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

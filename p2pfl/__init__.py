@@ -7,7 +7,6 @@ used, so that `import p2pfl` stays light.
 from __future__ import annotations
 
 import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

@@ -143,7 +143,8 @@ def read_private(path: Path, what: str = "key") -> str:
             raw = file.read(256) if stat.S_ISREG(mode) else b""
     except OSError as error:
         reason = "the key file cannot be read" if what == "key" else f"the {what} file cannot be read"
-        raise UserError(f"{reason}: {error.strerror}", file=path, allowed=f"a {what} file that this user may read") from error
+        allowed = f"a {what} file that this user may read"
+        raise UserError(f"{reason}: {error.strerror}", file=path, allowed=allowed) from error
     if not stat.S_ISREG(mode):
         raise UserError("not a regular file", file=path, allowed=ALLOWED_CONTENT if what == "key" else "a file")
     if mode & 0o077:

@@ -133,7 +133,7 @@ class Training:
         return None if stop is None else stop.why(self.best, self.facts.rounds, self.elapsed_s(now))
 
     def note_through(self, now: float, *, through: bool) -> None:
-        """Note whether the node is through; rounds beyond those asked for, before a restart, count as such."""
+        """Note whether the node is through. Where `rounds` end training, those beyond them count through a restart."""
         if not through:
             self.through_rounds = None
         elif self.through_rounds is None:

@@ -185,8 +185,9 @@ class Application:
 
     def member_ended(self, name: str) -> None:
         """Tell the core, once there is one, that a member has ended for good: the launcher repeats it then."""
-        if self.begun and self.driver is not None:
-            self.driver.take(MemberEnded(member=self.setup.federation.member(name).index))
+        member = next((one for one in self.setup.federation.members if one.name == name), None)
+        if self.begun and self.driver is not None and member is not None:  # a charter may have removed it
+            self.driver.take(MemberEnded(member=member.index))
 
     def stop(self) -> None:
         """Stop the node: see `Stopping.stop`."""

@@ -68,7 +68,7 @@ def read_file(path: Path, most_bytes: int | None = None, allowed: str | None = N
     """Return the content of a file that may come from others. Raises UserError: it cannot be read, or is too large."""
     try:
         refuse_special(path)
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # noqa: PTH123
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             raw = file.read(-1 if most_bytes is None else most_bytes + 1)
     except (OSError, ValueError) as error:  # a ValueError: a path that no system knows
         raise UserError(f"cannot be read: {getattr(error, 'strerror', error)}", file=path, allowed=allowed) from None

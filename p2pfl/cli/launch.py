@@ -121,11 +121,15 @@ def _require_flawless(federation: FederationConfig) -> None:
     Raises ExceptionGroup of UserErrors.
     """
     from p2pfl.cli.check_folders import findings_of, look_into_folders  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.cli.rules import mistake_of_rule  # noqa: PLC0415 - as above
     from p2pfl.node.findings import Inspected  # noqa: PLC0415 - as above
+    from p2pfl.reporting.liars import bearings  # noqa: PLC0415 - as above
     from p2pfl.reporting.traffic import compressor_mistakes  # noqa: PLC0415 - as above
 
     folders = look_into_folders(federation)
     mistakes = [*compressor_mistakes(federation), *folders.mistakes]
+    if (borne := bearings(federation)) and (alone := mistake_of_rule(federation, borne)):
+        mistakes.append(alone)
     found = Inspected(federation, mistakes, folders.warnings, here=folders.here)
     for one in findings_of(found):
         one.before_launch(found)

@@ -325,7 +325,7 @@ def _scores(node: NodeReport, measures: Sequence[Measure], *, compared: bool, bo
 
 
 def _write_table(rows: Sequence[Mapping[str, Any]], title: str | None) -> None:
-    """Print a table. What is wider than the terminal is printed in parts, each with the first column."""
+    """Print a table. What is wider than the terminal is printed in parts, each with the columns that name a row."""
     from rich import box  # noqa: PLC0415 - only for who prints a table
     from rich.table import Table  # noqa: PLC0415 - as above
 
@@ -347,12 +347,12 @@ def _parts(texts: Mapping[str, Sequence[str]], most: int) -> list[dict[str, int]
     """Return the widths of the columns in each part of a table that is at most so wide."""
     from rich.cells import cell_len  # noqa: PLC0415 - as above
 
-    first, parts = next(iter(texts), ""), list[dict[str, int]]()
+    keys, parts = _key_columns(texts), list[dict[str, int]]()
     whole = {name: max(map(cell_len, (name, *column))) for name, column in texts.items()}
     least = {name: max(_longest_word(name), *map(_least_width, column)) for name, column in texts.items()}
     for name, width in least.items():
         if not parts or sum(parts[-1].values()) + width + GAP * (len(parts[-1]) + 1) > most:
-            parts.append({first: least[first]} if name != first else {})
+            parts.append({key: least[key] for key in keys} if parts else {})
         parts[-1][name] = width
     for widths in parts:
         spare = most - sum(widths.values()) - GAP * len(widths)
@@ -360,6 +360,16 @@ def _parts(texts: Mapping[str, Sequence[str]], most: int) -> list[dict[str, int]
             widths[name] += (more := max(0, min(spare, whole[name] - width)))
             spare -= more
     return parts
+
+
+def _key_columns(texts: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the fewest first columns, up to three, in which no two rows are alike; else the first alone."""
+    for count in range(1, 4):
+        names = list(texts)[:count]
+        rows = list(zip(*(texts[name] for name in names), strict=True))
+        if len(set(rows)) == len(rows):
+            return names
+    return list(texts)[:1]
 
 
 def _least_width(text: str) -> int:

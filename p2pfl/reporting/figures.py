@@ -39,12 +39,16 @@ class ClosingPoint(NamedTuple):
 
 
 def about_mixing(nodes: Iterable[NodeReport]) -> list[str]:
-    """Warn of the honest nodes that mixed with nobody in most of their rounds."""
-    advice = ALARMS["hardly-mixes"].advice
+    """Warn of the honest nodes that mixed with nobody in most of their rounds, by the reason."""
+    alone = [node for node in nodes if not node.byzantine and 2 * (node.rounds_unmixed or 0) > (node.rounds or 0)]
+    by_reason: dict[str, list[str]] = {}
+    for node in alone:
+        reason = "too-few-neighbors" if (node.alarms or {}).get("too-few-neighbors") else "hardly-mixes"
+        by_reason.setdefault(reason, []).append(node.name)
     return [
-        f"{node.name} mixed with nobody in {node.rounds_unmixed} of {node.rounds} rounds. {advice}"
-        for node in nodes
-        if not node.byzantine and 2 * (node.rounds_unmixed or 0) > (node.rounds or 0)
+        f"{', '.join(names[:5])}{f' and {len(names) - 5} more' if names[5:] else ''} mixed with nobody in most rounds. "
+        f"{ALARMS[reason].means} {ALARMS[reason].advice}"
+        for reason, names in sorted(by_reason.items())
     ]
 
 

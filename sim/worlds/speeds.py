@@ -150,6 +150,9 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 def _text(path: Path) -> str:
     try:
         return read_file(path, LARGEST_BYTES, "a CSV file with the columns " + ", ".join(COLUMNS)).decode("utf-8-sig")
+    except UserError as error:
+        error.key = KEY
+        raise
     except UnicodeDecodeError:
         raise UserError("is not UTF-8 text", file=path, key=KEY) from None
 

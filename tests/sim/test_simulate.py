@@ -135,7 +135,7 @@ def test_word_that_all_are_through_spreads_faster_than_by_rounds():
     assert report.rounds_beyond.max <= 2
 
 
-@pytest.mark.parametrize(("delay_s", "warned"), [(4.0, 3), (0.01, 0)])
+@pytest.mark.parametrize(("delay_s", "warned"), [(4.0, 1), (0.01, 0)])
 def test_a_report_warns_of_nodes_whose_rounds_are_shorter_than_an_exchange(delay_s, warned):
     asked = quadratic(3, rounds=30, topology="complete")
     asked = replace(asked, gossip=replace(asked.gossip, max_wait_s=0.05))
@@ -143,9 +143,10 @@ def test_a_report_warns_of_nodes_whose_rounds_are_shorter_than_an_exchange(delay
         asked, world=WorldSpec(links=LinkSpec(latency_s=Spread(low=delay_s, high=delay_s))), references=False
     )
     assert len(report.warnings) == warned
-    for node, text in zip(report.nodes, report.warnings, strict=False):
-        assert text.startswith(f"{node.name} mixed with nobody in {node.rounds_unmixed} of {node.rounds} rounds. Make")
-        assert node.alarms["hardly-mixes"] == 1
+    for text in report.warnings:
+        assert text.startswith("node0, node1, node2 mixed with nobody in most rounds. ")
+        assert "Make rounds longer" in text
+        assert all(node.alarms["hardly-mixes"] == 1 for node in report.nodes)
 
 
 @pytest.mark.parametrize("nodes", [3, pytest.param(8, marks=pytest.mark.long)])

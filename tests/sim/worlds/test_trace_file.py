@@ -61,7 +61,11 @@ def test_a_malformed_trace_is_refused(write, content, says):
 def test_what_is_no_file_or_too_large_is_refused(tmp_path, write, monkeypatch):
     path = write("node,time_s,speed\npi1,0,1\npi2,0,1\n", "speeds.csv")
     os.mkfifo(tmp_path / "pipe")
-    for place, says in ((tmp_path, "is no file"), (tmp_path / "pipe", "is no file"), (tmp_path / "x", "not exist")):
+    for place, says in (
+        (tmp_path, "cannot be read"),
+        (tmp_path / "pipe", "is a pipe"),
+        (tmp_path / "x", "cannot be read"),
+    ):
         with pytest.raises(UserError, match=says):
             read_trace(place, NAMES)
     monkeypatch.setattr(speeds, "LARGEST_BYTES", 10)

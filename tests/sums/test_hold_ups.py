@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from p2pfl.features.sums.sum_messages import (
     Ack,
     BranchPart,
     Have,
+    Keys,
     MemberList,
     Parcel,
     Poll,
@@ -35,7 +37,7 @@ from p2pfl.features.sums.sum_messages import (
 )
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sum_world import SumWorld, complete, posted
+from sum_world import Link, SumWorld, complete, posted
 
 COUNT, LIAR = 5, 0
 """The lowest member has the first turn in everything."""
@@ -114,6 +116,22 @@ def other_keys(_, __, opening):
     return [replace(opening, keys=opening.keys[:-16] + bytes(16))]
 
 
+def split(*to_others):
+    """Tell whose turn is next other keys than the rest, last and all at once, and take no part in their set-up."""
+
+    def deed(world, receiver, message):
+        keys, world.link = own(message), Link(delay_s=(0.02, 0.021))
+        if isinstance(keys, Keys):
+            is_next = receiver == min(set(range(COUNT)) - {LIAR}, key=world.nodes[4].blame.turn)
+            others = [replace(keys, serial=keys.serial + more, box=bytes([more]) * 32) for more in to_others]
+            for each in [keys] if is_next else others:
+                told = posted(LIAR, each, world.settings)
+                world.schedule(world.now + 0.3, partial(SumWorld._send, world, LIAR, receiver, told))
+        return [] if isinstance(keys, Keys | SetupOpening | Ack | Parcel) else [message]
+
+    return deed
+
+
 def flood(said):
     """Twice a second say much more to each: `said(world, number)`."""
     numbers, latest = iter(range(10**9)), {}
@@ -161,6 +179,8 @@ DEEDS = {
     "opens first and says no more": without(Parcel, Ack, MemberList),
     "opens two": instead(SetupOpening, two_openings),
     "opens with keys that nobody has": instead(SetupOpening, other_keys),
+    "tells the opener other keys": split(0),
+    "tells the others later keys": split(5, 6),
     "proposes and never signs": without(SlotVote),
     "proposes two rosters": instead(MemberList, other_roster),
     "signs two lists": instead(SlotVote, two_votes),
@@ -216,6 +236,7 @@ def run(world, labels=("one", "two", "three", "four"), most_s=60.0):
 
 
 UNNAMED = {"proposes and never signs", "gives no part of the wave", "sends no shares", "sends shares to some"}
+UNNAMED |= {"tells the others later keys"}
 """Nobody waits for these for long: they are left out, or their signature is not needed."""
 
 

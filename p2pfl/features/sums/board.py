@@ -150,8 +150,8 @@ class Board:
         self.opened_by: dict[bytes, tuple[int, dict[int, bytes]]] = {}
         """Who has opened each set-up that is kept, and the keys that the opening names, by member."""
         self._comparing = Comparing()
-        self._keys: dict[int, dict[tuple[int, int], bytes]] = {}
-        """The ids of the latest keys of each member, by life and serial."""
+        self._keys: dict[int, dict[bytes, tuple[int, int]]] = {}
+        """Life and serial of the keys of each member that are kept, by their ids."""
         self.route: dict[int, int] = {}
         """The neighbor who was the first to bring the latest keys of each member."""
         self.neighbors: list[int] = []
@@ -344,13 +344,23 @@ class Board:
         return True
 
     def _may_have_keys(self, author: int, name: bytes, statement: Keys) -> bool:
+        """Keep an author's latest keys, and any that the latest opening of some opener names: others may lack them.
+
+        Who says other keys to some than to others cannot keep these from an opening that names the former. Two of one
+        number are no proof: so does who has lost its folder.
+        """
         order, keys = (statement.life, statement.serial), self._keys.setdefault(author, {})
-        if order in keys or (len(keys) >= MOST_KEYS and order < min(keys)):
-            self._refuse(author, name)
+        named = {by: ids.get(author) for by, ids in self.opened_by.values()}.values()
+        is_double = order in keys.values()
+        is_old = len(keys) >= MOST_KEYS and order < sorted(keys.values())[-MOST_KEYS]
+        if name not in named and (is_double or is_old):
+            self._refuse(author, name, "it has signed two keys of one number" if is_double else "")
             return False
-        keys[order] = name
-        if len(keys) > MOST_KEYS:
-            self._forget([keys.pop(min(keys))])
+        keys[name] = order
+        for old in sorted(keys, key=keys.__getitem__)[:-MOST_KEYS]:
+            if old not in named:
+                del keys[old]
+                self._forget([old])
         return True
 
     def _may_open(self, author: int, name: bytes, opening: SetupOpening) -> bool:
@@ -361,6 +371,9 @@ class Board:
             self._refuse(author, name)
             return False
         self.opened_by[name] = author, named
+        for member, keys in named.items():
+            if member != self._settings.index:
+                self._refused.pop(keys[:SHORT], None)
         openers = Counter(by for by, _ in self.opened_by.values())
         most = max(openers, key=lambda by: (openers[by], by))
         if openers[most] > MOST_SETUPS or len(self.opened_by) > MOST_SETUPS_IN_ALL:

@@ -79,6 +79,7 @@ class SetupFounding:
         self._life, self._serial = settings.life, 0
         self._secrets: SetupSecrets | None = None
         self._at = KeyTimes(0.0)
+        self._excused: set[int] = set()
         self._passed: set[bytes] = set()
         """The openings that do not name the present keys."""
         self.attempt: Attempt | None = None
@@ -168,15 +169,15 @@ class SetupFounding:
             opener, opening = tally.opening
             if name in self._passed or (self._blame.is_struck(opener) and not self._turn_comes(opener, now)):
                 continue
-            if (SumSetup.named_keys(opening) or {}).get(settings.index) != own:
+            if tally.named.get(settings.index) != own:
                 self._passed = (self._passed & self._records.tallies.keys()) | {name}
                 continue
-            keys = self._records.keys_of(opening)
-            if keys is None or len(keys) < max(settings.quorum, settings.least):
-                self._wait_for_keys(opener, now)
+            keys = self._records.keys_of(tally.named)
+            if keys.keys() != tally.named.keys():
+                self._wait_for_keys(opener, tally.named.keys() - keys.keys(), now)
                 continue
             secrets, self._secrets = self._secrets, None
-            self._records.use(opening)
+            self._records.use(tally.named)
             try:
                 setup = SumSetup(settings, name, opening, keys, secrets)
             except ValueError:
@@ -187,14 +188,18 @@ class SetupFounding:
                 yield Parcel(setup=name, to=holder, sealed=parcel, spread=False)
             return
 
-    def _wait_for_keys(self, opener: int, now: float) -> None:
+    def _wait_for_keys(self, opener: int, lacking: set[int], now: float) -> None:
         """Keys that an opening names may be on their way. If they do not come, this member's own, which it has used up,
-        are drawn anew, and the opener is not believed again.
+        are drawn anew, and the opener is not believed again; unless they are of who was struck itself: that excuses
+        once.
         """
         if self._at.stuck is None:
             self._at.stuck = now
         elif now > self._at.stuck + OVER * self._patience.wait_s:
-            self._blame.strike(opener, "it has opened a set-up with keys that nobody has")
+            excuses = {member for member in lacking if self._blame.is_struck(member)} - {opener} - self._excused
+            self._excused |= excuses
+            if not excuses:
+                self._blame.strike(opener, "it has opened a set-up with keys that nobody has")
             self._secrets = None
 
     def _prepare(self, attempt: Attempt, now: float) -> Iterator[Statement]:

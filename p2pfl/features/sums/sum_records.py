@@ -6,7 +6,6 @@ from collections.abc import Container, Mapping
 
 from p2pfl.features.sums.blame import Blame
 from p2pfl.features.sums.board import Taken
-from p2pfl.features.sums.setup import SumSetup
 from p2pfl.features.sums.sum_messages import Keys, SetupOpening
 from p2pfl.features.sums.sum_settings import SumSettings
 from p2pfl.features.sums.tally import SetupTally
@@ -39,35 +38,30 @@ class Records:
         if isinstance(statement, Keys):
             of = self._keys.setdefault(taken.author, {})
             of[taken.id] = statement
-            openings = [tally.opening for tally in self.tallies.values() if tally.opening is not None]
-            if any(self._counts(opener, opening, taken.author) == taken.id for opener, opening in openings):
+            named = [(t.opening[0], t.named.get(taken.author)) for t in self.tallies.values() if t.opening is not None]
+            if any(name == taken.id and not self._blame.is_struck(opener) for opener, name in named):
                 self._used.add(taken.id)
-            newest = max(of.items(), key=lambda each: (each[1].life, each[1].serial))
-            self.latest[taken.author] = newest[0]
+            self.latest[taken.author] = max(of, key=lambda name: (of[name].life, of[name].serial))
             self._refresh(taken.author)
-            if len(of) > MOST_KEYS:
-                oldest = min(of, key=lambda name: (of[name].life, of[name].serial))
-                del of[oldest]
-                self._used.discard(oldest)
+            for old in sorted(of, key=lambda name: (of[name].life, of[name].serial))[:-MOST_KEYS]:
+                if old not in dict(named).values():
+                    del of[old]
+                    self._used.discard(old)
             return
         if isinstance(statement, SetupOpening):
             self.tallies[taken.id] = SetupTally(self._settings.quorum)
-            if not self._blame.is_struck(taken.author):
-                self.use(statement)
         setup = taken.id if isinstance(statement, SetupOpening) else statement.setup
         if setup in self.tallies:
             self.tallies[setup].take(taken, self._settings.index)
+        if isinstance(statement, SetupOpening) and not self._blame.is_struck(taken.author):
+            self.use(self.tallies[setup].named)
 
-    def use(self, opening: SetupOpening) -> None:
+    def use(self, named: Mapping[int, bytes]) -> None:
         """The keys that an opening names serve no other one."""
-        for member, name in (SumSetup.named_keys(opening) or {}).items():
+        for member, name in named.items():
             if name in self._keys.get(member, ()):
                 self._used.add(name)
             self._refresh(member)
-
-    def _counts(self, opener: int, opening: SetupOpening, member: int) -> bytes | None:
-        """Return the id of a member's keys in an opening that counts."""
-        return None if self._blame.is_struck(opener) else (SumSetup.named_keys(opening) or {}).get(member)
 
     def _refresh(self, member: int) -> None:
         name = self.latest.get(member)
@@ -81,14 +75,6 @@ class Records:
         """The members whose latest keys no opening has named, and the ids of these, in no order."""
         return self._fresh
 
-    def keys_of(self, opening: SetupOpening) -> dict[int, Keys] | None:
-        """The keys that an opening names; None: they are not all here (yet)."""
-        found = {}
-        named = SumSetup.named_keys(opening)
-        for member, name in ({} if named is None else named).items():
-            of = self._keys.get(member)
-            keys = of.get(name) if of is not None else None
-            if keys is None:
-                return None
-            found[member] = keys
-        return found or None
+    def keys_of(self, named: Mapping[int, bytes]) -> dict[int, Keys]:
+        """The keys that an opening names, as far as they are here (yet)."""
+        return {m: self._keys[m][name] for m, name in named.items() if name in self._keys.get(m, ())}

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from p2pfl.features.sums.board import Taken
+from p2pfl.features.sums.setup import SumSetup
 from p2pfl.features.sums.sum_certificate import Ballot
 from p2pfl.features.sums.sum_messages import (
     Ack,
@@ -59,6 +60,8 @@ class SetupTally:
     def __init__(self, needed: int) -> None:
         self.opening: tuple[int, SetupOpening] | None = None
         """Its opener, and the opening."""
+        self.named: dict[int, bytes] = {}
+        """The ids of the keys that it names, by member."""
         self.parcels: list[tuple[int, Parcel]] = []
         """Those for this node, with their dealers, who may have dealt a false one first."""
         self.acks: dict[int, set[int]] = defaultdict(set)
@@ -69,7 +72,7 @@ class SetupTally:
         author, statement = taken.author, taken.statement
         match statement:
             case SetupOpening():
-                self.opening = author, statement
+                self.opening, self.named = (author, statement), SumSetup.named_keys(statement) or {}
             case Parcel():
                 if statement.to == index:
                     self.parcels.append((author, statement))

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from p2pfl.errors import PeerFault
+from p2pfl.features.sums.board import MOST_EARLY, MOST_EARLY_BYTES, MOST_SETUPS_IN_ALL
 from p2pfl.features.sums.channel import WINDOW, Credit, Incoming
 from p2pfl.features.sums.setup import SetupSecrets
 from p2pfl.features.sums.sum_messages import (
@@ -59,12 +60,16 @@ def set_up(number):
     return number.to_bytes(16, "little")
 
 
+def opened(world, number, author):
+    """New keys, and an opening that names them."""
+    keys = SetupSecrets(world.random.randbytes, 3).keys(1, 10 + number)
+    named = dict(world.nodes[0].records.latest) | {author: id_of(author, encode_statement(keys))}
+    return keys, SetupOpening(members=bits_of(named), keys=b"".join(named[member] for member in sorted(named)))
+
+
 def openings(world, number):
     """New keys, an opening that names them, and all that can be said of it."""
-    secrets = SetupSecrets(world.random.randbytes, 3)
-    keys = secrets.keys(1, 10 + number)
-    named = dict(world.nodes[0].records.latest) | {LIAR: id_of(LIAR, encode_statement(keys))}
-    opening = SetupOpening(members=bits_of(named), keys=b"".join(named[member] for member in sorted(named)))
+    keys, opening = opened(world, number, LIAR)
     setup = id_of(LIAR, encode_statement(opening))
     parcels = [Parcel(setup=setup, to=to, sealed=bytes(208), spread=True) for to in range(COUNT - 1)]
     return [keys, opening, *parcels, *everything(setup, number)]
@@ -108,6 +113,19 @@ def test_what_is_kept_of_one_author_is_bounded_whatever_it_signs(name):
     before, half, whole = sizes
     assert whole - half < 100_000, "it does not grow"
     assert whole - before < MOST_BYTES
+
+
+def test_an_opening_that_is_taken_is_kept_however_many_members_have_opened_one():
+    """One of the others' goes."""
+    world = SumWorld(16, complete(16))
+    world.ask_all("one")
+    world.run()
+    board = world.nodes[0]._board
+    for author in range(1, 15):
+        for statement in opened(world, 0, author):
+            world.nodes[0].hear(author, posted(author, statement, {"count": 16}), world.now)
+        assert author in {by for by, _ in board.opened_by.values()}
+    assert len(board.opened_by) == MOST_SETUPS_IN_ALL
 
 
 def test_a_set_of_more_members_than_there_are_is_a_fault():
@@ -168,3 +186,8 @@ def test_settings_say_which_sets_have_members_alone():
     assert all(settings.are_members(bits_of(range(n))) for n in range(10))
     assert not settings.are_members(bits_of(range(10)))
     assert not settings.are_members(b"\x01\x00\x00")
+
+
+def test_the_page_says_how_many_statements_wait_for_an_opening():
+    page = Path(__file__).parents[2] / "docs" / "explanation" / "sums.md"
+    assert f"{MOST_EARLY} statements, {MOST_EARLY_BYTES // 1024} KiB in all, of set-ups whose" in page.read_text()

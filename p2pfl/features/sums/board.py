@@ -370,13 +370,10 @@ class Board:
             self._blame.strike(author, "it has opened two set-ups with the same keys", is_proof=True)
             self._refuse(author, name)
             return False
-        self.opened_by[name] = author, named
-        for member, keys in named.items():
-            if member != self._settings.index:
-                self._refused.pop(keys[:SHORT], None)
-        openers = Counter(by for by, _ in self.opened_by.values())
-        most = max(openers, key=lambda by: (openers[by], by))
-        if openers[most] > MOST_SETUPS or len(self.opened_by) > MOST_SETUPS_IN_ALL:
+        kept = Counter(by for by, _ in self.opened_by.values())
+        openers = kept + Counter([author])
+        if openers[author] > MOST_SETUPS or len(self.opened_by) >= MOST_SETUPS_IN_ALL:
+            most = max(kept, key=lambda by: (openers[by], by))
             old = next(setup for setup, (by, _) in self.opened_by.items() if by == most)
             del self.opened_by[old]
             self._drop(old)
@@ -384,6 +381,10 @@ class Board:
             for of in self._said:
                 for names in of.pop(old, Said()).names.values():
                     self._forget(names)
+        self.opened_by[name] = author, named
+        for member, keys in named.items():
+            if member != self._settings.index:
+                self._refused.pop(keys[:SHORT], None)
         return True
 
     def _forget(self, names: list[bytes]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from p2pfl.features.sums.blame import FORGIVEN, FORGIVEN_S, Blame
 from p2pfl.features.sums.setup import SetupSecrets
 from p2pfl.features.sums.sum_messages import (
     MOST_EPOCH,
@@ -301,3 +302,21 @@ def test_set_ups_grow_rare_where_one_member_alone_leaves_another_out():
     world.run()
     kinds = [type(decode_statement(m.body)).__name__ for _, m in world.messages if isinstance(m, Post)]
     assert kinds.count("SetupOpening") < 15 * 5 * 6, "fifteen openings, that each member tells all others"
+
+
+@pytest.mark.parametrize("forgives", ["pass_time", "sum_done"])
+def test_strikes_are_forgiven_with_time_and_to_who_does_well_but_a_proof_is_not(forgives):
+    blame = Blame(0)
+    blame.pass_time(1e6)
+    for member in [1, 1, 1, 2]:
+        blame.strike(member, "late", is_proof=member == 2)
+    for at in range(FORGIVEN):
+        assert blame.is_banned(1)
+        if forgives == "sum_done":
+            blame.sum_done([1, 2])
+        else:
+            blame.pass_time(1e6 + FORGIVEN_S * (at + 1) / FORGIVEN)
+    assert not blame.is_banned(1)
+    blame.pass_time(1e6 + 10 * FORGIVEN_S)
+    assert not blame.is_struck(1)
+    assert blame.is_banned(2)

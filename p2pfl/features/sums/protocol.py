@@ -222,6 +222,7 @@ class Sums:
 
     def _settled(self, now: float, effects: Effects) -> list[Effect]:
         """Do all that can be done now, where something has changed; what only waits is looked at when it wakes."""
+        self.blame.pass_time(now)
         self._due.slots |= self._tree.changed
         self._tree.changed.clear()
         if not self._due.is_any():
@@ -316,7 +317,7 @@ class Sums:
                     total=outcome.total,
                 )
             )
-            self.blame.sum_done()
+            self.blame.sum_done(outcome.members)
         else:
             effects.add(each.refused(asked, outcome.reason))
             if outcome.waited:

@@ -36,6 +36,7 @@ from p2pfl.features.sums.sum_messages import (
     members_of,
     total_digest,
 )
+from p2pfl.features.sums.summing import Sum
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sum_world import Link, SumWorld, complete, posted
@@ -320,3 +321,10 @@ def test_strikes_are_forgiven_with_time_and_to_who_does_well_but_a_proof_is_not(
     blame.pass_time(1e6 + 10 * FORGIVEN_S)
     assert not blame.is_struck(1)
     assert blame.is_banned(2)
+
+
+def test_who_holds_a_wave_up_and_leads_early_is_named_and_who_was_held_up_is_not(monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "LIAR", 1)
+    is_turn = Sum._is_turn
+    monkeypatch.setattr(Sum, "_is_turn", lambda *a: not a[0]._own_waves() if a[0]._index == LIAR else is_turn(*a))
+    assert run(world_with(DEEDS["gives no part of the wave"])) == {LIAR}

@@ -40,8 +40,10 @@ LATE, OVER = 6, 10
 """After so many waits a member gives a sum up that has no list; after so many it waits no more."""
 MINE, NEXT = 0, 1
 """Ranks of roots."""
-TURN, EARLY = 1.5, 0.5
-"""In waits: how long a root's turn lasts at least, and so much earlier than its own clock says its list is signed."""
+TURN, EARLY, WAVE = 1.5, 0.5, 0.9
+"""In waits: how long a root's turn lasts at least, and so much earlier than its own clock says its list is signed. So
+much longer has a root whose wave is out before it is blamed: somebody may hold the wave up, and lead early itself.
+"""
 STRANGE = "this member sums other things than the others"
 OTHER_SIZE = "the masked sum has another size"
 
@@ -222,12 +224,22 @@ class Sum:
         epoch = self._tally.last_epoch(MOST_TURNS * self.setup.settings.count) + 1
         return Wave(setup=self.setup.id, number=self.number, epoch=epoch, terms=asked.terms)
 
-    def _propose(self, asked: Asked, members: frozenset[int], total: Words, ready: frozenset[int]) -> Iterator[Step]:
-        """Propose who has come together; or ask all once more, where somebody who is ready was missed."""
+    def _propose(
+        self, asked: Asked, members: frozenset[int], total: Words, slow: frozenset[int], ready: frozenset[int]
+    ) -> Iterator[Step]:
+        """Propose who has come together; or ask all once more, where somebody who is ready was missed.
+
+        Who alone is missed, and has said for too long that it waits for others, has held its own part back.
+        """
         del self._tree.gathered[self.key]
         if self._index in self._tally.authors.values():
             return
-        if not ready <= members and members != self._last and self._own_waves() < MOST_EPOCHS:
+        missed = ready - members
+        is_held = len(missed) == 1 and missed <= slow
+        if is_held:
+            self._blame.strike(min(missed), "it has said for too long that it waits for parts of a wave")
+        can_do_without = is_held and not asked.only and not self.setup.flaw(members)
+        if missed and not can_do_without and members != self._last and self._own_waves() < MOST_EPOCHS:
             self._last = members
             yield self._wave(asked)
             return
@@ -278,9 +290,11 @@ class Sum:
         """Whose turn was over when the last one proposed this list has held the sum up."""
         tally = self._tally
         last = max(self._rank(tally.authors[name]) for name, each in tally.ballot.lists.items() if each == chosen)
-        over = (now - self._clock.quorum) / (TURN * wait_s) - NEXT
+        turns = (now - self._clock.quorum) / wait_s
+        over = {False: min(last, turns / TURN - NEXT), True: min(last, turns / TURN - NEXT, turns - NEXT - WAVE)}
+        out = {taken.author for taken in tally.waves.values()}
         ranks = {member: self._rank(member) for member in self._ready.alike - tally.ballot.quit.keys()}
-        for member in (member for member, rank in ranks.items() if rank < min(last, over)):
+        for member in (member for member, rank in ranks.items() if rank < over[member in out]):
             self._blame.strike(member, "it was to lead a sum, and nobody could sign a list of its in time")
 
     def _quit(self, reason: str) -> SlotQuit:

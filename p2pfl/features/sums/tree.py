@@ -54,6 +54,8 @@ class Branch:
     sent: BranchPart | None = None
     silent: Counter[int] = field(default_factory=Counter)
     """The polls that each neighbor has left unanswered in a row."""
+    slow: set[int] = field(default_factory=set)
+    """The neighbors who have said for too long that they wait themselves."""
     asked: int = 0
     """How often the parent has polled since the part was sent."""
     polls: int = 0
@@ -87,8 +89,8 @@ class Tree:
     def __init__(self) -> None:
         self.own: dict[Key, tuple[int, bytes, Words]] = {}
         """This node's own index, terms and masked vector, for each sum that it takes part in."""
-        self.gathered: dict[Key, tuple[bytes, frozenset[int], Words]] = {}
-        """Where this node is the root: the wave, and what it has brought."""
+        self.gathered: dict[Key, tuple[bytes, frozenset[int], Words, frozenset[int]]] = {}
+        """Where this node is the root: the wave, what it has brought, and who has said for too long that it waits."""
         self.changed: set[Key] = set()
         """The sums with something gathered, or a total, that nobody has looked at yet."""
         self._branches: dict[tuple[Key, int], Branch] = {}
@@ -180,6 +182,7 @@ class Tree:
                 is_slow = branch.polls > (MOST_WORKING >> self._slow[peer]) + more
                 if is_slow or branch.silent[peer] > MOST_POLLS + more:
                     self._slow[peer] += is_slow
+                    branch.slow |= {peer} if is_slow else set()
                     branch.waiting.discard(peer)
                 else:
                     effects.say(peer, Poll(wave=branch.taken.post))
@@ -192,7 +195,7 @@ class Tree:
         parent, key = branch.taken.peer, branch.key
         if parent is None:
             if key not in self.gathered or self.gathered[key][0] != branch.taken.id:
-                self.gathered[key] = branch.taken.id, *branch.merged(self.own.get(key))
+                self.gathered[key] = branch.taken.id, *branch.merged(self.own.get(key)), frozenset(branch.slow)
                 self.changed.add(key)
             return
         members, total = branch.merged(self.own.get(key))

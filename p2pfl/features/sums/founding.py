@@ -287,9 +287,11 @@ class SetupFounding:
     def _certified(self, attempt: Attempt, roster: frozenset[int], now: float) -> None:
         self._patience.took(now - attempt.began)
         self.attempt = None
-        self._hold = min(self._hold * 2, MOST_HOLD) if roster <= self._known else HOLD
+        was_in, self._is_in = self._is_in, self._settings.index in roster
+        is_new = not roster <= self._known or (was_in and not self._is_in)
+        self._hold = HOLD if is_new else min(self._hold * 2, MOST_HOLD)
         self._known |= roster
-        self._founded_at, self._is_in = now, self._settings.index in roster
+        self._founded_at = now
         if not self._is_in:
             return
         attempt.setup.roster = roster

@@ -287,11 +287,9 @@ class SetupFounding:
     def _certified(self, attempt: Attempt, roster: frozenset[int], now: float) -> None:
         self._patience.took(now - attempt.began)
         self.attempt = None
-        was_in, self._is_in = self._is_in, self._settings.index in roster
-        is_new = not roster <= self._known or (was_in and not self._is_in)
-        self._hold = HOLD if is_new else min(self._hold * 2, MOST_HOLD)
+        self._hold = min(self._hold * 2, MOST_HOLD) if roster <= self._known else HOLD
         self._known |= roster
-        self._founded_at = now
+        self._founded_at, self._is_in = now, self._settings.index in roster
         if not self._is_in:
             return
         attempt.setup.roster = roster

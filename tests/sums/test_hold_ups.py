@@ -292,19 +292,6 @@ def test_with_three_members_one_can_stop_all_sums_and_is_named():
     assert any("has signed no list in time" in why for *_, why in world.held_up)
 
 
-def test_set_ups_grow_rare_where_one_member_alone_leaves_another_out():
-    world = SumWorld(6, complete(6), sums=64)
-    world.ask_all("one")
-    world.run()
-    for _ in range(3):
-        world.nodes[2].blame.strike(3, "")
-    world.ask_all("two")
-    world.schedule(world.now + 300, lambda: None)
-    world.run()
-    kinds = [type(decode_statement(m.body)).__name__ for _, m in world.messages if isinstance(m, Post)]
-    assert kinds.count("SetupOpening") < 15 * 5 * 6, "fifteen openings, that each member tells all others"
-
-
 @pytest.mark.parametrize("forgives", ["pass_time", "sum_done"])
 def test_strikes_are_forgiven_with_time_and_to_who_does_well_but_a_proof_is_not(forgives):
     blame = Blame(0)

@@ -34,9 +34,8 @@ acknowledged with others are sent by all ways; more that is held by now is ackno
 """
 PROPOSE, NEXT = 1.5, 0.5
 """In waits after an opening: where its opener has proposed no roster others do, one after the other."""
-HOLD, MOST_HOLD = 4.0, 256.0
-"""In waits: how long others wait at least for a set-up with newcomers or without who holds sums up, twice as long after
-each in which nobody was for the first time; and so does who was left out of the latest.
+HOLD = 4.0
+"""In waits: how long newcomers wait at least for a set-up with them, twice as long after each that had no more members.
 """
 
 
@@ -86,9 +85,7 @@ class SetupFounding:
         self.attempt: Attempt | None = None
         self.founded: SumSetup | None = None
         """A set-up with a certified roster, until somebody takes it."""
-        self._hold, self._founded_at, self._is_in = HOLD, 0.0, True
-        self._known: set[int] = set()
-        """Who was on some roster."""
+        self._hold, self._founded_at, self._size = HOLD, 0.0, 0
 
     def act(self, now: float, current: SumSetup | None, *, is_used_up: bool) -> Iterator[Statement]:
         """What to do now, one thing after the other. `is_used_up`: the current set-up has no sum left, or there is
@@ -103,12 +100,8 @@ class SetupFounding:
         if self.attempt is None and self.founded is None and self._wants(now, current, is_used_up=is_used_up):
             yield from self._open(now)
 
-    def beat_s(self, now: float, current: SumSetup | None, *, is_used_up: bool) -> float | None:
-        """How soon to look whether a set-up may be opened; None: none is wanted."""
-        if not (is_used_up or self._has_newcomers(current) or self._leaves_out(current)):
-            return None
-        left_s = 0.0 if is_used_up and self._is_in else self._founded_at - now + self._hold * self._patience.wait_s
-        return max(left_s, self._patience.wait_s)
+    def is_busy(self, current: SumSetup | None, *, is_used_up: bool) -> bool:
+        return self.attempt is not None or is_used_up or self._has_newcomers(current) or self._leaves_out(current)
 
     def _draw_keys(self, now: float) -> Keys:
         self._secrets = SetupSecrets(self._draw, self._settings.sums)
@@ -143,9 +136,7 @@ class SetupFounding:
 
     def _wants(self, now: float, current: SumSetup | None, *, is_used_up: bool) -> bool:
         is_time = now > self._founded_at + self._hold * self._patience.wait_s
-        if is_used_up and self._is_in:
-            return True
-        return is_time and (is_used_up or self._leaves_out(current) or self._has_newcomers(current))
+        return is_used_up or self._leaves_out(current) or (is_time and self._has_newcomers(current))
 
     def _turn_comes(self, member: int, now: float) -> bool:
         """True if it is a member's turn to open a set-up: the lowest with fresh keys first, of those who have held
@@ -287,10 +278,9 @@ class SetupFounding:
     def _certified(self, attempt: Attempt, roster: frozenset[int], now: float) -> None:
         self._patience.took(now - attempt.began)
         self.attempt = None
-        self._hold = min(self._hold * 2, MOST_HOLD) if roster <= self._known else HOLD
-        self._known |= roster
-        self._founded_at, self._is_in = now, self._settings.index in roster
-        if not self._is_in:
+        if self._settings.index not in roster:
             return
+        self._hold = HOLD if len(roster) > self._size else self._hold * 2
+        self._founded_at, self._size = now, len(roster)
         attempt.setup.roster = roster
         self.founded = attempt.setup

@@ -237,7 +237,7 @@ class Sums:
             self._adopt(now, effects)
             self._advance(now, effects)
         self._tire(now, effects)
-        beat_s = self._beat_s(now)
+        beat_s = self._beat_s()
         self._beat_at = None if beat_s is None else min(now + beat_s, self._beat_at or math.inf)
         self.blame.tell(effects)
         return effects.found
@@ -337,13 +337,12 @@ class Sums:
             effects.add(Refused(label=asked.label, reason=text, missing=missing))
             self._asked, self._ended_at = None, now
 
-    def _beat_s(self, now: float) -> float | None:
+    def _beat_s(self) -> float | None:
         """How soon to look whether something was lost; None: nothing goes on."""
         if self._asked is not None or self._tree.is_busy() or self._founding.attempt is not None:
             return self.patience.beat_s
-        if any(each.missing_total for each in self._sums.values()):
-            return self.patience.wait_s
-        return self._founding.beat_s(now, self.setup, is_used_up=self._is_used_up)
+        waits = self._founding.is_busy(self.setup, is_used_up=self._is_used_up)
+        return self.patience.wait_s if waits or any(each.missing_total for each in self._sums.values()) else None
 
 
 class _Due:

@@ -249,6 +249,15 @@ def test_whatever_one_member_does_sums_go_on_within_a_minute(name):
     assert named == (set() if name in UNNAMED | {"sends wrong shares"} else {LIAR})
 
 
+def test_of_four_members_one_that_gives_keys_and_nothing_else_is_left_out_of_the_next_set_ups():
+    """With t = 1 each of four needs the acknowledgment of all others: no roster comes about with it. So the next
+    set-up is one without it.
+    """
+    world = world_with(without(Parcel, Ack, SetupOpening), count=4)
+    assert run(world) == {LIAR}
+    assert all(LIAR not in done.members for _, done in world.done)
+
+
 def test_who_deals_shares_that_do_not_fit_its_keys_and_reveals_nothing_is_out_of_the_next_set_up():
     """The holders' shares prove it: more were revealed than can be wrong."""
     world = world_with(without(Reveal), labels=("one", "two"))

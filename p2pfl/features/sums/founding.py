@@ -82,6 +82,8 @@ class SetupFounding:
         self._excused: set[int] = set()
         self._passed: set[bytes] = set()
         """The openings that do not name the present keys."""
+        self._mute: frozenset[int] = frozenset()
+        """Who acknowledged nothing in the set-up that this member has opened last, if that failed."""
         self.attempt: Attempt | None = None
         self.founded: SumSetup | None = None
         """A set-up with a certified roster, until somebody takes it."""
@@ -122,7 +124,9 @@ class SetupFounding:
         """
         fresh = self._records.fresh
         left = {member: name for member, name in fresh.items() if not self._is_out(member)}
-        return left if len(left) >= max(self._settings.quorum, self._settings.least) else fresh
+        heard = {member: name for member, name in left.items() if member not in self._mute - self.only}
+        enough = max(self._settings.quorum, self._settings.least)
+        return next((some for some in (heard, left) if len(some) >= enough), fresh)
 
     def _is_out(self, member: int) -> bool:
         return self._blame.is_banned(member) and member not in self.only
@@ -221,6 +225,8 @@ class SetupFounding:
         elif since > OVER:
             self.attempt = None
             self._patience.failed()
+            if attempt.opener == index:
+                self._mute = frozenset(attempt.setup.members) - tally.acks.keys()
             if attempt.opener not in tally.acks:
                 self._blame.strike(attempt.opener, "it has opened a set-up and taken no part in it")
             for member in sorted(tally.acks.keys() - ballot.signed.keys()) if index in ballot.signed else ():
@@ -278,6 +284,10 @@ class SetupFounding:
     def _certified(self, attempt: Attempt, roster: frozenset[int], now: float) -> None:
         self._patience.took(now - attempt.began)
         self.attempt = None
+        if attempt.opener == self._settings.index:
+            for member in sorted(self._mute - roster):
+                self._blame.strike(member, "a set-up with it has failed, and the next one without it has not")
+            self._mute = frozenset()
         if self._settings.index not in roster:
             return
         self._hold = HOLD if len(roster) > self._size else self._hold * 2

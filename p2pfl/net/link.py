@@ -52,8 +52,8 @@ BATCH_BYTES = 4 * CHUNK_BYTES
 """The bytes of a message that are sealed before the socket accepts them."""
 BATCH_CHUNKS = 4
 """How many chunks are sealed ahead, and how many are read ahead while at most as many are being opened."""
-CALM_TURNS, CALM_S = 3, 0.002
-"""After so many looks without anything to read, this far apart, all that had come to this machine has been read."""
+CALM_TURNS = 3
+"""After so many turns of the loop without anything to read, all that had come to this machine has been read."""
 LISTENER_PATIENCE_S = 60.0
 SILENCE_LOOKS = 9
 """The number of checks within the longest silence allowed.
@@ -316,7 +316,7 @@ class PeerLink:
             async with asyncio.timeout(self._shared.limits.contest_s):
                 while calm < CALM_TURNS and not self._ended.is_set():
                     calm = calm + 1 if self._inbox.is_idle else 0
-                    await asyncio.sleep(CALM_S)
+                    await asyncio.sleep(0)
 
     def end(self, reason: str) -> None:
         """End the session; the first reason counts. Drop queued messages; say goodbye if the connection allows."""

@@ -272,7 +272,7 @@ def test_a_folder_without_write_permission_is_the_users_mistake(tmp_path):
 
 
 def test_a_read_only_file_system_is_the_users_mistake(tmp_path, monkeypatch):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr("os.open", refuse)

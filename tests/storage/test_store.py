@@ -275,8 +275,8 @@ def test_a_read_only_file_system_is_the_users_mistake(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("os.open", refuse)
-    with pytest.raises(UserError, match="Read-only file system"):
+    with monkeypatch.context() as here, pytest.raises(UserError, match="Read-only file system"):
+        here.setattr("os.open", refuse)
         Store.open(tmp_path, durability="exchange")
 
 

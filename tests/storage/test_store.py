@@ -275,9 +275,10 @@ def test_a_read_only_file_system_is_the_users_mistake(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise OSError(30, "Read-only file system")
 
-    with monkeypatch.context() as here, pytest.raises(UserError, match="Read-only file system"):
+    with monkeypatch.context() as here:
         here.setattr("os.open", refuse)
-        Store.open(tmp_path, durability="exchange")
+        with pytest.raises(UserError, match="Read-only file system"):
+            Store.open(tmp_path, durability="exchange")
 
 
 @pytest.fixture

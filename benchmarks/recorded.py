@@ -56,7 +56,7 @@ def learning(number: int) -> tuple[FederationConfig, WorldSpec]:
     lie = LIARS[number % 5]
     world = WorldSpec(
         compute=ComputeSpec(speed=Spread(kind="log-uniform", low=0.2, high=1.0), jitter=0.2),
-        links=LinkSpec(loss=0.05, duplication=0.1, jitter_s=0.02),
+        links=LinkSpec(drop=0.05, duplication=0.1, jitter_s=0.02),
         churn=ChurnSpec(up_s=0.2, down_s=0.03, until_s=0.4, amnesia=0.3, count=3),
         liars=LiarSpec(attack=lie, count=1) if lie else None,
     )

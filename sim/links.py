@@ -86,6 +86,10 @@ class Way:
     source: int
     target: int
     free_ns: int = 0
+    arrived_ns: int = 0
+    """When the latest message arrives, where packets are lost: none overtakes another."""
+    body: tuple[object, ...] = ()
+    """The latest request or reply of this session, where packets are lost: a real node does not send it twice."""
     bytes_sent: int = 0
     messages_sent: int = 0
 
@@ -123,7 +127,8 @@ def lay(
             far_s[node] = far_s.get(node, 0.0) + group.far_s
             if group.bandwidth is not None:
                 caps[node] = min(group.bandwidth, caps.get(node, group.bandwidth))
-    needs_chance = spec.jitter_s > 0 or spec.loss > 0 or spec.duplication > 0 or spec.latency_s.kind != "constant"
+    by_chance = (spec.jitter_s, spec.loss, spec.drop, spec.duplication)
+    needs_chance = any(by_chance) or spec.latency_s.kind != "constant"
     shared = stream(seed, "links")  # nothing is ever drawn from it
     framings = {size: Framing(size, size if tokens else None) for size in set(body_bytes.values())}
     links = {}

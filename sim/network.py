@@ -1,8 +1,9 @@
-"""Simulated links: sessions that open, die and come back; messages that are late, lost, duplicated and reordered.
+"""Simulated links: sessions that open, die and come back; messages that are late, dropped, duplicated and reordered.
 
-A session's messages end with it, as in TCP; within a session a link may behave worse than TCP, because the protocol
-promises to tolerate that. Each direction of a link sends one message at a time: the next one starts when the previous
-one has left. The bytes counted are the same as in a real node (`links.Framing`).
+A session's messages end with it, as in TCP; within a session a link may behave worse than TCP (`drop`, `duplication`,
+`jitter_s`), because the protocol promises to tolerate that. Where packets are lost (`loss`), TCP sends them again after
+a time that doubles, and what follows waits (RFC 6298, section 5); a session that hears nothing for too long ends. Each
+direction of a link sends one message at a time: the next one starts when the previous one has left. The bytes counted are the same as in a real node (`links.Framing`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from p2pfl.core.events import Event, MessageReceived, SessionClosed, SessionOpened
-from p2pfl.core.messages import Message
-from sim.kernel import Kernel
+from p2pfl.core.messages import Message, Reply, Request
+from sim.kernel import NS, Kernel
 from sim.links import GOODBYE_BYTES, LOWER_OPENING_BYTES, UPPER_OPENING_BYTES, Edge, Link, Traffic, Way, whole_ns
 from sim.trace import MESSAGE_CODES, Trace, TraceKind, message_number
 from sim.worlds.model import LinkSpec
@@ -22,6 +23,10 @@ SENT, LOST, DUPLICATED, DELIVERED = (
     int(k) for k in (TraceKind.SENT, TraceKind.LOST, TraceKind.DUPLICATED, TraceKind.DELIVERED)
 )
 ELSEWHERE = -1
+RESEND_NS = NS // 5
+"""How long TCP waits before it sends a lost packet again for the first time; the least that Linux waits."""
+MOST_RESENDS = 8
+"""A session ends when a packet was lost this many times in a row, after 51 seconds: as long as a real one is patient."""
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -76,7 +81,8 @@ class Network:
         """True if loss, duplication and reordering are over."""
         self._jitter_ns = whole_ns(spec.jitter_s)
         self._redial_ns = whole_ns(spec.redial_s)
-        self._drops = spec.loss > 0 or spec.duplication > 0
+        self._drops = spec.drop > 0 or spec.duplication > 0
+        self._is_tcp = spec.loss > 0 and not spec.drop
         self._separations = Separations()
         self._ways: dict[int, dict[int, Way]] = {}
         for link in self.links.values():
@@ -96,7 +102,8 @@ class Network:
         link.session = self.sessions
         self._note(TraceKind.SESSION_OPENED, *edge, link.session)
         for way, opening_bytes in zip(link.ways, (LOWER_OPENING_BYTES, UPPER_OPENING_BYTES), strict=True):
-            way.free_ns = 0
+            way.free_ns = way.arrived_ns = 0
+            way.body = ()
             way.bytes_sent += opening_bytes
         for way in link.ways:
             # Each end notices as if the other had sent it.
@@ -165,7 +172,7 @@ class Network:
         """Send a message through the real encoder and decoder; it arrives late, twice or never."""
         way = self._ways[source][target]
         link = way.link
-        if link.session != session:
+        if link.session != session or (self._is_tcp and _is_repeated(message, way)):
             return
         size, arrived = link.framing.carry(message)
         way.bytes_sent += size
@@ -175,16 +182,36 @@ class Network:
             self.trace.add(left_ns, SENT + MESSAGE_CODES[type(message)], source, target, size)
         if link.bandwidth is not None:
             left_ns = way.free_ns = max(left_ns, way.free_ns) + link.bandwidth.transfer_ns(size)
+        if self.spec.loss and not self.quiet:
+            left_ns = self._resend(way, session, left_ns)
         copies = self._copies(way, message) if self._drops and not self.quiet else 1
         if copies:
             event = MessageReceived(peer=source, session=session, message=arrived)
             arrival = partial(self._arrive, session, link, target, event)
             for _ in range(copies):
-                self.kernel.at_ns(left_ns + self._delay_ns(link), arrival)
+                arrives_ns = left_ns + self._delay_ns(link)
+                if self.spec.loss:
+                    arrives_ns = way.arrived_ns = max(arrives_ns, way.arrived_ns)
+                self.kernel.at_ns(arrives_ns, arrival)
+
+    def _resend(self, way: Way, session: int, left_ns: int) -> int:
+        """Return when the packet leaves that is not lost. After too many losses in a row the session ends first."""
+        draw, wait_ns = way.link.rng.random, RESEND_NS
+        for _ in range(MOST_RESENDS):
+            if draw() >= self.spec.loss:
+                return left_ns
+            left_ns += wait_ns
+            wait_ns *= 2
+        self.kernel.at_ns(left_ns, partial(self._give_up, way.link, session))
+        return left_ns + 1
+
+    def _give_up(self, link: Link, session: int) -> None:
+        if link.session == session:
+            self.cut(link.edge)
 
     def _copies(self, way: Way, message: Message) -> int:
         draw, spec, copies = way.link.rng.random, self.spec, 1
-        if spec.loss and draw() < spec.loss:
+        if spec.drop and draw() < spec.drop:
             copies = 0
             self._note(LOST + MESSAGE_CODES[type(message)], way.source, way.target, message_number(message))
         if spec.duplication and draw() < spec.duplication:
@@ -231,6 +258,19 @@ class Network:
     @property
     def traffic(self) -> Traffic:
         return _sum(way for link in self.links.values() for way in link.ways)
+
+
+def _is_repeated(message: Message, way: Way) -> bool:
+    """Return True for a body that this session carries already: `p2pfl.net.outbox` sends it once, since TCP loses none."""
+    match message:
+        case Request(incarnation=incarnation, seq=seq, digest=digest):
+            body = (Request, incarnation, seq, digest)
+        case Reply(incarnation=incarnation, seq=seq, request_digest=digest):
+            body = (Reply, incarnation, seq, digest)
+        case _:
+            return False
+    way.body, before = body, way.body
+    return body == before
 
 
 def _sum(ways: Iterable[Way]) -> Traffic:

@@ -24,7 +24,7 @@ from p2pfl.core.events import (
     RequestRefused,
 )
 from p2pfl.core.facts import NEVER, Facts
-from p2pfl.core.limits import EngineTime, TokenBucket
+from p2pfl.core.limits import LAST_RESEND_S, RESEND_MARGIN_S, EngineTime, ResendTimer, TokenBucket
 from p2pfl.core.messages import Ask, Busy, Reply, Request, Resync, Transaction
 from p2pfl.core.progress import Progress, Service
 from p2pfl.core.records import EdgeRecord
@@ -32,8 +32,6 @@ from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import Weighing
 from p2pfl.core.standing import Fault
 
-FIRST_RESEND_S = 1.0
-LAST_RESEND_S = 30.0
 LEAST_RETRY_S = 0.05
 LARGEST_COUNTER = 2**53 - 2
 LONGEST_JUMP = 2**20
@@ -191,7 +189,9 @@ class ExchangeInitiator(Exchange):
     """The largest k that this end's latest request allows."""
     audit_next: bool = True
     resend_at: float = NEVER
-    resend_s: float = FIRST_RESEND_S
+    timer: ResendTimer = field(default_factory=ResendTimer)
+    sent_at: float | None = None
+    """When the pending request was sent, if it was sent once."""
 
     @property
     def initiates(self) -> bool:
@@ -227,8 +227,8 @@ class ExchangeInitiator(Exchange):
         match result:
             case RequestFrozen():
                 self.record.freeze(result.request)
-                self.resend_s = FIRST_RESEND_S
-                return self.resend(now)
+                self.sent_at = now
+                return self._send(now)
             case ReplyApplied():
                 return self._settle(result, now)
             case ReplyRefused():
@@ -323,12 +323,19 @@ class ExchangeInitiator(Exchange):
         return self.line.greeting.is_open and (self.busy or self.record.pending is not None)
 
     def resend(self, now: float) -> list[Effect]:
+        if self.record.pending is not None:
+            if now >= self.resend_at and self.timer.smoothed_s is not None:
+                self.facts.repeat_s = self.timer.smoothed_s + RESEND_MARGIN_S
+            self.sent_at = None
+            self.timer.back_off()
+        return self._send(now)
+
+    def _send(self, now: float) -> list[Effect]:
         pending: Request | None = self.record.pending
         if pending is None or not self.line.greeting.is_open:
             self.resend_at = NEVER
             return []
-        self.resend_at = now + self.resend_s
-        self.resend_s = min(2 * self.resend_s, LAST_RESEND_S)
+        self.resend_at = now + self.timer.wait_s
         return self.line.say(pending)
 
     # -- answers of the responder ------------------------------------------------------------------------------------
@@ -337,6 +344,9 @@ class ExchangeInitiator(Exchange):
         pending = self.record.pending
         if pending is None or not self._answers(reply):
             return []
+        if self.sent_at is not None:
+            self.timer.note(now - self.sent_at)
+            self.sent_at = None
         most = self.settings.profile.gamma_of(self.line.peer) * pending.weight * pending.staleness
         if not 0.0 <= reply.factor <= most:
             text = f"mixing factor {reply.factor} out of bounds"
@@ -463,6 +473,7 @@ class ExchangeResponder(Exchange):
         if request.seq < record.seq or not self.line.greeting.is_open:
             return effects
         if record.reply is not None and request.seq == record.seq and request.digest == record.request_digest:
+            self.facts.repeat_s = min(self.facts.repeat_s, self.service.patience.wait_s())
             return effects + self.line.say(record.reply)
         if request.seq != record.seq + 1 or request.digest == self.refused:
             return effects + self._refuse(request)

@@ -32,7 +32,8 @@ class Facts:
     rounds since training ended, None before; if `out_of_step`, the remaining ones wait for no neighbor. Before the
     first round, `level` is the number of hops within which all nodes are connected, None afterwards. `started_at` is
     when this process began, by its own clock. `joining` means that no neighbor should mix with this model, because the
-    node has not begun yet, or will start from its neighbors' models.
+    node has not begun yet, or will start from its neighbors' models. `repeat_s` is how long a word about where the node
+    stands waits for its first repeat: a second, or the time of an exchange once messages were seen to vanish.
     """
 
     degree: int
@@ -50,6 +51,7 @@ class Facts:
     started_at: float = 0.0
     done: bool = False
     halted: bool = False
+    repeat_s: float = 1.0
 
     @property
     def weight(self) -> float:

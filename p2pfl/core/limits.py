@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import exp, log
 
-from p2pfl.core.facts import NEVER
+from p2pfl.core.facts import NEVER, Facts
 
 BURST = 32.0
 LONGEST_WAIT_S = 60.0
@@ -57,7 +57,11 @@ ENGINE_SHARE_ALONE = 0.75
 """The share of engine time that a neighbor may take if it is the only one."""
 ENGINE_MULTIPLE = 1.5
 
-FIRST_REPEAT_S = 1.0
+FIRST_RESEND_S = 1.0
+LAST_RESEND_S = 30.0
+RESEND_MARGIN_S = 0.02
+"""An answer may always be this much later than usual."""
+
 LAST_REPEAT_S = 16.0
 
 
@@ -119,16 +123,43 @@ class ResyncBrake:
 
 
 @dataclass(slots=True)
-class Repeats:
-    """When to repeat what a neighbor may have missed: after 1, 2, 4 ... 16 s."""
+class ResendTimer:
+    """How long to wait for the answer to a request before sending it again: RFC 6298, with a margin of 20 ms.
 
+    What is measured includes the transfer of both bodies. A request that was sent twice measures nothing, because its
+    answer may be to either; the doubled wait then stays until one that was sent once is answered (Karn and Partridge
+    1987).
+    """
+
+    wait_s: float = FIRST_RESEND_S
+    smoothed_s: float | None = None
+    deviation_s: float = 0.0
+
+    def note(self, took_s: float) -> None:
+        """Record how long an answer took."""
+        if self.smoothed_s is None:
+            self.smoothed_s, self.deviation_s = took_s, took_s / 2
+        else:
+            self.deviation_s += (abs(self.smoothed_s - took_s) - self.deviation_s) / 4
+            self.smoothed_s += (took_s - self.smoothed_s) / 8
+        self.wait_s = min(self.smoothed_s + max(RESEND_MARGIN_S, 4 * self.deviation_s), LAST_RESEND_S)
+
+    def back_off(self) -> None:
+        self.wait_s = min(2 * self.wait_s, LAST_RESEND_S)
+
+
+@dataclass(slots=True)
+class Repeats:
+    """When to repeat what a neighbor may have missed: after `facts.repeat_s`, then twice that, up to 16 s."""
+
+    facts: Facts
     next_at: float = NEVER
-    wait_s: float = FIRST_REPEAT_S
+    wait_s: float = 0.0
 
     def restart(self, now: float) -> None:
         """Start over, because something new was sent."""
-        self.wait_s = FIRST_REPEAT_S
-        self.next_at = now + FIRST_REPEAT_S
+        self.wait_s = self.facts.repeat_s
+        self.next_at = now + self.wait_s
 
     def due(self, now: float) -> bool:
         if now < self.next_at:

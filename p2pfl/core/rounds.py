@@ -48,7 +48,7 @@ class Rounds:
         self.facts = facts
         self.settings = settings
         self.amending = amending
-        self.repeats = Repeats()
+        self.repeats = Repeats(facts)
         """When to repeat where this node stands, in the phases in which its neighbors wait for it."""
         self.joining = Joining(edges, facts, settings, common.hearsay, memory.fresh)
         self.gathering = Gathering(edges, facts, settings, self.joining, self.repeats)

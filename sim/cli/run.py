@@ -167,6 +167,9 @@ def _simulate(options: Options, how: dict[str, Any], logs: Logs, *, quiet: bool)
     from sim.simulation import InvariantError, simulate  # noqa: PLC0415 - as above
 
     federation, world = build(options)
+    if world.path is not None and world.links.loss:
+        text = "links.loss now loses packets, which TCP sends again; messages that vanish for good are links.drop"
+        click.echo(f"note: {world.path}: {text}", err=True)
     if federation.task.name != "quadratic":
         import torch  # noqa: PLC0415 - the task's
 

@@ -72,6 +72,9 @@ class LinkSpec:
     bandwidth: float | None = None
     """Bytes per second in each direction of a link; None for unlimited."""
     loss: float = 0.0
+    """The probability that a packet is lost. TCP sends it again, and what follows waits for it: nothing is lost."""
+    drop: float = 0.0
+    """The probability that a message vanishes within its session, which TCP never does."""
     duplication: float = 0.0
     redial_s: float = 0.05
     """The delay before a dead session's link is redialed."""
@@ -271,7 +274,8 @@ LINKS: Kinds = {
     "bandwidth": or_none(Kind("bytes per second, from 1", number(1).read)).key(
         "of each link and direction; messages queue"
     ),
-    "loss": probability().key("probability that a message is lost"),
+    "loss": probability().key("probability that a packet is lost: it is sent again, and later ones wait for it"),
+    "drop": probability().key("probability that a message vanishes, which TCP never lets happen within a session"),
     "duplication": probability().key("probability that a message arrives twice"),
     "redial_s": seconds(SHORTEST_S).key("time until a broken session is dialed again"),
 }

@@ -221,7 +221,7 @@ def _links(rng: Random) -> LinkSpec:
         latency_s=spread,
         jitter_s=choice(rng, (0.0, 0.005, 0.2)),
         bandwidth=None if rng.random() < 0.5 else log_uniform(rng, 2_000, 1e7),
-        loss=choice(rng, (0.0, 0.05, 0.3)) * rng.random(),
+        drop=choice(rng, (0.0, 0.05, 0.3)) * rng.random(),
         duplication=choice(rng, (0.0, 0.3)) * rng.random(),
         redial_s=log_uniform(rng, 0.01, 1.0),
     )

@@ -65,6 +65,7 @@ class Conditions(TypedDict, total=False):
     jitter_s: float
     bandwidth: float
     loss: float
+    drop: float
     duplication: float
     redial_s: float
     evaluate_every_s: float

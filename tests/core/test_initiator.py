@@ -209,3 +209,21 @@ def test_every_sixty_fourth_transaction_is_audited():
         effects = exchange_as_initiator(node, effects, version=version)
         effects += say(node, 1, Ready(version=version + 1))
     assert audits == [True, False, False, True, False, False, False, True, False]
+
+
+def test_once_answers_were_timed_a_request_is_repeated_as_soon_as_its_answer_is_late():
+    node, asked = pending_initiator()
+    effects = say(node, 1, reply_to(asked), now=0.1)
+    apply_reply(node, effects, now=0.1)
+    asked, _ = freeze(node, say(node, 1, Ready(version=9), now=0.2), now=0.2)
+    assert node.deadline() == pytest.approx(0.2 + 0.1 + 4 * 0.05)
+    assert sent(node.wake(node.deadline())) == [asked]
+
+
+def test_the_answer_to_a_request_that_was_sent_twice_measures_nothing():
+    node, asked = pending_initiator()
+    node.wake(1.0)
+    effects = say(node, 1, reply_to(asked), now=1.01)
+    apply_reply(node, effects, now=1.01)
+    asked, _ = freeze(node, say(node, 1, Ready(version=9), now=1.1), now=1.1)
+    assert node.deadline() == pytest.approx(1.1 + 2.0)

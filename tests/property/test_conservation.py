@@ -29,7 +29,7 @@ FAULTS = st.lists(
 LINKS = st.builds(
     LinkSpec,
     jitter_s=st.sampled_from([0.0, 0.01, 0.2]),
-    loss=st.sampled_from([0.0, 0.05, 0.3]),
+    drop=st.sampled_from([0.0, 0.05, 0.3]),
     duplication=st.sampled_from([0.0, 0.3]),
     redial_s=st.sampled_from([0.01, 0.3]),
 )
@@ -102,7 +102,7 @@ def test_the_weighted_sum_is_conserved_whatever_happens_to_messages_links_and_no
     compressor="q8",
     graph="path",
     seed=1022,
-    link=LinkSpec(jitter_s=0.2, loss=0.3, redial_s=0.3),
+    link=LinkSpec(jitter_s=0.2, drop=0.3, redial_s=0.3),
     faults=[(0.0, "crash", 9, 1.1605550529953812, 2)],
 )
 def test_all_nodes_reach_the_weighted_mean_once_the_faults_are_over(graph, seed, link, faults, compressor):

@@ -44,7 +44,7 @@ FAULTS = st.lists(
 LINKS = st.builds(
     LinkSpec,
     jitter_s=st.sampled_from([0.0, 0.01]),
-    loss=st.sampled_from([0.0, 0.05]),
+    drop=st.sampled_from([0.0, 0.05]),
     redial_s=st.sampled_from([0.01, 0.3]),
 )
 

@@ -24,7 +24,7 @@ def digests(*, batching: bool, last: int = 0) -> list[list[str]]:
     described = replace(described, training=replace(described.training, local_steps=3, closing_rounds=4), gossip=gossip)
     world = WorldSpec(
         compute=ComputeSpec(speed=Spread(kind="log-uniform", low=0.1, high=1.0), jitter=0.2),
-        links=LinkSpec(loss=0.05, duplication=0.1, jitter_s=0.02),
+        links=LinkSpec(drop=0.05, duplication=0.1, jitter_s=0.02),
         churn=ChurnSpec(up_s=0.1, down_s=0.03, until_s=0.3, amnesia=0.3, count=3),
         liars=LiarSpec(attack="noise:0.5", count=1),
     )

@@ -32,7 +32,7 @@ class prox(Method):
 FAR_APART = ComputeSpec(speed=Spread(kind="log-uniform", low=0.2, high=1.0), jitter=0.2)
 BAD = WorldSpec(
     compute=FAR_APART,
-    links=LinkSpec(loss=0.05, duplication=0.1, jitter_s=0.02),
+    links=LinkSpec(drop=0.05, duplication=0.1, jitter_s=0.02),
     crashes=(CrashSpec(nodes=(1,), at_s=0.12, down_s=0.05), CrashSpec(nodes=(3,), at_s=0.2, down_s=0.05, amnesia=True)),
 )
 
@@ -152,7 +152,7 @@ def quadratic(rounds, method="plain"):
 def test_a_second_channel_and_outer_momentum_keep_every_invariant_in_bad_luck():
     """Among them the sum of n times each channel, and what an edge keeps: opposite at both ends, bit for bit."""
     crashes = (CrashSpec(nodes=(1,), at_s=0.5, down_s=0.1), CrashSpec(nodes=(2,), at_s=1.0, down_s=0.1, amnesia=True))
-    world = WorldSpec(compute=FAR_APART, links=LinkSpec(loss=0.05, duplication=0.1, jitter_s=0.02), crashes=crashes)
+    world = WorldSpec(compute=FAR_APART, links=LinkSpec(drop=0.05, duplication=0.1, jitter_s=0.02), crashes=crashes)
     report = simulate(quadratic(20), world=world, check=True, references=False)
     assert all(row.finished for row in report.nodes)
     assert max(Toy.seen) > 0.1
@@ -167,7 +167,7 @@ INVARIANT = ["tracking", "momentum:mu=0.5", "outer", "fair:q=1"]
 )
 def test_each_channel_is_conserved_and_flows_stay_opposite_through_crashes_and_a_lost_folder(method):
     crashes = (CrashSpec(nodes=(1,), at_s=0.5, down_s=0.1), CrashSpec(nodes=(2,), at_s=1.0, down_s=0.1, amnesia=True))
-    world = WorldSpec(compute=FAR_APART, links=LinkSpec(loss=0.05, duplication=0.1, jitter_s=0.02), crashes=crashes)
+    world = WorldSpec(compute=FAR_APART, links=LinkSpec(drop=0.05, duplication=0.1, jitter_s=0.02), crashes=crashes)
     report = simulate(quadratic(10, method), world=world, check=True, references=False)
     assert all(row.finished for row in report.nodes)
 

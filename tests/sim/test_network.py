@@ -187,7 +187,7 @@ def entries(square):
 
 
 def test_the_trace_tells_what_happened_to_messages_and_sessions():
-    square = Square(LinkSpec(loss=1.0, duplication=1.0), edges=((0, 1),))
+    square = Square(LinkSpec(drop=1.0, duplication=1.0), edges=((0, 1),))
     square.send(0, 1, version=7)
     square.run()
     square.network.quiet = True
@@ -210,8 +210,8 @@ def test_the_trace_tells_what_happened_to_messages_and_sessions():
 
 def test_a_network_without_a_trace_does_the_same():
     with_trace, without = (
-        Square(LinkSpec(loss=0.3, duplication=0.3)),
-        Square(LinkSpec(loss=0.3, duplication=0.3), trace=None),
+        Square(LinkSpec(drop=0.3, duplication=0.3)),
+        Square(LinkSpec(drop=0.3, duplication=0.3), trace=None),
     )
     for square in (with_trace, without):
         for version in range(100):

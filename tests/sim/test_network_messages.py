@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.core.events import SessionClosed, SessionOpened
 from sim.kernel import NS
 from sim.links import Bandwidth
+from sim.network import RESEND_NS
 from sim.worlds.model import LinkSpec, SlowNodes, Spread
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -107,7 +109,7 @@ def test_a_transfer_takes_size_over_bandwidth_exactly_rounded_up(rate):
 
 @pytest.mark.parametrize(("loss", "duplication"), [(0.05, 0.0), (0.3, 0.0), (0.0, 0.2), (0.3, 0.2)])
 def test_messages_are_lost_and_doubled_at_their_rates_and_counted_once(loss, duplication):
-    square = Square(LinkSpec(loss=loss, duplication=duplication))
+    square = Square(LinkSpec(drop=loss, duplication=duplication))
     before = square.network.traffic
     for version in range(8000):
         square.send(0, 1, version)
@@ -125,8 +127,40 @@ def test_messages_are_lost_and_doubled_at_their_rates_and_counted_once(loss, dup
     assert traffic.bytes_sent - before.bytes_sent == sizes
 
 
+@pytest.mark.parametrize("loss", [0.1, 0.3])
+def test_where_packets_are_lost_every_message_arrives_once_in_order_and_late_as_often(loss):
+    square = Square(LinkSpec(loss=loss, jitter_s=0.01))
+    sent_at, late = [], 0
+    for version in range(1000):
+        sent_at.append(square.kernel.now_ns)
+        square.send(0, 1, version)
+        square.run(60 * NS)  # one after the other, so that none waits for another
+    assert square.versions() == list(range(1000))
+    waits = [at - began - LATENCY_NS for (at, _, _), began in zip(square.heard, sent_at, strict=True)]
+    late = sum(wait >= RESEND_NS for wait in waits)
+    twice = sum(wait >= 3 * RESEND_NS for wait in waits)
+    assert [late / 1000, twice / 1000] == pytest.approx([loss, loss * loss], abs=0.05)
+
+
+def test_what_follows_a_lost_packet_waits_for_it_as_in_tcp():
+    square = Square(LinkSpec(loss=0.3, jitter_s=0.01))
+    for version in range(200):
+        square.send(0, 1, version)
+    square.run(60 * NS)
+    assert square.versions() == list(range(200))
+
+
+def test_a_session_over_which_nothing_passes_ends_and_is_dialed_again():
+    square = Square(LinkSpec(loss=1.0), edges=((0, 1),))
+    began = square.kernel.now_ns
+    square.send(0, 1)
+    square.run(60 * NS)
+    assert square.kinds() == [(0, SessionClosed), (1, SessionClosed), (0, SessionOpened), (1, SessionOpened)]
+    assert square.heard[0][0] - began == 255 * RESEND_NS + LATENCY_NS
+
+
 def test_a_quiet_network_only_delays():
-    square = Square(LinkSpec(loss=0.5, duplication=0.5, jitter_s=0.1))
+    square = Square(LinkSpec(loss=0.5, drop=0.5, duplication=0.5, jitter_s=0.1))
     square.network.quiet = True
     began = square.kernel.now_ns
     for version in range(100):
@@ -137,7 +171,7 @@ def test_a_quiet_network_only_delays():
 
 
 def history(seed, sends):
-    square = Square(LinkSpec(loss=0.2, duplication=0.2, jitter_s=0.01), seed=seed)
+    square = Square(LinkSpec(drop=0.2, duplication=0.2, jitter_s=0.01), seed=seed)
     for version, (source, target) in enumerate(sends):
         square.send(source, target, version)
     square.run()

@@ -89,7 +89,7 @@ def test_nothing_but_the_rule_and_learning_moves_a_model_whoever_crashes(rule):
         CrashSpec(nodes=(1,), at_s=0.05, down_s=0.05),
         CrashSpec(nodes=(2,), at_s=0.07, down_s=0.05, amnesia=True),
     )
-    world = WorldSpec(crashes=crashes, links=LinkSpec(loss=0.1))
+    world = WorldSpec(crashes=crashes, links=LinkSpec(drop=0.1))
     checked, plain = run(rule=rule, world=world, check=True), run(rule=rule, world=world)
     assert checked.digest == plain.digest
     assert sum(node.rounds_mixed for node in checked.nodes) > 30

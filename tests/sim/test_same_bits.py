@@ -34,7 +34,7 @@ SEEDS = range(25)
 FIRST = range(4)
 """of them; the others are for `make test-all`."""
 FAR_APART = ComputeSpec(speed=Spread(kind="log-uniform", low=0.1, high=1.0), jitter=0.2)
-BAD_LINKS = LinkSpec(loss=0.05, duplication=0.1, jitter_s=0.02, bandwidth=200_000.0)
+BAD_LINKS = LinkSpec(drop=0.05, duplication=0.1, jitter_s=0.02, bandwidth=200_000.0)
 CRASHES = (
     CrashSpec(nodes=(1, 5), at_s=0.03, down_s=0.02),
     CrashSpec(nodes=(2,), at_s=0.04, down_s=0.03, amnesia=True),
@@ -57,7 +57,7 @@ WORLDS = {
         {},
     ),
     "joins that nobody planned": (
-        WorldSpec(links=replace(BAD_LINKS, loss=0.3), compute=FAR_APART),
+        WorldSpec(links=replace(BAD_LINKS, drop=0.3), compute=FAR_APART),
         {"start_wait_s": 0.02},
     ),
     "a liar": (WorldSpec(liars=LiarSpec(attack="zero", count=1)), {}),

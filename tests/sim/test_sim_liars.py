@@ -132,7 +132,7 @@ def test_a_liar_that_wakes_up_to_say_nonsense_moves_nothing_by_it():
 def test_liars_crash_and_come_back_with_every_invariant_intact(attack):
     world = WorldSpec(
         compute=ComputeSpec(speed=Spread(kind="log-uniform", low=0.1, high=1.0), jitter=0.2),
-        links=LinkSpec(loss=0.05, duplication=0.1, jitter_s=0.02),
+        links=LinkSpec(drop=0.05, duplication=0.1, jitter_s=0.02),
         churn=ChurnSpec(up_s=0.05, down_s=0.02, until_s=0.2, amnesia=0.3, nodes=tuple(range(6))),
         liars=LiarSpec(attack=attack, nodes=(1, 4)),
         evaluate_every_s=SELDOM_S,

@@ -37,7 +37,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another():
 
 
 def test_operation_by_operation_the_shipped_engine_gives_the_same_bits():
-    world = WorldSpec(links=LinkSpec(loss=0.1, jitter_s=0.01))
+    world = WorldSpec(links=LinkSpec(drop=0.1, jitter_s=0.01))
     lazy, exact = (simulate(quadratic(), world=world, batching=on, references=False) for on in (True, False))
     assert (lazy.batching.operations, exact.batching.operations) == ("batched", "one at a time")
     assert figures(lazy) == figures(exact)

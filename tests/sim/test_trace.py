@@ -116,7 +116,7 @@ from sim.trace import Trace
 from sim.worlds.model import LinkSpec, SlowNodes, Spread
 kernel, trace = Kernel(), Trace()
 latency = Spread(kind="log-uniform", low=0.001, high=0.1)
-spec = LinkSpec(latency_s=latency, jitter_s=0.05, loss=0.1, duplication=0.1, bandwidth=1e4)
+spec = LinkSpec(latency_s=latency, jitter_s=0.05, drop=0.1, duplication=0.1, bandwidth=1e4)
 edges = [(a, b) for a in range(6) for b in range(a + 1, 6)]
 network = Network(kernel=kernel, spec=spec,
     links=lay(dict.fromkeys(edges, 0), spec, (SlowNodes(nodes=(2, 3), far_s=0.01),), 5, tokens=False),

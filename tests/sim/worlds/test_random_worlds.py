@@ -87,7 +87,7 @@ def test_every_drawn_world_is_settled_and_free_of_contradiction(drawn):
         assert check_world(world, nodes) == []
         require_settled(world)
         assert settle(world, nodes, federation.seed) == world
-        assert world.links.loss <= 0.3
+        assert world.links.drop <= 0.3
         assert len(node_speeds(world, federation)) == nodes
 
 
@@ -112,7 +112,7 @@ def test_drawn_worlds_have_every_kind_of_fault_and_peace_too(drawn):
         kinds["edges of their own"] += bool(federation.edge_compressors)
         kinds["schedule"] += bool(federation.schedule)
         kinds["bandwidth"] += world.links.bandwidth is not None
-        kinds["heavy loss"] += world.links.loss > 0.15
+        kinds["heavy loss"] += world.links.drop > 0.15
         kinds["duplication"] += world.links.duplication > 0
         kinds["jitter"] += world.links.jitter_s > 0
         kinds["robust rule"] += federation.gossip.rule != "mean"

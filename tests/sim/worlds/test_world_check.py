@@ -110,7 +110,7 @@ def test_a_contradiction_is_refused_and_located(parts, key, says):
         {"joins": (JoinSpec(nodes=tuple(range(NODES)), at_s=1),), "crashes": (crash(1, 1.5),)},
         {"liars": LiarSpec(attack="zero", nodes=(1,)), "crashes": (CrashSpec(nodes=(1,), at_s=1, amnesia=True),)},
         {"churn": ChurnSpec(up_s=10, down_s=1, until_s=100_000)},
-        {"links": LinkSpec(loss=1.0)},
+        {"links": LinkSpec(drop=1.0)},
     ],
 )
 def test_what_is_merely_bad_luck_is_allowed(parts):

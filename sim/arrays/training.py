@@ -1,0 +1,148 @@
+"""Local rounds of many nodes at once: multilayer perceptrons as written-out products, anything else by torch.func.
+
+A perceptron is a `Sequential` of linear layers with ReLU or tanh between them, trained by SGD on the cross entropy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from p2pfl.learn.methods import Method
+from sim.learning.grouped import Grouped
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A linear layer: the places of its weight (out, in) and bias (out,) in a model, and what follows it."""
+
+    weight: slice
+    bias: slice
+    shape: tuple[int, int]
+    activation: str
+
+
+def layers_of(grouped: Grouped) -> list[Layer] | None:
+    """Return the layers of a perceptron that is trained by plain SGD on the cross entropy; None for anything else."""
+    stack, training = grouped.stack, grouped.stack.training
+    plain = training.optimizer == "sgd" and not training.momentum and not training.weight_decay
+    module = grouped.nodes.prototype.model.module
+    if not plain or stack.task.loss is not None or not isinstance(module, nn.Sequential) or not grouped.nodes.prototype.labels:
+        return None
+    places = {place.name: place for place in stack.places if place.trained}
+    found: list[Layer] = []
+    for name, part in module.named_children():
+        if isinstance(part, nn.Flatten) and not found:
+            continue
+        if isinstance(part, nn.Linear) and part.bias is not None and (not found or found[-1].activation):
+            weight, bias = places.pop(f"{name}.weight", None), places.pop(f"{name}.bias", None)
+            if weight is None or bias is None:
+                return None
+            found.append(Layer(weight.part, bias.part, (part.out_features, part.in_features), ""))
+        elif isinstance(part, nn.ReLU | nn.Tanh) and found and not found[-1].activation:
+            last = found.pop()
+            word = "relu" if isinstance(part, nn.ReLU) else "tanh"
+            found.append(Layer(last.weight, last.bias, last.shape, word))
+        else:
+            return None
+    return found if found and not found[-1].activation and not places else None
+
+
+class Rounds:
+    """Trains local rounds, with the batches that each node's own learner draws."""
+
+    def __init__(self, grouped: Grouped, method: Method) -> None:
+        self.grouped, self.method = grouped, method
+        self.layers = layers_of(grouped)
+        self.losses = np.full(len(grouped.nodes), np.nan)
+        self.pull = float(getattr(method, "mu", 0.0))
+        """The weight of FedProx's pull to the start of the round."""
+
+    def __call__(self, nodes: Integers, rounds: Integers, starts: Tensor, given: Tensor | None) -> None:
+        """Replace each of `starts` (b, d) by what the node's round adds; `given` (b, d) is added to each gradient."""
+        kinds = self.grouped.kinds[nodes]
+        rates = np.array([self.grouped.stack.training.rate(int(done), 0.0) for done in rounds])
+        for kind, rate in sorted(set(zip(kinds.tolist(), rates.tolist(), strict=True))):
+            rows = np.flatnonzero((kinds == kind) & (rates == rate))
+            whole = len(rows) == len(nodes)
+            index = torch.from_numpy(rows)
+            models = starts if whole else starts[index]
+            extra = given if whole or given is None else given[index]
+            before = models.clone()
+            self.losses[nodes[rows]] = self._train(kind, nodes[rows], rounds[rows], models, extra, rate)
+            models.sub_(before)
+            if not whole:
+                starts[index] = models
+
+    def _train(
+        self, kind: int, nodes: Integers, rounds: Integers, models: Tensor, given: Tensor | None, rate: float
+    ) -> NDArray[np.float64]:
+        sizes = self.grouped.sizes[kind]
+        batches = self._batches(kind, nodes, rounds)
+        if self.layers is None:
+            extra = None if given is None else {self.method.given[0]: given}
+            if self.pull and extra is None:
+                extra = {}
+            losses = self.grouped.stack.train(
+                models.clone(), batches, extra, models, careful=self.grouped.careful[kind], rate=rate
+            )
+            return losses.double().numpy()
+        anchor = models.clone() if self.pull else None
+        total = torch.zeros(len(models))
+        gradient = torch.empty_like(models)
+        for inputs, targets in batches:
+            total += _gradient(self.layers, models, inputs.flatten(2), targets, gradient)
+            if given is not None:
+                gradient += given
+            if anchor is not None:
+                gradient.add_(models, alpha=self.pull).sub_(anchor, alpha=self.pull)
+            models.sub_(gradient, alpha=rate)
+        return (total / len(sizes)).double().numpy()
+
+    def _batches(self, kind: int, nodes: Integers, rounds: Integers):  # type: ignore[no-untyped-def]
+        """Yield inputs and targets (b, rows, ...) of each step; where a step takes all rows their order is moot."""
+        grouped, sizes = self.grouped, self.grouped.sizes[kind]
+        counts = grouped.pool.counts[nodes]
+        first = grouped.pool.first[nodes][:, None]
+        if (counts == sizes[0]).all() and len(set(sizes)) == 1:
+            batch = grouped._gather(torch.from_numpy(first + np.arange(sizes[0])))
+            yield from (batch for _ in sizes)
+            return
+        drawn = grouped._draw(nodes, rounds)
+        index = np.array(list(islice(drawn, len(nodes)))) + first
+        yield from grouped._batches(torch.from_numpy(index), sizes)
+
+
+def _gradient(layers: list[Layer], models: Tensor, inputs: Tensor, targets: Tensor, out: Tensor) -> Tensor:
+    """Fill `out` (c, d) with the gradients of the mean cross entropy of `models` (c, d); return the losses (c,)."""
+    count, rows = targets.shape
+    seen, values = [], inputs
+    for layer in layers:
+        seen.append(values)
+        weight = models[:, layer.weight].view(count, *layer.shape)
+        values = torch.baddbmm(models[:, layer.bias].unsqueeze(1), values, weight.transpose(1, 2))
+        if layer.activation:
+            values = values.relu_() if layer.activation == "relu" else values.tanh_()
+    logs = values.log_softmax(dim=2)
+    losses = -logs.gather(2, targets.unsqueeze(2)).squeeze(2).mean(dim=1)
+    slope = logs.exp_()
+    slope.scatter_add_(2, targets.unsqueeze(2), torch.full((count, rows, 1), -1.0))
+    slope /= rows
+    for number in range(len(layers) - 1, -1, -1):
+        layer, values = layers[number], seen[number]
+        out[:, layer.weight].view(count, *layer.shape).copy_(torch.bmm(slope.transpose(1, 2), values))
+        torch.sum(slope, dim=1, out=out[:, layer.bias])
+        if number:
+            slope = torch.bmm(slope, models[:, layer.weight].view(count, *layer.shape))
+            if layers[number - 1].activation == "relu":
+                slope *= values > 0
+            else:
+                slope *= 1 - values * values
+    return losses

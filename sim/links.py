@@ -120,13 +120,7 @@ def lay(
 
     `body_bytes` is the largest body sent over each edge; with `tokens`, bodies stand for payloads of exactly that size.
     """
-    far_s: dict[int, float] = {}
-    caps: dict[int, float] = {}
-    for group in slow:
-        for node in group.nodes:
-            far_s[node] = far_s.get(node, 0.0) + group.far_s
-            if group.bandwidth is not None:
-                caps[node] = min(group.bandwidth, caps.get(node, group.bandwidth))
+    far_s, caps = slow_ends(slow)
     by_chance = (spec.jitter_s, spec.loss, spec.drop, spec.duplication)
     needs_chance = any(by_chance) or spec.latency_s.kind != "constant"
     shared = stream(seed, "links")  # nothing is ever drawn from it
@@ -134,16 +128,38 @@ def lay(
     links = {}
     for edge, size in body_bytes.items():
         rng = stream(seed, "link", *edge) if needs_chance else shared
-        latency_s = draw(rng, spec.latency_s) + sum(far_s.get(end, 0.0) for end in edge)
         limits = [limit for limit in (spec.bandwidth, *(caps.get(end) for end in edge)) if limit is not None]
         links[edge] = Link(
             edge=edge,
-            latency_ns=whole_ns(latency_s),
+            latency_ns=whole_ns(draw(rng, spec.latency_s) + _far_s(edge, far_s)),
             bandwidth=Bandwidth(min(limits)) if limits else None,
             rng=rng,
             framing=framings[size],
         )
     return links
+
+
+def slow_ends(slow: Sequence[SlowNodes]) -> tuple[dict[int, float], dict[int, float]]:
+    """Return by node how much later messages to and from it arrive, in seconds, and the least of its bandwidths."""
+    far_s: dict[int, float] = {}
+    caps: dict[int, float] = {}
+    for group in slow:
+        for node in group.nodes:
+            far_s[node] = far_s.get(node, 0.0) + group.far_s
+            if group.bandwidth is not None:
+                caps[node] = min(group.bandwidth, caps.get(node, group.bandwidth))
+    return far_s, caps
+
+
+def latency_s(edge: Edge, spec: LinkSpec, far_s: Mapping[int, float], seed: int) -> float:
+    """Draw the latency of an edge without building its link."""
+    constant = spec.latency_s.kind == "constant"
+    drawn_s = spec.latency_s.low if constant else draw(stream(seed, "link", *edge), spec.latency_s)
+    return drawn_s + _far_s(edge, far_s)
+
+
+def _far_s(edge: Edge, far_s: Mapping[int, float]) -> float:
+    return sum(far_s.get(end, 0.0) for end in edge)
 
 
 def whole_ns(seconds: float) -> int:

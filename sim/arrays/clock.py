@@ -130,7 +130,8 @@ class Clock:
         self.served = np.full((m, 2), -1, np.int64)
         """The newest version of each end that was exchanged, and in `served_at` when that was known there."""
         self.served_at = np.zeros((m, 2))
-        self.exchanges = 0
+        self.exchanged = np.zeros(m, np.int64)
+        """How many exchanges each edge has begun to answer."""
         self.words = np.zeros(n, np.int64)
         """How many words (Ready) each node has sent."""
         self.staleness_sum, self.staleness_max, self.weighed = 0, 0, 0
@@ -174,7 +175,7 @@ class Clock:
         self._note(Kind.SETTLE, at * 0 + 2 * course.engine_s, self.low, edges, zero)
         self.seen[:] = self.served[:] = 0
         self.asked[:] = self.heard[:] = 0
-        self.exchanges += len(edges)
+        self.exchanged += 1
         self._start(np.arange(course.nodes), course.start_s)
         return self._taken()
 
@@ -255,7 +256,7 @@ class Clock:
         self._serve(edges, 1, version, at + course.engine_s)
         self.state[edges] = EdgePhase.APPLIED
         self.due[edges] = at + course.engine_s + course.latency_s[edges]
-        self.exchanges += len(edges)
+        self.exchanged[edges] += 1
         self._note(Kind.APPLY, at, self.high[edges], edges, factor)
 
     def _settle(self, edges: Integers) -> None:

@@ -1,0 +1,409 @@
+"""Runs a federation as arrays, and makes a report of the same shape as the exact simulator's.
+
+It is a model of that simulator: `apart` has its algorithm and its clock, `in-step` the mathematics alone. What is left
+out, and by how much it was off: docs/how-to/simulate.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import resource
+import time
+from collections.abc import Callable, Iterator, Mapping
+from statistics import fmean
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from p2pfl.chance import stream
+from p2pfl.config.model import FederationConfig
+from p2pfl.core.messages import Ready, Reply, Request
+from p2pfl.learn.interface import Score
+from p2pfl.reporting.figures import configuration, predicted, spread
+from p2pfl.reporting.history import Point
+from p2pfl.reporting.measures import measures_in, metrics_in, rounded, spreads
+from p2pfl.reporting.report import Batching, Contraction, Cost, EdgeTraffic, NodeReport, Report
+from p2pfl.reporting.sketch import consensus_distance
+from p2pfl.reporting.status import MeanAndMax
+from p2pfl.wire import PREFIX_BYTES, header_bytes
+from sim.arrays.clock import Clock, Course
+from sim.arrays.in_step import InStep
+from sim.arrays.setting import Setting, setting_of
+from sim.arrays.training import Rounds
+from sim.arrays.vectors import Vectors
+from sim.kernel import NS
+from sim.links import GOODBYE_BYTES, LOWER_OPENING_BYTES, UPPER_OPENING_BYTES, sealed_bytes
+from sim.report import KIBI, MOST_EVALUATED, distance
+from sim.worlds.drawn import sample
+from sim.worlds.model import WorldSpec
+from sim.worlds.speeds import node_speeds
+from topologies import Topology, spectrum
+
+Word = Literal["apart", "in-step"]
+CLOCKS: tuple[Word, ...] = ("apart", "in-step")
+POINTS = 40
+LATEST_SOURCES = 16
+"""Of so many nodes that were the last to be through, the word is followed to every other node."""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Traffic:
+    """The bytes and messages that each node has sent (n,)."""
+
+    bytes_sent: NDArray[np.int64]
+    messages_sent: NDArray[np.int64]
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Moment:
+    """Where a run stands: how far, out of `whole`, and in which unit its history counts."""
+
+    done: float
+    whole: float
+    time_s: float
+    rounds: NDArray[np.int64]
+    closing: bool
+
+
+class Apart:
+    """Nodes with clocks of their own."""
+
+    def __init__(self, setting: Setting, train: Rounds) -> None:
+        federation, world = setting.federation, setting.world
+        latency_s = setting.latencies_s()
+        speeds = node_speeds(world, federation)
+        steps = setting.steps.tolist()
+
+        def round_s(nodes: NDArray[np.int64], rounds: NDArray[np.int64]) -> NDArray[np.float64]:
+            del rounds
+            return np.array([speeds[node].round_ns(steps[node], 0) for node in nodes.tolist()]) / NS
+
+        rounds = federation.training.rounds or 0
+        graph = _Graph(setting.nodes, setting.ends)
+        self.whole_s = fmean(speed.estimate_ns(own) for speed, own in zip(speeds, steps, strict=True)) / NS * rounds
+        self.clock = Clock(
+            Course(
+                nodes=setting.nodes,
+                ends=setting.ends,
+                latency_s=latency_s,
+                engine_s=world.compute.engine_s,
+                shortest_s=min(speed.estimate_ns(own) for speed, own in zip(speeds, steps, strict=True)) / NS,
+                round_s=round_s,
+                start_s=np.full(setting.nodes, graph.start_s(latency_s)),
+                rounds=rounds,
+                beyond=beyond(federation),
+                closing=federation.training.closing_rounds,
+                weigh=setting.weights_by_staleness(),
+                factor=setting.factor,
+                known_s=lambda through: graph.known_s(through, latency_s),
+            )
+        )
+        self.vectors = Vectors(
+            torch.from_numpy(setting.learners.prototype.initial()).to(setting.device),
+            setting.samples,
+            setting.ends,
+            train,
+            compressor=setting.compressor,
+            drift=setting.drift,
+            beta=getattr(setting.method, "beta", 0.0),
+        )
+
+    @property
+    def x(self) -> torch.Tensor:
+        return self.vectors.x
+
+    def run(self) -> Iterator[Moment]:
+        for events in self.clock.windows():
+            self.vectors.carry_out(events)
+            closing = bool((self.clock.closed_at < np.inf).any())
+            yield Moment(
+                done=self.clock.now_s,
+                whole=self.whole_s,
+                time_s=self.clock.now_s,
+                rounds=self.clock.rounds,
+                closing=closing,
+            )
+
+    @property
+    def exchanges(self) -> NDArray[np.int64]:
+        """How many exchanges each edge has made (m,)."""
+        return self.clock.exchanged
+
+    @property
+    def words(self) -> NDArray[np.int64]:
+        return self.clock.words
+
+    @property
+    def staleness(self) -> MeanAndMax | None:
+        clock = self.clock
+        return MeanAndMax(mean=clock.staleness_sum / max(1, clock.weighed), max=clock.staleness_max)
+
+
+class Together:
+    """All nodes in step."""
+
+    def __init__(self, setting: Setting, train: Rounds) -> None:
+        federation = setting.federation
+        lists = federation.schedule or (federation.edges,)
+        graphs = [np.array(edges, dtype=np.int64).reshape(-1, 2) for edges in lists]
+        degrees = [np.bincount(graph.ravel(), minlength=setting.nodes) for graph in graphs]
+        most = np.max(degrees, axis=0)
+        self.setting, self.graphs = setting, graphs
+        self.stage = InStep(
+            torch.from_numpy(setting.learners.prototype.initial()).to(setting.device),
+            setting.samples,
+            [(graph, setting.factors(graph, most)) for graph in graphs],
+            train,
+            compressor=setting.compressor,
+            drift=setting.drift,
+            beta=getattr(setting.method, "beta", 0.0),
+        )
+        self.done = 0
+        self.words = np.zeros(setting.nodes, np.int64)
+        self.staleness: MeanAndMax | None = None
+
+    @property
+    def x(self) -> torch.Tensor:
+        return self.stage.x
+
+    def run(self) -> Iterator[Moment]:
+        training = self.setting.federation.training
+        rounds = training.rounds or 0
+        for done in self.stage.run(rounds, training.closing_rounds):
+            self.done = done
+            own = np.full(self.setting.nodes, min(done, rounds))
+            yield Moment(done=done, whole=rounds, time_s=float(done), rounds=own, closing=done > rounds)
+
+    @property
+    def exchanges(self) -> NDArray[np.int64]:
+        ends = {edge: place for place, edge in enumerate(self.setting.federation.edges)}
+        count = np.zeros(len(ends), np.int64)
+        for number in range(self.done):
+            graph = self.graphs[number % len(self.graphs)]
+            count[[ends[int(a), int(b)] for a, b in graph] if len(self.graphs) > 1 else slice(None)] += 1
+        return count
+
+
+class _Graph:
+    """Distances between nodes, in hops."""
+
+    def __init__(self, nodes: int, ends: NDArray[np.int64]) -> None:
+        self.nodes = nodes
+        source, target = np.concatenate([ends, ends[:, ::-1]]).T
+        order = np.argsort(source, kind="stable")
+        self.target = target[order]
+        self.first = np.searchsorted(source[order], np.arange(nodes + 1))
+
+    def hops_from(self, node: int) -> NDArray[np.int64]:
+        found = np.full(self.nodes, -1, np.int64)
+        found[node], front, hop = 0, np.array([node]), 0
+        while len(front):
+            hop += 1
+            reach = np.concatenate([self.target[self.first[one] : self.first[one + 1]] for one in front.tolist()])
+            front = np.unique(reach[found[reach] < 0])
+            found[front] = hop
+        return found
+
+    def start_s(self, latency_s: NDArray[np.float64]) -> float:
+        """Return when training begins: a session takes two latencies, and each hop to the farthest node one more."""
+        return float(latency_s.mean()) * (1 + int(self.hops_from(0).max())) if len(latency_s) else 0.0
+
+    def known_s(self, through_s: NDArray[np.float64], latency_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return when each node knows that all are through: the word travels a hop a latency."""
+        hop_s = float(latency_s.mean()) if len(latency_s) else 0.0
+        known = through_s.copy()
+        for node in np.argsort(through_s)[-LATEST_SOURCES:].tolist():
+            np.maximum(known, through_s[node] + hop_s * self.hops_from(node), out=known)
+        return known
+
+
+def beyond(federation: FederationConfig) -> int:
+    """Return how many rounds a node may train beyond those asked, while others are at work."""
+    rounds, word = federation.training.rounds or 0, federation.training.when_through
+    if word == "mix":
+        return 0
+    return max(10, rounds // 10) if word == "train" else 10**9
+
+
+def simulate_arrays(
+    federation: FederationConfig,
+    world: WorldSpec,
+    *,
+    data: Mapping[str, Mapping[str, Any]] | None,
+    clock: Word = "apart",
+    device: str | None = None,
+    on_progress: Callable[[float, int, int, Point | None, list[Any]], None] | None = None,
+    on_models: Callable[[NDArray[Any]], object] | None = None,
+) -> Report:
+    """Simulate as arrays; `world` is settled. Raises UserError for what arrays cannot simulate."""
+    began, wall = time.process_time(), time.monotonic()
+    setting = setting_of(federation, world, data, clock=clock, device=device)
+    train = Rounds(setting.grouped, setting.method)
+    stage: Apart | Together = Apart(setting, train) if clock == "apart" else Together(setting, train)
+    figures = _Figures(setting, train, stage)
+    ready, tested_s = time.process_time(), 0.0
+    every, next_at = 1.0 / POINTS, 0.0
+    to_do = setting.nodes * (federation.training.rounds or 0)
+    moment: Moment | None = None
+    for moment in stage.run():
+        part = moment.done / moment.whole if moment.whole else 1.0
+        if part >= next_at and not moment.closing:
+            since = time.process_time()
+            figures.look(moment)
+            tested_s += time.process_time() - since
+            next_at = part + every
+            if on_progress is not None:
+                on_progress(
+                    moment.time_s, int(moment.rounds.sum()), to_do, figures.history[-1], figures.measures
+                )
+    if moment is None:
+        raise ValueError("a federation without rounds")
+    since = time.process_time()
+    figures.look(moment)
+    ran = time.process_time()
+    models = stage.x.cpu().numpy()
+    if on_models is not None:
+        on_models(models)
+    report = figures.report(moment, models)
+    node_rounds = int(moment.rounds.sum())
+    run_s = since - ready - tested_s
+    report.cost = Cost(
+        cpu_s=time.process_time() - began,
+        set_up_cpu_s=ready - began,
+        abandoned_cpu_s=0.0,
+        run_cpu_s=run_s,
+        evaluation_cpu_s=tested_s + ran - since,
+        report_cpu_s=time.process_time() - ran,
+        node_rounds=node_rounds,
+        node_rounds_per_cpu_s=node_rounds / run_s if run_s > 0 else None,
+        events=0,
+    )
+    how = "written-out products" if train.layers else "torch.func"
+    report.batching = Batching(operations=f"arrays, {clock}", why=None, training=how, batch_stable=False)
+    report.wall_time_s = round(time.monotonic() - wall, 3)
+    return report
+
+
+class _Figures:
+    """What is measured of a run, and its report."""
+
+    def __init__(self, setting: Setting, train: Rounds, stage: Apart | Together) -> None:
+        self.setting, self.train, self.stage = setting, train, stage
+        chosen = stream(setting.federation.seed, "evaluated")
+        everybody = range(setting.nodes)
+        few = setting.nodes <= MOST_EVALUATED
+        self.sample = np.array(list(everybody) if few else sorted(sample(chosen, everybody, MOST_EVALUATED)))
+        self.measures = measures_in(setting.learners.prototype, None)
+        self.history: list[Point] = []
+
+    def look(self, moment: Moment) -> None:
+        """Add a point to the history."""
+        rows = self.stage.x[torch.as_tensor(self.sample)].cpu().numpy()
+        scores = self._scores(rows, "test", self.sample)
+        traffic = self._traffic()
+        self.history.append(
+            Point(
+                time_s=moment.time_s,
+                rounds=spread(moment.rounds.tolist()),
+                accuracy=spread(score.accuracy for score in scores if score),
+                loss=spread(score.loss for score in scores if score),
+                metrics=spreads(metrics_in(score) for score in scores if score),
+                train_loss=spread(_known(self.train.losses[self.sample])),
+                consensus_distance=consensus_distance(rows.astype(np.float64)) if len(rows) > 1 else None,
+                staleness=self.stage.staleness,
+                bytes_sent=int(traffic.bytes_sent.sum()),
+                messages_sent=int(traffic.messages_sent.sum()),
+                running=self.setting.nodes,
+                evaluated=len(self.sample),
+            )
+        )
+
+    def report(self, moment: Moment, models: NDArray[Any]) -> Report:
+        federation, setting = self.setting.federation, self.setting
+        everybody = np.arange(setting.nodes)
+        test, local = (self._scores(models, part, everybody) for part in ("test", "local"))
+        traffic, asked = self._traffic(), federation.training.rounds or 0
+        nodes = [
+            NodeReport(
+                name=federation.members[node].name,
+                state="finished",
+                finished=True,
+                rounds=int(moment.rounds[node]),
+                rounds_beyond=max(0, int(moment.rounds[node]) - asked),
+                accuracy=None if score is None else score.accuracy,
+                test_loss=None if score is None else score.loss,
+                local_accuracy=None if own is None else own.accuracy,
+                metrics={} if score is None else metrics_in(score),
+                test_samples=None if score is None else score.samples,
+                intervals={} if score is None else rounded(score.intervals),
+                local_metrics={} if own is None else metrics_in(own),
+                loss=None if np.isnan(self.train.losses[node]) else float(self.train.losses[node]),
+                samples=int(setting.samples[node]),
+                bytes_sent=int(traffic.bytes_sent[node]),
+                messages_sent=int(traffic.messages_sent[node]),
+            )
+            for node, score, own in zip(range(setting.nodes), test, local, strict=True)
+        ]
+        sent = EdgeTraffic(edges=len(setting.ends), bytes_sent=int(traffic.bytes_sent.sum()))
+        graph = spectrum(Topology(federation.topology, setting.nodes, federation.edges, federation.seed))
+        return Report(
+            nodes=nodes,
+            topology=federation.topology,
+            algebraic_connectivity=graph.algebraic_connectivity,
+            rounds={node.name: node.rounds for node in nodes},
+            rounds_asked=federation.training.rounds,
+            rounds_beyond=spread(node.rounds_beyond for node in nodes),
+            accuracy=spread(node.accuracy for node in nodes),
+            local_accuracy=spread(node.local_accuracy for node in nodes),
+            loss=spread(node.test_loss for node in nodes),
+            measures=self.measures,
+            metrics=spreads(node.metrics for node in nodes),
+            local_metrics=spreads((node.local_metrics for node in nodes), defined=True),
+            consensus_distance=distance(models, everybody.tolist()),
+            bytes_sent=sent.bytes_sent,
+            messages_sent=int(traffic.messages_sent.sum()),
+            compressors={federation.gossip.compressor: sent},
+            virtual_time_s=moment.time_s if isinstance(self.stage, Apart) else None,
+            staleness=self.stage.staleness,
+            contraction=Contraction(predicted=predicted(federation, setting.samples.tolist(), setting.size)),
+            rule=federation.gossip.rule,
+            reached_limit=False,
+            history=self.history,
+            config=configuration(federation),
+            seed=federation.seed,
+            simulated=True,
+            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
+        )
+
+    def _scores(self, rows: NDArray[Any], part: str, nodes: NDArray[np.int64]) -> list[Score | None]:
+        return self.setting.grouped.evaluate(rows, part, nodes)
+
+    def _traffic(self) -> Traffic:
+        """Count what each node has sent: its sessions, its requests or replies, and words."""
+        setting, (low, high) = self.setting, self.setting.ends.T
+        size = setting.size if setting.compressor is None else 0
+        body = 4 * size if setting.compressor is None else setting.compressor.size_bytes(setting.size)
+        terms = setting.method.no_terms
+        request = Request(
+            incarnation=0, seq=1000, version=1000, echo=1000, weight=7.1, staleness=1.0, pace_s=0.1, terms=terms,
+            audit=b"", body=b"",
+        )  # fmt: skip
+        reply = Reply(
+            incarnation=0, seq=1000, request_digest=bytes(16), version=1000, factor=7.1, pace_s=0.1, terms=terms,
+            weight=7.1, body=b"",
+        )  # fmt: skip
+        asked, answered = (sealed_bytes(PREFIX_BYTES + header_bytes(one), body) for one in (request, reply))
+        word = sealed_bytes(PREFIX_BYTES + header_bytes(Ready(version=1000, trained=1000, bound=1000, known=2**60)), 0)
+        exchanges, nodes = self.stage.exchanges, setting.nodes
+        once = np.ones(len(low), np.int64)
+        sent = np.bincount(low, asked * exchanges + once * (LOWER_OPENING_BYTES + GOODBYE_BYTES), nodes)
+        sent += np.bincount(high, answered * exchanges + once * (UPPER_OPENING_BYTES + GOODBYE_BYTES), nodes)
+        sent += word * self.stage.words
+        messages = np.bincount(low, exchanges, nodes) + np.bincount(high, exchanges, nodes) + self.stage.words
+        return Traffic(bytes_sent=sent.astype(np.int64), messages_sent=messages.astype(np.int64))
+
+
+def _known(values: NDArray[np.float64]) -> list[float]:
+    return values[~np.isnan(values)].tolist()

@@ -1,0 +1,167 @@
+"""What arrays simulate: the part of a federation and a world that they understand, and the refusal of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from p2pfl.compress import Compressor, Fragments, make_compressor
+from p2pfl.config.model import FederationConfig
+from p2pfl.core.staleness import LIMIT, parse_staleness
+from p2pfl.errors import UserError
+from p2pfl.learn.methods import Method, method_of
+from sim.learning.grouped import Grouped
+from sim.learning.nodes import TorchNodes, load_learners
+from sim.links import latency_s, slow_ends
+from sim.worlds.model import WorldSpec
+
+METHODS = ("plain", "prox", "variate")
+EXACT = "without --arrays"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A federation as arrays. `ends` (m, 2) are its edges, `factor` (m,) their mixing factors at staleness 0."""
+
+    federation: FederationConfig
+    world: WorldSpec
+    learners: TorchNodes
+    grouped: Grouped
+    method: Method
+    compressor: Compressor | None
+    samples: NDArray[np.float64]
+    steps: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    factor: NDArray[np.float64]
+    device: torch.device
+
+    @property
+    def nodes(self) -> int:
+        return len(self.samples)
+
+    @property
+    def size(self) -> int:
+        """The number of values of the model."""
+        return self.learners.prototype.size
+
+    @property
+    def drift(self) -> NDArray[np.float64] | None:
+        """Learning rate times steps, for `variate`; None for other methods."""
+        if not self.method.given:
+            return None
+        return self.federation.training.learning_rate * self.steps
+
+    def latencies_s(self) -> NDArray[np.float64]:
+        """Draw each edge's latency (m,), from the stream from which the exact simulator draws it."""
+        far_s, _ = slow_ends(self.world.slow)
+        return np.array(
+            [latency_s(edge, self.world.links, far_s, self.federation.seed) for edge in self.federation.edges]
+        )
+
+    def weights_by_staleness(self) -> NDArray[np.float64]:
+        """Return the weight of an exchange (LIMIT + 2,) by its staleness in rounds."""
+        weigh = parse_staleness(self.federation.gossip.staleness)
+        return np.array([weigh(tau) for tau in range(LIMIT + 2)])
+
+    def factors(self, ends: NDArray[np.int64], degree: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return gamma min(a_i, a_j) of these edges, where a_i = n_i / (degree_i + 1)."""
+        gamma = self.federation.gossip.gamma
+        if self.compressor is not None:
+            gamma *= self.compressor.gamma(self.size)
+        weight = self.samples / (degree + 1)
+        return gamma * np.minimum(weight[ends[:, 0]], weight[ends[:, 1]])
+
+
+def setting_of(
+    federation: FederationConfig,
+    world: WorldSpec,
+    data: Mapping[str, Mapping[str, Any]] | None,
+    *,
+    clock: str,
+    device: str | None,
+) -> Setting:
+    """Build the setting of a settled world. Raises UserError for what arrays cannot simulate, with what to use."""
+    for key, value, allowed in _refused(federation, world, clock):
+        raise UserError("arrays cannot simulate this", file=federation.path, key=key, value=value, allowed=allowed)
+    where, method = _device(device), method_of(federation)
+    learners = load_learners(federation, data)
+    if not isinstance(learners, TorchNodes) or isinstance(learners.pool, str) or not learners.shareable:
+        why = "a torch model without state of its own, trained on tensors, with all of it shared; or " + EXACT
+        raise UserError("arrays cannot train this task", file=federation.path, key="task", allowed=why)
+    grouped = Grouped(learners, learners.pool, method)
+    compressor = make_compressor(federation.gossip.compressor)
+    ends = np.array(federation.edges, dtype=np.int64).reshape(-1, 2)
+    setting = Setting(
+        federation=federation,
+        world=world,
+        learners=learners,
+        grouped=grouped,
+        method=method,
+        compressor=None if compressor.spec == "none" else compressor,
+        samples=np.array(learners.counts, dtype=np.float64),
+        steps=np.array([len(grouped.sizes[kind]) for kind in grouped.kinds], dtype=np.int64),
+        ends=ends,
+        factor=np.zeros(len(ends)),
+        device=where,
+    )
+    degree = np.bincount(ends.ravel(), minlength=len(learners))
+    setting.factor[:] = setting.factors(ends, degree)
+    return setting
+
+
+def _refused(federation: FederationConfig, world: WorldSpec, clock: str) -> list[tuple[str, Any, str]]:
+    """Return key, value and what is allowed for each thing that arrays do not simulate."""
+    training, gossip, links = federation.training, federation.gossip, world.links
+    compressor = make_compressor(gossip.compressor)
+    faults = {
+        "crash": world.crashes,
+        "churn": world.churn,
+        "join": world.joins,
+        "partition": world.partitions,
+        "amend": world.amendments,
+        "liars": world.liars,
+        "links.bandwidth": links.bandwidth,
+        "slow.bandwidth": next((one.bandwidth for one in world.slow if one.bandwidth is not None), None),
+        "links.jitter_s": links.jitter_s,
+        "links.loss": links.loss,
+        "links.drop": links.drop,
+        "links.duplication": links.duplication,
+        "compute.trace": world.compute.trace,
+        "privacy": federation.privacy,
+        "training.time_s": training.time_s,
+        "training.stop": training.stop,
+        "training.keep_optimizer": training.keep_optimizer,
+        "gossip.edge_weights": federation.edge_weights,
+        "gossip.edge_compressors": federation.edge_compressors,
+    }
+    found = [(key, _brief(value), EXACT) for key, value in faults.items() if value]
+    if gossip.rule != "mean":
+        found.append(("gossip.rule", gossip.rule, f"mean, or {EXACT}"))
+    if federation.method.partition(":")[0] not in METHODS:
+        found.append(("training.method", federation.method, f"{', '.join(METHODS)}, or {EXACT}"))
+    if training.speed_correction != 1.0:
+        found.append(("training.speed_correction", training.speed_correction, f"1, or {EXACT}"))
+    if isinstance(compressor, Fragments):
+        found.append(("gossip.compressor", compressor.spec, f"one with replicas, or {EXACT}"))
+    if federation.schedule and clock == "apart":
+        found.append(("topology", federation.topology, "--clock in-step, or " + EXACT))
+    return found
+
+
+def _brief(value: object) -> object:
+    return value if isinstance(value, bool | int | float | str) else None
+
+
+def _device(name: str | None) -> torch.device:
+    try:
+        device = torch.device(name or "cpu")
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError):
+        there = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+        raise UserError("no such device here", key="device", value=name, allowed=", ".join(there)) from None
+    return device

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from p2pfl.core.training import SPREAD
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -48,7 +49,7 @@ class NodePhase(IntEnum):
     EXCHANGING = 1
     """The node has a new version that not all of its edges have exchanged."""
     WAITING = 2
-    """It has done its rounds, and waits until all others have."""
+    """It has done its rounds, and waits until all others have, or until `again_at`."""
     BARRIER = 3
     """It waits for its neighbors before the next closing round."""
     DONE = 4
@@ -73,9 +74,10 @@ class Course:
     """What decides about time. `ends` (m, 2) are the edges, the lower end first, `latency_s` (m,) one way.
 
     `round_s(nodes, rounds)` draws how long these local rounds take. `start_s` (n,) is when each node begins,
-    `weigh(tau)` the weight of an exchange by staleness, `factor` (m,) the mixing factor at weight 1. A node trains up
-    to `beyond` rounds more while others are at work; `closing` rounds follow that only mix. `hops_s(nodes, at)`: when
-    each node knows what these nodes have said at these times.
+    `weigh` (taus,) the weight of an exchange by staleness, `factor` (m,) the mixing factor at weight 1. A node trains
+    up to `beyond` rounds more while others are at work, spread over `SPREAD` times its training time as in
+    `p2pfl.core.training`, or at once if there is no bound; `closing` rounds follow that only mix. `known_s` (n,) -> (n,)
+    is when each node knows that all are through, of when each was.
     """
 
     nodes: int
@@ -86,7 +88,7 @@ class Course:
     round_s: Callable[[Integers, Integers], Floats]
     start_s: Floats
     rounds: int
-    beyond: int
+    beyond: int | None
     closing: int
     weigh: Floats
     factor: Floats
@@ -114,6 +116,8 @@ class Clock:
         self.ready_at = np.zeros(n)
         """When all edges had exchanged the node's version."""
         self.through_at = np.full(n, NEVER)
+        self.again_at = np.full(n, NEVER)
+        """When a node that waits trains another round."""
         self.known_at: Floats | None = None
         """When each node knows that all are through."""
         self.state = np.zeros(m, np.int8)
@@ -149,7 +153,7 @@ class Clock:
         """Yield the events of one window after the other, each later than those before."""
         yield self._begin()
         while not (self.phase == NodePhase.DONE).all():
-            first = min(float(self.tick_at.min()), float(self.due.min(initial=NEVER)))
+            first = min(float(one.min(initial=NEVER)) for one in (self.tick_at, self.due, self.again_at))
             if self.known_at is not None:
                 waiting = self.known_at[self.phase == NodePhase.WAITING]
                 first = min(first, float(np.maximum(waiting, self.now_s).min(initial=NEVER)))
@@ -203,7 +207,7 @@ class Clock:
             self._settle(busy[state == EdgePhase.APPLIED])
         self.version[ticking] += 1
         self._tick = np.full(course.nodes, NEVER)
-        self._go_on()
+        self._go_on(until_s)
         self.now_s = until_s
 
     # -- exchanges ----------------------------------------------------------------------------------------------------
@@ -278,7 +282,7 @@ class Clock:
 
     # -- rounds -------------------------------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
+    def _go_on(self, until_s: float) -> None:
         """Let each node go on whose version all its edges have exchanged."""
         everything = self.phase == NodePhase.EXCHANGING
         if everything.any():
@@ -295,6 +299,9 @@ class Clock:
         if self.known_at is not None:
             waiting = np.flatnonzero((self.phase == NodePhase.WAITING) & (self.known_at < NEVER))
             self._close(waiting, np.maximum(self.ready_at[waiting], self.known_at[waiting]))
+        again = np.flatnonzero(self.again_at < until_s)
+        at, self.again_at[again] = self.again_at[again], NEVER
+        self._start(again, at)
         self._pass_barrier()
 
     def _decide(self, nodes: Integers) -> None:
@@ -306,10 +313,16 @@ class Clock:
         through = self.rounds[nodes] >= course.rounds
         fresh = nodes[through & (self.through_at[nodes] == NEVER)]
         self.through_at[fresh] = self.ready_at[fresh]
-        over = through & (self.known_at is not None) & (at >= (NEVER if self.known_at is None else self.known_at[nodes]))
-        waits = ~over & (self.rounds[nodes] >= course.rounds + course.beyond)
+        over = through & (at >= (NEVER if self.known_at is None else self.known_at[nodes]))
         self._close(nodes[over], at[over])
-        self.phase[nodes[waits]] = NodePhase.WAITING
+        beyond = self.rounds[nodes] - course.rounds
+        waits = through & ~over & (course.beyond is not None)
+        if course.beyond is not None:
+            own, at_first = nodes[waits], course.start_s[nodes[waits]]
+            share = (beyond[waits] + 1) / max(1, course.beyond)
+            again = at_first + (self.through_at[own] - at_first) * SPREAD**share
+            self.again_at[own] = np.where(beyond[waits] < course.beyond, np.maximum(again, at[waits]), NEVER)
+            self.phase[own] = NodePhase.WAITING
         trains = ~over & ~waits
         self._start(nodes[trains], at[trains])
 
@@ -324,6 +337,7 @@ class Clock:
         self._note(Kind.COMMIT, ends, nodes, nothing, none)
 
     def _close(self, nodes: Integers, at: Floats) -> None:
+        self.again_at[nodes] = NEVER
         self.closed_at[nodes] = at
         self.ready_at[nodes] = at
         self.phase[nodes] = NodePhase.BARRIER
@@ -361,9 +375,8 @@ class Clock:
         time_s = np.concatenate([part[0] for part in parts])
         kind = np.concatenate([np.full(len(part[0]), part[1], np.int8) for part in parts])
         node, edge, factor = (np.concatenate([part[place] for part in parts]) for place in (2, 3, 4))
-        over: Any = (self.phase == NodePhase.DONE).all()
-        now = np.flatnonzero((time_s < self.now_s) | over)
-        later = np.flatnonzero(~((time_s < self.now_s) | over))
+        is_due = (time_s < self.now_s) | bool((self.phase == NodePhase.DONE).all())
+        now, later = np.flatnonzero(is_due), np.flatnonzero(~is_due)
         self._events = []
         for one in range(5):
             rest = later[kind[later] == one]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from p2pfl.chance import stream
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.messages import Ready, Reply, Request
+from p2pfl.core.training import LEAST_BEYOND
 from p2pfl.learn.interface import Score
 from p2pfl.reporting.figures import configuration, predicted, spread
 from p2pfl.reporting.history import Point
@@ -219,12 +220,11 @@ class _Graph:
         return known
 
 
-def beyond(federation: FederationConfig) -> int:
-    """Return how many rounds a node may train beyond those asked, while others are at work."""
-    rounds, word = federation.training.rounds or 0, federation.training.when_through
-    if word == "mix":
-        return 0
-    return max(10, rounds // 10) if word == "train" else 10**9
+def beyond(federation: FederationConfig) -> int | None:
+    """Return how many rounds a node may train beyond those asked, while others are at work; None without a bound."""
+    rounds, how = federation.training.rounds or 0, federation.training.when_through
+    bounds = {"mix": 0, "train": max(LEAST_BEYOND, rounds // 10), "train-on": None}
+    return bounds[how]
 
 
 def simulate_arrays(

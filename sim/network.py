@@ -3,7 +3,8 @@
 A session's messages end with it, as in TCP; within a session a link may behave worse than TCP (`drop`, `duplication`,
 `jitter_s`), because the protocol promises to tolerate that. Where packets are lost (`loss`), TCP sends them again after
 a time that doubles, and what follows waits (RFC 6298, section 5); a session that hears nothing for too long ends. Each
-direction of a link sends one message at a time: the next one starts when the previous one has left. The bytes counted are the same as in a real node (`links.Framing`).
+direction of a link sends one message at a time: the next one starts when the previous one has left. The
+bytes counted are the same as in a real node (`links.Framing`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ELSEWHERE = -1
 RESEND_NS = NS // 5
 """How long TCP waits before it sends a lost packet again for the first time; the least that Linux waits."""
 MOST_RESENDS = 8
-"""A session ends when a packet was lost this many times in a row, after 51 seconds: as long as a real one is patient."""
+"""A session ends when a packet was lost this many times in a row, after 51 s: as long as a real one is patient."""
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -261,7 +262,7 @@ class Network:
 
 
 def _is_repeated(message: Message, way: Way) -> bool:
-    """Return True for a body that this session carries already: `p2pfl.net.outbox` sends it once, since TCP loses none."""
+    """Return True for a body that this session carries already: `p2pfl.net.outbox` sends it once, as TCP loses none."""
     match message:
         case Request(incarnation=incarnation, seq=seq, digest=digest):
             body = (Request, incarnation, seq, digest)

@@ -104,6 +104,9 @@ def simulate(
     check: bool = False,
     references: bool = True,
     alone: bool = False,
+    arrays: bool = False,
+    clock: str | None = None,
+    device: str | None = None,
     on_progress: Callable[[RunProgress], None] | None = None,
     on_models: Callable[[NDArray[Any]], object] | None = None,
 ) -> Report:
@@ -114,7 +117,9 @@ def simulate(
     `federation.seed`. With `batching` False, the shipped engine runs one operation at a time; `check` does so too, and
     checks every invariant after every event. `references` adds what a central server and pooled data would have
     achieved, `alone` also what each node would have learned without neighbors, which takes about as long as the run
-    itself. Without `on_progress`, a terminal shows a line on stderr. `on_models` is called at the end with the models
+    itself. With `arrays` the algorithm alone runs, for up to 100,000 nodes at once: `clock` is "apart", the default, or
+    "in-step", `device` a torch device. Without `on_progress`, a terminal shows a line on stderr. `on_models` is called
+    at the end with the models
     (nodes, d) of all nodes. Raises UserError if the world contradicts itself, if the task is wrong, or if the run would
     not fit into memory; InvariantError only with `check`.
     """
@@ -129,6 +134,9 @@ def simulate(
             "check": check,
             "references": references,
             "alone": alone,
+            "arrays": arrays,
+            "clock": clock,
+            "device": device,
         }
         try:
             return simulate(federation.config, **how, on_progress=on_progress, on_models=on_models)
@@ -144,15 +152,29 @@ def simulate(
         world = world.spec([member.name for member in federation.members])
     spec = settle(world or WorldSpec(), len(federation.members), federation.seed)
     federation = steps_of(federation, spec)[0].federation
+    _check_arrays(arrays=arrays, clock=clock, device=device)
     attack = None if spec.liars is None else parse_attack(spec.liars.attack)
     liars = frozenset(spec.liars.nodes if spec.liars else ())
     compared: dict[str, Any] = {"references": references, "alone": alone}
     poison = None if attack is None else attack.poison
     with RunView(quiet=on_progress is not None or not sys.stderr.isatty()) as view:
         tell = on_progress or (None if view.quiet else view.update)
+        if arrays:
+            from sim.arrays.run import simulate_arrays  # noqa: PLC0415 - for these runs alone
+
+            how = {"data": data, "clock": clock or "apart", "device": device}
+            return simulate_arrays(federation, spec, **how, on_progress=tell, on_models=on_models)
         compared |= {"on_progress": tell, "on_models": on_models, "began": began}
         learners = make_learners(federation, local=data, poison=poison, liars=liars)
         return _simulate(federation, spec, learners, attack, compared, batching=batching, check=check)
+
+
+def _check_arrays(*, arrays: bool, clock: str | None, device: str | None) -> None:
+    for key, value in (("clock", clock), ("device", device)):
+        if value is not None and not arrays:
+            raise UserError("is for arrays alone", file="simulate", key=key, value=value, allowed="with arrays")
+    if clock not in (None, "apart", "in-step"):
+        raise _refusal("clock", clock, "apart or in-step")
 
 
 def _simulate(

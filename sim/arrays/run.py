@@ -37,6 +37,7 @@ from sim.arrays.vectors import Vectors
 from sim.kernel import NS
 from sim.links import GOODBYE_BYTES, LOWER_OPENING_BYTES, UPPER_OPENING_BYTES, sealed_bytes
 from sim.report import KIBI, MOST_EVALUATED, distance
+from sim.simulation import RunProgress
 from sim.worlds.drawn import sample
 from sim.worlds.model import WorldSpec
 from sim.worlds.speeds import node_speeds
@@ -234,7 +235,7 @@ def simulate_arrays(
     data: Mapping[str, Mapping[str, Any]] | None,
     clock: Word = "apart",
     device: str | None = None,
-    on_progress: Callable[[float, int, int, Point | None, list[Any]], None] | None = None,
+    on_progress: Callable[[RunProgress], None] | None = None,
     on_models: Callable[[NDArray[Any]], object] | None = None,
 ) -> Report:
     """Simulate as arrays; `world` is settled. Raises UserError for what arrays cannot simulate."""
@@ -256,7 +257,13 @@ def simulate_arrays(
             next_at = part + every
             if on_progress is not None:
                 on_progress(
-                    moment.time_s, int(moment.rounds.sum()), to_do, figures.history[-1], figures.measures
+                    RunProgress(
+                        time_s=moment.time_s,
+                        rounds=int(moment.rounds.sum()),
+                        rounds_to_do=to_do,
+                        point=figures.history[-1],
+                        measures=tuple(figures.measures),
+                    )
                 )
     if moment is None:
         raise ValueError("a federation without rounds")

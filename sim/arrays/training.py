@@ -5,6 +5,7 @@ A perceptron is a `Sequential` of linear layers with ReLU or tanh between them, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from p2pfl.learn.methods import Method
 from sim.learning.grouped import Grouped
+from sim.learning.stacked import Batch
 
 Integers = NDArray[np.int64]
 
@@ -33,8 +35,9 @@ def layers_of(grouped: Grouped) -> list[Layer] | None:
     """Return the layers of a perceptron that is trained by plain SGD on the cross entropy; None for anything else."""
     stack, training = grouped.stack, grouped.stack.training
     plain = training.optimizer == "sgd" and not training.momentum and not training.weight_decay
-    module = grouped.nodes.prototype.model.module
-    if not plain or stack.task.loss is not None or not isinstance(module, nn.Sequential) or not grouped.nodes.prototype.labels:
+    learner = grouped.nodes.prototype
+    module = learner.model.module
+    if not (plain and stack.task.loss is None and learner.labels and isinstance(module, nn.Sequential)):
         return None
     places = {place.name: place for place in stack.places if place.trained}
     found: list[Layer] = []
@@ -76,16 +79,16 @@ class Rounds:
             models = starts if whole else starts[index]
             extra = given if whole or given is None else given[index]
             before = models.clone()
-            self.losses[nodes[rows]] = self._train(kind, nodes[rows], rounds[rows], models, extra, rate)
+            batches = self._batches(kind, nodes[rows], rounds[rows])
+            self.losses[nodes[rows]] = self._train(kind, batches, models, extra, rate)
             models.sub_(before)
             if not whole:
                 starts[index] = models
 
     def _train(
-        self, kind: int, nodes: Integers, rounds: Integers, models: Tensor, given: Tensor | None, rate: float
+        self, kind: int, batches: Iterable[Batch], models: Tensor, given: Tensor | None, rate: float
     ) -> NDArray[np.float64]:
-        sizes = self.grouped.sizes[kind]
-        batches = self._batches(kind, nodes, rounds)
+        """Move `models` (b, d) by a local round; return the mean losses (b,)."""
         if self.layers is None:
             extra = None if given is None else {self.method.given[0]: given}
             if self.pull and extra is None:
@@ -104,20 +107,20 @@ class Rounds:
             if anchor is not None:
                 gradient.add_(models, alpha=self.pull).sub_(anchor, alpha=self.pull)
             models.sub_(gradient, alpha=rate)
-        return (total / len(sizes)).double().numpy()
+        return (total / len(self.grouped.sizes[kind])).double().numpy()
 
-    def _batches(self, kind: int, nodes: Integers, rounds: Integers):  # type: ignore[no-untyped-def]
+    def _batches(self, kind: int, nodes: Integers, rounds: Integers) -> Iterator[Batch]:
         """Yield inputs and targets (b, rows, ...) of each step; where a step takes all rows their order is moot."""
         grouped, sizes = self.grouped, self.grouped.sizes[kind]
         counts = grouped.pool.counts[nodes]
         first = grouped.pool.first[nodes][:, None]
         if (counts == sizes[0]).all() and len(set(sizes)) == 1:
-            batch = grouped._gather(torch.from_numpy(first + np.arange(sizes[0])))
+            batch = grouped.gather(torch.from_numpy(first + np.arange(sizes[0])))
             yield from (batch for _ in sizes)
             return
-        drawn = grouped._draw(nodes, rounds)
+        drawn = grouped.draw(nodes, rounds)
         index = np.array(list(islice(drawn, len(nodes)))) + first
-        yield from grouped._batches(torch.from_numpy(index), sizes)
+        yield from grouped.batches(torch.from_numpy(index), sizes)
 
 
 def _gradient(layers: list[Layer], models: Tensor, inputs: Tensor, targets: Tensor, out: Tensor) -> Tensor:

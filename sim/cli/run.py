@@ -69,6 +69,8 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
     metavar="SEED",
     help="Run a seed in single steps, all checked.",
 )
+@click.option("--arrays", is_flag=True, help="As arrays: up to 100,000 nodes, the algorithm alone.")
+@click.option("--clock", type=click.Choice(["apart", "in-step"]), help="Of --arrays.  [default: apart]")
 @click.option("--no-batching", is_flag=True, help="One operation at a time: slow, the same figures.")
 @click.option("--workers", hidden=True)
 @click.option(
@@ -89,6 +91,8 @@ def command(
     federation: Path | None,
     seed: int | None,
     replay: int | None,
+    arrays: bool,
+    clock: str | None,
     no_batching: bool,
     workers: str | None,
     references: bool | None,
@@ -118,7 +122,7 @@ def command(
         raise UserError("is gone", key="--workers", value=workers, allowed="p2pfl sim sweep --jobs")
     options = Options(file=federation, seed=seed if replay is None else replay, **asked)
     how: dict[str, Any] = {"batching": not no_batching, "check": replay is not None}
-    how |= {"references": references is not False, "alone": bool(references)}
+    how |= {"references": references is not False, "alone": bool(references), "arrays": arrays, "clock": clock}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     logs = open_logs(log)
     try:

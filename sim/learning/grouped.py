@@ -160,11 +160,11 @@ class Grouped:
         rates = np.array([self._training.rate(int(done), starts.trained_s(row)) for row, done in enumerate(rounds)])
         for kind, rate in sorted(set(zip(kinds.tolist(), rates.tolist(), strict=True))):
             rows = np.flatnonzero((kinds == kind) & (rates == rate))
-            drawn = self._draw(nodes[rows], rounds[rows])
+            drawn = self.draw(nodes[rows], rounds[rows])
             by_method, careful = kind % 2, self.careful[kind // 2]
             for group in _chunks(rows, self.group[kind // 2]):
                 index = np.array(list(islice(drawn, len(group)))) + self.pool.first[nodes[group], None]
-                batches = self._batches(torch.from_numpy(index), self.sizes[kind // 2])
+                batches = self.batches(torch.from_numpy(index), self.sizes[kind // 2])
                 given = {name: _select(one, group) for name, one in starts.given.items()} if by_method else None
                 result = torch.empty(len(group), starts.models.shape[1])
                 learned = self.stack.train(
@@ -196,25 +196,25 @@ class Grouped:
             return scores(self.stack, models, test.inputs, test.targets, common=True)
         index = torch.from_numpy(self.pool.first[nodes][:, None] + np.arange(number))
         careful = self.careful[int(self.kinds[nodes[0]])]
-        return scores(self.stack, models, *self._gather(index), common=False, careful=careful)
+        return scores(self.stack, models, *self.gather(index), common=False, careful=careful)
 
     def _scored_at_once(self, count: int) -> int:
         """Return how many models fit well into one group with `count` samples each."""
         inputs = min(count, BATCH) * self.pool.rows.inputs[0].numel()
         return max(1, min(LARGEST_GROUP // 2, _SCORED_FLOATS // max(inputs, 1)))
 
-    def _draw(self, nodes: Integers, rounds: Integers) -> Iterator[Integers]:
+    def draw(self, nodes: Integers, rounds: Integers) -> Iterator[Integers]:
         """Draw the rows that each node sees in its round, step by step."""
         made = generators(self._seed, "batches", self._places[nodes], rounds)
         counts, totals = self.pool.counts[nodes].tolist(), self._totals[self.kinds[nodes]].tolist()
         for count, total, rng in zip(counts, totals, made, strict=True):
             yield draw_rows(count, total, rng)
 
-    def _batches(self, index: Tensor, sizes: tuple[int, ...]) -> Iterator[Batch]:
+    def batches(self, index: Tensor, sizes: tuple[int, ...]) -> Iterator[Batch]:
         for rows in torch.split(index, list(sizes), dim=1):
-            yield self._gather(rows)
+            yield self.gather(rows)
 
-    def _gather(self, rows: Tensor) -> Batch:
+    def gather(self, rows: Tensor) -> Batch:
         """Return inputs and targets (c, n, ...) of the pool's `rows` (c, n)."""
         inputs, targets = self.pool.rows.rows(rows.reshape(-1))
         return inputs.view(*rows.shape, *inputs.shape[1:]), targets.view(*rows.shape, *targets.shape[1:])

@@ -263,6 +263,7 @@ class Network:
 
 def _is_repeated(message: Message, way: Way) -> bool:
     """Return True for a body that this session carries already: `p2pfl.net.outbox` sends it once, as TCP loses none."""
+    body: tuple[object, ...]
     match message:
         case Request(incarnation=incarnation, seq=seq, digest=digest):
             body = (Request, incarnation, seq, digest)

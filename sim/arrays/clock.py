@@ -76,8 +76,8 @@ class Course:
     `round_s(nodes, rounds)` draws how long these local rounds take. `start_s` (n,) is when each node begins,
     `weigh` (taus,) the weight of an exchange by staleness, `factor` (m,) the mixing factor at weight 1. A node trains
     up to `beyond` rounds more while others are at work, spread over `SPREAD` times its training time as in
-    `p2pfl.core.training`, or at once if there is no bound; `closing` rounds follow that only mix. `known_s` returns when
-    each node knows that all are through (n,), from when each was (n,).
+    `p2pfl.core.training`, or at once if there is no bound; `closing` rounds follow that only mix. `known_s` returns
+    when each node knows that all are through (n,), from when each was (n,).
     """
 
     nodes: int

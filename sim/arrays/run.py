@@ -413,4 +413,4 @@ class _Figures:
 
 
 def _known(values: NDArray[np.float64]) -> list[float]:
-    return values[~np.isnan(values)].tolist()
+    return [float(value) for value in values if not np.isnan(value)]

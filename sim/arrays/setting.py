@@ -54,7 +54,7 @@ class Setting:
         """Learning rate times steps, for `variate`; None for other methods."""
         if not self.method.given:
             return None
-        return self.federation.training.learning_rate * self.steps
+        return self.federation.training.learning_rate * self.steps.astype(np.float64)
 
     def latencies_s(self) -> NDArray[np.float64]:
         """Draw each edge's latency (m,), from the stream from which the exact simulator draws it."""

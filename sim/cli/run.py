@@ -34,7 +34,6 @@ Examples:
   p2pfl sim run
   p2pfl sim run --nodes 1000 --topology random-regular:degree=4 --rounds 20
   p2pfl sim run ward-7 --world bad.toml --report bad.json
-  p2pfl sim run --nodes 20 --byzantine 2 --attack sign-flip
 
 World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
 """
@@ -57,7 +56,7 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
 @click.option(
     "--privacy",
     metavar="SPEC",
-    help="Keys of [privacy], as epsilon=8,delta=1e-5; or none.",
+    help="Keys of [privacy], as epsilon=8; or none.",
 )
 @click.option("--byzantine", type=click.IntRange(0), metavar="K", help="Number of liars, chosen at random.")
 @click.option("--attack", metavar="NAME", help="See `p2pfl sim attacks`.")
@@ -69,7 +68,7 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
     metavar="SEED",
     help="Run a seed in single steps, all checked.",
 )
-@click.option("--arrays", is_flag=True, help="As arrays: up to 100,000 nodes, the algorithm alone.")
+@click.option("--arrays", is_flag=True, help="As arrays, up to 100,000 nodes.")
 @click.option("--clock", type=click.Choice(["apart", "in-step"]), help="Of --arrays.  [default: apart]")
 @click.option("--no-batching", is_flag=True, help="One operation at a time: slow, the same figures.")
 @click.option("--workers", hidden=True)
@@ -77,7 +76,7 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
     "--references/--no-references",
     cls=Switch,
     default=None,
-    help="Also each node alone; no: nor server or pooled data.",
+    help="Also each node alone; no: nothing else.",
 )
 @click.option("--limit-s", type=float, metavar="S", help="End at this virtual time at the latest.")
 @click.option("--evaluate-every-s", type=float, metavar="S", help="Virtual time between two points of the history.")

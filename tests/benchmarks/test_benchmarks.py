@@ -47,6 +47,7 @@ SMALLEST = {
     "privacy": "--rounds 2 --no-audits --out here",
     "privacy_cost": "--models 2410 --batch 16 --steps 2 --repeats 1",
     "names": "",
+    "lossy": "--rates 0.01 --runs 1",
     "overhead": "--parameters 10k --rounds 1 --repeats 1 --round-s 0.1",
     "rules": "--count 9 --liars 1 --size 1000 --repeats 1",
     "size": "",

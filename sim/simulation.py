@@ -117,7 +117,7 @@ def simulate(
     `federation.seed`. With `batching` False, the shipped engine runs one operation at a time; `check` does so too, and
     checks every invariant after every event. `references` adds what a central server and pooled data would have
     achieved, `alone` also what each node would have learned without neighbors, which takes about as long as the run
-    itself. With `arrays` the algorithm alone runs, for up to 100,000 nodes at once: `clock` is "apart", the default, or
+    itself. With `arrays` the algorithm alone runs, for very many nodes at once: `clock` is "apart", the default, or
     "in-step", `device` a torch device. Without `on_progress`, a terminal shows a line on stderr. `on_models` is called
     at the end with the models
     (nodes, d) of all nodes. Raises UserError if the world contradicts itself, if the task is wrong, or if the run would

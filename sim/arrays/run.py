@@ -44,7 +44,6 @@ from sim.worlds.speeds import node_speeds
 from topologies import Topology, spectrum
 
 Word = Literal["apart", "in-step"]
-CLOCKS: tuple[Word, ...] = ("apart", "in-step")
 POINTS = 40
 LATEST_SOURCES = 16
 """Of so many nodes that were the last to be through, the word is followed to every other node."""

@@ -129,7 +129,7 @@ class Vectors:
         if missing > 0:
             had = len(self.slots)
             more = max(missing, had // 4)
-            self.slots = torch.cat([self.slots, torch.empty(more, *self.slots.shape[1:], dtype=self.slots.dtype)])
+            self.slots = torch.cat([self.slots, self.slots.new_empty(more, *self.slots.shape[1:])])
             self.free += range(had, had + more)
         self.slot_of[edges] = [self.free.pop() for _ in range(len(edges))]
 

@@ -68,7 +68,7 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
     metavar="SEED",
     help="Run a seed in single steps, all checked.",
 )
-@click.option("--arrays", is_flag=True, help="As arrays, up to 100,000 nodes.")
+@click.option("--arrays", is_flag=True, help="As arrays, for very many nodes.")
 @click.option("--clock", type=click.Choice(["apart", "in-step"]), help="Of --arrays.  [default: apart]")
 @click.option("--no-batching", is_flag=True, help="One operation at a time: slow, the same figures.")
 @click.option("--workers", hidden=True)

@@ -43,8 +43,11 @@ def simulated(rate: float, seed: int) -> Any:
 
 
 def figures(report: Any) -> dict[str, float | None]:
-    points = [point for point in report["history"] if point["accuracy"] and point["accuracy"]["min"] >= TARGET]
-    return {"to_90_s": points[0]["time_s"] if points else None, "worst": report["accuracy"]["min"]}
+    """Return the seconds from the first round that anybody has done, as processes start one after the other."""
+    points = [point for point in report["history"] if point["rounds"] and point["rounds"]["max"] > 0]
+    there = [point["time_s"] for point in points if point["accuracy"] and point["accuracy"]["min"] >= TARGET]
+    to_90_s = round(there[0] - points[0]["time_s"], 1) if there else None
+    return {"to_90_s": to_90_s, "worst": report["accuracy"]["min"]}
 
 
 def main() -> None:

@@ -39,12 +39,14 @@ def describe(
     method: str | None = None,
     privacy: str | None = None,
     seed: int | None = None,
+    directed: bool = False,
 ) -> FederationConfig:
     """Describe a federation; an argument that is None keeps the value from the file, or from `p2pfl demo`.
 
     A number of nodes different from the file's means different members of the same kind; a different number, topology
     or seed means a different graph. Settings in the file for single edges apply to the edges that remain; `compressor`
-    applies to the others. `privacy` is a line as in `sim.privacy`. Raises UserError for a mistake in the file or an
+    applies to the others. `privacy` is a line as in `sim.privacy`. `directed` lets a directed graph pass, for arrays in
+    step alone. Raises UserError for a mistake in the file or an
     option, DisconnectedGraph if the graph is not connected.
     """
     if nodes is not None:
@@ -57,7 +59,7 @@ def describe(
     if topology is not None:
         federation = replace(federation, topology=topology)
     if file is None or any(given is not None for given in (nodes, topology, seed)):
-        federation = _with_graph(federation, file)
+        federation = _with_graph(federation, file, directed=directed)
     if rounds is not None:
         federation = replace(federation, training=replace(federation.training, rounds=rounds, time_s=None))
     if method is not None:
@@ -104,11 +106,11 @@ def _built_in(nodes: int) -> FederationConfig:
     )
 
 
-def _with_graph(federation: FederationConfig, file: Path | None) -> FederationConfig:
+def _with_graph(federation: FederationConfig, file: Path | None, *, directed: bool) -> FederationConfig:
     names = [member.name for member in federation.members]
     folder = Path() if file is None else federation_file(file).parent
     try:
-        graph, schedule = federation_graph(federation.topology, names, federation.seed, folder)
+        graph, schedule = federation_graph(federation.topology, names, federation.seed, folder, directed=directed)
         edges: Edges = graph.edges
     except TopologyError as error:
         if error.key == "nodes":

@@ -36,6 +36,8 @@ from sim.worlds.drawn import settle
 from sim.worlds.memory_needed import check_memory
 from sim.worlds.model import WorldSpec
 from sim.worlds.world import World
+from topologies.building import kind
+from topologies.families import GraphKind
 
 POINTS = 40
 """The approximate number of evaluations in a run."""
@@ -152,7 +154,7 @@ def simulate(
         world = world.spec([member.name for member in federation.members])
     spec = settle(world or WorldSpec(), len(federation.members), federation.seed)
     federation = steps_of(federation, spec)[0].federation
-    _check_arrays(arrays=arrays, clock=clock, device=device)
+    _check_arrays(federation, arrays=arrays, clock=clock, device=device)
     attack = None if spec.liars is None else parse_attack(spec.liars.attack)
     liars = frozenset(spec.liars.nodes if spec.liars else ())
     compared: dict[str, Any] = {"references": references, "alone": alone}
@@ -169,7 +171,10 @@ def simulate(
         return _simulate(federation, spec, learners, attack, compared, batching=batching, check=check)
 
 
-def _check_arrays(*, arrays: bool, clock: str | None, device: str | None) -> None:
+def _check_arrays(federation: FederationConfig, *, arrays: bool, clock: str | None, device: str | None) -> None:
+    if not arrays and kind(federation.topology) is GraphKind.DIRECTED:
+        text, allowed = "is directed: both ends of an edge learn", "with arrays in step, or an undirected graph"
+        raise UserError(text, file="simulate", key="topology", value=federation.topology, allowed=allowed)
     for key, value in (("clock", clock), ("device", device)):
         if value is not None and not arrays:
             raise UserError("is for arrays alone", file="simulate", key=key, value=value, allowed="with arrays")

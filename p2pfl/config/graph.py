@@ -34,15 +34,18 @@ class DisconnectedGraph(UserError):  # noqa: N818 - it names the state of the gr
     exit_code = 3
 
 
-def federation_graph(spec: str, names: Sequence[str], seed: int, folder: Path) -> tuple[Topology, tuple[Edges, ...]]:
+def federation_graph(
+    spec: str, names: Sequence[str], seed: int, folder: Path, *, directed: bool = False
+) -> tuple[Topology, tuple[Edges, ...]]:
     """Return the graph of all sessions and, for a schedule, the edges in each round of its period, else an empty tuple.
 
-    A file is looked up in `folder`, and may refer to nodes by name.
+    A file is looked up in `folder`, and may refer to nodes by name. `directed` lets a directed graph pass, whose edges
+    are then those of its links.
 
     Raises TopologyError: there is no such graph, or it is directed, or models would not come together with its weights.
     """
     found = kind(spec)
-    if found is GraphKind.DIRECTED:
+    if found is GraphKind.DIRECTED and not directed:
         text = "is directed, and stays inside the topology library: in a federation both ends of an edge learn"
         raise TopologyError(text, value=spec, allowed=_undirected())
     if found is GraphKind.STATIC:

@@ -2,6 +2,10 @@
 
 x <- x + (W - I) h with W_ij = k_ij / n_i (Lian et al. 2017, arXiv 1705.09056); with a compressor h += Q(x - h) first
 (CHOCO-SGD: Koloskova et al. 2019, arXiv 1902.00340). A schedule uses the edges of one of its graphs in each round.
+
+With fragments each edge exchanges one of them a round, by turns as in `p2pfl.core.fragment_turns`: a fragment then has
+a graph of its own in each round, whose W mixes it (DivShare: Biswas et al. 2024, arXiv 2410.12918). A directed graph
+mixes with the matrices of its family, x <- W x.
 """
 
 from __future__ import annotations
@@ -13,13 +17,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from p2pfl.compress import Compressor
+from p2pfl.compress import Compressor, Fragments
+from p2pfl.core.fragment_turns import turn_of
 from p2pfl.engine.codecs import chance_of
 from sim.arrays.vectors import CHUNK_FLOATS, Integers, Train
+from topologies.schedules.schedule import MixingMatrix
 
 
 class InStep:
-    """Models `x` (n, d), moved round by round. `graphs` has the edges of each round of a period, with their factors."""
+    """Models `x` (n, d), moved round by round.
+
+    `graphs` has the edges of each round of a period, with their factors; with fragments, those of each round and class
+    of edges that exchange the same one. `mixings` are the matrices of a directed graph, in place of `graphs`.
+    """
 
     def __init__(
         self,
@@ -31,16 +41,20 @@ class InStep:
         compressor: Compressor | None,
         drift: NDArray[np.float64] | None,
         beta: float,
+        mixings: Sequence[MixingMatrix] = (),
     ) -> None:
         self.nodes = len(samples)
         self.x = initial.repeat(self.nodes, 1)
-        self.train, self.compressor, self.beta = train, compressor, beta
+        self.fragments = compressor if isinstance(compressor, Fragments) else None
+        self.train, self.compressor, self.beta = train, None if self.fragments else compressor, beta
         self.chunk = max(1, CHUNK_FLOATS // len(initial))
         self.weight = torch.as_tensor(1.0 / samples, dtype=self.x.dtype, device=self.x.device)
-        self.shown = self.x.clone() if compressor else self.x
+        self.shown = self.x.clone() if self.compressor else self.x
         self.flow = torch.zeros_like(self.x) if drift is not None else None
         self.steps = [self._step(*graph, 1.0 / samples) for graph in graphs]
+        self.steps += [self._sparse(one.receivers, one.senders, one.weights) for one in mixings]
         """For each graph, the rows of W - I."""
+        self.period = len(self.steps) // (self.fragments.count if self.fragments else 1)
         self.pulls = [
             self._step(ends, factor / np.maximum(drift[ends[:, 0]], drift[ends[:, 1]]), np.ones(self.nodes))
             for ends, factor in graphs
@@ -52,7 +66,7 @@ class InStep:
         for number in range(rounds + closing):
             if number < rounds:
                 self._train(number)
-            self._mix(number % len(self.steps), number)
+            self._mix(number)
             yield number + 1
 
     def _train(self, number: int) -> None:
@@ -64,15 +78,27 @@ class InStep:
             self.train(nodes, np.full(len(nodes), number), gained, given)
             self.x[part] += gained
 
-    def _mix(self, phase: int, number: int) -> None:
+    def _mix(self, number: int) -> None:
         if self.compressor is not None:
             self._show(self.compressor, number)
-        if self.flow is not None:
-            self.flow += self.pulls[phase] @ self.shown
-        step = self.steps[phase] @ self.shown
-        self.x += step
-        if self.compressor is None:
+        else:
             self.shown = self.x
+        for place, part in self._parts(number):
+            shown = self.shown[:, part]
+            if self.flow is not None:
+                self.flow[:, part] += self.pulls[place] @ shown
+            self.x[:, part] += self.steps[place] @ shown
+
+    def _parts(self, number: int) -> Iterator[tuple[int, slice]]:
+        """Yield which of `steps` moves which values in a round."""
+        phase = number % self.period
+        if self.fragments is None:
+            yield phase, slice(None)
+            return
+        count, seq = self.fragments.count, 1 + number // self.period
+        for kind in range(count):
+            (part,) = self.fragments.slices(turn_of(count, kind, 0, seq), self.x.shape[1])
+            yield phase * count + kind, part
 
     def _show(self, compressor: Compressor, number: int) -> None:
         for first in range(0, self.nodes, self.chunk):
@@ -85,11 +111,14 @@ class InStep:
 
     def _step(self, ends: Integers, factor: NDArray[np.float64], weight: NDArray[np.float64]) -> Tensor:
         """Return the sparse matrix (n, n) whose row i sums factor (h_j - h_i) over its edges, times weight_i."""
-        low, high = ends.T
+        to = np.concatenate([ends[:, 0], ends[:, 1]])
+        return self._sparse(to, np.concatenate([ends[:, 1], ends[:, 0]]), np.tile(factor, 2) * weight[to])
+
+    def _sparse(self, to: Integers, of: Integers, share: NDArray[np.float64]) -> Tensor:
+        """Return the sparse matrix (n, n) whose row `to` sums share (h_of - h_to) over its links."""
         diagonal = np.arange(self.nodes)
-        total = np.bincount(low, factor, self.nodes) + np.bincount(high, factor, self.nodes)
-        rows, columns = np.concatenate([low, high, diagonal]), np.concatenate([high, low, diagonal])
-        values = np.concatenate([factor, factor, -total]) * weight[rows]
+        rows, columns = np.concatenate([to, diagonal]), np.concatenate([of, diagonal])
+        values = np.concatenate([share, -np.bincount(to, share, self.nodes)])
         made = torch.sparse_coo_tensor(
             torch.from_numpy(np.stack([rows, columns])),
             torch.from_numpy(values).to(self.x.dtype),

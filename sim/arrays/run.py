@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from p2pfl.chance import stream
+from p2pfl.compress import Fragments
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.messages import Ready, Reply, Request
 from p2pfl.core.training import LEAST_BEYOND
@@ -31,7 +32,7 @@ from p2pfl.reporting.status import MeanAndMax
 from p2pfl.wire import PREFIX_BYTES, header_bytes
 from sim.arrays.clock import Clock, Course
 from sim.arrays.in_step import InStep
-from sim.arrays.setting import Setting, setting_of
+from sim.arrays.setting import Setting, is_directed, setting_of
 from sim.arrays.training import Rounds
 from sim.arrays.vectors import Vectors
 from sim.kernel import NS
@@ -41,7 +42,8 @@ from sim.simulation import RunProgress
 from sim.worlds.drawn import sample
 from sim.worlds.model import WorldSpec
 from sim.worlds.speeds import node_speeds
-from topologies import Topology, spectrum
+from topologies import Topology, build_schedule, spectrum
+from topologies.schedules.schedule import MixingMatrix
 
 Word = Literal["apart", "in-step"]
 POINTS = 40
@@ -128,9 +130,9 @@ class Apart:
             )
 
     @property
-    def exchanges(self) -> NDArray[np.int64]:
-        """How many exchanges each edge has made (m,)."""
-        return self.clock.exchanged
+    def messages(self) -> NDArray[np.int64]:
+        """How many requests and how many replies each edge has carried (2, m)."""
+        return np.stack([self.clock.exchanged, self.clock.exchanged])
 
     @property
     def words(self) -> NDArray[np.int64]:
@@ -147,19 +149,27 @@ class Together:
 
     def __init__(self, setting: Setting, train: Rounds) -> None:
         federation = setting.federation
-        lists = federation.schedule or (federation.edges,)
+        nodes, lists = setting.nodes, federation.schedule or (federation.edges,)
         graphs = [np.array(edges, dtype=np.int64).reshape(-1, 2) for edges in lists]
-        degrees = [np.bincount(graph.ravel(), minlength=setting.nodes) for graph in graphs]
-        most = np.max(degrees, axis=0)
-        self.setting, self.graphs = setting, graphs
+        mixings = _mixings(federation) if is_directed(federation) else ()
+        links = [np.stack([one.senders, one.receivers], axis=1) for one in mixings]
+        links = links or [np.concatenate([graph, graph[:, ::-1]]) for graph in graphs]
+        self.setting, self.links = setting, [link @ [nodes, 1] for link in links]
+        """The senders and receivers of each round of a period, as sender times n plus receiver."""
+        if isinstance(setting.compressor, Fragments):
+            count = setting.compressor.count
+            graphs = [graph[graph.sum(axis=1) % count == kind] for graph in graphs for kind in range(count)]
+        degrees = [np.bincount(graph.ravel(), minlength=nodes) for graph in graphs]
+        most = degrees if isinstance(setting.compressor, Fragments) else [np.max(degrees, axis=0)] * len(graphs)
         self.stage = InStep(
             torch.from_numpy(setting.learners.prototype.initial()).to(setting.device),
             setting.samples,
-            [(graph, setting.factors(graph, most)) for graph in graphs],
+            [(graph, setting.factors(graph, each)) for graph, each in zip(graphs, most, strict=True) if not mixings],
             train,
             compressor=setting.compressor,
             drift=setting.drift,
             beta=getattr(setting.method, "beta", 0.0),
+            mixings=mixings,
         )
         self.done = 0
         self.words = np.zeros(setting.nodes, np.int64)
@@ -178,13 +188,16 @@ class Together:
             yield Moment(done=done, whole=rounds, time_s=float(done), rounds=own, closing=done > rounds)
 
     @property
-    def exchanges(self) -> NDArray[np.int64]:
-        ends = {edge: place for place, edge in enumerate(self.setting.federation.edges)}
-        count = np.zeros(len(ends), np.int64)
-        for number in range(self.done):
-            graph = self.graphs[number % len(self.graphs)]
-            count[[ends[int(a), int(b)] for a, b in graph] if len(self.graphs) > 1 else slice(None)] += 1
-        return count
+    def messages(self) -> NDArray[np.int64]:
+        """How many messages each edge has carried from its lower end, and how many from its upper one (2, m)."""
+        nodes, ends, period = self.setting.nodes, self.setting.ends, len(self.links)
+        keys = np.stack([ends @ [nodes, 1], ends @ [1, nodes]])
+        times = [(self.done - phase + period - 1) // period for phase in range(period)]
+        return sum(many * np.isin(keys, links) for many, links in zip(times, self.links, strict=True))
+
+
+def _mixings(federation: FederationConfig) -> tuple[MixingMatrix, ...]:
+    return build_schedule(federation.topology, len(federation.members), federation.seed).mixings
 
 
 class _Graph:
@@ -240,7 +253,7 @@ def simulate_arrays(
     """Simulate as arrays; `world` is settled. Raises UserError for what arrays cannot simulate."""
     began, wall = time.process_time(), time.monotonic()
     setting = setting_of(federation, world, data, clock=clock, device=device)
-    train = Rounds(setting.grouped, setting.method)
+    train = Rounds(setting.grouped, setting.method, setting.device)
     stage: Apart | Together = Apart(setting, train) if clock == "apart" else Together(setting, train)
     figures = _Figures(setting, train, stage)
     ready, tested_s = time.process_time(), 0.0
@@ -286,8 +299,7 @@ def simulate_arrays(
         node_rounds_per_cpu_s=node_rounds / run_s if run_s > 0 else None,
         events=0,
     )
-    how = "written-out products" if train.layers else "torch.func"
-    report.batching = Batching(operations=f"arrays, {clock}", why=None, training=how, batch_stable=False)
+    report.batching = Batching(operations=f"arrays, {clock}", why=None, training=train.how, batch_stable=False)
     report.wall_time_s = round(time.monotonic() - wall, 3)
     return report
 
@@ -353,6 +365,7 @@ class _Figures:
             for node, score, own in zip(range(setting.nodes), test, local, strict=True)
         ]
         sent = EdgeTraffic(edges=len(setting.ends), bytes_sent=int(traffic.bytes_sent.sum()))
+        rate = None if is_directed(federation) else predicted(federation, setting.samples.tolist(), setting.size)
         graph = spectrum(Topology(federation.topology, setting.nodes, federation.edges, federation.seed))
         return Report(
             nodes=nodes,
@@ -373,7 +386,7 @@ class _Figures:
             compressors={federation.gossip.compressor: sent},
             virtual_time_s=moment.time_s if isinstance(self.stage, Apart) else None,
             staleness=self.stage.staleness,
-            contraction=Contraction(predicted=predicted(federation, setting.samples.tolist(), setting.size)),
+            contraction=Contraction(predicted=rate),
             rule=federation.gossip.rule,
             reached_limit=False,
             history=self.history,
@@ -384,7 +397,7 @@ class _Figures:
         )
 
     def _scores(self, rows: NDArray[Any], part: str, nodes: NDArray[np.int64]) -> list[Score | None]:
-        return self.setting.grouped.evaluate(rows, part, nodes)
+        return self.train.evaluate(rows, part, nodes)
 
     def _traffic(self) -> Traffic:
         """Count what each node has sent: its sessions, its requests or replies, and words."""
@@ -402,12 +415,12 @@ class _Figures:
         )  # fmt: skip
         asked, answered = (sealed_bytes(PREFIX_BYTES + header_bytes(one), body) for one in (request, reply))
         word = sealed_bytes(PREFIX_BYTES + header_bytes(Ready(version=1000, trained=1000, bound=1000, known=2**60)), 0)
-        exchanges, nodes = self.stage.exchanges, setting.nodes
+        (asks, answers), nodes = self.stage.messages, setting.nodes
         once = np.ones(len(low), np.int64)
-        sent = np.bincount(low, asked * exchanges + once * (LOWER_OPENING_BYTES + GOODBYE_BYTES), nodes)
-        sent += np.bincount(high, answered * exchanges + once * (UPPER_OPENING_BYTES + GOODBYE_BYTES), nodes)
+        sent = np.bincount(low, asked * asks + once * (LOWER_OPENING_BYTES + GOODBYE_BYTES), nodes)
+        sent += np.bincount(high, answered * answers + once * (UPPER_OPENING_BYTES + GOODBYE_BYTES), nodes)
         sent += word * self.stage.words
-        messages = np.bincount(low, exchanges, nodes) + np.bincount(high, exchanges, nodes) + self.stage.words
+        messages = np.bincount(low, asks, nodes) + np.bincount(high, answers, nodes) + self.stage.words
         return Traffic(bytes_sent=sent.astype(np.int64), messages_sent=messages.astype(np.int64))
 
 

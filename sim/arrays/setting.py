@@ -19,6 +19,8 @@ from sim.learning.grouped import Grouped
 from sim.learning.nodes import TorchNodes, load_learners
 from sim.links import latency_s, slow_ends
 from sim.worlds.model import WorldSpec
+from topologies.building import kind
+from topologies.families import GraphKind
 
 METHODS = ("plain", "prox", "variate")
 EXACT = "without --arrays"
@@ -146,11 +148,23 @@ def _refused(federation: FederationConfig, world: WorldSpec, clock: str) -> list
         found.append(("training.method", federation.method, f"{', '.join(METHODS)}, or {EXACT}"))
     if training.speed_correction != 1.0:
         found.append(("training.speed_correction", training.speed_correction, f"1, or {EXACT}"))
-    if isinstance(compressor, Fragments):
-        found.append(("gossip.compressor", compressor.spec, f"one with replicas, or {EXACT}"))
-    if federation.schedule and clock == "apart":
+    if isinstance(compressor, Fragments) and (clock == "apart" or compressor.inner.spec != "none"):
+        allowed = f"fragment:N with --clock in-step, one with replicas, or {EXACT}"
+        found.append(("gossip.compressor", compressor.spec, allowed))
+    if is_directed(federation):
+        if clock == "apart":
+            found.append(("topology", federation.topology, "--clock in-step"))
+        if compressor.spec != "none":
+            found.append(("gossip.compressor", compressor.spec, "none, where the graph is directed"))
+        if federation.method.partition(":")[0] == "variate":
+            found.append(("training.method", federation.method, "plain or prox, where the graph is directed"))
+    elif federation.schedule and clock == "apart":
         found.append(("topology", federation.topology, "--clock in-step, or " + EXACT))
     return found
+
+
+def is_directed(federation: FederationConfig) -> bool:
+    return kind(federation.topology) is GraphKind.DIRECTED
 
 
 def _brief(value: object) -> object:

@@ -1,4 +1,5 @@
-"""Local rounds of many nodes at once: multilayer perceptrons as written-out products, anything else by torch.func.
+"""Local rounds of many nodes at once: multilayer perceptrons as written-out products, anything else by torch.func; with
+convolutions, on a CPU, one node after the other.
 
 A perceptron is a `Sequential` of linear layers with ReLU or tanh between them, trained by SGD on the cross entropy.
 """
@@ -14,7 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from p2pfl.learn.interface import Score
 from p2pfl.learn.methods import Method
+from sim.arrays.convolutions import OneByOne, has_convolutions
 from sim.learning.grouped import Grouped
 from sim.learning.stacked import Batch
 
@@ -61,15 +64,20 @@ def layers_of(grouped: Grouped) -> list[Layer] | None:
 class Rounds:
     """Trains local rounds, with the batches that each node's own learner draws."""
 
-    def __init__(self, grouped: Grouped, method: Method) -> None:
+    def __init__(self, grouped: Grouped, method: Method, device: torch.device) -> None:
         self.grouped, self.method = grouped, method
         self.layers = layers_of(grouped)
+        convolutions = device.type == "cpu" and has_convolutions(grouped.nodes.prototype.model.module)
+        self.one_by_one = OneByOne(grouped.nodes, method) if convolutions else None
         self.losses = np.full(len(grouped.nodes), np.nan)
         self.pull = float(getattr(method, "mu", 0.0))
         """The weight of FedProx's pull to the start of the round."""
 
     def __call__(self, nodes: Integers, rounds: Integers, starts: Tensor, given: Tensor | None) -> None:
         """Replace each of `starts` (b, d) by what the node's round adds; `given` (b, d) is added to each gradient."""
+        if self.one_by_one is not None:
+            self.losses[nodes] = self.one_by_one.train(nodes, rounds, starts, given).numpy()
+            return
         kinds = self.grouped.kinds[nodes]
         rates = np.array([self.grouped.stack.training.rate(int(done), 0.0) for done in rounds])
         for kind, rate in sorted(set(zip(kinds.tolist(), rates.tolist(), strict=True))):
@@ -84,6 +92,17 @@ class Rounds:
             models.sub_(before)
             if not whole:
                 starts[index] = models
+
+    @property
+    def how(self) -> str:
+        """How rounds are trained, in words."""
+        if self.one_by_one is not None:
+            return self.one_by_one.how
+        return "written-out products" if self.layers else "torch.func"
+
+    def evaluate(self, models: NDArray[np.float32], part: str, nodes: Integers) -> list[Score | None]:
+        """Score each of `models` (b, d) on its node's data, `part` "test" or "local"."""
+        return (self.one_by_one or self.grouped).evaluate(models, part, nodes)
 
     def _train(
         self, kind: int, batches: Iterable[Batch], models: Tensor, given: Tensor | None, rate: float

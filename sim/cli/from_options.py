@@ -58,14 +58,15 @@ class Options:
     evaluate_every_s: float | None = None
 
 
-def build(options: Options) -> tuple[FederationConfig, WorldSpec]:
-    """Build what to simulate. Raises UserError for a wrong option or file, DisconnectedGraph if the graph is not
-    connected.
+def build(options: Options, *, directed: bool = False) -> tuple[FederationConfig, WorldSpec]:
+    """Build what to simulate; `directed` lets a directed graph pass.
+
+    Raises UserError for a wrong option or file, DisconnectedGraph if the graph is not connected.
     """
     if options.world == RANDOM:
         federation, world = _draw_all(options)
     else:
-        federation = _describe(options)
+        federation = _describe(options, directed=directed)
         world = WorldSpec() if options.world is None else read_world(options.world, federation)
         world = replace(world, liars=_liars(options, world.liars, len(federation.members)))
     world = _with_times(options, world)
@@ -100,7 +101,7 @@ def _draw_all(options: Options) -> tuple[FederationConfig, WorldSpec]:
     return draw(options.seed or 0)
 
 
-def _describe(options: Options) -> FederationConfig:
+def _describe(options: Options, *, directed: bool) -> FederationConfig:
     if options.partition is not None:
         with _naming_option("--partition"):
             parse_partition(options.partition)
@@ -115,6 +116,7 @@ def _describe(options: Options) -> FederationConfig:
         method=_own_method(options.method),
         privacy=options.privacy,
         seed=options.seed,
+        directed=directed,
     )
 
 

@@ -169,7 +169,7 @@ def _simulate(options: Options, how: dict[str, Any], logs: Logs, *, quiet: bool)
     from sim.federations import own_tables  # noqa: PLC0415 - as above
     from sim.simulation import InvariantError, simulate  # noqa: PLC0415 - as above
 
-    federation, world = build(options)
+    federation, world = build(options, directed=how["arrays"] and how["clock"] == "in-step")
     if world.path is not None and world.links.loss:
         text = "links.loss now loses packets, which TCP sends again; messages that vanish for good are links.drop"
         click.echo(f"note: {world.path}: {text}", err=True)

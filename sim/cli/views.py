@@ -208,7 +208,7 @@ def _cost_facts(report: Report) -> dict[str, Any]:
     return {
         "rounds of a node": _range(rounds),
         **beyond_facts(report),
-        "virtual time": f"{report.virtual_time_s:.4g} s{limit}",
+        "virtual time": None if report.virtual_time_s is None else f"{report.virtual_time_s:.4g} s{limit}",
         "sent, by a node": f"{size(sent / count)} in {messages / count:,.0f} messages",
         "sent, in all": f"{size(sent)} in {messages:,} messages",
         "staleness": staleness and f"{staleness.mean:.3g} rounds, at most {staleness.max:,}",

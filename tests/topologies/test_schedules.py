@@ -14,7 +14,8 @@ from topologies.schedules.drawn import paired
 from topologies.schedules.schedule import DENSE_SHARE, LINKS_LIMIT, MixingMatrix, Schedule, product
 
 NAMES = [name for name, family in FAMILIES.items() if family.schedule]
-ANY_SIZE = [name for name in NAMES if name not in {"one-peer-hypercube", "hyper-hypercube", "de-bruijn", "kautz"}]
+SOME_SIZES = {"one-peer-hypercube", "hyper-hypercube", "de-bruijn", "kautz", "random-regular-each-round"}
+ANY_SIZE = [name for name in NAMES if name not in SOME_SIZES]
 CASES = [(name, n) for name in ANY_SIZE for n in (1, 2, 3, 6, 7, 16, 25)] + [
     ("base:k=3", 23),
     ("simple-base:k=2", 17),
@@ -32,6 +33,8 @@ CASES = [(name, n) for name in ANY_SIZE for n in (1, 2, 3, 6, 7, 16, 25)] + [
     ("d-equi-static:m=40", 9),
     ("od-equi-dyn:eta=0.3,rounds=5", 10),
     ("ou-equi-dyn:eta=1,rounds=40", 13),
+    ("random-regular-each-round:degree=3,rounds=5", 10),
+    ("random-regular-each-round:degree=6", 9),
 ]
 ids = [f"{spec} {n}" for spec, n in CASES]
 
@@ -78,11 +81,21 @@ def test_the_same_request_gives_the_same_rounds_and_only_a_random_family_heeds_t
     assert build_schedule(name, 20).random == FAMILIES[name].random
 
 
-@pytest.mark.parametrize("name", ["od-equi-dyn", "ou-equi-dyn", "random-matchings"])
+@pytest.mark.parametrize("name", ["od-equi-dyn", "ou-equi-dyn", "random-matchings", "random-regular-each-round"])
 def test_a_longer_draw_begins_with_the_shorter_one(name):
     short, long = (rounds_of(build_schedule(f"{name}:rounds={rounds}", 15, 4)) for rounds in (3, 9))
     assert long[:3] == short
     assert len(long) == 9
+
+
+def test_a_regular_graph_in_each_round_is_another_one_of_that_degree():
+    schedule = build_schedule("random-regular-each-round:degree=7,rounds=8", 96, 3)
+    for mixing in schedule.mixings:
+        assert (np.bincount(mixing.receivers) == 7).all()
+        assert set(mixing.weights) == {1 / 8}
+    assert len({str(rounds) for rounds in rounds_of(schedule)}) == schedule.period == 8
+    assert 36 < 2 * len(schedule.union().edges) / 96 < 56
+    assert rounds_of(schedule) != rounds_of(build_schedule("random-regular-each-round:degree=7,rounds=8", 96, 4))
 
 
 def test_draws_are_those_of_every_other_process_and_version():
@@ -204,6 +217,7 @@ def test_shares_of_equi_topo_are_eta_times_all_but_one_nth():
         ("ou-equi-dyn:eta=nan", 8, "above 0"),
         ("random-matchings:rounds=10001", 1, "random-matchings:rounds: too many.*10000"),
         ("random-matchings:rounds=100", 1_000_000, "more than can be held"),
+        ("random-regular-each-round:degree=7", 95, "random-regular-each-round:degree: no such graph.*94 or 96"),
         ("round-robin", 100_000, "more than can be held"),
         ("hyper-hypercube:k=999", 1_000_000, "more than can be held"),
         ("base:k=2", 2_000_000, "more than can be held"),

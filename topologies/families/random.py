@@ -41,18 +41,22 @@ RAREST = 1e-15
 
 
 def random_regular(request: GraphRequest) -> Pairs:
-    degree, n = request["degree"], request.nodes
+    return regular("random-regular", request.nodes, request["degree"], request.seed)
+
+
+def regular(family: str, n: int, degree: int, seed: int) -> Pairs:
+    """Draw among all graphs of n nodes with this degree. Raises TopologyError if there is none."""
     if degree >= n or degree * n % 2:
         sizes = sizes_near(n, lambda m: degree < m and degree * m % 2 == 0) or f"at least {degree + 1}"
         allowed = f"less than the nodes, and nodes times degree even; {sizes} nodes have this degree"
-        raise unfit("random-regular:degree", degree, n, allowed)
+        raise unfit(f"{family}:degree", degree, n, allowed)
     import networkx as nx  # noqa: PLC0415 - slow to import
 
     if degree <= n // 2:
-        graph: Pairs = nx.random_regular_graph(degree, n, seed=request.seed).edges
+        graph: Pairs = nx.random_regular_graph(degree, n, seed=seed).edges
         return graph
     # pairing stubs would almost never succeed with nearly all edges; the missing ones are few
-    complement: Pairs = nx.complement(nx.random_regular_graph(n - 1 - degree, n, seed=request.seed)).edges
+    complement: Pairs = nx.complement(nx.random_regular_graph(n - 1 - degree, n, seed=seed)).edges
     return complement
 
 

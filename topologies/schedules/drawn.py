@@ -17,11 +17,13 @@ from fractions import Fraction
 import numpy as np
 
 from topologies.chance import StableDraws
+from topologies.families.random import regular
 from topologies.family import Family, FamilyParameter, GraphKind, GraphRequest, whole
 from topologies.schedules.powers import shifted
 from topologies.schedules.schedule import Ints, MixingMatrix, Part, Schedule, check_links, check_rounds
 
 SONG = "Song et al. 2022, arXiv:2210.07881"
+EACH_ROUND = "random-regular-each-round"
 
 
 def meeting(nodes: int, left: Ints, right: Ints) -> MixingMatrix:
@@ -40,6 +42,19 @@ def random_matchings(request: GraphRequest) -> Schedule:
     orders = (np.argsort(chance.uniform(n), kind="stable") for _ in range(rounds))
     half = n // 2
     mixings = [meeting(n, order[:half], order[half : 2 * half]) for order in orders]
+    return Schedule(request.spec, n, mixings, request.seed, directed=False, random=True)
+
+
+def random_regular_each_round(request: GraphRequest) -> Schedule:
+    """Draw a random regular graph for each round; a node takes equal shares from its neighbors and from itself."""
+    n, degree, rounds = request.nodes, request["degree"], request["rounds"]
+    check_rounds(EACH_ROUND, n, rounds, degree)
+    seeds = StableDraws.of_schedule(EACH_ROUND, n, request.seed).below(1 << 31, rounds).tolist()
+    mixings = []
+    for seed in seeds:
+        low, high = np.array(list(regular(EACH_ROUND, n, degree, seed)), dtype=np.int64).reshape(-1, 2).T
+        ends = np.concatenate([low, high]), np.concatenate([high, low])
+        mixings.append(MixingMatrix.joined(n, [Part(*ends, Fraction(1, degree + 1))]))
     return Schedule(request.spec, n, mixings, request.seed, directed=False, random=True)
 
 
@@ -196,6 +211,18 @@ FAMILIES: Mapping[str, Family] = {
         schedule=random_matchings,
         parameters={"rounds": whole(8, 1, "rounds that are drawn, then repeated")},
         source="Boyd et al. 2006, Randomized gossip algorithms, doi:10.1109/TIT.2006.874516",
+        kind=GraphKind.SCHEDULE,
+        random=True,
+    ),
+    EACH_ROUND: Family(
+        rule="so many drawn rounds, repeated: each a random graph in which every node has this degree",
+        degree="degree in a round, up to degree times rounds sessions",
+        schedule=random_regular_each_round,
+        parameters={
+            "degree": whole(4, 1, "of every node in a round"),
+            "rounds": whole(8, 1, "rounds that are drawn, then repeated"),
+        },
+        source="Epidemic Learning, de Vos et al. 2023, arXiv:2310.01972",
         kind=GraphKind.SCHEDULE,
         random=True,
     ),

@@ -35,12 +35,12 @@ def check_links(family: str, nodes: int, links: int) -> None:
         raise TopologyError(text, key="nodes", value=nodes, allowed=f"fewer: up to {LINKS_LIMIT:,} links in all rounds")
 
 
-def check_rounds(family: str, nodes: int, rounds: int) -> None:
-    """Check a drawn schedule, in which a node has one link per round."""
+def check_rounds(family: str, nodes: int, rounds: int, degree: int = 1) -> None:
+    """Check a drawn schedule, in which a node has `degree` links per round."""
     if rounds > ROUNDS_LIMIT:
         key = f"{family}:rounds"
         raise TopologyError("too many", key=key, value=rounds, allowed=f"up to {ROUNDS_LIMIT}: they are repeated")
-    check_links(family, nodes, nodes * rounds)
+    check_links(family, nodes, nodes * degree * rounds)
 
 
 def impossible(family: str, nodes: int, allowed: str) -> TopologyError:

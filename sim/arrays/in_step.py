@@ -61,9 +61,9 @@ class InStep:
             if drift is not None
         ]
 
-    def run(self, rounds: int, closing: int) -> Iterator[int]:
-        """Yield the number of each round that is done; the last `closing` ones only mix."""
-        for number in range(rounds + closing):
+    def run(self, rounds: int, closing: int, *, first: int = 0) -> Iterator[int]:
+        """Yield the number of each round that is done; the last `closing` ones only mix. `first` have been before."""
+        for number in range(first, rounds + closing):
             if number < rounds:
                 self._train(number)
             self._mix(number)

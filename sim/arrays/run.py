@@ -193,7 +193,8 @@ class Together:
         nodes, ends, period = self.setting.nodes, self.setting.ends, len(self.links)
         keys = np.stack([ends @ [nodes, 1], ends @ [1, nodes]])
         times = [(self.done - phase + period - 1) // period for phase in range(period)]
-        return sum(many * np.isin(keys, links) for many, links in zip(times, self.links, strict=True))
+        used = [many * np.isin(keys, links) for many, links in zip(times, self.links, strict=True)]
+        return np.asarray(np.sum(used, axis=0), dtype=np.int64)
 
 
 def _mixings(federation: FederationConfig) -> tuple[MixingMatrix, ...]:

@@ -57,7 +57,7 @@ NODES_TESTED, IMAGES_ON_THE_WAY, IMAGES, IMAGES_OF_MEAN = 16, 500, 1_000, 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One system on one split, up to a number of `rounds`, and where its files are; all nodes are tested at the `last`."""
+    """One system on one split, up to a number of `rounds`, the `last` of which tests all nodes; `out` has its files."""
 
     system: str
     split: str

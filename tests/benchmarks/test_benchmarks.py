@@ -53,6 +53,7 @@ SMALLEST = {
     "study/study": "--size smallest --only references slow served real --jobs 1 --out here",
 }
 PARTS = {
+    "cifar",
     "goodput_layers",
     "goodput_measures",
     "large_neighbors",
@@ -74,7 +75,7 @@ PARTS = {
     "study/study_page",
     "study/twice",
 }
-"""Imported by others, tested elsewhere, need coverage, transformers, or read what a study wrote."""
+"""Imported by others, tested elsewhere, need CIFAR-10, coverage, transformers, or read what a study wrote."""
 TOLD = {"conformance", "endings", "losses"}
 """exit with 1 where figures are not as they should be, as they are not in so few rounds."""
 

@@ -33,7 +33,7 @@ from sim.prepared_run import PreparedRun, Script, script
 from sim.report import Figures, final_report
 from sim.worlds.amendments import steps_of
 from sim.worlds.drawn import settle
-from sim.worlds.memory_needed import check_memory
+from sim.worlds.memory_needed import OBJECT_BYTES_PER_NODE, check_count, check_memory
 from sim.worlds.model import WorldSpec
 from sim.worlds.world import World
 from topologies.building import kind
@@ -60,6 +60,8 @@ class RunProgress:
     """The latest entry of the history."""
     measures: Sequence[Measure] = ()
     """The task's measures, the main one first; empty until they are known."""
+    foreseen: str | None = None
+    """What the run will take, said once before it begins."""
 
 
 class InvariantError(P2PFLError):
@@ -166,6 +168,7 @@ def simulate(
 
             how = {"data": data, "clock": clock or "apart", "device": device}
             return simulate_arrays(federation, spec, **how, on_progress=tell, on_models=on_models)
+        check_count(len(federation.members), each=OBJECT_BYTES_PER_NODE)
         compared |= {"on_progress": tell, "on_models": on_models, "began": began}
         learners = make_learners(federation, local=data, poison=poison, liars=liars)
         return _simulate(federation, spec, learners, attack, compared, batching=batching, check=check)

@@ -31,6 +31,7 @@ from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import MeanAndMax
 from p2pfl.wire import PREFIX_BYTES, header_bytes
 from sim.arrays.clock import Clock, Course
+from sim.arrays.foresight import check_arrays_memory, foreseen
 from sim.arrays.in_step import InStep
 from sim.arrays.setting import Setting, is_directed, setting_of
 from sim.arrays.training import Rounds
@@ -254,12 +255,16 @@ def simulate_arrays(
     """Simulate as arrays; `world` is settled. Raises UserError for what arrays cannot simulate."""
     began, wall = time.process_time(), time.monotonic()
     setting = setting_of(federation, world, data, clock=clock, device=device)
+    check_arrays_memory(setting, in_step=clock == "in-step")
     train = Rounds(setting.grouped, setting.method, setting.device)
     stage: Apart | Together = Apart(setting, train) if clock == "apart" else Together(setting, train)
     figures = _Figures(setting, train, stage)
+    to_do = setting.nodes * (federation.training.rounds or 0)
+    if on_progress is not None:
+        words = foreseen(setting, train, in_step=clock == "in-step")
+        on_progress(RunProgress(time_s=0.0, rounds=0, rounds_to_do=to_do, point=None, foreseen=words))
     ready, tested_s = time.process_time(), 0.0
     every, next_at = 1.0 / POINTS, 0.0
-    to_do = setting.nodes * (federation.training.rounds or 0)
     moment: Moment | None = None
     for moment in stage.run():
         part = moment.done / moment.whole if moment.whole else 1.0

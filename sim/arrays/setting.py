@@ -88,8 +88,7 @@ def setting_of(
     device: str | None,
 ) -> Setting:
     """Build the setting of a settled world. Raises UserError for what arrays cannot simulate, with what to use."""
-    for key, value, allowed in _refused(federation, world, clock):
-        raise UserError("arrays cannot simulate this", file=federation.path, key=key, value=value, allowed=allowed)
+    refuse(federation, world, clock)
     where, method = _device(device), method_of(federation)
     learners = load_learners(federation, data)
     if not isinstance(learners, TorchNodes) or isinstance(learners.pool, str) or not learners.shareable:
@@ -114,6 +113,12 @@ def setting_of(
     degree = np.bincount(ends.ravel(), minlength=len(learners))
     setting.factor[:] = setting.factors(ends, degree)
     return setting
+
+
+def refuse(federation: FederationConfig, world: WorldSpec, clock: str) -> None:
+    """Raise UserError for the first thing in federation or world that arrays do not simulate."""
+    for key, value, allowed in _refused(federation, world, clock):
+        raise UserError("arrays cannot simulate this", file=federation.path, key=key, value=value, allowed=allowed)
 
 
 def _refused(federation: FederationConfig, world: WorldSpec, clock: str) -> list[tuple[str, Any, str]]:

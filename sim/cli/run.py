@@ -117,6 +117,11 @@ def command(
     _check_targets(report, plot)
     if replay is not None and seed is not None:
         raise UserError("cannot be combined with --replay", key="--seed", value=seed, allowed="one of the two")
+    alone = {"--replay": replay, "--references": references or None} if arrays else {"--clock": clock}
+    for key, value in alone.items():
+        if value is not None:
+            how_else = "without" if arrays else "with"
+            raise UserError(f"is for runs {how_else} --arrays", key=key, value=value, allowed=f"{how_else} --arrays")
     if workers is not None:
         raise UserError("is gone", key="--workers", value=workers, allowed="p2pfl sim sweep --jobs")
     options = Options(file=federation, seed=seed if replay is None else replay, **asked)

@@ -61,6 +61,9 @@ class RunView(ProgressView):
         if again:
             self.started_at = now
             click.echo("a message may be refused: started again, one operation at a time", err=True)
+        if progress.foreseen is not None:
+            click.echo(progress.foreseen, err=True)
+            return
         self.show(run_in_words(progress, now - self.started_at), progress.rounds, progress.rounds_to_do)
 
 

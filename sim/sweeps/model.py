@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from p2pfl.config.model import GOSSIP, TRAINING, Kinds
-from p2pfl.config.tables import text
+from p2pfl.config.tables import choice, text
 from p2pfl.errors import P2PFLError
 from p2pfl.reporting.report import Report
 from p2pfl.specs import Kind, whole
@@ -33,6 +33,8 @@ OWN: Kinds = {
     "byzantine": whole(0),
     "attack": text(),
     "references": flag(),
+    "arrays": flag(),
+    "clock": choice("apart", "in-step"),
 }
 OPTIONS: Kinds = {**OWN, **TRAINING, **GOSSIP}
 

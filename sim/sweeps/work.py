@@ -24,15 +24,22 @@ DESCRIBED = ("nodes", "topology", "rounds", "partition", "rule", "compressor", "
 def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
     """Build and check everything that a run needs. Raises UserError if the run is impossible."""
     options = job.options
+    if "clock" in options and not options.get("arrays"):
+        raise UserError("is for arrays alone", key="clock", value=options["clock"], allowed="with arrays = true")
     if "partition" in options:
         parse_partition(options["partition"])
     try:
         federation = _with_settings(_described(options, job.seed), options)
-        return federation, _world(options, federation)
+        world = _world(options, federation)
+        if options.get("arrays"):
+            from sim.arrays.setting import refuse  # noqa: PLC0415 - checking other sweeps takes no torch
+
+            refuse(federation, world, options.get("clock", "apart"))
     except UserError as error:
         # a sweep has no command-line options, but the same names
         error.key = error.key and error.key.removeprefix("--")
         raise
+    return federation, world
 
 
 def run(job: Job) -> Report:
@@ -52,9 +59,11 @@ def run(job: Job) -> Report:
 
     torch.set_num_threads(1)
     federation, world = build(job)
-    wanted = job.options.get("references", False)
+    how = {"arrays": job.options.get("arrays", False), "clock": job.options.get("clock")}
+    wanted = job.options.get("references", False) and not how["arrays"]
     data = None if job.options.get("base", NONE) == NONE else own_tables(federation)
-    return simulate(federation, world=world, data=data, references=wanted, alone=wanted, on_progress=lambda _: None)
+    how |= {"references": wanted, "alone": wanted}
+    return simulate(federation, world=world, data=data, on_progress=lambda _: None, **how)
 
 
 def _described(options: Options, seed: int) -> FederationConfig:

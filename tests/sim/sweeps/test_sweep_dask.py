@@ -9,9 +9,10 @@ import fake_jobs
 import pytest
 
 from p2pfl.errors import UserError
+from sim.sweeps import work
 from sim.sweeps.plan import load_sweep
 from sim.sweeps.run import run_sweep
-from sim.sweeps.runners import run_by_dask
+from sim.sweeps.runners import run_by_dask, run_here
 
 # Not imported here: it takes a second.
 pytestmark = [
@@ -52,3 +53,19 @@ def test_a_scheduler_that_does_not_answer_is_refused(monkeypatch, starts):
     monkeypatch.setattr("sim.sweeps.runners.CONNECT_S", 0.2)
     with pytest.raises(UserError, match="no Dask scheduler"):
         list(run_by_dask([], fake_jobs.run, 1, "tcp://127.0.0.1:9"))
+
+
+@pytest.mark.long
+def test_a_sweep_of_arrays_runs_on_dask_as_here(write, tmp_path, monkeypatch):
+    """Real runs: what arrays refuse is found before any begins."""
+    monkeypatch.undo()
+    text = "[sweep]\nseeds = 2\nnodes = 8\nrounds = 3\narrays = true\nclock = 'in-step'\nskip_impossible = true\n"
+    file = write(text + "[axes]\nrule = ['mean', 'median:b=1']\ntopology = ['ring', 'base:k=1']\n")
+    runners = {"dask": partial(run_by_dask, count=2, scheduler=None), "here": partial(run_here, count=1)}
+    found = {
+        name: run_sweep(load_sweep(file), tmp_path / name, run_job=work.run, check=work.build, runner=runner)
+        for name, runner in runners.items()
+    }
+    rows = [[row["metrics"]["accuracy_mean"] for row in one.results["rows"]] for one in found.values()]
+    assert rows[0] == rows[1]
+    assert [one is not None for one in rows[0]] == [True, True, False, False]

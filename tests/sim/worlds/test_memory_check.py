@@ -79,9 +79,9 @@ def test_what_ulimit_leaves_of_the_address_space_counts_too(machine):
 
 def test_more_nodes_than_fit_whatever_they_learn_are_refused_by_their_number(machine):
     root = machine(proc__meminfo="MemAvailable: 8000000 kB\n")
-    check_count(50_000, root=root)
+    check_count(50_000, each=60_000, root=root)
     with pytest.raises(UserError, match=r"--nodes: so many need 60\.\d GB at least; 8\.2 GB"):
-        check_count(10**6, root=root)
+        check_count(10**6, each=60_000, root=root)
 
 
 def test_where_nothing_is_known_nothing_is_refused(tmp_path, machine):

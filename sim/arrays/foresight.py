@@ -1,0 +1,74 @@
+"""What a run of arrays will take, said before it begins: CPU time, by a short measurement, and memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from p2pfl.console.output import size
+from sim.arrays.setting import Setting
+from sim.arrays.training import Rounds
+from sim.arrays.vectors import CHUNK_FLOATS
+from sim.worlds.memory_needed import arrays_bytes, refuse_too_large
+
+PER_ROUND = 1.5
+"""Exchanges of an edge in a round of nodes that are apart, measured beside the exact simulator."""
+PASSES = 20
+"""An exchange without its compressor takes as long as so many copies of a model."""
+
+
+def _memory(setting: Setting, *, in_step: bool) -> int:
+    return arrays_bytes(
+        nodes=setting.nodes,
+        edges=len(setting.ends),
+        size=setting.size,
+        in_step=in_step,
+        replicas=setting.compressor is not None,
+        corrected=setting.drift is not None,
+    )
+
+
+def check_arrays_memory(setting: Setting, *, in_step: bool) -> None:
+    """Raise UserError with the need and what is available if a run does not fit; on a GPU that is left to torch."""
+    if setting.device.type == "cpu":
+        needed = _memory(setting, in_step=in_step)
+        refuse_too_large(needed, nodes=setting.nodes, edges=len(setting.ends), size=setting.size)
+
+
+def foreseen(setting: Setting, train: Rounds, *, in_step: bool) -> str:
+    """Say what the run will take. Times a local round of a few nodes, and the compressor on their models."""
+    training, edges = setting.federation.training, len(setting.ends)
+    count = min(setting.nodes, max(1, CHUNK_FLOATS // setting.size))
+    nodes = np.arange(count)
+    models = torch.from_numpy(setting.learners.prototype.initial()).to(setting.device).repeat(count, 1)
+    given = torch.zeros_like(models) if setting.drift is not None else None
+    round_s = _took(lambda: train(nodes, 0 * nodes, models.clone(), given)) / count
+    train.losses[:] = np.nan
+    shown_s, compressor = 0.0, setting.compressor
+    if compressor is not None:
+        rows = np.random.default_rng(0).normal(size=models.shape).astype(np.float32)
+        chances = list(range(count)) if compressor.random else None
+        shown_s = _took(lambda: compressor.quantize_rows(rows, chances=chances)) / count
+    moved_s = PASSES * _took(models.clone) / count
+    rounds = training.rounds or 0
+    mixed = (rounds + training.closing_rounds) * (1 if in_step else PER_ROUND) * edges
+    shown = (rounds + training.closing_rounds) * setting.nodes if in_step else 2 * mixed
+    cpu_s = rounds * setting.nodes * round_s + mixed * moved_s + shown * shown_s
+    return f"about {_duration(cpu_s)} of CPU for the rounds, {size(_memory(setting, in_step=in_step))} of memory"
+
+
+def _took(call: Callable[[], object]) -> float:
+    """Return the CPU time of a call, after one that warms up."""
+    call()
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+def _duration(seconds: float) -> str:
+    from sim.cli.views import duration  # noqa: PLC0415 - it knows what is here
+
+    return duration(max(1.0, seconds))

@@ -12,13 +12,14 @@ and test.npz: the JPEG files one after another (`jpeg`), where each ends (`ends`
 from __future__ import annotations
 
 import argparse
+import fcntl
 import io
 import itertools
 import json
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -38,7 +39,7 @@ from sim.arrays.training import Rounds
 from sim.federations import describe
 from sim.worlds.model import WorldSpec
 
-NODES, STEPS, ROWS = 96, 5, 8
+NODES, STEPS, ROWS, EVERY = 96, 5, 8, 20
 SYSTEMS = {
     "static": ("random-regular:degree=7", "none"),
     "each-round": ("random-regular-each-round:degree=7,rounds=8", "none"),
@@ -49,28 +50,9 @@ SYSTEMS = {
     "one-peer": ("one-peer-exponential", "none"),
 }
 SPLITS = ("shards:2", "dirichlet:0.1")
-HEADS = ("seeds", "nodes, mean", "worst", "mean model", "MB a node", "apart", "nodes at .4 after")
-EVERY = 20
+HEADS = ("seeds", "nodes, mean", "worst", "mean model", "MB a node", "apart")
 NODES_TESTED, IMAGES_ON_THE_WAY, IMAGES, IMAGES_OF_MEAN = 16, 500, 1_000, 2_000
 """On the way so many nodes are tested, on the first 500 images; at the end all, on 1,000; the mean model on 2,000."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One system on one split, up to a number of `rounds`, the `last` of which tests all nodes; `out` has its files."""
-
-    system: str
-    split: str
-    seed: int
-    rounds: int
-    last: bool
-    rate: float
-    device: str
-    out: Path
-
-    @property
-    def file(self) -> Path:
-        return self.out / f"{self.split.replace(':', '-')}.{self.system}.{self.seed}.json"
 
 
 def gn_lenet() -> nn.Sequential:
@@ -95,62 +77,60 @@ def images_of(file: Path) -> tuple[Tensor, Tensor]:
     """Return images (n, 3, 32, 32) float32 in [-1, 1] and labels (n,) int64."""
     from PIL import Image  # noqa: PLC0415 - it comes with matplotlib
 
-    found = np.load(file)
-    jpeg, ends, labels = found["jpeg"], found["ends"].tolist(), found["labels"]
+    jpeg, ends, labels = (np.load(file)[name] for name in ("jpeg", "ends", "labels"))
     images = np.empty((len(ends), 32, 32, 3), np.uint8)
-    for number, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        images[number] = Image.open(io.BytesIO(jpeg[first:end].tobytes())).convert("RGB")
+    for number, one in enumerate(np.split(jpeg, ends[:-1])):
+        images[number] = Image.open(io.BytesIO(one.tobytes())).convert("RGB")
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
     return pixels.float().div_(127.5).sub_(1.0), torch.from_numpy(labels.astype(np.int64))
 
 
-def go_on(run: Run, data: Path) -> str:
-    """Take a run up to its rounds, from where its files are; return a line about it."""
+def go_on(asked: argparse.Namespace, split: str, goal: int, seed: int, system: str) -> str:
+    """Take a run up to `goal` rounds, from where its files are; return a line about it."""
+    record = {"system": system, "split": split, "seed": seed, "rate": asked.rate, "points": []}
+    file = asked.out / f"{split.replace(':', '-')}.{system}.{seed}.json"
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        point = go_on_alone(asked, goal, json.loads(file.read_text()) if file.exists() else record, file)
+    return f"{file.name}: {point['round']} rounds, {point['mean']:.3f}"
+
+
+def go_on_alone(asked: argparse.Namespace, goal: int, record: dict[str, Any], file: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
-    kept = run.file.with_suffix(".pt")
-    record: dict[str, Any] = {name: getattr(run, name) for name in ("system", "split", "seed", "rate")} | {"points": []}
-    if run.file.exists():
-        record = json.loads(run.file.read_text())
-    points = record["points"]
+    points, kept = record["points"], file.with_suffix(".pt")
     done = points[-1]["round"] if points else 0
-    if done > run.rounds or (done == run.rounds and not run.last):
-        return f"{run.file.name}: has {done} rounds"
-    topology, compressor = SYSTEMS[run.system]
-    federation = describe(
-        nodes=NODES, topology=topology, compressor=compressor, method="plain", seed=run.seed, directed=True
-    )
-    training = replace(federation.training, local_steps=STEPS, batch_size=ROWS, learning_rate=run.rate)
-    task = TaskConfig(name="cifar", options={"path": str(data), "partition": run.split}, given=cifar)
+    if done > goal or (done == goal and goal < asked.rounds):
+        return points[-1]
+    graph = dict(zip(("topology", "compressor"), SYSTEMS[record["system"]], strict=True))
+    federation = describe(nodes=NODES, method="plain", seed=record["seed"], directed=True, **graph)
+    training = replace(federation.training, local_steps=STEPS, batch_size=ROWS, learning_rate=record["rate"])
+    task = TaskConfig(name="cifar", options={"path": str(asked.data), "partition": record["split"]}, given=cifar)
     federation = replace(federation, training=training, task=task)
-    setting = setting_of(federation, WorldSpec(), None, clock="in-step", device=run.device)
+    setting = setting_of(federation, WorldSpec(), None, clock="in-step", device=asked.device)
     rounds = Rounds(setting.grouped, setting.method, setting.device)
     together = Together(setting, rounds)
-    stage, learner = together.stage, setting.learners[0]
+    stage, learner, record["training"] = together.stage, setting.learners[0], rounds.how
     if done:
         stage.x = torch.load(kept, map_location=setting.device)
     size = 4 * setting.size if setting.compressor is None else setting.compressor.size_bytes(setting.size)
     began = time.process_time()
-    for number in stage.run(run.rounds, 0, first=done):
-        if number % EVERY and number < run.rounds:
+    for number in stage.run(goal, 0, first=done):
+        if number % EVERY and number < goal:
             continue
-        together.done, cpu_s, mean = number, time.process_time() - began, stage.x.mean(dim=0)
-        point = {
-            "round": number,
-            "megabytes": int(together.messages.sum()) * size / NODES / 1e6,
-            "mean_model": tested(learner, mean, IMAGES_OF_MEAN),
-            "distance": float((stage.x - mean).norm(dim=1).mean()),
-            "loss": float(np.nanmean(rounds.losses)),
-            "training_cpu_s": cpu_s,
-        }
+        together.done, mean = number, stage.x.mean(dim=0)
+        point = {"round": number, "cpu_s": time.process_time() - began, "loss": float(rounds.losses.mean())}
+        point["megabytes"] = int(together.messages.sum()) * size / NODES / 1e6
+        point["distance"] = float((stage.x - mean).norm(dim=1).mean())
+        point["mean_model"] = tested(learner, mean, IMAGES_OF_MEAN)
         points.append(point | nodes_tested(learner, stage.x[:: NODES // NODES_TESTED], IMAGES_ON_THE_WAY))
         torch.save(stage.x, kept.with_suffix(".new"))
         kept.with_suffix(".new").replace(kept)
-        run.file.write_text(json.dumps(record | {"training": rounds.how}, indent=1))
+        file.write_text(json.dumps(record, indent=1))
         began = time.process_time()
-    if run.last and points[-1]["tested"] < NODES:
+    if goal == asked.rounds and points[-1]["tested"] < NODES:
         points[-1] |= nodes_tested(learner, stage.x, IMAGES)
-        run.file.write_text(json.dumps(record | {"training": rounds.how}, indent=1))
-    return f"{run.file.name}: {points[-1]['round']} rounds, {points[-1]['mean']:.3f}"
+        file.write_text(json.dumps(record, indent=1))
+    return points[-1]
 
 
 def nodes_tested(learner: Any, models: Tensor, images: int) -> dict[str, float]:
@@ -161,32 +141,23 @@ def nodes_tested(learner: Any, models: Tensor, images: int) -> dict[str, float]:
 def tested(learner: Any, model: Tensor, images: int) -> float:
     """Return the accuracy of a model (d,) on the first `images` of the test set."""
     few = TensorSamples(learner.test_set.inputs[:images], learner.test_set.targets[:images])
-    one = learner.at_node(learner.context, learner.train_set, few)
-    return float(one.evaluate(model.cpu().numpy(), "test").accuracy)
+    learner = learner.at_node(learner.context, learner.train_set, few)
+    return float(learner.evaluate(model.cpu().numpy(), "test").accuracy)
 
 
 def table(out: Path) -> str:
-    """Return the table in Markdown: all runs of a split at the last round that all of them have."""
+    """Return the tables in Markdown: all runs of a split at the last round that all of them have."""
     lines = []
     for split, runs in by_split(out).items():
         common = min(run["points"][-1]["round"] for run in runs)
-        heads = f"{split}, {common} rounds", *HEADS
-        lines += [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+        lines += [f"| {' | '.join((f'{split}, {common} rounds', *HEADS))} |", "| --- " * (len(HEADS) + 1) + "|"]
         for system in SYSTEMS:
-            chosen = [run["points"] for run in runs if run["system"] == system]
-            last = [next(point for point in points if point["round"] == common) for points in chosen]
-            if not last:
-                continue
-            means = {key: float(np.mean([point[key] for point in last])) for key in last[0]}
-            first = [next((point for point in points if point["mean"] >= 0.4), None) for points in chosen]
-            until = "-"
-            if None not in first:
-                rounds, megabytes = (np.mean([p[key] for p in first if p]) for key in ("round", "megabytes"))
-                until = f"{rounds:.0f} rounds, {megabytes:,.0f} MB"
-            lines.append(
-                f"| {system} | {len(last)} | {means['mean']:.3f} | {means['worst']:.3f} | {means['mean_model']:.3f} | "
-                f"{means['megabytes']:,.0f} | {means['distance']:.2f} | {until} |"
-            )
+            last = [p for run in runs if run["system"] == system for p in run["points"] if p["round"] == common]
+            if last:
+                mean = {key: float(np.mean([point[key] for point in last])) for key in last[0]}
+                cells = *(f"{mean[key]:.3f}" for key in ("mean", "worst", "mean_model")), f"{mean['megabytes']:,.0f}"
+                cells = system, str(len(last)), *cells, f"{mean['distance']:.2f}"
+                lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -198,27 +169,23 @@ def by_split(out: Path) -> dict[str, list[dict[str, Any]]]:
 
 def picture(out: Path, file: Path) -> None:
     """Draw the nodes' mean accuracy and, dashed, the mean model's, against rounds and bytes."""
-    import matplotlib as mpl  # noqa: PLC0415 - slow to import
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415 - as above
+    from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import
 
     splits = by_split(out)
-    figure, axes = plt.subplots(len(splits), 2, figsize=(11, 4 * len(splits)), squeeze=False, sharey="row")
-    for (split, runs), row in zip(splits.items(), axes, strict=True):
-        for (axis, key), (place, system) in itertools.product(
-            zip(row, ("round", "megabytes"), strict=True), enumerate(SYSTEMS)
-        ):
-            for number, points in enumerate(run["points"] for run in runs if run["system"] == system):
-                x = [point[key] for point in points]
-                name = None if number else system
-                axis.plot(x, [point["mean"] for point in points], color=f"C{place}", label=name, linewidth=1.5)
-                axis.plot(x, [point["mean_model"] for point in points], "--", color=f"C{place}", linewidth=0.8)
-            axis.set(xlabel="rounds" if key == "round" else "MB sent by a node", title=split)
-            axis.set_xscale("linear" if key == "round" else "log")
-        row[0].set_ylabel("accuracy (dashed: mean model)")
-    axes[0, 0].legend(fontsize=8)
-    figure.tight_layout()
+    figure = Figure(figsize=(11, 4 * len(splits)), layout="tight")
+    rows = figure.subplots(len(splits), 2, squeeze=False, sharey="row")
+    for (split, runs), row in zip(splits.items(), rows, strict=True):
+        row[0].set(xlabel="rounds", ylabel="accuracy (dashed: mean model)", title=split)
+        row[1].set(xlabel="MB sent by a node", xscale="log", title=split)
+        for axis, key, run in itertools.product(row, ("round", "megabytes"), runs):
+            if (axis is row[0]) == (key == "round"):
+                points, color = run["points"], f"C{list(SYSTEMS).index(run['system'])}"
+                for which, dashes in (("mean", "-"), ("mean_model", "--")):
+                    name = run["system"] if which == "mean" and run["seed"] == 0 else None
+                    axis.plot(
+                        *([point[each] for point in points] for each in (key, which)), dashes, c=color, label=name
+                    )
+    rows[0, 0].legend(fontsize=8)
     figure.savefig(file, dpi=110)
 
 
@@ -229,17 +196,14 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--splits", nargs="+", choices=SPLITS, default=list(SPLITS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--slice", type=int, default=50, help="rounds of each system before the next one's turn")
-    parser.add_argument("--rate", type=float, default=0.05)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--device", default="cpu")
+    for name, value in {"rounds": 300, "slice": 50, "rate": 0.05, "processes": 2, "device": "cpu"}.items():
+        parser.add_argument(f"--{name}", type=type(value), default=value)
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     if options.plot:
         picture(options.out, options.plot)
-    if options.table or options.plot:
+    if options.plot or options.table:
         print(table(options.out))
         return
     if not (options.data / "train.npz").exists():
@@ -248,14 +212,9 @@ def main() -> None:
     goals = [*range(options.slice, options.rounds, options.slice), options.rounds]
     # forked processes would share the parent's threads of torch, which torch does not allow
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
-        for split, goal in itertools.product(options.splits, goals):
-            shared = {"rounds": goal, "last": goal == options.rounds, "rate": options.rate, "device": options.device}
-            runs = [
-                Run(system=system, split=split, seed=seed, out=options.out, **shared)
-                for seed, system in itertools.product(options.seeds, options.systems)
-            ]
-            for line in pool.map(go_on, runs, itertools.repeat(options.data)):
-                print(line, flush=True)
+        runs = itertools.product(options.splits, goals, options.seeds, options.systems)
+        for line in [pool.submit(go_on, options, *run) for run in runs]:
+            print(line.result(), flush=True)
 
 
 if __name__ == "__main__":

@@ -217,6 +217,11 @@ def _measured_contraction(closing: Sequence[Mapping[int, ClosedRound]], ends: fl
         at = [lines[tick] for lines in closing]
         distance = consensus_distance(np.array([line.sketch for line in at]))
         points.append(ClosingPoint(distance, sum(line.exchanges for line in at) / ends))
+    return contraction_between(points)
+
+
+def contraction_between(points: Sequence[ClosingPoint]) -> float | None:
+    """Return the factor per exchange from the first of these points to the last one that is above `FLOOR`."""
     points = [point for point in points if point.distance > FLOOR * points[0].distance]
     if len(points) < 2 or points[-1].exchanges <= points[0].exchanges:
         return None

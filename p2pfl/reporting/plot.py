@@ -17,7 +17,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 from p2pfl.learn.shift import LabelShift
 from p2pfl.reporting.history import Point, ReferencePoint, References, Statistic
-from p2pfl.reporting.measures import measures_of, value_of
+from p2pfl.reporting.measures import measures_of, value_of, worst
 from p2pfl.reporting.targets import check_target
 from topologies.plots import DARK, counted, new_figure, plain, save, shown
 
@@ -58,6 +58,7 @@ class Drawable(Protocol):
     simulated: bool
     reference: References | None
     measures: list[Measure]
+    virtual_time_s: float | None
     label_shift: LabelShift | None
 
 
@@ -133,6 +134,48 @@ def draw_runs(reports: Sequence[Drawable], path: Path | None, x: X = "time", lab
     if path is not None:
         save(figure, path)
     return figure
+
+
+def draw_comparison(reports: Sequence[Drawable], path: Path, labels: Sequence[str]) -> None:
+    """Draw what the mean and the worst node learn, and the distance, against rounds, bytes and, if it is known, time.
+
+    Without a virtual time all are in step, and the points of the last rounds, which only mix, are drawn as rounds too.
+    Raises as `draw_runs`.
+    """
+    from matplotlib.lines import Line2D  # noqa: PLC0415 - slow to import, and an extra
+
+    if len(reports) > MOST_RUNS:
+        raise UserError("too many for one picture", key="GRAPH", value=len(reports), allowed=f"up to {MOST_RUNS}")
+    runs = [Run(report, report.history, label) for report, label in zip(reports, labels, strict=True)]
+    measure, timed = _learned(runs)[0], all(run.report.virtual_time_s is not None for run in runs)
+    across: list[X] = ["rounds", "bytes", "time"] if timed else ["time", "bytes"]
+    figure = new_figure(2.2 + 3.2 * len(across), 7.2)
+    panels = figure.subplots(3, len(across), sharex="col", sharey="row", squeeze=False)
+    for row, column in itertools.product(range(3), range(len(across))):
+        axes = panels[row, column]
+        plain(axes)
+        for place, run in enumerate(runs):
+            learned = [(point, _finite(_of_point(point, measure))) for point in run.history]
+            values = (
+                [(point, found and found.mean) for point, found in learned],
+                [(point, found and worst(found, measure)) for point, found in learned],
+                [(point, point.consensus_distance or None) for point in run.history],
+            )
+            _line(axes, [(_place(run, point, across[column]), value) for point, value in values[row]], place)
+        if row == 2:
+            axes.set_yscale("log")
+            _across(axes, runs, across[column])
+            axes.locator_params(axis="x", nbins=5)
+    if not timed:
+        panels[2, 0].set_xlabel("rounds; in the last ones nodes only mix", fontsize=9)
+    rows = (f"{measure.label}, mean of the nodes", f"{measure.label}, worst node", "consensus distance (relative)")
+    for axes, words in zip(panels[:, 0], rows, strict=True):
+        axes.set_ylabel(words, fontsize=9)
+    lines = [Line2D([], [], color=_color(one), linestyle=STYLES[one // len(COLORS)]) for one in range(len(runs))]
+    figure.legend(lines, [shown(one, 32) for one in labels], loc="outside right upper", fontsize=8.5, frameon=False)
+    title = f"{counted(len(reports[0].nodes), 'node')}, seed {reports[0].seed}, {'apart' if timed else 'in step'}"
+    figure.suptitle(title, fontsize=10.5, color=DARK, x=0.01, ha="left")
+    save(figure, path)
 
 
 def _learned(runs: Sequence[Run]) -> list[Measure]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from p2pfl.compress import Fragments
 from p2pfl.console.output import size
 from sim.arrays.setting import Setting
 from sim.arrays.training import Rounds
@@ -48,7 +49,7 @@ def foreseen(setting: Setting, train: Rounds, *, in_step: bool) -> str:
     round_s = _took(lambda: train(nodes, 0 * nodes, models.clone(), given)) / count
     train.losses[:] = np.nan
     shown_s, compressor = 0.0, setting.compressor
-    if compressor is not None:
+    if compressor is not None and not isinstance(compressor, Fragments):
         rows = np.random.default_rng(0).normal(size=models.shape).astype(np.float32)
         chances = list(range(count)) if compressor.random else None
         shown_s = _took(lambda: compressor.quantize_rows(rows, chances=chances)) / count

@@ -23,7 +23,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.core.messages import Ready, Reply, Request
 from p2pfl.core.training import LEAST_BEYOND
 from p2pfl.learn.interface import Score
-from p2pfl.reporting.figures import configuration, predicted, spread
+from p2pfl.reporting.figures import ClosingPoint, configuration, contraction_between, predicted, spread
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.measures import measures_in, metrics_in, rounded, spreads
 from p2pfl.reporting.report import Batching, Contraction, Cost, EdgeTraffic, NodeReport, Report
@@ -69,6 +69,8 @@ class Moment:
     time_s: float
     rounds: NDArray[np.int64]
     closing: bool
+    exchanges: float
+    """How often each edge of a round has exchanged, on average."""
 
 
 class Apart:
@@ -128,6 +130,7 @@ class Apart:
                 time_s=self.clock.now_s,
                 rounds=self.clock.rounds,
                 closing=closing,
+                exchanges=float(self.clock.exchanged.mean()) if closing else 0.0,
             )
 
     @property
@@ -186,7 +189,8 @@ class Together:
         for done in self.stage.run(rounds, training.closing_rounds):
             self.done = done
             own = np.full(self.setting.nodes, min(done, rounds))
-            yield Moment(done=done, whole=rounds, time_s=float(done), rounds=own, closing=done > rounds)
+            now = float(done)
+            yield Moment(done=now, whole=rounds, time_s=now, rounds=own, closing=done > rounds, exchanges=now)
 
     @property
     def messages(self) -> NDArray[np.int64]:
@@ -267,8 +271,10 @@ def simulate_arrays(
     every, next_at = 1.0 / POINTS, 0.0
     moment: Moment | None = None
     for moment in stage.run():
+        if moment.closing:
+            figures.look_at_mixing(moment)
         part = moment.done / moment.whole if moment.whole else 1.0
-        if part >= next_at and not moment.closing:
+        if part >= next_at:
             since = time.process_time()
             figures.look(moment)
             tested_s += time.process_time() - since
@@ -321,6 +327,17 @@ class _Figures:
         self.sample = np.array(list(everybody) if few else sorted(sample(chosen, everybody, MOST_EVALUATED)))
         self.measures = measures_in(setting.learners.prototype, None)
         self.history: list[Point] = []
+        self.mixing: list[ClosingPoint] = []
+        self.trained = 0
+
+    def look_at_mixing(self, moment: Moment) -> None:
+        """Note how far apart the models are after each exchange of all edges, from when nobody trains any more."""
+        trained = int(moment.rounds.sum())
+        if trained > self.trained:
+            self.trained, self.mixing = trained, []
+        if not self.mixing or moment.exchanges >= self.mixing[-1].exchanges + 1:
+            square = float(self.stage.x.var(dim=0, correction=0).sum())
+            self.mixing.append(ClosingPoint(square**0.5, moment.exchanges))
 
     def look(self, moment: Moment) -> None:
         """Add a point to the history."""
@@ -392,7 +409,7 @@ class _Figures:
             compressors={federation.gossip.compressor: sent},
             virtual_time_s=moment.time_s if isinstance(self.stage, Apart) else None,
             staleness=self.stage.staleness,
-            contraction=Contraction(predicted=rate),
+            contraction=Contraction(predicted=rate, measured=contraction_between(self.mixing)),
             rule=federation.gossip.rule,
             reached_limit=False,
             history=self.history,

@@ -13,6 +13,7 @@ from p2pfl.console.groups import Named
 COMMANDS: Mapping[str, str] = {
     "run": "One federation in one world: what it learns, what it costs.",
     "sweep": "Many runs from one file, in parallel: means and confidence intervals.",
+    "compare": "Several graphs with very many nodes: one table, one picture.",
     "attacks": "How liars can lie, what each needs to know, and where it comes from.",
     "plot": "A picture of reports, side by side, or of a sweep.",
 }

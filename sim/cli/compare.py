@@ -1,0 +1,154 @@
+"""`p2pfl sim compare`: what many nodes learn on each of several graphs, as arrays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from p2pfl.console.output import Form, cell, format_option, write_rows
+from sim.cli.run import command as run_command
+
+if TYPE_CHECKING:
+    from p2pfl.reporting.report import Report
+
+NODES = 100
+STOPPED = 130
+LONG = 16
+"""A graph with a longer name has a second line in the table."""
+SHARED = ("rounds", "partition", "compressor", "method", "seed")
+"""Options that are those of `sim run`."""
+EPILOG = """\b
+Examples:
+  p2pfl sim compare ring torus exponential random-regular:degree=4
+  p2pfl sim compare ring base:k=1 -n 1000 --rounds 20 --plot graphs.png
+  p2pfl sim compare ring torus --clock apart
+
+\b
+Columns, after the last round and the closing rounds, in which nodes only mix:
+  worst, mean    accuracy on the test set: of the worst node, of all
+  apart          how far the models are apart: root mean square of the distance
+                 to their mean, relative to it (the consensus distance)
+  sent           by a node
+  lambda_2       the graph's algebraic connectivity; of a schedule: of all edges
+  mixing         the contraction, the factor by which an exchange on every edge
+                 shrinks the distance between the models: predicted from the
+                 spectrum, then measured in the closing rounds
+
+One seed each: repeat with another --seed before you trust a small difference.
+"""
+
+
+@click.command("compare", epilog=EPILOG, params=[one for one in run_command.params if one.name in SHARED])
+@click.argument("graphs", metavar="GRAPH...", nargs=-1, required=True)
+@click.option("-n", "--nodes", type=click.IntRange(2), default=NODES, show_default=True, help="Number of nodes.")
+@click.option(
+    "--clock",
+    type=click.Choice(["in-step", "apart"]),
+    default="in-step",
+    show_default=True,
+    help="All in step, or each at its own pace.",
+)
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw all against rounds, bytes and time.")
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@format_option("table", "json")
+def command(*, graphs: tuple[str, ...], plot: Path | None, quiet: bool, form: Form, **asked: Any) -> int:
+    """Train the built-in digits on each GRAPH, and compare: what nodes learn, how far apart they are, what they send.
+
+    GRAPH is a specification or a file, as for `--topology`: see `p2pfl topology list`. Nodes are arrays, as with
+    `p2pfl sim run --arrays`. Exits with 130 after Ctrl-C.
+    """
+    from sim.sweeps.run import ended_by_signals  # noqa: PLC0415 - `--help` stays instant
+
+    if plot is not None:
+        from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
+
+        check_picture(plot)
+    graphs = tuple(dict.fromkeys(graphs))
+    try:
+        with ended_by_signals():
+            reports = _reports(graphs, asked, quiet=quiet)
+    except KeyboardInterrupt:
+        click.echo("stopped; nothing was compared", err=True)
+        return STOPPED
+    rows = [_row(graph, report) for graph, report in zip(graphs, reports, strict=True)]
+    write_rows(rows if form == "json" else [_shown(row) for row in rows], form)
+    if plot is not None:
+        from p2pfl.reporting.plot import draw_comparison  # noqa: PLC0415 - as above
+
+        draw_comparison(reports, plot, graphs)
+        click.echo(f"picture: {plot}", err=True)
+    return 0
+
+
+def _reports(graphs: Sequence[str], asked: dict[str, Any], *, quiet: bool) -> list[Report]:
+    """Run one federation on each graph, in a process for each core. Raises UserError that names the graph."""
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+    from p2pfl.reporting.report import Report  # noqa: PLC0415 - as above
+    from sim.cli.views import SweepView  # noqa: PLC0415 - as above
+    from sim.sweeps.fingerprint import make_job  # noqa: PLC0415 - as above
+    from sim.sweeps.run import SweepStanding  # noqa: PLC0415 - as above
+    from sim.sweeps.runners import cores, run_here  # noqa: PLC0415 - as above
+    from sim.sweeps.work import build, run  # noqa: PLC0415 - as above
+
+    seed = asked.pop("seed") or 0
+    options = {"arrays": True} | {key: value for key, value in asked.items() if value is not None}
+    jobs = [make_job(options | {"topology": graph}, seed) for graph in graphs]
+    for job in jobs:
+        build(job)
+    found: dict[str, Report] = {}
+    began = time.monotonic()
+    with SweepView(quiet=quiet) as view, closing(run_here(jobs, run, cores())) as outcomes:
+        for done in range(len(jobs) + 1):
+            spent_s = time.monotonic() - began
+            view.update(SweepStanding(total=len(jobs), done=done, failed=0, finished=done, elapsed_s=spent_s))
+            for job, outcome in islice(outcomes, 1):
+                if outcome.report is None:
+                    raise UserError(f"{job.options['topology']}: {outcome.reason}", key="GRAPH")
+                found[job.options["topology"]] = Report.from_json(outcome.report)
+    return [found[graph] for graph in graphs]
+
+
+def _row(graph: str, report: Report) -> dict[str, Any]:
+    from p2pfl.reporting.measures import value_of, worst  # noqa: PLC0415 - as above
+
+    main = report.main_measure
+    learned = value_of(report, main)
+    row = {
+        "graph": graph,
+        "worst": learned and worst(learned, main),
+        "mean": learned and learned.mean,
+        "apart": report.consensus_distance,
+        "sent": (report.bytes_sent or 0) / len(report.nodes),
+    }
+    timed = {} if report.virtual_time_s is None else {"time, s": report.virtual_time_s}
+    return (
+        row
+        | timed
+        | {
+            "lambda_2": report.algebraic_connectivity,
+            "predicted": report.contraction.predicted,
+            "measured": report.contraction.measured,
+        }
+    )
+
+
+def _shown(row: dict[str, Any]) -> dict[str, str]:
+    """Format a row for a table of 80 columns."""
+    from topologies.cli.terminal import readable_bytes  # noqa: PLC0415 - as above
+
+    figures = {key: cell(None) if value is None else f"{value:.3g}" for key, value in row.items() if key != "graph"}
+    rates = [cell(None) if row[key] is None else f"{row[key]:.3f}".lstrip("0") for key in ("predicted", "measured")]
+    figures |= {
+        "apart": f"{row['apart']:.2g}",
+        "sent": readable_bytes(float(figures["sent"])),
+        "mixing": " ".join(rates),
+    }
+    del figures["predicted"], figures["measured"]
+    graph = row["graph"]
+    return {"graph": graph.replace(":", ": ") if len(graph) > LONG else graph} | figures

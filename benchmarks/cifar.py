@@ -101,7 +101,7 @@ def go_on_alone(asked: argparse.Namespace, goal: int, record: dict[str, Any], fi
     done = points[-1]["round"] if points else 0
     if done > goal or (done == goal and goal < asked.rounds):
         return points[-1]
-    graph = dict(zip(("topology", "compressor"), SYSTEMS[record["system"]], strict=True))
+    graph: dict[str, Any] = dict(zip(("topology", "compressor"), SYSTEMS[record["system"]], strict=True))
     federation = describe(nodes=NODES, method="plain", seed=record["seed"], directed=True, **graph)
     training = replace(federation.training, local_steps=STEPS, batch_size=ROWS, learning_rate=record["rate"])
     task = TaskConfig(name="cifar", options={"path": str(asked.data), "partition": record["split"]}, given=cifar)

@@ -268,17 +268,16 @@ def simulate_arrays(
         words = foreseen(setting, train, in_step=clock == "in-step")
         on_progress(RunProgress(time_s=0.0, rounds=0, rounds_to_do=to_do, point=None, foreseen=words))
     ready, tested_s = time.process_time(), 0.0
-    every, next_at = 1.0 / POINTS, 0.0
+    next_at = 0.0
     moment: Moment | None = None
     for moment in stage.run():
         if moment.closing:
             figures.look_at_mixing(moment)
-        part = moment.done / moment.whole if moment.whole else 1.0
-        if part >= next_at:
+        if moment.done >= next_at:
             since = time.process_time()
             figures.look(moment)
             tested_s += time.process_time() - since
-            next_at = part + every
+            next_at = moment.done + (world.evaluate_every_s or moment.whole / POINTS)
             if on_progress is not None:
                 on_progress(
                     RunProgress(

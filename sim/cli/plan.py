@@ -195,7 +195,8 @@ def _advise(found: SystemPlan, winner: Path) -> None:
     rounds = "" if best.rounds is None else f", {best.rounds} of {found.wishes.full} rounds"
     attacks = f", {_counted(best.attacks, 'attack')}" if best.attacks else ""
     order = "best first, of equals in two digits the one that sends less"
-    click.echo(f"each line: {_counted(best.seeds, 'seed')}{attacks}{rounds}; {order}", err=True)
+    rough = ", by arrays where they can" if any(one.arrays for one in found.ranking) else ", exact"
+    click.echo(f"each line: {_counted(best.seeds, 'seed')}{attacks}{rounds}{rough}; {order}", err=True)
     click.echo(f"worst, mean: {label} of the honest nodes if nobody lies" + LEGEND * bool(found.wishes.liars), err=True)
     if found.wishes.liars and best.system.rule != MEAN:
         usual = advised(found.wishes, best.system.graph)
@@ -211,7 +212,8 @@ def _advise(found: SystemPlan, winner: Path) -> None:
     if found.failures:
         failed = _counted(len(found.failures), "run")
         click.echo(f"{failed} failed, and its system is left out: {found.failures[0]}", err=True)
-    done = f"{_counted(found.runs, 'run')} of {_counted(found.tried, 'system')}"
+    arrays = f", of which {found.by_arrays:,} by arrays" if found.by_arrays else ", all exact"
+    done = f"{_counted(found.runs, 'run')} of {_counted(found.tried, 'system')}{arrays}"
     click.echo(f"{done}. Every figure: {winner.parent / 'plan.json'}", err=True)
     attack = HONEST if best.lied_to is None else best.lied_to[0]
     click.echo(f"repeat the first line: {command_of(found, best, attack, found.wishes.seed)}", err=True)

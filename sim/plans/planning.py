@@ -1,8 +1,8 @@
 """The plan: a first look at as many systems as there is time for, then a closer look at the best of them.
 
-The first look takes one seed, few attacks and as many rounds as there is time for. It begins with the first choices and
-all systems that differ from them in one choice; the others follow in the order that these foretell. The closer look
-takes all attacks, and all rounds and three seeds if there is time.
+The first look takes one seed, few attacks, as many rounds as there is time for, and arrays for what these can simulate.
+It begins with the first choices and all systems that differ from them in one choice; the others follow in the order
+that these foretell. The closer look is exact and takes all attacks, and all rounds and three seeds if there is time.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import LOSS, Measure
 from p2pfl.reporting.measures import merit
 from sim.plans.shortlist import PlannedSystem, Tell, find_graphs, gains, systems
-from sim.plans.trials import ATTACKS, FIRST_ATTACKS, HONEST, Bench, SystemStanding, TrialLook, standing
+from sim.plans.trials import ATTACKS, FIRST_ATTACKS, HONEST, Bench, SystemStanding, Trial, TrialLook, standing
 from sim.plans.wishes import PlanWishes, check_wishes
 from sim.plans.world_file import write_world
 from sim.sweeps.run import Folder
@@ -56,6 +56,7 @@ class SystemPlan:
     tried: int
     of: int
     runs: int
+    by_arrays: int
     world: Path
     interrupted: bool
     hurried: bool
@@ -81,9 +82,10 @@ def make_plan(wishes: PlanWishes, out: Path, *, within_s: float, jobs: int, tell
         (out / "graphs").mkdir(exist_ok=True)
         graphs, refusal = find_graphs(wishes, out / "graphs", tell, begun + GRAPHS_SHARE * within_s)
         bench = Bench(wishes=wishes, folder=folder, world=world, count=jobs, tell=tell)
-        everything = [system for system in systems(wishes, graphs) if bench.possible(system)]
+        known = systems(wishes, graphs)
+        everything = [system for system in known if bench.objection(system) is None]
         if not everything:
-            raise UserError(next(iter(bench.impossible.values())))
+            raise UserError(bench.objection(known[0]) or "")
         search = _Search(bench, everything, begun, within_s)
         with closing(bench):
             interrupted = search.go()
@@ -102,6 +104,7 @@ def make_plan(wishes: PlanWishes, out: Path, *, within_s: float, jobs: int, tell
         tried=search.looked,
         of=len(everything),
         runs=len(bench.results),
+        by_arrays=sum(map(bench.by_arrays, bench.results)),
         world=world,
         interrupted=interrupted,
         hurried=search.hurried,
@@ -176,16 +179,15 @@ class _Search:
         rounds = wishes.full
         if rounds is not None and wishes.can_be_shortened:
             rounds = max(LEAST_ROUNDS, rounds // 10)
-        look = TrialLook(attacks=(HONEST,), seeds=(wishes.seed,), rounds=rounds)
-        return self._perform(look, self.everything[:1], self.last_until)
+        exact = TrialLook(attacks=(HONEST,), seeds=(wishes.seed,), rounds=rounds)
+        looks = (exact, replace(exact, rough=True))
+        return all(self._perform(one, self.everything[:1], self.last_until) for one in looks)
 
     def _make_broad(self) -> TrialLook:
-        wishes, count = self.bench.wishes, min(len(self.everything), WANTED)
-        attacks = (HONEST, *self.attacks[:FIRST_ATTACKS])
-        rounds = self._affordable(self.first_until, len(attacks) * count)
-        if rounds is not None:
-            rounds = _step(wishes, rounds)
-        return TrialLook(attacks=attacks, seeds=(wishes.seed,), rounds=rounds)
+        wishes, attacks = self.bench.wishes, (HONEST, *self.attacks[:FIRST_ATTACKS])
+        look = TrialLook(attacks=attacks, seeds=(wishes.seed,), rounds=None, rough=True)
+        rounds = self._affordable(self.first_until, look.trials(self.everything[:WANTED]))
+        return look if rounds is None else replace(look, rounds=_step(wishes, rounds))
 
     def _first_look(self, until: float) -> None:
         look = self.broad = self.broad or self._make_broad()
@@ -219,29 +221,34 @@ class _Search:
         wishes = self.bench.wishes
         attacks = (HONEST, *self.attacks)
         for seeds in range(CLOSER_SEEDS, 0, -1):
-            rounds = self._affordable(self.last_until, len(attacks) * seeds * FINALISTS, after=after)
+            look = TrialLook(attacks=attacks, seeds=tuple(range(wishes.seed, wishes.seed + seeds)), rounds=None)
+            rounds = self._affordable(self.last_until, look.trials(self.everything[:FINALISTS]), after=after)
             if rounds is None or (wishes.full and rounds >= wishes.full):
                 break
         if wishes.full and first.rounds is not None:
             if (rounds or 0) < first.rounds:
                 return None
             rounds = _step(wishes, rounds or 0)
-        look = TrialLook(attacks=attacks, seeds=tuple(range(wishes.seed, wishes.seed + seeds)), rounds=rounds)
-        return None if look == first else look
+        rough = any(map(self.bench.by_arrays, first.trials(self.everything)))
+        return None if replace(look, rounds=rounds, rough=not rough) == first else replace(look, rounds=rounds)
 
     @property
     def _measure(self) -> Measure:
         return self.bench.measure or LOSS
 
-    def _affordable(self, until: float, runs: int, *, after: float = 0.0) -> int | None:
-        """Return for how many rounds there is time in so many runs, from `after` or now on; None if runs do not end by
+    def _affordable(self, until: float, trials: Sequence[Trial], *, after: float = 0.0) -> int | None:
+        """Return for how many rounds there is time in these runs, from `after` or now on; None if runs do not end by
         rounds.
         """
-        took = [one.took_s / trial.rounds for trial, one in self.bench.results.items() if trial.rounds]
+        took: dict[bool, list[float]] = {}
+        for trial, one in self.bench.results.items():
+            if trial.rounds:
+                took.setdefault(self.bench.by_arrays(trial), []).append(one.took_s / trial.rounds)
         if not took:
             return None
-        left_s = until - max(after, time.monotonic()) - SETUP_S
-        return int(left_s * self.bench.count / (runs * max(1e-6, sum(took) / len(took))))
+        mean = {arrays: max(1e-6, sum(found) / len(found)) for arrays, found in took.items()}
+        round_s = sum(mean.get(self.bench.by_arrays(one), max(mean.values())) for one in trials)
+        return int((until - max(after, time.monotonic()) - SETUP_S) * self.bench.count / round_s)
 
     def _perform(self, look: TrialLook, chosen: Sequence[PlannedSystem], until: float) -> bool:
         if look not in self.looks:

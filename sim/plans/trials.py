@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from p2pfl.errors import P2PFLError
@@ -33,12 +33,15 @@ FIRST_ATTACKS = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One run of a system: `attack` is a name, or `HONEST`; `rounds` None for as many as the federation does."""
+    """One run of a system: `attack` is a name, or `HONEST`; `rounds` None for as many as the federation does. With
+    `rough` it is run as arrays if these can simulate it.
+    """
 
     system: PlannedSystem
     attack: str
     seed: int
     rounds: int | None = None
+    rough: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +64,11 @@ class TrialLook:
     attacks: Sequence[str]
     seeds: Sequence[int]
     rounds: int | None
+    rough: bool = False
 
     def trials(self, systems: Iterable[PlannedSystem]) -> list[Trial]:
         return [
-            Trial(system=one, attack=attack, seed=seed, rounds=self.rounds)
+            Trial(system=one, attack=attack, seed=seed, rounds=self.rounds, rough=self.rough)
             for one in systems
             for seed in self.seeds
             for attack in self.attacks
@@ -81,8 +85,8 @@ class Bench:
     count: int
     tell: Tell
     results: dict[Trial, TrialResult] = field(default_factory=dict)
-    impossible: dict[PlannedSystem, str] = field(default_factory=dict)
-    built: set[PlannedSystem] = field(default_factory=set)
+    impossible: dict[tuple[PlannedSystem, str, bool], str | None] = field(default_factory=dict)
+    """Why such a run cannot be built, as arrays or not; None if it can."""
     failed: dict[Trial, str] = field(default_factory=dict)
     measure: Measure | None = None
     pool: list[Worker] = field(default_factory=list)
@@ -100,20 +104,25 @@ class Bench:
             "byzantine": 0 if trial.attack == HONEST else wishes.liars,
             "attack": trial.attack,
         }
-        given = {"rounds": trial.rounds, "partition": wishes.partition}
+        given = {"rounds": trial.rounds, "partition": wishes.partition, "arrays": self.by_arrays(trial) or None}
         given["nodes"] = wishes.count if wishes.base is None else None
         return make_job(options | {key: value for key, value in given.items() if value is not None}, trial.seed)
 
-    def possible(self, system: PlannedSystem) -> bool:
-        """Build one run of the system, to find out whether the choices fit together."""
-        if system not in self.impossible and system not in self.built:
+    def objection(self, system: PlannedSystem, attack: str = HONEST, *, arrays: bool = False) -> str | None:
+        """Build one run of the system, to find out why its choices do not fit together, or not with arrays."""
+        case = (system, attack, arrays)
+        if case not in self.impossible:
+            job = self.job(Trial(system=system, attack=attack, seed=self.wishes.seed))
             try:
-                build(self.job(Trial(system=system, attack=HONEST, seed=self.wishes.seed)))
+                build(replace(job, options={**job.options, "arrays": arrays}))
             except (P2PFLError, TopologyError) as error:
-                self.impossible[system] = str(error)
+                self.impossible[case] = str(error)
             else:
-                self.built.add(system)
-        return system not in self.impossible
+                self.impossible[case] = None
+        return self.impossible[case]
+
+    def by_arrays(self, trial: Trial) -> bool:
+        return trial.rough and self.objection(trial.system, trial.attack, arrays=True) is None
 
     def perform(self, trials: Iterable[Trial], until: float) -> bool:
         """Run the trials that have no result yet, in order, until the time is up on the monotonic clock. Returns True
@@ -122,7 +131,7 @@ class Bench:
         jobs: dict[str, list[Trial]] = {}
         missing: list[Job] = []
         for trial in dict.fromkeys(trials):
-            if trial in self.results or trial in self.failed or not self.possible(trial.system):
+            if trial in self.results or trial in self.failed or self.objection(trial.system):
                 continue
             job = self.job(trial)
             if not self._known(trial, job):
@@ -212,6 +221,7 @@ class SystemStanding:
     seeds: int
     attacks: int
     rounds: int | None
+    arrays: bool
 
     @property
     def worst(self) -> float:
@@ -225,8 +235,7 @@ def standing(bench: Bench, system: PlannedSystem, look: TrialLook, measure: Meas
     """
 
     def mean(attack: str, figure: Callable[[TrialResult], float]) -> float:
-        seeds = look.seeds
-        found = [bench.results[Trial(system=system, attack=attack, seed=one, rounds=look.rounds)] for one in seeds]
+        found = [bench.results[one] for one in look.trials([system]) if one.attack == attack]
         return math.fsum(map(figure, found)) / len(found)
 
     full, mixing = bench.wishes.full, bench.wishes.closing
@@ -243,4 +252,5 @@ def standing(bench: Bench, system: PlannedSystem, look: TrialLook, measure: Meas
         seeds=len(look.seeds),
         attacks=max(0, len(lies) - 1),
         rounds=look.rounds,
+        arrays=bench.by_arrays(look.trials([system])[0]),
     )

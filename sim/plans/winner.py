@@ -54,6 +54,7 @@ def evidence(plan: SystemPlan) -> dict[str, Any]:
         "hurried": plan.hurried,
         "systems": {"tried": plan.tried, "of": plan.of},
         "runs": plan.runs,
+        "by_arrays": plan.by_arrays,
         "failures": list(plan.failures),
         "ranking": [_row(plan, one) for one in plan.ranking],
     }
@@ -72,7 +73,7 @@ def command_of(plan: SystemPlan, found: SystemStanding, attack: str, seed: int) 
     for name, value in (("rounds", found.rounds), ("partition", wishes.partition)):
         if value is not None:
             words += [f"--{name}", str(value)]
-    words += ["--world", str(plan.world)]
+    words += ["--world", str(plan.world), *["--arrays"] * (found.arrays and attack == HONEST)]
     if attack != HONEST:
         words += ["--byzantine", str(wishes.liars), "--attack", attack]
     return shlex.join(words)
@@ -208,5 +209,6 @@ def _row(plan: SystemPlan, found: SystemStanding) -> dict[str, Any]:
         "seeds": found.seeds,
         "rounds": found.rounds,
         "attacks": found.attacks,
+        "arrays": found.arrays,
         "commands": [command_of(plan, found, one, seed) for one in dict.fromkeys((HONEST, attack or HONEST))],
     }

@@ -97,7 +97,7 @@ def climb(
             if system.choices in tried or time.monotonic() >= until:
                 continue
             try:
-                whole = bench.perform(look.trials([system]), until) and bench.complete([system], look)
+                whole = bench.perform(bench.trials(look, [system]), until) and bench.complete([system], look)
             except (P2PFLError, TopologyError):
                 continue
             if whole:
@@ -113,7 +113,7 @@ def judged(bench: Bench, system: PlannedSystem, measure: Measure) -> SystemStand
     """Return the figures for all rounds on fresh seeds; None if a run failed."""
     attacks = (HONEST, *(ATTACKS if bench.wishes.liars else ()))
     look = TrialLook(attacks=attacks, seeds=FRESH, rounds=bench.wishes.full)
-    bench.perform(look.trials([system]), time.monotonic() + 1e6)
+    bench.perform(bench.trials(look, [system]), time.monotonic() + 1e6)
     return standing(bench, system, look, measure) if bench.complete([system], look) else None
 
 
@@ -150,7 +150,7 @@ def main() -> None:
 
     bench = Bench(wishes=wishes, folder=Folder(out), world=plan.world, count=jobs, tell=lambda _: None)
     with closing(bench):
-        bench.perform(look.trials([won.system]), time.monotonic() + 1e6)  # known: read from the folder
+        bench.perform(bench.trials(look, [won.system]), time.monotonic() + 1e6)  # known: read from the folder
         known = list({id(one.system.graph): one.system.graph for one in plan.ranking}.values())
         found = list(graphs(wishes, out / "graphs", known))
         begun = time.monotonic()

@@ -1,15 +1,17 @@
 """The same gossip task in this simulator and in others: node-updates per CPU-second, memory, and accuracy.
 
 The task: the digits' network of 2,410 parameters; each node has 14 images and trains one step of SGD on ten of them per
-round. In each round each node also exchanges models with one neighbor in a random graph of degree 4:
+round, then exchanges float32 models in a random graph of degree 4:
 
-    p2pfl      `simulate`, with float32 models over four random matchings in turn; nodes are asynchronous
-    gossipy    a push to a random neighbor, which averages and trains (`MERGE_UPDATE`)
-    flower     a message to each node with its own model, one actor; the ServerApp averages pairs, matching by matching
-    blazefl    a local step of each client in its process pool (or thread pool, `blazefl-threads`), pairs as in flower
+    p2pfl            the exact simulator: one neighbor a round, by four random matchings in turn; nodes are asynchronous
+    p2pfl-in-step    its arrays in step: each round an exchange with all four neighbors, on `--device`
+    p2pfl-apart      its arrays, each node at its own pace: some 1.5 exchanges with each of the four a round
+    gossipy          a push to a random neighbor, which averages and trains (`MERGE_UPDATE`)
+    flower           a message to each node with its own model, one actor; the ServerApp averages pairs by the matchings
+    blazefl          a local step of each client in its thread pool, pairs as in flower
 
 Flower and BlazeFL have no edges between clients, so their servers do what a gossip needs, in one operation on an array
-for a whole matching. A node-update is one local step with the exchange before or after it.
+for a whole matching. A node-update is one local step with the exchanges before or after it.
 
 Each other simulator runs in an interpreter of its own, which has it installed; those not given are skipped:
     python -m venv /tmp/gossipy && /tmp/gossipy/bin/pip install gossipy-dfl==0.0.1 torch==2.13.0
@@ -19,19 +21,21 @@ Each other simulator runs in an interpreter of its own, which has it installed; 
 
 CPU is that of all processes of a simulator from the first round to the last, without imports and set-up; memory is the
 largest sum of their proportional set sizes, sampled twice a second. A run ends after --rounds, or in the first round
-after --limit seconds; then the figure is of the rounds it finished, and the column `rounds` shows how many. Accuracy is
-the mean over at most 100 nodes' models.
+after --limit seconds; then the figure is of the rounds it finished, and the column `rounds` shows how many. Those of
+p2pfl have no limit. Accuracy is the mean over at most 100 nodes' models.
 
 Usage: python benchmarks/simulators.py --gossipy /tmp/gossipy/bin/python --flower /tmp/flower/bin/python ...
+Five minutes on a GPU: python benchmarks/simulators.py --device cuda --only p2pfl-in-step p2pfl-apart
+(the column `updates/s` counts there, as a processor that waits for a GPU is busy)
 """
+
+# ruff: noqa: PLC0415 - each simulator is imported in its own interpreter alone
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import ctypes
-import importlib.abc
-import importlib.machinery
 import json
 import os
 import signal
@@ -39,24 +43,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
 
+with contextlib.suppress(ImportError):
+    import psutil  # of the driver alone
+
 SAMPLES, BATCH, RATE, MATCHINGS = 14, 10, 0.1, 4
-SHAPES = ((32, 64), (32,), (10, 32), (10,))
 TESTED = 100
-STUBBED = ("torchvision",)
+STUBBED = ("torchvision", "torchvision.datasets", "torchvision.transforms")
 BEGIN, END = "begin", "end"
 PAUSE_S = 0.5
 SUBREAPER = 36
 """Linux's PR_SET_CHILD_SUBREAPER: processes whose parent has ended become ours, so that none is missed or left."""
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-HEADS = ("simulator", "nodes", "rounds", "updates", "updates/CPU-s", "memory MB", "accuracy", "")
-COLUMNS = "{:16} {:>7} {:>7} {:>8} {:>14} {:>10} {:>9}  {}"
+HEADS = ("simulator", "nodes", "rounds", "updates/CPU-s", "updates/s", "memory MB", "accuracy", "")
+COLUMNS = "{:14} {:>7} {:>7} {:>14} {:>10} {:>10} {:>9}  {}"
 
 
 # --- one simulator, in its own interpreter ---------------------------------------------------------------------------
@@ -65,12 +72,15 @@ COLUMNS = "{:16} {:>7} {:>7} {:>8} {:>14} {:>10} {:>9}  {}"
 class Work:
     """The task, from the file that the driver wrote, and how long it may take."""
 
-    def __init__(self, path: Path, rounds: int, limit_s: float) -> None:
-        with np.load(path) as table:
-            self.x, self.y, self.test_x, self.test_y = (table[name] for name in ("x", "y", "test_x", "test_y"))
-            self.matchings = table["matchings"]
-        self.nodes, self.rounds, self.limit_s = len(self.x), rounds, limit_s
+    def __init__(self, path: Path, nodes: int, rounds: int, limit_s: float, device: str | None) -> None:
+        self.table = np.load(path)
+        self.nodes, self.rounds, self.limit_s, self.device = nodes, rounds, limit_s, device
         self.begun = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        """Read an array of the task when it is first used: p2pfl has its own, and none of these."""
+        setattr(self, name, self.table[name])
+        return self.__dict__[name]
 
     def begin(self) -> None:
         """Tell the driver that set-up is over."""
@@ -78,11 +88,13 @@ class Work:
         sys.stdin.readline()
         self.begun = time.monotonic()
 
-    def end(self, rounds: float, updates: int, models: Any) -> None:
-        """Tell the driver what was done. `models` are (k, 2410)."""
+    def end(self, rounds: float, updates: int, models: Any = None, **known: float) -> None:
+        """Tell the driver what was done. `models` are (k, 2410); without them the accuracy is known."""
         print(END, flush=True)
         sys.stdin.readline()
-        shown = {"rounds": round(rounds, 2), "updates": updates, "accuracy": self.accuracy(np.asarray(models)[:TESTED])}
+        shown = {"rounds": round(rounds, 2), "updates": updates} | known
+        if models is not None:
+            shown["accuracy"] = self.accuracy(np.asarray(models)[:TESTED])
         print(json.dumps(shown), flush=True)
 
     @property
@@ -95,27 +107,19 @@ class Work:
         return 0.5 * (models + models[mates])
 
     def accuracy(self, models: Any) -> float:
-        right = []
-        for model in models:
-            first, first_bias, second, second_bias = unpacked(model)
-            hidden = np.maximum(self.test_x @ first.T + first_bias, 0)
-            right.append(((hidden @ second.T + second_bias).argmax(axis=1) == self.test_y).mean())
-        return float(np.mean(right))
+        from torch import from_numpy
 
-
-def unpacked(model: Any) -> list[Any]:
-    """Return the four parameters of a vector (2410,)."""
-    ends = np.cumsum([int(np.prod(shape)) for shape in SHAPES])[:-1]
-    return [part.reshape(shape) for part, shape in zip(np.split(model, ends), SHAPES, strict=True)]
+        outputs = [network(model)(from_numpy(self.test_x)).argmax(dim=1).numpy() for model in models]
+        return float(np.mean([(found == self.test_y).mean() for found in outputs]))
 
 
 def network(model: Any = None) -> Any:
-    from torch import from_numpy, nn  # noqa: PLC0415 - the driver needs no torch
+    """Return the module, with the parameters of a vector (2410,)."""
+    from torch import from_numpy, nn
 
     made = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     if model is not None:
-        for parameter, value in zip(made.parameters(), unpacked(model), strict=True):
-            parameter.data = from_numpy(value.copy())
+        nn.utils.vector_to_parameters(from_numpy(model.copy()), made.parameters())
     return made
 
 
@@ -125,7 +129,7 @@ def vector(made: Any) -> Any:
 
 def trained(model: Any, x: Any, y: Any) -> Any:
     """Do one step of SGD on BATCH random samples, from and to a vector (2410,)."""
-    import torch  # noqa: PLC0415 - as above
+    import torch
 
     made = network(model)
     optimizer = torch.optim.SGD(made.parameters(), lr=RATE)
@@ -137,28 +141,28 @@ def trained(model: Any, x: Any, y: Any) -> Any:
 
 def first_models(nodes: int) -> Any:
     """Return the same model for all, (n, 2410)."""
-    import torch  # noqa: PLC0415 - as above
+    import torch
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
     return np.repeat(vector(network())[None], nodes, axis=0)
 
 
-def run_p2pfl(work: Work) -> None:
+def run_p2pfl(work: Work, *, clock: str | None = None) -> None:
     """Run `simulate`; its report has the CPU time of the run alone, and the accuracy of all nodes."""
-    from dataclasses import replace  # noqa: PLC0415 - in this interpreter alone
+    from dataclasses import replace
 
-    import torch  # noqa: PLC0415 - as above
+    import torch
 
-    from sim import simulate  # noqa: PLC0415 - as above
-    from sim.federations import describe  # noqa: PLC0415 - as above
-    from sim.worlds.model import ComputeSpec, WorldSpec  # noqa: PLC0415 - as above
+    from sim import simulate
+    from sim.federations import describe
+    from sim.worlds.model import ComputeSpec, WorldSpec
 
     torch.set_num_threads(1)
     federation = describe(
         nodes=work.nodes,
         rounds=work.rounds,
-        topology=f"random-matchings:rounds={MATCHINGS}",
+        topology="random-regular:degree=4" if clock else f"random-matchings:rounds={MATCHINGS}",
         compressor="none",
         method="plain",
         partition=f"draw:{SAMPLES}",
@@ -169,33 +173,28 @@ def run_p2pfl(work: Work) -> None:
         replace(federation, training=replace(federation.training, **changes)),
         world=WorldSpec(compute=ComputeSpec(jitter=0.0), evaluate_every_s=3600.0),
         references=False,
+        **({"arrays": True, "clock": clock, "device": work.device} if clock else {}),
     )
-    print(END, flush=True)
-    sys.stdin.readline()
     cost = report.cost
     # Nodes train on until word has spread that all have done their rounds, so they do more than were asked for.
     rounds = round(cost.node_rounds / work.nodes, 1)
-    shown = {"rounds": rounds, "updates": cost.node_rounds, "accuracy": report.accuracy.mean}
-    print(json.dumps(shown | {"cpu_s": cost.run_cpu_s}), flush=True)
+    work.end(rounds, cost.node_rounds, accuracy=report.accuracy.mean, cpu_s=cost.run_cpu_s)
 
 
 def run_gossipy(work: Work) -> None:
-    sys.meta_path.insert(0, Stubs())
-    import logging  # noqa: PLC0415 - as above
+    sys.modules |= {name: MagicMock() for name in STUBBED}
+    import logging
 
-    import torch  # noqa: PLC0415 - as above
-    from gossipy import (  # noqa: PLC0415 - as above
-        LOG,
-        set_seed,
-        simul,
-    )
-    from gossipy.core import AntiEntropyProtocol, CreateModelMode, StaticP2PNetwork  # noqa: PLC0415 - as above
-    from gossipy.model import TorchModel  # noqa: PLC0415 - as above
-    from gossipy.model.handler import TorchModelHandler  # noqa: PLC0415 - as above
-    from gossipy.node import GossipNode  # noqa: PLC0415 - as above
+    import torch
+    from gossipy import LOG, set_seed, simul
+    from gossipy.core import AntiEntropyProtocol, CreateModelMode, StaticP2PNetwork
+    from gossipy.model import TorchModel
+    from gossipy.model.handler import TorchModelHandler
+    from gossipy.node import GossipNode
 
     LOG.setLevel(logging.ERROR)
-    simul.track = lambda steps, **_: Steps(steps)  # its progress bar takes more time than a round of few nodes
+    # its progress bar takes more time than a round of few nodes
+    simul.track = lambda steps, **_: type("Steps", (list,), {"close": lambda _: None})(steps)
     start = first_models(1)[0]
     set_seed(0)
 
@@ -215,19 +214,12 @@ def run_gossipy(work: Work) -> None:
     peers._topology = {node: sorted({int(m[node]) for m in work.matchings}) for node in range(work.nodes)}  # noqa: SLF001 - without a dense matrix
     nodes = {}
     for node in range(work.nodes):
-        handler = TorchModelHandler(
-            Net(),
-            torch.optim.SGD,
-            {"lr": RATE},
-            torch.nn.CrossEntropyLoss(),
-            local_epochs=0,
-            batch_size=BATCH,
-            create_model_mode=CreateModelMode.MERGE_UPDATE,
-            copy_model=False,
-        )
+        how = {"local_epochs": 0, "batch_size": BATCH, "copy_model": False}
+        how["create_model_mode"] = CreateModelMode.MERGE_UPDATE
+        handler = TorchModelHandler(Net(), torch.optim.SGD, {"lr": RATE}, torch.nn.CrossEntropyLoss(), **how)
         data = torch.from_numpy(work.x[node]), torch.from_numpy(work.y[node])
         nodes[node] = GossipNode(node, (data, None), 10, handler, peers)
-    simulator = simul.GossipSimulator(nodes, Dispatcher(), 10, AntiEntropyProtocol.PUSH)
+    simulator = simul.GossipSimulator(nodes, SimpleNamespace(has_test=lambda: False), 10, AntiEntropyProtocol.PUSH)
     simulator.initialized = True
     work.begin()
     done = 0
@@ -238,40 +230,12 @@ def run_gossipy(work: Work) -> None:
     work.end(done, work.nodes * done, models)
 
 
-class Steps(list[int]):
-    """Time steps without a progress bar."""
-
-    def close(self) -> None:
-        pass
-
-
-class Dispatcher:
-    """Tells gossipy that there is nothing to evaluate after each round."""
-
-    def has_test(self) -> bool:
-        return False
-
-
-class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds stubs for modules that gossipy imports for data sets that are not used here."""
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002 - import's
-        known = fullname.partition(".")[0] in STUBBED
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if known else None
-
-    def create_module(self, spec: Any) -> Any:  # noqa: ARG002 - import's
-        return MagicMock(__path__=[], __spec__=None)
-
-    def exec_module(self, module: Any) -> None:
-        pass
-
-
 def run_flower(work: Work) -> None:
     os.environ |= {"RAY_DEDUP_LOGS": "0", "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict  # noqa: PLC0415 - in this interpreter alone
-    from flwr.clientapp import ClientApp  # noqa: PLC0415 - as above
-    from flwr.serverapp import ServerApp  # noqa: PLC0415 - as above
-    from flwr.simulation import run_simulation  # noqa: PLC0415 - as above
+    from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import ServerApp
+    from flwr.simulation import run_simulation
 
     client, server = ClientApp(), ServerApp()
     x, y = work.x, work.y
@@ -291,14 +255,9 @@ def run_flower(work: Work) -> None:
         places: dict[int, int] = {}
 
         def ask(asked: list[int]) -> int:
-            messages = [
-                Message(
-                    content=RecordDict({"arrays": ArrayRecord([models[places.get(member, 0)]])}),
-                    dst_node_id=member,
-                    message_type="train",
-                )
-                for member in asked
-            ]
+            contents = [RecordDict({"arrays": ArrayRecord([models[places.get(member, 0)]])}) for member in asked]
+            pairs = zip(contents, asked, strict=True)
+            messages = [Message(content=one, dst_node_id=member, message_type="train") for one, member in pairs]
             for reply in grid.send_and_receive(messages):
                 place = int(reply.content["place"]["place"])
                 places[reply.metadata.src_node_id] = place
@@ -325,68 +284,43 @@ def run_flower(work: Work) -> None:
     )
 
 
-def run_blazefl(work: Work, *, threads: bool = False) -> None:
-    import threading  # noqa: PLC0415 - in this interpreter alone
+def run_blazefl(work: Work) -> None:
+    import threading
 
-    import torch  # noqa: PLC0415 - as above
-    from blazefl.core import IPCMode, ProcessPoolClientTrainer, ThreadPoolClientTrainer  # noqa: PLC0415 - as above
+    from blazefl.core import ThreadPoolClientTrainer
+    from torch import from_numpy
 
     models = first_models(work.nodes)
 
-    class Pool(ThreadPoolClientTrainer if threads else ProcessPoolClientTrainer):  # type: ignore[misc]
+    class Pool(ThreadPoolClientTrainer):  # type: ignore[misc]
         def __init__(self) -> None:
             self.num_parallels, self.device, self.device_count, self.cache = 1, "cpu", 0, []
-            self.stop_event: Any = threading.Event() if threads else torch.multiprocessing.Manager().Event()
-            self.ipc_mode = IPCMode.SHARED_MEMORY
+            self.stop_event = threading.Event()
 
         def get_client_config(self, cid: int) -> Any:
-            return torch.from_numpy(work.x[cid]), torch.from_numpy(work.y[cid]), cid
+            return cid
 
-        def prepare_uplink_package_buffer(self) -> Any:
-            return [torch.zeros(models.shape[1])]
-
-        worker = staticmethod(in_a_process) if not threads else in_a_thread(work)
+        def worker(self, cid: int, device: str, payload: Any, stop_event: Any) -> Any:  # noqa: ARG002 - BlazeFL's
+            return [from_numpy(trained(payload[0][cid].numpy(), work.x[cid], work.y[cid]))]
 
     pool = Pool()
     work.begin()
-    updates = done = 0
+    done = 0
     while done < work.rounds and not work.late:
         pool.cache.clear()
-        pool.local_process([torch.from_numpy(models)], list(range(work.nodes)))
+        pool.local_process([from_numpy(models)], list(range(work.nodes)))
         models = work.mixed(np.stack([package[0].numpy() for package in pool.cache]), done)
-        updates += work.nodes
         done += 1
-    work.end(done, updates, models)
-
-
-def in_a_process(config: Any, payload: Any, device: str, stop_event: Any, *, shm_buffer: Any = None) -> Any:  # noqa: ARG001 - BlazeFL's
-    """Train a client in BlazeFL's pool of processes, and return its model in shared memory."""
-    from blazefl.core.utils import process_tensors_in_object  # noqa: PLC0415 - in its interpreter alone
-
-    x, y, place = config
-    shm_buffer[0].copy_(_tensor(trained(payload[0][place].numpy(), x.numpy(), y.numpy())))
-    return process_tensors_in_object(shm_buffer, mode="replace")
-
-
-def in_a_thread(work: Work) -> Callable[..., Any]:
-    def worker(self: Any, cid: int, device: str, payload: Any, stop_event: Any) -> Any:  # noqa: ARG001 - BlazeFL's
-        return [_tensor(trained(payload[0][cid].numpy(), work.x[cid], work.y[cid]))]
-
-    return worker
-
-
-def _tensor(array: Any) -> Any:
-    from torch import from_numpy  # noqa: PLC0415 - as above
-
-    return from_numpy(array)
+    work.end(done, work.nodes * done, models)
 
 
 SIMULATORS: dict[str, Callable[[Work], None]] = {
     "p2pfl": run_p2pfl,
+    "p2pfl-in-step": partial(run_p2pfl, clock="in-step"),
+    "p2pfl-apart": partial(run_p2pfl, clock="apart"),
     "gossipy": run_gossipy,
     "flower": run_flower,
     "blazefl": run_blazefl,
-    "blazefl-threads": lambda work: run_blazefl(work, threads=True),
 }
 
 
@@ -395,7 +329,7 @@ SIMULATORS: dict[str, Callable[[Work], None]] = {
 
 def write_task(path: Path, nodes: int, seed: int = 0) -> None:
     """Draw 14 images for each node and four random matchings: the same for all but p2pfl, which draws its own alike."""
-    from p2pfl.learn.digits import load_digits  # noqa: PLC0415 - the others' interpreters have none of it
+    from p2pfl.learn.digits import load_digits
 
     (x, y), (test_x, test_y) = load_digits()
     chance = np.random.default_rng(seed)
@@ -409,72 +343,49 @@ def write_task(path: Path, nodes: int, seed: int = 0) -> None:
     np.savez(path, x=x.numpy()[rows], y=y.numpy()[rows], test_x=test_x, test_y=test_y, matchings=matchings)
 
 
-def descendants(root: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError):
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(folder.name))
-    found, rest = [], list(children.get(root, ()))
-    while rest:
-        found.append(process := rest.pop())
-        rest += children.get(process, ())
+def processes() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def total(figure: Callable[[psutil.Process], float]) -> float:
+    """Sum a figure over the processes of the simulator that has been started."""
+    found = 0.0
+    for process in processes():
+        with contextlib.suppress(psutil.Error):
+            found += figure(process)
     return found
 
 
-def cpu_s(processes: list[int]) -> float:
-    """Return the CPU time of these processes and of their children that have ended."""
-    total = 0
-    for process in processes:
-        with contextlib.suppress(OSError):
-            total += sum(map(int, Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:15]))
-    return total * TICK_S
-
-
-def memory_mb(processes: list[int]) -> float:
-    total = 0
-    for process in processes:
-        with contextlib.suppress(OSError, StopIteration):
-            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-            total += int(next(line for line in lines if line.startswith("Pss:")).split()[1])
-    return total / 1000
-
-
-def measure(name: str, python: str, nodes: int, rounds: int, limit_s: float) -> dict[str, Any]:
-    """Run one simulator and return its figures; or why there are none."""
+def measure(name: str, python: str, task: Path, size: tuple[str, str], asked: argparse.Namespace) -> dict[str, Any]:
+    """Run one simulator for nodes and rounds in `size`, and return its figures; or why there are none."""
     with tempfile.TemporaryDirectory() as folder:
-        task, said = Path(folder) / "task.npz", Path(folder) / "said"
-        write_task(task, nodes)
-        command = [python, __file__, "--one", name, str(task), str(rounds), str(limit_s)]
+        said, limit_s = Path(folder) / "said", asked.limit
+        command = [python, __file__, "--one", name, str(task), *size, str(limit_s), asked.device or ""]
         one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        with (
-            said.open("w") as errors,
-            subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ | one
-            ) as child,
-        ):
+        how: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with said.open("w") as errors, subprocess.Popen(command, stderr=errors, env=os.environ | one, **how) as child:
             try:
                 row = watched(child, limit_s)
             finally:
-                end_all(os.getpid())
+                for process in processes():
+                    with contextlib.suppress(psutil.Error):
+                        process.kill()
         if "accuracy" not in row:
             row.setdefault("why", (said.read_text().strip().splitlines() or ["no output"])[-1][-80:])
-    return {"simulator": name, "nodes": nodes} | row
+    return {"simulator": name, "nodes": int(size[0]), "asked": int(size[1])} | row
 
 
 def watched(child: subprocess.Popen[str], limit_s: float) -> dict[str, Any]:
     if child.stdout is None or child.stdin is None:
         raise ValueError("the simulator was started without pipes")
     os.set_blocking(child.stdout.fileno(), False)
-    marks: dict[str, float] = {}
+    marks: dict[str, tuple[float, float]] = {}
     most, row, deadline = 0.0, {}, time.monotonic() + 4 * limit_s + 120
     while "accuracy" not in row:
-        processes = descendants(os.getpid())
-        most = max(most, memory_mb(processes))
+        most = max(most, total(lambda process: process.memory_full_info().pss) / 1e6)
         for line in iter(child.stdout.readline, ""):
             if line.strip() in {BEGIN, END}:
-                marks[line.strip()] = cpu_s(descendants(os.getpid()))
+                marks[line.strip()] = total(lambda process: sum(process.cpu_times()[:4])), time.monotonic()
                 child.stdin.write("\n")
                 child.stdin.flush()
             elif line.startswith("{"):
@@ -484,67 +395,54 @@ def watched(child: subprocess.Popen[str], limit_s: float) -> dict[str, Any]:
         if child.poll() is not None and "accuracy" not in row:
             return {"memory_mb": most}
         time.sleep(PAUSE_S)
-    spent = row.pop("cpu_s", marks[END] - marks[BEGIN])
-    return row | {"cpu_s": spent, "updates_per_cpu_s": row["updates"] / max(spent, TICK_S), "memory_mb": most}
+    cpu, wall_s = (end - begin for begin, end in zip(marks[BEGIN], marks[END], strict=True))
+    spent = max(row.pop("cpu_s", cpu), 0.01)
+    rates = {"updates_per_cpu_s": row["updates"] / spent, "updates_per_s": row["updates"] / wall_s}
+    return row | rates | {"cpu_s": spent, "wall_s": wall_s, "memory_mb": most}
 
 
-def end_all(root: int) -> None:
-    """End every process that a simulator has started."""
-    for process in descendants(root):
-        with contextlib.suppress(OSError):
-            os.kill(process, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def cells(row: dict[str, Any]) -> Iterator[str]:
-    yield row["simulator"]
-    yield str(row["nodes"])
+def cells(row: dict[str, Any]) -> list[str]:
+    first, memory = [row["simulator"], f"{row['nodes']:,}"], f"{row.get('memory_mb', 0):,.0f}"
     if "accuracy" not in row:
-        yield from ("-", "-", "-", f"{row.get('memory_mb', 0):.0f}", "-", row["why"])
-        return
-    yield f"{row['rounds']:g}"
-    yield str(row["updates"])
-    yield f"{row['updates_per_cpu_s']:.0f}"
-    yield f"{row['memory_mb']:.0f}"
-    yield f"{row['accuracy']:.3f}"
-    yield "cut" if row["rounds"] < row["asked"] else ""
+        return [*first, "-", "-", "-", memory, "-", row["why"]]
+    rates = (f"{row[name]:,.0f}" for name in ("updates_per_cpu_s", "updates_per_s"))
+    cut = "cut" if row["rounds"] < row["asked"] else ""
+    return [*first, f"{row['rounds']:g}", *rates, memory, f"{row['accuracy']:.3f}", cut]
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--one"]:
-        name, task, rounds, limit_s = sys.argv[2:]
-        SIMULATORS[name](Work(Path(task), int(rounds), float(limit_s)))
+        name, task, nodes, rounds, limit_s, device = sys.argv[2:]
+        SIMULATORS[name](Work(Path(task), int(nodes), int(rounds), float(limit_s), device or None))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", default="100,1000,10000", help="comma-separated")
-    parser.add_argument("--rounds", default="100,50,10", help="for each number of nodes")
+    parser.add_argument("--nodes", default="100,1000,10000,100000", help="comma-separated")
+    parser.add_argument("--rounds", default="100,50,10,5", help="for each number of nodes")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for a run, after its set-up")
     parser.add_argument("--repeats", type=int, default=1, help="all simulators in turn, so often")
     parser.add_argument("--only", nargs="+", choices=SIMULATORS, default=list(SIMULATORS), metavar="SIMULATOR")
     for name in ("gossipy", "flower", "blazefl"):
         parser.add_argument(f"--{name}", metavar="PYTHON", help=f"an interpreter that has {name}")
+    parser.add_argument("--device", help="of the arrays, as cuda")
     parser.add_argument("--json", type=Path, help="also write the figures there")
     arguments = parser.parse_args()
-    pythons = {
-        name: sys.executable if name == "p2pfl" else vars(arguments)[name.partition("-")[0]] for name in arguments.only
-    }
+    pythons = {name: sys.executable if name.startswith("p2pfl") else vars(arguments)[name] for name in arguments.only}
     for name, python in pythons.items():
         if not python:
-            print(f"{name}: skipped, for --{name.partition('-')[0]} PYTHON was not given")
+            print(f"{name}: skipped, for --{name} PYTHON was not given")
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a simulator's processes are ended, too
     print(COLUMNS.format(*HEADS))
     rows = []
-    sizes = list(zip(arguments.nodes.split(","), arguments.rounds.split(","), strict=True))
     for _ in range(arguments.repeats):
-        for nodes, rounds in sizes:
-            for name, python in pythons.items():
-                if python:
-                    row = measure(name, python, int(nodes), int(rounds), arguments.limit) | {"asked": int(rounds)}
-                    rows.append(row)
-                    print(COLUMNS.format(*cells(row)), flush=True)
+        for size in zip(arguments.nodes.split(","), arguments.rounds.split(","), strict=True):
+            with tempfile.TemporaryDirectory() as folder:
+                task = Path(folder) / "task.npz"
+                write_task(task, int(size[0]))
+                for name, python in pythons.items():
+                    if python:
+                        rows.append(measure(name, python, task, size, arguments))
+                        print(COLUMNS.format(*cells(rows[-1])), flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
 

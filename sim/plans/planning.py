@@ -104,7 +104,7 @@ def make_plan(wishes: PlanWishes, out: Path, *, within_s: float, jobs: int, tell
         tried=search.looked,
         of=len(everything),
         runs=len(bench.results),
-        by_arrays=sum(map(bench.by_arrays, bench.results)),
+        by_arrays=sum(trial.arrays for trial in bench.results),
         world=world,
         interrupted=interrupted,
         hurried=search.hurried,
@@ -186,7 +186,7 @@ class _Search:
     def _make_broad(self) -> TrialLook:
         wishes, attacks = self.bench.wishes, (HONEST, *self.attacks[:FIRST_ATTACKS])
         look = TrialLook(attacks=attacks, seeds=(wishes.seed,), rounds=None, rough=True)
-        rounds = self._affordable(self.first_until, look.trials(self.everything[:WANTED]))
+        rounds = self._affordable(self.first_until, self.bench.trials(look, self.everything[:WANTED]))
         return look if rounds is None else replace(look, rounds=_step(wishes, rounds))
 
     def _first_look(self, until: float) -> None:
@@ -222,14 +222,15 @@ class _Search:
         attacks = (HONEST, *self.attacks)
         for seeds in range(CLOSER_SEEDS, 0, -1):
             look = TrialLook(attacks=attacks, seeds=tuple(range(wishes.seed, wishes.seed + seeds)), rounds=None)
-            rounds = self._affordable(self.last_until, look.trials(self.everything[:FINALISTS]), after=after)
+            finalists = self.bench.trials(look, self.everything[:FINALISTS])
+            rounds = self._affordable(self.last_until, finalists, after=after)
             if rounds is None or (wishes.full and rounds >= wishes.full):
                 break
         if wishes.full and first.rounds is not None:
             if (rounds or 0) < first.rounds:
                 return None
             rounds = _step(wishes, rounds or 0)
-        rough = any(map(self.bench.by_arrays, first.trials(self.everything)))
+        rough = any(trial.arrays for trial in self.bench.trials(first, self.everything))
         return None if replace(look, rounds=rounds, rough=not rough) == first else replace(look, rounds=rounds)
 
     @property
@@ -243,17 +244,17 @@ class _Search:
         took: dict[bool, list[float]] = {}
         for trial, one in self.bench.results.items():
             if trial.rounds:
-                took.setdefault(self.bench.by_arrays(trial), []).append(one.took_s / trial.rounds)
+                took.setdefault(trial.arrays, []).append(one.took_s / trial.rounds)
         if not took:
             return None
         mean = {arrays: max(1e-6, sum(found) / len(found)) for arrays, found in took.items()}
-        round_s = sum(mean.get(self.bench.by_arrays(one), max(mean.values())) for one in trials)
+        round_s = sum(mean.get(one.arrays, max(mean.values())) for one in trials)
         return int((until - max(after, time.monotonic()) - SETUP_S) * self.bench.count / round_s)
 
     def _perform(self, look: TrialLook, chosen: Sequence[PlannedSystem], until: float) -> bool:
         if look not in self.looks:
             self.looks.append(look)
-        return self.bench.perform(look.trials(chosen), until)
+        return self.bench.perform(self.bench.trials(look, chosen), until)
 
 
 def _step(wishes: PlanWishes, affordable: int) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -98,7 +98,8 @@ def find_graphs(
     """
     refusal: str | None = None
     found: dict[int, Topology] = {}
-    for degree in _in_turn(_degrees(wishes), wishes.liars):
+    # first what must not be missing if time is up: with liars the highest degree, which bears most of them
+    for degree in sorted(_degrees(wishes), key=lambda one: -one if wishes.liars else abs(one - USUAL_DEGREE)):
         if found and time.monotonic() >= until:
             break
         tell(f"searches a graph with {degree} neighbors")
@@ -120,7 +121,8 @@ def systems(wishes: PlanWishes, graphs: Sequence[PlannedGraph]) -> list[PlannedS
         rules = [f"{name}:b={wishes.liars}" for name in sorted(ROBUST_RULES, key=lambda name: name not in first)]
     compressors = list(dict.fromkeys([*(FRUGAL if wishes.bytes_per_day else ()), *COMPRESSORS]))
     found = []
-    for at, (graph, rule, compressor) in _combinations(graphs, [*rules, MEAN], compressors):
+    choices = product(enumerate(graphs), enumerate([*rules, MEAN]), enumerate(compressors))
+    for (i, graph), (j, rule), (k, compressor) in choices:
         usual = usual_method(rule)
         methods = [MOMENTUM, usual] if wishes.liars else [usual, MOMENTUM]
         methods += [TRACKING] if rule == MEAN else []
@@ -131,7 +133,7 @@ def systems(wishes: PlanWishes, graphs: Sequence[PlannedGraph]) -> list[PlannedS
                     rule=rule,
                     compressor=compressor,
                     method=method,
-                    changes=sum(index > 0 for index in (*at, position)),
+                    changes=sum(index > 0 for index in (i, j, k, position)),
                 )
             )
     unique = {system.choices: system for system in reversed(found)}
@@ -146,13 +148,6 @@ def advised(wishes: PlanWishes, graph: PlannedGraph) -> Advice:
     return advice(few_classes=few, honest_each=max(0, graph.degree - wishes.liars) / wishes.liars)
 
 
-def _combinations(
-    graphs: Sequence[PlannedGraph], rules: Sequence[str], compressors: Sequence[str]
-) -> Iterator[tuple[tuple[int, int, int], tuple[PlannedGraph, str, str]]]:
-    for (i, graph), (j, rule), (k, compressor) in product(enumerate(graphs), enumerate(rules), enumerate(compressors)):
-        yield (i, j, k), (graph, rule, compressor)
-
-
 def _degrees(wishes: PlanWishes) -> list[int]:
     """Return at most `MOST_GRAPHS` degrees, between what the liars need and what is allowed."""
     most = wishes.highest
@@ -163,11 +158,6 @@ def _degrees(wishes: PlanWishes) -> list[int]:
         free = [at for at in range(1, len(chosen) - 1) if chosen[at] != USUAL_DEGREE]
         del chosen[min(free, key=lambda at: chosen[at] / chosen[at - 1])]
     return chosen
-
-
-def _in_turn(degrees: list[int], liars: int) -> list[int]:
-    """Put first what must not be missing if time is up: with liars the highest degree, which bears most of them."""
-    return degrees[::-1] if liars else sorted(degrees, key=lambda degree: abs(degree - USUAL_DEGREE))
 
 
 def _best(wishes: PlanWishes, degree: int) -> tuple[Topology, str | None]:

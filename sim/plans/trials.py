@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from p2pfl.errors import P2PFLError
@@ -33,15 +33,13 @@ FIRST_ATTACKS = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One run of a system: `attack` is a name, or `HONEST`; `rounds` None for as many as the federation does. With
-    `rough` it is run as arrays if these can simulate it.
-    """
+    """One run of a system: `attack` is a name, or `HONEST`; `rounds` None for as many as the federation does."""
 
     system: PlannedSystem
     attack: str
     seed: int
     rounds: int | None = None
-    rough: bool = False
+    arrays: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,20 +57,14 @@ class TrialResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLook:
-    """What a look at systems tries of each: conditions, seeds, and rounds, None for as many as the federation does."""
+    """What a look tries of each system: conditions, seeds, and rounds, None for as many as the federation does. A
+    `rough` look runs as arrays what these can simulate.
+    """
 
     attacks: Sequence[str]
     seeds: Sequence[int]
     rounds: int | None
     rough: bool = False
-
-    def trials(self, systems: Iterable[PlannedSystem]) -> list[Trial]:
-        return [
-            Trial(system=one, attack=attack, seed=seed, rounds=self.rounds, rough=self.rough)
-            for one in systems
-            for seed in self.seeds
-            for attack in self.attacks
-        ]
 
 
 @dataclass(slots=True)
@@ -91,6 +83,15 @@ class Bench:
     measure: Measure | None = None
     pool: list[Worker] = field(default_factory=list)
 
+    def trials(self, look: TrialLook, systems: Iterable[PlannedSystem]) -> list[Trial]:
+        return [
+            Trial(system=one, attack=attack, seed=seed, rounds=look.rounds, arrays=look.rough and not why)
+            for one in systems
+            for seed in look.seeds
+            for attack in look.attacks
+            for why in [look.rough and self.objection(one, attack, arrays=True)]
+        ]
+
     def job(self, trial: Trial) -> Job:
         """Return the job of a trial, with the names of options that `p2pfl sim run` has, too."""
         wishes, system = self.wishes, trial.system
@@ -104,7 +105,7 @@ class Bench:
             "byzantine": 0 if trial.attack == HONEST else wishes.liars,
             "attack": trial.attack,
         }
-        given = {"rounds": trial.rounds, "partition": wishes.partition, "arrays": self.by_arrays(trial) or None}
+        given = {"rounds": trial.rounds, "partition": wishes.partition, "arrays": trial.arrays or None}
         given["nodes"] = wishes.count if wishes.base is None else None
         return make_job(options | {key: value for key, value in given.items() if value is not None}, trial.seed)
 
@@ -112,17 +113,12 @@ class Bench:
         """Build one run of the system, to find out why its choices do not fit together, or not with arrays."""
         case = (system, attack, arrays)
         if case not in self.impossible:
-            job = self.job(Trial(system=system, attack=attack, seed=self.wishes.seed))
+            self.impossible[case] = None
             try:
-                build(replace(job, options={**job.options, "arrays": arrays}))
+                build(self.job(Trial(system=system, attack=attack, seed=self.wishes.seed, arrays=arrays)))
             except (P2PFLError, TopologyError) as error:
                 self.impossible[case] = str(error)
-            else:
-                self.impossible[case] = None
         return self.impossible[case]
-
-    def by_arrays(self, trial: Trial) -> bool:
-        return trial.rough and self.objection(trial.system, trial.attack, arrays=True) is None
 
     def perform(self, trials: Iterable[Trial], until: float) -> bool:
         """Run the trials that have no result yet, in order, until the time is up on the monotonic clock. Returns True
@@ -149,7 +145,7 @@ class Bench:
 
     def complete(self, systems: Iterable[PlannedSystem], look: TrialLook) -> list[PlannedSystem]:
         """Return the systems for which every trial of the look has a result."""
-        return [one for one in systems if all(trial in self.results for trial in look.trials([one]))]
+        return [one for one in systems if all(trial in self.results for trial in self.trials(look, [one]))]
 
     def close(self) -> None:
         """End the processes."""
@@ -161,15 +157,12 @@ class Bench:
         return report is not None and self._read(trial, report)
 
     def _take(self, trials: Sequence[Trial], job: Job, outcome: RunOutcome) -> None:
-        if outcome.report is not None and self._read_all(trials, outcome.report):
+        if outcome.report is not None and all([self._read(one, outcome.report) for one in trials]):  # noqa: C419 - each
             self.folder.keep_report(job, outcome.report)
             return
         reason = outcome.reason or "what came back has no figures"
         self.folder.keep_failure(job, reason, outcome.trace)
         self.failed.update(dict.fromkeys(trials, reason))
-
-    def _read_all(self, trials: Sequence[Trial], text: bytes) -> bool:
-        return all([self._read(trial, text) for trial in trials])  # noqa: C419 - each is to be read
 
     def _read(self, trial: Trial, text: bytes) -> bool:
         try:
@@ -191,7 +184,8 @@ def result_of(report: Report) -> TrialResult | None:
     if not values or any(value is None for value in values):
         return None
     # a model that is no longer finite has learned nothing: the worst that there is
-    finite = [value if math.isfinite(value) else _hopeless(main) for value in values]
+    hopeless = 0.0 if main.higher_is_better else 1e30
+    finite = [value if math.isfinite(value) else hopeless for value in values]
     return TrialResult(
         worst=min(finite) if main.higher_is_better else max(finite),
         mean=math.fsum(finite) / len(finite),
@@ -199,10 +193,6 @@ def result_of(report: Report) -> TrialResult | None:
         time_s=report.virtual_time_s or 0.0,
         took_s=report.wall_time_s or 0.0,
     )
-
-
-def _hopeless(measure: Measure) -> float:
-    return 0.0 if measure.higher_is_better else 1e30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +225,7 @@ def standing(bench: Bench, system: PlannedSystem, look: TrialLook, measure: Meas
     """
 
     def mean(attack: str, figure: Callable[[TrialResult], float]) -> float:
-        found = [bench.results[one] for one in look.trials([system]) if one.attack == attack]
+        found = [bench.results[one] for one in bench.trials(look, [system]) if one.attack == attack]
         return math.fsum(map(figure, found)) / len(found)
 
     full, mixing = bench.wishes.full, bench.wishes.closing
@@ -252,5 +242,5 @@ def standing(bench: Bench, system: PlannedSystem, look: TrialLook, measure: Meas
         seeds=len(look.seeds),
         attacks=max(0, len(lies) - 1),
         rounds=look.rounds,
-        arrays=bench.by_arrays(look.trials([system])[0]),
+        arrays=bench.trials(look, [system])[0].arrays,
     )

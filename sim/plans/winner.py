@@ -170,14 +170,11 @@ def _federation(plan: SystemPlan, winner: Path) -> str:
     if base is not None:
         winner.mkdir(exist_ok=True)
         return base.path.read_text(encoding="utf-8")
-    if not (winner / FEDERATION).is_file() or _members(winner / FEDERATION) != plan.wishes.count:
+    file = winner / FEDERATION
+    if not file.is_file() or len(read_document(file).get("node", [])) != plan.wishes.count:
         shutil.rmtree(winner, ignore_errors=True)
         _new(plan.wishes, winner, plan.winner.system.graph.file)
-    return (winner / FEDERATION).read_text(encoding="utf-8")
-
-
-def _members(file: Path) -> int:
-    return len(read_document(file).get("node", []))
+    return file.read_text(encoding="utf-8")
 
 
 def _new(wishes: PlanWishes, winner: Path, graph: Path) -> None:

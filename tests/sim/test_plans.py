@@ -331,7 +331,7 @@ def test_where_a_closer_look_would_show_no_more_the_time_serves_to_look_at_more_
 
     monkeypatch.setattr(trials, "run_here", pretended := TwentySecondsEach({}))
     found = make_plan(PlanWishes(nodes=6, rounds=3), tmp_path / "out", within_s=100.0, jobs=1, tell=silent)
-    assert len(pretended.jobs) == found.tried == 4
+    assert len(pretended.jobs) == 1 + found.tried == 4  # the exact run that says how long such a run takes
     assert found.hurried
 
 
@@ -418,3 +418,16 @@ def test_a_plan_of_real_runs_is_repeated_by_its_commands(tmp_path):
     report = json.loads(runner.invoke(sim, words[1:]).stdout)
     reports = [json.loads(path.read_text()) for path in (out / "runs").glob("*.json")]
     assert report["digest"] in {one["digest"] for one in reports}
+
+
+def test_the_first_look_runs_as_arrays_what_these_can_simulate_and_the_last_one_is_exact(tmp_path, pretend):
+    pretended = pretend({"q8": 0.3})
+    found = plan_of(tmp_path, nodes=6)
+    ways = {(job.options["method"].partition(":")[0], job.options.get("arrays", False)) for job in pretended.jobs}
+    assert ("variate", True) in ways
+    assert not {("momentum", True), ("tracking", True)} & ways
+    assert not any(one.arrays for one in found.ranking)
+    assert 0 < found.by_arrays < found.runs
+    lied_to = pretend({})
+    make_plan(PlanWishes(nodes=5, liars=1), tmp_path / "liars", within_s=60.0, jobs=1, tell=silent)
+    assert not any(job.options.get("arrays") for job in lied_to.jobs if job.options["byzantine"])

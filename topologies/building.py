@@ -16,6 +16,7 @@ from topologies.families import FAMILIES
 from topologies.family import Family, FamilyParameter, GraphKind, GraphRequest
 from topologies.files import read_edges, read_topology
 from topologies.files.content import is_file
+from topologies.gone import refuse_gone
 from topologies.graph import EDGES_LIMIT, NODES_LIMIT, Topology, whole_number
 from topologies.schedules.schedule import Schedule
 
@@ -32,6 +33,8 @@ def parse(text: str) -> Spec:
     """Parse a spec and fill in defaults. Raises TopologyError for an unknown family or key, or a wrong value."""
     name, colon, rest = (part.strip() for part in text.partition(":"))
     if name not in FAMILIES:
+        refuse_gone("topology", name)
+        refuse_gone("format", Path(name).suffix.lower())
         raise TopologyError(
             "unknown topology", key="topology", value=text, allowed=nearest(name, FAMILIES) + ", or a graph file"
         )

@@ -1,10 +1,9 @@
 """Consensus without learning: how fast random values on the nodes agree, compared with the theory's prediction.
 
-`sync`: rounds x <- W x, with one W or a schedule's in turn (Xiao and Boyd, Fast linear iterations, 2004). `delay`:
-rounds on outdated values. Rows sum to one but columns do not, so nodes agree, but not on the mean. No formula for the
-speed is known; the bounds of Nedic and Ozdaglar (2010) are far from the measurements. `gossip`: at each tick one edge,
-drawn uniformly, replaces both its values by their mean (Boyd, Ghosh, Prabhakar and Shah, Randomized gossip algorithms,
-IEEE Trans. Information Theory 52, 2006, whose nodes wake and call a neighbor). No network, no time, no models.
+`sync`: rounds x <- W x, with one W or a schedule's in turn (Xiao and Boyd, Fast linear iterations, 2004). `gossip`: at
+each tick one edge, drawn uniformly, replaces both its values by their mean (Boyd, Ghosh, Prabhakar and Shah, Randomized
+gossip algorithms, IEEE Trans. Information Theory 52, 2006, whose nodes wake and call a neighbor). No network, no time,
+no models.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import numpy as np
 
 from topologies.chance import generator
 from topologies.errors import TopologyError, nearest
+from topologies.gone import refuse_gone
 from topologies.graph import Topology, require_connected
 from topologies.laplacian import Array
 from topologies.metrics.describe import describe_schedule, messages
@@ -37,7 +37,7 @@ from topologies.spectral import (
 Step = Callable[[Array], Array]
 """One round of mixing, from and to shape (nodes, dimension)."""
 
-MODES = ("sync", "gossip", "delay")
+MODES = ("sync", "gossip")
 VANISHED = 1e-12
 """Below this fraction of the distance after one round, only rounding error is left."""
 SETTLED = 1e-7
@@ -51,8 +51,8 @@ FEWEST, ROUNDS_LIMIT, ASKED_ROUNDS, TICKS_LIMIT = 10, 100_000, 1_000_000, 100_00
 """The minimum number of rounds on any graph; the maximum by default, and on request (each round is a row of the
 history); and the maximum number of ticks.
 """
-FORGET, TAIL, PERIODS = 500, 1_000, 2_000
-"""Rounds on outdated values, first to forget the start, then to measure the contraction; and periods of a schedule."""
+PERIODS = 2_000
+"""The periods of a schedule after which its contraction is measured."""
 VALUES_LIMIT = 20_000_000
 """The maximum number of values held at a time: a few copies take a gigabyte."""
 RUNS_LIMIT, CHUNK = 5_000, 128
@@ -64,7 +64,7 @@ class ConsensusSettings:
     None it runs until `epsilon`, within limits on the work.
 
     `dimension` is the number of values at each node. `runs` applies to gossip; None means as many as `epsilon` needs.
-    `max_delay` is in rounds, for delay. `seed` determines the start, the edges and the delays.
+    `seed` determines the start and the edges.
     """
 
     epsilon: float = 1e-3
@@ -72,7 +72,6 @@ class ConsensusSettings:
     rounds: int | None = None
     dimension: int = 1
     runs: int | None = None
-    max_delay: int = 3
     seed: int = 0
 
 
@@ -100,12 +99,11 @@ def simulate(topology: Topology, mode: str = "sync", settings: ConsensusSettings
     """
     settings = settings or ConsensusSettings()
     if mode not in MODES:
+        refuse_gone("mode", mode)
         raise TopologyError("unknown mode", key="mode", value=mode, allowed=nearest(mode, MODES))
     limit = _round_limit(settings, mode, topology.edge_count)
     require_connected(topology)
-    return (
-        _simulate_gossip(topology, settings) if mode == "gossip" else _simulate_rounds(topology, mode, settings, limit)
-    )
+    return _simulate_gossip(topology, settings) if mode == "gossip" else _simulate_rounds(topology, settings, limit)
 
 
 def simulate_schedule(schedule: Schedule, mode: str = "sync", settings: ConsensusSettings | None = None) -> Consensus:
@@ -124,7 +122,6 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", settings: Consensu
         "period": schedule.period,
         "directed": schedule.directed,
         "predicted_contraction": known["mixing_rate"],
-        "predicted_long_run_contraction": known["asymptotic_rate"],
         "measured_contraction": slope.contraction,
         "settled": slope.settled,
         "predicted_rounds": known["rounds_to_consensus"],
@@ -140,47 +137,29 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", settings: Consensu
     return _consensus(_about(schedule, known["edges"], mode, settings) | facts, enumerate(distances), predicted)
 
 
-def _simulate_rounds(topology: Topology, mode: str, settings: ConsensusSettings, limit: int) -> Consensus:
-    """Simulate rounds in which all nodes mix at once, with current values or with outdated ones."""
+def _simulate_rounds(topology: Topology, settings: ConsensusSettings, limit: int) -> Consensus:
+    """Simulate rounds in which all nodes mix at once."""
     named = default_weights(topology) if settings.weights is None else settings.weights
     topology, weights, _ = settled_weights(topology, named)
-    rng = generator(settings.seed)
-    if delayed := mode == "delay":
-        _require_whole("max-delay", settings.max_delay, 0, 1_000)
-        kept = (settings.max_delay + 1) * topology.nodes * settings.dimension
-        _require_held("max-delay", settings.max_delay, kept)
-        limit = rounds_limit(2 * topology.edge_count * settings.dimension + kept, settings.rounds)
-    x = random_values(topology.nodes, settings.dimension, rng)
-    if delayed:
-        old = OldValues(topology, weights, x, settings.max_delay, rng)
-        distances, reached, mean_drift = run(iter(old.advance, None), x, settings.epsilon, settings.rounds, limit)
-        measured = min(TAIL, limit - limit // 3)
-        slowest = Tail(old.tail(min(FORGET, limit // 3), measured), settled=measured == TAIL)
-        notes = ["no formula predicts the contraction with delays; what stands beside it is that without"]
-        unsettled = f"the contraction may not have settled: on so many nodes and edges it is that of {measured} rounds"
-    else:
-        step = mixing_step(topology, weights)
-        distances, reached, mean_drift = run(mixed([step], x), x, settings.epsilon, settings.rounds, limit)
-        slowest = tail(step, x, limit)
-        notes, unsettled = [], f"the contraction had not settled after {limit} rounds"
-    if not slowest.settled:
-        notes.append(unsettled)
+    x = random_values(topology.nodes, settings.dimension, generator(settings.seed))
+    step = mixing_step(topology, weights)
+    distances, reached, mean_drift = run(mixed([step], x), x, settings.epsilon, settings.rounds, limit)
+    slowest = tail(step, x, limit)
     rate = spectrum(topology, weights).mixing_rate
-    word = "undelayed" if delayed else "predicted"
     facts = {
         "weights": named,
-        **({"max_delay": settings.max_delay} if delayed else {}),
-        f"{word}_contraction": rate,
+        "predicted_contraction": rate,
         "measured_contraction": slowest.contraction,
-        **({} if delayed else {"settled": slowest.settled}),
-        f"{word}_rounds": rounds_to_consensus(rate, settings.epsilon),
+        "settled": slowest.settled,
+        "predicted_rounds": rounds_to_consensus(rate, settings.epsilon),
         "measured_rounds": reached,
         "measured_messages": None if reached is None else 2 * topology.edge_count * reached,
         "mean_drift": mean_drift,
     }
+    notes = [] if slowest.settled else [f"the contraction had not settled after {limit} rounds"]
     # the prediction is for the worst start: no other is farther away
     predicted = [rate**t for t in range(len(distances))]
-    about = _about(topology, topology.edge_count, mode, settings)
+    about = _about(topology, topology.edge_count, "sync", settings)
     return _consensus(about | facts, enumerate(distances), predicted, notes)
 
 
@@ -354,54 +333,6 @@ def _exact_after(schedule: Schedule, steps: Sequence[Step], x: Array) -> int | N
     most = max(schedule.period, 2 * schedule.nodes.bit_length())
     distances, reached, _ = run(mixed(steps, x), x, VANISHED, None, most)
     return reached if reached is not None and distances[-2] > np.sqrt(VANISHED) else None
-
-
-class OldValues:
-    """Mixing with outdated values: x_i(t+1) = x_i(t) + sum_j W_ij (x_j(t - age) - x_i(t)), each age drawn anew,
-    uniformly from 0 to `oldest`.
-
-    `past` has shape (oldest + 1, nodes, dimension).
-    """
-
-    def __init__(self, topology: Topology, weights: str, x: Array, oldest: int, rng: np.random.Generator) -> None:
-        laplacian = weighted(topology, weights)
-        self.receivers, self.senders = np.concatenate([laplacian.ends, laplacian.ends[:, ::-1]]).T
-        self.shares = np.concatenate([laplacian.c, laplacian.c])
-        self.past = np.repeat(x[None], oldest + 1, axis=0)
-        self.now = 0
-        self.rng = rng
-
-    def advance(self) -> tuple[Array, float]:
-        """Return the values after one more round, and their `distance`."""
-        kept, nodes, dimension = self.past.shape
-        x = self.past[self.now]
-        ages = self.rng.integers(kept, size=len(self.senders))
-        seen = self.past[(self.now - ages) % kept, self.senders]
-        moved = x.copy()
-        for k in range(dimension):
-            moved[:, k] += np.bincount(self.receivers, self.shares * (seen[:, k] - x[self.receivers, k]), nodes)
-        self.now = (self.now + 1) % kept
-        self.past[self.now] = moved
-        return moved, self.distance()
-
-    def distance(self) -> float:
-        """Return the root mean square distance to the mean over all rounds kept: older values drive the current ones
-        apart.
-        """
-        return disagreement(self.past.reshape(-1, self.past.shape[2])) / math.sqrt(len(self.past))
-
-    def tail(self, forgotten: int, rounds: int) -> float:
-        """Measure the geometric mean factor per round, after `forgotten` rounds. Values are rescaled each time to avoid
-        underflow.
-        """
-        logs = []
-        for _ in range(forgotten + rounds):
-            self.past = (self.past - self.past.mean(axis=(0, 1))) / (self.distance() or 1.0)
-            left = self.advance()[1]
-            if left < VANISHED:
-                return 0.0
-            logs.append(math.log(left))
-        return math.exp(sum(logs[-rounds:]) / rounds)
 
 
 def averaging_ticks(reached: Sequence[int], epsilon: float) -> int | None:

@@ -5,17 +5,14 @@ Fast linear iterations for distributed averaging, 2004; Boyd, Diaconis and Xiao,
 2004). Allowed are weights that nodes can use: none is negative, those of a node add up to at most 1, and none is above
 1/2, for an exchange that carries two models past each other helps nobody.
 
-Up to `NEWTON_EDGES` edges it is solved as a semidefinite program, by Newton's method along the central path (Boyd and
-Vandenberghe, Convex Optimization, 2004, section 11.6), with a proof of how much faster other weights could be. With
-more edges by projected subgradients (Boyd, Diaconis and Xiao, section 5), without a proof.
+It is solved as a semidefinite program, by Newton's method along the central path (Boyd and Vandenberghe, Convex
+Optimization, 2004, section 11.6), with a proof of how much faster other weights could be.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 
@@ -26,10 +23,8 @@ from topologies.laplacian import Array, Laplacian
 
 LARGEST_WEIGHT = 0.5
 """The largest weight of an edge: an exchange then ends with both models equal."""
-NEWTON_EDGES = 1_500
+EDGES_LIMIT = 1_500
 """Up to this many edges a Newton step takes less than a second."""
-EDGES_LIMIT = 20_000
-"""The maximum number of edges: about two minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +48,7 @@ def optimal_weights(topology: Topology, *, tell: Tell = silent) -> OptimalWeight
         text = "too many edges to find the optimal weights"
         allowed = f"up to {EDGES_LIMIT}, or other weights, such as metropolis"
         raise TopologyError(text, key="weights", value=topology.edge_count, allowed=allowed)
-    if topology.edge_count <= NEWTON_EDGES:
-        return _CentralPath(topology.nodes, topology.ends).follow(tell)
-    if find_spec("scipy") is None:
-        text = f"optimal weights on more than {NEWTON_EDGES} edges need scipy"
-        raise TopologyError(text, key="weights", allowed="pip install '.[topology]', or other weights")
-    return _descend(topology, tell)
+    return _CentralPath(topology.nodes, topology.ends).follow(tell)
 
 
 def _start(topology_ends: Ends, nodes: int) -> Array:
@@ -171,64 +161,3 @@ class _CentralPath:
                 return size
             size *= 0.7
         return safe if math.isfinite(self._value(s + safe * float(step[0]), c + safe * step[1:], t)) else 0.0
-
-
-DESCENTS = 300
-MODES = 6
-"""The number of eigenvectors that are looked at: on a symmetric graph several are slowest."""
-LEAST_WEIGHT = 1e-9
-
-
-def _descend(topology: Topology, tell: Tell) -> OptimalWeights:
-    """Follow subgradients of the rate, weighted over the slowest modes, with Polyak's steps toward a rate that is a
-    little lower than the lowest so far.
-    """
-    i, j = topology.ends[:, 0], topology.ends[:, 1]
-    c = _start(topology.ends, topology.nodes)
-    best, rate = c, math.inf
-    guess = np.random.default_rng(0).normal(size=topology.nodes)
-    for turn in range(1, DESCENTS + 1):
-        tell(f"optimal weights: {turn} of {DESCENTS} steps")
-        values, vectors = _slowest(Laplacian(topology.ends, c, np.ones(topology.nodes)), guess)
-        guess = vectors @ (1.0 / np.arange(1.0, 1.0 + len(values)))
-        size = np.abs(values)
-        if size[0] < rate:
-            best, rate = c, float(size[0])
-        gap = 1.0 - rate
-        shares = np.exp((size - size[0]) / (0.3 * gap / math.sqrt(turn)))
-        slope = -((vectors[i] - vectors[j]) ** 2) @ (np.sign(values) * shares / shares.sum())
-        ahead = float(size[0]) - rate + 0.5 * gap / math.sqrt(turn)
-        c = _projected(topology, c - slope * (ahead / float(slope @ slope)))
-    return OptimalWeights(best, rate, None)
-
-
-def _slowest(laplacian: Laplacian, guess: Array) -> tuple[Array, Array]:
-    """Return the eigenvalues of W - J of largest modulus, largest first, shape (MODES,), and their vectors."""
-    from scipy.sparse.linalg import LinearOperator, eigsh  # noqa: PLC0415 - an extra, for large graphs alone
-
-    matrix = laplacian.sparse()
-
-    def times(x: Array) -> Any:
-        return x - matrix @ x - x.mean()
-
-    operator = LinearOperator((laplacian.nodes, laplacian.nodes), matvec=times, dtype=np.float64)
-    values, vectors = eigsh(operator, k=MODES, which="LM", v0=guess, tol=1e-4)
-    order = np.argsort(-np.abs(values))
-    return values[order], vectors[:, order]
-
-
-def _projected(topology: Topology, c: Array) -> Array:
-    """Return allowed weights near `c`: what a node has above 1 is taken from its edges in equal parts, then in
-    proportion.
-    """
-    i, j = topology.ends[:, 0], topology.ends[:, 1]
-
-    def sums(c: Array) -> Array:
-        return np.asarray(np.bincount(i, c, topology.nodes) + np.bincount(j, c, topology.nodes))
-
-    c = np.clip(c, LEAST_WEIGHT, LARGEST_WEIGHT)
-    for _ in range(3):
-        over = np.maximum(sums(c) - 1.0, 0.0) / np.maximum(topology.degrees, 1)
-        c = np.clip(c - np.maximum(over[i], over[j]), LEAST_WEIGHT, LARGEST_WEIGHT)
-    total = np.maximum(sums(c), 1.0)
-    return np.asarray(c / np.maximum(total[i], total[j]))

@@ -27,6 +27,7 @@ from topologies.eigen.extremes import (
     require_converged,
 )
 from topologies.errors import TopologyError, nearest
+from topologies.gone import refuse_gone
 from topologies.graph import NetworkxGraph, Topology, component_count, require_graph
 from topologies.laplacian import Array, Laplacian
 
@@ -55,7 +56,7 @@ def rate_text(rate: float, digits: int = 6) -> str:
     return f"1 - {1.0 - rate:.{digits}g}" if rounded == "1" and rate < 1.0 else rounded
 
 
-BY_DEGREE = ("metropolis", "max-degree", "best-constant", "sample-weighted")
+BY_DEGREE = ("metropolis", "best-constant", "sample-weighted")
 """Weights that follow from the degrees, or from the plain spectrum."""
 WEIGHTS = (*BY_DEGREE, "optimal", "file")
 """`optimal`: `optimal_weights`. `file`: the graph's own, from its file."""
@@ -137,10 +138,7 @@ def weighted(topology: Topology, weights: str = "metropolis", samples: Sequence[
             return Laplacian(topology.ends, sample_weights(topology, samples), n)
         case "metropolis":
             return Laplacian(topology.ends, sample_weights(topology), np.ones(topology.nodes))
-        case "max-degree":
-            constant = 1.0 / (float(topology.degrees.max()) + 1.0)
-        case _:
-            constant = _best_constant(topology)
+    constant = _best_constant(topology)
     return Laplacian(topology.ends, np.full(topology.edge_count, constant), np.ones(topology.nodes))
 
 
@@ -184,6 +182,7 @@ def contraction(topology: Topology, samples: Sequence[float] | None = None, gamm
 
 def check_weights(name: str, known: Sequence[str] = WEIGHTS) -> str:
     if name not in known:
+        refuse_gone("weights", name)
         text = "weights of this kind are of no use here" if name in WEIGHTS else "unknown mixing weights"
         raise TopologyError(text, key="weights", value=name, allowed=nearest(name, known))
     return name
@@ -340,7 +339,7 @@ def _constant(topology: Topology, weights: str, extremes: Extremes) -> float | N
         return 2.0 / (extremes.low + extremes.high)
     form = topology.formula
     most = form.degrees[1] if form is not None else int(topology.degrees.max())
-    if weights == "max-degree" or topology.implicit:
+    if topology.implicit:
         return 1.0 / (most + 1)
     full = topology.degrees == most
     everywhere = bool((full[topology.ends[:, 0]] | full[topology.ends[:, 1]]).all())

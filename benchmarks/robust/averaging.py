@@ -52,7 +52,7 @@ class Worlds:
 
 
 def dumbbell(clique: int = 10) -> Worlds:
-    edges = build("dumbbell", 2 * clique).edges
+    edges = build("barbell", 2 * clique).edges
     return Worlds(start=np.repeat([[0.0], [1.0]], clique, axis=0), edges=edges)
 
 

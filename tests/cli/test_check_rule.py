@@ -51,7 +51,7 @@ def test_nodes_that_bear_the_liars_are_told_with_how_many(check):
 
 
 def test_nodes_that_would_never_mix_are_named_and_once_only(p2pfl, check, ward):
-    report = check("trimmed-mean:b=2", "wheel")
+    report = check("trimmed-mean:b=2", "hierarchical:gateways=7")
     assert report["rule"]["never_mix"] == [f"node{index}" for index in range(1, 8)]
     assert [member["liars_borne"] for member in report["members"]] == [2] + [0] * 7
     (text,) = about(report, "node1, node2, node3, node4, node5 and 2 more would mix with nobody")

@@ -21,12 +21,10 @@ from topologies import (
     mixing_matrix,
     spectrum,
 )
-from topologies.families import FAMILIES, circulants
+from topologies.families import FAMILIES
 from topologies.files import read_edges, read_topology, write_topology
 
 STATIC = [name for name, family in FAMILIES.items() if family.build]
-SIZES = {"paley": 17, "chordal-cycle": 17, "moore": 10, "projective-plane": 14}
-"""16 nodes are right for all other families."""
 
 REFERENCE = {
     "ring": nx.cycle_graph(12),
@@ -38,7 +36,7 @@ REFERENCE = {
     "circulant:offsets=1-3": nx.circulant_graph(12, [1, 3]),
     "exponential": nx.circulant_graph(12, [1, 2, 4, 8]),
     "barbell": nx.barbell_graph(6, 0),
-    "dumbbell:path=2": nx.barbell_graph(5, 2),
+    "barbell:path=2": nx.barbell_graph(5, 2),
 }
 
 
@@ -53,11 +51,10 @@ def test_a_hypercube_is_the_graph_that_networkx_knows():
 
 @pytest.mark.parametrize("name", STATIC)
 def test_edges_are_sorted_unique_pairs_of_nodes_and_equal_for_equal_seeds(name):
-    nodes = SIZES.get(name, 16)
-    topology = build(name, nodes, seed=3)
+    topology = build(name, 16, seed=3)
     assert list(topology.edges) == sorted(set(topology.edges))
-    assert all(0 <= i < j < nodes for i, j in topology.edges)
-    assert build(name, nodes, seed=3) == topology
+    assert all(0 <= i < j < 16 for i, j in topology.edges)
+    assert build(name, 16, seed=3) == topology
 
 
 @pytest.mark.long
@@ -65,16 +62,15 @@ def test_edges_are_sorted_unique_pairs_of_nodes_and_equal_for_equal_seeds(name):
 def test_only_a_random_family_depends_on_the_seed(name, tmp_path):
     (tmp_path / "labels.csv").write_text("".join(f"{node % 2},{1 - node % 2}\n" for node in range(20)))
     spec = "d-cliques:size=4,labels=labels.csv" if name == "d-cliques" else name
-    nodes = {"hypercube": 16, "folded-hypercube": 16, "margulis": 16, **SIZES}.get(name, 20)
+    nodes = 16 if name == "hypercube" else 20
     drawn = {build(spec, nodes, seed, folder=tmp_path).edges for seed in range(5)}
     assert (len(drawn) > 1) == FAMILIES[name].random
 
 
 @pytest.mark.parametrize("name", STATIC)
 def test_what_depends_on_names_says_so(name):
-    nodes = SIZES.get(name, 16)
-    names = [f"pi{node}" for node in range(nodes)]
-    assert (build(name, nodes, names=names) != build(name, nodes)) == FAMILIES[name].by_name
+    names = [f"pi{node}" for node in range(16)]
+    assert (build(name, 16, names=names) != build(name, 16)) == FAMILIES[name].by_name
 
 
 @pytest.mark.long
@@ -83,10 +79,9 @@ def test_another_process_with_another_hash_seed_makes_the_same_edges():
     code = """
 import hashlib, sys
 from topologies import build
-names = [f"device-{node}" for node in range(17)]
+names = [f"device-{node}" for node in range(16)]
 for spec in sys.argv[1:]:
-    nodes = {"paley": 17, "chordal-cycle": 17, "moore": 10, "projective-plane": 14}.get(spec, 16)
-    print(spec, hashlib.sha256(build(spec, nodes, seed=5, names=names[:nodes]).ends.tobytes()).hexdigest())
+    print(spec, hashlib.sha256(build(spec, 16, seed=5, names=names).ends.tobytes()).hexdigest())
 """
     runs = [
         subprocess.run(
@@ -114,9 +109,6 @@ for spec in sys.argv[1:]:
         ("geometric:radius=3", "5.0e+11"),
         ("keyed-rings:r=100", "1.0e+08"),
         ("barbell:path=2", "2.5e+11"),
-        ("lollipop", "1.2e+11"),
-        ("star-of-cliques:size=300000", "1.2e+11"),
-        ("ring-of-cliques:size=30000", "1.5e+10"),
         ("d-cliques:inter=full", "5.0e+09"),
         ("hierarchical:gateways=100000,roots=1000", "1.0e+08"),
     ],
@@ -277,14 +269,3 @@ def test_what_would_be_drawn_for_more_than_a_minute_is_refused(spec, nodes):
     with pytest.raises(TopologyError, match="too many") as caught:
         build(spec, nodes)
     assert caught.value.key == "nodes"
-
-
-@pytest.mark.parametrize(("m", "nodes"), [(10**9, 2), (1000, 2_000_000), (10**6, 100_000)])
-def test_offsets_that_are_too_many_are_refused_before_any_is_drawn(monkeypatch, m, nodes):
-    monkeypatch.setattr(circulants, "StableDraws", lambda *_: pytest.fail("drawn"))
-    with pytest.raises(TopologyError, match="u-equi-static:m"):
-        build(f"u-equi-static:m={m}", nodes)
-
-
-def test_more_offsets_may_be_drawn_than_there_are():
-    assert build("u-equi-static:m=1000", 6) == build("complete", 6)

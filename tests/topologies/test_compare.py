@@ -17,8 +17,8 @@ def column(found, name):
 
 @pytest.mark.parametrize("spec", MANY)
 def test_a_row_says_what_the_description_of_the_graph_says(spec):
-    (row,) = compare([spec], [16], model_bytes=1000, seed=3, weights="max-degree").rows
-    told = describe(build(spec, 16, 3), "max-degree")
+    (row,) = compare([spec], [16], model_bytes=1000, seed=3, weights="best-constant").rows
+    told = describe(build(spec, 16, 3), "best-constant")
     assert row["lambda_2"] == told["algebraic_connectivity"]
     assert row["mixing_rate"] == told["mixing_rate"]
     assert row["rounds"] == told["rounds_to_consensus"]
@@ -33,7 +33,7 @@ def test_one_node_agrees_with_itself_without_a_round():
     assert (row["edges"], row["rounds"], row["bytes"]) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("spec", ["base:k=1", "one-peer-exponential", "de-bruijn"])
+@pytest.mark.parametrize("spec", ["base:k=1", "one-peer-exponential"])
 def test_schedules_and_directed_graphs_have_rows_too(spec):
     (row,) = compare([spec], [16], model_bytes=10).rows
     told = describe_schedule(build_schedule(spec, 16))

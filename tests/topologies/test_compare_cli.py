@@ -110,15 +110,9 @@ def test_simulate_as_csv_is_the_history():
 
 
 def test_simulate_gossip_lies_in_its_bracket():
-    facts = json.loads(
-        call("simulate", "ring", "-n", "8", "--mode", "gossip", "--epsilon", "0.1", "--format", "json").stdout
-    )
+    facts = json.loads(call("simulate", "ring", "-n", "8", "--mode", "gossip", "--format", "json").stdout)
     assert facts["predicted_ticks_low"] <= facts["measured_ticks"] <= facts["predicted_ticks_high"]
     assert facts["measured_messages"] == 2 * facts["measured_ticks"]
-
-
-def test_simulate_delay_says_that_nothing_predicts_it():
-    assert "no formula" in call("simulate", "ring", "-n", "8", "--mode", "delay").stderr
 
 
 def test_simulate_runs_a_schedule_with_its_own_weights():
@@ -133,12 +127,10 @@ def test_what_simulate_could_not_reach_is_said():
 
 
 def test_attack_prints_the_decay_and_says_when_the_graph_falls_apart():
-    shown = call(
-        "attack", "barbell", "-n", "12", "--remove", "2", "--strategy", "fiedler", "--edges", "--format", "json"
-    )
+    shown = call("attack", "barbell", "-n", "12", "--remove", "2", "--strategy", "fiedler", "--format", "json")
     rows = json.loads(shown.stdout)
     assert [row["removed"] for row in rows] == [0, 1, 2]
-    assert (rows[1]["failed"], rows[1]["components"], rows[1]["lambda_2"]) == ([5, 6], 2, 0.0)
+    assert (rows[1]["failed"], rows[1]["components"], rows[1]["lambda_2"]) == ([6], 2, 0.0)
     assert "not connected after 1 of 2" in shown.stderr
 
 
@@ -151,20 +143,9 @@ def test_attack_writes_what_is_left_and_its_names(tmp_path):
     assert rows[1]["failed"] == ["1"]
 
 
-def test_attack_averages_over_draws():
-    rows = list(
-        csv.DictReader(call("attack", "ring", "-n", "9", "--repeat", "4", "--format", "csv").stdout.splitlines())
-    )
-    assert [row["removed"] for row in rows] == ["0", "1"]
-    assert float(rows[1]["lambda_2_min"]) == pytest.approx(float(rows[1]["lambda_2_max"]))
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--repeat", "3", "--strategy", "degree"], "only chance differs"),
-        (["--repeat", "3", "-o", "x.json"], "many draws leave many graphs"),
-        (["--repeat", "0"], "repeat"),
         (["-o", "-"], "the table goes there"),
         (["--remove", "-1"], "remove: out of range"),
     ],

@@ -37,7 +37,7 @@ def test_a_deep_graph_is_searched_without_recursion():
 
 def test_a_graph_over_the_limit_is_not_searched():
     assert cut_points(build("path", 10), limit=18) is None
-    assert cut_points(build("complete-bipartite", 100_000)) is None
+    assert cut_points(build("barbell", 100_000)) is None
 
 
 @pytest.mark.parametrize("flows", [True, False])

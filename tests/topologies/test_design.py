@@ -16,7 +16,7 @@ from topologies.families import FAMILIES
 from topologies.metrics.robustness import Robustness, robustness
 from topologies.spectral import rounds_to_consensus
 
-WEIGHTS = ("metropolis", "max-degree", "best-constant")
+WEIGHTS = ("metropolis", "best-constant")
 QUICK = 400
 """evaluations: enough for these claims, and fast."""
 
@@ -41,8 +41,6 @@ def reference_rate(adjacency, weights):
         case "metropolis":
             shares = adjacency / (1.0 + np.maximum.outer(degrees, degrees))
             mixing = shares + np.diag(1.0 - shares.sum(axis=0))
-        case "max-degree":
-            mixing = np.eye(len(degrees)) - laplacian / (1.0 + degrees.max())
         case _:
             mixing = np.eye(len(degrees)) - laplacian * 2.0 / (values[1] + values[-1])
     moduli = np.sort(np.abs(np.linalg.eigvalsh(mixing)))
@@ -90,9 +88,9 @@ def test_the_complete_graph_is_the_proven_answer_without_a_search_where_it_is_al
 @pytest.mark.parametrize("minimize", CRITERIA)
 @pytest.mark.parametrize("nodes", [3, 4, 5, *(pytest.param(nodes, marks=pytest.mark.long) for nodes in (6, 7))])
 def test_up_to_seven_nodes_the_winner_is_the_best_of_all_connected_graphs(nodes, minimize):
-    """Every degree, each with one of the three kinds of weights; all kinds: see the long test."""
+    """Every degree, each with one of the two kinds of weights; all kinds: see the long test."""
     for highest in range(2, nodes):
-        assert_best(nodes, highest, minimize, WEIGHTS[(nodes + highest + CRITERIA.index(minimize)) % 3])
+        assert_best(nodes, highest, minimize, WEIGHTS[(nodes + highest + CRITERIA.index(minimize)) % 2])
 
 
 @pytest.mark.long
@@ -138,20 +136,6 @@ def test_with_liars_the_winner_is_the_best_of_all_that_are_robust_enough(nodes, 
     assert_close(reached(found), min(robust))
 
 
-def test_within_a_budget_the_winner_is_the_fastest_that_keeps_to_it():
-    budget = 2 * 100 * 100
-    right = [entry for entry in all_graphs(6) if entry[1][-1] <= 4]
-    affordable = [
-        (round(rates["metropolis"], 9), edges)
-        for _, _, edges, rates in right
-        if 2 * edges * rounds_to_consensus(rates["metropolis"]) * 100 <= budget
-    ]
-    assert 0 < len(affordable) < len(right)
-    found = design(Goal(nodes=6, max_degree=4, budget_bytes=budget, model_bytes=100))
-    assert found.winner.sent <= budget
-    assert_close(reached(found), min(affordable))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("minimize", ["rounds", "bytes"])
 @pytest.mark.parametrize(
@@ -160,10 +144,10 @@ def test_within_a_budget_the_winner_is_the_fastest_that_keeps_to_it():
         (8, 2, "metropolis"),
         (15, 5, "metropolis"),
         (16, 8, "best-constant"),
-        (26, 7, "max-degree"),
+        (26, 7, "metropolis"),
         *(
             pytest.param(*one, marks=pytest.mark.long)
-            for one in ((9, 3, "max-degree"), (12, 4, "best-constant"), (21, 3, "metropolis"), (30, 3, "best-constant"))
+            for one in ((9, 3, "metropolis"), (12, 4, "best-constant"), (21, 3, "metropolis"), (30, 3, "best-constant"))
         ),
     ],
 )
@@ -177,11 +161,6 @@ def test_no_ring_and_no_random_regular_graph_is_better(nodes, highest, weights, 
         rate = spectrum(rival, weights).mixing_rate
         if rate < 1.0:
             assert reached(found) <= value(minimize, rate, rival.edge_count)
-
-
-def test_the_graph_of_hoffman_and_singleton_is_found_by_its_name():
-    best = design(Goal(nodes=50, max_degree=7), evaluations=0, top=1).winner
-    assert (best.spec, best.rate, best.topology.edge_count) == ("moore", pytest.approx(1 - 5 / 8), 175)
 
 
 @pytest.mark.parametrize(("nodes", "highest"), [(21, 3), (15, 5), (9, 3)])
@@ -202,7 +181,7 @@ def test_the_same_arguments_give_the_same_graph(nodes):
 
 
 def test_what_is_said_of_the_winner_is_true():
-    goal = Goal(nodes=20, max_degree=6, byzantine=1, budget_bytes=10**9)
+    goal = Goal(nodes=20, max_degree=6, byzantine=1)
     best = design(goal, evaluations=QUICK).winner
     graph = best.topology.to_networkx()
     rate = reference_rate(nx.to_numpy_array(graph, nodelist=range(20)), "metropolis")
@@ -211,7 +190,7 @@ def test_what_is_said_of_the_winner_is_true():
     assert 3 <= min(dict(graph.degree).values()) <= max(dict(graph.degree).values()) <= 6
     assert robustness(best.topology).lower >= 3
     assert best.rate == pytest.approx(rate, abs=1e-9)
-    assert best.sent == 2 * graph.number_of_edges() * rounds_to_consensus(rate) * 400_000 <= 10**9
+    assert best.sent == 2 * graph.number_of_edges() * rounds_to_consensus(rate) * 400_000
 
 
 def test_graphs_that_are_too_large_to_search_are_designed_from_the_families(monkeypatch):
@@ -258,11 +237,8 @@ def test_schedules_are_looked_at_only_when_asked_for_and_never_with_liars():
         pytest.param(
             {"nodes": 20, "max_degree": 4, "byzantine": 1}, "byzantine", "max-degree = ", marks=pytest.mark.long
         ),
-        ({"nodes": 5, "budget_bytes": 100, "model_bytes": 100}, "budget-bytes", "from 800"),
-        ({"nodes": 8, "max_degree": 3, "budget_bytes": 2000, "model_bytes": 100}, "budget-bytes", "was reached"),
         ({"nodes": 5, "minimize": "byte"}, "minimize", "did you mean 'bytes'"),
         ({"nodes": 5, "weights": "best"}, "weights", "best-constant"),
-        ({"nodes": 5, "epsilon": 0.0}, "epsilon", "between 0 and 1"),
     ],
 )
 def test_what_cannot_be_met_is_an_error_that_names_the_key_and_what_would_do(requirements, key, said):
@@ -270,14 +246,6 @@ def test_what_cannot_be_met_is_an_error_that_names_the_key_and_what_would_do(req
         design(Goal(**requirements), evaluations=200)
     assert caught.value.key == key
     assert said in str(caught.value)
-
-
-@pytest.mark.long
-def test_a_budget_that_is_missed_is_told_with_how_far_the_nearest_is_from_it():
-    best = design(Goal(nodes=6, max_degree=3, minimize="bytes", model_bytes=100)).winner
-    budget = round(best.sent / 1.25)
-    with pytest.raises(TopologyError, match="25 % more"):
-        design(Goal(nodes=6, max_degree=3, budget_bytes=budget, model_bytes=100))
 
 
 @pytest.mark.long

@@ -119,12 +119,6 @@ def test_a_criterion_that_cannot_be_is_refused(more, said):
         call("design", "-n", "6", *more)
 
 
-def test_a_budget_is_kept_when_lambda_2_is_the_criterion():
-    asked = ("design", "-n", "6", "--maximize", "lambda_2", "--budget-bytes", "13M", "--format", "json")
-    rows = json.loads(call(*asked).stdout)["candidates"]
-    assert rows[0]["bytes"] <= 13_000_000
-
-
 def test_a_search_within_a_time_ends_with_the_best_so_far():
     asked = ("design", "-n", "12", "--max-degree", "3", "--evaluations", "1000000000", "--within", "1ms")
     result = call(*asked, "--format", "json")

@@ -21,11 +21,7 @@ SPECS = [
     "ring",
     "path",
     "star",
-    "wheel",
     "complete",
-    "complete-bipartite",
-    "complete-bipartite:a=1",
-    "complete-bipartite:b=3",
     "hypercube",
     "torus",
     "torus:rows=2",
@@ -45,18 +41,7 @@ SPECS = [
     "circulant:offsets=3-6",
     "circulant:offsets=1-4-5-7",
     "exponential",
-    "u-equi-static",
-    "u-equi-static:m=1",
-    "u-equi-static:m=3",
-    "paley",
-    "tree:branching=1",
     "barbell",
-    "star-of-cliques:size=2",
-    "star-of-cliques:size=4",
-    "star-of-cliques:size=5",
-    "moore",
-    "folded-hypercube",
-    "projective-plane",
 ]
 
 
@@ -96,7 +81,7 @@ def test_a_closed_form_is_exact_at_every_size(spec):
 
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.closed])
 def test_every_family_with_a_closed_form_is_among_those_tested(name):
-    assert name == "dumbbell" or any(parse(spec).name == name for spec in SPECS)
+    assert any(parse(spec).name == name for spec in SPECS)
 
 
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if FAMILIES[parse(spec).name].transitive])
@@ -118,7 +103,6 @@ def test_a_tiny_lambda_2_keeps_its_digits(nodes):
     """Written as a difference of cosines it would lose ten of sixteen."""
     assert formula("ring", nodes).low == pytest.approx(float(gap(1, nodes)), rel=1e-13, abs=0)
     assert formula("path", nodes).low == pytest.approx(float(gap(0.5, nodes)), rel=1e-13, abs=0)
-    assert formula("wheel", nodes).low == pytest.approx(1 + float(gap(1, nodes - 1)), rel=1e-15, abs=0)
     k = np.arange(1, nodes // 2 + 1)
     steps = (7_001, 9_000, 31_415)
     expected = float(sum(gap(k * step, nodes) for step in steps).min())
@@ -133,20 +117,16 @@ def test_an_offset_that_comes_round_from_behind_keeps_its_digits():
 
 @pytest.mark.parametrize("m", [2, 3, 10, 1_000, 500_000])
 def test_a_bridge_between_cliques_keeps_its_digits(m):
-    """Both are smaller roots of a quadratic, here in sixty digits."""
+    """It is the smaller root of a quadratic, here in sixty digits."""
     with localcontext(prec=60):
         barbell = (m + 2 - (Decimal(m + 2) ** 2 - 8).sqrt()) / 2
-        star = (m + 1 - (Decimal(m + 1) ** 2 - 4).sqrt()) / 2
     assert formula("barbell", 2 * m).low == pytest.approx(float(barbell), rel=1e-14, abs=0)
-    assert formula(f"star-of-cliques:size={m}", 3 * m).low == pytest.approx(float(star), rel=1e-14, abs=0)
 
 
 @pytest.mark.parametrize(
     ("spec", "nodes", "low", "high"),
     [
         ("complete", 2_000_000, 2e6, 2e6),
-        ("complete-bipartite", 1_000_000, 5e5, 1e6),
-        ("paley", 1_000_033, (1_000_033 - math.sqrt(1_000_033)) / 2, (1_000_033 + math.sqrt(1_000_033)) / 2),
         ("barbell", 1_000_000, 4e-6, 500_001.999992),
         ("hypercube", 1 << 20, 2.0, 40.0),
         ("torus:dims=100x100x100", 1_000_000, 2 - 2 * math.cos(2 * math.pi / 100), 12.0),

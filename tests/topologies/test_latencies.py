@@ -29,7 +29,7 @@ def test_a_far_node_is_far_from_all_and_two_of_them_twice_as_far_from_each_other
 
 
 def test_names_are_names_even_with_a_hyphen():
-    assert latencies(3, names=NAMES, far=[read_far("east-1=5ms")], near_s=0.0).far_s.tolist() == [0.0, 0.0, 0.005]
+    assert latencies(3, names=NAMES, far=[read_far("east-1=5ms")]).far_s.tolist() == [0.0, 0.0, 0.005]
 
 
 LINES = "a,b,ms\nnorth,south,10\nsouth,north,20\nsouth,east-1,.06s\n"
@@ -90,5 +90,5 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_a_graphs_edges_get_the_times_of_its_pairs(file):
-    found = latencies(3, file=file("2,0,7\n"), near_s=0.001)
-    assert found.of(build("ring", 3).ends).tolist() == [0.001, 0.007, 0.001]
+    found = latencies(3, file=file("2,0,7\n"))
+    assert found.of(build("ring", 3).ends).tolist() == [0.002, 0.007, 0.002]

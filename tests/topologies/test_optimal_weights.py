@@ -114,17 +114,6 @@ def test_a_random_geometric_graph_has_weights_that_can_be_used():
     own_weights(topology.with_weights(found.weights))
 
 
-def test_subgradients_come_close_where_there_are_many_edges(monkeypatch):
-    topology = build("watts-strogatz:k=4,p=0.2", 24, 1)
-    best = optimal_weights(topology)
-    monkeypatch.setattr(module, "NEWTON_EDGES", 10)
-    found = optimal_weights(topology)
-    assert found.bound is None
-    assert modulus(topology, found.weights) == pytest.approx(found.rate, abs=1e-3)
-    assert best.rate < found.rate < best.rate + 0.02 * (1.0 - best.rate)
-    own_weights(topology.with_weights(found.weights))
-
-
 def test_parts_that_never_agree_have_none_and_the_rate_is_one():
     topology = Topology("two", 4, [(0, 1), (2, 3)])
     assert component_count(topology) == 2
@@ -135,8 +124,8 @@ def test_parts_that_never_agree_have_none_and_the_rate_is_one():
 
 
 def test_what_is_too_large_is_refused():
-    with pytest.raises(TopologyError, match=r"too many edges .*found 20808.*up to 20000"):
-        optimal_weights(build("torus", 10_404))
+    with pytest.raises(TopologyError, match=r"too many edges .*found 1682.*up to 1500"):
+        optimal_weights(build("torus", 841))
 
 
 def test_info_names_the_fewest_rounds():

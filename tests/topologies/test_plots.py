@@ -129,7 +129,6 @@ def test_no_two_nodes_lie_on_one_spot(drawn):
         (["ring"], "-n N"),
         (["rinng", "-n", "4"], "did you mean"),
         (["ring", "--weights", "x", "-n", "4"], "weights"),
-        (["ring", "--epsilon", "2", "-n", "4"], "accuracy"),
     ],
 )
 def test_what_cannot_be_drawn_says_why(tmp_path, arguments, message):

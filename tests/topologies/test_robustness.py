@@ -106,7 +106,7 @@ def test_a_disconnected_graph_is_0_robust():
 
 
 def test_a_graph_whose_edges_are_not_held_has_bounds():
-    whole, halves = robustness(build("complete", 100_000)), robustness(build("complete-bipartite", 100_000))
+    whole, halves = robustness(build("complete", 100_000)), robustness(build("barbell", 100_000))
     assert (whole.lower, whole.upper) == (50_000, 50_000)
     assert 1 <= halves.lower <= 25_000 <= halves.upper
 

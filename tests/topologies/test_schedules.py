@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import networkx as nx
 import numpy as np
 import pytest
 
@@ -10,29 +9,14 @@ from topologies import TopologyError, build, build_schedule
 from topologies.building import kind
 from topologies.families import FAMILIES, GraphKind
 from topologies.schedules.contraction import contraction
-from topologies.schedules.drawn import paired
 from topologies.schedules.schedule import DENSE_SHARE, LINKS_LIMIT, MixingMatrix, Schedule, product
 
 NAMES = [name for name, family in FAMILIES.items() if family.schedule]
-SOME_SIZES = {"one-peer-hypercube", "hyper-hypercube", "de-bruijn", "kautz", "random-regular-each-round"}
-ANY_SIZE = [name for name in NAMES if name not in SOME_SIZES]
+ANY_SIZE = [name for name in NAMES if name not in {"one-peer-hypercube", "random-regular-each-round"}]
 CASES = [(name, n) for name in ANY_SIZE for n in (1, 2, 3, 6, 7, 16, 25)] + [
     ("base:k=3", 23),
-    ("simple-base:k=2", 17),
-    ("hyper-hypercube:k=4", 30),
-    ("hyper-hypercube:k=6", 7),
     ("one-peer-hypercube", 1),
     ("one-peer-hypercube", 16),
-    ("de-bruijn", 1),
-    ("de-bruijn", 16),
-    ("de-bruijn:k=3", 27),
-    ("de-bruijn:k=5", 5),
-    ("kautz", 12),
-    ("kautz:k=3", 4),
-    ("kautz:k=3", 36),
-    ("d-equi-static:m=40", 9),
-    ("od-equi-dyn:eta=0.3,rounds=5", 10),
-    ("ou-equi-dyn:eta=1,rounds=40", 13),
     ("random-regular-each-round:degree=3,rounds=5", 10),
     ("random-regular-each-round:degree=6", 9),
 ]
@@ -81,7 +65,7 @@ def test_the_same_request_gives_the_same_rounds_and_only_a_random_family_heeds_t
     assert build_schedule(name, 20).random == FAMILIES[name].random
 
 
-@pytest.mark.parametrize("name", ["od-equi-dyn", "ou-equi-dyn", "random-matchings", "random-regular-each-round"])
+@pytest.mark.parametrize("name", ["random-matchings", "random-regular-each-round"])
 def test_a_longer_draw_begins_with_the_shorter_one(name):
     short, long = (rounds_of(build_schedule(f"{name}:rounds={rounds}", 15, 4)) for rounds in (3, 9))
     assert long[:3] == short
@@ -101,10 +85,9 @@ def test_a_regular_graph_in_each_round_is_another_one_of_that_degree():
 def test_draws_are_those_of_every_other_process_and_version():
     """A federation's nodes each draw the schedule for themselves."""
     assert build_schedule("random-matchings:rounds=1", 8, 7).union().edges == ((0, 5), (1, 6), (2, 3), (4, 7))
-    assert build_schedule("od-equi-dyn:rounds=4", 100, 7).mixings[3].senders[0] == 5
 
 
-@pytest.mark.parametrize("name", ["base:k=2", "de-bruijn:k=2", "d-equi-static", "hyper-hypercube:k=63"])
+@pytest.mark.parametrize("name", ["base:k=2", "base:k=63", "one-peer-exponential"])
 def test_a_matrix_is_applied_as_it_is_written(name):
     for mixing in build_schedule(name, 64).mixings:
         x = np.random.default_rng(0).normal(size=(64, 3))
@@ -114,11 +97,11 @@ def test_a_matrix_is_applied_as_it_is_written(name):
 
 
 def test_a_round_with_several_links_to_one_node_is_applied_link_by_link_where_it_is_sparse():
-    mixing = build_schedule("directed-exponential", 256).mixings[0]
-    assert len(mixing.layers) == 8 <= 256 / DENSE_SHARE
+    mixing = build_schedule("base:k=7", 64 * 8).mixings[0]
+    assert len(mixing.layers) == 7 <= 512 / DENSE_SHARE
     assert sorted(np.concatenate(mixing.layers)) == list(range(mixing.messages))
     assert all(len(set(mixing.receivers[layer])) == len(layer) for layer in mixing.layers)
-    x = np.random.default_rng(0).normal(size=(256, 2))
+    x = np.random.default_rng(0).normal(size=(512, 2))
     np.testing.assert_allclose(mixing.apply(x), mixing.dense() @ x, atol=1e-14)
 
 
@@ -127,21 +110,6 @@ def test_the_union_has_the_edges_of_all_rounds():
         schedule = build_schedule(spec, n)
         pairs = {(min(pair), max(pair)) for links in rounds_of(schedule) for pair in links}
         assert set(schedule.union().edges) == pairs
-
-
-@pytest.mark.parametrize("n", [2, 3, 8, 11, 12])
-def test_pairs_along_a_shift_are_those_of_going_around_and_joining_whoever_is_free(n):
-    for shift in range(1, n):
-        for start in range(n):
-            free, found = set(range(n)), set()
-            for i in [*range(start, n), *range(start)]:
-                j = (i + shift) % n
-                if {i, j} <= free:
-                    free -= {i, j}
-                    found.add(frozenset((i, j)))
-            left, right = paired(n, shift, start)
-            assert {frozenset(pair) for pair in zip(left.tolist(), right.tolist(), strict=True)} == found
-            assert len(left) == len(found)
 
 
 @pytest.mark.parametrize("n", [2, 7, 10])
@@ -165,63 +133,22 @@ def test_a_round_robin_mixes_about_as_fast_as_random_matchings():
     assert robin.rounds < 2 * drawn.rounds
 
 
-@pytest.mark.parametrize(("spec", "n", "letters"), [("kautz", 24, 2), ("kautz:k=3", 36, 3), ("de-bruijn:k=3", 27, 3)])
-def test_a_graph_of_words_is_the_line_graph_of_the_one_with_shorter_words(spec, n, letters):
-    """The oldest is the complete directed graph: without loops for Kautz, one letter with itself for de Bruijn."""
-    if spec.startswith("kautz"):
-        graph = nx.complete_graph(letters + 1, nx.DiGraph)
-    else:
-        graph = nx.complete_graph(letters, nx.DiGraph)
-        graph.add_edges_from((letter, letter) for letter in range(letters))
-    while len(graph) < n:
-        graph = nx.line_graph(graph)
-    graph.remove_edges_from(list(nx.selfloop_edges(graph)))
-    found = nx.DiGraph()
-    found.add_nodes_from(range(n))
-    found.add_edges_from((sender, receiver) for receiver, sender in rounds_of(build_schedule(spec, n))[0])
-    assert nx.is_isomorphic(found, graph)
-
-
-def test_a_word_that_repeats_one_letter_keeps_what_it_would_send_itself():
-    W = build_schedule("de-bruijn:k=3", 9).mixings[0].dense()
-    assert np.diag(W) == pytest.approx([1 / 3, 0, 0, 0, 1 / 3, 0, 0, 0, 1 / 3])
-
-
 def test_a_one_peer_node_hears_the_one_two_to_the_t_further_on():
     schedule = build_schedule("one-peer-exponential", 11)
     assert [mixing.senders[10] for mixing in schedule.mixings] == [0, 1, 3, 7]
     assert (schedule.mixing(5).senders == schedule.mixing(1).senders).all()
 
 
-def test_shares_of_equi_topo_are_eta_times_all_but_one_nth():
-    assert build_schedule("od-equi-dyn:eta=0.3", 10).mixings[0].dense().max() == pytest.approx(1 - 0.3 * 0.9)
-    mixing = build_schedule("ou-equi-dyn:eta=0.3", 10).mixings[0]
-    assert (int(mixing.numerators[0]), int(mixing.denominators[0])) == (27, 100)
-    assert build_schedule("d-equi-static:m=1", 10).mixings[0].weights == pytest.approx(np.full(10, 0.9))
-
-
 @pytest.mark.parametrize(
     ("spec", "n", "message"),
     [
         ("one-peer-hypercube", 12, "8 or 16"),
-        ("hyper-hypercube:k=2", 10, r"up to 3, such as 9 or 12"),
-        ("de-bruijn:k=3", 10, "k=3: 9 or 27"),
-        ("kautz", 1, "k=2: 3$"),
-        ("kautz:k=3", 13, "k=3: 12 or 36"),
-        ("de-bruijn:k=1", 8, "from 2"),
         ("base:k=0", 8, "from 1"),
-        ("od-equi-dyn:eta=0", 8, "above 0 and up to 1"),
-        ("od-equi-dyn:eta=1.5", 8, "above 0 and up to 1"),
-        ("ou-equi-dyn:eta=0.1234567", 8, "six decimals"),
-        ("ou-equi-dyn:eta=1e-999999999", 8, "above 0"),
-        ("ou-equi-dyn:eta=nan", 8, "above 0"),
         ("random-matchings:rounds=10001", 1, "random-matchings:rounds: too many.*10000"),
         ("random-matchings:rounds=100", 1_000_000, "more than can be held"),
         ("random-regular-each-round:degree=7", 95, "random-regular-each-round:degree: no such graph.*94 or 96"),
         ("round-robin", 100_000, "more than can be held"),
-        ("hyper-hypercube:k=999", 1_000_000, "more than can be held"),
         ("base:k=2", 2_000_000, "more than can be held"),
-        ("d-equi-static:m=1000000000", 2, "more than can be held"),
         ("ring", 8, "neither changes"),
     ],
 )
@@ -235,7 +162,7 @@ def test_a_schedule_is_no_static_graph():
         build("base", 8)
 
 
-@pytest.mark.parametrize("spec", ["base", "de-bruijn:k=10", "ou-equi-dyn", "d-equi-static:m=5", "random-matchings"])
+@pytest.mark.parametrize("spec", ["base", "one-peer-exponential", "random-matchings"])
 def test_a_hundred_thousand_nodes_are_no_matter(spec):
     schedule = build_schedule(spec, 100_000)
     assert sum(mixing.messages for mixing in schedule.mixings) < LINKS_LIMIT / 10

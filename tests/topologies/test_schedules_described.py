@@ -18,16 +18,10 @@ from topologies.schedules.schedule import MixingMatrix, Schedule
 CASES = [
     ("one-peer-exponential", 12),
     ("one-peer-exponential", 16),
-    ("directed-exponential", 21),
-    ("d-equi-static:m=2", 24),
-    ("od-equi-dyn:rounds=4", 15),
     ("base:k=2", 23),
     ("one-peer-hypercube", 16),
-    ("ou-equi-dyn:rounds=7", 20),
     ("random-matchings:rounds=5", 17),
     ("round-robin", 9),
-    ("de-bruijn", 32),
-    ("kautz:k=3", 36),
 ]
 ids = [f"{spec} {n}" for spec, n in CASES]
 
@@ -55,7 +49,7 @@ def test_rounds_to_consensus_are_the_first_with_a_norm_of_at_most_epsilon(spec, 
     assert described["messages_to_consensus"] == messages(schedule, rounds) == sent
 
 
-@pytest.mark.parametrize(("spec", "n"), [("base:k=1", 6), ("base:k=2", 25), ("de-bruijn", 16), ("base:k=1", 150)])
+@pytest.mark.parametrize(("spec", "n"), [("base:k=1", 6), ("base:k=2", 25), ("base:k=1", 150)])
 @pytest.mark.parametrize("epsilon", [1e-16, 1e-30, 5e-324])
 def test_an_exact_schedule_reaches_every_epsilon_when_it_is_exact(spec, n, epsilon):
     """Rounding leaves some 1e-17 of a distance that is nothing."""
@@ -120,7 +114,7 @@ def test_lanczos_bounds_the_rounds_where_bisection_would_take_too_long(monkeypat
     assert found.rounds >= known.rounds
 
 
-@pytest.mark.parametrize(("spec", "n"), [case for case in CASES if "exponential" in case[0] or "equi" in case[0]][:5])
+@pytest.mark.parametrize(("spec", "n"), [case for case in CASES if "exponential" in case[0]])
 def test_the_row_of_a_circulant_round_makes_the_whole_matrix(spec, n):
     for mixing in build_schedule(spec, n).mixings:
         row = circulant_row(mixing)
@@ -135,16 +129,9 @@ def test_a_round_that_only_looks_circulant_is_not_taken_for_one():
     assert [circulant_row(mixing) for mixing in (twice, unequal, swapped)] == [None] * 3
 
 
-def test_the_long_run_of_one_directed_matrix_is_its_second_largest_modulus():
-    described = describe_schedule(build_schedule("kautz:k=3", 36))
-    assert described["mixing_rate"] == pytest.approx(1.0)
-    assert described["asymptotic_rate"] == pytest.approx(1 / 3, abs=1e-6)
-    assert describe_schedule(build_schedule("de-bruijn", 32))["asymptotic_rate"] == 0.0
-
-
 @pytest.mark.parametrize(
     ("spec", "n", "rounds"),
-    [("base", 25, 9), ("base", 1, 0), ("de-bruijn", 32, 5), ("kautz", 24, None), ("one-peer-exponential", 12, None)],
+    [("base", 25, 9), ("base", 1, 0), ("one-peer-exponential", 12, None)],
 )
 def test_exactness_is_told_by_whole_numbers_and_from_random_starts_alike(spec, n, rounds, monkeypatch):
     schedule = build_schedule(spec, n)
@@ -173,7 +160,6 @@ def test_a_schedule_whose_union_is_disconnected_never_reaches_consensus():
     assert described["algebraic_connectivity"] == 0
     assert described["rounds_to_consensus"] is described["messages_to_consensus"] is described["exact_after"] is None
     assert (described["components"], described["connected"], described["mixing_rate"]) == (5, False, 1.0)
-    assert described["asymptotic_rate"] == 1.0
 
 
 def test_a_connected_union_that_never_mixes_is_seen_by_its_norm():
@@ -185,7 +171,7 @@ def test_a_connected_union_that_never_mixes_is_seen_by_its_norm():
     assert described["rounds_to_consensus"] is None
 
 
-@pytest.mark.parametrize("spec", ["base", "one-peer-exponential", "od-equi-dyn", "random-matchings", "de-bruijn"])
+@pytest.mark.parametrize("spec", ["base", "one-peer-exponential", "random-matchings"])
 def test_one_node_agrees_with_itself_at_once(spec):
     described = describe_schedule(build_schedule(spec, 1))
     assert described["rounds_to_consensus"] == described["exact_after"] == described["messages_to_consensus"] == 0
@@ -200,16 +186,16 @@ def test_what_is_said_of_the_union_is_what_is_said_of_that_graph():
 
 def test_degrees_are_those_of_a_round():
     assert describe_schedule(build_schedule("round-robin", 9))["degree"] == {"min": 0, "mean": 8 / 9, "max": 1}
-    assert describe_schedule(build_schedule("de-bruijn", 8))["degree"] == {"min": 1, "mean": 14 / 8, "max": 2}
+    assert describe_schedule(build_schedule("base:k=3", 8))["degree"]["max"] == 3
 
 
 def test_a_description_is_plain_json_and_shares_the_keys_of_a_static_graph():
-    described = describe_schedule(build_schedule("ou-equi-dyn:eta=0.3", 12, 5))
+    described = describe_schedule(build_schedule("random-matchings", 12, 5))
     assert json.loads(json.dumps(described)) == described
     static = set(describe(build("ring", 12))) - {"weights", "lower_bound", "converged"}
     promised = {"nodes", "edges", "degree", "algebraic_connectivity", "mixing_rate", "rounds_to_consensus", "certified"}
     assert promised <= set(described) & static
-    assert (described["live"], described["random"], described["seed"], described["period"]) == (True, True, 5, 16)
+    assert (described["live"], described["random"], described["seed"], described["period"]) == (True, True, 5, 8)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, -1.0, float("nan")])
@@ -228,6 +214,5 @@ def test_ten_thousand_nodes_are_described_without_a_dense_matrix(monkeypatch):
     assert (described["mixing_rate"], described["method"], described["certified"]) == (0.0, "lanczos", False)
 
 
-@pytest.mark.parametrize("spec", ["round-robin", "kautz"])
-def test_a_norm_that_is_epsilon_but_for_rounding_has_reached_it(spec):
-    assert describe_schedule(build_schedule(spec, 6), 0.5)["rounds_to_consensus"] == 2
+def test_a_norm_that_is_epsilon_but_for_rounding_has_reached_it():
+    assert describe_schedule(build_schedule("round-robin", 6), 0.5)["rounds_to_consensus"] == 2

@@ -37,7 +37,7 @@ def test_an_uncertified_spectrum_has_an_uncertified_mixing_rate_and_a_probable_b
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("weights", ["best-constant", "max-degree", "metropolis"])
+@pytest.mark.parametrize("weights", ["best-constant", "metropolis"])
 def test_mixing_rates_of_a_large_torus_follow_from_its_formula(weights):
     topology = build("torus", 4096)
     low, high = topology.formula.low, topology.formula.high

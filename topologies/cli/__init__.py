@@ -13,11 +13,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "info": ("info", "What one graph is like: how connected, how fast it mixes, what it costs."),
     "compare": ("info", "Several graphs side by side, at several sizes."),
     "simulate": ("experiments", "Consensus on a graph, measured and predicted; no learning."),
-    "attack": ("experiments", "What is left of a graph as nodes or edges fail."),
-    "design": ("design", "Find the best graph for so many nodes, a degree, a budget and liars."),
-    "augment": ("design", "Add the edges that make a graph better connected."),
+    "attack": ("experiments", "What is left of a graph as nodes fail."),
+    "design": ("design", "Find the best graph for so many nodes, or the best edges to add to one."),
     "convert": ("convert", "A graph in another file format."),
-    "plot": ("convert", "A picture of one graph, or a map of many."),
+    "plot": ("convert", "A picture of one graph."),
 }
 """For each command name: the module with its function, such as `list_command`, and its line of help."""
 
@@ -44,6 +43,11 @@ class TopologyCommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        from topologies.gone import is_gone  # noqa: PLC0415 - `--help` stays instant
+
+        words = [("command", args[0]), *(("option", word.partition("=")[0]) for word in args[1:])]
+        if said := next(filter(None, (is_gone(*word) for word in words)), None):
+            raise click.UsageError(said, ctx)
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

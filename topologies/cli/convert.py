@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from topologies.cli.terminal import epsilon_option, nodes_option, seed_option, weights_option
+from topologies.cli.terminal import nodes_option, seed_option, weights_option
 from topologies.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ Examples:
 @click.option(
     "--weights",
     default=None,
-    help="Write these weights: optimal, metropolis, max-degree, best-constant, or none.  [default: those of SOURCE]",
+    help="Write these weights: optimal, metropolis, best-constant, or none.  [default: those of SOURCE]",
 )
 def convert_command(
     *,
@@ -74,12 +74,14 @@ def convert_command(
 def _weighed(topology: Topology, weights: str) -> Topology:
     """Return the graph with these mixing weights on its edges. Raises TopologyError if no nodes could use them."""
     from topologies.errors import nearest  # noqa: PLC0415 - `--help` stays instant
+    from topologies.gone import refuse_gone  # noqa: PLC0415 - as above
     from topologies.spectral import BY_DEGREE, own_weights, weighted  # noqa: PLC0415 - as above
 
     if weights == "none":
         return topology.with_weights(None)
     known = (*BY_DEGREE, "optimal", "none")
     if weights not in known:
+        refuse_gone("weights", weights)
         raise TopologyError("unknown mixing weights", key="weights", value=weights, allowed=nearest(weights, known))
     found = topology.with_weights(weighted(topology, weights).c)
     own_weights(found)
@@ -104,10 +106,7 @@ Examples:
 @click.option("-n", "--nodes", type=int, metavar="N", help="How many nodes; a graph file has its own number.")
 @seed_option()
 @weights_option()
-@epsilon_option()
-def plot_command(
-    *, source: str, output: Path, nodes: int | None, seed: int, weights: str | None, epsilon: float
-) -> None:
+def plot_command(*, source: str, output: Path, nodes: int | None, seed: int, weights: str | None) -> None:
     from topologies.building import resolve  # noqa: PLC0415 - `--help` stays instant
     from topologies.plots import check_target  # noqa: PLC0415 - as above
     from topologies.plots.single import check_size, draw_single  # noqa: PLC0415 - as above
@@ -115,5 +114,5 @@ def plot_command(
     check_target(output)
     if nodes is not None:
         check_size(nodes)
-    draw_single(resolve(source, nodes, seed), output, weights, epsilon)
+    draw_single(resolve(source, nodes, seed), output, weights)
     click.echo(f"picture: {output}", err=True)

@@ -23,7 +23,6 @@ Modes:
   sync    all nodes mix at once; predicted from eigenvalues
   gossip  one random edge averages its ends at each tick; predicted: bounds
           (Boyd et al., Randomized gossip algorithms, 2006, Theorem 3)
-  delay   all nodes mix at once, with values up to --max-delay rounds old
 
 At most 100,000 rounds, and fewer where a round has more than 5,000 edges, so that all
 rounds together have 500 million; what is not settled then, the notes say. --rounds may
@@ -47,18 +46,15 @@ Examples:
 )
 @terminal.spec_argument()
 @terminal.nodes_option()
-@click.option("--mode", default="sync", show_default=True, help="sync, gossip or delay; see below.")
+@click.option("--mode", default="sync", show_default=True, help="sync or gossip; see below.")
 @click.option(
     "--rounds",
     type=int,
     default=None,
-    help="Exactly so many rounds; in gossip, ticks at most.  [default: until --epsilon]",
+    help="Exactly so many rounds; in gossip, ticks at most.  [default: until a thousandth]",
 )
-@terminal.epsilon_option()
 @terminal.seed_option()
 @terminal.weights_option()
-@click.option("--runs", type=int, default=None, help="Runs of gossip.  [default: 2 / epsilon, at least 100]")
-@click.option("--max-delay", type=int, default=3, show_default=True, help="Greatest age in rounds, for delay.")
 @format_option("table", "json", "csv")
 def simulate_command(*, spec: str, nodes: int | None, mode: str, form: str, **asked: Any) -> None:
     from topologies.convergence import ConsensusSettings  # noqa: PLC0415 - `--help` stays instant
@@ -87,84 +83,59 @@ def _simulate(spec: str, nodes: int | None, mode: str, settings: ConsensusSettin
 STRATEGIES_HELP = """\b
 Strategies; each looks at what is left then:
   random       drawn uniformly, from --seed
-  degree       the node with the most neighbors; the edge whose ends have most
+  degree       the node with the most neighbors
   fiedler      where the Fiedler vector says that lambda_2 falls most
   betweenness  the one that most shortest paths use (up to 1,000 nodes)
 
 A graph that falls apart is an answer: lambda 2 is 0 from then on, and the exit code stays 0.
 
-What would take too long on a graph of this size is refused: too many failures, or draws.
+What would take too long on a graph of this size is refused.
 On a terminal a line tells how far it is.
 
 \b
 Examples:
   p2pfl topology attack ring -n 16 --remove 3
-  p2pfl topology attack graph.json --remove 2 --edges --strategy betweenness
+  p2pfl topology attack graph.json --remove 2 --strategy betweenness
 """
 
 
 @click.command(
     "attack",
-    help=f"What is left of SPEC as nodes, or edges, fail one at a time.\n\n{terminal.SPEC_HELP}",
+    help=f"What is left of SPEC as nodes fail, one at a time.\n\n{terminal.SPEC_HELP}",
     epilog=STRATEGIES_HELP,
 )
 @terminal.spec_argument()
 @terminal.nodes_option()
 @click.option("--remove", type=int, default=1, show_default=True, help="How many fail.")
 @click.option("--strategy", default="random", show_default=True, help="Which fails next; see below.")
-@click.option("--edges", is_flag=True, help="Edges fail instead of nodes.")
-@click.option("--repeat", type=int, default=1, show_default=True, help="Draws of `random`, of which to show the mean.")
 @terminal.seed_option()
 @click.option("-o", "--output", type=click.Path(), help="Write what is left in the end as a graph file.")
 @format_option("table", "json", "csv")
 def attack_command(
-    *,
-    spec: str,
-    nodes: int | None,
-    remove: int,
-    strategy: str,
-    edges: bool,
-    repeat: int,
-    seed: int,
-    output: str | None,
-    form: str,
+    *, spec: str, nodes: int | None, remove: int, strategy: str, seed: int, output: str | None, form: str
 ) -> None:
     from topologies.building import resolve  # noqa: PLC0415 - `--help` stays instant
-    from topologies.failures import decay, random_decays  # noqa: PLC0415 - as above
+    from topologies.failures import decay  # noqa: PLC0415 - as above
     from topologies.files import write_topology  # noqa: PLC0415 - as above
 
-    _check_output(output, repeat)
+    if output == "-":
+        raise TopologyError("the table goes there already", key="output", value=output, allowed="a file")
+    if output is not None:
+        check_target(Path(output))
     topology = resolve(spec, nodes, seed)
-    if repeat != 1:
-        if strategy != "random":
-            text = "only chance differs from draw to draw"
-            raise TopologyError(text, key="repeat", allowed="1, or --strategy random")
-        with progress() as tell:
-            rows = random_decays(topology, remove, repeat, edges=edges, seed=seed, tell=tell)
-        write_rows(rows, form)
-        return
     with progress() as tell:
-        found = decay(topology, remove, strategy, edges=edges, seed=seed, tell=tell)
+        found = decay(topology, remove, strategy, seed=seed, tell=tell)
     write_rows(_rows(found, topology.names, form), form)
     _note(found)
     if output is not None:
         write_topology(found.remaining, Path(output))
 
 
-def _check_output(output: str | None, repeat: int) -> None:
-    if output == "-":
-        raise TopologyError("the table goes there already", key="output", value=output, allowed="a file")
-    if output is not None and repeat != 1:
-        raise TopologyError("many draws leave many graphs", key="output", value=output, allowed="with --repeat 1")
-    if output is not None:
-        check_target(Path(output))
-
-
 def _rows(decay: Decay, names: Sequence[str], form: str) -> list[dict[str, Any]]:
-    """Return the rows. A failed edge is a list of its two ends; CSV has no lists."""
+    """Return the rows. What failed is a list; CSV has no lists."""
     rows = []
     for left in decay.left:
-        failed = [names[node] if names else node for node in left.failed]
+        failed = [] if left.failed is None else [names[left.failed] if names else left.failed]
         rows.append(
             {
                 "removed": left.removed,

@@ -13,7 +13,6 @@ from topologies.errors import TopologyError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from topologies.graph import Topology
     from topologies.timing.latencies import Latencies
 
 FAR_HELP = """\b
@@ -40,7 +39,7 @@ class Delay(click.ParamType):  # type: ignore[type-arg]  # generic only in later
 
 
 def far_options(command: Command) -> Command:
-    """Add --far, --distances, --near and --train."""
+    """Add --far, --distances and --train."""
     options: list[Decorator] = [
         click.option("--far", "far", multiple=True, metavar="NODES=TIME", help="Far nodes, as 28-29=60ms; repeatable."),
         click.option(
@@ -50,7 +49,6 @@ def far_options(command: Command) -> Command:
             metavar="FILE",
             help="A CSV file of times between nodes.",
         ),
-        click.option("--near", type=Delay(), default="2ms", show_default=True, help="Time of any other message."),
         click.option("--train", type=Delay(), default="0s", show_default=True, help="Time of a node's local round."),
     ]
     for option in reversed(options):
@@ -59,7 +57,7 @@ def far_options(command: Command) -> Command:
 
 
 def read_distances(
-    nodes: int, names: Sequence[str], *, far: Sequence[str], distances: Path | None, near: float, train: float
+    nodes: int, names: Sequence[str], *, far: Sequence[str], distances: Path | None, train: float
 ) -> Latencies | None:
     """Return the distances that the options tell; None if they tell none.
 
@@ -73,11 +71,4 @@ def read_distances(
     from topologies.timing import latencies as module  # noqa: PLC0415 - `--help` stays instant
 
     told = [module.read_far(text) for text in far]
-    return module.latencies(nodes, names=names, far=told, file=distances, near_s=near)
-
-
-def distances_of(
-    topology: Topology, *, far: Sequence[str], distances: Path | None, near: float, train: float
-) -> Latencies | None:
-    """Return the distances between the nodes of a graph, as `read_distances` does."""
-    return read_distances(topology.nodes, topology.names, far=far, distances=distances, near=near, train=train)
+    return module.latencies(nodes, names=names, far=told, file=distances)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from topologies.cli import terminal
-from topologies.cli.far_options import FAR_HELP, distances_of, far_options
+from topologies.cli.far_options import FAR_HELP, far_options, read_distances
 from topologies.cli.terminal import cell, format_option, write_facts, write_json, write_rows
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _TEXTS = {"rule": "rule", "degree": "degree", "algebraic_connectivity": "lambda_
 GROUPS: Mapping[str, str] = {
     "static": "Static graphs: undirected, always the same. A federation can run them.",
     "schedule": "Schedules: undirected, another graph in each round. A federation can run them.",
-    "directed": "Directed graphs, static or changing: for study. A federation cannot run them.",
+    "directed": "Directed graphs, another in each round: for study. A federation cannot run them.",
 }
 LEGEND = """\
 n is the number of nodes, lambda_2 the algebraic connectivity; in parentheses, parameters without a
@@ -51,7 +51,7 @@ What the words mean:
                            the result can be
   mixing rate              factor by which one round of averaging with --weights shrinks
                            the distance to consensus: near 0 is fast, near 1 slow
-  rounds to consensus      rounds until that distance is --epsilon of what it was
+  rounds to consensus      rounds until that distance is epsilon of what it was
   fewest rounds            no weights at all need fewer on these edges; with --weights optimal
   exchange, round          with --far or --distances: how long an exchange over an edge
                            takes, there and back, and a round of a node, which waits for
@@ -59,8 +59,7 @@ What the words mean:
   consensus                time until all agree, each node at its own pace: an estimate,
                            within about a factor of two of simulated nodes
   consensus in step        the same if all waited for all in each round, as no node does
-  effective resistance     how far apart two nodes are when all paths count; the
-                           kirchhoff index is its sum over all pairs
+  effective resistance     how far apart two nodes are when all paths count
   edge connectivity        edges that have to fail before the graph falls apart;
                            vertex connectivity: nodes
   bridges, cut nodes       edges, and nodes, of which one alone is enough for that
@@ -81,11 +80,7 @@ What the words mean:
 Of a schedule, or a directed graph:
   edges, diameter, algebraic connectivity   of all rounds together, without directions
   exact after              so many rounds after which every node has the mean itself
-  mixing rate              from the worst start, a round's mean over one period. Where
-                           directions differ, a round can move models apart before they
-                           meet, and this rate can be near 1 although all is well
-  asymptotic rate          the factor of a round in the long run, whatever the start;
-                           rounds to consensus counts real rounds, and trusts neither
+  mixing rate              from the worst start, a round's mean over one period
   certified                the mixing rate is right; connectivity certified: lambda_2 is
 """
 INFO_EPILOG = f"""{FAR_HELP}
@@ -137,7 +132,6 @@ def list_command(name: str | None, form: str) -> None:
 @terminal.nodes_option()
 @terminal.seed_option()
 @terminal.weights_option()
-@terminal.epsilon_option()
 @terminal.model_bytes_option()
 @far_options
 @click.option(
@@ -173,7 +167,7 @@ IN_BYTES = ("bytes", "busiest_bytes")
 COLUMNS_HELP = """\b
 Columns, any of which --sort takes; best first, unknown last, within each n:
   topology  n  edges  degree_max  lambda_2  mixing_rate  diameter
-  rounds, messages, bytes  until consensus (--epsilon), from the worst start
+  rounds, messages, bytes  until consensus, from the worst start
   busiest_bytes            sent in a round by the node with the most neighbors
                            (it and bytes are shown only with --model-bytes)
   certified                lambda_2 is proven, not only computed
@@ -208,7 +202,6 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in later
 @click.option("-n", "--nodes", "sizes", type=Sizes(), default=None, help="How many nodes; several joined by commas.")
 @click.option("--sort", default=None, help="A column; see below.  [default: as given]")
 @terminal.weights_option()
-@terminal.epsilon_option()
 @terminal.seed_option()
 @terminal.model_bytes_option()
 @format_option("table", "json", "csv")
@@ -323,6 +316,7 @@ def _describe_within(limit_s: float, **asked: Any) -> dict[str, Any]:
     from topologies.building import is_static, resolve  # noqa: PLC0415 - `--help` stays instant
     from topologies.cli.within import facts_within  # noqa: PLC0415 - as above
     from topologies.metrics.describe import IF_ASKED, ORDER, in_order  # noqa: PLC0415 - as above
+    from topologies.spectral import EPSILON  # noqa: PLC0415 - as above
 
     static = is_static(asked["spec"]) or asked["nodes"] is None
     more: dict[str, Any] = {}
@@ -331,7 +325,7 @@ def _describe_within(limit_s: float, **asked: Any) -> dict[str, Any]:
     found, whole = facts_within(_describe, limit_s, asked | more)
     if whole:
         return found
-    found = {key: asked[key] for key in ("spec", "seed", "nodes", "weights", "epsilon")} | found
+    found = {key: asked[key] for key in ("spec", "seed", "nodes", "weights")} | {"epsilon": EPSILON} | found
     expected = [key for key in ORDER if key not in IF_ASKED] if static else [*ORDER[:7], "mixing_rate"]
     late = [key for key in expected if key not in found and key != "seconds"]
     if not found.get("converged", True):  # so far an upper bound only
@@ -351,12 +345,10 @@ def _describe(
     nodes: int | None,
     seed: int,
     weights: str | None,
-    epsilon: float,
     certify: bool,
     model_bytes: int | None,
     far: Sequence[str],
     distances: Path | None,
-    near: float,
     train: float,
     note: Note | None = None,
     given: Topology | None = None,
@@ -368,15 +360,15 @@ def _describe(
         from topologies.metrics.describe import survey  # noqa: PLC0415 - as above
 
         topology = given or resolve(spec, nodes, seed)
-        apart = distances_of(topology, far=far, distances=distances, near=near, train=train)
+        apart = read_distances(topology.nodes, topology.names, far=far, distances=distances, train=train)
         known: dict[str, Any] = {"distances": apart, "train_s": train, "model_bytes": model_bytes}
-        return survey(topology, weights, epsilon, certify=certify, note=note, **known)
+        return survey(topology, weights, certify=certify, note=note, **known)
     if far or distances is not None:
         text = "the time of a schedule or a directed graph is not known"
         raise TopologyError(text, key="far" if far else "distances", allowed="one static graph")
     from topologies.metrics.describe import describe_schedule  # noqa: PLC0415 - as above
 
-    described = describe_schedule(build_schedule(spec, nodes, seed), epsilon)
+    described = describe_schedule(build_schedule(spec, nodes, seed))
     if model_bytes is not None:
         messages = described["messages_to_consensus"]
         described["bytes_to_consensus"] = None if messages is None else messages * model_bytes
@@ -388,10 +380,7 @@ NEVER_LEFT_OUT = ("algebraic_connectivity", "mixing_rate")
 """Figures that have a line of their own even if the time was over before they were known."""
 
 
-LIMITED = (
-    *("average_distance", "effective_resistance", "kirchhoff_index", "bridges", "cut_nodes"),
-    "thinnest_cut",
-)
+LIMITED = ("effective_resistance", "bridges", "cut_nodes", "thinnest_cut")
 """Figures of a connected graph that are left out only if it is too large for them."""
 
 DETAILS = ("mixing_certified", "mixing_converged", "diameter_bounds")

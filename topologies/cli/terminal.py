@@ -23,8 +23,7 @@ Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 
 SPEC_HELP = "SPEC is a name with its parameters, such as watts-strogatz:k=4,p=0.1, or the path of a graph file."
-WEIGHTS_HELP = "Mixing weights: metropolis, max-degree, best-constant"
-EPSILON_HELP = "Consensus means the distance to it shrank to this fraction."
+WEIGHTS_HELP = "Mixing weights: metropolis, best-constant"
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?(?:[eE]\d{1,2})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -117,10 +116,6 @@ def weights_option(*, by_degree: bool = False) -> Decorator:
         return click.option("--weights", default="metropolis", show_default=True, help=words)
     words = f"{WEIGHTS_HELP}, sample-weighted, optimal or file.  [default: metropolis, or those of a graph file]"
     return click.option("--weights", default=None, help=words)
-
-
-def epsilon_option() -> Decorator:
-    return click.option("--epsilon", type=float, default=1e-3, show_default=True, help=EPSILON_HELP)
 
 
 def model_bytes_option(default: str | None = None) -> Decorator:

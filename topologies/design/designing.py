@@ -21,12 +21,11 @@ from topologies.design.candidates import (
     known_graphs,
     known_schedules,
 )
-from topologies.design.fewer_seconds import EVALUATIONS, search_seconds
-from topologies.design.goal import DIGITS, Goal, adjacency_of, checked
-from topologies.design.search import SEARCH_LIMIT, Over, evaluations_for, never, search
+from topologies.design.goal import DIGITS, LAMBDA_2, SEARCH_LIMIT, Goal, adjacency_of, checked, weighted_laplacian
+from topologies.design.search import Over, evaluations_for, never, search
 from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
-from topologies.graph import Ends, Topology
+from topologies.graph import Edge, Ends, Topology, component_count
 from topologies.metrics import degree_range
 from topologies.metrics.distance import diameter
 
@@ -35,6 +34,8 @@ ATLAS_NODES = 7
 STARTS = 4
 FEW = 2
 """As many of the graphs with the fewest rounds, and of the families, the search for the least time begins with."""
+FAR_EVALUATIONS = 6_000
+"""The most graphs to try for the least time: about two seconds on 30 nodes."""
 FOUND = 12
 """How many of the search's graphs are judged: the best, each with a different number of edges."""
 JUDGED = 30
@@ -45,6 +46,8 @@ JUDGED_LARGE = 10
 DRAWS = 400
 """How many random graphs are drawn if nothing else is robust enough, until `ENOUGH` of them are."""
 ENOUGH = 3
+SAME = 1e-9
+"""The relative difference below which eigenvalues count as equal."""
 ADVISED = 40
 """Up to this many nodes, an error names a degree that would be enough."""
 
@@ -79,13 +82,13 @@ def design(
     tell: Tell = silent,
     over: Over = never,
 ) -> Design:
-    """Find the best graph. Up to 7 nodes, or where the complete graph is allowed and best, this is the true optimum; up
-    to 500 it is the best of the families and of a search that tries `evaluations` graphs; above that, up to
-    `goal.DESIGN_LIMIT` nodes, only families are tried.
+    """Find the best graph: all edges of `goal.given` and `goal.add` more, if there is one. Otherwise up to 7 nodes, or
+    where the complete graph is allowed and best, this is the true optimum; up to 500 it is the best of the families and
+    of a search that tries `evaluations` graphs; above that, up to `goal.DESIGN_LIMIT` nodes, only families are tried.
 
     The same arguments give the same result, unless `over` becomes true: then it is the best graph so far. `tell`
-    receives progress messages. Raises TopologyError if nothing can meet
-    the requirements, or if no graph that was tried does.
+    receives progress messages. Raises TopologyError if nothing can meet the requirements, or if no graph that was tried
+    does.
     """
     checked(goal)
     if goal.by_time and schedules:
@@ -93,6 +96,16 @@ def design(
     if goal.maximize and schedules:
         raise TopologyError("a schedule has no lambda_2 of its own", key="maximize", allowed="without --schedules")
     effort = evaluations_for(goal.nodes) if evaluations is None else evaluations
+    if goal.given is not None:
+        start = with_more(goal, goal.given)
+        found = search(goal, [start], effort, tell, over).ranked() if effort else [((), 0.0, start)]
+        qualified, failed = _judge([_own_candidate(goal, ends) for _, _, ends in found], top, tell, over)
+        if not qualified:
+            text = f"no graph that was found qualifies: {failed[0].fragile or '; '.join(failed[0].failures)}"
+            raise TopologyError(text, key="add", value=goal.add, allowed="more edges, or less to require of them")
+        return Design(
+            goal=goal, qualified=qualified, failed=failed, proven=False, evaluations=effort, stopped=bool(over())
+        )
     settled = goal.nodes <= SEARCH_LIMIT and _unbeatable(candidate(goal, build("complete", goal.nodes)))
     known = sorted(known_graphs(goal, tell, over, 1 if settled else SEEDS), key=lambda found: found.key)
     # where some nodes are far, it matters which is where, and the atlas has each graph once
@@ -149,10 +162,8 @@ def _search_results(
     if goal.by_time:
         blind = replace(goal, minimize="rounds")
         fast = search(blind, list(starts.values()), evaluations, tell, over).ranked()[:FEW]
-        begin = [*(ends for _, _, ends in fast), *list(starts.values())[:FEW]]
-        for ends in search_seconds(goal, begin, min(evaluations, EVALUATIONS), tell, over)[:FOUND]:
-            yield _own_candidate(goal, ends)
-        return
+        starts = dict(enumerate([*(ends for _, _, ends in fast), *list(starts.values())[:FEW]]))
+        evaluations = min(evaluations, FAR_EVALUATIONS)
     for _, _, ends in search(goal, list(starts.values()), evaluations, tell, over).ranked()[:FOUND]:
         yield _own_candidate(goal, ends)
 
@@ -193,7 +204,35 @@ def _draw_robust(goal: Goal, tell: Tell, over: Over) -> Iterator[GraphCandidate]
 
 
 def _own_candidate(goal: Goal, ends: Ends) -> GraphCandidate:
-    return candidate(goal, Topology(f"{SEARCHED}:edges={len(ends)}", goal.nodes, ends, goal.seed))
+    if goal.given is None:
+        return candidate(goal, Topology(f"{SEARCHED}:edges={len(ends)}", goal.nodes, ends, goal.seed))
+    spec = f"{goal.given.spec} and {goal.add} more"
+    return candidate(goal, Topology(spec, goal.nodes, ends, goal.given.seed, names=goal.given.names))
+
+
+def with_more(goal: Goal, given: Topology) -> Ends:
+    """Add edges to a graph, each where it lifts the eigenvalues that equal lambda_2 most, to first order: the length of
+    e_i - e_j in their eigenspace (Ghosh and Boyd, Growing Well-connected Graphs, 2006). So parts are joined first.
+
+    Raises TopologyError if there is no place for them, or if they are too few to join all parts.
+    """
+    adjacency = adjacency_of(goal.nodes, given.ends)
+    for done in range(goal.add):
+        values, vectors = np.linalg.eigh(weighted_laplacian(adjacency, LAMBDA_2))
+        basis = vectors[:, values <= values[1] + SAME * max(1.0, float(values[-1]))]
+        free = (adjacency == 0.0) & np.logical_and.outer(*[adjacency.sum(axis=0) < goal.highest] * 2)
+        pairs = np.argwhere(np.triu(free, 1))
+        if not len(pairs):
+            text = "no two nodes that are not joined have room for another neighbor"
+            raise TopologyError(text, key="add", value=goal.add, allowed=f"up to {done}, or a larger --max-degree")
+        gains = ((basis[pairs[:, 0]] - basis[pairs[:, 1]]) ** 2).sum(axis=1)
+        i, j = pairs[int(np.argmax(np.round(gains, 9)))]
+        adjacency[i, j] = adjacency[j, i] = 1.0
+    ends = np.argwhere(np.triu(adjacency))
+    if (parts := component_count(Topology("", goal.nodes, ends))) > 1:
+        text = f"{goal.add} edges leave the graph in {parts} parts"
+        raise TopologyError(text, key="add", value=goal.add, allowed="more, or a larger --max-degree")
+    return ends
 
 
 def _judge(
@@ -233,25 +272,12 @@ def _judged_count(entries: Sequence[GraphCandidate]) -> int:
 
 def _no_design(goal: Goal, failed: Sequence[GraphCandidate], tell: Tell, over: Over) -> TopologyError:
     """Make the error, which says how close the closest graph came."""
-    right = [found for found in failed if not _fails_elsewhere(found, "budget-bytes")]
-    if goal.budget_bytes is not None and right:
-        nearest = min(right, key=lambda found: found.sent or 0)
-        if nearest.sent is not None and nearest.sent > goal.budget_bytes:
-            excess = 100.0 * (nearest.sent / goal.budget_bytes - 1.0)
-            text = f"no graph was found that sends so little: {nearest.spec} comes nearest with {excess:.3g} % more"
-            allowed = f"{nearest.sent} was reached; or a smaller model-bytes, or a larger epsilon"
-            return TopologyError(text, key="budget-bytes", value=goal.budget_bytes, allowed=allowed)
     most = max((found.robust.upper for found in failed if not found.failures and found.robust), default=0)
     text = f"no graph was found with at most {goal.highest} neighbors that is {goal.robustness}-robust"
     text += f", as byzantine = {goal.byzantine} asks for" + (f"; the best is {most}-robust" if most else "")
     return TopologyError(
         text, key="byzantine", value=goal.byzantine, allowed=_sufficient_change(goal, most, tell, over)
     )
-
-
-def _fails_elsewhere(entry: GraphCandidate, key: str) -> bool:
-    """True if it fails in several respects, or in one other than `key`."""
-    return len(entry.failures) != 1 or key not in entry.failures[0]
 
 
 def _sufficient_change(goal: Goal, most: int, tell: Tell, over: Over) -> str:
@@ -286,7 +312,11 @@ def rows(design: Design, top: int) -> list[dict[str, Any]]:
     best = design.qualified[:top]
     better = [entry for entry in design.failed if entry.key < design.winner.key][:FAILED]
     listed = [_row(design, rank, entry) for rank, entry in enumerate(best, start=1)]
-    return listed + [_row(design, None, entry) for entry in better]
+    listed += [_row(design, None, entry) for entry in better]
+    if (given := design.goal.given) is not None:
+        bare = Topology(given.spec, given.nodes, given.ends, given.seed)
+        listed.append(_row(design, None, candidate(design.goal, bare)) | {"qualifies": None, "why": "as given"})
+    return listed
 
 
 def _row(design: Design, rank: int | None, entry: GraphCandidate) -> dict[str, Any]:
@@ -323,13 +353,22 @@ def _failure(entry: GraphCandidate) -> str:
 
 def reason(design: Design, entry: GraphCandidate) -> str:
     """Say why a qualified graph has its rank."""
-    best = design.winner
+    best, given = design.winner, design.goal.given
     said = _praise(design) if entry is best else "; ".join(_differences(entry, best))
+    if given is not None:
+        fresh = sorted(set(entry.topology.edges) - set(given.edges))
+        said = f"adds {', '.join(_edge_text(edge, given.names) for edge in fresh)}; {said}"
     if not entry.proven:
         said += "; whether it is robust enough is unknown: too large to search"
     if entry.schedule:
         said += "; only while rounds are in step and nothing is lost"
     return said
+
+
+def _edge_text(edge: Edge, names: Sequence[str]) -> str:
+    """Write the edge using the names of a file's nodes, which may contain a hyphen."""
+    i, j = edge
+    return f"{names[i]} - {names[j]}" if names else f"{i}-{j}"
 
 
 def _praise(design: Design) -> str:

@@ -13,9 +13,10 @@ import numpy as np
 from topologies.chance import generator
 from topologies.errors import TopologyError, nearest
 from topologies.graph import Ends, Topology
-from topologies.laplacian import Array
-from topologies.spectral import BY_DEGREE, EPSILON, check_weights, rounds_to_consensus, spectrum
+from topologies.laplacian import Array, Laplacian
+from topologies.spectral import BY_DEGREE, EPSILON, check_weights, rounds_to_consensus, spectrum, weighted
 from topologies.timing.latencies import Latencies
+from topologies.timing.pace import pace
 
 DENSE_LIMIT = 500
 """Up to this many nodes, computing all eigenvalues is faster than computing only the two that matter."""
@@ -33,8 +34,6 @@ def weighted_laplacian(adjacency: Array, weights: str) -> Array:
     degrees = adjacency.sum(axis=0)
     if weights in {"best-constant", LAMBDA_2}:
         shares = adjacency
-    elif weights == "max-degree":
-        shares = adjacency / (degrees.max() + 1.0)
     else:
         shares = adjacency / (np.maximum(degrees[:, None], degrees) + 1.0)
     laplacian: Array = -shares
@@ -92,8 +91,14 @@ MODEL_BYTES = 400_000
 DIGITS = 9
 """Two mixing rates that agree to this many decimal places are a tie."""
 
+PER_EDGE = 1e-6
+"""What an edge costs the search, so that of two graphs as fast the one with fewer edges wins."""
+
 DESIGN_LIMIT = 5_000
 """The maximum number of nodes for a design: two minutes in all on one core."""
+
+SEARCH_LIMIT = 500
+"""The maximum number of nodes for a search; above that, one graph takes too long to judge."""
 
 Key = tuple[float, ...]
 
@@ -110,22 +115,23 @@ class Goal:
     - `time`: the seconds to consensus where `distances` says how far nodes are, and a round trains `train_s`; then
       edges.
 
-    `byzantine`: with b liars each node has more than 2b neighbors, there is no bridge, and the graph is (2b +
-    1)-robust. `budget_bytes`: the bytes until consensus, at most. `max_degree` None: no limit.
+    Consensus is agreement to `EPSILON`. `byzantine`: with b liars each node has more than 2b neighbors, there is no
+    bridge, and the graph is (2b + 1)-robust. `max_degree` None: no limit. With `given`, the graph has all edges of that
+    one, and `add` more.
     """
 
     nodes: int
     max_degree: int | None = None
     byzantine: int = 0
-    budget_bytes: int | None = None
     model_bytes: int = MODEL_BYTES
     minimize: str = "rounds"
     maximize: str | None = None
     weights: str = "metropolis"
-    epsilon: float = EPSILON
     seed: int = 0
     distances: Latencies | None = field(default=None, compare=False)
     train_s: float = 0.0
+    given: Topology | None = field(default=None, compare=False)
+    add: int = 0
 
     @property
     def by_time(self) -> bool:
@@ -147,12 +153,29 @@ class Goal:
         return 2 * self.byzantine + 1 if self.byzantine else 0
 
     def rounds(self, rate: float) -> int | None:
-        return rounds_to_consensus(min(rate, 1.0), self.epsilon)
+        return rounds_to_consensus(min(rate, 1.0))
 
     def bytes_sent(self, rate: float, edges: int) -> int | None:
         """The bytes that all nodes send until consensus; None if it is never reached."""
         rounds = self.rounds(rate)
         return None if rounds is None else 2 * edges * rounds * self.model_bytes
+
+    def seconds(self, ends: Ends) -> float:
+        """The time to consensus on the graph with these edges; infinite if it is not connected."""
+        low, high = np.linalg.eigvalsh(self.flow(ends))[[1, -1]].tolist()
+        return math.inf if low < 1e-10 * max(high, 1e-300) else -math.log(EPSILON) / low
+
+    def flow(self, ends: Ends) -> Array:
+        """The Laplacian, shape (nodes, nodes), whose lambda_2 is how fast models approach each other per second."""
+        if self.distances is None:
+            raise ValueError("nothing says how far the nodes are")
+        if self.weights == "best-constant":
+            c = weighted(Topology("searched", self.nodes, ends), self.weights).c
+        else:
+            degrees = np.bincount(ends.ravel(), minlength=self.nodes)
+            c = 1.0 / (np.maximum(degrees[ends[:, 0]], degrees[ends[:, 1]]) + 1.0)
+        per_s = pace(self.nodes, ends, self.distances.of(ends), self.train_s).per_s
+        return Laplacian(ends, c * per_s, np.ones(self.nodes)).dense()
 
     @property
     def matrix(self) -> str:
@@ -160,50 +183,41 @@ class Goal:
         return self.maximize or self.weights
 
     def key(self, rate: float, edges: int) -> Key:
-        """Make a sort key from the rate of `matrix`; lower is better. Whatever exceeds the budget comes last, the
-        smallest excess first; with `maximize` the search has no rounds to count, and does not look at the budget.
-        """
-        return self.key_of(rate, edges, 0 if self.maximize and rate < 1.0 else self.bytes_sent(rate, edges))
+        """Make a sort key from the rate of `matrix`, or the seconds; lower is better."""
+        uncounted = self.by_time or (self.maximize and rate < 1.0)
+        return self.key_of(rate, edges, 0 if uncounted else self.bytes_sent(rate, edges))
 
     def key_of(self, rate: float, edges: int, sent: int | None) -> Key:
         """Make the key when the bytes `sent` are known from elsewhere, as for a schedule."""
         if sent is None:
             return (math.inf, edges, 1.0)
-        over = sent if self.budget_bytes is not None and sent > self.budget_bytes else 0
         tie = round(rate, DIGITS)
         match self.maximize or self.minimize:
             case "rounds" | "lambda_2" | "time":
-                return (over, tie, edges)
+                return (tie, edges)
             case "bytes":
-                return (over, sent, tie)
+                return (sent, tie)
             case _:
-                return (over, edges, tie)
+                return (edges, tie)
 
     def energy(self, rate: float, edges: int) -> float:
-        """Return a smooth substitute for `key`, increasing with the rate, which the search minimizes. In nepers."""
+        """Return a smooth substitute for `key`, increasing with the rate, or the seconds, which the search minimizes.
+        In nepers.
+        """
+        if self.by_time:
+            return math.log(rate) + PER_EDGE * edges
         if rate >= 1.0:
             return math.inf
         decay = -math.log(max(rate, 1e-15))
-        budget = None if self.maximize else self.budget_bytes
         match self.maximize or self.minimize:
             case "rounds" | "lambda_2":
-                level = -math.log(decay) + 1e-6 * edges
+                return -math.log(decay) + PER_EDGE * edges
             case "bytes":
-                level = self._sent(decay, rate, edges)
+                # the models sent until consensus: half by whole rounds, half by what would be needed
+                smooth = max(1.0, -math.log(EPSILON) / decay)
+                return math.log(edges * (smooth + (self.rounds(rate) or 1)))
             case _:
-                level = math.log(edges) - 0.05 * math.log(decay)
-        if budget is not None:
-            allowed, whole = budget / self.model_bytes, self.rounds(rate) or 1
-            sent = self._sent(decay, rate, edges)
-            level += 10.0 * max(0.0, sent - math.log(allowed), math.log(2 * edges * whole / allowed))
-        return level
-
-    def _sent(self, decay: float, rate: float, edges: int) -> float:
-        """Return the logarithm of the models sent until consensus: half by whole rounds, half by what would be
-        needed.
-        """
-        smooth = max(1.0, -math.log(self.epsilon) / decay)
-        return math.log(edges * (smooth + (self.rounds(rate) or 1)))
+                return math.log(edges) - 0.05 * math.log(decay)
 
 
 def checked(goal: Goal) -> Goal:
@@ -218,7 +232,6 @@ def checked(goal: Goal) -> Goal:
     if goal.by_time and goal.distances is None:
         text = "nothing says how far the nodes are from each other"
         raise TopologyError(text, key="minimize", value="time", allowed="with --far or --distances")
-    rounds_to_consensus(0.5, goal.epsilon)
     if goal.nodes < 2:
         raise TopologyError("nothing to join", key="nodes", value=goal.nodes, allowed="from 2")
     if goal.nodes > DESIGN_LIMIT:
@@ -227,15 +240,26 @@ def checked(goal: Goal) -> Goal:
             "impossible size for a search among all families", key="nodes", value=goal.nodes, allowed=allowed
         )
     generator(goal.seed)
-    for key in ("byzantine", "model_bytes", "max_degree", "budget_bytes"):
+    for key in ("byzantine", "model_bytes", "max_degree"):
         least = 0 if key == "byzantine" else 1
         value = getattr(goal, key)
         if value is not None and value < least:
-            raise TopologyError("impossible value", key=_option(key), value=value, allowed=f"from {least}")
+            raise TopologyError("impossible value", key=key.replace("_", "-"), value=value, allowed=f"from {least}")
     _check_byzantine(goal)
     _check_degree(goal)
-    _check_budget(goal)
+    if goal.given is not None:
+        _check_addition(goal, goal.given)
     return goal
+
+
+def _check_addition(goal: Goal, given: Topology) -> None:
+    if given.nodes > SEARCH_LIMIT:
+        allowed = f"up to {SEARCH_LIMIT}"
+        raise TopologyError("too large to look for edges to add", key="nodes", value=given.nodes, allowed=allowed)
+    room = given.nodes * (given.nodes - 1) // 2 - given.edge_count
+    if not 1 <= goal.add <= room:
+        allowed = f"from 1 to {room}: so many pairs of nodes are not joined"
+        raise TopologyError("impossible number of edges to add", key="add", value=goal.add, allowed=allowed)
 
 
 def _check_byzantine(goal: Goal) -> None:
@@ -260,16 +284,3 @@ def _check_degree(goal: Goal) -> None:
     if most == goal.lowest and most * n % 2 and most > 1:
         text = f"not all of {n} nodes can have exactly {most} neighbors, since {n} times {most} is odd"
         raise TopologyError(text, key="max-degree", value=goal.max_degree, allowed=f"from {most + 1}")
-
-
-def _check_budget(goal: Goal) -> None:
-    """Check the budget. A connected graph has at least n - 1 edges, and one round uses each both ways."""
-    edges = max(goal.nodes - 1, -(-goal.nodes * goal.lowest // 2))
-    least = 2 * edges * goal.model_bytes
-    if goal.budget_bytes is not None and goal.budget_bytes < least:
-        text = f"one round over {edges} edges, the fewest possible, already sends {least} bytes"
-        raise TopologyError(text, key="budget-bytes", value=goal.budget_bytes, allowed=f"from {least}")
-
-
-def _option(key: str) -> str:
-    return key.replace("_", "-")

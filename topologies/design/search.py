@@ -14,15 +14,12 @@ from random import Random
 
 import numpy as np
 
-from topologies.design.goal import Goal, Key, adjacency_of, mixing_rate
+from topologies.design.goal import Goal, Key, mixing_rate
 from topologies.design.rotations import Cycles, SymmetricWalk, rotations
 from topologies.design.walk import Walk
 from topologies.eigen.extremes import Tell, silent
 from topologies.graph import Ends
 from topologies.laplacian import Array
-
-SEARCH_LIMIT = 500
-"""The maximum number of nodes for a search; above that, one graph takes too long to judge."""
 
 HOT, COLD = 0.5, 1e-4
 """Temperatures, divided by the number of nodes, since one edge of a larger graph matters less; the energy is a
@@ -31,6 +28,7 @@ logarithm.
 At first a graph of 20 nodes that is 2.5 % worse is accepted with odds of 1 to e. Of 0.5, 1, 3 and 6 for HOT, 0.5 gave
 the best graphs of 16 to 40 nodes.
 """
+FAR_HOT = 0.1
 SYMMETRIC_HOT = 1.5
 """The same for symmetric graphs, where a move changes a whole orbit of edges."""
 
@@ -63,7 +61,7 @@ class BestGraphs:
 
     def meet(self, adjacency: Array, rate: float, edges: int) -> None:
         key = self.goal.key(rate, edges)
-        if rate < 1.0 and (edges not in self.found or key < self.found[edges][0]):
+        if rate < (math.inf if self.goal.by_time else 1.0) and (edges not in self.found or key < self.found[edges][0]):
             self.found[edges] = key, rate, np.argwhere(np.triu(adjacency))
 
     def ranked(self) -> list[tuple[Key, float, Ends]]:
@@ -76,12 +74,13 @@ def evaluations_for(nodes: int) -> int:
 
 
 def search(goal: Goal, starts: Sequence[Ends], evaluations: int, tell: Tell = silent, over: Over = never) -> BestGraphs:
-    """Search among symmetric graphs, then walk from each start in turn, and between these from the best graph found;
-    `evaluations` are shared by all of these.
+    """Search among symmetric graphs, unless nodes differ, then walk from each start in turn, and between these from the
+    best graph found; `evaluations` are shared by all of these.
     """
     rng = Random(goal.seed)
     best = BestGraphs(goal, over=over)
-    spent = _search_symmetric(best, rng, evaluations // 2, tell)
+    alike = not goal.by_time and goal.given is None
+    spent = _search_symmetric(best, rng, evaluations // 2, tell) if alike else 0
     starts = [*starts, *([best.ranked()[0][2]] if best.found else [])]
     turn, left = len(starts) + 1, evaluations - spent
     walks = turn * max(1, round(left / (turn * LEG)))
@@ -90,20 +89,16 @@ def search(goal: Goal, starts: Sequence[Ends], evaluations: int, tell: Tell = si
             break
         again = walk % turn == len(starts)
         ends = best.ranked()[0][2] if again else starts[walk % turn]
-        heat = HOT / goal.nodes / (10.0 if again else 1.0)
+        heat = (FAR_HOT if goal.by_time else HOT) / goal.nodes / (10.0 if again else 1.0)
         tell(f"searched {spent + walk * (left // walks)} of {evaluations} graphs")
-        _anneal(_walk(goal, ends), best, rng, left // walks, heat)
+        _anneal(Walk(goal, ends), best, rng, left // walks, heat)
     return best
-
-
-def _walk(goal: Goal, ends: Ends) -> Walk:
-    return Walk(adjacency_of(goal.nodes, ends), goal.matrix, goal.lowest, goal.highest)
 
 
 def _anneal(walk: Walk, best: BestGraphs, rng: Random, evaluations: int, hot: float) -> None:
     goal = best.goal
-    energy = goal.energy(walk.rate, len(walk.edges))
-    best.meet(walk.adjacency, walk.rate, len(walk.edges))
+    energy = goal.energy(walk.rate, walk.edge_count)
+    best.meet(walk.adjacency, walk.rate, walk.edge_count)
     tried = misses = 0
     while tried < evaluations and misses < MISSES * evaluations and not best.over():
         move = walk.draw(rng)
@@ -112,12 +107,11 @@ def _anneal(walk: Walk, best: BestGraphs, rng: Random, evaluations: int, hot: fl
             continue
         tried += 1
         heat = hot * (COLD / hot) ** (tried / evaluations)
-        edges = len(walk.edges) + len(move[1]) - len(move[0])
+        edges = walk.edge_count + len(move[1]) - len(move[0])
         bar = energy - heat * math.log(1.0 - rng.random())
-        changes = walk.changes(move)
-        if goal.energy(walk.at_least(changes), edges) > bar:
+        rate = walk.rate_with(move, lambda least: goal.energy(least, edges) <= bar)  # noqa: B023 - called at once
+        if rate is None:
             continue
-        rate = walk.rate_after(changes)
         reached = goal.energy(rate, edges)
         walk.make(move)
         best.meet(walk.adjacency, rate, edges)
@@ -151,7 +145,7 @@ def _anneal_symmetric(cycles: Cycles, best: BestGraphs, rng: Random, evaluations
     receives those of this one.
     """
     goal = best.goal
-    sparse = goal.budget_bytes is not None or (goal.minimize != "rounds" and not goal.maximize)
+    sparse = goal.minimize != "rounds" and not goal.maximize
     walk = SymmetricWalk(cycles, goal.highest, rng, sparse=sparse)
     hot = SYMMETRIC_HOT / goal.nodes
     energy, tried, misses = math.inf, 0, 0

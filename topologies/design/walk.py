@@ -1,4 +1,6 @@
 """A walk over all graphs within degree bounds: each move adds or removes an edge, moves one end of it, or crosses two.
+Where it matters which node is where, two nodes may also change places; of edges that are added to a given graph only
+these move.
 
 The eigenvectors of the walk's current graph show which edges matter: to first order an edge (i, j) raises an eigenvalue
 by (v_i - v_j)^2 times its weight (Ghosh and Boyd, Growing Well-connected Graphs, 2006). They also bound the rate of
@@ -7,33 +9,44 @@ every other graph, which saves most eigenvalues.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from random import Random
 
 import numpy as np
 
-from topologies.design.goal import LAMBDA_2, rate_between, rate_of_laplacian, weighted_laplacian
-from topologies.graph import Edge
-from topologies.laplacian import Array
+from topologies.design.goal import LAMBDA_2, Goal, adjacency_of, rate_between, rate_of_laplacian, weighted_laplacian
+from topologies.graph import Edge, Ends
+from topologies.spectral import EPSILON
 
 Move = tuple[tuple[Edge, ...], tuple[Edge, ...]]
 """Edges to remove, and edges to add."""
 
 KINDS = ("cross", "cross", "add", "remove", "turn", "turn")
+FAR_KINDS = ("cross", "add", "remove", "turn", "turn", "places")
+ADDED_KINDS = ("turn", "jump")
+"""Moves of edges that are added to a given graph: their number stays."""
 TRIES = 3
 """A guided move takes the most promising of this many random edges."""
 
 
 class Walk:
-    """A walk over graphs, with its current one. `adjacency` has shape (n, n)."""
+    """A walk over graphs, with its current one. `adjacency` has shape (n, n); `edges` are those that may move; `rate`
+    is the seconds to consensus if these are the criterion.
+    """
 
-    def __init__(self, adjacency: Array, weights: str, lowest: int, highest: int) -> None:
-        self.adjacency = np.array(adjacency, dtype=np.float64)
-        self.weights = weights
-        self.lowest = lowest
-        self.highest = highest
+    def __init__(self, goal: Goal, ends: Ends) -> None:
+        self.goal = goal
+        self.weights = goal.matrix
+        self.adjacency = adjacency_of(goal.nodes, ends)
         self.degrees: list[int] = self.adjacency.sum(axis=0).astype(int).tolist()
-        self.edges: list[Edge] = [(i, j) for i, j in np.argwhere(np.triu(self.adjacency)).tolist()]
+        kept = set() if goal.given is None else set(goal.given.edges)
+        present: list[Edge] = [(i, j) for i, j in np.argwhere(np.triu(self.adjacency)).tolist()]
+        self.edges = [edge for edge in present if edge not in kept]
+        self.highest = goal.highest
+        self.lowest = 0 if goal.given else goal.lowest
+        self._kinds = ADDED_KINDS if goal.given else FAR_KINDS if goal.by_time else KINDS
+        self._kept = len(kept)
         self._neighbors = [np.flatnonzero(row).tolist() for row in self.adjacency]
         self.look()
 
@@ -41,20 +54,42 @@ class Walk:
     def nodes(self) -> int:
         return len(self.degrees)
 
+    @property
+    def edge_count(self) -> int:
+        return self._kept + len(self.edges)
+
     def look(self) -> None:
         """Compute the current rate, and the eigenvectors that determine it."""
-        self._laplacian = weighted_laplacian(self.adjacency, self.weights)
+        by_time = self.goal.by_time
+        self._laplacian = (
+            self.goal.flow(np.argwhere(np.triu(self.adjacency)))
+            if by_time
+            else weighted_laplacian(self.adjacency, self.weights)
+        )
         values, vectors = np.linalg.eigh(self._laplacian)
         low, high = float(values[1]), float(values[-1])
-        self.rate = 1.0 if low < 1e-10 * max(1.0, high) else rate_between(low, high, self.weights)
+        if by_time:
+            self.rate = math.inf if low < 1e-10 * max(high, 1e-300) else -math.log(EPSILON) / low
+        else:
+            self.rate = 1.0 if low < 1e-10 * max(1.0, high) else rate_between(low, high, self.weights)
         self._ends = low, high
         self._points: tuple[list[float], list[float]] = vectors[:, 1].tolist(), vectors[:, -1].tolist()
-        if self.weights == "best-constant":
-            self._pull = high, low
-        elif self.weights == LAMBDA_2:
+        if by_time or self.weights == LAMBDA_2:
             self._pull = 1.0, 0.0
+        elif self.weights == "best-constant":
+            self._pull = high, low
         else:
             self._pull = (1.0, 0.0) if 1.0 - low >= high - 1.0 else (0.0, 1.0)
+
+    def rate_with(self, move: Move, good: Callable[[float], bool]) -> float | None:
+        """Compute the rate, or the seconds, after the move; None if a bound from below tells that it is not `good`."""
+        if self.goal.by_time:
+            self.make(move)
+            seconds = self.goal.seconds(np.argwhere(np.triu(self.adjacency)))
+            self.undo(move)
+            return seconds
+        changes = self.changes(move)
+        return self.rate_after(changes) if good(self.at_least(changes)) else None
 
     def gain(self, edge: Edge) -> float:
         """Return how much the edge, if present, lowers the rate, to first order and up to a constant."""
@@ -84,16 +119,13 @@ class Walk:
 
     def _around(self, before: list[int], after: list[int]) -> Iterable[Edge]:
         """Return the edges whose weight the degrees may change, each once."""
-        if self.weights == "max-degree":
-            return self.edges
         changed = [node for node, degree in enumerate(after) if degree != before[node]]
         return {_sorted(node, other): None for node in changed for other in self._neighbors[node]}
 
     def _weight(self, i: int, j: int, degrees: list[int]) -> float:
         if self.weights in {"best-constant", LAMBDA_2}:
             return 1.0
-        most = max(degrees) if self.weights == "max-degree" else max(degrees[i], degrees[j])
-        return 1.0 / (most + 1.0)
+        return 1.0 / (max(degrees[i], degrees[j]) + 1.0)
 
     def at_least(self, changes: list[tuple[int, int, float]]) -> float:
         """Bound the rate after `changes` from below, using Rayleigh quotients of this graph's vectors."""
@@ -115,11 +147,17 @@ class Walk:
     def draw(self, rng: Random) -> Move | None:
         """Draw a random move, guided every other time; None if the drawn move is impossible."""
         tries = TRIES if rng.random() < 0.5 else 1
-        match KINDS[int(rng.random() * len(KINDS))]:
+        match self._kinds[int(rng.random() * len(self._kinds))]:
             case "cross":
                 return self._cross(rng, tries)
             case "add":
                 return self._add(rng, tries)
+            case "jump":
+                gone = self._weak(rng, tries)
+                fresh = self._add(rng, tries)
+                return fresh and ((gone,), fresh[1])
+            case "places":
+                return self._places(*rng.sample(range(self.nodes), 2))
             case "remove":
                 edge = self._weak(rng, tries)
                 spare = min(self.degrees[edge[0]], self.degrees[edge[1]]) > self.lowest
@@ -170,6 +208,13 @@ class Walk:
             if end not in edge and not self.adjacency[stays, end] and self.degrees[end] < self.highest
         ]
         return ((edge,), (_sorted(stays, max(free, key=lambda end: self.gain((stays, end)))),)) if free else None
+
+    def _places(self, one: int, other: int) -> Move:
+        """Let two nodes change places."""
+        swap = {one: other, other: one}
+        before = {edge for edge in self.edges if one in edge or other in edge}
+        after = {_sorted(swap.get(i, i), swap.get(j, j)) for i, j in before}
+        return tuple(sorted(before - after)), tuple(sorted(after - before))
 
     def make(self, move: Move) -> None:
         """Change only the adjacency; call `keep` or `undo` next."""

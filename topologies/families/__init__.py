@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from topologies.families import circulants, classic, cliques, d_cliques, extremal, random
+from topologies.families import circulants, classic, cliques, d_cliques, random
 from topologies.family import ClosedForm, Family, GraphKind, GraphRequest
 from topologies.schedules import drawn, powers
 
@@ -13,11 +13,9 @@ __all__ = ["FAMILIES", "ClosedForm", "Family", "GraphKind", "GraphRequest"]
 FAMILIES: Mapping[str, Family] = {
     **classic.FAMILIES,
     **circulants.FAMILIES,
-    **extremal.FAMILIES,
     **cliques.FAMILIES,
     **d_cliques.FAMILIES,
     **random.FAMILIES,
     **powers.FAMILIES,
     **drawn.FAMILIES,
-    **powers.ON_WORDS,
 }

@@ -1,4 +1,4 @@
-"""Ring, path, star, complete graphs, wheel, hypercube, torus, grid: the usual graphs to compare with.
+"""Ring, path, star, complete graphs, hypercube, torus, grid: the usual graphs to compare with.
 
 Tori and grids are products of rings, or of paths. An eigenvalue of a product is a sum of one from each factor, so
 lambda_2 is the longest side's and lambda_max is the sum over all sides.
@@ -16,8 +16,8 @@ import numpy as np
 
 from topologies.errors import TopologyError
 from topologies.families.circulants import circulant_edges, cosine_gap
-from topologies.family import ClosedForm, Family, GraphRequest, impossible, lengths, sizes_near, unfit, whole
-from topologies.graph import Ends, all_pairs, box, cycle, line, pairs, together
+from topologies.family import ClosedForm, Family, GraphRequest, impossible, lengths, sizes_near, whole
+from topologies.graph import Ends, all_pairs, box, line, pairs, together
 
 BOOK = "Brouwer and Haemers, Spectra of Graphs, 1.4"
 
@@ -63,44 +63,6 @@ def star_form(request: GraphRequest) -> ClosedForm:
 def complete_form(request: GraphRequest) -> ClosedForm:
     n = request.nodes
     return ClosedForm(low=float(n), high=float(n), edges=n * (n - 1) // 2, degrees=(n - 1, n - 1), diameter=1)
-
-
-def halves(request: GraphRequest) -> tuple[int, int]:
-    """Return the sizes of the two sides, as given, or else equal to within one node."""
-    n, a, b = request.nodes, request["a"], request["b"]
-    if n < 2:
-        raise impossible("complete bipartite graph", n, "at least 2")
-    a = n // 2 if a is None and b is None else n - b if a is None else a
-    if a not in range(1, n) or b not in {None, n - a}:
-        given = ",".join(f"{key}={request[key]}" for key in "ab" if request[key] is not None)
-        raise unfit("complete-bipartite", given, n, f"a plus b equal to {n}, both at least 1")
-    return a, n - a
-
-
-def complete_bipartite(request: GraphRequest) -> Ends:
-    """Join the two sides; nodes 0 .. a-1 are the first."""
-    a, b = halves(request)
-    return pairs(np.repeat(np.arange(a), b), np.tile(np.arange(a, a + b), a))
-
-
-def complete_bipartite_form(request: GraphRequest) -> ClosedForm:
-    n = request.nodes
-    less, more = sorted(halves(request))
-    low = float(less) if n > 2 else 2.0
-    return ClosedForm(low=low, high=float(n), edges=less * more, degrees=(less, more), diameter=min(2, n - 1))
-
-
-def wheel(request: GraphRequest) -> Ends:
-    return together(star(request), cycle(np.arange(1, request.nodes)))
-
-
-def wheel_form(request: GraphRequest) -> ClosedForm:
-    """Return the closed form; with up to four nodes a wheel is a complete graph."""
-    n = request.nodes
-    if n <= 4:
-        return complete_form(request)
-    low = 1.0 + cosine_gap(1, n - 1)
-    return ClosedForm(low=low, high=float(n), edges=2 * (n - 1), degrees=(3, n - 1), diameter=2)
 
 
 def dimension(request: GraphRequest) -> int:
@@ -210,13 +172,6 @@ FAMILIES: Mapping[str, Family] = {
         closed=star_form,
         connectivity="1",
     ),
-    "wheel": _book(
-        rule="a ring, and node 0 joined to all of it",
-        degree="3, n - 1 at the center",
-        build=wheel,
-        closed=wheel_form,
-        connectivity="3 - 2 cos(2 pi / (n - 1))",
-    ),
     "complete": _book(
         rule="every pair joined",
         degree="n - 1",
@@ -224,17 +179,6 @@ FAMILIES: Mapping[str, Family] = {
         closed=complete_form,
         connectivity="n",
         transitive=True,
-    ),
-    "complete-bipartite": _book(
-        rule="two sides of a and b nodes; all pairs between them",
-        degree="b on the side of a, a on that of b",
-        build=complete_bipartite,
-        parameters={
-            "a": whole(None, 1, "nodes on the first side, numbered first; half of all by default"),
-            "b": whole(None, 1, "nodes on the second side; the rest by default"),
-        },
-        closed=complete_bipartite_form,
-        connectivity="min(a, b)",
     ),
     "hypercube": _book(
         rule="nodes whose numbers differ in one bit; n a power of two",

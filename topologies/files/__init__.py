@@ -17,6 +17,7 @@ from typing import BinaryIO
 from topologies.errors import TopologyError, nearest, not_written
 from topologies.files import lists, markup, matrices
 from topologies.files.content import SUFFIXES, Content, Settled, settle
+from topologies.gone import refuse_gone
 from topologies.graph import Topology
 
 BYTES_LIMIT = 1 << 30
@@ -52,6 +53,7 @@ def format_of(path: Path, name: str | None = None) -> Format:
     binary and the target a stream.
     """
     if name is not None and name not in FORMATS:
+        refuse_gone("format", name)
         raise TopologyError("unknown format", key="format", value=name, allowed=nearest(name, FORMATS))
     if path == STREAM:
         found = FORMATS[name or "json"]
@@ -60,6 +62,7 @@ def format_of(path: Path, name: str | None = None) -> Format:
         return found
     suffix = path.suffix.lower()
     if name is None and suffix and suffix not in SUFFIXES:
+        refuse_gone("format", suffix)
         allowed = f"{', '.join(SUFFIXES)}; or say which of {', '.join(FORMATS)} it is"
         raise TopologyError("a graph format is not known by this suffix", key=str(path), value=suffix, allowed=allowed)
     return FORMATS[name or SUFFIXES.get(suffix, "edgelist")]

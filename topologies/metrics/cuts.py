@@ -28,9 +28,6 @@ from topologies.metrics import (
 from topologies.metrics.distance import hops
 from topologies.spectral import fiedler_vector
 
-EXHAUSTIVE_LIMIT = 14
-"""Up to this many nodes, all sets are tried."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:

@@ -28,7 +28,7 @@ from topologies.metrics.cuts import (
     rough_connectivity,
     sweep_cut,
 )
-from topologies.metrics.distance import diameter, distances, resistance
+from topologies.metrics.distance import diameter, diameter_bounds, effective_resistance
 from topologies.metrics.robustness import robustness
 from topologies.schedules.contraction import LANCZOS, ROUNDING, PeriodContraction, contraction
 from topologies.schedules.schedule import Schedule, exact_after
@@ -68,7 +68,7 @@ ORDER = (
         "bytes_per_round_busiest_node",
     ),
     *("train_s", "exchange_s", "slowest_edge", "round_s", "consensus_s", "consensus_in_step_s"),
-    *("degree", "diameter", "diameter_bounds", "average_distance", "effective_resistance", "kirchhoff_index"),
+    *("degree", "diameter", "diameter_bounds", "effective_resistance"),
     *("edge_connectivity", "vertex_connectivity", "bridges", "cut_nodes"),
     *("thinnest_cut", "conductance"),
     *("robustness", "liars_per_node", "seconds"),
@@ -204,11 +204,10 @@ def _mixing(
 
 
 def _distances(topology: Topology) -> dict[str, Any]:
-    apart = distances(topology)
+    found = diameter_bounds(topology)
     return {
-        "diameter": apart.diameter.upper if apart.diameter and apart.diameter.exact else None,
-        "diameter_bounds": _range(apart.diameter),
-        "average_distance": apart.average,
+        "diameter": found.upper if found is not None and found.exact else None,
+        "diameter_bounds": _range(found),
     }
 
 
@@ -226,11 +225,7 @@ def structure(topology: Topology, plain: Extremes) -> Iterator[dict[str, Any]]:
     }
     between = connectivity(topology, plain, points, cut)
     yield {"edge_connectivity": _range(between.edges), "vertex_connectivity": _range(between.nodes)}
-    pulled = resistance(topology)
-    yield {
-        "effective_resistance": pulled and {"average": pulled.average, "largest": pulled.largest},
-        "kirchhoff_index": pulled and pulled.kirchhoff,
-    }
+    yield {"effective_resistance": effective_resistance(topology)}
     robust = robustness(topology, plain, cut, most=between.nodes.upper)
     liars = tolerance(topology, robust)
     yield {
@@ -248,11 +243,11 @@ def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str,
 
     `edges`, `diameter` and the Laplacian's eigenvalues describe the union of all rounds, without directions. `degree`
     is how many models a node receives in a round. `mixing_rate`: the spectral norm of D = W_period ... W_1 - J/n, to
-    the power 1/period: the factor by which a round shrinks the distance to consensus, over a period. `asymptotic_rate`:
-    the same in the long run, for one directed matrix. `rounds_to_consensus`: the smallest t with ||W_t ... W_1 - J/n||
-    <= epsilon for every start, an upper bound if `method` says so. `exact_after`: the round after which all nodes hold
-    the exact mean. `method`, `residual` and `certified` are about the mixing rate, `connectivity_method` and
-    `connectivity_certified` about the union's eigenvalues.
+    the power 1/period: the factor by which a round shrinks the distance to consensus, over a period.
+    `rounds_to_consensus`: the smallest t with ||W_t ... W_1 - J/n|| <= epsilon for every start, an upper bound if
+    `method` says so. `exact_after`: the round after which all nodes hold the exact mean. `method`,
+    `residual` and `certified` are about the mixing rate, `connectivity_method` and `connectivity_certified` about the
+    union's eigenvalues.
     """
     if not 0.0 < epsilon < 1.0:
         raise TopologyError("impossible accuracy", key="epsilon", value=epsilon, allowed="between 0 and 1")
@@ -285,7 +280,6 @@ def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str,
         "degree": _degree(schedule),
         "diameter": diameter(union),
         "mixing_rate": 0.0 if nothing else min(1.0, found.norm) ** (1.0 / schedule.period),
-        "asymptotic_rate": 0.0 if exact is not None else found.asymptotic,
         "epsilon": epsilon,
         "exact_after": exact,
         "rounds_to_consensus": rounds,
@@ -431,7 +425,7 @@ def _contraction(schedule: Schedule, epsilon: float, parts: int) -> PeriodContra
 
 
 def _plain(norm: float, rounds: int | None, method: str) -> PeriodContraction:
-    return PeriodContraction(norm=norm, rounds=rounds, method=method, residual=0.0, certified=True, asymptotic=norm)
+    return PeriodContraction(norm=norm, rounds=rounds, method=method, residual=0.0, certified=True)
 
 
 def _degree(schedule: Schedule) -> dict[str, float]:

@@ -65,7 +65,7 @@ def check_size(nodes: int) -> None:
         raise TopologyError("no such picture", key="nodes", value=nodes, allowed=f"from 2 to {NODES_LIMIT} nodes")
 
 
-def draw_single(topology: Topology, path: Path, weights: str | None = None, epsilon: float = EPSILON) -> None:
+def draw_single(topology: Topology, path: Path, weights: str | None = None) -> None:
     """Write the picture. Raises TopologyError if there are too many nodes or edges to draw, or if it cannot be
     written.
     """
@@ -75,14 +75,14 @@ def draw_single(topology: Topology, path: Path, weights: str | None = None, epsi
         allowed = f"up to {EDGES_LIMIT} edges in a picture"
         raise TopologyError("too dense to draw", key="edges", value=topology.edge_count, allowed=allowed)
     weights = check_weights(default_weights(topology) if weights is None else weights)
-    drawn = _analyzed(topology, weights, epsilon)
+    drawn = _analyzed(topology, weights)
     figure = new_figure(9.6, 5.2)
     grid = figure.add_gridspec(2, 2, width_ratios=(1.35, 1.0))
     network = figure.add_subplot(grid[:, 0])
     draw_network(network, topology, drawn.fiedler, drawn.side)
     network.set_title(_cut_text(drawn), fontsize=10, color=DARK)
     _draw_spectrum(figure.add_subplot(grid[0, 1]), drawn)
-    _draw_decay(figure.add_subplot(grid[1, 1]), drawn, weights, epsilon)
+    _draw_decay(figure.add_subplot(grid[1, 1]), drawn, weights)
     figure.suptitle(_title(drawn), fontsize=12)
     save(figure, path)
 
@@ -162,7 +162,7 @@ def draw_network(axes: Any, topology: Topology, vector: Array, side: NDArray[np.
     axes.axis("off")
 
 
-def _analyzed(topology: Topology, weights: str, epsilon: float) -> SingleFigures:
+def _analyzed(topology: Topology, weights: str) -> SingleFigures:
     values, vectors = np.linalg.eigh(Laplacian.plain(topology).dense())
     matrix = mixing_matrix(topology, weights)
     parts = components(topology)
@@ -177,7 +177,7 @@ def _analyzed(topology: Topology, weights: str, epsilon: float) -> SingleFigures
         side=side,
         matrix=matrix,
         rate=rate,
-        rounds=rounds_to_consensus(rate, epsilon),
+        rounds=rounds_to_consensus(rate),
     )
 
 
@@ -227,7 +227,7 @@ def _draw_spectrum(axes: Any, figures: SingleFigures) -> None:
     axes.set_title("Laplacian spectrum", fontsize=10, color=DARK)
 
 
-def _draw_decay(axes: Any, figures: SingleFigures, weights: str, epsilon: float) -> None:
+def _draw_decay(axes: Any, figures: SingleFigures, weights: str) -> None:
     plain(axes)
     last = max(4, math.ceil(1.25 * figures.rounds)) if figures.rounds is not None else 50
     rounds, distances = decay(figures.matrix, last)
@@ -241,8 +241,8 @@ def _draw_decay(axes: Any, figures: SingleFigures, weights: str, epsilon: float)
             linewidth=1.4,
             label=f"predicted slope: {rate_text(figures.rate, 4)} per round",
         )
-    axes.axhline(math.log10(epsilon), color="#777777", linewidth=0.9, linestyle=":")
-    axes.set_ylim(1.45 * math.log10(epsilon), -0.6 * math.log10(epsilon))
+    axes.axhline(math.log10(EPSILON), color="#777777", linewidth=0.9, linestyle=":")
+    axes.set_ylim(1.45 * math.log10(EPSILON), -0.6 * math.log10(EPSILON))
     axes.set_xlim(0, last)
     axes.locator_params(axis="x", integer=True)
     axes.set_ylabel("log10 disagreement", fontsize=9)

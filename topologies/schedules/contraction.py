@@ -43,8 +43,7 @@ class PeriodContraction:
 
     `residual`: of the eigenvector of D^T D for that norm, or the bound on all its eigenvalues. `rounds`: the smallest t
     with a norm of at most epsilon, None if never; an upper bound if `method` says so, and no more accurate than the
-    norm. `asymptotic`: the factor per round in the long run, the largest modulus of an eigenvalue of D to the power
-    1/period, None if it is unknown.
+    norm.
     """
 
     norm: float
@@ -52,7 +51,6 @@ class PeriodContraction:
     method: str
     residual: float
     certified: bool
-    asymptotic: float | None
 
 
 class Algebra(Protocol):
@@ -194,7 +192,6 @@ def _circulant(algebra: _Fourier, period: int, epsilon: float) -> PeriodContract
         method="circulant",
         residual=0.0,
         certified=True,
-        asymptotic=norm ** (1.0 / period),
     )
 
 
@@ -209,17 +206,7 @@ def _dense(schedule: Schedule, epsilon: float) -> PeriodContraction:
         method="dense",
         residual=found.bound,
         certified=square > RELIABLE**2 and found.bound <= TOLERANCE * square,
-        asymptotic=_long_run(schedule, whole),
     )
-
-
-def _long_run(schedule: Schedule, whole: Array) -> float | None:
-    """Compute the long-run factor for one directed matrix: for a symmetric one it is the norm, and for a schedule the
-    period already gives it.
-    """
-    if schedule.period > 1 or not schedule.directed:
-        return None
-    return float(np.abs(np.linalg.eigvals(whole)).max())
 
 
 class _Probe:
@@ -275,7 +262,6 @@ def by_lanczos(schedule: Schedule, epsilon: float) -> PeriodContraction:
         method=LANCZOS if exact else f"{LANCZOS}, rounds bounded by the rate",
         residual=residual,
         certified=False,
-        asymptotic=None,
     )
 
 

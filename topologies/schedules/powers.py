@@ -1,23 +1,20 @@
 """Schedules made of powers: exponential graphs, hypercubes, and Base-(k+1) graphs.
 
-The links of the directed exponential graph, its one-peer schedule, and the hypercube's span powers of two. Directed
-graphs on words over an alphabet: a link drops the first letter and appends one. Sources: Ying, Yuan, Chen, Hu, Pan,
-Yin, Exponential Graph is Provably Efficient for Decentralized Deep Training, 2021, arXiv:2110.13363; de Bruijn, A
-combinatorial problem, 1946; Kautz, Bounds on directed (d, k) graphs, 1968; the arithmetic form of both: Imase and Itoh,
-A Design for Directed Graphs with Minimum Diameter, 1983, doi:10.1109/TC.1983.1676323.
+The links of the one-peer exponential graph and of the hypercube span powers of two. Source of the first: Ying, Yuan,
+Chen, Hu, Pan, Yin, Exponential Graph is Provably Efficient for Decentralized Deep Training, 2021, arXiv:2110.13363.
 
 The Base-(k+1) graph: any number of nodes averages exactly in O(log n) rounds, with no node joined to more than k
 others. Source: Takezawa, Sato, Bao, Niwa, Yamada, Beyond Exponential Graph: Communication-Efficient Topologies for
-Decentralized Learning via Finite-time Convergence, NeurIPS 2023, arXiv:2305.11420: Algorithms 1 (hyper-hypercube), 2
-(simple Base) and 3 (Base). All three act on an array of nodes of shape (copies, size): each row runs the same schedule,
-all at the same time.
+Decentralized Learning via Finite-time Convergence, NeurIPS 2023, arXiv:2305.11420: Algorithm 3, and in it 1
+(hyper-hypercube) and 2 (simple Base). All three act on an array of nodes of shape (copies, size): each row runs the
+same schedule, all at the same time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 
@@ -25,8 +22,6 @@ from topologies.family import Family, GraphKind, GraphRequest, whole
 from topologies.schedules.schedule import Ints, MixingMatrix, Part, Schedule, check_links, impossible
 
 HALF = Fraction(1, 2)
-YING = "Ying et al. 2021, arXiv:2110.13363"
-TAKEZAWA = "Takezawa et al. 2023, arXiv:2305.11420"
 
 
 def shifted(nodes: int, shift: int, weight: Fraction) -> Part:
@@ -44,15 +39,6 @@ def one_peer_exponential(request: GraphRequest) -> Schedule:
     return Schedule(request.spec, n, rounds or [MixingMatrix.joined(n, [])], request.seed, directed=True)
 
 
-def directed_exponential(request: GraphRequest) -> Schedule:
-    """Build one matrix: every node takes an equal share from nodes i + 1, i + 2, i + 4, ... and from itself."""
-    n = request.nodes
-    bits = (n - 1).bit_length()
-    check_links("directed-exponential", n, n * bits)
-    mixing = MixingMatrix.joined(n, [shifted(n, 1 << bit, Fraction(1, bits + 1)) for bit in range(bits)])
-    return Schedule(request.spec, n, [mixing], request.seed, directed=True)
-
-
 def one_peer_hypercube(request: GraphRequest) -> Schedule:
     """In round t, let every node average with the one whose number differs in bit t."""
     n = request.nodes
@@ -64,47 +50,6 @@ def one_peer_hypercube(request: GraphRequest) -> Schedule:
     check_links("one-peer-hypercube", n, n * bits)
     rounds = [MixingMatrix.joined(n, [Part(node, node ^ (1 << bit), HALF)]) for bit in range(bits)]
     return Schedule(request.spec, n, rounds or [MixingMatrix.joined(n, [])], request.seed, directed=False)
-
-
-def de_bruijn(request: GraphRequest) -> Schedule:
-    """Build the graph of N = k^D words: node i sends to k i, ..., k i + k - 1 modulo n; a link to itself is the share
-    it keeps.
-    """
-    n, k = request.nodes, request["k"]
-    _check("de-bruijn", n, k, [k**D for D in range(n.bit_length() + 1)])
-    sender, letter = _sends(n, k)
-    return _schedule_of(request, sender, (k * sender + letter) % n)
-
-
-def kautz(request: GraphRequest) -> Schedule:
-    """Build the graph of N = k^D + k^(D-1) words without equal neighbors: node i sends to -(k i + j) modulo n, j = 1,
-    ..., k.
-    """
-    n, k = request.nodes, request["k"]
-    _check("kautz", n, k, [k**D + k ** (D - 1) for D in range(1, n.bit_length() + 2)])
-    sender, letter = _sends(n, k)
-    return _schedule_of(request, sender, -(k * sender + letter + 1) % n)
-
-
-def _check(family: str, nodes: int, k: int, sizes: list[int]) -> None:
-    """Check the size; `sizes` are the possible ones, ascending, up to the first above `nodes`."""
-    if nodes not in sizes:
-        near = [*[size for size in sizes if size < nodes][-1:], next(size for size in sizes if size > nodes)]
-        raise impossible(family, nodes, f"with k={k}: " + " or ".join(map(str, near)))
-    check_links(family, nodes, nodes * k)
-
-
-def _sends(nodes: int, k: int) -> tuple[Ints, Ints]:
-    """Pair every node with every letter. Shape of both: (k n,)."""
-    sender = np.tile(np.arange(nodes), k)
-    return sender, np.repeat(np.arange(k), nodes)
-
-
-def _schedule_of(request: GraphRequest, senders: Ints, receivers: Ints) -> Schedule:
-    apart = senders != receivers
-    part = Part(receivers[apart], senders[apart], Fraction(1, request["k"]))
-    mixing = MixingMatrix.joined(request.nodes, [part])
-    return Schedule(request.spec, request.nodes, [mixing], request.seed, directed=True)
 
 
 Rounds = list[list[Part]]
@@ -212,46 +157,24 @@ def base_rounds(nodes: Ints, k: int) -> Rounds:
     return whole if len(whole) < len(split) else split
 
 
-def hyper_hypercube(request: GraphRequest) -> Schedule:
-    n, k = request.nodes, request["k"]
-    if factors(n, k) is None:
-        below = next(m for m in range(n - 1, 0, -1) if factors(m, k) is not None)
-        above = next(m for m in range(n + 1, 2 * n + 1) if factors(m, k) is not None)
-        allowed = f"a product of numbers up to {k + 1}, such as {below} or {above}"
-        raise impossible("hyper-hypercube", n, allowed)
-    return _schedule("hyper-hypercube", cube_rounds, request)
-
-
-def _schedule(family: str, rounds_of: Callable[[Ints, int], Rounds], request: GraphRequest) -> Schedule:
+def base(request: GraphRequest) -> Schedule:
     n, k = request.nodes, min(request["k"], max(1, request.nodes - 1))
     most = 1
     while (k + 1) ** most < n:
         most += 1
-    check_links(family, n, 2 * most * n * k)
-    rounds = rounds_of(np.arange(n)[None, :], k)
+    check_links("base", n, 2 * most * n * k)
+    rounds = base_rounds(np.arange(n)[None, :], k)
     mixings = [MixingMatrix.joined(n, parts) for parts in rounds] or [MixingMatrix.joined(n, [])]
     return Schedule(request.spec, n, mixings, request.seed, directed=False)
 
 
-_ying = partial(Family, source=YING, kind=GraphKind.DIRECTED)
-_takezawa = partial(
-    Family,
-    degree="at most k in a round",
-    parameters={"k": whole(1, 1, "most neighbors in a round")},
-    source=TAKEZAWA,
-    kind=GraphKind.SCHEDULE,
-)
-
 FAMILIES: Mapping[str, Family] = {
-    "one-peer-exponential": _ying(
+    "one-peer-exponential": Family(
         rule="round t: node i averages with node i + 2^t; the exact mean after log2 n rounds if n is a power of two",
         degree="1 in a round",
         schedule=one_peer_exponential,
-    ),
-    "directed-exponential": _ying(
-        rule="node i hears nodes i + 1, i + 2, i + 4, ..., all with the same weight",
-        degree="ceil(log2 n)",
-        schedule=directed_exponential,
+        source="Ying et al. 2021, arXiv:2110.13363",
+        kind=GraphKind.DIRECTED,
     ),
     "one-peer-hypercube": Family(
         rule="round t: nodes whose numbers differ in bit t average; n a power of two: exact after log2 n rounds",
@@ -260,35 +183,12 @@ FAMILIES: Mapping[str, Family] = {
         source="Shi et al. 2016, Finite-time convergent gossiping, doi:10.1109/TNET.2015.2484345",
         kind=GraphKind.SCHEDULE,
     ),
-    "base": _takezawa(
+    "base": Family(
         rule="any n, the exact mean after about 2 log n rounds to the base k + 1",
-        schedule=partial(_schedule, "base", base_rounds),
-    ),
-    "simple-base": _takezawa(
-        rule="as base, without splitting n into factors first: often longer",
-        schedule=partial(_schedule, "simple-base", simple_rounds),
-    ),
-    "hyper-hypercube": _takezawa(
-        rule="n a product of numbers up to k + 1: exact after as many rounds as there are factors",
-        schedule=hyper_hypercube,
-    ),
-}
-
-ON_WORDS: Mapping[str, Family] = {
-    "de-bruijn": Family(
-        rule="n = k^D, node i sends to k i, ..., k i + k - 1: the exact mean after D rounds of one and the same graph",
-        degree="k, k - 1 where a word repeats one letter",
-        schedule=de_bruijn,
-        parameters={"k": whole(2, 2, "neighbors that a node sends to")},
-        source="Imase and Itoh 1983, doi:10.1109/TC.1983.1676323",
-        kind=GraphKind.DIRECTED,
-    ),
-    "kautz": Family(
-        rule="n = k^D + k^(D-1), node i sends to -(k i + j) for j = 1, ..., k: no node further than D hops",
-        degree="k",
-        schedule=kautz,
-        parameters={"k": whole(2, 2, "neighbors that a node sends to")},
-        source="Imase and Itoh 1983, doi:10.1109/TC.1983.1676323",
-        kind=GraphKind.DIRECTED,
+        degree="at most k in a round",
+        schedule=base,
+        parameters={"k": whole(1, 1, "most neighbors in a round")},
+        source="Takezawa et al. 2023, arXiv:2305.11420",
+        kind=GraphKind.SCHEDULE,
     ),
 }

@@ -98,7 +98,6 @@ def latencies(
     names: Sequence[str] = (),
     far: Iterable[FarNodes] = (),
     file: Path | None = None,
-    near_s: float = NEAR_S,
 ) -> Latencies:
     """Return the distances between nodes 0 .. nodes-1, which may have `names`.
 
@@ -109,7 +108,7 @@ def latencies(
     for one in far:
         for node in called.several(one.named):
             far_s[node] += one.time_s
-    return Latencies(far_s, near_s, {} if file is None else _read(file, called))
+    return Latencies(far_s, pairs={} if file is None else _read(file, called))
 
 
 class _Sites:

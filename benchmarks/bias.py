@@ -34,7 +34,7 @@ from p2pfl.learn.task import NodeContext, Pair, Task
 from p2pfl.learn.trainer import TorchLearner
 from p2pfl.methods.spelling import parse_method
 from sim.federations import describe
-from sim.learning.batched import make_learners
+from sim.learning.batching import make_learners
 from sim.prepared_run import PreparedRun, script
 from sim.worlds.drawn import settle
 from sim.worlds.model import ComputeSpec, SlowNodes, WorldSpec
@@ -75,7 +75,7 @@ def ended(federation: FederationConfig, world: WorldSpec) -> tuple[Models, Prepa
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        stage = PreparedRun(script(federation, world, make_learners(federation), exact=True, check=False))
+        stage = PreparedRun(script(federation, world, make_learners(federation), check=False))
         cluster = stage.world
         while not cluster.over and cluster.kernel.pending:
             cluster.run(until_ns=cluster.kernel.now_ns + 10**9)

@@ -88,7 +88,7 @@ def session() -> dict[str, list[str]]:
     federation = describe(nodes=2, topology="path", rounds=3, compressor="q4", partition="iid", seed=1)
     Network.send = listen  # type: ignore[method-assign]
     try:
-        simulate(federation, world=WorldSpec(), batching=False, references=False)
+        simulate(federation, world=WorldSpec(), references=False)
     finally:
         Network.send = send  # type: ignore[method-assign]
     print(f"session: {len(said)} messages", flush=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeVar
 
 from p2pfl.config.model import Edges
 from p2pfl.core.core import check_invariants
@@ -16,16 +15,15 @@ from p2pfl.core.events import Event
 from p2pfl.core.facts import Phase
 from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import Turns
+from sim.exact import ExactEngine
 from sim.host import Host
 from sim.kernel import Kernel
 from sim.links import lay
-from sim.machine import HostPace, HostPlan, NodeEngine, Watch
+from sim.machine import HostPace, HostPlan, Watch
 from sim.network import Network
 from sim.privacy_budget import Purse
 from sim.trace import Trace, TraceKind
 from sim.worlds.model import LinkSpec, SlowNodes
-
-E = TypeVar("E", bound=NodeEngine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +31,7 @@ class Surroundings:
     """The nodes' surroundings. `start_ns` maps a node to its first start, by default 0.
 
     `schedule` has the edges of each round if the graph changes; `body_bytes` then covers their union. `body_bytes` is
-    the largest body sent over each edge; with `tokens`, bodies stand for payloads of exactly that size.
+    the largest body sent over each edge.
     """
 
     body_bytes: Mapping[tuple[int, int], int]
@@ -48,12 +46,11 @@ class Surroundings:
     liars: frozenset[int] = frozenset()
     faults_end_ns: int = 0
     """When the last planned fault happens."""
-    tokens: bool = False
     check: bool = True
     """True if every invariant of a core is checked after each event."""
 
 
-class Cluster(Generic[E]):
+class Cluster:
     """The hosts and the network of a federation. `settings`, `paces`, `steps` and `purses` are per node.
 
     Without purses no round is paid for.
@@ -62,7 +59,7 @@ class Cluster(Generic[E]):
     def __init__(
         self,
         around: Surroundings,
-        engines: Sequence[E],
+        engines: Sequence[ExactEngine],
         *,
         settings: Sequence[Settings],
         paces: Sequence[HostPace],
@@ -82,7 +79,7 @@ class Cluster(Generic[E]):
         self.network = Network(
             kernel=self.kernel,
             spec=around.links,
-            links=lay(around.body_bytes, around.links, around.slow, around.seed, tokens=around.tokens),
+            links=lay(around.body_bytes, around.links, around.slow, around.seed),
             deliver=self.deliver if around.check else self._deliver,
             alive=lambda index: self.hosts[index].alive,
             accepts=lambda index, peer: self.hosts[index].accepts(peer),
@@ -90,7 +87,7 @@ class Cluster(Generic[E]):
         )
         turns = all_turns(len(engines), around.schedule)
         neighbors = all_neighbors(len(engines), tuple(around.body_bytes) if around.edges is None else around.edges)
-        self.hosts: list[Host[E]] = []
+        self.hosts: list[Host] = []
         for index, engine in enumerate(engines):
             plan = HostPlan(
                 index=index,

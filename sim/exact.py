@@ -17,6 +17,7 @@ from p2pfl.compress import Payload
 from p2pfl.core.effects import Operation, StartRound
 from p2pfl.core.events import Event, RoundCommitted
 from p2pfl.core.lives import Life, Start
+from p2pfl.core.memory import Memory
 from p2pfl.engine.changes import redo
 from p2pfl.engine.codecs import Codecs, Forgery, Occasion, as_weighed
 from p2pfl.engine.durable import Entry, Image, change, entry, image, restore
@@ -28,9 +29,8 @@ from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
 from p2pfl.learn.methods import Method
 from p2pfl.methods.plain import Plain
 from sim.attacks import boast, passable
-from sim.learning.batched import Ahead
+from sim.learning.batching import Learners
 from sim.liars import ShowLie
-from sim.machine import Boot
 
 LOG_ENTRIES = 64
 """The number of log entries, plus one per neighbor, before a snapshot replaces the log; long runs would fill the
@@ -42,7 +42,7 @@ memory.
 class ExactPlan:
     """The plan of one engine. If not `durable`, the node never crashes, so nothing need be stored for it.
 
-    `show` is set for a liar. `ahead` trains in place of the `learner` if that gives the same bits.
+    `show` is set for a liar. `rounds` trains in place of the `learner`, with the same bits.
     """
 
     index: int
@@ -54,11 +54,19 @@ class ExactPlan:
     dtype: type[np.floating[Any]] = np.float32
     durable: bool = True
     show: ShowLie | None = None
-    ahead: Ahead | None = None
+    rounds: Learners | None = None
     sketch: Callable[[Vector], NDArray[np.float64]] | None = None
     gauge: Gauge | None = None
     evaluate_every: int = 1
     """The number of rounds between two tests, for the `gauge`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boot(Memory):
+    """What is on disk at a start, and the identity with which the node starts."""
+
+    samples: int
+    start: Start
 
 
 class MemoryStore:
@@ -115,6 +123,7 @@ class ExactEngine:
         self.store = MemoryStore()
         self.loss: float | None = None
         self.figure: float | None = None
+        """The one watched by early stopping, after the latest round; None if there is none or it is unknown."""
         self._score: Score | None = None
         self.sketches: dict[int, NDArray[np.float64]] = {}
         self._unlearned = plan.learner.local_state()
@@ -129,6 +138,7 @@ class ExactEngine:
         return self._engine.state
 
     def boot(self, name: int) -> Boot:
+        """Start from the disk, or from nothing; `name` is a random name for the process, and for a life that begins."""
         plan = self.plan
         state = self._recovered()
         fresh = state is None
@@ -158,6 +168,7 @@ class ExactEngine:
         )
 
     def run(self, operation: Operation) -> Event | None:
+        """Carry out an operation of the core; return the answer for the core, if there is one."""
         outcome = self._engine.run(operation)
         if isinstance(outcome.event, RoundCommitted) and outcome.event.failed:
             self._go_on_from(self.state)
@@ -171,6 +182,7 @@ class ExactEngine:
         return outcome.event
 
     def amend(self, neighbors: tuple[int, ...]) -> None:
+        """Set the neighbors at the next start; while the node runs, `ChangeEdges` changes them."""
         self.plan = replace(self.plan, neighbors=neighbors)
 
     def begin_round(self, effect: StartRound) -> None:
@@ -180,17 +192,18 @@ class ExactEngine:
         plan = self.plan
         if plan.gauge is not None and plan.gauge.is_tested and index % plan.evaluate_every == 0:
             self._score = plan.learner.evaluate(self.begun, "test")
-        if plan.ahead is not None:
-            plan.ahead.begin(plan.index, *self._round)
+        if plan.rounds is not None:
+            plan.rounds.begin(plan.index, *self._round)
 
     def end_round(self) -> tuple[int, int]:
+        """End the current local round; return its number of steps (0 if it failed), and n."""
         if self._round is None:
             raise AssertionError("a round ended that had not begun")
         (start, index), self._round = self._round, None
         self.figure = None
         try:
-            if self.plan.ahead is not None:
-                local = self.plan.ahead.end(self.plan.index)
+            if self.plan.rounds is not None:
+                local = self.plan.rounds.end(self.plan.index)
             else:
                 local = self.plan.learner.train(start, index)
         except LearningError as error:
@@ -204,14 +217,15 @@ class ExactEngine:
         return local.steps, local.samples
 
     def sketch(self, tick: int) -> None:
+        """Record the position of the model in closing round `tick`."""
         if self.plan.sketch is not None:
             self.sketches[tick] = self.plan.sketch(self.state.model)
 
     def crash(self, kept: int = 0) -> None:
         """Lose the round in progress and what was not flushed, except `kept` entries of it; continue from the disk."""
         self._round = None
-        if self.plan.ahead is not None:
-            self.plan.ahead.drop(self.plan.index)
+        if self.plan.rounds is not None:
+            self.plan.rounds.drop(self.plan.index)
         self.store.crash(min(kept, self.store.buffered))
         state = self._recovered()
         if state is None:
@@ -223,6 +237,7 @@ class ExactEngine:
         return self.store.recover(plan.codecs, plan.method) if plan.durable else None
 
     def forget(self) -> None:
+        """Lose the disk, which leaves the node as before its first start."""
         self.store = MemoryStore()
         self._go_on_from(self._new_state())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol
+from typing import Any, Protocol
 
 from p2pfl.core.core import Core
 from p2pfl.core.effects import Alarm, CloseSession, Effect, Finish, Operation, Send, StartRound
@@ -16,8 +16,9 @@ from p2pfl.core.events import Amended, Event, RoundCommitted, Started
 from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Message
 from p2pfl.reporting.status import MeanAndMax
+from sim.exact import ExactEngine
 from sim.kernel import NS, Kernel
-from sim.machine import TRACED, E_co, HostPlan, Machine, Watch
+from sim.machine import TRACED, HostPlan, Machine, Watch
 from sim.trace import Trace, TraceKind
 
 NEVER = float("inf")
@@ -89,7 +90,7 @@ class HostProcess:
     def __init__(
         self,
         core: Core,
-        machine: Machine[Any],
+        machine: Machine,
         network: HostNetwork,
         alarms: list[Alarm],
         *,
@@ -184,13 +185,13 @@ CARRIED_OUT: dict[type, Callable[[HostProcess, Any], None]] = {
 """How each effect is carried out; once for all nodes."""
 
 
-class Host(Generic[E_co]):
+class Host:
     """A node of a simulation, over all its lives: its machine, and the `process` that is running there or ran last."""
 
     def __init__(
         self,
         plan: HostPlan,
-        engine: E_co,
+        engine: ExactEngine,
         *,
         kernel: Kernel,
         network: HostNetwork,

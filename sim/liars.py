@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from p2pfl.aggregate import liars_of
 from p2pfl.config.model import FederationConfig
 from p2pfl.learn.interface import Vector
 from sim.attacks import Attack, Sight, press
 from sim.attacks.slope import Slope, slope_for
-from sim.lazy.rows import MisjudgedError, Rows2
 
 if TYPE_CHECKING:
     from sim.cluster import Cluster
-    from sim.learning.batched import BatchedLearners
+    from sim.learning.batching import Learners
 
 PRESSES_NS = 1_000_000
 """The time between two attempts by a flooding liar to begin an exchange."""
@@ -32,18 +29,16 @@ class Liars:
     """The liars; `meet` connects them to their world before it runs."""
 
     def __init__(
-        self, attack: Attack, federation: FederationConfig, liars: frozenset[int], *, learners: BatchedLearners
+        self, attack: Attack, federation: FederationConfig, liars: frozenset[int], *, learners: Learners
     ) -> None:
         self.attack, self.federation, self.liars = attack, federation, liars
         self._initial, self._samples = learners.initial(), learners.samples
         self._slope = _slope(attack, learners, min(liars, default=0))
         self._counts = dict.fromkeys(sorted(liars), 0)
-        self._told: dict[tuple[int, int], Vector] = {}
-        """Lies that are put off, by liar and number."""
-        self._world: Cluster[Any]
+        self._world: Cluster
         self._models: Mapping[int, Vector]
 
-    def meet(self, world: Cluster[Any], models: Mapping[int, Vector]) -> None:
+    def meet(self, world: Cluster, models: Mapping[int, Vector]) -> None:
         """Connect the liars to a world, and to all models as they are shown."""
         self._world = world
         self._models = models
@@ -68,33 +63,6 @@ class Liars:
             return self.attack.tell(self._sight(index, peer, model, count))
 
         return show
-
-    def next_lie(self, index: int, peer: int) -> int:
-        """Return the number of what the liar `index` shows next, where operations are put off; `put` knows it then.
-
-        Raises MisjudgedError: the neighbor would refuse it.
-        """
-        count = self._counts[index]
-        if self.attack.sees:
-            own = self._models[index]
-            told = self._told[index, count] = self.show(index)(own, peer)
-            if told.shape != own.shape or not np.isfinite(told).all():
-                raise MisjudgedError("a lie will be refused")
-        else:
-            self._counts[index] += 1
-        return count
-
-    def put(self, models: Rows2, nodes: list[int], counts: list[int]) -> None:
-        """Replace the models (b, d) of liars by what they show for the `counts`-th time; -1 is the truth."""
-        lying = [place for place, count in enumerate(counts) if count >= 0]
-        if lying and self.attack.sees:
-            models[lying] = [self._told.pop((nodes[place], counts[place])) for place in lying]
-        elif lying:
-            numbers = [counts[place] for place in lying]
-            liars = [nodes[place] for place in lying]
-            models[lying] = self.attack.show(
-                models[lying], self._initial, seed=self.federation.seed, nodes=liars, counts=numbers
-            )
 
     def _sight(self, index: int, peer: int, model: Vector, count: int) -> Sight:
         """Build a liar's sight; blind attacks get no models, since they would not look at them."""
@@ -136,7 +104,7 @@ class Liars:
         return [sorted(others) for others in found]
 
 
-def _slope(attack: Attack, learners: BatchedLearners, liar: int) -> Slope | None:
+def _slope(attack: Attack, learners: Learners, liar: int) -> Slope | None:
     """Build the loss on everybody's data if they are in memory, otherwise on one liar's data."""
     if not attack.climbs and attack.own is None:
         return None

@@ -1,6 +1,5 @@
 """The links of a world, drawn once from the run's seed, counted in both directions; and a message on them: the result
-of the real encoder and decoder (where bodies are tokens, the message itself), and the bytes that a real node would
-count for it as `bytes_sent`.
+of the real encoder and decoder, and the bytes that a real node would count for it as `bytes_sent`.
 
 A real node counts the sealed bytes of its sessions; TCP, WebSocket frames and pings are not counted. Here nothing is
 sealed; only the sizes are the same:
@@ -35,9 +34,9 @@ from nacl.bindings import (
 from p2pfl.chance import stream
 from p2pfl.config.federation_id import UNSHARED
 from p2pfl.config.model import GossipConfig, TrainingConfig
-from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Message, Reply, Request
+from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Message
 from p2pfl.crypto.handshake import M1_BYTES, FederationBinding, m2_bytes, m3_bytes
-from p2pfl.wire import PREFIX_BYTES, Offer, decode, decode_prefix, encode, header_bytes
+from p2pfl.wire import PREFIX_BYTES, Offer, decode, decode_prefix, encode
 from sim.kernel import NS
 from sim.worlds.drawn import draw, quantized
 from sim.worlds.model import LinkSpec, SlowNodes
@@ -58,7 +57,6 @@ LOWER_OPENING_BYTES = M1_BYTES + m3_bytes(_BINDING) + _GREETING_BYTES + NOTICE_B
 """The bytes that the lower end of a session sends before the first message."""
 UPPER_OPENING_BYTES = m2_bytes(_BINDING) + _GREETING_BYTES + _OFFER_BYTES
 GOODBYE_BYTES = SEAL_BYTES
-TRANSACTIONS = (Request, Reply)
 
 
 class Traffic(NamedTuple):
@@ -112,19 +110,17 @@ class Link:
         self.ways = (Way(self, a, b), Way(self, b, a))
 
 
-def lay(
-    body_bytes: Mapping[Edge, int], spec: LinkSpec, slow: Sequence[SlowNodes], seed: int, *, tokens: bool
-) -> dict[Edge, Link]:
+def lay(body_bytes: Mapping[Edge, int], spec: LinkSpec, slow: Sequence[SlowNodes], seed: int) -> dict[Edge, Link]:
     """Build the links of these edges, each with its own random stream. A node in several groups has the sum of their
     delays.
 
-    `body_bytes` is the largest body sent over each edge; with `tokens`, bodies stand for payloads of exactly that size.
+    `body_bytes` is the largest body sent over each edge.
     """
     far_s, caps = slow_ends(slow)
     by_chance = (spec.jitter_s, spec.loss, spec.drop, spec.duplication)
     needs_chance = any(by_chance) or spec.latency_s.kind != "constant"
     shared = stream(seed, "links")  # nothing is ever drawn from it
-    framings = {size: Framing(size, size if tokens else None) for size in set(body_bytes.values())}
+    framings = {size: Framing(size) for size in set(body_bytes.values())}
     links = {}
     for edge, size in body_bytes.items():
         rng = stream(seed, "link", *edge) if needs_chance else shared
@@ -175,21 +171,13 @@ def sealed_bytes(head_bytes: int, body_bytes: int) -> int:
 
 
 class Framing:
-    """How messages are framed. With `payload_bytes`, a nonempty body stands for a payload of that many bytes; such
-    messages are only measured, since nobody reads their bytes.
-    """
+    """How messages are framed."""
 
-    def __init__(self, max_body_bytes: int, payload_bytes: int | None = None) -> None:
-        if payload_bytes is not None and payload_bytes > max_body_bytes:
-            raise ValueError(f"a payload of {payload_bytes} bytes; peers accept {max_body_bytes}")
-        self._payload_bytes = payload_bytes
+    def __init__(self, max_body_bytes: int) -> None:
         self._limit_bytes = max_body_bytes
 
     def carry(self, message: Message) -> tuple[int, Message]:
         """Return the bytes counted for a message, and the message as its receiver decodes it."""
-        if self._payload_bytes is not None:
-            size = self._payload_bytes if isinstance(message, TRANSACTIONS) and len(message.body) else 0
-            return sealed_bytes(PREFIX_BYTES + header_bytes(message), size), message
         head, body = encode(message)
         # Joining its parts, splitting them into chunks and joining again gives the same bytes; but their owner must not
         # write over them in transit.

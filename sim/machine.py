@@ -2,10 +2,6 @@
 
 The engine's answers arrive `engine_ns` after the operation, one operation at a time, so that messages find a busy edge
 as they do in a real node, and a crash can fall between an operation and its answer.
-
-`NodeEngine` is a node's data plane, with two implementations for the same core. `exact` is the shipped engine, one
-operation at a time; `lazy` only records operations and runs them later, for many nodes at once. Both give the core the
-same answers.
 """
 
 from __future__ import annotations
@@ -14,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from p2pfl.core.effects import (
     ApplyReply,
@@ -30,10 +26,9 @@ from p2pfl.core.effects import (
     StartRound,
 )
 from p2pfl.core.events import Event, ReplyRefused, RequestRefused, RoundRefused, RoundTrained
-from p2pfl.core.lives import Start
-from p2pfl.core.memory import Memory
 from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import Turns
+from sim.exact import Boot, ExactEngine
 from sim.kernel import Kernel
 from sim.privacy_budget import Purse
 from sim.trace import Trace, TraceKind
@@ -51,16 +46,6 @@ TRACED: dict[type, tuple[int, Callable[[Any], int]]] = {
     NoteLife: (int(TraceKind.LIFE_NOTED), lambda operation: operation.life.generation),
 }
 ANSWERS: dict[type, int] = {RequestRefused: int(TraceKind.REFUSED), ReplyRefused: int(TraceKind.REFUSED)}
-
-E_co = TypeVar("E_co", bound="NodeEngine", covariant=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Boot(Memory):
-    """What is on disk at a start, and the identity with which the node starts."""
-
-    samples: int
-    start: Start
 
 
 class HostPace(Protocol):
@@ -99,47 +84,14 @@ class Watch(Protocol):
         """Observe an operation that the engine has carried out."""
 
 
-class NodeEngine(Protocol):
-    """One node's data plane as seen by its host.
-
-    `figure` is the one watched by early stopping, after the latest round; None if there is none or it is unknown.
-    """
-
-    figure: float | None
-
-    def boot(self, name: int) -> Boot:
-        """Start from the disk, or from nothing; `name` is a random name for the process, and for a life that begins."""
-
-    def run(self, operation: Operation) -> Event | None:
-        """Carry out an operation of the core; return the answer for the core, if there is one."""
-
-    def begin_round(self, effect: StartRound) -> None:
-        """Remember the start of the local round, as it is now."""
-
-    def end_round(self) -> tuple[int, int]:
-        """End the current local round; return its number of steps (0 if it failed), and n."""
-
-    def amend(self, neighbors: tuple[int, ...]) -> None:
-        """Set the neighbors at the next start; while the node runs, `ChangeEdges` changes them."""
-
-    def sketch(self, tick: int) -> None:
-        """Record the position of the model in closing round `tick`."""
-
-    def crash(self, kept: int = 0) -> None:
-        """Power off: what was not flushed is lost, except for the first `kept` changes, which reached the disk."""
-
-    def forget(self) -> None:
-        """Lose the disk, which leaves the node as before its first start."""
-
-
-class Machine(Generic[E_co]):
+class Machine:
     """Runs the engine's operations one after the other, and local rounds beside them, each with its duration.
 
     The machine exists before and after a process, and is unaware of any.
     """
 
     def __init__(
-        self, plan: HostPlan, engine: E_co, *, kernel: Kernel, trace: Trace, watch: Watch | None = None
+        self, plan: HostPlan, engine: ExactEngine, *, kernel: Kernel, trace: Trace, watch: Watch | None = None
     ) -> None:
         self.index, self.engine = plan.index, engine
         self.pace, self.steps, self.engine_ns, self.purse = plan.pace, plan.steps, plan.engine_ns, plan.purse

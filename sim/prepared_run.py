@@ -14,18 +14,16 @@ from p2pfl.config.cores import all_hops, all_shares, rule_of, settings_of
 from p2pfl.config.model import Edges, EvaluateEvery, FederationConfig
 from p2pfl.core.settings import Settings
 from p2pfl.engine.arithmetic import NodeSeen
-from p2pfl.engine.codecs import as_weighed, codecs_of, fragments_of
+from p2pfl.engine.codecs import codecs_of, fragments_of
 from p2pfl.learn.gauge import gauge_of
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.plan import planned_rounds
 from p2pfl.reporting.sketch import Sketch
-from sim.attacks import Attack, boast, parse_attack
+from sim.attacks import Attack, parse_attack
 from sim.cluster import Cluster, Surroundings, all_neighbors, all_turns
 from sim.exact import ExactEngine, ExactPlan
-from sim.heap import return_free_memory
 from sim.kernel import NS
-from sim.lazy import Begun, EdgeCodecs, LazyEngine, Pairs, Plane
-from sim.learning.batched import Ahead, BatchedLearners
+from sim.learning.batching import Learners
 from sim.liars import Liars, ShownModels
 from sim.oracle import Oracle
 from sim.privacy_budget import Purse
@@ -39,18 +37,13 @@ Rows2 = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """The script of a run; `spec` is settled.
-
-    `exact`: one operation at a time, by the shipped engine. Without `batching`, nothing is done for many nodes at once.
-    """
+    """The script of a run; `spec` is settled. `check`: vectors are in float64, and every invariant is checked."""
 
     federation: FederationConfig
     spec: WorldSpec
-    learners: BatchedLearners
+    learners: Learners
     faults: FaultPlan
-    exact: bool
     check: bool
-    batching: bool = True
     steps: tuple[Step, ...]
     """The federation as it changes over time, from the beginning."""
 
@@ -58,11 +51,6 @@ class Script:
     def edges(self) -> Edges:
         """The edges of all times together."""
         return all_edges(self.steps)
-
-    @property
-    def ahead(self) -> bool:
-        """True if local rounds are batched although operations go one at a time; not if vectors are in float64."""
-        return self.exact and self.batching and not self.check and self.learners.trains_together
 
     @property
     def attack(self) -> Attack | None:
@@ -73,23 +61,13 @@ class Script:
         return frozenset(self.spec.liars.nodes if self.spec.liars else ())
 
 
-def script(
-    federation: FederationConfig,
-    spec: WorldSpec,
-    learners: BatchedLearners,
-    *,
-    exact: bool,
-    check: bool,
-    batching: bool = True,
-) -> Script:
+def script(federation: FederationConfig, spec: WorldSpec, learners: Learners, *, check: bool) -> Script:
     return Script(
         federation=federation,
         spec=spec,
         learners=learners,
         faults=plan_faults(spec, len(federation.members), federation.seed),
-        exact=exact,
         check=check,
-        batching=batching,
         steps=steps_of(federation, spec),
     )
 
@@ -102,7 +80,7 @@ def _tested_every(evaluate_every: EvaluateEvery) -> int:
 
 
 class PreparedRun:
-    """One run, ready to go. `plane` is None if every operation is done immediately; `oracle` exists only on request."""
+    """One run, ready to go. `oracle` is None unless invariants are checked."""
 
     def __init__(self, script: Script, on_commit: Callable[[int], None] | None = None) -> None:
         self.script = script
@@ -113,13 +91,12 @@ class PreparedRun:
         self.liars: Liars | None = None
         if script.attack is not None:
             self.liars = Liars(script.attack, federation, script.liars, learners=script.learners)
-        self.plane: Plane | None = None
         self.oracle: Oracle | None = None
-        engines: Sequence[Any] = self._exact() if script.exact else self._make_lazy_engines()
+        engines = self._engines()
         gammas = self._gammas()
         if script.check:
             self.oracle = Oracle(engines, script.edges, gammas)
-        self.world: Cluster[Any] = Cluster(
+        self.world: Cluster = Cluster(
             self._surroundings(),
             engines,
             settings=self._settings(federation, gammas),
@@ -141,30 +118,12 @@ class PreparedRun:
 
     def models(self) -> Rows2:
         """Return all current models, (nodes, d)."""
-        if self.plane is not None:
-            return self.plane.models()
         return np.stack([host.engine.state.model for host in self.world.hosts])
-
-    def drop_replicas(self) -> None:
-        """Forget all vectors that only a run needs, to make room for the report."""
-        if self.plane is not None:
-            self.plane.rows.drop_replicas()
-        return_free_memory()
 
     def shown_model(self, node: int) -> Vector:
         """Return the model (d,) that an honest node shows its neighbors now."""
-        engine = self.world.hosts[node].engine
-        if self.plane is None:
-            shown: Vector = engine.state.shown
-            return shown
-        self.plane.drain()
-        row: Vector = (self.plane.rows.unmixed if engine.unmixed else self.plane.rows.models)[node]
-        return row
-
-    def watch(self, nodes: Sequence[int]) -> None:
-        """Choose the nodes for `scored_models`; call it before the run begins."""
-        if self.plane is not None:
-            self.plane.begun = Begun(nodes, self.plane.rows.models)
+        shown: Vector = self.world.hosts[node].engine.state.shown
+        return shown
 
     def scored_models(self, nodes: Sequence[int]) -> Rows2:
         """Return the models (len(nodes), d) that real nodes would have scored last.
@@ -173,13 +132,8 @@ class PreparedRun:
         node does not train, its current model.
         """
         hosts = [self.world.hosts[node] for node in nodes]
-        if self.plane is None:
-            return np.stack([host.engine.begun if host.in_round else host.engine.state.model for host in hosts])
-        rows = self.plane.models()[list(nodes)]
-        training = [place for place, host in enumerate(hosts) if host.in_round]
-        if training:
-            rows[training] = self.plane.begun_models([nodes[place] for place in training])
-        return rows
+        begun = [host.engine.begun if host.in_round else None for host in hosts]
+        return np.stack([host.engine.state.model if at is None else at for at, host in zip(begun, hosts, strict=True)])
 
     def method_vectors(self) -> Rows2 | None:
         """Return the vectors that the method gives to each node's round (nodes, d); None if it gives none."""
@@ -187,39 +141,28 @@ class PreparedRun:
         if not method.given:
             return None
         engines = [host.engine for host in self.world.hosts]
-        if self.plane is not None:
-            self.plane.drain()
-            given = self.plane.rows.given_to(np.arange(self.nodes), [one.samples for one in engines])
-            return np.concatenate([given[name] for name in method.given], axis=1)
         each = [method.begin(NodeSeen.of(engine.state, method)) for engine in engines]
         return np.stack([np.concatenate([given[name] for name in method.given]) for given in each])
 
     def personal(self) -> list[NDArray[Any]]:
         """Return the personal parts of each node, tensor by tensor; none if no part of the model is personal."""
-        if self.plane is not None or not self.script.learners.personal:
+        if not self.script.learners.personal:
             return []
         return [array for host in self.world.hosts for _, array in sorted(host.engine.state.local.items())]
 
     def loss(self, node: int) -> float | None:
         """Return the loss of the node's latest local round."""
-        if self.plane is None:
-            loss: float | None = self.world.hosts[node].engine.loss
-            return loss
-        known = float(self.plane.losses[node])
-        return None if np.isnan(known) else known
+        return self.world.hosts[node].engine.loss
 
     def sketch_of(self, node: int, tick: int) -> Any:
         """Return a sketch of the node's model after that closing round."""
-        if self.plane is not None:
-            return self.plane.sketches[node][tick]
         return self.world.hosts[node].engine.sketches[tick]
 
     # -- engines -----------------------------------------------------------------------------------------------------
 
-    def _exact(self) -> list[ExactEngine]:
+    def _engines(self) -> list[ExactEngine]:
         script, federation, liars = self.script, self.script.federation, self.liars
         neighbors = all_neighbors(self.nodes, federation.edges)
-        ahead = Ahead(script.learners) if script.ahead else None
         return [
             ExactEngine(
                 ExactPlan(
@@ -232,7 +175,7 @@ class PreparedRun:
                     dtype=np.float64 if script.check else np.float32,
                     durable=index in script.faults.crashing or script.check,
                     show=liars.show(index) if liars and index in script.liars else None,
-                    ahead=ahead,
+                    rounds=script.learners,
                     sketch=self.sketch.of,
                     gauge=gauge_of(federation.training, script.learners.learners[index]),
                     evaluate_every=_tested_every(federation.training.evaluate_every),
@@ -240,46 +183,6 @@ class PreparedRun:
             )
             for index in range(self.nodes)
         ]
-
-    def _make_lazy_engines(self) -> list[LazyEngine]:
-        """Make an engine for each node over a shared data plane, stored as `plane`."""
-        script, federation, training = self.script, self.script.federation, self.script.federation.training
-        learners, method = script.learners, script.learners.method
-        plane = self.plane = Plane(
-            nodes=self.nodes,
-            edges=federation.edges,
-            initial=learners.initial(),
-            learners=learners,
-            codecs=EdgeCodecs.of(federation),
-            method=method,
-            crashing=script.faults.crashing,
-            lies=None if self.liars is None else self.liars.put,
-            sketch=self.sketch,
-            rules=[rule for rule in (rule_of(federation) for _ in range(self.nodes)) if rule is not None],
-        )
-        pairs = Pairs(federation.edges, plane)
-        numbers: list[dict[int, int]] = [{} for _ in range(self.nodes)]
-        for number, (low, high) in enumerate(federation.edges):
-            numbers[low][high] = numbers[high][low] = number
-        engines = [
-            LazyEngine(
-                plane,
-                pairs,
-                index=index,
-                edges=numbers[index],
-                drawing=frozenset(peer for peer in numbers[index] if self.codecs[index].of(peer).random),
-                samples=learners.samples[index],
-                steps=learners.steps(index),
-                rate=training.rate,
-                method=method,
-                lie=partial(self.liars.next_lie, index) if self.liars and index in script.liars else None,
-                claim=boast if plane.mixes and index in script.liars else as_weighed,
-            )
-            for index in range(self.nodes)
-        ]
-        pairs.records = lambda node, peer: engines[node].records[peer]
-        pairs.remembered = lambda: [pair for engine in engines for _, pair, _ in engine.undo or ()]
-        return engines
 
     def _gammas(self) -> list[dict[int, float]]:
         """Compute the same gammas as `gammas_of` without looking at every edge for each node."""
@@ -332,7 +235,6 @@ class PreparedRun:
             engine_ns=round(spec.compute.engine_s * NS),
             liars=self.script.liars,
             faults_end_ns=max((fault.time_ns for fault in faults.faults), default=0),
-            tokens=not self.script.exact,
             check=self.script.check,
         )
 

@@ -34,7 +34,7 @@ from p2pfl.reporting.measures import mean_intervals, measures_in, metrics_in, mo
 from p2pfl.reporting.report import NodeReport, Report
 from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import ClosedRound, NeighborStatus, rounds_beyond
-from sim.learning.batched import BatchedLearners, make_learners
+from sim.learning.batching import Learners, make_learners
 from sim.learning.nodes import success
 from sim.prepared_run import PreparedRun, Script
 from sim.worlds.drawn import sample
@@ -58,7 +58,6 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
     federation, world = stage.script.federation, stage.world
     models = stage.models()
     values = value_digest(models, stage.method_vectors(), stage.personal())
-    stage.drop_replicas()
     nodes = _nodes(stage, figures, models)
     ended = [node for node in nodes if node.finished and not node.byzantine]
     kept = [index for index, node in enumerate(nodes) if node.finished and not node.byzantine]
@@ -159,7 +158,7 @@ def distance(models: NDArray[Any], nodes: list[int]) -> float | None:
     return float(np.sqrt(square)) / norm if norm > 0 else 0.0
 
 
-def score_of_mean(models: NDArray[Any], nodes: list[int], learners: BatchedLearners) -> Score | None:
+def score_of_mean(models: NDArray[Any], nodes: list[int], learners: Learners) -> Score | None:
     """Score the mean of these models (rows) on the test sets of these nodes.
 
     None if no node is left, if there is nothing to test on, or if nodes keep part of the model personal, so that there

@@ -6,7 +6,7 @@ import gc
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from numpy.typing import NDArray
 
-from p2pfl.compress import Compressor, Fragments, make_compressor
+from p2pfl.compress import make_compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.stop import parse_stop
 from p2pfl.core.core import check_invariants
@@ -24,11 +24,10 @@ from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.report import Batching, Cost, Report
 from p2pfl.reporting.traffic import compressor_mistakes
-from sim.attacks import Attack, parse_attack
+from sim.attacks import parse_attack
 from sim.heap import return_free_memory
 from sim.kernel import NS
-from sim.lazy import MisjudgedError
-from sim.learning.batched import BatchedLearners, make_learners
+from sim.learning.batching import make_learners
 from sim.prepared_run import PreparedRun, Script, script
 from sim.report import Figures, final_report
 from sim.worlds.amendments import steps_of
@@ -104,7 +103,6 @@ def simulate(
     *,
     world: World | WorldSpec | None = None,
     data: Mapping[str, Mapping[str, Any]] | None = None,
-    batching: bool = True,
     check: bool = False,
     references: bool = True,
     alone: bool = False,
@@ -118,14 +116,12 @@ def simulate(
 
     `federation` is a `p2pfl.Federation`, or the contents of a federation file. The default `world` is that of
     `World()`. `data` has the `[data]` tables of nodes by name, with absolute paths. All randomness comes from
-    `federation.seed`. With `batching` False, the shipped engine runs one operation at a time; `check` does so too, and
-    checks every invariant after every event. `references` adds what a central server and pooled data would have
-    achieved, `alone` also what each node would have learned without neighbors, which takes about as long as the run
-    itself. With `arrays` the algorithm alone runs, for very many nodes at once: `clock` is "apart", the default, or
-    "in-step", `device` a torch device. Without `on_progress`, a terminal shows a line on stderr. `on_models` is called
-    at the end with the models
-    (nodes, d) of all nodes. Raises UserError if the world contradicts itself, if the task is wrong, or if the run would
-    not fit into memory; InvariantError only with `check`.
+    `federation.seed`. With `check`, every invariant is checked after every event. `references` adds what a central
+    server and pooled data would have achieved, `alone` also what each node would have learned without neighbors. With
+    `arrays` the algorithm alone runs, for very many nodes at once: `clock` is "apart", the default, or "in-step",
+    `device` a torch device. Without `on_progress`, a terminal shows a line on stderr. `on_models` is called at the end
+    with the models (nodes, d) of all nodes. Raises UserError if the world contradicts itself, if the task is wrong, or
+    if the run would not fit into memory; InvariantError only with `check`.
     """
     from sim.cli.views import RunView  # noqa: PLC0415 - it knows what is here
 
@@ -134,7 +130,6 @@ def simulate(
         how: dict[str, Any] = {
             "world": world,
             "data": data,
-            "batching": batching,
             "check": check,
             "references": references,
             "alone": alone,
@@ -171,7 +166,7 @@ def simulate(
         check_count(len(federation.members), each=OBJECT_BYTES_PER_NODE)
         compared |= {"on_progress": tell, "on_models": on_models, "began": began}
         learners = make_learners(federation, local=data, poison=poison, liars=liars)
-        return _simulate(federation, spec, learners, attack, compared, batching=batching, check=check)
+        return _simulate(script(federation, spec, learners, check=check), **compared)
 
 
 def _check_arrays(federation: FederationConfig, *, arrays: bool, clock: str | None, device: str | None) -> None:
@@ -185,75 +180,19 @@ def _check_arrays(federation: FederationConfig, *, arrays: bool, clock: str | No
         raise _refusal("clock", clock, "apart or in-step")
 
 
-def _simulate(
-    federation: FederationConfig,
-    spec: WorldSpec,
-    learners: BatchedLearners,
-    attack: Attack | None,
-    compared: dict[str, Any],
-    *,
-    batching: bool,
-    check: bool,
-) -> Report:
-    """Run what may be put off batched, and all again one operation at a time if a vector fails a check."""
-    if mistakes := compressor_mistakes(federation, learners.exchanged_size):
+def _check_size(script: Script) -> None:
+    """Refuse compressors that do not fit the model, and a run that does not fit into memory."""
+    federation, size = script.federation, script.learners.exchanged_size
+    if mistakes := compressor_mistakes(federation, size):
         raise mistakes[0]
     uses = Counter(federation.compressor_of(*edge) for edge in federation.edges)
-    codecs = {make_compressor(spec): count for spec, count in uses.items()}
-    one_by_one = check or not batching
-    reason = None if one_by_one else _why_one_at_a_time(attack, learners, codecs, federation, spec)
-    exact = one_by_one or reason is not None
     check_memory(
         nodes=len(federation.members),
         edges=len(federation.edges),
-        size=learners.exchanged_size,
-        payload_bytes=sum(count * codec.size_bytes(learners.exchanged_size) for codec, count in codecs.items()),
-        batching=not exact,
-        personal=learners.personal,
+        size=size,
+        payload_bytes=sum(count * make_compressor(spec).size_bytes(size) for spec, count in uses.items()),
+        personal=script.learners.personal,
     )
-    given = script(federation, spec, learners, exact=exact, check=check, batching=batching)
-    prepared = time.process_time()
-    try:
-        return _simulate_once(given, **compared, reason=reason)
-    except MisjudgedError as error:
-        lost = time.process_time() - prepared
-        given = script(federation, spec, learners, exact=True, check=False)
-        again = _simulate_once(given, **compared, reason=str(error))
-        if again.cost is not None:
-            again.cost.set_up_cpu_s -= lost
-            again.cost.abandoned_cpu_s = lost
-        return again
-
-
-def _why_one_at_a_time(
-    attack: Attack | None,
-    learners: BatchedLearners,
-    codecs: Iterable[Compressor],
-    federation: FederationConfig,
-    world: WorldSpec,
-) -> str | None:
-    """Say why the arithmetic cannot be delayed; None if it can."""
-    if world.amendments:
-        return "members or edges change"
-    if attack is not None and attack.refused:
-        return "messages will be refused"
-    if attack is not None and attack.own is not None:
-        return "the attack is the user's own"
-    if attack is not None and attack.flood:
-        return "liars exchange out of turn"
-    if _patience(federation) is not None:
-        return "training stops by what comes of each round"
-    if learners.personal:
-        return "each node keeps a part of the model to itself"
-    if (world.crashes or world.churn) and (federation.training.keep_optimizer or learners.learners[0].local_state()):
-        return "nodes crash that keep something beside the model, such as an optimizer's state"
-    method = learners.method
-    if method.kept or method.needs_loss or len(method.channels) > 1:
-        return "the learning method keeps vectors of each node, exchanges more than the model, or looks at losses"
-    if any(isinstance(codec, Fragments) for codec in codecs):
-        return "fragments are exchanged, without replicas"
-    varying = next((codec.spec for codec in codecs if not codec.fixed), None)
-    return None if varying is None else f"the size of a {varying} payload depends on its values"
 
 
 def _patience(federation: FederationConfig) -> int | None:
@@ -262,7 +201,7 @@ def _patience(federation: FederationConfig) -> int | None:
     return None if stop is None else parse_stop(stop).patience
 
 
-def _simulate_once(
+def _simulate(
     script: Script,
     *,
     references: bool,
@@ -270,16 +209,14 @@ def _simulate_once(
     on_progress: Callable[[RunProgress], None] | None,
     on_models: Callable[[NDArray[Any]], object] | None,
     began: float,
-    reason: str | None,
 ) -> Report:
     wall = time.monotonic()
     return_free_memory()
+    _check_size(script)
     figures = Figures(script)
-    learners = script.learners
     with _no_collections():
         stage = PreparedRun(script, figures.committed)
         figures.stage = stage
-        stage.watch(figures.sample)
         set_up = time.process_time()
         with _with_latest_events(stage):
             _run(script, stage, figures, on_progress)
@@ -295,7 +232,6 @@ def _simulate_once(
     report.cost = Cost(
         cpu_s=time.process_time() - began,
         set_up_cpu_s=set_up - began,
-        abandoned_cpu_s=0.0,
         run_cpu_s=learning,
         evaluation_cpu_s=figures.evaluation_cpu_s,
         references_cpu_s=figures.references_cpu_s,
@@ -305,12 +241,7 @@ def _simulate_once(
         events=stage.world.kernel.events,
     )
     report.wall_time_s = round(time.monotonic() - wall, 3)
-    report.batching = Batching(
-        operations="one at a time" if script.exact else "batched",
-        why=reason,
-        training=learners.how if script.ahead or not script.exact else "one at a time",
-        batch_stable=learners.batch_stable,
-    )
+    report.batching = Batching(operations="one at a time", training=script.learners.how)
     return report
 
 

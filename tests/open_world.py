@@ -88,7 +88,7 @@ class OpenPlan:
         return Conservative(gammas=gammas, shares=shares)
 
 
-class OpenWorld(Cluster[ExactEngine]):
+class OpenWorld(Cluster):
     """A world of exact engines with its oracle, every invariant checked after every event."""
 
     def __init__(self, plan: OpenPlan) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,7 +54,8 @@ def score(module: nn.Module, samples: Samples, task: Task, device: Device) -> Sc
     for batch in (BATCH, *SMALLER):
         try:
             with _testing(module):
-                return _score(module, batches_of(samples, device, batch), len(samples), task)
+                read = batches_of(samples, device, batch)
+                return score_of(((module(x), y, count) for x, y, count in read), len(samples), task)
         except FAILURES as error:
             if is_shortage(error) and batch != SMALLER[-1]:
                 device.free()
@@ -101,17 +102,17 @@ def _failed(error: BaseException, task: Task, device: Device) -> LearningError:
     return LearningError(f"{task.name}: evaluation failed: {describe_failure(error)}")
 
 
-def _score(module: nn.Module, batches: Iterator[tuple[Any, Any, int]], samples: int, task: Task) -> Score:
+def score_of(outputs: Iterable[tuple[Any, Any, int]], samples: int, task: Task) -> Score:
+    """Score outputs and targets, batch by batch with the number of rows in each; `samples` is their sum."""
     loss, hits, judged = 0.0, 0, 0
     kept: list[tuple[Any, Any]] = []
-    for inputs, targets, count in batches:
-        outputs = module(inputs)
-        loss += float(loss_of(task)(outputs, targets)) * count
-        if are_classes(outputs, targets):
-            hits += int((outputs.argmax(dim=1) == targets).sum())
+    for predicted, targets, count in outputs:
+        loss += float(loss_of(task)(predicted, targets)) * count
+        if are_classes(predicted, targets):
+            hits += int((predicted.argmax(dim=1) == targets).sum())
             judged += targets.numel()
         if task.metrics:
-            kept.append((outputs.cpu(), targets.cpu()))
+            kept.append((predicted.cpu(), targets.cpu()))
     metrics = _metrics(task, kept)
     return Score(
         accuracy=hits / judged if judged else metrics.get(ACCURACY.name),

@@ -149,8 +149,6 @@ class Cost(msgspec.Struct, kw_only=True):
 
     cpu_s: float
     set_up_cpu_s: float
-    abandoned_cpu_s: float
-    """The CPU time of a batched run that had to be repeated one operation at a time."""
     run_cpu_s: float
     evaluation_cpu_s: float
     references_cpu_s: float = 0.0
@@ -165,13 +163,9 @@ class Batching(msgspec.Struct, kw_only=True):
     """A summary of how a simulation was computed."""
 
     operations: str
-    """The way in which operations were computed: batched, or one at a time."""
-    why: str | None
-    """The reason why operations were computed one at a time."""
+    """The way in which operations were computed: one at a time, or as arrays."""
     training: str
-    """The way in which training was computed: batched, or one node at a time."""
-    batch_stable: bool
-    """True if a sample's result does not depend on what else is in its batch."""
+    """The way in which training was computed: batched, or one node at a time and why."""
 
 
 class Report(msgspec.Struct, kw_only=True):

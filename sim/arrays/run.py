@@ -302,7 +302,6 @@ def simulate_arrays(
     report.cost = Cost(
         cpu_s=time.process_time() - began,
         set_up_cpu_s=ready - began,
-        abandoned_cpu_s=0.0,
         run_cpu_s=run_s,
         evaluation_cpu_s=tested_s + ran - since,
         report_cpu_s=time.process_time() - ran,
@@ -310,7 +309,7 @@ def simulate_arrays(
         node_rounds_per_cpu_s=node_rounds / run_s if run_s > 0 else None,
         events=0,
     )
-    report.batching = Batching(operations=f"arrays, {clock}", why=None, training=train.how, batch_stable=False)
+    report.batching = Batching(operations=f"arrays, {clock}", training=train.how)
     report.wall_time_s = round(time.monotonic() - wall, 3)
     return report
 

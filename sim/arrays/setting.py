@@ -15,7 +15,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.core.staleness import LIMIT, parse_staleness
 from p2pfl.errors import UserError
 from p2pfl.learn.methods import Method, method_of
-from sim.learning.grouped import Grouped
+from sim.learning.batching import ManyModels
 from sim.learning.nodes import TorchNodes, load_learners
 from sim.links import latency_s, slow_ends
 from sim.worlds.model import WorldSpec
@@ -33,7 +33,7 @@ class Setting:
     federation: FederationConfig
     world: WorldSpec
     learners: TorchNodes
-    grouped: Grouped
+    grouped: ManyModels
     method: Method
     compressor: Compressor | None
     samples: NDArray[np.float64]
@@ -94,7 +94,7 @@ def setting_of(
     if not isinstance(learners, TorchNodes) or isinstance(learners.pool, str) or not learners.shareable:
         why = "a torch model without state of its own, trained on tensors, with all of it shared; or " + EXACT
         raise UserError("arrays cannot train this task", file=federation.path, key="task", allowed=why)
-    grouped = Grouped(learners, learners.pool, method)
+    grouped = ManyModels(learners, learners.pool, method)
     compressor = make_compressor(federation.gossip.compressor)
     ends = np.array(federation.edges, dtype=np.int64).reshape(-1, 2)
     setting = Setting(

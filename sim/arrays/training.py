@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 import torch
@@ -18,8 +17,7 @@ from torch import Tensor, nn
 from p2pfl.learn.interface import Score
 from p2pfl.learn.methods import Method
 from sim.arrays.convolutions import OneByOne, has_convolutions
-from sim.learning.grouped import Grouped
-from sim.learning.stacked import Batch
+from sim.learning.batching import Batch, ManyModels
 
 Integers = NDArray[np.int64]
 
@@ -34,15 +32,15 @@ class Layer:
     activation: str
 
 
-def layers_of(grouped: Grouped) -> list[Layer] | None:
+def layers_of(grouped: ManyModels) -> list[Layer] | None:
     """Return the layers of a perceptron that is trained by plain SGD on the cross entropy; None for anything else."""
-    stack, training = grouped.stack, grouped.stack.training
+    training = grouped.training
     plain = training.optimizer == "sgd" and not training.momentum and not training.weight_decay
     learner = grouped.nodes.prototype
     module = learner.model.module
-    if not (plain and stack.task.loss is None and learner.labels and isinstance(module, nn.Sequential)):
+    if not (plain and grouped.task.loss is None and learner.labels and isinstance(module, nn.Sequential)):
         return None
-    places = {place.name: place for place in stack.places if place.trained}
+    places = {place.name: place for place in grouped.places if place.trained}
     found: list[Layer] = []
     for name, part in module.named_children():
         if isinstance(part, nn.Flatten) and not found:
@@ -64,7 +62,7 @@ def layers_of(grouped: Grouped) -> list[Layer] | None:
 class Rounds:
     """Trains local rounds, with the batches that each node's own learner draws."""
 
-    def __init__(self, grouped: Grouped, method: Method, device: torch.device) -> None:
+    def __init__(self, grouped: ManyModels, method: Method, device: torch.device) -> None:
         self.grouped, self.method = grouped, method
         self.layers = layers_of(grouped)
         convolutions = device.type == "cpu" and has_convolutions(grouped.nodes.prototype.model.module)
@@ -79,7 +77,7 @@ class Rounds:
             self.losses[nodes] = self.one_by_one.train(nodes, rounds, starts, given).numpy()
             return
         kinds = self.grouped.kinds[nodes]
-        rates = np.array([self.grouped.stack.training.rate(int(done), 0.0) for done in rounds])
+        rates = np.array([self.grouped.training.rate(int(done), 0.0) for done in rounds])
         for kind, rate in sorted(set(zip(kinds.tolist(), rates.tolist(), strict=True))):
             rows = np.flatnonzero((kinds == kind) & (rates == rate))
             whole = len(rows) == len(nodes)
@@ -112,10 +110,7 @@ class Rounds:
             extra = None if given is None else {self.method.given[0]: given}
             if self.pull and extra is None:
                 extra = {}
-            losses = self.grouped.stack.train(
-                models.clone(), batches, extra, models, careful=self.grouped.careful[kind], rate=rate
-            )
-            return losses.double().numpy()
+            return self.grouped.learn(models, batches, extra, rate).double().cpu().numpy()
         anchor = models.clone() if self.pull else None
         total = torch.zeros(len(models))
         gradient = torch.empty_like(models)
@@ -134,12 +129,10 @@ class Rounds:
         counts = grouped.pool.counts[nodes]
         first = grouped.pool.first[nodes][:, None]
         if (counts == sizes[0]).all() and len(set(sizes)) == 1:
-            batch = grouped.gather(torch.from_numpy(first + np.arange(sizes[0])))
+            batch = grouped.pool.gather(first + np.arange(sizes[0]))
             yield from (batch for _ in sizes)
             return
-        drawn = grouped.draw(nodes, rounds)
-        index = np.array(list(islice(drawn, len(nodes)))) + first
-        yield from grouped.batches(torch.from_numpy(index), sizes)
+        yield from grouped.nodes.batches(grouped.pool, nodes, rounds, sizes)
 
 
 def _gradient(layers: list[Layer], models: Tensor, inputs: Tensor, targets: Tensor, out: Tensor) -> Tensor:

@@ -6,14 +6,12 @@ attack shows into something that an engine can send.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from p2pfl.chance import generator
 from p2pfl.compress import Compressor
 from p2pfl.core.core import Core
 from p2pfl.core.effects import Effect
@@ -21,7 +19,7 @@ from p2pfl.core.messages import Ready
 from p2pfl.engine.codecs import Forgery
 from p2pfl.learn.interface import Vector as ModelVector
 from sim.attacks.own import OwnLie
-from sim.attacks.sight import Rows, Sight, Vector
+from sim.attacks.sight import Sight, Vector
 
 if TYPE_CHECKING:
     from p2pfl.learn.samples import Samples, TensorSamples
@@ -29,10 +27,6 @@ if TYPE_CHECKING:
 BOAST = 1e9
 """The sample weight that a liar claims, so that each neighbor counts it as much as itself."""
 
-Draw = Callable[[int, int], NDArray[np.float64]]
-"""Maps (row, size) to that row's own standard normal numbers, (size,)."""
-Blind = Callable[[Rows, Rows, Draw], Rows]
-"""Maps (models (b, d), initial (d,), draw) to the lies, (b, d); it looks only at the liar's own model."""
 Lie = Callable[[Sight], Vector]
 
 
@@ -56,13 +50,14 @@ class Poison(Protocol):
 class Attack:
     """One attack with its parameters filled in; `spec` is the text that parses to it.
 
-    At most one of `blind` and `lie` is set; with neither, the liar shows its own model. `refused`: what it shows is not
-    a finite model of the right size. `flood`: it begins exchanges as fast as it can. `climbs`: it needs the task's loss
-    and its gradient (`Sight.slope`). `own` is the lie if it is a user's object.
+    At most one of `lie` and `blind`, which looks only at the liar's own model, is set; with neither, the liar shows its
+    own model. `refused`: what it shows is not a finite model of the right size. `flood`: it begins exchanges as fast as
+    it can. `climbs`: it needs the task's loss and its gradient (`Sight.slope`). `own` is the lie if it is a user's
+    object.
     """
 
     spec: str
-    blind: Blind | None = None
+    blind: Lie | None = None
     lie: Lie | None = None
     poison: Poison | None = None
     refused: bool = False
@@ -82,27 +77,11 @@ class Attack:
         """
         own = sight.own
         if self.blind is not None:
-            shown: Vector = self.show(
-                own[None], sight.initial, seed=sight.seed, nodes=[sight.node], counts=[sight.count]
-            )[0]
-            return shown
+            return self.blind(sight).astype(own.dtype, copy=False)
         if self.lie is None or sight.peer in sight.liars:
             return own.copy()
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(self.lie(sight)).astype(own.dtype)
-
-    def show(self, models: Rows, initial: Rows, *, seed: int, nodes: Sequence[int], counts: Sequence[int]) -> Rows:
-        """Return the vectors that the liars `nodes` show for the `counts`-th time, (b, d) in the type of `models` (b,
-        d).
-
-        For attacks whose `sees` is False. `initial` (d,) is the model that every node starts from.
-        """
-
-        def draw(row: int, size: int) -> NDArray[np.float64]:
-            return generator(seed, "attack", int(nodes[row]), int(counts[row])).standard_normal(size)
-
-        shown = models.copy() if self.blind is None else self.blind(models, initial, draw)
-        return shown.astype(models.dtype, copy=False)
 
 
 def press(core: Core, now: float) -> list[Effect]:

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from p2pfl.aggregate import Neighborhood, Rule, make_rule
 from p2pfl.chance import generator
 from p2pfl.specs import MISSING
-from sim.attacks.attack import Draw
 from sim.attacks.entry import FANG, GRAPH, NEIGHBORS, NOTHING, PEER, RULE, blind, lie, positive, signed
 from sim.attacks.sight import Edge, Rows, Sight, Vector, length
 
@@ -40,8 +39,8 @@ ROUNDING = 1e-9
 
 
 @blind("sign-flip", "its model times -{SCALE}", RSA, positive("SCALE", "multiple of its norm"))
-def sign_flip(models: Rows, _initial: Rows, _draw: Draw, scale: float = 1.0) -> Rows:
-    shown: Rows = models * models.dtype.type(-scale)
+def sign_flip(sight: Sight, scale: float = 1.0) -> Vector:
+    shown: Vector = sight.own * sight.own.dtype.type(-scale)
     return shown
 
 
@@ -51,36 +50,35 @@ def sign_flip(models: Rows, _initial: Rows, _draw: Draw, scale: float = 1.0) -> 
     RSA,
     positive("SIGMA", "the deviation of each entry"),
 )
-def noise(models: Rows, _initial: Rows, draw: Draw, sigma: float) -> Rows:
-    shown = models.copy()
-    for row in range(len(models)):
-        shown[row] += (sigma * draw(row, models.shape[1])).astype(models.dtype)
+def noise(sight: Sight, sigma: float) -> Vector:
+    drawn = generator(sight.seed, "attack", sight.node, sight.count).standard_normal(sight.own.size)
+    shown: Vector = sight.own + (sigma * drawn).astype(sight.own.dtype)
     return shown
 
 
 @blind("constant", "{VALUE} in every entry", RSA, signed("VALUE", "any value", default=MISSING))
 @blind("zero", "zeros", "Wu et al. 2020, arXiv 1912.12716")
-def constant(models: Rows, _initial: Rows, _draw: Draw, value: float = 0.0) -> Rows:
+def constant(sight: Sight, value: float = 0.0) -> Vector:
     """Show a constant. Zeros drag everybody to the origin: zero-gradient where gradients are sent."""
-    return np.full_like(models, value)
+    return np.full_like(sight.own, value)
 
 
 @blind("replay", "the model from before the first round, forever", "an old message sent again")
-def replay(models: Rows, initial: Rows, _draw: Draw) -> Rows:
-    return np.broadcast_to(initial.astype(models.dtype), models.shape).copy()
+def replay(sight: Sight) -> Vector:
+    return sight.initial.astype(sight.own.dtype)
 
 
 @blind("nan", "no numbers", "a broken machine", refused=True)
-def nan(models: Rows, _initial: Rows, _draw: Draw) -> Rows:
+def nan(sight: Sight) -> Vector:
     """Show NaN, as a broken machine does; an honest node must refuse it before anything is applied."""
-    return np.full_like(models, math.nan)
+    return np.full_like(sight.own, math.nan)
 
 
 @blind("inf", "infinities of both signs", "a broken machine", refused=True)
-def inf(models: Rows, _initial: Rows, _draw: Draw) -> Rows:
+def inf(sight: Sight) -> Vector:
     """Show infinities whose signs alternate, so that their mean is NaN."""
-    shown = np.full_like(models, math.inf)
-    shown[:, 1::2] = -math.inf
+    shown = np.full_like(sight.own, math.inf)
+    shown[1::2] = -math.inf
     return shown
 
 

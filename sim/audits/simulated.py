@@ -11,7 +11,7 @@ from p2pfl.learn.methods import method_of
 from sim.audits.observation import Eye, Observation, is_lossless
 from sim.exact import ExactEngine
 from sim.kernel import NS
-from sim.learning.batched import BatchedLearners
+from sim.learning.batching import Learners
 from sim.machine import Watch
 from sim.prepared_run import PreparedRun, script
 from sim.worlds.drawn import settle
@@ -43,8 +43,8 @@ def observe_simulated(
     neighbors. Raises LearningError if the task failed.
     """
     spec = settle(world, len(federation.members), federation.seed)
-    batched = BatchedLearners(learners, method_of(federation), batching=False)
-    stage = PreparedRun(script(federation, spec, batched, exact=True, check=False, batching=False))
+    everyone = Learners(learners, method_of(federation))
+    stage = PreparedRun(script(federation, spec, everyone, check=False))
     hosts = stage.world.hosts
     eye = Eye(victim, federation.neighbors(victim), learners[victim].samples)
     watching = _Watching(eye, [host.engine for host in hosts])
@@ -53,7 +53,7 @@ def observe_simulated(
     stage.world.run(until_ns=round(spec.limit_s * NS))
     return Observation(
         victim=victim,
-        initial=batched.initial(),
+        initial=everyone.initial(),
         sightings=eye.sightings,
         models=stage.models(),
         lossless=is_lossless(federation),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from functools import partial
 from pathlib import Path
@@ -70,8 +71,6 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
 )
 @click.option("--arrays", is_flag=True, help="As arrays, for very many nodes.")
 @click.option("--clock", type=click.Choice(["apart", "in-step"]), help="Of --arrays.  [default: apart]")
-@click.option("--no-batching", is_flag=True, help="One operation at a time: slow, the same figures.")
-@click.option("--workers", hidden=True)
 @click.option(
     "--references/--no-references",
     cls=Switch,
@@ -92,8 +91,6 @@ def command(
     replay: int | None,
     arrays: bool,
     clock: str | None,
-    no_batching: bool,
-    workers: str | None,
     references: bool | None,
     report: Path | None,
     plot: Path | None,
@@ -122,10 +119,10 @@ def command(
         if value is not None:
             how_else = "without" if arrays else "with"
             raise UserError(f"is for runs {how_else} --arrays", key=key, value=value, allowed=f"{how_else} --arrays")
-    if workers is not None:
-        raise UserError("is gone", key="--workers", value=workers, allowed="p2pfl sim sweep --jobs")
     options = Options(file=federation, seed=seed if replay is None else replay, **asked)
-    how: dict[str, Any] = {"batching": not no_batching, "check": replay is not None}
+    if "P2PFL_COMPILED" in os.environ:
+        click.echo("note: P2PFL_COMPILED is ignored: there is no compiled unit any more", err=True)
+    how: dict[str, Any] = {"check": replay is not None}
     how |= {"references": references is not False, "alone": bool(references), "arrays": arrays, "clock": clock}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     logs = open_logs(log)

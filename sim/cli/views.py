@@ -26,7 +26,7 @@ from p2pfl.console.output import (
 from p2pfl.console.progress import ProgressView
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.measures import in_words, measures_of, merit, value_of
-from p2pfl.reporting.report import Batching, NodeReport, Report
+from p2pfl.reporting.report import NodeReport, Report
 
 if TYPE_CHECKING:
     from sim.simulation import RunProgress
@@ -251,23 +251,15 @@ def _computation_facts(report: Report) -> dict[str, Any]:
     }
     if cost.references_cpu_s:
         parts["references"] = cost.references_cpu_s
-    if cost.abandoned_cpu_s:
-        parts["a batched run that was given up"] = cost.abandoned_cpu_s
     spent = ", ".join(f"{words} {cpu_s:.3g}" for words, cpu_s in parts.items())
     speed = cost.node_rounds_per_cpu_s
     return {
         "seed": report.seed,
         "digest": report.digest,
         "value digest": report.value_digest,
-        "computed": _computation_in_words(batching),
+        "computed": f"operations {batching.operations}; training {batching.training}",
         "node-rounds a CPU-second": speed and f"{speed:,.0f}, without evaluation",
         "CPU-seconds": f"{cost.cpu_s:.3g}: {spent}",
         "events": f"{cost.events:,}",
         "peak memory": size(report.peak_memory_bytes or 0),
     }
-
-
-def _computation_in_words(batching: Batching) -> str:
-    why = f" ({batching.why})" if batching.why else ""
-    stable = "the model is batch-stable" if batching.batch_stable else "the model is not batch-stable"
-    return f"operations {batching.operations}{why}; training {batching.training}; {stable}"

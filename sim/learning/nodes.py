@@ -8,7 +8,7 @@ tensors, or that the task made equal for every node, are stored once. Liars may 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, overload
@@ -16,10 +16,13 @@ from typing import Any, overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from p2pfl.chance import generator
 from p2pfl.config.model import FederationConfig, TrainingConfig
 from p2pfl.config.privacy import SHARED
 from p2pfl.errors import UserError
+from p2pfl.learn.batches import draw_rows
 from p2pfl.learn.devices import seeded
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.load import learner_for, load_task
@@ -46,6 +49,11 @@ class Pool:
         """Return the rows of a node, as views."""
         part = slice(int(self.first[node]), int(self.first[node] + self.counts[node]))
         return TensorSamples(self.rows.inputs[part], self.rows.targets[part])
+
+    def gather(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets (c, n, ...) of the pool's `rows` (c, n)."""
+        inputs, targets = self.rows.rows(torch.from_numpy(rows.reshape(-1)))
+        return inputs.view(*rows.shape, *inputs.shape[1:]), targets.view(*rows.shape, *targets.shape[1:])
 
 
 def pooled(sets: Sequence[Samples]) -> Pool | str:
@@ -126,18 +134,42 @@ class TorchNodes(Sequence[Learner]):
     def train_set(self, node: int) -> Samples:
         return self._sets[node] if isinstance(self.pool, str) else self.pool.of(node)
 
+    def batches(
+        self, pool: Pool, nodes: NDArray[np.int64], rounds: NDArray[np.int64], sizes: Sequence[int]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield what these nodes see in each step of a round, as their learners draw it; `sizes` are those of steps."""
+        seed, drawn = self.prototype.context.seed, []
+        for node, index in zip(nodes.tolist(), rounds.tolist(), strict=True):
+            rng = generator(seed, "batches", self.contexts[node].node, index)
+            drawn.append(draw_rows(int(pool.counts[node]), sum(sizes), rng))
+        for rows in np.split(pool.first[nodes, None] + np.array(drawn), np.cumsum(sizes)[:-1], axis=1):
+            yield pool.gather(rows)
+
+    def data_of(self, pool: Pool, part: str, nodes: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets (c, n, ...) of the sets, "test" or "local", of nodes whose sets are of one size."""
+        if part == "local":
+            return pool.gather(pool.first[nodes, None] + np.arange(pool.counts[nodes[0]]))
+        test = self.tests[self.test_of[nodes[0]]]
+        inputs, targets = test.rows(torch.arange(len(test)))
+        return inputs.expand(len(nodes), *inputs.shape), targets.expand(len(nodes), *targets.shape)
+
     def _test_set(self, node: int) -> Samples | None:
         number = int(self.test_of[node])
         return None if number < 0 else self.tests[number]
 
 
 def load_learners(
-    federation: FederationConfig, local: Mapping[str, Mapping[str, Any]] | None = None
+    federation: FederationConfig,
+    local: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    poison: Poison | None = None,
+    liars: frozenset[int] = frozenset(),
 ) -> Sequence[Learner]:
     """Load one learner per member; `local` has the `[data]` tables by node, with absolute paths.
 
-    With `[privacy]` rounds are private, with randomness from the federation's seed. Raises UserError if the task or its
-    data are wrong, or if a promise cannot be kept.
+    With `[privacy]` rounds are private, with randomness from the federation's seed. `liars` train on what `poison`
+    makes of their data. Raises UserError if the task or its data are wrong, if the data cannot be poisoned, or if a
+    promise cannot be kept.
     """
     refuse_sums(federation, "is not simulated, where nodes gossip: its rounds are secure sums, in step")
     task = load_task(federation.task, federation.path.parent, file=federation.path)
@@ -149,12 +181,14 @@ def load_learners(
     )
     try:
         if isinstance(task, Task):
-            return _torch_nodes(task, contexts, training, share, protection)
-        return [learner_for(task, context, training, share, protection=protection) for context in contexts]
+            found: Sequence[Learner] = _torch_nodes(task, contexts, training, share, protection)
+        else:
+            found = [learner_for(task, context, training, share, protection=protection) for context in contexts]
     except UserError as error:
         if error.file is None:
             error.file = str(federation.path)
         raise
+    return found if poison is None else poisoned(found, poison, liars)
 
 
 def refuse_sums(federation: FederationConfig, text: str, instead: str = "") -> None:

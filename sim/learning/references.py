@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from p2pfl.chance import generator
 from p2pfl.compress.interface import Compressor
 from p2pfl.config.model import FederationConfig
-from p2pfl.learn.interface import Score, Vector
+from p2pfl.learn.interface import RoundStart, Score, Vector
 from p2pfl.reporting.history import Centralized, ModelScore, Reference, ReferencePoint
 from p2pfl.reporting.measures import model_score
 from p2pfl.reporting.references import (
@@ -31,8 +31,7 @@ from p2pfl.reporting.references import (
 )
 from p2pfl.reporting.references import alone as one_alone
 from p2pfl.reporting.references import centralized as pooled
-from sim.learning.batched import BatchedLearners
-from sim.learning.grouped import RoundStarts
+from sim.learning.batching import Learners
 
 __all__ = ["EVALUATIONS", "alone", "centralized", "fedavg", "score_everywhere"]
 
@@ -42,7 +41,7 @@ _FLOAT_BYTES = 4
 
 def centralized(
     federation: FederationConfig,
-    learners: BatchedLearners,
+    learners: Learners,
     *,
     rounds: int | None = None,
     most_steps: int = MOST_STEPS,
@@ -57,26 +56,24 @@ def centralized(
 
 
 def alone(
-    federation: FederationConfig, learners: BatchedLearners, *, rounds: int | None = None, round_s: float = 0.0
+    federation: FederationConfig, learners: Learners, *, rounds: int | None = None, round_s: float = 0.0
 ) -> list[ModelScore | None]:
     """Score each node's model on its test set after the same number of rounds on its own data, `round_s` each."""
     taken = _rounds(federation, rounds)
     if learners.personal:
         return [one_alone(learner, taken, round_s) for learner in learners.learners]
-    block, found = max(1, _BLOCK_FLOATS // learners.size), list[ModelScore | None]()
-    for start in range(0, len(learners), block):
-        nodes = np.arange(start, min(start + block, len(learners)))
-        rows = np.repeat(np.asarray(learners.initial(), dtype=np.float32)[None], len(nodes), axis=0)
+    found, initial = list[ModelScore | None](), np.asarray(learners.initial(), dtype=np.float32)
+    for nodes in _blocks(learners):
+        rows = np.repeat(initial[None], len(nodes), axis=0)
         for index in range(taken):
-            begun = RoundStarts(rows, np.zeros(len(nodes), np.bool_), elapsed_s=np.full(len(nodes), index * round_s))
-            learners.train(nodes, np.full(len(nodes), index), begun, rows)
+            rows, _ = _trained(learners, nodes, rows, index, index * round_s)
         found += [model_score(score) for score in learners.evaluate(rows, "test", nodes)]
     return found
 
 
 def fedavg(
     federation: FederationConfig,
-    learners: BatchedLearners,
+    learners: Learners,
     *,
     rounds: int | None = None,
     round_s: float = 0.0,
@@ -94,21 +91,22 @@ def fedavg(
         return None
     taken = _rounds(federation, rounds)
     model = np.asarray(learners.initial(), dtype=np.float32)
-    links = None if compressor is None else _Squeezed(compressor, model, len(learners), federation.seed)
+    nodes = range(len(learners.learners))
+    links = None if compressor is None else _Squeezed(compressor, model, len(nodes), federation.seed)
     hub = _Hub(learners, links)
     message_bytes = learners.size * _FLOAT_BYTES if compressor is None else compressor.size_bytes(learners.size)
-    round_bytes = 2 * len(learners) * message_bytes
+    round_bytes = 2 * len(nodes) * message_bytes
     wanted, history = set(moments(taken)), list[ReferencePoint]()
     for index in range(taken):
         model, loss = hub.round(model, index, index * round_s)
         if index + 1 in wanted:
-            point = reference_point(score_everywhere(learners, model, range(len(learners))), loss)
+            point = reference_point(score_everywhere(learners, model, nodes), loss)
             point.rounds, point.bytes_sent = index + 1, (index + 1) * round_bytes
             history.append(point)
     return with_history(history)
 
 
-def score_everywhere(learners: BatchedLearners, model: Vector, nodes: Sequence[int]) -> Score | None:
+def score_everywhere(learners: Learners, model: Vector, nodes: Sequence[int]) -> Score | None:
     """Score one model (d,) on the test sets of these nodes; for a user's own learners, on the first node's."""
     first, counts = np.array(nodes[:1], dtype=np.int64), np.array([1])
     if learners.nodes is not None:
@@ -124,6 +122,25 @@ def _rounds(federation: FederationConfig, rounds: int | None) -> int:
     if found is None:
         raise ValueError("this federation is bounded by time: say how many rounds")
     return max(1, found)
+
+
+def _blocks(learners: Learners) -> list[NDArray[np.int64]]:
+    """Split all nodes into blocks whose models fit well into memory."""
+    nodes, block = np.arange(len(learners.learners)), max(1, _BLOCK_FLOATS // learners.size)
+    return np.split(nodes, range(block, len(nodes), block))
+
+
+def _trained(
+    learners: Learners, nodes: NDArray[np.int64], models: NDArray[np.float32], index: int, elapsed_s: float
+) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Train a round of each node from its row of `models` (b, d); return the models and the losses (b,).
+
+    Raises LearningError if the user's code failed.
+    """
+    starts = [RoundStart(model, elapsed_s=elapsed_s) for model in models]
+    rounds = learners.train([(node, start, index) for node, start in zip(nodes.tolist(), starts, strict=True)])
+    trained = np.stack([one.vector for one in rounds]).astype(np.float32, copy=False)
+    return trained, np.array([one.loss for one in rounds])
 
 
 class _Squeezed:
@@ -158,19 +175,15 @@ class _Squeezed:
 class _Hub:
     """Trains all nodes from one model and averages the results, weighted by their samples."""
 
-    def __init__(self, learners: BatchedLearners, links: _Squeezed | None) -> None:
+    def __init__(self, learners: Learners, links: _Squeezed | None) -> None:
         self.learners, self.links = learners, links
         self.weights = np.array(learners.samples, dtype=np.float64) / sum(learners.samples)
 
     def round(self, model: NDArray[np.float32], index: int, elapsed_s: float) -> tuple[NDArray[np.float32], float]:
         """Do one round from `model` (d,); return the new model (d,) and the mean training loss."""
         total, loss = np.zeros(self.learners.size), 0.0
-        block = max(1, _BLOCK_FLOATS // self.learners.size)
-        for start in range(0, len(self.learners), block):
-            nodes = np.arange(start, min(start + block, len(self.learners)))
-            rows = np.repeat(model[None], len(nodes), axis=0)
-            begun = RoundStarts(rows, np.zeros(len(nodes), np.bool_), elapsed_s=np.full(len(nodes), elapsed_s))
-            losses = self.learners.train(nodes, np.full(len(nodes), index), begun, rows)
+        for nodes in _blocks(self.learners):
+            rows, losses = _trained(self.learners, nodes, np.repeat(model[None], len(nodes), axis=0), index, elapsed_s)
             heard = rows if self.links is None else self.links.hear(nodes, rows - model)
             total += self.weights[nodes] @ heard.astype(np.float64)
             loss += float(self.weights[nodes] @ losses)

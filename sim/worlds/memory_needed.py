@@ -10,18 +10,14 @@ from p2pfl.errors import UserError
 FLOAT_BYTES = 4
 BASE_BYTES = 330 * 2**20
 """Python, numpy, torch and the data that all nodes share."""
-BATCHED_PER_NODE, BATCHED_PER_EDGE = 3, 5
-"""In vectors. Per node: the model, and model and variate at the start of a round. Per edge: two replicas, a request's
-vector, and the flow at both ends.
-"""
-SINGLE_PER_NODE, SINGLE_PER_EDGE = 3, 6
-"""In vectors. Per node: the model, and model and variate for the round in flight. Per edge: two replicas and the flow
-at each end.
+VECTORS_PER_NODE, VECTORS_PER_EDGE = 5, 6
+"""Per node: the model, and model, variate and result of the round in flight, and its copy for tests. Per edge: two
+replicas and the flow at each end.
 """
 PERSONAL_COPIES = 3
 """Copies of a personal part: in the module, after the last round, and in the state to which a crash returns."""
 PAYLOADS_PER_EDGE = 4
-"""Payloads without batching: a Request and a Reply, each pending at one end and in flight or in the log."""
+"""A Request and a Reply, each pending at one end and in flight or in the log."""
 OBJECT_BYTES_PER_NODE = 60_000
 OBJECT_BYTES_PER_EDGE = 12_000
 """Object overhead per edge, measured with 10,000 nodes of degree 4 (benchmarks/simulate.py): 2.1 GB in all, where this
@@ -41,30 +37,27 @@ USABLE_SHARE = 0.9
 """The fraction of available memory that may be planned; the rest covers what the estimate misses."""
 
 
-def needed_bytes(*, nodes: int, edges: int, size: int, payload_bytes: int, batching: bool, personal: int = 0) -> int:
+def needed_bytes(*, nodes: int, edges: int, size: int, payload_bytes: int, personal: int = 0) -> int:
     """Estimate the bytes that a run takes at its peak.
 
     `size` is the number of shared values, `payload_bytes` the total size of one payload on every edge. `personal` is
     the number of values that each node does not share; if there are any, each node has its own module.
     """
-    rows = min(nodes, ROWS_AT_ONCE) if batching else 1
-    per_node, per_edge = (BATCHED_PER_NODE, BATCHED_PER_EDGE) if batching else (SINGLE_PER_NODE, SINGLE_PER_EDGE)
-    vectors = nodes * per_node + edges * per_edge + rows * TRAINING_VECTORS_PER_ROW
+    rows = min(nodes, ROWS_AT_ONCE)
+    vectors = nodes * VECTORS_PER_NODE + edges * VECTORS_PER_EDGE + rows * TRAINING_VECTORS_PER_ROW
     modules = nodes * (size + PERSONAL_COPIES * personal) if personal else 0
-    payloads = 0 if batching else PAYLOADS_PER_EDGE * payload_bytes
+    payloads = PAYLOADS_PER_EDGE * payload_bytes
     objects = nodes * OBJECT_BYTES_PER_NODE + edges * OBJECT_BYTES_PER_EDGE
     return BASE_BYTES + (vectors * size + modules) * FLOAT_BYTES + payloads + objects
 
 
 def check_memory(
-    *, nodes: int, edges: int, size: int, payload_bytes: int, batching: bool, personal: int = 0, root: Path = Path("/")
+    *, nodes: int, edges: int, size: int, payload_bytes: int, personal: int = 0, root: Path = Path("/")
 ) -> None:
     """Refuse a run that does not fit. Raises UserError, saying what to change, if the run exceeds the available memory
     and that is known.
     """
-    needed = needed_bytes(
-        nodes=nodes, edges=edges, size=size, payload_bytes=payload_bytes, batching=batching, personal=personal
-    )
+    needed = needed_bytes(nodes=nodes, edges=edges, size=size, payload_bytes=payload_bytes, personal=personal)
     refuse_too_large(needed, nodes=nodes, edges=edges, size=size, root=root)
 
 

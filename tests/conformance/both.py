@@ -186,7 +186,7 @@ def starts_s(folder: Path, setting: Setting) -> list[float]:
     return [time_s - min(times) for time_s in times]
 
 
-def virtually(folder: Path, setting: Setting, *, batching: bool = True) -> Report:
+def virtually(folder: Path, setting: Setting) -> Report:
     """The report of the same file, simulated; its nodes start when the real ones did."""
     starts = enumerate(starts_s(folder, setting))
     world = WorldSpec(
@@ -194,7 +194,7 @@ def virtually(folder: Path, setting: Setting, *, batching: bool = True) -> Repor
         compute=ComputeSpec(round_s=setting.pace_s, engine_s=ENGINE_S, jitter=JITTER),
         links=LinkSpec(latency_s=Spread(low=LATENCY_S, high=LATENCY_S)),
     )
-    return simulate(describe(file=folder), world=world, batching=batching, references=False)
+    return simulate(describe(file=folder), world=world, references=False)
 
 
 def figures(report: Report) -> dict[str, float]:

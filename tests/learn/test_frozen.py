@@ -152,14 +152,12 @@ def test_nodes_with_other_bodies_refuse_each_other_and_say_why(tmp_path):
 
 
 @pytest.mark.long
-def test_a_simulation_sends_what_is_trained_and_learns_the_same_batched_or_not():
+def test_a_simulation_sends_what_is_trained_alone():
     keys = {"nodes": 3, "rounds": 4, "compressor": "none", "evaluate_every": 0}
     federation, whole = (Federation(task=task_of(), **keys, **own) for own in ({}, {"share_frozen": True}))
     kept, sent = (simulate(one, world=World(), references=False) for one in (federation, whole))
     assert kept.accuracy == sent.accuracy
     assert sent.bytes_sent - kept.bytes_sent >= 4 * BODY * 3 * 4
-    alone = simulate(federation, world=World(), references=False, batching=False)
-    assert (alone.digest, alone.value_digest) == (kept.digest, kept.value_digest)
 
 
 @pytest.mark.long

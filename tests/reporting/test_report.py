@@ -85,7 +85,6 @@ reports = st.builds(
             (
                 "cpu_s",
                 "set_up_cpu_s",
-                "abandoned_cpu_s",
                 "run_cpu_s",
                 "evaluation_cpu_s",
                 "references_cpu_s",
@@ -97,8 +96,7 @@ reports = st.builds(
         node_rounds_per_cpu_s=st.none() | numbers,
         events=counts,
     ),
-    batching=st.none()
-    | st.builds(Batching, operations=words, why=st.none() | words, training=words, batch_stable=st.booleans()),
+    batching=st.none() | st.builds(Batching, operations=words, training=words),
 )
 
 

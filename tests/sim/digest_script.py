@@ -14,7 +14,7 @@ from sim.worlds.random_worlds import draw
 SEEDS = (2, 10)
 
 
-def digests(*, batching: bool, last: int = 0) -> list[list[str]]:
+def digests(last: int = 0) -> list[list[str]]:
     """Of digits in a world with everything in it, without a robust rule and with one, and of some random worlds.
 
     Of all of them, or of the `last` ones.
@@ -32,9 +32,9 @@ def digests(*, batching: bool, last: int = 0) -> list[list[str]]:
     watched = replace(world, liars=LiarSpec(attack="foe", count=1))
     runs = [(described, world), (robust, watched), *(draw(seed) for seed in SEEDS)]
     seldom = [(given, replace(around, evaluate_every_s=1.0)) for given, around in runs[-last:]]
-    reports = [simulate(given, world=around, batching=batching, references=False) for given, around in seldom]
+    reports = [simulate(given, world=around, references=False) for given, around in seldom]
     return [[report.digest, report.value_digest] for report in reports]
 
 
 if __name__ == "__main__":
-    json.dump(digests(batching=sys.argv[1] == "batched"), sys.stdout)
+    json.dump(digests(), sys.stdout)

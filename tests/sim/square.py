@@ -30,7 +30,7 @@ class Square:
         self.network = Network(
             kernel=self.kernel,
             spec=spec,
-            links=lay(dict.fromkeys(edges, 100), spec, slow, seed, tokens=False),
+            links=lay(dict.fromkeys(edges, 100), spec, slow, seed),
             deliver=lambda node, event: self.heard.append((self.kernel.now_ns, node, event)),
             alive=lambda node: node not in self.dead,
             **plan,

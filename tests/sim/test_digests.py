@@ -24,14 +24,14 @@ SCRIPT = Path(__file__).with_name("digest_script.py")
 
 @pytest.fixture(scope="module")
 def here():
-    return digests(batching=True)
+    return digests()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("number", "how"), [(1, "batched"), (2, "one at a time")])
-def test_another_process_with_another_hash_seed_and_other_threads_does_the_same_run_batched_or_not(number, how, here):
+@pytest.mark.parametrize("number", [1, 2])
+def test_another_process_with_another_hash_seed_and_other_threads_does_the_same_run(number, here):
     one = subprocess.run(
-        [sys.executable, str(SCRIPT), how],
+        [sys.executable, str(SCRIPT)],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -43,7 +43,7 @@ def test_another_process_with_another_hash_seed_and_other_threads_does_the_same_
 
 @pytest.mark.long
 def test_a_run_leaves_nothing_behind_that_the_next_one_would_see(here):
-    assert digests(batching=True, last=3) == here[-3:]
+    assert digests(last=3) == here[-3:]
 
 
 @pytest.mark.long

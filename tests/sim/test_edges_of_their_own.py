@@ -10,7 +10,7 @@ from p2pfl.compress import make_compressor
 from p2pfl.errors import PeerFault, UserError
 from sim import simulate
 from sim.federations import describe
-from sim.learning.batched import make_learners
+from sim.learning.batching import make_learners
 from sim.prepared_run import PreparedRun, script
 from sim.worlds.drawn import settle
 from sim.worlds.model import LiarSpec, WorldSpec
@@ -81,7 +81,7 @@ def test_a_count_that_the_model_does_not_have_is_refused():
 def test_each_end_of_an_edge_takes_the_step_that_goes_with_its_compressor():
     made = federation()
     learners = make_learners(made)
-    stage = PreparedRun(script(made, settle(WorldSpec(), 6, made.seed), learners, exact=False, check=False))
+    stage = PreparedRun(script(made, settle(WorldSpec(), 6, made.seed), learners, check=False))
     stage.world.run(until_ns=10**7, finish=False)
     for node, host in enumerate(stage.world.hosts):
         for peer in host.core.edges:

@@ -1,4 +1,4 @@
-"""What a report tells of the mean of the honest nodes' models: of that mean alone, however the run was computed."""
+"""What a report tells of the mean of the honest nodes' models: of that mean alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from p2pfl.config.model import TaskConfig
 from sim import simulate
 from sim.federations import describe
 from sim.kernel import NS
-from sim.learning.batched import make_learners
+from sim.learning.batching import make_learners
 from sim.prepared_run import PreparedRun, script
 from sim.report import Figures, distance, final_report, mean_of, score_of_mean
 from sim.worlds.drawn import settle
@@ -34,11 +34,11 @@ def digits(*, rule="mean", share=()):
     return replace(federation, training=training, gossip=gossip)
 
 
-def ended(federation, world, *, exact):
+def ended(federation, world):
     """Its report, and the stage with its models."""
     spec = settle(world, len(federation.members), federation.seed)
     liars = frozenset(spec.liars.nodes if spec.liars else ())
-    given = script(federation, spec, make_learners(federation, liars=liars), exact=exact, check=False)
+    given = script(federation, spec, make_learners(federation, liars=liars), check=False)
     figures = Figures(given)
     figures.stage = stage = PreparedRun(given, figures.committed)
     stage.world.run(until_ns=1000 * NS)
@@ -72,13 +72,12 @@ def test_the_score_is_that_of_the_mean_of_the_models():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("exact", [True, False], ids=["one at a time", "batched"])
 @pytest.mark.parametrize(
     "federation", [quadratic(), pytest.param(digits(), marks=pytest.mark.long)], ids=["quadratic", "digits"]
 )
-def test_a_report_scores_the_mean_of_the_honest_who_came_to_their_end(federation, exact):
+def test_a_report_scores_the_mean_of_the_honest_who_came_to_their_end(federation):
     world = WorldSpec(crashes=(CrashSpec(nodes=(1,), at_s=0.02),), liars=LiarSpec(attack="constant:0.1", nodes=(3,)))
-    report, stage = ended(federation, world, exact=exact)
+    report, stage = ended(federation, world)
     assert (report.died, report.byzantine) == (["node1"], ["node3"])
     kept = [node for node in range(stage.nodes) if node not in {1, 3}]
     mean = np.mean([stage.models()[node].astype(np.float64) for node in kept], axis=0).astype(np.float32)
@@ -89,11 +88,10 @@ def test_a_report_scores_the_mean_of_the_honest_who_came_to_their_end(federation
 
 @pytest.mark.long
 @pytest.mark.parametrize("rule", ["mean", "trimmed-mean:b=1"])
-def test_it_is_the_same_with_batching_and_without(rule):
-    reports = [simulate(digits(rule=rule), batching=on, references=False) for on in (True, False)]
-    assert reports[0].mean_model == reports[1].mean_model
-    assert 0 < reports[0].mean_model.accuracy <= 1
-    assert reports[0].mean_model.accuracy != reports[0].accuracy.mean
+def test_it_is_not_the_mean_of_the_nodes_scores(rule):
+    report = simulate(digits(rule=rule), references=False)
+    assert 0 < report.mean_model.accuracy <= 1
+    assert report.mean_model.accuracy != report.accuracy.mean
 
 
 def test_a_task_without_accuracy_has_the_loss_alone():

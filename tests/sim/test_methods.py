@@ -43,8 +43,13 @@ def digits(method, *, rule="mean", **training):
     return replace(described, training=replace(described.training, local_steps=3, **training), gossip=gossip)
 
 
-def digest(federation, *, batching=True, world=BAD):
-    report = simulate(federation, world=world, batching=batching, references=False)
+def digest(federation, *, alone=False, world=BAD):
+    """Of a run; `alone`: no rounds are trained together."""
+    with pytest.MonkeyPatch.context() as patch:
+        if alone:
+            patch.setattr("sim.learning.batching.same_bits", lambda *_: (False, False))
+        report = simulate(federation, world=world, references=False)
+    assert report.batching.training.startswith("one at a time" if alone else ("batched", "one at a time"))
     return report.digest, report.value_digest
 
 
@@ -56,7 +61,7 @@ def test_a_method_has_the_same_bits_for_many_nodes_at_once_and_one_by_one(method
     options = {"local_steps": None, "local_epochs": 1, "batch_size": 64} if method.startswith("normal") else {}
     federation = digits(method)
     federation = replace(federation, training=replace(federation.training, **options))
-    assert digest(federation) == digest(federation, batching=False)
+    assert digest(federation) == digest(federation, alone=True)
 
 
 @pytest.mark.long
@@ -71,26 +76,13 @@ def test_a_plug_in_file_is_the_built_in_method_and_with_no_pull_it_is_plain(tmp_
 
 @pytest.mark.long
 def test_a_method_without_pull_learns_digits_with_the_bits_of_plain():
-    assert digest(digits("prox:mu=0"), batching=False) == digest(digits("plain"), batching=False)
+    assert digest(digits("prox:mu=0")) == digest(digits("plain"))
 
 
 @pytest.mark.long
 def test_a_method_that_a_robust_rule_can_carry_runs_under_it():
     found = simulate(digits("prox:mu=0.5", rule="hampel:b=1"), world=WorldSpec(), references=False)
     assert not found.reached_limit
-
-
-class Widening(Method):
-    """A number of the node without `like`: a float in a node, a column of float64 where rows go together."""
-
-    def trained(self, change, node, round):  # noqa: A002 - the base's
-        return New({MODEL: change * (7.3 / round.steps)})
-
-
-@pytest.mark.long
-def test_a_method_whose_rows_would_have_other_bits_is_done_one_node_at_a_time(monkeypatch):
-    monkeypatch.setitem(METHODS.entries, "plain", replace(METHODS["plain"], made=Widening))
-    assert digest(quadratic(4)) == digest(quadratic(4), batching=False)
 
 
 class Toy(Method):
@@ -175,7 +167,7 @@ def test_each_channel_is_conserved_and_flows_stay_opposite_through_crashes_and_a
 @pytest.mark.long
 @pytest.mark.parametrize("method", INVARIANT)
 def test_rounds_trained_together_have_the_bits_of_rounds_alone(method):
-    assert digest(digits(method)) == digest(digits(method), batching=False)
+    assert digest(digits(method)) == digest(digits(method), alone=True)
 
 
 @pytest.mark.long
@@ -183,14 +175,14 @@ def test_rounds_trained_together_have_the_bits_of_rounds_alone(method):
 @pytest.mark.parametrize("method", ["variate", "tracking"])
 def test_a_schedule_has_the_same_bits_for_many_nodes_at_once_and_one_by_one(method, schedule):
     scheduled = digits(method, schedule=schedule)
-    assert digest(scheduled) == digest(scheduled, batching=False) != digest(digits(method))
+    assert digest(scheduled) == digest(scheduled, alone=True) != digest(digits(method))
 
 
 @pytest.mark.long
 def test_an_optimizer_that_remembers_goes_through_crashes_like_any_state():
     kept = digits("plain", momentum=0.9, learning_rate=0.05, keep_optimizer=True)
     fresh = replace(kept, training=replace(kept.training, keep_optimizer=False))
-    assert digest(kept) == digest(kept, batching=False) != digest(fresh)
+    assert digest(kept) == digest(kept, alone=True) != digest(fresh)
 
 
 @pytest.mark.long

@@ -100,14 +100,6 @@ def test_a_message_arrives_as_through_the_chunks_of_a_session(size):
         assert arrived == expected == as_received(message)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_tokens_count_as_the_payloads_they_stand_for(size):
-    for real, small in zip(messages(bytes(size)), messages(b"token 17"), strict=True):
-        token_bytes, arrived = Framing(LIMIT, payload_bytes=size).carry(small)
-        assert token_bytes == Framing(LIMIT).carry(real)[0]
-        assert arrived is small
-
-
 @pytest.mark.parametrize("chunks", [1, 2, 3])
 def test_the_sealed_size_is_that_of_the_chunks_and_17_bytes_for_each(chunks):
     """On both sides of every size at which one more chunk begins."""
@@ -127,8 +119,6 @@ def test_a_body_that_its_sender_writes_over_arrives_as_it_was(size):
 def test_a_body_too_long_for_the_receiver_is_refused_as_in_a_real_node():
     with pytest.raises(PeerFault, match=r"65536, 100$"):
         Framing(100).carry(reply(bytes(101)))
-    with pytest.raises(ValueError, match="peers accept 100"):
-        Framing(100, payload_bytes=101)
 
 
 def test_the_handshake_has_as_many_sections_as_that_of_a_real_node(tmp_path):
@@ -218,12 +208,12 @@ async def real_counts(sends):
     return [(links.counters.total.bytes_sent, links.counters.total.messages_sent) for links in (lower, upper)]
 
 
-def simulated_counts(sends, token_for=None):
+def simulated_counts(sends):
     kernel, heard = Kernel(), []
     network = Network(
         kernel=kernel,
         spec=LinkSpec(),
-        links=lay({(0, 1): LIMIT if token_for is None else token_for}, LinkSpec(), (), 0, tokens=token_for is not None),
+        links=lay({(0, 1): LIMIT}, LinkSpec(), (), 0),
         deliver=lambda _, event: heard.append(event),
         alive=lambda _: True,
     )
@@ -253,7 +243,6 @@ async def test_two_real_nodes_count_the_same_bytes_and_messages(size, within):
 
     real = await real_counts(sends(np.random.default_rng(1).bytes(size)))
     simulated = simulated_counts(sends(bytes(size)))
-    assert simulated_counts(sends(b"token"), token_for=size) == simulated
     for (real_bytes, real_messages), (counted_bytes, counted_messages) in zip(real, simulated, strict=True):
         assert real_messages == counted_messages
         assert real_bytes == pytest.approx(counted_bytes, rel=within, abs=0)

@@ -21,7 +21,7 @@ from sim import simulate
 from sim.exact import ExactEngine, ExactPlan
 from sim.federations import describe
 from sim.kernel import NS
-from sim.learning.batched import make_learners
+from sim.learning.batching import make_learners
 from sim.prepared_run import PreparedRun, script
 from sim.worlds.drawn import settle
 from sim.worlds.model import ComputeSpec, CrashSpec, WorldSpec
@@ -39,7 +39,7 @@ def digits(*, share=SHARED, rounds=6):
 
 def stage_of(federation, world):
     spec = settle(world, len(federation.members), federation.seed)
-    return PreparedRun(script(federation, spec, make_learners(federation), exact=True, check=False))
+    return PreparedRun(script(federation, spec, make_learners(federation), check=False))
 
 
 def heads(stage):

@@ -92,12 +92,10 @@ def test_more_noise_is_a_worse_model():
 
 
 @pytest.mark.long
-def test_a_private_run_repeats_and_is_the_same_one_operation_at_a_time():
+def test_a_private_run_repeats():
     federated = federation(nodes=3, rounds=3)
     found = {
-        (report.digest, report.value_digest)
-        for batching in (True, True, False)
-        for report in [simulate(federated, references=False, batching=batching)]
+        (report.digest, report.value_digest) for report in [simulate(federated, references=False) for _ in range(2)]
     }
     assert len(found) == 1
     assert simulate(replace(federated, seed=1), references=False).value_digest not in dict(found).values()

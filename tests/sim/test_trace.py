@@ -119,7 +119,7 @@ latency = Spread(kind="log-uniform", low=0.001, high=0.1)
 spec = LinkSpec(latency_s=latency, jitter_s=0.05, drop=0.1, duplication=0.1, bandwidth=1e4)
 edges = [(a, b) for a in range(6) for b in range(a + 1, 6)]
 network = Network(kernel=kernel, spec=spec,
-    links=lay(dict.fromkeys(edges, 0), spec, (SlowNodes(nodes=(2, 3), far_s=0.01),), 5, tokens=False),
+    links=lay(dict.fromkeys(edges, 0), spec, (SlowNodes(nodes=(2, 3), far_s=0.01),), 5),
     deliver=lambda i, e: None, alive=lambda i: True, trace=trace)
 for edge in edges:
     network.open(edge)

@@ -28,7 +28,6 @@ MISTAKES = {
     ("--seed", "1", "--replay", "2"): "--seed: cannot be combined with --replay (found 1); allowed: one of the two",
     ("--clock", "apart"): "--clock: is for runs with --arrays (found 'apart'); allowed: with --arrays",
     ("--arrays", "--replay", "2"): "--replay: is for runs without --arrays (found 2); allowed: without --arrays",
-    ("--workers", "2"): "--workers: is gone (found '2'); allowed: p2pfl sim sweep --jobs",
     ("--limit-s", "0"): "--limit-s: no such time (found 0.0); allowed: seconds, from 0.001",
     ("--limit-s", "1e12"): "--limit-s: no such time (found 1000000000000.0); allowed: seconds, from 0.001 to 1e+09",
     ("--evaluate-every-s", "1e-9"): "--evaluate-every-s: no such time (found 1e-09)",

@@ -54,7 +54,7 @@ def test_the_summary_has_what_was_learned_what_it_cost_and_how_it_was_computed(p
     assert float(said["algebraic connectivity"]) == 2
     assert float(said["contraction, predicted"]) == pytest.approx(1 / 3, abs=1e-3)
     assert len(said["digest"]) == len(said["value digest"]) == 64
-    assert "operations batched" in said["computed"]
+    assert "operations one at a time; training " in said["computed"]
     assert {"loss, mean", "consensus distance", "sent, in all", "peak memory", "staleness"} <= said.keys()
     assert all(f"node{index}" in outcome.out for index in range(4))
 
@@ -68,10 +68,11 @@ def test_the_same_seed_is_the_same_run_and_another_seed_another(simulated):
     assert first["value_digest"] != other["value_digest"]
 
 
-def test_one_operation_at_a_time_is_the_same_run(simulated):
-    batched, single = simulated(), simulated("--no-batching")
-    assert digests(batched) == digests(single)
-    assert [one["batching"]["operations"] for one in (batched, single)] == ["batched", "one at a time"]
+def test_a_compiled_unit_of_before_is_ignored_and_said_so_once(p2pfl, ward, monkeypatch):
+    monkeypatch.setenv("P2PFL_COMPILED", "1")
+    outcome = p2pfl("sim", "run", ward(), "--no-references", "--quiet")
+    assert outcome.code == 0
+    assert outcome.err.count("note: P2PFL_COMPILED is ignored") == 1
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Rounds of many nodes done at once and one by one."""
+"""Learners of one task, each with data of its own, and rounds for them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import numpy as np
 import torch
 
 from p2pfl.config.model import TrainingConfig
+from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import learner_for
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.methods.variate import Variate
-from sim.learning.batched import BatchedLearners
-from sim.learning.grouped import RoundStarts
+from sim.learning.batching import Learners
 
 torch.set_num_threads(1)
 
 METHOD = Variate()
-
 COUNTS = (5, 14, 14, 9, 23, 16, 17, 14)
 
 
@@ -25,12 +24,6 @@ def labelled(node, count, shape=(24,), classes=4):
     """Inputs (count, *shape) and labels, other ones for each node."""
     rng = np.random.default_rng([7, node])
     return rng.standard_normal((count, *shape)).astype(np.float32), rng.integers(0, classes, count)
-
-
-def measured(node, count):
-    """For regression: twenty targets for each sample."""
-    inputs, _ = labelled(node, count)
-    return inputs, (inputs[:, :20] ** 2 - inputs[:, 4:]).astype(np.float32)
 
 
 def context(node, nodes=8, seed=3):
@@ -49,45 +42,34 @@ def learners(model, *, training=None, counts=COUNTS, draw=labelled, tested=True,
     return [learner_for(task, context(node, len(counts)), training) for node in range(len(counts))]
 
 
-def round_of_all(batched, *, seed=0, rounds=2, with_corrections=True):
-    """What a train call takes: every node in each of `rounds` rounds, half of the rows with a correction."""
-    rng = np.random.default_rng(seed)
-    count = len(batched) * rounds
-    order = rng.permutation(count)
-    nodes, indices = order % len(batched), order // len(batched)
-    noise = rng.standard_normal((2, count, batched.size)).astype(np.float32)
-    starts = batched.initial() + np.float32(0.05) * noise[0]
-    by_method = rng.random(count) < 0.5 * with_corrections
-    return nodes, indices, RoundStarts(starts, by_method, {"correction": np.float32(0.02) * noise[1]})
-
-
-def alone(learners, nodes, rounds, starts):
-    """The same by the shipped learners: vectors (b, d), losses (b,)."""
-    done = [
-        learners[node].train(starts.alone(row, METHOD), int(index))
-        for row, (node, index) in enumerate(zip(nodes, rounds, strict=True))
+def work_of(made, *, rounds=2):
+    """Every node in each of `rounds` rounds, in no order, every other one with a correction."""
+    rng, initial = np.random.default_rng(0), made[0].initial()
+    noise = rng.standard_normal((len(made) * rounds, 2, len(initial))).astype(np.float32)
+    starts = [
+        RoundStart(initial + one / 20, {"correction": other / 50}, METHOD)
+        if place % 2
+        else RoundStart(initial + one / 20)
+        for place, (one, other) in enumerate(noise)
     ]
-    return np.stack([one.vector for one in done]), np.array([one.loss for one in done])
+    order = rng.permutation(len(noise)).tolist()
+    return [(place % len(made), start, place // len(made)) for place, start in zip(order, starts, strict=True)]
 
 
-def trained(batched, work):
-    out = np.full_like(work[2].models, np.nan)
-    losses = batched.train(*work, out)
-    return out, losses
+def same(one, other):
+    assert one.vector.tobytes() == other.vector.tobytes()
+    about = ("steps", "learning_rate", "samples", "loss")
+    assert [getattr(one, name) for name in about] == [getattr(other, name) for name in about]
 
 
 def assert_as_alone(made):
-    """Batching `made` gives the bits of each of them. Returns the batched ones."""
-    batched = BatchedLearners(made, METHOD)
-    work = round_of_all(batched)
-    expected, expected_losses = alone(made, *work)
-    out, losses = trained(batched, work)
-    np.testing.assert_array_equal(out, expected)
-    if all(verdict.losses for verdict in batched.verdicts.values()):
-        np.testing.assert_array_equal(losses, expected_losses)
-    np.testing.assert_allclose(losses, expected_losses, rtol=1e-6)
+    """Together, `made` have the bits of each of them. Returns them together."""
+    together, work = Learners(made, METHOD), work_of(made)
+    after = together.train(work)
+    for (node, start, index), found in zip(work, after, strict=True):
+        same(found, made[node].train(start, index))
+    models, nodes = np.stack([one.vector for one in after[: len(made)]]), np.arange(len(made))
     for part in ("test", "local"):
-        assert batched.evaluate(out, part, work[0]) == [
-            made[node].evaluate(model, part) for node, model in zip(work[0], out, strict=True)
-        ]
-    return batched
+        alone = [learner.evaluate(model, part) for learner, model in zip(made, models, strict=True)]
+        assert together.evaluate(models, part, nodes) == alone
+    return together

@@ -10,8 +10,7 @@ import torch
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
-from sim.learning.batched import make_learners
-from sim.learning.grouped import RoundStarts
+from sim.learning.batching import make_learners
 from sim.learning.nodes import load_learners
 
 TASK = """
@@ -73,8 +72,7 @@ def test_each_node_has_the_data_and_the_rounds_of_a_real_one(federation, partiti
     for node in range(6):
         real = shipped(made, node)
         expected = real.train(RoundStart(start), 4)
-        out = np.empty((1, learners.size), dtype=np.float32)
-        learners.train(np.array([node]), np.array([4]), RoundStarts(start[None], np.zeros(1, np.bool_)), out)
+        out = learners.train([(node, RoundStart(start), 4)])[0].vector[None]
         np.testing.assert_array_equal(out[0], expected.vector)
         alone = learners.learners[node].train(RoundStart(start), 4)
         np.testing.assert_array_equal(alone.vector, expected.vector)
@@ -120,9 +118,7 @@ def test_more_nodes_than_samples_is_still_a_mistake_unless_each_node_draws(feder
     with pytest.raises(UserError, match="cannot be split") as caught:
         make_learners(federation(2000, partition="iid"))
     assert caught.value.file == "/nowhere/federation.toml"
-    learners = make_learners(federation(2000, partition="draw:14"), batching=False)
-    assert learners.samples == [14] * 2000
-    assert learners.how == "one at a time: batching is off"
+    assert make_learners(federation(2000, partition="draw:14")).samples == [14] * 2000
 
 
 def test_loading_leaves_torchs_generator_as_it_was(federation):

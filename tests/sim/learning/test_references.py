@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from rounds_kit import METHOD
 from rounds_kit import learners as made_learners
 from torch import nn
 
 from p2pfl.compress import make_compressor
 from p2pfl.learn.interface import RoundStart
-from sim.learning.batched import BatchedLearners, make_learners
+from sim.learning.batching import Learners, make_learners
 from sim.learning.references import EVALUATIONS, centralized, fedavg
 
 
@@ -79,7 +80,7 @@ def test_the_references_learn_digits_from_two_shards_each(federation):
 @pytest.mark.long
 def test_a_history_is_short_ends_with_the_result_and_goes_on_from_one_figure_to_the_other(federation):
     made = federation(30, local_steps=1, rounds=50)
-    learners = make_learners(made, batching=False)
+    learners = make_learners(made)
     alone, averaged = centralized(made, learners), fedavg(made, learners)
     one, every = alone.one_node.history, alone.all_nodes.history
     assert every[: len(one)] == one
@@ -92,21 +93,21 @@ def test_a_history_is_short_ends_with_the_result_and_goes_on_from_one_figure_to_
 
 def test_a_centralized_run_takes_no_more_steps_than_allowed_but_always_those_of_one_node(federation):
     made = federation(30, local_steps=2, rounds=50)
-    learners = make_learners(made, batching=False)
+    learners = make_learners(made)
     assert centralized(made, learners, most_steps=300).all_nodes.steps == 300
     assert centralized(made, learners, most_steps=7).one_node.steps == 100
 
 
 def test_a_federation_bounded_by_time_must_be_given_its_rounds(federation):
     made = federation(3, rounds=None, time_s=5.0, local_steps=1)
-    learners = make_learners(made, batching=False)
+    learners = make_learners(made)
     with pytest.raises(ValueError, match="how many rounds"):
         fedavg(made, learners)
     assert fedavg(made, learners, rounds=2).rounds == 2
 
 
 def test_without_a_test_set_the_loss_is_that_of_training(federation):
-    learners = BatchedLearners(made_learners(lambda: nn.Linear(24, 4), tested=False), batching=False)
+    learners = Learners(made_learners(lambda: nn.Linear(24, 4), tested=False), METHOD)
     made = federation(8, local_steps=2, batch_size=8, rounds=3)
     alone = centralized(made, learners)
     for report in (fedavg(made, learners), alone.one_node, alone.all_nodes):

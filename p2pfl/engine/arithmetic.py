@@ -2,8 +2,7 @@
 
 The first step measures the result, so that a change that fails a check leaves no trace. The second step cannot fail.
 Both process the vectors in tiles that fit in the cache. The operations on a tile are the
-same as on the whole vector, in the same order, so the bits do not depend on the tiling. `sim.lazy.rows` does the same
-for many nodes at once.
+same as on the whole vector, in the same order, so the bits do not depend on the tiling.
 """
 
 from __future__ import annotations

@@ -117,11 +117,10 @@ def test_a_round_that_the_engine_drops_leaves_the_own_part_as_it_was():
 
 
 @pytest.mark.long
-def test_such_a_run_goes_one_operation_at_a_time_says_why_and_is_the_same_every_time():
+def test_such_a_run_trains_one_node_at_a_time_says_why_and_is_the_same_every_time():
     world = WorldSpec(crashes=CRASHES)
     first, second, other = (simulate(digits(share=share), world=world) for share in (SHARED, SHARED, ("!1.*",)))
-    assert first.batching.operations == "one at a time"
-    assert first.batching.why == "each node keeps a part of the model to itself"
+    assert first.batching.training.startswith("one at a time: each node keeps something to itself")
     assert first.config["gossip"]["share"] == SHARED
     assert first.reference.fedavg is None
     assert first.reference.centralized.one_node.accuracy > 0.1

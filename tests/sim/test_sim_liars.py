@@ -194,7 +194,6 @@ def test_the_report_has_the_success_of_poisoned_data_beside_the_accuracy():
     honest = [node.attack_success for node in report.nodes if not node.byzantine]
     success = report.attack_success
     assert (success.mean, success.min, success.max) == (pytest.approx(np.mean(honest)), min(honest), max(honest))
-    assert report.batching.operations == "batched"
     assert run("sign-flip:0.1").attack_success is None
 
 

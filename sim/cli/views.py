@@ -52,15 +52,11 @@ class RunView(ProgressView):
 
     def update(self, progress: RunProgress) -> None:
         now = time.monotonic()
-        again = self.latest is not None and progress.rounds < self.latest.rounds
         if self.latest is None:
             self.started_at = now  # setting up says nothing about the time left
         self.latest = progress
         if self.quiet:
             return
-        if again:
-            self.started_at = now
-            click.echo("a message may be refused: started again, one operation at a time", err=True)
         if progress.foreseen is not None:
             click.echo(progress.foreseen, err=True)
             return

@@ -220,13 +220,6 @@ def test_progress_says_how_far_how_well_and_how_long_still():
     )
 
 
-def test_a_run_that_begins_again_says_why(capsys):
-    with RunView() as view:
-        for rounds in (50, 10):
-            view.update(RunProgress(time_s=1.0, rounds=rounds, rounds_to_do=100, point=None))
-    assert capsys.readouterr().err == "a message may be refused: started again, one operation at a time\n"
-
-
 @pytest.mark.parametrize("command", [("run",), ("plot",), ("sweep",), ()], ids=str)
 def test_help_fits_a_terminal_has_an_example_and_loads_nothing_slow(command):
     code = f"""

@@ -35,8 +35,7 @@ from sim.worlds.drawn import settle
 from sim.worlds.memory_needed import OBJECT_BYTES_PER_NODE, check_count, check_memory
 from sim.worlds.model import WorldSpec
 from sim.worlds.world import World
-from topologies.building import kind
-from topologies.families import GraphKind
+from topologies.families import FAMILIES, GraphKind
 
 POINTS = 40
 """The approximate number of evaluations in a run."""
@@ -170,7 +169,8 @@ def simulate(
 
 
 def _check_arrays(federation: FederationConfig, *, arrays: bool, clock: str | None, device: str | None) -> None:
-    if not arrays and kind(federation.topology) is GraphKind.DIRECTED:
+    family = FAMILIES.get(federation.topology.partition(":")[0].strip())  # a graph may have any other name
+    if not arrays and family is not None and family.kind is GraphKind.DIRECTED:
         text, allowed = "is directed: both ends of an edge learn", "with arrays in step, or an undirected graph"
         raise UserError(text, file="simulate", key="topology", value=federation.topology, allowed=allowed)
     for key, value in (("clock", clock), ("device", device)):

@@ -30,8 +30,6 @@ seeds under five attacks, and ranks them by the worst node in the worst conditio
 best, graphs, world, and plan.json with the command of each figure. Exits with 1 if a wish cannot be had, and says what
 can; with 130 after Ctrl-C, with the best so far. docs/how-to/plan.md
 """
-
-
 LEGEND = "; attacked: of the worst under the worst attack; liars: so many beside a node are borne for certain"
 SHORT_S = 10.0
 DIVERGED = 1e29

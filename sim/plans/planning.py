@@ -1,8 +1,9 @@
 """The plan: a first look at as many systems as there is time for, then a closer look at the best of them.
 
 The first look takes one seed, few attacks, as many rounds as there is time for, and arrays for what these can simulate.
-It begins with the first choices and all systems that differ from them in one choice; the others follow in the order
-that these foretell. The closer look is exact and takes all attacks, and all rounds and three seeds if there is time.
+It begins with the first choices, what arrays run, and all systems that differ from the first in one choice; the others
+follow in the order that these foretell. The closer look is exact and takes all attacks, and all rounds and three seeds
+if there is time.
 """
 
 from __future__ import annotations
@@ -82,10 +83,9 @@ def make_plan(wishes: PlanWishes, out: Path, *, within_s: float, jobs: int, tell
         (out / "graphs").mkdir(exist_ok=True)
         graphs, refusal = find_graphs(wishes, out / "graphs", tell, begun + GRAPHS_SHARE * within_s)
         bench = Bench(wishes=wishes, folder=folder, world=world, count=jobs, tell=tell)
-        known = systems(wishes, graphs)
-        everything = [system for system in known if bench.objection(system) is None]
+        everything = [system for system in systems(wishes, graphs) if bench.objection(system) is None]
         if not everything:
-            raise UserError(bench.objection(known[0]) or "")
+            raise UserError(next(filter(None, bench.impossible.values())))
         search = _Search(bench, everything, begun, within_s)
         with closing(bench):
             interrupted = search.go()
@@ -180,12 +180,12 @@ class _Search:
         if rounds is not None and wishes.can_be_shortened:
             rounds = max(LEAST_ROUNDS, rounds // 10)
         exact = TrialLook(attacks=(HONEST,), seeds=(wishes.seed,), rounds=rounds)
-        looks = (exact, replace(exact, rough=True))
+        looks = (exact, replace(exact, rough=not wishes.liars))
         return all(self._perform(one, self.everything[:1], self.last_until) for one in looks)
 
     def _make_broad(self) -> TrialLook:
         wishes, attacks = self.bench.wishes, (HONEST, *self.attacks[:FIRST_ATTACKS])
-        look = TrialLook(attacks=attacks, seeds=(wishes.seed,), rounds=None, rough=True)
+        look = TrialLook(attacks=attacks, seeds=(wishes.seed,), rounds=None, rough=not wishes.liars)
         rounds = self._affordable(self.first_until, self.bench.trials(look, self.everything[:WANTED]))
         return look if rounds is None else replace(look, rounds=_step(wishes, rounds))
 
@@ -196,8 +196,9 @@ class _Search:
             return
         if self.close is None and self._make_close(look, after=until) is None:
             until = self.last_until  # runs that are cut off to look closer would be lost
-        near = [one for one in self.everything if one.changes <= 1]
-        others = [one for one in self.everything if one.changes > 1]
+        cheap = [one for one in self.everything if self.bench.trials(look, [one])[0].arrays]
+        near = cheap + [one for one in self.everything if one.changes <= 1 and one not in cheap]
+        others = [one for one in self.everything if one not in near]
         if self._perform(look, near, until):
             scores = {one.system: merit(one.worst, self._measure)[1] for one in self.standings()}
             if self.everything[0] in scores:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from p2pfl.errors import P2PFLError
@@ -81,6 +81,8 @@ class Bench:
     """Why such a run cannot be built, as arrays or not; None if it can."""
     failed: dict[Trial, str] = field(default_factory=dict)
     measure: Measure | None = None
+    scale: tuple[float, float] | None = None
+    """Bytes of an exact run for each byte of arrays, and its time for each round, from the first system run as both."""
     pool: list[Worker] = field(default_factory=list)
 
     def trials(self, look: TrialLook, systems: Iterable[PlannedSystem]) -> list[Trial]:
@@ -106,6 +108,7 @@ class Bench:
             "attack": trial.attack,
         }
         given = {"rounds": trial.rounds, "partition": wishes.partition, "arrays": trial.arrays or None}
+        given["clock"] = wishes.clock if trial.arrays else None
         given["nodes"] = wishes.count if wishes.base is None else None
         return make_job(options | {key: value for key, value in given.items() if value is not None}, trial.seed)
 
@@ -171,9 +174,16 @@ class Bench:
             return False
         self.measure = report.main_measure
         result = result_of(report)
-        if result is not None:
-            self.results[trial] = result
-        return result is not None
+        if result is None:
+            return False
+        if trial.arrays:
+            exact, rounds = self.results.get(replace(trial, arrays=False)), trial.rounds or self.wishes.full or 1
+            if self.scale is None and exact is not None:
+                self.scale = (exact.busiest / max(1, result.busiest), exact.time_s / rounds)
+            more, round_s = self.scale or (1.0, 0.0)
+            result = replace(result, busiest=round(more * result.busiest), time_s=round_s * rounds)
+        self.results[trial] = result
+        return True
 
 
 def result_of(report: Report) -> TrialResult | None:

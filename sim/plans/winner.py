@@ -50,11 +50,8 @@ def evidence(plan: SystemPlan) -> dict[str, Any]:
         "wishes": {key: value for key, value in wishes.items() if value not in (None, 0, 0.0, ())},
         "refused": list(plan.refused),
         "measure": plan.measure.name,
-        "interrupted": plan.interrupted,
-        "hurried": plan.hurried,
+        **{name: getattr(plan, name) for name in ("interrupted", "hurried", "runs", "by_arrays")},
         "systems": {"tried": plan.tried, "of": plan.of},
-        "runs": plan.runs,
-        "by_arrays": plan.by_arrays,
         "failures": list(plan.failures),
         "ranking": [_row(plan, one) for one in plan.ranking],
     }
@@ -73,7 +70,7 @@ def command_of(plan: SystemPlan, found: SystemStanding, attack: str, seed: int) 
     for name, value in (("rounds", found.rounds), ("partition", wishes.partition)):
         if value is not None:
             words += [f"--{name}", str(value)]
-    words += ["--world", str(plan.world), *["--arrays"] * (found.arrays and attack == HONEST)]
+    words += ["--world", str(plan.world), *(["--arrays", "--clock", wishes.clock] if found.arrays else [])]
     if attack != HONEST:
         words += ["--byzantine", str(wishes.liars), "--attack", attack]
     return shlex.join(words)
@@ -193,19 +190,11 @@ def _row(plan: SystemPlan, found: SystemStanding) -> dict[str, Any]:
         "graph": system.graph.topology.spec,
         "file": str(system.graph.file),
         "degree": system.graph.degree,
-        "rule": system.rule,
-        "compressor": system.compressor,
-        "method": system.method,
-        "worst": found.worst,
-        "honest_worst": found.honest_worst,
-        "honest_mean": found.honest_mean,
+        **{name: getattr(system, name) for name in ("rule", "compressor", "method")},
+        **{name: getattr(found, name) for name in ("worst", "honest_worst", "honest_mean", "bytes_per_day")},
         "worst_attack": attack,
-        "bytes_per_day": found.bytes_per_day,
         "virtual_time_s": found.time_s,
         "liars_guaranteed": list(system.guaranteed),
-        "seeds": found.seeds,
-        "rounds": found.rounds,
-        "attacks": found.attacks,
-        "arrays": found.arrays,
+        **{name: getattr(found, name) for name in ("seeds", "rounds", "attacks", "arrays")},
         "commands": [command_of(plan, found, one, seed) for one in dict.fromkeys((HONEST, attack or HONEST))],
     }

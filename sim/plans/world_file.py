@@ -10,8 +10,6 @@ from sim.sweeps.run import replace
 from topologies.timing.latencies import read_far
 
 WORLD = "world.toml"
-
-
 SELDOM_S = 1e9
 
 

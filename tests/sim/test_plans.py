@@ -23,8 +23,8 @@ from sim.cli.plan import _figure, plan
 from sim.plans import planning, shortlist, trials
 from sim.plans.planning import make_plan
 from sim.plans.shortlist import find_graphs, gains, systems
-from sim.plans.trials import result_of
-from sim.plans.winner import with_values, write_plan
+from sim.plans.trials import HONEST, result_of
+from sim.plans.winner import command_of, with_values, write_plan
 from sim.plans.wishes import PlanWishes, SlowWish, check_wishes
 from sim.plans.world_file import world_text
 from sim.sweeps.model import RunOutcome
@@ -431,3 +431,22 @@ def test_the_first_look_runs_as_arrays_what_these_can_simulate_and_the_last_one_
     lied_to = pretend({})
     make_plan(PlanWishes(nodes=5, liars=1), tmp_path / "liars", within_s=60.0, jobs=1, tell=silent)
     assert not any(job.options.get("arrays") for job in lied_to.jobs if job.options["byzantine"])
+
+
+def test_bytes_and_time_of_arrays_are_scaled_by_the_system_that_was_run_as_both(tmp_path, monkeypatch):
+    class HalfAsMuch(Pretended):
+        def report(self, options):
+            found = super().report(options)
+            if options.get("arrays"):
+                found.virtual_time_s = None
+                for node in found.nodes:
+                    node.bytes_sent //= 2
+            return found
+
+    monkeypatch.setattr(trials, "run_here", HalfAsMuch({}, ends_after=4))
+    found = plan_of(tmp_path, nodes=6)
+    assert found.interrupted
+    assert all(one.arrays for one in found.ranking)
+    assert found.winner.bytes_per_day == 1_002
+    assert found.winner.time_s > 0
+    assert "--arrays --clock in-step" in command_of(found, found.winner, HONEST, 0)

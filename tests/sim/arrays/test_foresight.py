@@ -52,5 +52,5 @@ def test_what_does_not_fit_is_refused_with_the_need_and_what_there_is(monkeypatc
 def test_a_hundred_thousand_nodes_are_refused_to_the_exact_simulator_alone(monkeypatch):
     monkeypatch.setattr(memory_needed, "available_bytes", lambda _root: 5_000_000_000)
     memory_needed.check_count(100_000)
-    with pytest.raises(UserError, match=r"6\.3 GB at least"):
+    with pytest.raises(UserError, match=r"15\.3 GB at least"):
         memory_needed.check_count(100_000, each=memory_needed.OBJECT_BYTES_PER_NODE)

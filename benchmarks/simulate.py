@@ -62,7 +62,7 @@ def run_one(case: str, nodes: int, rounds: int) -> dict[str, Any]:
         partition="draw:14",
     )
     training = replace(federation.training, local_steps=1, closing_rounds=0, method=str(given["method"]))
-    # Few evaluations: they are counted separately, and the arithmetic is delayed from one to the next.
+    # Few evaluations: they are counted separately.
     report = simulate(
         replace(federation, training=training),
         world=WorldSpec(compute=ComputeSpec(jitter=0.0), evaluate_every_s=3600.0),

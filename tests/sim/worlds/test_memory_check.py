@@ -40,7 +40,7 @@ def test_ten_thousand_nodes_of_the_small_model_need_a_few_gigabytes():
 def test_a_run_that_does_not_fit_is_refused_with_need_and_remedy(machine):
     root = machine(proc__meminfo="MemTotal: 9000000 kB\nMemAvailable:     500000 kB\n")
     check_memory(**(SMALL | {"nodes": 10, "edges": 20}), root=root)
-    with pytest.raises(UserError, match=r"2\.\d GB; 0\.5 GB of memory are available.*fewer nodes"):
+    with pytest.raises(UserError, match=r"4\.\d GB; 0\.5 GB of memory are available.*fewer nodes"):
         check_memory(**(SMALL | {"nodes": 10_000, "edges": 20_000}), root=root)
 
 

@@ -45,7 +45,7 @@ class EdgePhase(IntEnum):
 
 class NodePhase(IntEnum):
     WORKING = 0
-    """A local or closing round is under way, until `tick_at`."""
+    """A local or closing round is under way, until `ends_at`, or its version is on its way, until `tick_at`."""
     EXCHANGING = 1
     """The node has a new version that not all of its edges have exchanged."""
     WAITING = 2
@@ -73,7 +73,7 @@ class Events:
 class Course:
     """What decides about time. `ends` (m, 2) are the edges, the lower end first, `latency_s` (m,) one way.
 
-    `round_s(nodes, rounds)` draws how long these local rounds take. `start_s` (n,) is when each node begins,
+    `round_s(nodes)` draws how long their next local rounds take. `start_s` (n,) is when each node begins,
     `weigh` (taus,) the weight of an exchange by staleness, `factor` (m,) the mixing factor at weight 1. A node trains
     up to `beyond` rounds more while others are at work, spread over `SPREAD` times its training time as in
     `p2pfl.core.training`, or at once if there is no bound; `closing` rounds follow that only mix. `known_s` returns
@@ -85,7 +85,7 @@ class Course:
     latency_s: Floats
     engine_s: float
     shortest_s: float
-    round_s: Callable[[Integers, Integers], Floats]
+    round_s: Callable[[Integers], Floats]
     start_s: Floats
     rounds: int
     beyond: int | None
@@ -109,17 +109,17 @@ class Clock:
         self.closed = np.zeros(n, np.int64)
         self.closed_at = np.full(n, NEVER)
         """When the node reached its present count of closing rounds; NEVER before the first."""
+        self.ends_at = np.full(n, NEVER)
+        """When the local or closing round under way ends, and then, in `tick_at`, when its version is there."""
         self.tick_at = np.full(n, NEVER)
-        """When the node's next version is there, if that is known."""
-        self.ticked_at = np.zeros(n)
-        """When the node's latest version was there."""
         self.ready_at = np.zeros(n)
-        """When all edges had exchanged the node's version."""
         self.through_at = np.full(n, NEVER)
         self.again_at = np.full(n, NEVER)
         """When a node that waits trains another round."""
         self.known_at: Floats | None = None
         """When each node knows that all are through."""
+        self.free = np.zeros(n)
+        """When the node's engine has done what it was asked."""
         self.state = np.zeros(m, np.int8)
         self.due = np.full(m, NEVER)
         self.free_at = np.zeros(m)
@@ -132,51 +132,51 @@ class Clock:
         """The versions of the last completed exchange, lower end first: -1 before any."""
         self.answered = np.full(m, -1, np.int64)
         self.served = np.full((m, 2), -1, np.int64)
-        """The newest version of each end that was exchanged, and in `served_at` when that was known there."""
-        self.served_at = np.zeros((m, 2))
+        """The newest version of each end that was exchanged."""
+        self.late = np.zeros(n, np.int64)
+        """How many edges have not exchanged the node's version; `ready_at` is when the latest of the others had."""
         self.exchanged = np.zeros(m, np.int64)
         """How many exchanges each edge has begun to answer."""
         self.words = np.zeros(n, np.int64)
         """How many words (Ready) each node has sent."""
         self.staleness_sum, self.staleness_max, self.weighed = 0, 0, 0
-        order = np.argsort(np.concatenate([self.low, self.high]), kind="stable")
-        self._order = order
-        degree = np.bincount(np.concatenate([self.low, self.high]), minlength=n)
-        self._with_edges = np.flatnonzero(degree)
-        self._first = np.concatenate([[0], np.cumsum(degree)])[self._with_edges]
+        both = np.concatenate([self.low, self.high])
+        self._order = np.argsort(both, kind="stable")
+        self.degree = np.bincount(both, minlength=n)
+        self._first = np.cumsum(self.degree) - self.degree
         self.now_s = 0.0
         self._events: list[tuple[Floats, int, Integers, Integers, Floats]] = []
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
-    def windows(self) -> Iterator[Events]:
-        """Yield the events of one window after the other, each later than those before."""
+    def windows(self, look_s: float) -> Iterator[Events]:
+        """Yield the events of one stretch of time after the other, some of them up to the next multiple of `look_s`."""
         yield self._begin()
+        look_at = 0.0
+        course, enough = self.course, self.course.nodes + 3 * len(self.low)
+        window_s = (float(course.latency_s.min(initial=course.shortest_s)) + course.engine_s) / 2
+        window_s = max(LEAST_WINDOW_S, min(course.shortest_s, max(course.engine_s, window_s)))
         while not (self.phase == NodePhase.DONE).all():
-            first = min(float(one.min(initial=NEVER)) for one in (self.tick_at, self.due, self.again_at))
+            first = min(float(one.min(initial=NEVER)) for one in (self.ends_at, self.tick_at, self.due, self.again_at))
             if self.known_at is not None:
                 waiting = self.known_at[self.phase == NodePhase.WAITING]
                 first = min(first, float(np.maximum(waiting, self.now_s).min(initial=NEVER)))
             if first == NEVER:
                 raise AssertionError("the clock stands still")
-            self._move(first + self._window_s())
-            yield self._taken()
-
-    def _window_s(self) -> float:
-        course = self.course
-        if (self.closed_at == NEVER).all():
-            return course.shortest_s
-        return max(LEAST_WINDOW_S, float(course.latency_s.min(initial=course.shortest_s)) + course.engine_s)
+            self._move(first + window_s)
+            if self.now_s >= look_at or sum(len(part[0]) for part in self._events) >= enough * (1 if self.known_at is None else 0.25):
+                look_at = (self.now_s // look_s + 1) * look_s
+                yield self._taken()
+        yield self._taken()
 
     def _begin(self) -> Events:
         """Exchange once before training: that fills the replicas and moves no model."""
         course = self.course
-        at = np.maximum(course.start_s[self.low], course.start_s[self.high])
         edges = np.arange(len(self.low))
         zero = np.zeros(len(edges))
-        self._note(Kind.FREEZE, at * 0, self.low, edges, zero)
-        self._note(Kind.APPLY, at * 0 + course.engine_s, self.high, edges, zero)
-        self._note(Kind.SETTLE, at * 0 + 2 * course.engine_s, self.low, edges, zero)
+        self._note(Kind.FREEZE, zero, self.low, edges, zero)
+        self._note(Kind.APPLY, zero + course.engine_s, self.high, edges, zero)
+        self._note(Kind.SETTLE, zero + 2 * course.engine_s, self.low, edges, zero)
         self.seen[:] = self.served[:] = 0
         self.asked[:] = self.heard[:] = 0
         self.exchanged += 1
@@ -185,119 +185,138 @@ class Clock:
 
     def _move(self, until_s: float) -> None:
         """Carry out all that happens before `until_s`."""
-        course = self.course
-        ticking = np.flatnonzero(self.tick_at < until_s)
-        self._tick = np.full(course.nodes, NEVER)
-        self._tick[ticking] = self.ticked_at[ticking] = self.tick_at[ticking]
-        self.tick_at[ticking] = NEVER
-        self.phase[ticking] = NodePhase.EXCHANGING
-        closing = ticking[self.closed_at[ticking] < NEVER]
-        self.closed[closing] += 1
-        self.closed_at[closing] = self._tick[closing]
-        training = ticking[self.closed_at[ticking] == NEVER]
-        self.rounds[training] += 1
-        self._trigger()
+        self._tick = np.full(self.course.nodes, NEVER)
+        self.now_s = max(self.now_s, until_s)
         while True:
-            busy = np.flatnonzero(self.due < until_s)
-            if not len(busy):
-                break
+            self._note_ticks(np.flatnonzero(self.tick_at < until_s))
+            ending, busy = np.flatnonzero(self.ends_at < until_s), np.flatnonzero(self.due < until_s)
+            if not len(ending) + len(busy):
+                self._go_on(until_s)
+                if not (self.ends_at < until_s).any():
+                    break
+                continue
             state = self.state[busy]
-            self._ask(busy[state == EdgePhase.IDLE])
-            self._apply(busy[state == EdgePhase.ASKED])
-            self._settle(busy[state == EdgePhase.APPLIED])
-        self.version[ticking] += 1
-        self._tick = np.full(course.nodes, NEVER)
-        self._go_on(until_s)
-        self.now_s = until_s
+            asking = self._wanted(busy[state == EdgePhase.IDLE])
+            applying, settling = busy[state == EdgePhase.ASKED], busy[state == EdgePhase.APPLIED]
+            nodes = np.concatenate([ending, self.low[asking], self.high[applying], self.low[settling]])
+            at = np.concatenate([self.ends_at[ending], *(self.due[edges] for edges in (asking, applying, settling))])
+            cuts = np.cumsum([len(ending), len(asking), len(applying)])
+            ends, asks, applies, settles = np.split(self._answered_at(nodes, at), cuts)
+            self.tick_at[ending], self.ends_at[ending] = ends, NEVER
+            self._ask(asking, asks)
+            self._apply(applying, applies)
+            self._settle(settling, settles)
+        self.version += self._tick < NEVER
+
+    def _answered_at(self, nodes: Integers, at: Floats) -> Floats:
+        """Return when each node's engine, which does one thing after the other, answers what is asked of it at `at`."""
+        if not len(nodes):
+            return at
+        order = np.lexsort((at, nodes))
+        node, engine_s = nodes[order], self.course.engine_s
+        begins = np.concatenate([[True], node[1:] != node[:-1]])
+        group = np.cumsum(begins) - 1
+        place = np.arange(len(node)) - np.flatnonzero(begins)[group]
+        least = np.where(begins, np.maximum(at[order], self.free[node]), at[order]) - engine_s * place
+        apart = group * (np.ptp(least) + 1.0)
+        answered = np.maximum.accumulate(least + apart) - apart + engine_s * (place + 1)
+        self.free[node] = answered
+        back = np.empty_like(answered)
+        back[order] = answered
+        return back
 
     # -- exchanges ----------------------------------------------------------------------------------------------------
 
-    def _trigger(self) -> None:
-        """A new version: the lower end wants an exchange, the upper one says so."""
-        own = self._tick[self.low]
-        self.own_at = np.where(own < NEVER, own, self.own_at)
-        said = self._tick[self.high]
-        new = said < NEVER
-        self.words += np.bincount(self.high[new], minlength=self.course.nodes)
-        self.wish = np.where(new, self.version[self.high] + 1, self.wish)
-        self.wish_at = np.where(new, np.minimum(self.wish_at, said + self.course.latency_s), self.wish_at)
-        idle = self.state == EdgePhase.IDLE
-        self.due[idle] = np.maximum(self.free_at, np.minimum(self.own_at, self.wish_at))[idle]
+    def _note_ticks(self, nodes: Integers) -> None:
+        """A new version: the lower end of each edge wants an exchange, the upper one says so."""
+        if not len(nodes):
+            return
+        at, closes = self.tick_at[nodes], self.closed_at[nodes] < NEVER
+        self._tick[nodes], self.tick_at[nodes] = at, NEVER
+        self.phase[nodes] = NodePhase.EXCHANGING
+        self.closed[nodes] += closes
+        self.closed_at[nodes[closes]] = at[closes]
+        self.rounds[nodes] += ~closes
+        degree = self.degree[nodes]
+        self.late[nodes], self.ready_at[nodes] = degree, at
+        source = np.repeat(np.arange(len(nodes)), degree)
+        place = np.arange(len(source)) + (self._first[nodes] - np.cumsum(degree) + degree)[source]
+        upper, edges = np.divmod(self._order[place], len(self.low))
+        own, said = edges[upper == 0], edges[upper == 1]
+        self.own_at[own] = at[source[upper == 0]]
+        self.wish[said] = self.version[self.high[said]] + 1
+        said_at = at[source[upper == 1]] + self.course.latency_s[said]
+        self.wish_at[said] = np.minimum(self.wish_at[said], said_at)
+        self.words[nodes] += np.where(closes, degree, np.bincount(source, upper, len(nodes)).astype(np.int64))
+        self._wait(edges[self.state[edges] == EdgePhase.IDLE])
+
+    def _wait(self, edges: Integers) -> None:
+        """Let idle edges wait until either end has something new."""
+        self.due[edges] = np.maximum(self.free_at[edges], np.minimum(self.own_at[edges], self.wish_at[edges]))
 
     def _version_at(self, node: Integers, time_s: Floats) -> Integers:
         found: Integers = self.version[node] + (self._tick[node] <= time_s)
         return found
 
-    def _ask(self, edges: Integers) -> None:
-        if not len(edges):
-            return
-        at, course = self.due[edges], self.course
-        version = self._version_at(self.low[edges], at)
-        own = (self.own_at[edges] <= at) & (version > self.served[edges, 0])
-        wish = (self.wish_at[edges] <= at) & (self.wish[edges] > self.heard[edges])
-        self.own_at[edges[self.own_at[edges] <= at]] = NEVER
-        self.wish_at[edges[self.wish_at[edges] <= at]] = NEVER
-        go = own | wish
-        asking, idle = edges[go], edges[~go]
-        self.due[idle] = np.maximum(self.free_at, np.minimum(self.own_at, self.wish_at))[idle]
-        self.state[asking] = EdgePhase.ASKED
-        self.asked[asking] = version[go]
-        self.due[asking] = at[go] + course.engine_s + course.latency_s[asking]
-        self._note(Kind.FREEZE, at[go], self.low[asking], asking, np.zeros(len(asking)))
+    def _wanted(self, edges: Integers) -> Integers:
+        """Return those of the idle edges that are due whose lower end asks for an exchange."""
+        at = self.due[edges]
+        own, wish = self.own_at[edges] <= at, self.wish_at[edges] <= at
+        self.own_at[edges[own]] = self.wish_at[edges[wish]] = NEVER
+        own &= self._version_at(self.low[edges], at) > self.served[edges, 0]
+        go = own | (wish & (self.wish[edges] > self.heard[edges]))
+        self._wait(edges[~go])
+        return edges[go]
 
-    def _apply(self, edges: Integers) -> None:
-        if not len(edges):
-            return
+    def _ask(self, edges: Integers, answered: Floats) -> None:
+        at = self.due[edges]
+        self.state[edges] = EdgePhase.ASKED
+        self.asked[edges] = self._version_at(self.low[edges], at)
+        self.due[edges] = answered + self.course.latency_s[edges]
+        self._note(Kind.FREEZE, at, self.low[edges], edges, np.zeros(len(edges)))
+
+    def _apply(self, edges: Integers, answered: Floats) -> None:
         at, course = self.due[edges], self.course
         version = self._version_at(self.high[edges], at)
         self.heard[edges] = version
         tau = np.stack([self.asked[edges] - self.seen[edges, 0], version - self.seen[edges, 1]], axis=1)
-        np.clip(tau, 0, len(self.course.weigh) - 1, out=tau)
+        np.clip(tau, 0, len(course.weigh) - 1, out=tau)
         self.staleness_sum += int(tau.sum())
         self.staleness_max = max(self.staleness_max, int(tau.max(initial=0)))
         self.weighed += tau.size
         factor = course.factor[edges] * course.weigh[tau].min(axis=1)
-        self._serve(edges, 1, version, at + course.engine_s)
+        self._serve(edges, 1, version, answered)
         self.state[edges] = EdgePhase.APPLIED
-        self.due[edges] = at + course.engine_s + course.latency_s[edges]
+        self.due[edges] = answered + course.latency_s[edges]
         self.exchanged[edges] += 1
         self._note(Kind.APPLY, at, self.high[edges], edges, factor)
 
-    def _settle(self, edges: Integers) -> None:
-        if not len(edges):
-            return
+    def _settle(self, edges: Integers, answered: Floats) -> None:
         at = self.due[edges]
         self.seen[edges, 0], self.seen[edges, 1] = self.asked[edges], self.heard[edges]
-        self.free_at[edges] = at + self.course.engine_s
-        self._serve(edges, 0, self.asked[edges], self.free_at[edges])
+        self.free_at[edges] = answered
+        self._serve(edges, 0, self.asked[edges], answered)
         self.state[edges] = EdgePhase.IDLE
-        self.due[edges] = np.maximum(self.free_at[edges], np.minimum(self.own_at[edges], self.wish_at[edges]))
+        self._wait(edges)
         self._note(Kind.SETTLE, at, self.low[edges], edges, np.zeros(len(edges)))
 
     def _serve(self, edges: Integers, end: int, version: Integers, at: Floats) -> None:
         newer = version > self.served[edges, end]
-        some = edges[newer]
-        self.served[some, end] = version[newer]
-        self.served_at[some, end] = at[newer]
+        self.served[edges[newer], end] = version[newer]
+        node = (self.low, self.high)[end][edges]
+        newer &= version == self.version[node] + (self._tick[node] < NEVER)
+        np.subtract.at(self.late, node[newer], 1)
+        np.maximum.at(self.ready_at, node[newer], at[newer])
 
     # -- rounds -------------------------------------------------------------------------------------------------------
 
     def _go_on(self, until_s: float) -> None:
         """Let each node go on whose version all its edges have exchanged."""
-        everything = self.phase == NodePhase.EXCHANGING
-        if everything.any():
-            behind = np.zeros(self.course.nodes, np.bool_)
-            late = self.served.T.ravel() < self.version[np.concatenate([self.low, self.high])]
-            behind[self._with_edges] = np.logical_or.reduceat(late[self._order], self._first)
-            latest = np.zeros(self.course.nodes)
-            latest[self._with_edges] = np.maximum.reduceat(self.served_at.T.ravel()[self._order], self._first)
-            ready = np.flatnonzero(everything & ~behind)
-            self.ready_at[ready] = np.maximum(latest[ready], self.ticked_at[ready])
-            self._decide(ready)
+        self._decide(np.flatnonzero((self.phase == NodePhase.EXCHANGING) & (self.late == 0)))
         if self.known_at is None and (self.through_at < NEVER).all():
             self.known_at = self.course.known_s(self.through_at)
         if self.known_at is not None:
-            waiting = np.flatnonzero((self.phase == NodePhase.WAITING) & (self.known_at < NEVER))
+            waiting = np.flatnonzero((self.phase == NodePhase.WAITING) & (self.known_at <= self.again_at))
             self._close(waiting, np.maximum(self.ready_at[waiting], self.known_at[waiting]))
         again = np.flatnonzero(self.again_at < until_s)
         at, self.again_at[again] = self.again_at[again], NEVER
@@ -330,8 +349,7 @@ class Clock:
         if not len(nodes):
             return
         self.phase[nodes] = NodePhase.WORKING
-        ends = at + self.course.round_s(nodes, self.rounds[nodes])
-        self.tick_at[nodes] = ends + self.course.engine_s
+        self.ends_at[nodes] = ends = at + self.course.round_s(nodes)
         nothing, none = np.full(len(nodes), -1, np.int64), np.zeros(len(nodes))
         self._note(Kind.START, at, nodes, nothing, none)
         self._note(Kind.COMMIT, ends, nodes, nothing, none)
@@ -341,7 +359,7 @@ class Clock:
         self.closed_at[nodes] = at
         self.ready_at[nodes] = at
         self.phase[nodes] = NodePhase.BARRIER
-        self.words[nodes] += 1
+        self.words[nodes] += self.degree[nodes]
 
     def _pass_barrier(self) -> None:
         """Begin the next closing round where no neighbor is more than one behind."""
@@ -359,9 +377,8 @@ class Clock:
             np.maximum.at(heard, one[same], (self.closed_at[other] + self.course.latency_s)[same])
         goes = here[~over & (lag[here] >= self.closed[here])]
         at = np.maximum(self.ready_at[goes], heard[goes])
-        self.tick_at[goes] = at + self.course.engine_s
+        self.ends_at[goes] = at
         self.phase[goes] = NodePhase.WORKING
-        self.words[goes] += 1
 
     # -- events -------------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from p2pfl.chance import stream
 from p2pfl.compress import Fragments
+from p2pfl.config.cores import FARTHEST
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.messages import Ready, Reply, Request
 from p2pfl.core.training import LEAST_BEYOND
@@ -82,13 +83,13 @@ class Apart:
         speeds = node_speeds(world, federation)
         steps = setting.steps.tolist()
 
-        def round_s(nodes: NDArray[np.int64], rounds: NDArray[np.int64]) -> NDArray[np.float64]:
-            del rounds
+        def round_s(nodes: NDArray[np.int64]) -> NDArray[np.float64]:
             return np.array([speeds[node].round_ns(steps[node], 0) for node in nodes.tolist()]) / NS
 
         rounds = federation.training.rounds or 0
         graph = _Graph(setting.nodes, setting.ends)
         self.whole_s = fmean(speed.estimate_ns(own) for speed, own in zip(speeds, steps, strict=True)) / NS * rounds
+        self.look_s = world.evaluate_every_s or self.whole_s / POINTS
         self.clock = Clock(
             Course(
                 nodes=setting.nodes,
@@ -97,7 +98,7 @@ class Apart:
                 engine_s=world.compute.engine_s,
                 shortest_s=min(speed.estimate_ns(own) for speed, own in zip(speeds, steps, strict=True)) / NS,
                 round_s=round_s,
-                start_s=np.full(setting.nodes, graph.start_s(latency_s)),
+                start_s=graph.start_s(setting.ends, latency_s),
                 rounds=rounds,
                 beyond=beyond(federation),
                 closing=federation.training.closing_rounds,
@@ -121,7 +122,7 @@ class Apart:
         return self.vectors.x
 
     def run(self) -> Iterator[Moment]:
-        for events in self.clock.windows():
+        for events in self.clock.windows(self.look_s):
             self.vectors.carry_out(events)
             closing = bool((self.clock.closed_at < np.inf).any())
             yield Moment(
@@ -226,9 +227,14 @@ class _Graph:
             found[front] = hop
         return found
 
-    def start_s(self, latency_s: NDArray[np.float64]) -> float:
-        """Return when training begins: a session takes two latencies, and each hop to the farthest node one more."""
-        return float(latency_s.mean()) * (1 + int(self.hops_from(0).max())) if len(latency_s) else 0.0
+    def start_s(self, ends: NDArray[np.int64], latency_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return when each node begins: a level of `p2pfl.core.joining` after the other, up to the farthest node's."""
+        at = np.zeros(self.nodes)
+        for _ in range(min(FARTHEST, int(self.hops_from(0).max()))):
+            before, at = at, np.zeros(self.nodes)
+            for one, other in (ends.T, ends.T[::-1]):
+                np.maximum.at(at, one, before[other] + latency_s)
+        return at
 
     def known_s(self, through_s: NDArray[np.float64], latency_s: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return when each node knows that all are through: the word travels a hop a latency."""
@@ -277,7 +283,10 @@ def simulate_arrays(
             since = time.process_time()
             figures.look(moment)
             tested_s += time.process_time() - since
-            next_at = moment.done + (world.evaluate_every_s or moment.whole / POINTS)
+            every = world.evaluate_every_s or moment.whole / POINTS
+            if len(figures.history) > 2 * POINTS:  # longer than expected: some nodes are much slower than the others
+                every = max(every, moment.done / POINTS)
+            next_at = (moment.done // every + 1) * every
             if on_progress is not None:
                 on_progress(
                     RunProgress(
@@ -323,6 +332,8 @@ class _Figures:
         everybody = range(setting.nodes)
         few = setting.nodes <= MOST_EVALUATED
         self.sample = np.array(list(everybody) if few else sorted(sample(chosen, everybody, MOST_EVALUATED)))
+        if isinstance(stage, Apart):
+            stage.vectors.watch(self.sample)
         self.measures = measures_in(setting.learners.prototype, None)
         self.history: list[Point] = []
         self.mixing: list[ClosingPoint] = []
@@ -339,7 +350,11 @@ class _Figures:
 
     def look(self, moment: Moment) -> None:
         """Add a point to the history."""
-        rows = self.stage.x[torch.as_tensor(self.sample)].cpu().numpy()
+        rows = self.stage.x[torch.as_tensor(self.sample)]
+        if isinstance(self.stage, Apart):  # as in the exact simulator, a node that trains shows what it began with
+            trains = torch.from_numpy(self.stage.clock.closed_at[self.sample] == np.inf)
+            rows[trains] = self.stage.vectors.begun[trains]
+        rows = rows.cpu().numpy()
         scores = self._scores(rows, "test", self.sample)
         traffic = self._traffic()
         self.history.append(

@@ -20,8 +20,8 @@ from sim.arrays.clock import Events, Kind
 
 Integers = NDArray[np.int64]
 
-CHUNK_FLOATS = 1 << 17
-"""Values of one chunk: half a megabyte."""
+CHUNK_FLOATS = 1 << 18
+"""Values of one chunk: a megabyte."""
 
 Train = Callable[[Integers, Integers, Tensor, "Tensor | None"], None]
 """(nodes (b,), rounds (b,), starts (b, d), corrections (b, d) or None): replaces each start by what the local round
@@ -54,6 +54,8 @@ class Vectors:
         """The start of the round under way; once that is trained, what it adds."""
         self.trained = np.ones(n, np.bool_)
         self.rounds = np.zeros(n, np.int64)
+        self.watched = np.full(n, -1, np.int64)
+        """The row in `begun` of each node that is watched."""
         self.weight = torch.as_tensor(1.0 / samples, dtype=self.x.dtype, device=self.device)
         self.ends, self.train, self.compressor, self.beta = ends, train, compressor, beta
         self.flow = torch.zeros_like(self.x) if drift is not None else None
@@ -66,11 +68,17 @@ class Vectors:
         """Replicas: of the lower ends, then of the upper ones."""
         self.slots = torch.empty(0, d, dtype=self.x.dtype, device=self.device)
         """What the lower end showed, then D, for each exchange under way where there are no replicas."""
+        self.watch(np.zeros(0, np.int64))
         self.slot_of = np.full(len(ends), -1, np.int64)
         self.free: list[int] = []
         self.seq = np.zeros(len(ends), np.int64)
         self.rate = torch.zeros(len(ends), dtype=self.x.dtype, device=self.device)
         """The factor of the exchange under way."""
+
+    def watch(self, nodes: Integers) -> None:
+        """From now on keep in `begun` the models with which these nodes began their latest local round."""
+        self.watched[nodes] = np.arange(len(nodes))
+        self.begun = self.x[self._index(nodes)]
 
     def carry_out(self, events: Events) -> None:
         for wave in _waves(events, len(self.ends)):
@@ -100,6 +108,8 @@ class Vectors:
         rows = self._index(nodes)
         self.start.index_copy_(0, rows, self.x.index_select(0, rows))
         self.trained[nodes] = False
+        some = self.watched[nodes] >= 0
+        self.begun[self._index(self.watched[nodes[some]])] = self.x[self._index(nodes[some])]
         if self.flow is not None and self.correction is not None:
             pulled = self.flow.index_select(0, rows).mul_(self.weight[rows, None] * -self.beta)
             self.correction.index_copy_(0, rows, pulled)

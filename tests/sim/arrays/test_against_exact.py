@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -93,18 +94,19 @@ def drawn(number):
     return difference(options, world, number)
 
 
-def show(name, found):
-    means = [np.mean([getattr(one, key) for one in found]) for key in Difference.__slots__]
-    print(
-        f"{name:46} accuracy {means[0]:+.4f}  bytes {means[1]:+.3f}  log distance {means[2]:+.3f}  rounds {means[3]:+.2f}"
-    )
-    return Difference(*means)
+def mean_of(name, found):
+    """Return the mean difference, and show it (pytest -s)."""
+    every = np.array([[getattr(one, key) for key in Difference.__slots__] for one in found])
+    mean, error = every.mean(axis=0), every.std(axis=0) / math.sqrt(len(found))
+    said = "  ".join(f"{key} {a:+.4f} ({b:.4f})" for key, a, b in zip(Difference.__slots__, mean, error, strict=True))
+    sys.stdout.write(f"{name:46} {said}\n")
+    return Difference(*mean)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", STATED)
 def test_in_a_stated_world_the_mean_of_five_seeds_is_that_of_the_exact_simulator(name):
-    mean = show(name, [difference(*STATED[name], seed) for seed in range(5)])
+    mean = mean_of(name, [difference(*STATED[name], seed) for seed in range(5)])
     assert abs(mean.accuracy) <= 0.01
     assert abs(mean.bytes_sent) <= 0.08
     assert abs(mean.distance) <= 0.15
@@ -112,9 +114,7 @@ def test_in_a_stated_world_the_mean_of_five_seeds_is_that_of_the_exact_simulator
 
 @pytest.mark.long
 def test_over_thirty_drawn_worlds_the_mean_is_that_of_the_exact_simulator():
-    found = [drawn(number) for number in range(30)]
-    mean = show("30 drawn worlds", found)
-    print("standard error of accuracy", np.std([one.accuracy for one in found]) / math.sqrt(len(found)))
+    mean = mean_of("30 drawn worlds", [drawn(number) for number in range(30)])
     assert abs(mean.accuracy) <= 0.008
     assert abs(mean.bytes_sent) <= 0.08
     assert abs(mean.distance) <= 0.15

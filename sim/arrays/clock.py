@@ -164,7 +164,8 @@ class Clock:
             if first == NEVER:
                 raise AssertionError("the clock stands still")
             self._move(first + window_s)
-            if self.now_s >= look_at or sum(len(part[0]) for part in self._events) >= enough * (1 if self.known_at is None else 0.25):
+            noted = sum(len(part[0]) for part in self._events) * (1 if self.known_at is None else 4)
+            if self.now_s >= look_at or noted >= enough:
                 look_at = (self.now_s // look_s + 1) * look_s
                 yield self._taken()
         yield self._taken()

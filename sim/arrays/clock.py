@@ -222,7 +222,7 @@ class Clock:
         apart = group * (np.ptp(least) + 1.0)
         answered = np.maximum.accumulate(least + apart) - apart + engine_s * (place + 1)
         self.free[node] = answered
-        back = np.empty_like(answered)
+        back: Floats = np.empty_like(answered)
         back[order] = answered
         return back
 

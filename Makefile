@@ -101,7 +101,7 @@ bench: $(FOR_DEV) ## measure compressors, the network, a node's overhead, learni
 	$(BIN)/python benchmarks/spectral.py --nodes 100,1000,10000,100000 --limit-s 5
 	$(BIN)/python benchmarks/simulate.py --nodes 100,1000 --json bench-out/simulate.json
 
-# The study of docs/explanation/study.md and docs/appendix/study.md; started again, it goes on where it was. OUT=FOLDER for its results, ONLY="graphs slow" for parts.
+# The study of docs/explanation/study.md; started again, it goes on where it was. OUT=FOLDER for its results, ONLY="graphs slow" for parts.
 OUT ?= bench-out/study
 study: export OPENBLAS_NUM_THREADS := 1
 study: export OMP_NUM_THREADS := 1

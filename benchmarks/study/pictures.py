@@ -1,4 +1,4 @@
-"""The pictures of docs/explanation/study.md and docs/appendix/study.md, each from the parts that were run."""
+"""The pictures of docs/explanation/study.md, each from the parts that were run."""
 
 from __future__ import annotations
 

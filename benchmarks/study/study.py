@@ -1,10 +1,10 @@
 """The study: the price of giving up the center. Run what is missing, then make every figure and table in
-docs/appendix/study.md.
+docs/explanation/study.md.
 
     python benchmarks/study/study.py --out bench-out/study                    all of it: hours
     python benchmarks/study/study.py --size quick --out bench-out/study       the same directions, in minutes
     python benchmarks/study/study.py --only graphs slow --out FOLDER          some parts
-    python benchmarks/study/study.py --only --out FOLDER --page docs/appendix/study.md   no runs: pictures and tables
+    python benchmarks/study/study.py --only --out FOLDER --page docs/explanation/study.md   no runs: pictures and tables
 
 Each part is a sweep, with a file next to this one and its own folder below FOLDER/SIZE; however it was stopped, it
 resumes where it was. MNIST is the folder `mnist` inside the one named by P2PFL_DATA; without it, the parts that need it
@@ -75,7 +75,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--hours", type=float, default=HOURS, help="CPU-hours, those of earlier starts included, but for real processes"
     )
-    parser.add_argument("--page", type=Path, help="a page whose marked tables are replaced: docs/appendix/study.md")
+    parser.add_argument("--page", type=Path, help="a page whose marked tables are replaced: docs/explanation/study.md")
     parser.add_argument("--pictures", type=Path, help="where pictures go; by default with the results")
     return parser.parse_args()
 

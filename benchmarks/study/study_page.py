@@ -1,4 +1,4 @@
-"""The tables of docs/appendix/study.md in Markdown, and the page that contains them.
+"""The tables of docs/explanation/study.md in Markdown, and the page that contains them.
 
 Each table is between two comments with its name.
 """

@@ -118,7 +118,7 @@ def test_the_table_of_advice_is_the_one_of_check_and_plan():
 
 def test_what_attacks_take_from_the_advised_rule_is_what_the_study_measured():
     """Each cell of the study: no attack, the worst of seven attacks, ascent; degrees 4, 6 and 8, in step and apart."""
-    study = (GUIDE_FOLDER.parent / "appendix" / "robust-study.md").read_text(encoding="utf-8")
+    study = (GUIDE_FOLDER.parent / "explanation" / "robust-rules.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"(?m)^\| hampel \|(.+, .+)\|$", study)
     cells = [[float(text) for text in re.findall(r"\.\d+", cell)] for cell in row.split("|")]
     lost = [[[cell[0] - cell[attack] for attack in (1, 2)] for cell in cells[k::3]] for k in range(3)]

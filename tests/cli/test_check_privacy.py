@@ -58,7 +58,7 @@ def test_a_whole_member_hides_behind_one_noise_a_round(p2pfl, tmp_path):
     [
         # (noise of a step beside its signal, steps, nodes, the share of the accuracy that is left):
         # docs/how-to/simulate.md, eight nodes with 180 digits, complete;
-        # docs/appendix/privacy-study.md, sixteen with 90 digits and with 3,750 of MNIST
+        # docs/explanation/privacy.md, sixteen with 90 digits and with 3,750 of MNIST
         (4.76, 800, 8, 0.95),
         (9.83, 800, 8, 0.90),
         (25.05, 800, 8, 0.67),

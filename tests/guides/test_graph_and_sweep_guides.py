@@ -25,8 +25,6 @@ PAGES = (
     "docs/how-to/sweeps.md",
     "docs/reference/worlds.md",
     "docs/explanation/study.md",
-    "docs/appendix/bytes.md",
-    "docs/appendix/study.md",
 )
 
 

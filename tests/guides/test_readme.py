@@ -30,7 +30,6 @@ NEW = (
     "docs/how-to/monitoring.md",
     "docs/how-to/upgrade-uninstall-backup.md",
     "docs/explanation/data-protection.md",
-    "docs/appendix/demo.md",
 )
 
 

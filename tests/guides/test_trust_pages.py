@@ -24,8 +24,6 @@ PAGES = (
     "docs/explanation/privacy.md",
     "docs/explanation/robust-rules.md",
     "docs/explanation/security.md",
-    "docs/appendix/robust-study.md",
-    "docs/appendix/privacy-study.md",
 )
 
 

@@ -26,7 +26,7 @@ WEAK = 10.0
 FREE, DEAF = 0.05, 0.3
 """The thresholds for `Loudness.of_the_run`.
 
-They come from the runs in docs/appendix/privacy-study.md and docs/how-to/simulate.md. Up to the first, noise cost next
+They come from the runs in docs/explanation/privacy.md and docs/how-to/simulate.md. Up to the first, noise cost next
 to nothing (.99 of the accuracy was left at .048, .95 at .06); above the second, most was lost (.67 left at .31, .26 at
 .44, nothing at 5). This is a rule of thumb: those nodes learned digits, on dense graphs.
 """

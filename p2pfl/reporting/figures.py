@@ -22,11 +22,15 @@ from topologies import Topology
 from topologies import contraction as of_laplacian
 from topologies.eigen.iterations import Krylov
 from topologies.graph import component_count
-from topologies.schedules.contraction import PRODUCTS, ROUNDING, SETTLED
+from topologies.schedules.contraction import ROUNDING
 
 FLOOR = 1e-3
 """Closing rounds count towards the measured contraction until the distance has fallen to this share of the first."""
 
+PRODUCTS = 100
+"""The products with a period's matrices and their transposes for one norm; for more, scipy would be needed."""
+SETTLED = 1e-6
+"""The relative residual at which a norm is accepted; its own error is far smaller."""
 MOST_DENSE = 1000
 """The most nodes of a schedule for which the matrices of a whole period are multiplied out."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import os
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,17 +22,15 @@ if TYPE_CHECKING:
     from topologies.graph import Topology
     from topologies.metrics.describe import Note
 
-WIDTHS: Mapping[str, int] = {"topology": 24, "rule": 31, "degree": 14, "lambda_2": 19, "ref": 4}
-"""Widths of the list's columns: 100 in all, with two spaces between columns."""
-_TEXTS = {"rule": "rule", "degree": "degree", "algebraic_connectivity": "lambda_2"}
 GROUPS: Mapping[str, str] = {
     "static": "Static graphs: undirected, always the same. A federation can run them.",
     "schedule": "Schedules: undirected, another graph in each round. A federation can run them.",
     "directed": "Directed graphs, another in each round: for study. A federation cannot run them.",
 }
+INDENT = 26
 LEGEND = """\
 n is the number of nodes, lambda_2 the algebraic connectivity; in parentheses, parameters without a
-default. The path of a graph file is a topology too. One family in full: p2pfl topology list NAME"""
+default. The path of a graph file is a topology too. With its source: p2pfl topology list NAME"""
 
 LIST_EXAMPLES = """\b
 Examples:
@@ -272,43 +269,27 @@ def _texts(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _page(rows: list[dict[str, Any]]) -> Iterator[str]:
-    rows = sorted(rows, key=lambda row: list(GROUPS).index(row["kind"]))
-    sources = list(dict.fromkeys(row["source"] for row in rows if row["source"]))
     for kind, title in GROUPS.items():
-        members = [row for row in rows if row["kind"] == kind]
-        if members:
-            yield click.style(title, bold=True)
-            yield ""
-            yield click.style(_line(WIDTHS), underline=True)
-            for row in members:
-                yield from _entry(row, sources)
-            yield ""
-    yield click.style("Sources", bold=True)
-    yield ""
-    for number, source in enumerate(sources, start=1):
-        yield f"{number:4}  {source}"
-    yield ""
+        yield click.style(title, bold=True)
+        yield ""
+        for row in rows:
+            if row["kind"] == kind:
+                yield from _entry(row)
+        yield ""
     yield LEGEND
 
 
-def _entry(row: Mapping[str, Any], sources: list[str]) -> Iterator[str]:
-    """Wrap an entry in its columns; a spec too long for its column goes on a line above."""
+def _entry(row: Mapping[str, Any]) -> Iterator[str]:
+    """Write a family: its spec, and beside it, or below, what it is."""
     free = [key for key, default in row["parameters"].items() if default is None]
-    spec = [row["spec"], *_wrapped(f"({', '.join(free)})" if free else "", "topology")]
-    if len(row["spec"]) > WIDTHS["topology"]:
-        yield spec.pop(0)
-    texts = [_wrapped(row[key], column) for key, column in _TEXTS.items()]
-    reference = [f"[{sources.index(row['source']) + 1}]"] if row["source"] else []
-    for cells in zip_longest(spec, *texts, reference, fillvalue=""):
-        yield _line(cells)
-
-
-def _line(cells: Iterable[str]) -> str:
-    return "  ".join(text.ljust(width) for text, width in zip(cells, WIDTHS.values(), strict=True)).rstrip()
-
-
-def _wrapped(text: str, column: str) -> list[str]:
-    return textwrap.wrap(text, WIDTHS[column], break_long_words=False, break_on_hyphens=False)
+    name = row["spec"] + (f" ({', '.join(free)})" if free else "")
+    lambda_2 = f"; lambda_2 {row['algebraic_connectivity']}" if row["algebraic_connectivity"] else ""
+    if len(name) >= INDENT:
+        yield name
+        name = ""
+    text = f"{name:{INDENT}}{row['rule']}; degree {row['degree']}{lambda_2}"
+    indent = " " * INDENT
+    yield from textwrap.wrap(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _describe_within(limit_s: float, **asked: Any) -> dict[str, Any]:

@@ -6,8 +6,7 @@ with the diagonal if there are hubs: small gap, too large to factor. 5. Lanczos'
 not converge either, the result says so.
 
 After each step `certificate` proves that the result is the second eigenvalue, if that is cheap, or, on demand, if it is
-possible at all. If the proof fails, the search goes to the next step; if nothing is proven in the end, `decomposition`
-may still bound the result from below. `effort` estimates beforehand how long the
+possible at all. If the proof fails, the search goes to the next step. `effort` estimates beforehand how long the
 eigenvalues take, so that a command can refuse what would take hours.
 """
 
@@ -22,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.eigen.certificate import CHEAP, LARGE, FactorBudget, at_least, too_wide
-from topologies.eigen.decomposition import bound_by_blocks
 from topologies.eigen.iterations import Inverse, Krylov, Ritz, has_hubs, smallest
 from topologies.errors import TopologyError
 from topologies.laplacian import Array, Laplacian
@@ -204,23 +202,8 @@ def extremes(laplacian: Laplacian, *, certify: bool = False, seen: Seen | None =
     gigabytes.
     """
     budget = LARGE if certify else CHEAP
-    if _is_small(laplacian):
-        return _first_good(laplacian, budget, _small(laplacian), seen)
-    found = _first_good(laplacian, budget, _large(laplacian, budget), seen)
-    if found.lower is None and (lower := bound_by_blocks(laplacian, found.vector, budget, _block_bound)) is not None:
-        return with_lower_bound(found, min(lower, found.low))
-    return found
-
-
-BLOCK_DENSE = 200
-"""Up to this many nodes the lambda_2 of a cluster is computed densely; above that, Lanczos and a proof are faster."""
-
-
-def _block_bound(laplacian: Laplacian) -> float:
-    """Return a proven lower bound on lambda_2 of a cluster."""
-    methods = _small(laplacian) if laplacian.nodes <= BLOCK_DENSE else _large(laplacian, CHEAP)
-    budget = replace(CHEAP, core=max(CHEAP.core, laplacian.nodes))
-    return _first_good(laplacian, budget, methods, None).lower or 0.0
+    methods = _small(laplacian) if _is_small(laplacian) else _large(laplacian, budget)
+    return _first_good(laplacian, budget, methods, seen)
 
 
 def _is_small(laplacian: Laplacian) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from topologies.metrics.cuts import (
 )
 from topologies.metrics.distance import diameter, diameter_bounds, effective_resistance
 from topologies.metrics.robustness import robustness
-from topologies.schedules.contraction import LANCZOS, ROUNDING, PeriodContraction, contraction
+from topologies.schedules.contraction import DENSE_LIMIT, ROUNDING, PeriodContraction, contraction
 from topologies.schedules.schedule import Schedule, exact_after
 from topologies.spectral import (
     EPSILON,
@@ -244,21 +244,23 @@ def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str,
     `edges`, `diameter` and the Laplacian's eigenvalues describe the union of all rounds, without directions. `degree`
     is how many models a node receives in a round. `mixing_rate`: the spectral norm of D = W_period ... W_1 - J/n, to
     the power 1/period: the factor by which a round shrinks the distance to consensus, over a period.
-    `rounds_to_consensus`: the smallest t with ||W_t ... W_1 - J/n|| <= epsilon for every start, an upper bound if
-    `method` says so. `exact_after`: the round after which all nodes hold the exact mean. `method`,
-    `residual` and `certified` are about the mixing rate, `connectivity_method` and `connectivity_certified` about the
-    union's eigenvalues.
+    `rounds_to_consensus`: the smallest t with ||W_t ... W_1 - J/n|| <= epsilon for every start. `exact_after`: the
+    round after which all nodes hold the exact mean. `method`, `residual` and `certified` are about the mixing rate,
+    `connectivity_method` and `connectivity_certified` about the union's eigenvalues.
+
+    Raises TopologyError if `epsilon` is not between 0 and 1, or above `contraction.DENSE_LIMIT` nodes, unless all
+    matrices are circulant or the schedule is exact.
     """
     if not 0.0 < epsilon < 1.0:
         raise TopologyError("impossible accuracy", key="epsilon", value=epsilon, allowed="between 0 and 1")
     started = time.perf_counter()
     union = schedule.union()
     parts = component_count(union)
-    found = _contraction(schedule, epsilon, parts)
     exact = exact_after(schedule) if parts == 1 else None
+    found = _contraction(schedule, epsilon, parts, exact)
     # all weights as integers, or the whole matrix in memory: a norm of zero needs no relative accuracy
     nothing = exact is not None and exact <= schedule.period
-    proven = nothing and found.norm <= ROUNDING and found.method != LANCZOS
+    proven = nothing and found.norm <= ROUNDING and schedule.nodes <= DENSE_LIMIT
     # an exact schedule needs no more rounds, however a norm of zero is rounded
     rounds = found.rounds if exact is None or found.rounds is None else min(found.rounds, exact)
     plain = plain_extremes(union)
@@ -355,43 +357,6 @@ def compare(
     return ComparisonTable(_sorted(found.rows, sort), found.missing)
 
 
-def static_row(topology: Topology, weights: str | None, epsilon: float) -> Row:
-    found = spectrum(topology, weights)
-    rounds = rounds_to_consensus(found.mixing_rate, epsilon) if topology.nodes > 1 else 0
-    busiest = topology.formula.degrees[1] if topology.implicit else int(topology.degrees.max(initial=0))
-    return {
-        "topology": topology.spec,
-        "n": topology.nodes,
-        "edges": topology.edge_count,
-        "degree_max": busiest,
-        "lambda_2": found.algebraic_connectivity,
-        "mixing_rate": found.mixing_rate,
-        "rounds": rounds,
-        "messages": None if rounds is None else 2 * rounds * topology.edge_count,
-        "diameter": diameter(topology),
-        "certified": bool(found.certified),
-    }
-
-
-def schedule_row(schedule: Schedule, epsilon: float) -> Row:
-    """Make the row for a schedule. Edges, lambda_2 and diameter describe the union of all rounds; the weights are its
-    own.
-    """
-    found = describe_schedule(schedule, epsilon)
-    return {
-        "topology": schedule.spec,
-        "n": schedule.nodes,
-        "edges": found["edges"],
-        "degree_max": found["degree"]["max"],
-        "lambda_2": found["algebraic_connectivity"],
-        "mixing_rate": found["mixing_rate"],
-        "rounds": found["rounds_to_consensus"],
-        "messages": found["messages_to_consensus"],
-        "diameter": found["diameter"],
-        "certified": bool(found["certified"] and found["connectivity_certified"]),
-    }
-
-
 def with_byte_costs(row: Mapping[str, Any], model_bytes: int | None) -> Row:
     """Return the row with `bytes` and `busiest_bytes` for a model of that size, all columns in order. None stays
     None.
@@ -416,12 +381,17 @@ def _range(bounds: IntegerBounds | None) -> list[int] | None:
     return None if bounds is None else [bounds.lower, bounds.upper]
 
 
-def _contraction(schedule: Schedule, epsilon: float, parts: int) -> PeriodContraction:
+def _contraction(schedule: Schedule, epsilon: float, parts: int, exact: int | None) -> PeriodContraction:
     if schedule.nodes == 1:
         return _plain(0.0, 0, "one node")
     if parts > 1:
         return _plain(1.0, None, "disconnected")
-    return contraction(schedule, epsilon)
+    if (found := contraction(schedule, epsilon)) is not None:
+        return found
+    if exact is not None:
+        return replace(_plain(0.0, exact, "random starts"), certified=False)
+    text = "too large for the figures of a schedule that is not exact"
+    raise TopologyError(text, key="nodes", value=schedule.nodes, allowed=f"up to {DENSE_LIMIT}")
 
 
 def _plain(norm: float, rounds: int | None, method: str) -> PeriodContraction:
@@ -456,9 +426,25 @@ def _sizes(spec: str, sizes: Sequence[int]) -> Sequence[int | None]:
 
 
 def _row(spec: str, n: int | None, *, weights: str | None, epsilon: float, seed: int) -> Row:
+    """Make a row. Of a schedule, edges, lambda_2 and diameter describe the union of all rounds; its weights are its
+    own.
+    """
     if n is None or kind(spec) is GraphKind.STATIC:
-        return {**static_row(resolve(spec, n, seed), weights, epsilon), "topology": spec}
-    return schedule_row(build_schedule(spec, n, seed), epsilon)
+        found = describe(resolve(spec, n, seed), weights, epsilon)
+    else:
+        found = describe_schedule(build_schedule(spec, n, seed), epsilon)
+    return {
+        "topology": spec,
+        "n": found["nodes"],
+        "edges": found["edges"],
+        "degree_max": found["degree"]["max"],
+        "lambda_2": found["algebraic_connectivity"],
+        "mixing_rate": found["mixing_rate"],
+        "rounds": found["rounds_to_consensus"],
+        "messages": found["messages_to_consensus"],
+        "diameter": found["diameter"],
+        "certified": bool(found["certified"] and found.get("connectivity_certified", True)),
+    }
 
 
 def _sorted(rows: list[Row], column: str | None) -> list[Row]:

@@ -1,8 +1,8 @@
 """How much a schedule shrinks the distance to consensus: the spectral norm of D_t = W_t ... W_1 - J/n.
 
 All matrices have rows and columns that sum to one, so the norm never grows with t and the first round with a norm below
-some value is found by bisection. There are three methods: in the Fourier basis if all matrices are circulant (any size,
-up to rounding); as dense matrices; and by Lanczos' method, which approximates a norm from below and proves nothing.
+some value is found by bisection. There are two methods: in the Fourier basis if all matrices are circulant (any size,
+up to rounding); and as dense matrices, up to `DENSE_LIMIT` nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.eigen.extremes import eigenvalues
-from topologies.eigen.iterations import Krylov
 from topologies.schedules.schedule import Array, MixingMatrix, Schedule
 
 DENSE_LIMIT = 2_000
@@ -28,13 +27,6 @@ ROUNDING = 1e-12
 """A norm below this may be zero: the products have an error of that size."""
 RELIABLE = 1e-9
 """A norm above this is known to TOLERANCE despite rounding."""
-LANCZOS = "lanczos"
-WORK = 1_000_000_000
-"""The maximum number of links followed in all products together: about half a minute."""
-PRODUCTS = 100
-"""The products with D^T D for one norm; for more, the small matrix's eigenvalues would need scipy."""
-SETTLED = 1e-6
-"""The relative residual at which a norm is accepted; its own error is far smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +34,7 @@ class PeriodContraction:
     """The contraction of one period. `norm` is the norm of D over the period.
 
     `residual`: of the eigenvector of D^T D for that norm, or the bound on all its eigenvalues. `rounds`: the smallest t
-    with a norm of at most epsilon, None if never; an upper bound if `method` says so, and no more accurate than the
-    norm.
+    with a norm of at most epsilon, None if never.
     """
 
     norm: float
@@ -68,15 +59,13 @@ class Algebra(Protocol):
         """Return True if the spectral norm is larger than `epsilon`."""
 
 
-def contraction(schedule: Schedule, epsilon: float) -> PeriodContraction:
-    """Compute the contraction of a schedule on two or more nodes whose union is connected."""
+def contraction(schedule: Schedule, epsilon: float) -> PeriodContraction | None:
+    """Compute the contraction of a schedule on two or more nodes whose union is connected; None if it is too large."""
     shapes = [circulant_row(mixing) for mixing in schedule.mixings]
     rows = [row for row in shapes if row is not None]
     if len(rows) == schedule.period:
         return _circulant(_Fourier(rows), schedule.period, epsilon)
-    if schedule.nodes <= DENSE_LIMIT:
-        return _dense(schedule, epsilon)
-    return by_lanczos(schedule, epsilon)
+    return _dense(schedule, epsilon) if schedule.nodes <= DENSE_LIMIT else None
 
 
 def first_below(algebra: Algebra, period: int, whole: NDArray[Any], epsilon: float) -> int | None:
@@ -207,82 +196,3 @@ def _dense(schedule: Schedule, epsilon: float) -> PeriodContraction:
         residual=found.bound,
         certified=square > RELIABLE**2 and found.bound <= TOLERANCE * square,
     )
-
-
-class _Probe:
-    """D_t and its transpose, applied to vectors; counts the links followed."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.mixings = schedule.mixings
-        self.transposed = [mixing.transposed() for mixing in schedule.mixings]
-        self.mean = np.full(schedule.nodes, 1.0 / math.sqrt(schedule.nodes))
-        self.spent = 0
-
-    def norm(self, t: int, enough: float = math.inf) -> tuple[float, float]:
-        """Approximate the norm of D_t from below, with the residual of D_t^T D_t. Ends early above `enough`."""
-        krylov = Krylov(lambda x: self._back(t, self._product(t, x)), self.mean)
-        while True:
-            krylov.extend(krylov.size + 4)
-            top = krylov.highest()
-            found = math.sqrt(max(0.0, top.value))
-            if found < ROUNDING:
-                return 0.0, found
-            settled = top.residual <= SETTLED * top.value or krylov.dead or krylov.size >= PRODUCTS
-            if settled or found > enough or self.spent > WORK:
-                return found, top.residual
-
-    def _product(self, t: int, x: Array) -> Array:
-        for s in range(t):
-            x = self._follow(self.mixings[s % len(self.mixings)], x)
-        return _centered(x)
-
-    def _back(self, t: int, x: Array) -> Array:
-        for s in reversed(range(t)):
-            x = self._follow(self.transposed[s % len(self.mixings)], x)
-        return _centered(x)
-
-    def _follow(self, mixing: MixingMatrix, x: Array) -> Array:
-        self.spent += mixing.messages + mixing.nodes
-        return mixing.apply(x)
-
-
-def by_lanczos(schedule: Schedule, epsilon: float) -> PeriodContraction:
-    """Bisect for the first round with a norm of at most `epsilon` while the budget allows; beyond that, the rounds
-    follow from the norm over one period, as an upper bound. Norms are approximated from below.
-    """
-    probe = _Probe(schedule)
-    norm, residual = probe.norm(schedule.period)
-    rounds = _bisect(probe, epsilon)
-    exact = rounds is not None
-    if rounds is None and norm < 1.0:
-        rounds = schedule.period * max(1, math.ceil(math.log(epsilon) / math.log(norm)))
-    return PeriodContraction(
-        norm=norm,
-        rounds=rounds,
-        method=LANCZOS if exact else f"{LANCZOS}, rounds bounded by the rate",
-        residual=residual,
-        certified=False,
-    )
-
-
-def _bisect(probe: _Probe, epsilon: float) -> int | None:
-    """Bisect; None if the budget runs out first."""
-    high = 1
-    while probe.norm(high, epsilon)[0] > epsilon:
-        high *= 2
-        if probe.spent > WORK:
-            return None
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if probe.norm(middle, epsilon)[0] > epsilon:
-            low = middle
-        else:
-            high = middle
-        if probe.spent > WORK:
-            return None
-    return high
-
-
-def _centered(x: Array) -> Array:
-    return np.asarray(x - x.mean())

@@ -1,7 +1,8 @@
-"""GraphML, GEXF and GML, the formats of Gephi, yEd and igraph: networkx reads them, after a scan of the raw text.
+"""GraphML, GEXF and GML, the formats of Gephi, yEd and igraph: networkx writes them, and reads them after a scan of the
+raw text.
 
 The scan comes first because XML can define entities that grow without end, and because networkx silently ignores a
-second graph, or the direction of some edges. The writers are our own: they need no second copy of the graph in memory.
+second graph, or the direction of some edges.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
-from xml.sax.saxutils import quoteattr
 
 from topologies.edge_weights import WeightColumn
 from topologies.errors import TopologyError
-from topologies.files.content import Content, brief, by_label, check_text, decoded, labels_of, weights_of
+from topologies.files.content import Content, brief, by_label, check_text, decoded, labels_of
 from topologies.graph import Topology
 
 BYTES_LIMIT = 1 << 24
@@ -149,55 +149,36 @@ def read_gml(data: bytes, where: str) -> Content:
 
 
 def write_graphml(topology: Topology) -> Iterator[str]:
-    labels = _quoted(topology)
-    yield '<?xml version="1.0" encoding="utf-8"?>\n<graphml xmlns="http://graphml.graphdrawing.org/xmlns">\n'
-    if topology.weights is not None:
-        yield '<key id="weight" for="edge" attr.name="weight" attr.type="double"/>\n'
-    yield '<graph edgedefault="undirected">\n'
-    for label in labels:
-        yield f"<node id={label}/>\n"
-    for (i, j), weight in zip(topology.ends.tolist(), weights_of(topology), strict=True):
-        own = "/>" if weight is None else f'><data key="weight">{weight!r}</data></edge>'
-        yield f"<edge source={labels[i]} target={labels[j]}{own}\n"
-    yield "</graph>\n</graphml>\n"
+    import networkx as nx  # noqa: PLC0415 - as above
+
+    return _lines(nx.generate_graphml(_named(topology, check=True)))
 
 
 def write_gexf(topology: Topology) -> Iterator[str]:
-    labels = _quoted(topology)
-    yield '<?xml version="1.0" encoding="utf-8"?>\n<gexf xmlns="http://www.gexf.net/1.2draft" version="1.2">\n'
-    yield '<graph defaultedgetype="undirected" mode="static">\n<nodes>\n'
-    for label in labels:
-        yield f"<node id={label} label={label}/>\n"
-    yield "</nodes>\n<edges>\n"
-    for edge, ((i, j), weight) in enumerate(zip(topology.ends.tolist(), weights_of(topology), strict=True)):
-        own = "" if weight is None else f' weight="{weight!r}"'
-        yield f'<edge id="{edge}" source={labels[i]} target={labels[j]}{own}/>\n'
-    yield "</edges>\n</graph>\n</gexf>\n"
+    """Write GEXF, without the lines in which networkx tells the day and its version."""
+    import networkx as nx  # noqa: PLC0415 - as above
 
-
-def _quoted(topology: Topology) -> list[str]:
-    labels = labels_of(topology)
-    for label in labels:
-        if any((code < 0x20 and code not in (9, 10, 13)) or code in (0xFFFE, 0xFFFF) for code in map(ord, label)):
-            allowed = "names without control characters, or another format, such as json"
-            raise TopologyError("a name that XML cannot hold", key="names", value=label, allowed=allowed)
-    return [quoteattr(label) for label in labels]
+    told = re.compile(r"\s*</?(?:meta|creator)\b")
+    return _lines(line for line in nx.generate_gexf(_named(topology, check=True)) if not told.match(line))
 
 
 def write_gml(topology: Topology) -> Iterator[str]:
-    yield "graph [\n"
-    for node, label in enumerate(labels_of(topology)):
-        yield f'  node [\n    id {node}\n    label "{_escaped(label)}"\n  ]\n'
-    for (i, j), weight in zip(topology.ends.tolist(), weights_of(topology), strict=True):
-        # GML's reals have a point, also before an exponent
-        own = (
-            "" if weight is None else f"    weight {weight:.17f}\n" if weight > 1e-4 else f"    weight {weight:.16e}\n"
-        )
-        yield f"  edge [\n    source {i}\n    target {j}\n{own}  ]\n"
-    yield "]\n"
+    import networkx as nx  # noqa: PLC0415 - as above
+
+    return _lines(nx.generate_gml(_named(topology, check=False)))
 
 
-def _escaped(label: str) -> str:
-    if label.isascii() and label.isalnum():
-        return label
-    return "".join(sign if " " <= sign <= "~" and sign not in '"&' else f"&#{ord(sign)};" for sign in label)
+def _named(topology: Topology, *, check: bool) -> Any:
+    """Return the graph of networkx, whose nodes have their names; `check` refuses those that XML cannot hold."""
+    import networkx as nx  # noqa: PLC0415 - as above
+
+    labels = labels_of(topology)
+    for label in labels if check else ():
+        if any((code < 0x20 and code not in (9, 10, 13)) or code in (0xFFFE, 0xFFFF) for code in map(ord, label)):
+            allowed = "names without control characters, or another format, such as json"
+            raise TopologyError("a name that XML cannot hold", key="names", value=label, allowed=allowed)
+    return nx.relabel_nodes(topology.to_networkx(), dict(enumerate(labels)))
+
+
+def _lines(lines: Iterable[str]) -> Iterator[str]:
+    return (f"{line}\n" for line in lines)

@@ -16,8 +16,7 @@ from random import Random
 import numpy as np
 
 from topologies.building import build, build_schedule, parse
-from topologies.design.goal import DENSE_LIMIT, LAMBDA_2, Goal, Key, rate_between, rate_of
-from topologies.design.search import Over, never
+from topologies.design.goal import DENSE_LIMIT, LAMBDA_2, Goal, Key, Over, never, rate_between, rate_of
 from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
 from topologies.families import FAMILIES, GraphKind, GraphRequest

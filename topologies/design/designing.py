@@ -21,8 +21,18 @@ from topologies.design.candidates import (
     known_graphs,
     known_schedules,
 )
-from topologies.design.goal import DIGITS, LAMBDA_2, SEARCH_LIMIT, Goal, adjacency_of, checked, weighted_laplacian
-from topologies.design.search import Over, evaluations_for, never, search
+from topologies.design.goal import (
+    DIGITS,
+    LAMBDA_2,
+    SEARCH_LIMIT,
+    Goal,
+    Over,
+    adjacency_of,
+    checked,
+    never,
+    weighted_laplacian,
+)
+from topologies.design.search import evaluations_for, search
 from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
 from topologies.graph import Edge, Ends, Topology, component_count

@@ -6,6 +6,7 @@ The mixing rate of small dense graphs is computed fast, because the search needs
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -101,6 +102,14 @@ SEARCH_LIMIT = 500
 """The maximum number of nodes for a search; above that, one graph takes too long to judge."""
 
 Key = tuple[float, ...]
+
+
+Over = Callable[[], bool]
+"""True when a search has to end."""
+
+
+def never() -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

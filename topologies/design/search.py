@@ -8,13 +8,13 @@ by time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
 
-from topologies.design.goal import Goal, Key, mixing_rate
+from topologies.design.goal import Goal, Key, Over, mixing_rate, never
 from topologies.design.rotations import Cycles, SymmetricWalk, rotations
 from topologies.design.walk import Walk
 from topologies.eigen.extremes import Tell, silent
@@ -41,14 +41,6 @@ HOPELESS = 30
 
 MISSES = 20
 """How many impossible moves may be drawn for each graph tried."""
-
-
-Over = Callable[[], bool]
-"""True when a search has to end."""
-
-
-def never() -> bool:
-    return False
 
 
 @dataclass(slots=True)

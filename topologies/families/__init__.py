@@ -1,21 +1,24 @@
-"""All families by name. Each module of this package, and of `schedules`, lists its own; add a new module here."""
+"""All families by name. Each module of this package lists its own; add a new one here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from topologies.families import circulants, classic, cliques, d_cliques, random
+from topologies.families.circulants import CIRCULANTS
+from topologies.families.classic import CLASSIC
+from topologies.families.cliques import CLIQUES
+from topologies.families.d_cliques import D_CLIQUES
+from topologies.families.random import RANDOM
 from topologies.family import ClosedForm, Family, GraphKind, GraphRequest
-from topologies.schedules import drawn, powers
-
-__all__ = ["FAMILIES", "ClosedForm", "Family", "GraphKind", "GraphRequest"]
+from topologies.schedules.drawn import DRAWN
+from topologies.schedules.powers import POWERS
 
 FAMILIES: Mapping[str, Family] = {
-    **classic.FAMILIES,
-    **circulants.FAMILIES,
-    **cliques.FAMILIES,
-    **d_cliques.FAMILIES,
-    **random.FAMILIES,
-    **powers.FAMILIES,
-    **drawn.FAMILIES,
+    **CLASSIC,
+    **CIRCULANTS,
+    **CLIQUES,
+    **D_CLIQUES,
+    **RANDOM,
+    **POWERS,
+    **DRAWN,
 }

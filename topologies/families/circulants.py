@@ -66,7 +66,7 @@ def powers(request: GraphRequest) -> tuple[int, ...]:
     return tuple(sorted({min(1 << bit, n - (1 << bit)) for bit in range((n - 1).bit_length())}))
 
 
-FAMILIES: Mapping[str, Family] = {
+CIRCULANTS: Mapping[str, Family] = {
     "circulant": Family(
         rule="each node joined to those at the given offsets",
         degree="2 for each offset, 1 for n/2",

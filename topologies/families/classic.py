@@ -154,7 +154,7 @@ _SIDES = {
 
 _book = partial(Family, source=BOOK)
 
-FAMILIES: Mapping[str, Family] = {
+CLASSIC: Mapping[str, Family] = {
     "ring": _book(
         rule="a cycle", degree="2", build=ring, closed=ring_form, connectivity="2 - 2 cos(2 pi / n)", transitive=True
     ),

@@ -73,7 +73,7 @@ def barbell_form(request: GraphRequest) -> ClosedForm | None:
     return ClosedForm(low=2 / high, high=high, edges=m * (m - 1) + 1, degrees=(m - 1, m), diameter=3)
 
 
-FAMILIES: Mapping[str, Family] = {
+CLIQUES: Mapping[str, Family] = {
     "hierarchical": Family(
         rule="devices dealt to gateways; gateways joined in a ring and to every root; roots in a ring",
         degree="uplinks at a device, about uplinks n / gateways above",

@@ -209,7 +209,7 @@ def _expected(request: GraphRequest) -> float:
     return clique_edges(starts) + (q * (q - 1) / 2 if request["inter"] == "full" else 0)
 
 
-FAMILIES: Mapping[str, Family] = {
+D_CLIQUES: Mapping[str, Family] = {
     "d-cliques": Family(
         rule="cliques with about the labels of all nodes, by greedy swaps; without labels dealt in order",
         degree="about size, a little more where cliques are joined",

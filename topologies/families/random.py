@@ -226,7 +226,7 @@ def _expected(request: GraphRequest) -> float:
     return n * (n - 1) / 2 * min(1.0, math.pi * radius(request) ** 2)
 
 
-FAMILIES: Mapping[str, Family] = {
+RANDOM: Mapping[str, Family] = {
     "keyed-rings": Family(
         rule="the union of r rings, each in the order of a hash of seed, ring and name: stable when members change",
         degree="2 r, less where rings share an edge",

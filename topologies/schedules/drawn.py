@@ -69,7 +69,7 @@ def round_robin(request: GraphRequest) -> Schedule:
     return Schedule(request.spec, n, mixings or [MixingMatrix.joined(n, [])], request.seed, directed=False)
 
 
-FAMILIES: Mapping[str, Family] = {
+DRAWN: Mapping[str, Family] = {
     "random-matchings": Family(
         rule="so many drawn rounds, repeated: all nodes in random pairs, each pair averages",
         degree="1 in a round, one node of an odd number rests",

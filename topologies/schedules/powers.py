@@ -168,7 +168,7 @@ def base(request: GraphRequest) -> Schedule:
     return Schedule(request.spec, n, mixings, request.seed, directed=False)
 
 
-FAMILIES: Mapping[str, Family] = {
+POWERS: Mapping[str, Family] = {
     "one-peer-exponential": Family(
         rule="round t: node i averages with node i + 2^t; the exact mean after log2 n rounds if n is a power of two",
         degree="1 in a round",

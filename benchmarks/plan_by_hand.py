@@ -24,8 +24,8 @@ from sim.plans.shortlist import PlannedGraph, PlannedSystem, keep_graph
 from sim.plans.trials import ATTACKS, HONEST, Bench, SystemStanding, TrialLook, standing
 from sim.plans.wishes import PlanWishes, SlowWish
 from sim.sweeps.run import Folder
-from topologies.building import build
 from topologies.errors import TopologyError
+from topologies.families import build
 from topologies.graph import components
 
 DEGREES = (2, 3, 4, 5, 6, 7, 8, 10, 12)

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from topologies import Topology, TopologyError, build
-from topologies.eigen.extremes import extremes
+from topologies.eigen import extremes
+from topologies.eigen.laplacian import Laplacian
 from topologies.graph import component_labels
-from topologies.laplacian import Laplacian
 
 FAMILIES = {
     "ring": "ring",

@@ -400,7 +400,8 @@ def parameter_text(one: Any) -> str:
 
 
 def topologies() -> Iterator[str]:
-    from topologies.families import FAMILIES, GraphKind
+    from topologies.families import FAMILIES
+    from topologies.family import GraphKind
 
     yield from (
         "",

@@ -35,7 +35,8 @@ from sim.worlds.drawn import settle
 from sim.worlds.memory_needed import OBJECT_BYTES_PER_NODE, check_count, check_memory
 from sim.worlds.model import WorldSpec
 from sim.worlds.world import World
-from topologies.families import FAMILIES, GraphKind
+from topologies.families import FAMILIES
+from topologies.family import GraphKind
 
 POINTS = 40
 """The approximate number of evaluations in a run."""

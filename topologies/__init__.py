@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from topologies.building import build, build_schedule
     from topologies.errors import TopologyError
+    from topologies.families import build, build_schedule
     from topologies.graph import Topology
     from topologies.metrics.describe import describe
-    from topologies.schedules.schedule import MixingMatrix, Schedule
+    from topologies.schedule import MixingMatrix, Schedule
     from topologies.spectral import Spectrum, contraction, mixing_matrix, spectrum
 
 __all__ = [
@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 _HOME = {
-    "MixingMatrix": "topologies.schedules.schedule",
-    "Schedule": "topologies.schedules.schedule",
+    "MixingMatrix": "topologies.schedule",
+    "Schedule": "topologies.schedule",
     "Spectrum": "topologies.spectral",
     "Topology": "topologies.graph",
     "TopologyError": "topologies.errors",
-    "build": "topologies.building",
-    "build_schedule": "topologies.building",
+    "build": "topologies.families",
+    "build_schedule": "topologies.families",
     "contraction": "topologies.spectral",
     "describe": "topologies.metrics.describe",
     "mixing_matrix": "topologies.spectral",

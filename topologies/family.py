@@ -11,7 +11,7 @@ from typing import Any
 
 from topologies.errors import TopologyError
 from topologies.graph import Ends
-from topologies.schedules.schedule import Schedule
+from topologies.schedule import Schedule
 
 WHOLE_LIMIT = 10**9
 """The largest value of a parameter; sums and products of a few such values still fit into 64 bits."""

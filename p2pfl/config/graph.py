@@ -19,10 +19,10 @@ from p2pfl.config.tables import Mistakes, read_table, require
 from p2pfl.errors import UserError
 from p2pfl.foreign import refuse_special
 from topologies import Topology, TopologyError, build, build_schedule
-from topologies.building import kind
-from topologies.families import FAMILIES, GraphKind
+from topologies.families import FAMILIES, kind
+from topologies.family import GraphKind
 from topologies.graph import components, ordered
-from topologies.schedules.schedule import MixingMatrix
+from topologies.schedule import MixingMatrix
 
 KEY = "federation.topology"
 Edge = tuple[int, int]

@@ -21,7 +21,7 @@ from p2pfl.config.writing import NewMember, node_text, toml_value
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import StorageError, UserError
 from p2pfl.net.address import free_ports
-from topologies.building import parse
+from topologies.families import parse
 from topologies.files.content import is_file
 
 KEY_FILE = "node.key"

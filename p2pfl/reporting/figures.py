@@ -22,7 +22,7 @@ from topologies import Topology
 from topologies import contraction as of_laplacian
 from topologies.eigen.iterations import Krylov
 from topologies.graph import component_count
-from topologies.schedules.contraction import ROUNDING
+from topologies.schedule import ROUNDING
 
 FLOOR = 1e-3
 """Closing rounds count towards the measured contraction until the distance has fallen to this share of the first."""

@@ -22,7 +22,7 @@ from p2pfl.compress import Compressor, Fragments
 from p2pfl.core.fragment_turns import turn_of
 from p2pfl.engine.codecs import chance_of
 from sim.arrays.vectors import CHUNK_FLOATS, Integers, Train
-from topologies.schedules.schedule import MixingMatrix
+from topologies.schedule import MixingMatrix
 
 Sparse = tuple[Tensor, Tensor, Tensor]
 """A matrix: the columns of its values, row by row, where each row starts, and the values."""

@@ -45,7 +45,7 @@ from sim.worlds.drawn import sample
 from sim.worlds.model import WorldSpec
 from sim.worlds.speeds import node_speeds
 from topologies import Topology, build_schedule, spectrum
-from topologies.schedules.schedule import MixingMatrix
+from topologies.schedule import MixingMatrix
 
 Word = Literal["apart", "in-step"]
 POINTS = 40

@@ -19,8 +19,8 @@ from sim.learning.batching import ManyModels
 from sim.learning.nodes import TorchNodes, load_learners
 from sim.links import latency_s, slow_ends
 from sim.worlds.model import WorldSpec
-from topologies.building import kind
-from topologies.families import GraphKind
+from topologies.families import kind
+from topologies.family import GraphKind
 
 METHODS = ("plain", "prox", "variate")
 EXACT = "without --arrays"

@@ -20,9 +20,9 @@ from p2pfl.config.model import usual_method
 from p2pfl.learn.partition import leaves_few_classes
 from sim.federations import MANY_NODES, PARTITION
 from sim.plans.wishes import PlanWishes
-from topologies.building import build
-from topologies.design.designing import design
+from topologies.design import design
 from topologies.errors import TopologyError
+from topologies.families import build
 from topologies.files import write_topology
 from topologies.graph import Topology
 from topologies.metrics.byzantine import tolerance

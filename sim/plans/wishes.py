@@ -11,9 +11,9 @@ from p2pfl.config.load import load_config
 from p2pfl.config.model import FederationConfig, TrainingConfig
 from p2pfl.errors import UserError
 from sim.worlds.model import ComputeSpec
-from topologies.design.goal import Goal
+from topologies.design.candidates import Goal
 from topologies.errors import TopologyError
-from topologies.timing.latencies import Latencies, latencies, read_far
+from topologies.timing import Latencies, latencies, read_far
 
 DIGITS = "digits"
 LEAST_NODES = 2

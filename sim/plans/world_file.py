@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sim.plans.wishes import PlanWishes
 from sim.sweeps.run import replace
-from topologies.timing.latencies import read_far
+from topologies.timing import read_far
 
 WORLD = "world.toml"
 SELDOM_S = 1e9

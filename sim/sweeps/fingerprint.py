@@ -21,7 +21,7 @@ from p2pfl.config.tables import read_document
 from p2pfl.errors import UserError
 from sim.attacks import file_of
 from sim.sweeps.model import FILES, NONE, Job, Options
-from topologies.building import parse
+from topologies.families import parse
 from topologies.files.content import is_file
 
 DISTRIBUTION = "p2pfl-gossip"

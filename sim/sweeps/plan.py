@@ -29,8 +29,8 @@ from sim.sweeps.model import (
     name_of,
     report_once,
 )
-from topologies.building import parse
 from topologies.errors import TopologyError
+from topologies.families import parse
 from topologies.files.content import is_file
 
 TABLES = ("sweep", "axes")

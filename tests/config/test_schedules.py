@@ -12,7 +12,7 @@ from p2pfl.config.graph import DisconnectedGraph
 from p2pfl.config.load import federation_mistakes, load_config
 from topologies.families import FAMILIES
 from topologies.family import Family, GraphKind
-from topologies.schedules.schedule import MixingMatrix, Schedule
+from topologies.schedule import MixingMatrix, Schedule
 
 TURNING = (((0, 1),), ((1, 2),), ((0, 1), (0, 2)))
 

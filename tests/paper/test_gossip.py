@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from topologies import build
-from topologies.convergence import averaging_ticks, gossip
+from topologies.experiments import averaging_ticks, gossip
 from topologies.spectral import bracket
 
 GRAPHS = [

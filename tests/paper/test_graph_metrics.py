@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from topologies import Topology, build
+from topologies.metrics import effective_resistance
 from topologies.metrics.byzantine import tolerance
 from topologies.metrics.cuts import connectivity
-from topologies.metrics.distance import effective_resistance
 from topologies.metrics.robustness import robustness
 from topologies.spectral import plain_extremes
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from topologies import build_schedule
-from topologies.schedules.schedule import Schedule, exact_after, product
+from topologies.schedule import Schedule, exact_after, product
 
 EPSILON = 1e-3
 

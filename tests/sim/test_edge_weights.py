@@ -12,7 +12,7 @@ from sim.federations import describe
 from sim.worlds.model import ComputeSpec, WorldSpec
 from topologies import build, spectrum
 from topologies.files import write_topology
-from topologies.optimal_weights import optimal_weights
+from topologies.spectral import optimal_weights
 
 NODES = 8
 

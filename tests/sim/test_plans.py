@@ -28,7 +28,7 @@ from sim.plans.winner import command_of, with_values, write_plan
 from sim.plans.wishes import PlanWishes, SlowWish, check_wishes
 from sim.plans.world_file import world_text
 from sim.sweeps.model import RunOutcome
-from topologies.design import designing
+from topologies import design as designing
 from topologies.metrics.byzantine import tolerance
 
 found_once = cache(shortlist._designed)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from topologies import Topology, TopologyError, build, spectrum
-from topologies.failures import PATHS_LIMIT, STRATEGIES, connectivity_bounds, decay
+from topologies.experiments import PATHS_LIMIT, STRATEGIES, connectivity_bounds, decay
 from topologies.spectral import fiedler_vector
 
 BOTTLENECKS = ["barbell", "barbell:path=2", "ring", "path", "watts-strogatz:k=4,p=0.1", "random-regular:degree=3"]

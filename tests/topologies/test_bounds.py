@@ -9,14 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from topologies import TopologyError, build
+from topologies import design as designing
 from topologies.cli import terminal, topology
-from topologies.convergence import ConsensusSettings, rounds_limit, simulate
-from topologies.design import designing
-from topologies.design.candidates import candidate, known_graphs
-from topologies.design.goal import DESIGN_LIMIT, Goal
+from topologies.design.candidates import DESIGN_LIMIT, Goal, candidate, known_graphs
 from topologies.design.search import evaluations_for
-from topologies.eigen.extremes import EFFORT_LIMIT, effort
-from topologies.failures import decay
+from topologies.eigen import EFFORT_LIMIT, effort
+from topologies.experiments import ConsensusSettings, decay, rounds_limit, simulate
 
 
 def call(*arguments):
@@ -114,7 +112,7 @@ def test_a_long_search_tells_how_far_it_is_in_one_line_of_a_terminal_and_elsewhe
 )
 def test_the_target_is_checked_before_anything_is_computed(command, target, said, tmp_path, monkeypatch):
     (tmp_path / "there").mkdir()
-    for place in ("topologies.design.designing.design", "topologies.building.resolve"):
+    for place in ("topologies.design.design", "topologies.families.resolve"):
         monkeypatch.setattr(place, lambda *_, **__: pytest.fail("computed"))
     result = call(*command, "-o", str(tmp_path / target))
     assert isinstance(result.exception, TopologyError)
@@ -123,7 +121,7 @@ def test_the_target_is_checked_before_anything_is_computed(command, target, said
 
 def test_a_folder_that_may_not_be_written_is_told_before_the_search(tmp_path, monkeypatch):
     monkeypatch.setattr("topologies.cli.terminal.os.access", lambda *_: False)
-    monkeypatch.setattr("topologies.design.designing.design", lambda *_, **__: pytest.fail("computed"))
+    monkeypatch.setattr("topologies.design.design", lambda *_, **__: pytest.fail("computed"))
     assert "cannot be written" in str(call("design", "-n", "20", "-o", str(tmp_path / "a.json")).exception)
 
 
@@ -135,7 +133,7 @@ def test_rounds_times_edges_are_bounded():
 
 
 def test_what_is_not_settled_within_the_work_is_said(monkeypatch):
-    monkeypatch.setattr("topologies.convergence.WORK_LIMIT", 20_000)
+    monkeypatch.setattr("topologies.experiments.WORK_LIMIT", 20_000)
     found = simulate(build("ring", 200))
     assert not found.facts["settled"]
     assert any("had not settled after 100 rounds" in note for note in found.notes)

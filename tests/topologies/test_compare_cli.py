@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from topologies import TopologyError
-from topologies.building import resolve
 from topologies.cli import topology
 from topologies.cli.terminal import Bytes, readable_bytes
+from topologies.families import resolve
 from topologies.metrics.describe import COLUMNS
 
 

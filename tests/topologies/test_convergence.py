@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from topologies import MixingMatrix, Schedule, Topology, TopologyError, build, build_schedule, spectrum
-from topologies.convergence import ConsensusSettings, drift, mixing_step, simulate, simulate_schedule, tail
+from topologies.experiments import ConsensusSettings, drift, mixing_step, simulate, simulate_schedule, tail
 from topologies.spectral import mixing_matrix
 
 GRAPHS = [

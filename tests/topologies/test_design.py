@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from topologies import Topology, TopologyError, build, spectrum
-from topologies.design.designing import design
-from topologies.design.goal import CRITERIA, Goal
+from topologies.design import design
+from topologies.design.candidates import CRITERIA, Goal
 from topologies.design.search import search
 from topologies.families import FAMILIES
 from topologies.metrics.robustness import Robustness, robustness
@@ -194,7 +194,7 @@ def test_what_is_said_of_the_winner_is_true():
 
 
 def test_graphs_that_are_too_large_to_search_are_designed_from_the_families(monkeypatch):
-    monkeypatch.setattr("topologies.design.designing.SEARCH_LIMIT", 50)
+    monkeypatch.setattr("topologies.design.SEARCH_LIMIT", 50)
     found = design(Goal(nodes=60, max_degree=4))
     assert not found.proven
     assert found.winner.spec.partition(":")[0] in FAMILIES

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from topologies import Topology, TopologyError, build, spectrum
 from topologies.cli import topology as group
-from topologies.design.designing import design, with_more
-from topologies.design.goal import Goal
+from topologies.design import design, with_more
+from topologies.design.candidates import Goal
 
 IRREGULAR = [
     ("path", 9, 0),

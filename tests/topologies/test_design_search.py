@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from topologies import build, spectrum
-from topologies.design.goal import CRITERIA, Goal, adjacency_of, mixing_rate, weighted_laplacian
-from topologies.design.rotations import SymmetricWalk, pair_orbits, rotations
-from topologies.design.search import evaluations_for, search
+from topologies.design.candidates import CRITERIA, Goal, adjacency_of, mixing_rate, weighted_laplacian
+from topologies.design.search import SymmetricWalk, evaluations_for, pair_orbits, rotations, search
 from topologies.design.walk import Walk
 
 WEIGHTS = ("metropolis", "best-constant")

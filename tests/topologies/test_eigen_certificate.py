@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from topologies import Topology, build
-from topologies.eigen.certificate import CHEAP, FactorBudget, at_least, too_wide
-from topologies.eigen.elimination import QuadraticForm, eliminate
-from topologies.eigen.extremes import dense_extremes, extremes
-from topologies.laplacian import Laplacian
+from topologies.eigen import dense_extremes, extremes
+from topologies.eigen.certificate import CHEAP, FactorBudget, QuadraticForm, at_least, eliminate, too_wide
+from topologies.eigen.laplacian import Laplacian
 
 SPARSE = FactorBudget(core=3, fill=1e6)
 

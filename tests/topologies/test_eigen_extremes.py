@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from topologies import Topology, build
-from topologies.eigen import extremes as ladder
-from topologies.eigen.certificate import FactorBudget
-from topologies.eigen.extremes import (
+from topologies import eigen as ladder
+from topologies.eigen import (
     NotConverged,
     dense_extremes,
     extremes,
@@ -24,7 +23,8 @@ from topologies.eigen.extremes import (
     multigrid_extremes,
     require_converged,
 )
-from topologies.laplacian import Laplacian
+from topologies.eigen.certificate import FactorBudget
+from topologies.eigen.laplacian import Laplacian
 
 CORES = (FactorBudget(core=8, fill=1e6), FactorBudget(core=200, fill=0.0))
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build
-from topologies.building import parse
-from topologies.families import FAMILIES, GraphRequest
+from topologies.families import FAMILIES, parse
+from topologies.family import GraphRequest
 
 REFERENCE = [
     ("torus:dims=3x4x2", 24, nx.grid_graph([3, 4, 2], periodic=True)),

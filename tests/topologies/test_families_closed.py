@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build
-from topologies.building import parse
-from topologies.families import FAMILIES, GraphRequest
+from topologies.eigen.laplacian import Laplacian
+from topologies.families import FAMILIES, parse
+from topologies.family import GraphRequest
 from topologies.graph import EDGES_LIMIT, component_count
-from topologies.laplacian import Laplacian
-from topologies.metrics.distance import hops
+from topologies.metrics import hops
 
 SIZES = [*range(2, 27), 29, 30, 32, 36, 37, 41, 60, 61, 64]
 SPECS = [

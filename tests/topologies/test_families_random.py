@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build
-from topologies.building import parse
 from topologies.chance import StableDraws
-from topologies.families import FAMILIES, GraphRequest
-from topologies.families.d_cliques import greedy_swap, read_counts, skew
+from topologies.families import FAMILIES, parse
+from topologies.families.cliques import greedy_swap, read_counts, skew
 from topologies.families.random import keyed_order, near, places
+from topologies.family import GraphRequest
 from topologies.graph import even
 
 DEVICES = [f"pi-{number}" for number in range(40)]

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from topologies import Topology, TopologyError
 from topologies.errors import UnwritableError
-from topologies.files import BYTES_LIMIT, FORMATS, markup, matrices, read_topology, write_topology
-from topologies.files.matrices import NPZ_NAMES
+from topologies.files import BYTES_LIMIT, FORMATS, lists, markup, read_topology, write_topology
+from topologies.files.lists import NPZ_NAMES
 
 XML = "<graphml><graph edgedefault='undirected'>\n<node id='a'/><node id='b'/>\n{}\n</graph></graphml>"
 GEXF = (
@@ -244,7 +244,7 @@ def test_an_archive_that_would_unpack_to_more_than_memory_holds_is_not_unpacked(
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["data", NPZ_NAMES])
 def test_an_archive_of_zeros_is_refused_without_taking_the_memory(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(matrices, "UNPACKED_LIMIT", 20_000_000)
+    monkeypatch.setattr(lists, "UNPACKED_LIMIT", 20_000_000)
     with (
         zipfile.ZipFile(tmp_path / "g.npz", "w", zipfile.ZIP_DEFLATED) as file,
         file.open(f"{name}.npy", "w") as array,
@@ -270,11 +270,11 @@ def test_a_small_file_takes_little_memory(tmp_path):
 
 
 def test_an_archive_unpacks_to_no_more_than_a_file_may_have():
-    assert matrices.UNPACKED_LIMIT <= BYTES_LIMIT
+    assert lists.UNPACKED_LIMIT <= BYTES_LIMIT
 
 
 def test_an_archive_of_more_edges_than_can_be_held_is_refused_before_they_are_looked_at(tmp_path, monkeypatch):
-    monkeypatch.setattr(matrices, "EDGES_LIMIT", 2)
+    monkeypatch.setattr(lists, "EDGES_LIMIT", 2)
     write_topology(Topology("", 3, [(0, 1), (0, 2)]), tmp_path / "g.npz")
     assert read_topology(tmp_path / "g.npz").edge_count == 2
     write_topology(Topology("", 3, [(0, 1), (0, 2), (1, 2)]), tmp_path / "g.npz")

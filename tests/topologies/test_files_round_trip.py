@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from topologies import Topology, TopologyError, build
-from topologies.building import resolve
+from topologies.families import resolve
 from topologies.files import FORMATS, read_topology, write_topology
 from topologies.files.content import SUFFIXES
 

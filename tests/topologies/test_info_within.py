@@ -50,11 +50,11 @@ def test_what_is_not_finished_is_named_and_never_awaited():
 def test_an_eigenvalue_that_is_not_finished_is_a_range(monkeypatch):
     early = {"nodes": 9, "connected": True, "algebraic_connectivity_bounds": [0.1, 2.0]}
     unfinished = {"algebraic_connectivity": 1.5, "converged": False, "method": "lanczos"}
-    monkeypatch.setattr("topologies.cli.within.facts_within", lambda *_: (early | unfinished, False))
+    monkeypatch.setattr("topologies.cli.terminal.facts_within", lambda *_: (early | unfinished, False))
     code, result = answer("info", "ring", "-n", "9", "--within", "1s")
     assert code == 4
     assert " 0.1 to 1.5 (not computed within 1 s)\n" in result.stdout
-    monkeypatch.setattr("topologies.cli.within.facts_within", lambda *_: (early, False))
+    monkeypatch.setattr("topologies.cli.terminal.facts_within", lambda *_: (early, False))
     assert " 0.1 to 2 (not computed within 1 s)\n" in answer("info", "ring", "-n", "9", "--within", "1s")[1].stdout
 
 

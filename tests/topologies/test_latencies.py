@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build
-from topologies.timing.latencies import latencies, read_far
+from topologies.timing import latencies, read_far
 
 NAMES = ("north", "south", "east-1")
 

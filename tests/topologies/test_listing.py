@@ -10,10 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from topologies import TopologyError
-from topologies.building import parse
 from topologies.cli import topology
 from topologies.cli.info import GROUPS
-from topologies.families import FAMILIES
+from topologies.families import FAMILIES, parse
 
 
 def listed(*arguments):

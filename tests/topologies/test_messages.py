@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from p2pfl.cli.main import main
 from topologies import TopologyError, build, build_schedule
 from topologies.cli import COMMANDS, topology
+from topologies.errors import GONE
 from topologies.families import FAMILIES
-from topologies.gone import GONE
 from topologies.metrics.cuts import conductance_bounds
 from topologies.spectral import plain_extremes
 

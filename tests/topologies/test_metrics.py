@@ -6,7 +6,7 @@ import networkx as nx
 import pytest
 
 from topologies import TopologyError, build, describe
-from topologies.metrics.distance import diameter
+from topologies.metrics import diameter
 from topologies.spectral import rounds_to_consensus
 
 GRAPHS = [("ring", 9), ("path", 9), ("star", 5), ("torus", 20), ("barbell:path=2", 12), ("watts-strogatz", 40)]

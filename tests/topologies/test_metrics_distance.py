@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from topologies import Topology, build
-from topologies.metrics import distance
-from topologies.metrics.distance import bound_diameter, diameter, diameter_bounds, effective_resistance, hops
+from topologies import metrics as distance
+from topologies.metrics import bound_diameter, diameter, diameter_bounds, effective_resistance, hops
 
 GRAPHS = [("ring", 9), ("path", 9), ("star", 5), ("torus", 20), ("barbell:path=2", 12), ("watts-strogatz", 40)]
 

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from topologies import Topology, TopologyError, build, mixing_matrix, spectrum
-from topologies import optimal_weights as module
+from topologies import spectral as module
 from topologies.errors import DisconnectedError
 from topologies.graph import component_count
 from topologies.metrics.describe import survey
-from topologies.optimal_weights import LARGEST_WEIGHT, optimal_weights
-from topologies.spectral import own_weights
+from topologies.spectral import LARGEST_WEIGHT, optimal_weights, own_weights
 
 
 def modulus(topology, weights):

@@ -18,12 +18,11 @@ from p2pfl.core.staleness import parse_staleness
 from sim.worlds.model import LinkSpec, SlowNodes, Spread
 from topologies import Topology, build, describe
 from topologies.cli import topology as group
-from topologies.design.designing import design
-from topologies.design.goal import Goal
+from topologies.design import design
+from topologies.design.candidates import Goal
 from topologies.errors import TopologyError
 from topologies.metrics.describe import survey
-from topologies.timing.latencies import FarNodes, latencies
-from topologies.timing.pace import FLOOR_S, FRESH, LIMIT, PATIENCE, decay_per_s, pace, timing
+from topologies.timing import FLOOR_S, FRESH, LIMIT, PATIENCE, FarNodes, decay_per_s, latencies, pace, timing
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "property"))
 from world_kit import make_world

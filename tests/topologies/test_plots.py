@@ -15,8 +15,7 @@ from matplotlib.figure import Figure
 from topologies import Topology, TopologyError, build, describe, mixing_matrix
 from topologies.cli import topology
 from topologies.errors import UnwritableError
-from topologies.plots import save, single
-from topologies.plots.single import decay, is_circulant_in_order, layout
+from topologies.plots import _segments, decay, draw_single, is_circulant_in_order, layout, save
 
 HEADS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
@@ -53,7 +52,7 @@ def test_a_graph_is_drawn_in_the_format_of_the_suffix_and_always_in_the_same_byt
     ids=lambda drawn: f"{drawn.spec}-{drawn.nodes}",
 )
 def test_any_small_graph_can_be_drawn(tmp_path, drawn):
-    single.draw_single(drawn, tmp_path / "g.png")
+    draw_single(drawn, tmp_path / "g.png")
     assert (tmp_path / "g.png").stat().st_size > 10_000
 
 
@@ -93,7 +92,7 @@ def test_the_measured_decay_falls_by_the_rate_that_the_eigenvalues_predict():
 
 def test_what_wraps_around_is_drawn_as_two_stubs_and_no_edge_crosses_the_picture():
     torus = build("torus", 36)
-    segments = single._segments(layout(torus), torus.ends)
+    segments = _segments(layout(torus), torus.ends)
     assert len(segments) == 72 + 12
     assert np.linalg.norm(segments[:, 0] - segments[:, 1], axis=1).max() == 1.0
     assert layout(build("grid", 36)).period is None, "nothing of it does"

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build, build_schedule
-from topologies.building import kind
-from topologies.families import FAMILIES, GraphKind
-from topologies.schedules.contraction import contraction
-from topologies.schedules.schedule import DENSE_SHARE, LINKS_LIMIT, MixingMatrix, Schedule, product
+from topologies.families import FAMILIES, kind
+from topologies.family import GraphKind
+from topologies.schedule import DENSE_SHARE, LINKS_LIMIT, MixingMatrix, Schedule, contraction, product
 
 NAMES = [name for name, family in FAMILIES.items() if family.schedule]
 ANY_SIZE = [name for name in NAMES if name not in {"one-peer-hypercube", "random-regular-each-round"}]

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from topologies import TopologyError, build, build_schedule
+from topologies import schedule as schedule_module
 from topologies.metrics.describe import describe, describe_schedule, messages
-from topologies.schedules import schedule as schedule_module
-from topologies.schedules.contraction import _Dense, circulant_row
-from topologies.schedules.schedule import MixingMatrix, Schedule
+from topologies.schedule import MixingMatrix, Schedule, _Dense, circulant_row
 
 CASES = [
     ("one-peer-exponential", 12),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topologies import TopologyError, build
-from topologies.building import parse
+from topologies.families import parse
 from topologies.files.content import is_file
 
 
@@ -130,7 +130,7 @@ def test_a_path_that_no_system_knows_is_a_mistake(spec):
 
 
 def test_counts_of_labels_from_a_device_that_never_ends_are_not_read(monkeypatch):
-    monkeypatch.setattr("topologies.families.d_cliques.BYTES_LIMIT", 1000)
+    monkeypatch.setattr("topologies.families.cliques.BYTES_LIMIT", 1000)
     with pytest.raises(TopologyError, match="d-cliques:labels: too large a file"):
         build("d-cliques:labels=/dev/zero", 6)
 

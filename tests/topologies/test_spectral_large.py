@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from topologies import Topology, build, contraction, spectrum
-from topologies.eigen import extremes as ladder
-from topologies.laplacian import Laplacian
+from topologies import eigen as ladder
+from topologies.eigen.laplacian import Laplacian
 from topologies.spectral import fiedler_vector
 
 

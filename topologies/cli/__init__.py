@@ -8,15 +8,17 @@ from importlib import import_module
 
 import click
 
+from topologies.errors import is_gone
+
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "list": ("info", "All families of graphs, with their parameters and sources."),
     "info": ("info", "What one graph is like: how connected, how fast it mixes, what it costs."),
     "compare": ("info", "Several graphs side by side, at several sizes."),
-    "simulate": ("experiments", "Consensus on a graph, measured and predicted; no learning."),
-    "attack": ("experiments", "What is left of a graph as nodes fail."),
-    "design": ("design", "Find the best graph for so many nodes, or the best edges to add to one."),
-    "convert": ("convert", "A graph in another file format."),
-    "plot": ("convert", "A picture of one graph."),
+    "simulate": ("graphs", "Consensus on a graph, measured and predicted; no learning."),
+    "attack": ("graphs", "What is left of a graph as nodes fail."),
+    "design": ("graphs", "Find the best graph for so many nodes, or the best edges to add to one."),
+    "convert": ("graphs", "A graph in another file format."),
+    "plot": ("graphs", "A picture of one graph."),
 }
 """For each command name: the module with its function, such as `list_command`, and its line of help."""
 
@@ -43,8 +45,6 @@ class TopologyCommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        from topologies.gone import is_gone  # noqa: PLC0415 - `--help` stays instant
-
         words = [("command", args[0]), *(("option", word.partition("=")[0]) for word in args[1:])]
         if said := next(filter(None, (is_gone(*word) for word in words)), None):
             raise click.UsageError(said, ctx)

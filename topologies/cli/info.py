@@ -11,14 +11,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from topologies.cli import terminal
-from topologies.cli.far_options import FAR_HELP, far_options, read_distances
-from topologies.cli.terminal import cell, format_option, write_facts, write_json, write_rows
+from topologies.cli.terminal import (
+    FAR_HELP,
+    cell,
+    far_options,
+    format_option,
+    read_distances,
+    write_facts,
+    write_json,
+    write_rows,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from topologies.families import Family
-    from topologies.family import FamilyParameter
+    from topologies.family import Family, FamilyParameter
     from topologies.graph import Topology
     from topologies.metrics.describe import Note
 
@@ -205,7 +212,7 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in later
 def compare_command(
     *, specs: tuple[str, ...], sizes: tuple[int, ...] | None, model_bytes: int | None, form: str, **asked: Any
 ) -> None:
-    from topologies.building import is_static  # noqa: PLC0415 - `--help` stays instant
+    from topologies.families import is_static  # noqa: PLC0415 - `--help` stays instant
     from topologies.metrics.describe import compare  # noqa: PLC0415 - `--help` stays instant
 
     found = compare(specs, sizes or (), model_bytes=model_bytes, **asked)
@@ -294,8 +301,8 @@ def _entry(row: Mapping[str, Any]) -> Iterator[str]:
 
 def _describe_within(limit_s: float, **asked: Any) -> dict[str, Any]:
     """Describe as far as the time allows. `not_computed` names the figures that are None for lack of time."""
-    from topologies.building import is_static, resolve  # noqa: PLC0415 - `--help` stays instant
-    from topologies.cli.within import facts_within  # noqa: PLC0415 - as above
+    from topologies.cli.terminal import facts_within  # noqa: PLC0415 - as above
+    from topologies.families import is_static, resolve  # noqa: PLC0415 - `--help` stays instant
     from topologies.metrics.describe import IF_ASKED, ORDER, in_order  # noqa: PLC0415 - as above
     from topologies.spectral import EPSILON  # noqa: PLC0415 - as above
 
@@ -334,8 +341,8 @@ def _describe(
     note: Note | None = None,
     given: Topology | None = None,
 ) -> dict[str, Any]:
-    from topologies.building import build_schedule, is_static, resolve  # noqa: PLC0415 - `--help` stays instant
     from topologies.errors import TopologyError  # noqa: PLC0415 - as above
+    from topologies.families import build_schedule, is_static, resolve  # noqa: PLC0415 - `--help` stays instant
 
     if is_static(spec) or nodes is None:
         from topologies.metrics.describe import survey  # noqa: PLC0415 - as above

@@ -1,23 +1,37 @@
 """What the commands share at the terminal: arguments and options, sizes in bytes as people write them, and printing
 facts about one thing, or rows about many, as a table, JSON or CSV.
+
+The options that say how far sites are from each other, for all commands that tell times.
+
+Work with a time limit: it runs in a process of its own, which tells each group of figures as soon as it knows it.
+
+A process, not a thread: some steps inside scipy hold the interpreter for minutes, and only a process can be stopped.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
 import os
 import re
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from topologies.errors import TopologyError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from topologies.timing import Latencies
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
@@ -235,3 +249,104 @@ def cell(value: Any, missing: str = "-") -> str:
             return ", ".join(cell(part, missing) for part in value) or missing
         case _:
             return str(value)
+
+
+FAR_HELP = """\b
+Far sites: --far 28-29=60ms: messages to and from nodes 28 to 29 take 60 ms
+longer, one way. --distances: lines `a,b,60ms`, or a matrix of milliseconds.
+Two far nodes are twice as far apart. More: docs/how-to/which-graph.md
+"""
+
+
+class Delay(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
+    """A time from zero: `60ms`, `0.06s`."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from topologies.timing import time_in_seconds  # noqa: PLC0415 - `--help` stays instant
+
+        if isinstance(value, float):
+            return value
+        seconds = time_in_seconds(str(value), unit=None)
+        if seconds is None:
+            self.fail(f"{value!r} is no time; allowed: such as 60ms or 0.5s", param, ctx)
+        return seconds
+
+
+def far_options(command: Command) -> Command:
+    """Add --far, --distances and --train."""
+    options: list[Decorator] = [
+        click.option("--far", "far", multiple=True, metavar="NODES=TIME", help="Far nodes, as 28-29=60ms; repeatable."),
+        click.option(
+            "--distances",
+            type=click.Path(path_type=Path),
+            default=None,
+            metavar="FILE",
+            help="A CSV file of times between nodes.",
+        ),
+        click.option("--train", type=Delay(), default="0s", show_default=True, help="Time of a node's local round."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def read_distances(
+    nodes: int, names: Sequence[str], *, far: Sequence[str], distances: Path | None, train: float
+) -> Latencies | None:
+    """Return the distances that the options tell; None if they tell none.
+
+    Raises TopologyError: they cannot be understood, or there is only --train, which changes nothing without them.
+    """
+    if not far and distances is None:
+        if train:
+            text = "no time is told without knowing how far the nodes are from each other"
+            raise TopologyError(text, key="train", value=f"{train:g}s", allowed="with --far or --distances")
+        return None
+    from topologies.timing import latencies, read_far  # noqa: PLC0415 - `--help` stays instant
+
+    return latencies(nodes, names=names, far=[read_far(text) for text in far], file=distances)
+
+
+Facts = dict[str, Any]
+Work = Callable[..., Facts]
+"""Returns all figures; its argument `note` is a function that receives some of them on the way."""
+
+
+def facts_within(work: Work, limit_s: float, asked: Mapping[str, Any]) -> tuple[Facts, bool]:
+    """Return what `work` finds about `asked` in `limit_s` seconds, and whether that is all of it.
+
+    Raises what `work` raises.
+    """
+    deadline = time.monotonic() + limit_s
+    context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_tell, args=(work, asked, theirs), daemon=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # numpy's idle threads are no danger to a fork
+        process.start()
+    theirs.close()
+    facts: Facts = {}
+    try:
+        while ours.poll(max(0.0, deadline - time.monotonic())):
+            message = ours.recv()
+            if isinstance(message, BaseException):
+                raise message
+            done, more = message
+            if done:
+                return more, True
+            facts.update(more)
+    finally:
+        process.kill()
+        process.join()
+    return facts, False
+
+
+def _tell(work: Work, asked: Mapping[str, Any], connection: Connection) -> None:
+    try:
+        connection.send((True, work(**asked, note=lambda more: connection.send((False, dict(more))))))
+    except Exception as error:  # noqa: BLE001 - the other process raises it
+        connection.send(error)
+    except KeyboardInterrupt:
+        pass  # the other process heard it, too

@@ -15,7 +15,14 @@ from random import Random
 
 import numpy as np
 
-from topologies.design.goal import LAMBDA_2, Goal, adjacency_of, rate_between, rate_of_laplacian, weighted_laplacian
+from topologies.design.candidates import (
+    LAMBDA_2,
+    Goal,
+    adjacency_of,
+    rate_between,
+    rate_of_laplacian,
+    weighted_laplacian,
+)
 from topologies.graph import Edge, Ends
 from topologies.spectral import EPSILON
 

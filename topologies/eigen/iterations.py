@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from topologies.eigen.certificate import FactorBudget, factor, shrink
-from topologies.eigen.elimination import QuadraticForm
-from topologies.laplacian import Array, Laplacian
+from topologies.eigen.certificate import FactorBudget, QuadraticForm, factor, shrink
+from topologies.eigen.laplacian import Array, Laplacian
 
 BASIS_BYTES = 100_000_000
 """The maximum size of a basis that is kept in memory; the vectors of a larger one are recomputed on request."""

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from topologies.errors import TopologyError, nearest, not_written
-from topologies.files import lists, markup, matrices
+from topologies.errors import TopologyError, nearest, not_written, refuse_gone
+from topologies.files import lists, markup
 from topologies.files.content import SUFFIXES, Content, Settled, settle
-from topologies.gone import refuse_gone
 from topologies.graph import Topology
 
 BYTES_LIMIT = 1 << 30
@@ -41,7 +40,7 @@ FORMATS: Mapping[str, Format] = {
     "graphml": Format(markup.read_graphml, markup.write_graphml),
     "gexf": Format(markup.read_gexf, markup.write_gexf),
     "gml": Format(markup.read_gml, markup.write_gml),
-    "npz": Format(matrices.read_npz, matrices.write_npz, text=False),
+    "npz": Format(lists.read_npz, lists.write_npz, text=False),
 }
 
 STREAM = Path("-")

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.edge_weights import Weights
 from topologies.errors import TopologyError
-from topologies.graph import NODES_LIMIT, Ends, Topology
+from topologies.graph import NODES_LIMIT, Ends, Topology, Weights
 
 SUFFIXES: Mapping[str, str] = {
     ".json": "json",

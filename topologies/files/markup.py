@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from topologies.edge_weights import WeightColumn
 from topologies.errors import TopologyError
 from topologies.files.content import Content, brief, by_label, check_text, decoded, labels_of
-from topologies.graph import Topology
+from topologies.graph import Topology, WeightColumn
 
 BYTES_LIMIT = 1 << 24
 """The size of 350,000 edges. networkx needs 25 times the size of an honest file, and a hundred times that of a hostile

@@ -1,12 +1,22 @@
-"""What all figures of a graph share: answers that may be a range, and facts that need no computation."""
+"""What all figures of a graph share: answers that may be a range, and facts that need no computation.
+
+Distances between nodes: in hops, and in ohms, with the graph as a network of one-ohm resistors (effective
+resistance).
+
+Resistance measures how noise adds up when nodes average. Source: Klein and Randic, Resistance distance (1993); Ghosh,
+Boyd and Saberi, Minimizing effective resistance of a graph (SIAM Review 50, 2008).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from topologies.building import parse
-from topologies.eigen.extremes import Extremes
-from topologies.families import FAMILIES
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.eigen import Extremes
+from topologies.eigen.laplacian import Laplacian
+from topologies.families import FAMILIES, parse
 from topologies.files.content import is_file
 from topologies.graph import Topology, component_count
 from topologies.spectral import plain_extremes
@@ -71,3 +81,152 @@ def proven_connectivity(extremes: Extremes | None) -> float:
     if extremes is None or extremes.lower is None:
         return 0.0
     return max(0.0, extremes.lower * (1.0 - ROUNDING))
+
+
+EXACT_LIMIT = 2_000
+SPREADING_WORK = 4_000_000
+"""The maximum number of set unions in `_spread`: about half a second."""
+SEARCH_WORK = 24_000_000
+"""The maximum number of arcs followed in all searches for one diameter together."""
+MOST_SEARCHES = 256
+FEWEST_SEARCHES = 3
+NARROW = 24
+"""A front with fewer nodes is searched node by node, because a numpy call costs more."""
+
+
+def diameter(topology: Topology) -> int | None:
+    """Return the longest shortest path; None on a disconnected graph, or if computing it would take too long."""
+    found = diameter_bounds(topology)
+    return found.upper if found is not None and found.exact else None
+
+
+def diameter_bounds(topology: Topology) -> IntegerBounds | None:
+    """Compute the diameter: exactly with a formula, for transitive graphs, trees and up to 2,000 nodes; otherwise a
+    range from a few searches. None on a disconnected graph, or if no formula of an implicit graph is known.
+    """
+    closed = topology.formula.diameter if topology.formula is not None else None
+    if topology.nodes == 1 or topology.implicit or closed is not None:
+        return _exact_bounds(0 if topology.nodes == 1 else closed, "closed form")
+    first = hops(topology, 0)
+    if (first < 0).any():
+        return None
+    if is_transitive(topology):
+        return _exact_bounds(int(first.max()), "every node sees the same")
+    if topology.edge_count == topology.nodes - 1:
+        longest = int(hops(topology, int(np.argmax(first))).max())
+        return _exact_bounds(longest, "two searches of a tree")
+    turns = 2 * int(first.max())
+    if topology.nodes <= EXACT_LIMIT and turns * topology.edge_count <= SPREADING_WORK:
+        return _exact_bounds(_spread(topology.adjacency()), "all pairs")
+    return bound_diameter(topology, first)
+
+
+def _exact_bounds(value: int | None, method: str) -> IntegerBounds | None:
+    return None if value is None else IntegerBounds(int(value), int(value), method)
+
+
+def bound_diameter(topology: Topology, first: NDArray[np.int64]) -> IntegerBounds:
+    """Bound the diameter by searches.
+
+    If the farthest node from v is e hops away, the eccentricity of a node d hops from v lies between max(d, e - d) and
+    d + e. Searches alternate between where it may be largest and where it may be smallest. `first` has the hops from
+    node 0 of a connected graph, (nodes,). Source: Takes and Kosters, Determining the diameter of small world networks
+    (CIKM 2011).
+    """
+    arcs = 2 * topology.edge_count + topology.nodes
+    searches = min(MOST_SEARCHES, max(FEWEST_SEARCHES, SEARCH_WORK // arcs))
+    least, most = np.zeros_like(first), np.full_like(first, topology.nodes - 1)
+    start, lower, upper = first, 0, topology.nodes - 1
+    for turn in range(searches):
+        reach = int(start.max())
+        least = np.maximum(least, np.maximum(start, reach - start))
+        most = np.minimum(most, start + reach)
+        lower, upper = int(least.max()), min(int(most.max()), 2 * int(most.min()))
+        if lower == upper or turn == searches - 1:
+            break
+        rank = np.where(most > lower, most, -1) if turn % 2 == 0 else -least
+        if turn == 0:
+            rank = start  # the far end of the first search, whose eccentricity is the best early lower bound
+        start = hops(topology, int(np.argmax(rank)))
+    return IntegerBounds(lower, upper, f"{turn + 1} searches")
+
+
+def hops(topology: Topology, start: int) -> NDArray[np.int64]:
+    """Count the hops from `start` to each node, -1 if there is no path. Shape (nodes,).
+
+    Wide fronts advance by numpy; narrow ones node by node, because numpy would take half a minute on a path of a
+    million nodes.
+    """
+    starts, neighbors = topology.rows
+    found = np.full(topology.nodes, -1)
+    found[start] = 0
+    front = np.array([start])
+    distance = 0
+    while len(front):
+        if len(front) < NARROW:
+            front, distance = _walk(topology, found, front.tolist(), distance)
+            continue
+        distance += 1
+        counts = starts[front + 1] - starts[front]
+        offsets = np.repeat(starts[front] - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
+        reached = neighbors[offsets + np.arange(counts.sum())]
+        reached = reached[found[reached] < 0]
+        found[reached] = distance
+        front = np.flatnonzero(found == distance) if 16 * len(reached) > topology.nodes else np.unique(reached)
+    return found
+
+
+def _walk(
+    topology: Topology, found: NDArray[np.int64], front: list[int], distance: int
+) -> tuple[NDArray[np.int64], int]:
+    """Advance from a narrow front until it is wide or empty; `found` is filled in."""
+    starts, neighbors = topology.rows[0].data, topology.rows[1].data
+    hops_to = found.data
+    while front and len(front) < NARROW:
+        distance += 1
+        fresh = []
+        for node in front:
+            for place in range(starts[node], starts[node + 1]):
+                other = neighbors[place]
+                if hops_to[other] < 0:
+                    hops_to[other] = distance
+                    fresh.append(other)
+        front = fresh
+    return np.array(front, dtype=np.int64), distance
+
+
+def _spread(neighbors: list[list[int]]) -> int:
+    """Compute the diameter of a connected graph: every node's ball grows by one hop per turn, as the bits of one
+    integer, until all balls are full.
+    """
+    everyone = (1 << len(neighbors)) - 1
+    balls = [1 << node for node in range(len(neighbors))]
+    turns = 0
+    while any(ball != everyone for ball in balls):
+        grown = []
+        for node, ball in enumerate(balls):
+            reached = ball
+            if ball != everyone:
+                for neighbor in neighbors[node]:
+                    reached |= balls[neighbor]
+            grown.append(reached)
+        balls = grown
+        turns += 1
+    return turns
+
+
+def effective_resistance(topology: Topology) -> dict[str, float] | None:
+    """Compute the `average` and the `largest` resistance over pairs of distinct nodes, in units of one edge's.
+
+    R_ij = P_ii + P_jj - 2 P_ij for P the inverse of L + J / n: the pseudo-inverse and a constant. 0 for one node; None
+    on a disconnected graph, where resistances are infinite, and above 2,000 nodes.
+    """
+    n = topology.nodes
+    if n == 1:
+        return {"average": 0.0, "largest": 0.0}
+    if n > EXACT_LIMIT or not is_connected(topology):
+        return None
+    inverse = np.linalg.inv(Laplacian.plain(topology).dense() + 1.0 / n)
+    own = np.diag(inverse)
+    pairs = own[:, None] + own - 2.0 * inverse
+    return {"average": 2.0 * (float(own.sum()) - 1.0) / (n - 1), "largest": float(pairs.max())}

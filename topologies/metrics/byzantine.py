@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.eigen.extremes import Extremes
+from topologies.eigen import Extremes
 from topologies.errors import TopologyError
 from topologies.graph import Topology, components
 from topologies.metrics import IntegerBounds, degree_range

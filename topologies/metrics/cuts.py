@@ -12,20 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.eigen.extremes import Extremes
+from topologies.eigen import Extremes
+from topologies.eigen.laplacian import Array
 from topologies.graph import Edge, Topology, component_labels
-from topologies.laplacian import Array
 from topologies.metrics import (
     SPECTRUM_LIMIT,
     IntegerBounds,
     degree_range,
+    hops,
     is_complete,
     is_connected,
     is_transitive,
     proven_connectivity,
     spectrum_if_cheap,
 )
-from topologies.metrics.distance import hops
 from topologies.spectral import fiedler_vector
 
 

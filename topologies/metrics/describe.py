@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from topologies.building import build_schedule, kind, resolve
-from topologies.eigen.extremes import Extremes
+from topologies.eigen import Extremes
 from topologies.errors import TopologyError, nearest
+from topologies.families import build_schedule, kind, resolve
 from topologies.family import GraphKind
 from topologies.files.content import is_file
 from topologies.graph import NetworkxGraph, Topology, component_count, require_graph
-from topologies.metrics import IntegerBounds, degree_range
+from topologies.metrics import IntegerBounds, degree_range, diameter, diameter_bounds, effective_resistance
 from topologies.metrics.byzantine import tolerance
 from topologies.metrics.cuts import (
     Cut,
@@ -28,10 +28,8 @@ from topologies.metrics.cuts import (
     rough_connectivity,
     sweep_cut,
 )
-from topologies.metrics.distance import diameter, diameter_bounds, effective_resistance
 from topologies.metrics.robustness import robustness
-from topologies.schedules.contraction import DENSE_LIMIT, ROUNDING, PeriodContraction, contraction
-from topologies.schedules.schedule import Schedule, exact_after
+from topologies.schedule import DENSE_LIMIT, ROUNDING, PeriodContraction, Schedule, contraction, exact_after
 from topologies.spectral import (
     EPSILON,
     check_weights,
@@ -42,8 +40,7 @@ from topologies.spectral import (
     settled_weights,
     spectrum,
 )
-from topologies.timing.latencies import Latencies
-from topologies.timing.pace import timing
+from topologies.timing import Latencies, timing
 
 Row = dict[str, Any]
 

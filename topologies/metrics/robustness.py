@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.eigen.extremes import Extremes
+from topologies.eigen import Extremes
 from topologies.graph import Topology
 from topologies.metrics import (
     degree_range,

@@ -1,4 +1,7 @@
-"""One graph in one picture: the graph and its thinnest cut, its spectrum, and how fast it agrees.
+"""Pictures: a figure, and writing it to a file. Drawing needs no screen, and one picture always gives the same
+bytes.
+
+One graph in one picture: the graph and its thinnest cut, its spectrum, and how fast it agrees.
 
 The panel that shows the graph itself has nodes colored by the Fiedler vector, and the edges of the thinnest cut. Nodes
 are placed as the family places them, or else around a circle, or else by springs between them.
@@ -6,26 +9,104 @@ are placed as the family places them, or else around a circle, or else by spring
 
 from __future__ import annotations
 
+import logging
 import math
+import warnings
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.building import build, parse
-from topologies.errors import TopologyError
+from topologies.eigen.laplacian import Array, Laplacian
+from topologies.errors import TopologyError, not_written
+from topologies.families import build, parse
 from topologies.families.classic import sides
 from topologies.families.random import places
 from topologies.family import GraphRequest
+from topologies.files import replace
 from topologies.files.content import is_file
 from topologies.graph import Ends, Topology, components, ordered
-from topologies.laplacian import Array, Laplacian
+from topologies.metrics import hops
 from topologies.metrics.cuts import sweep_cut
-from topologies.metrics.distance import hops
-from topologies.plots import BLUE, DARK, RED, check_target, counted, new_figure, plain, save, shown
 from topologies.spectral import EPSILON, check_weights, default_weights, mixing_matrix, rate_text, rounds_to_consensus
+
+SUFFIXES = (".png", ".svg", ".pdf")
+DPI = 110
+
+GRID = "#dddddd"
+DARK = "#333333"
+BLUE = "#0072b2"
+RED = "#d55e00"
+"""The vermilion of Okabe and Ito; everybody can distinguish it from their blue."""
+
+
+def check_target(path: Path) -> None:
+    """Check that a picture can be written. Raises TopologyError for a format that cannot be drawn or a missing folder,
+    ModuleNotFoundError without matplotlib.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise TopologyError("no such picture format", key="output", value=str(path), allowed=", ".join(SUFFIXES))
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise TopologyError(
+            "cannot be written", key="output", value=str(path), allowed="a file in a folder that exists"
+        )
+    import matplotlib as _  # noqa: F401, ICN001, PLC0415 - an extra: if it is missing, that must show at once
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Make a `matplotlib.figure.Figure` of this size in inches, which a notebook shows as a picture."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import, and an extra
+
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            content = BytesIO()
+            self.savefig(content, format="png", dpi=DPI)
+            return content.getvalue()
+
+    return Picture(figsize=(width, height), layout="constrained")
+
+
+def plain(axes: Any) -> None:
+    """Give axes the common look."""
+    axes.grid(visible=True, color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=9)
+
+
+def shown(text: str, longest: int = 60) -> str:
+    """Prepare `text` for drawing: one line, not too long, and no mathematics in it."""
+    line = "".join(sign if sign.isprintable() else "?" for sign in text).replace("$", r"\$")
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def save(figure: Any, path: Path) -> None:
+    """Replace the picture once all of it is written. Raises TopologyError if the file cannot be written."""
+    import matplotlib as mpl  # noqa: PLC0415 - as above
+
+    form = path.suffix.lower().removeprefix(".")
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {"Software": None})
+    fonts = logging.getLogger("matplotlib.font_manager")
+    level = fonts.level
+    try:
+        # a machine whose fonts were never listed has a line for each mathematical font that it lacks, and uses another
+        fonts.setLevel(logging.ERROR)
+        with mpl.rc_context({"svg.hashsalt": "p2pfl"}), warnings.catch_warnings():
+            # a name may have characters that the font lacks: they become boxes, which is no reason to fail
+            warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
+            replace(path, lambda file: figure.savefig(file, format=form, dpi=DPI, metadata=metadata))
+    except OSError as error:
+        raise not_written("cannot be written", error, key="output", path=path) from None
+    finally:
+        fonts.setLevel(level)
+
 
 NODES_LIMIT = 2_000
 EDGES_LIMIT = 200_000

@@ -5,6 +5,19 @@ takes the time of both.
 
 A file has lines `a,b,time`, or a matrix: a first line with the nodes' names behind an empty cell, then a line for each
 node. Times are in milliseconds, or have a unit, as 60ms or 0.06s.
+
+The time to consensus where messages take time: each node keeps its own pace, and no round is one of all nodes.
+
+The model is of what nodes do. A node trains, then exchanges with each neighbor, which takes a message there and one
+back; it waits for all answers, but for one that is late no longer than `PATIENCE` times the (lower) median of its
+exchanges and `FLOOR_S` more, and again half as long in each further round until it is there. Whichever of two ends is
+quicker asks the other, one exchange at a time, so an edge is used at the pace of the quicker end or of its own
+exchanges. What is older than `FRESH` rounds of the quicker end moves models less.
+
+Small exchanges one after the other act as a flow: the distance falls as exp(-lambda_2 t), with lambda_2 that of the
+Laplacian whose weights are the mixing weights times the exchanges per second. (Boyd, Ghosh, Prabhakar and Shah,
+Randomized gossip algorithms, 2006, has the same matrix for random exchanges.) Nothing here knows bandwidth: large
+models need a simulation.
 """
 
 from __future__ import annotations
@@ -16,12 +29,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from topologies.eigen import extremes, require_converged
+from topologies.eigen.laplacian import Array, Laplacian
 from topologies.errors import TopologyError
-from topologies.graph import Ends
-from topologies.laplacian import Array
+from topologies.graph import Edge, Ends, Topology, component_count
+from topologies.spectral import rounds_to_consensus, settled_weights, spectrum, weighted
 
 NEAR_S = 0.002
 """The time of a message between nodes of which nothing else is said: the default of a simulated world."""
@@ -214,3 +230,98 @@ def _time(text: str, place: str) -> float:
 def _mean_of_directions(told: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
     """Return one time for each pair: an exchange goes there and back, so only the sum of both ways counts."""
     return {(min(i, j), max(i, j)): (time_s + told.get((j, i), time_s)) / 2.0 for (i, j), time_s in told.items()}
+
+
+PATIENCE = 4.0
+FLOOR_S = 0.02
+"""p2pfl.core.limits: PATIENCE_MULTIPLE, PATIENCE_FLOOR_S."""
+FRESH = 4.0
+LIMIT = 64.0
+"""p2pfl.core.staleness: the default, hinge-polynomial:4,0.5, which ends at 64 rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePaces:
+    """`exchange_s`, shape (edges,): how long an exchange takes. `round_s`, shape (nodes,): how long a round takes.
+    `per_s`, shape (edges,): exchanges per second, each counted as much as it moves models.
+    """
+
+    exchange_s: Array
+    round_s: Array
+    per_s: Array
+
+
+def pace(nodes: int, ends: Ends, one_way_s: Array, train_s: float = 0.0) -> NodePaces:
+    """Return the pace of nodes that train `train_s` seconds a round; `one_way_s`, shape (edges,), is for a message."""
+    exchange_s = 2.0 * one_way_s
+    round_s = train_s + _waits(nodes, ends, exchange_s, train_s)
+    quicker = np.minimum(round_s[ends[:, 0]], round_s[ends[:, 1]])
+    age = np.minimum(exchange_s / quicker, LIMIT)
+    fresh = 1.0 / np.sqrt(np.maximum(1.0, age - FRESH + 1.0))
+    return NodePaces(exchange_s, round_s, fresh / np.maximum(exchange_s, quicker))
+
+
+def _waits(nodes: int, ends: Ends, exchange_s: Array, train_s: float) -> Array:
+    """Return how long each node waits in a round, on average. Shape (nodes,)."""
+    both, twice = ends.T.ravel(), np.concatenate([exchange_s, exchange_s])
+    order = np.lexsort((twice, both))
+    both, twice = both[order], twice[order]
+    counts = np.bincount(both, minlength=nodes)
+    there = counts > 0
+    first = (np.cumsum(counts) - counts)[there]
+    last = twice[first + counts[there] - 1]
+    patience = PATIENCE * twice[first + (counts[there] - 1) // 2] + FLOOR_S
+    # the slowest exchange that it waits for to the end
+    own = np.repeat(patience, counts[there])
+    awaited = np.maximum.reduceat(np.where(twice <= own, twice, 0.0), first)
+    rest = 1.0 - 2.0 * patience / last
+    halved = np.where(rest > 0.0, (train_s + awaited) / np.where(rest > 0.0, rest, 1.0) - train_s, np.inf)
+    waits = np.zeros(nodes)
+    waits[there] = np.where(last <= patience, last, np.minimum(patience, halved))
+    return waits
+
+
+def decay_per_s(nodes: int, ends: Ends, c: Array, found: NodePaces) -> float:
+    """Return how fast the distance to consensus falls on a connected graph, in nepers per second. `c`, shape (edges,),
+    are the mixing weights.
+    """
+    if nodes < 2:
+        return math.inf
+    return require_converged(extremes(Laplacian(ends, c * found.per_s, np.ones(nodes)))).low
+
+
+def timing(
+    topology: Topology, distances: Latencies, *, weights: str | None, epsilon: float, train_s: float = 0.0
+) -> dict[str, Any]:
+    """Return the figures of a graph in seconds: exchanges, rounds, and consensus to `epsilon`.
+
+    `consensus_s` is with each node at its own pace; `consensus_in_step_s` if all waited for all in every round, None
+    where consensus is never reached.
+    """
+    ends = topology.ends
+    found = pace(topology.nodes, ends, distances.of(ends), train_s)
+    slowest: Edge | None = None
+    if topology.edge_count:
+        slowest = topology.edges[int(np.argmax(found.exchange_s))]
+    facts = {
+        "train_s": train_s,
+        "exchange_s": _spread(found.exchange_s),
+        "slowest_edge": slowest and [topology.names[node] if topology.names else node for node in slowest],
+        "round_s": _spread(found.round_s),
+        "consensus_s": None,
+        "consensus_in_step_s": None,
+    }
+    if topology.nodes < 2 or component_count(topology) > 1:
+        return facts
+    mixes, name, _ = settled_weights(topology, weights)
+    decay = decay_per_s(topology.nodes, ends, weighted(mixes, name).c, found)
+    facts["consensus_s"] = -math.log(epsilon) / decay
+    rounds = rounds_to_consensus(spectrum(mixes, name).mixing_rate, epsilon)
+    facts["consensus_in_step_s"] = None if rounds is None else rounds * (train_s + float(found.exchange_s.max()))
+    return facts
+
+
+def _spread(values: Array) -> dict[str, float] | None:
+    if not len(values):
+        return None
+    return {"min": float(values.min()), "mean": float(values.mean()), "max": float(values.max())}

@@ -64,7 +64,7 @@ def test_a_server_that_compresses_makes_up_for_what_it_left_out(federation, spec
 
 @pytest.mark.long
 def test_the_references_learn_digits_from_two_shards_each(federation):
-    """The figures of pooled data stand in docs/tutorials/first-federation.md: .95 to .97 with the 800 steps of one node."""
+    """The tutorial first-federation.md says: pooled data reach .95 to .97 with the 800 steps of one node."""
     made = federation(8, partition="shards:2")
     learners = make_learners(made)
     alone = centralized(made, learners, most_steps=2400)

@@ -13,6 +13,7 @@ from p2pfl.console.output import size
 from sim.arrays.setting import Setting
 from sim.arrays.training import Rounds
 from sim.arrays.vectors import CHUNK_FLOATS
+from sim.cli.views import duration
 from sim.worlds.memory_needed import arrays_bytes, refuse_too_large
 
 PER_ROUND = 1.5
@@ -58,7 +59,9 @@ def foreseen(setting: Setting, train: Rounds, *, in_step: bool) -> str:
     mixed = (rounds + training.closing_rounds) * (1 if in_step else PER_ROUND) * edges
     shown = (rounds + training.closing_rounds) * setting.nodes if in_step else 2 * mixed
     cpu_s = rounds * setting.nodes * round_s + mixed * moved_s + shown * shown_s
-    return f"about {_duration(cpu_s)} of CPU for the rounds, {size(_memory(setting, in_step=in_step))} of memory"
+    return (
+        f"about {duration(max(1.0, cpu_s))} of CPU for the rounds, {size(_memory(setting, in_step=in_step))} of memory"
+    )
 
 
 def _took(call: Callable[[], object]) -> float:
@@ -67,9 +70,3 @@ def _took(call: Callable[[], object]) -> float:
     began = time.process_time()
     call()
     return time.process_time() - began
-
-
-def _duration(seconds: float) -> str:
-    from sim.cli.views import duration  # noqa: PLC0415 - it knows what is here
-
-    return duration(max(1.0, seconds))

@@ -117,25 +117,19 @@ def _reports(graphs: Sequence[str], asked: dict[str, Any], *, quiet: bool) -> li
 def _row(graph: str, report: Report) -> dict[str, Any]:
     from p2pfl.reporting.measures import value_of, worst  # noqa: PLC0415 - as above
 
-    main = report.main_measure
+    main, rates, time_s = report.main_measure, report.contraction, report.virtual_time_s
     learned = value_of(report, main)
-    row = {
+    return {
         "graph": graph,
         "worst": learned and worst(learned, main),
         "mean": learned and learned.mean,
         "apart": report.consensus_distance,
         "sent": (report.bytes_sent or 0) / len(report.nodes),
+        **({} if time_s is None else {"time, s": time_s}),
+        "lambda_2": report.algebraic_connectivity,
+        "predicted": rates.predicted,
+        "measured": rates.measured,
     }
-    timed = {} if report.virtual_time_s is None else {"time, s": report.virtual_time_s}
-    return (
-        row
-        | timed
-        | {
-            "lambda_2": report.algebraic_connectivity,
-            "predicted": report.contraction.predicted,
-            "measured": report.contraction.measured,
-        }
-    )
 
 
 def _shown(row: dict[str, Any]) -> dict[str, str]:

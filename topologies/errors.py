@@ -1,7 +1,4 @@
-"""The only error of this package: a request that no graph can meet.
-
-Names that were there in the version before, and what to use instead; the next version forgets them.
-"""
+"""The only error of this package: a request that no graph can meet; and what was there in the version before."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""Failures: what remains of a graph as nodes fail, one at a time, at random or where it hurts most.
+"""Experiments on a graph: what remains as nodes fail, and how fast random values agree.
 
-Worst cases follow from the Fiedler vector v, a unit vector: it bounds the algebraic connectivity of what remains by a
-Rayleigh quotient (Fiedler, Algebraic connectivity of graphs, 1973).
+Nodes fail one at a time, at random or where it hurts most. Worst cases follow from the Fiedler vector v, a unit vector:
+it bounds the algebraic connectivity of what remains by a Rayleigh quotient (Fiedler, Algebraic connectivity of graphs,
+1973).
 
-Consensus without learning: how fast random values on the nodes agree, compared with the theory's prediction.
-
-`sync`: rounds x <- W x, with one W or a schedule's in turn (Xiao and Boyd, Fast linear iterations, 2004). `gossip`: at
-each tick one edge, drawn uniformly, replaces both its values by their mean (Boyd, Ghosh, Prabhakar and Shah, Randomized
-gossip algorithms, IEEE Trans. Information Theory 52, 2006, whose nodes wake and call a neighbor). No network, no time,
-no models.
+Consensus, without learning, is compared with the theory's prediction. `sync`: rounds x <- W x, with one W or a
+schedule's in turn (Xiao and Boyd, Fast linear iterations, 2004). `gossip`: at each tick one edge, drawn uniformly,
+replaces both its values by their mean (Boyd, Ghosh, Prabhakar and Shah, Randomized gossip algorithms, IEEE Trans.
+Information Theory 52, 2006, whose nodes wake and call a neighbor). No network, no time, no models.
 """
 
 from __future__ import annotations

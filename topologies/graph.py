@@ -1,10 +1,8 @@
-"""Weights that edges bring along, from a file or a `networkx.Graph`: each is a positive number, and all edges have one,
-or none has.
+"""One undirected simple graph as plain values. `spectral` and `metrics` compute how it mixes.
 
-A weight is a mixing weight: in one round, the share of their difference by which both ends of the edge move toward each
-other. `spectral` says which weights a graph can mix with.
-
-One undirected simple graph as plain values. `spectral` and `metrics` compute how it mixes.
+Edges may bring weights along, from a file or a `networkx.Graph`: each is a positive number, and all edges have one, or
+none has. A weight is a mixing weight: in one round, the share of their difference by which both ends of the edge move
+toward each other. `spectral` says which weights a graph can mix with.
 
 Edges are kept as one numpy array, so that a graph of a million nodes takes tens of megabytes. A family whose graph is
 too large to hold, such as a complete graph of a million nodes, is described by its formulas alone: it is `implicit`.

@@ -1,7 +1,6 @@
-"""Pictures: a figure, and writing it to a file. Drawing needs no screen, and one picture always gives the same
-bytes.
+"""Pictures: what all share, and one of a graph with its thinnest cut, its spectrum, and how fast it agrees.
 
-One graph in one picture: the graph and its thinnest cut, its spectrum, and how fast it agrees.
+Drawing needs no screen, and one picture always gives the same bytes.
 
 The panel that shows the graph itself has nodes colored by the Fiedler vector, and the edges of the thinnest cut. Nodes
 are placed as the family places them, or else around a circle, or else by springs between them.

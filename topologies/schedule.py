@@ -7,11 +7,10 @@ matrix that gives every node the mean.
 
 The size of a schedule is checked here too, before it is drawn or built.
 
-How much a schedule shrinks the distance to consensus: the spectral norm of D_t = W_t ... W_1 - J/n.
-
-All matrices have rows and columns that sum to one, so the norm never grows with t and the first round with a norm below
-some value is found by bisection. There are two methods: in the Fourier basis if all matrices are circulant (any size,
-up to rounding); and as dense matrices, up to `DENSE_LIMIT` nodes.
+How much it shrinks the distance to consensus is the spectral norm of D_t = W_t ... W_1 - J/n. All matrices have rows
+and columns that sum to one, so the norm never grows with t and the first round with a norm below some value is found by
+bisection. There are two methods: in the Fourier basis if all matrices are circulant (any size, up to rounding); and as
+dense matrices, up to `DENSE_LIMIT` nodes.
 """
 
 from __future__ import annotations
@@ -48,10 +47,6 @@ def check_rounds(family: str, nodes: int, rounds: int, degree: int = 1) -> None:
         key = f"{family}:rounds"
         raise TopologyError("too many", key=key, value=rounds, allowed=f"up to {ROUNDS_LIMIT}: they are repeated")
     check_links(family, nodes, nodes * degree * rounds)
-
-
-def impossible(family: str, nodes: int, allowed: str) -> TopologyError:
-    return TopologyError(f"no {family} of this size", key="nodes", value=nodes, allowed=allowed)
 
 
 Ints = NDArray[np.int64]

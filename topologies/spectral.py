@@ -1,17 +1,16 @@
 """Algebraic connectivity and its consequences: a closed form if the family has one, else the ladder of methods; mixing
 matrices on a graph, how much one mixing step contracts the distance to consensus, and how many rounds it takes.
 
-All mixing matrices are W = I - gamma N^-1 L_c for edge weights c and node weights n (`laplacian`). The eigenvalues of W
-are one minus gamma times the eigenvalues of N^-1/2 L_c N^-1/2.
+All mixing matrices are W = I - gamma N^-1 L_c for edge weights c and node weights n (`eigen.laplacian`). The
+eigenvalues of W are one minus gamma times the eigenvalues of N^-1/2 L_c N^-1/2.
 
 Source: Xiao and Boyd, Fast linear iterations for distributed averaging, 2004 (all but `sample-weighted` and `file`).
 
-The mixing weights with which a given graph mixes fastest: the fastest mixing Markov chain on it.
-
-The mixing rate max(|1 - lambda_2|, |1 - lambda_max|) of W = I - L_c is convex in the edge weights c (Xiao and Boyd,
-Fast linear iterations for distributed averaging, 2004; Boyd, Diaconis and Xiao, Fastest mixing Markov chain on a graph,
-2004). Allowed are weights that nodes can use: none is negative, those of a node add up to at most 1, and none is above
-1/2, for an exchange that carries two models past each other helps nobody.
+The weights with which a graph mixes fastest are the fastest mixing Markov chain on it. The mixing rate max(|1 -
+lambda_2|, |1 - lambda_max|) of W = I - L_c is convex in the edge weights c (Xiao and Boyd, Fast linear iterations for
+distributed averaging, 2004; Boyd, Diaconis and Xiao, Fastest mixing Markov chain on a graph, 2004). Allowed are weights
+that nodes can use: none is negative, those of a node add up to at most 1, and none is above 1/2, for an exchange that
+carries two models past each other helps nobody.
 
 It is solved as a semidefinite program, by Newton's method along the central path (Boyd and Vandenberghe, Convex
 Optimization, 2004, section 11.6), with a proof of how much faster other weights could be.
@@ -200,7 +199,7 @@ class Spectrum:
 
     `mixing_certified`: its distance from 1 is proven to within a millionth; `mixing_converged`: the eigenvalues that
     determine it converged. `residual`, `lower_bound`, `probable_bound`, `certified`, `converged` are about the
-    algebraic connectivity: see `eigen.extremes.Extremes`. A closed form is certified, with residual 0.
+    algebraic connectivity: see `eigen.Extremes`. A closed form is certified, with residual 0.
     """
 
     algebraic_connectivity: float

@@ -1,18 +1,17 @@
-"""How long a message takes between two nodes: some nodes are far from all others, or a file has the times of pairs.
+"""How long messages take between far nodes, and the time to consensus that follows.
 
-All times are one way, half of what `ping` shows. As in a simulated world, a message between two nodes that are both far
-takes the time of both.
+Some nodes are far from all others, or a file has the times of pairs. All times are one way, half of what `ping` shows.
+As in a simulated world, a message between two nodes that are both far takes the time of both.
 
 A file has lines `a,b,time`, or a matrix: a first line with the nodes' names behind an empty cell, then a line for each
 node. Times are in milliseconds, or have a unit, as 60ms or 0.06s.
 
-The time to consensus where messages take time: each node keeps its own pace, and no round is one of all nodes.
-
-The model is of what nodes do. A node trains, then exchanges with each neighbor, which takes a message there and one
-back; it waits for all answers, but for one that is late no longer than `PATIENCE` times the (lower) median of its
-exchanges and `FLOOR_S` more, and again half as long in each further round until it is there. Whichever of two ends is
-quicker asks the other, one exchange at a time, so an edge is used at the pace of the quicker end or of its own
-exchanges. What is older than `FRESH` rounds of the quicker end moves models less.
+Each node keeps its own pace, and no round is one of all nodes. The model is of what nodes do. A node trains, then
+exchanges with each neighbor, which takes a message there and one back; it waits for all answers, but for one that is
+late no longer than `PATIENCE` times the (lower) median of its exchanges and `FLOOR_S` more, and again half as long in
+each further round until it is there. Whichever of two ends is quicker asks the other, one exchange at a time, so an
+edge is used at the pace of the quicker end or of its own exchanges. What is older than `FRESH` rounds of the quicker
+end moves models less.
 
 Small exchanges one after the other act as a flow: the distance falls as exp(-lambda_2 t), with lambda_2 that of the
 Laplacian whose weights are the mixing weights times the exchanges per second. (Boyd, Ghosh, Prabhakar and Shah,

@@ -1,9 +1,5 @@
-"""`p2pfl topology design`: which edges a graph should have.
-
-Experiments on a graph: `p2pfl topology simulate`, consensus of random values without learning and without a network,
-and `p2pfl topology attack`, what remains of a graph as parts of it fail. Nothing is sent to anyone.
-
-`p2pfl topology convert` and `p2pfl topology plot`: a graph as a file in another format, or as a picture.
+"""The commands that make something of graphs: `design` (which edges one should have), `simulate` (consensus of random
+values, without learning and without a network), `attack` (what remains as nodes fail), `convert` and `plot`.
 """
 
 from __future__ import annotations

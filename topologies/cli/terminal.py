@@ -1,11 +1,8 @@
-"""What the commands share at the terminal: arguments and options, sizes in bytes as people write them, and printing
-facts about one thing, or rows about many, as a table, JSON or CSV.
+"""What the commands share at the terminal: arguments and options, sizes in bytes as people write them, how far sites
+are from each other, and printing facts about one thing, or rows about many, as a table, JSON or CSV.
 
-The options that say how far sites are from each other, for all commands that tell times.
-
-Work with a time limit: it runs in a process of its own, which tells each group of figures as soon as it knows it.
-
-A process, not a thread: some steps inside scipy hold the interpreter for minutes, and only a process can be stopped.
+Work with a time limit runs in a process of its own, which tells each group of figures as soon as it knows it: some
+steps inside scipy hold the interpreter for minutes, and only a process can be stopped.
 """
 
 from __future__ import annotations

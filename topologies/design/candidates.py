@@ -1,8 +1,6 @@
-"""The goal of a design: its requirements, and the criteria by which one graph is better than another.
+"""The goal of a design, its requirements and criteria; and the candidates that the known families have for it.
 
 The mixing rate of small dense graphs is computed fast, because the search needs tens of thousands of them.
-
-Candidates for a design: members of the known families, their costs, and whether they meet the goal.
 
 Parameters are chosen to suit a number of nodes and a degree; a family without an entry in the table of choices is tried
 without parameters.

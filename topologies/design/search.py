@@ -1,11 +1,10 @@
-"""A walk over graphs that a rotation maps onto itself: all edges of an orbit are there, or none is.
-
-The best graphs that are known have such a symmetry (Petersen, Heawood, Hoffman and Singleton, most records of the
-degree-diameter problem: Loz and Siran, New record graphs in the degree-diameter problem, 2008), and there are so few of
-them that a few hundred show the best: 435 pairs of 30 nodes fall into 43 orbits under a rotation of order 10.
-
-Simulated annealing over graphs (Kirkpatrick, Gelatt and Vecchi 1983): first over graphs with a symmetry, then over
+"""Simulated annealing over graphs (Kirkpatrick, Gelatt and Vecchi 1983): first over graphs with a symmetry, then over
 all graphs, starting from the best of those and from the best of the families.
+
+A graph with a symmetry is one that a rotation maps onto itself: all edges of an orbit are there, or none is. The best
+graphs that are known have one (Petersen, Heawood, Hoffman and Singleton, most records of the degree-diameter problem:
+Loz and Siran, New record graphs in the degree-diameter problem, 2008), and there are so few of them that a few hundred
+show the best: 435 pairs of 30 nodes fall into 43 orbits under a rotation of order 10.
 
 The limit is a number of graphs tried, so that the same arguments give the same graph, unless a caller ends the search
 by time.

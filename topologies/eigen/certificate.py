@@ -1,8 +1,9 @@
-"""Eliminate nodes with few neighbors from a weighted graph without subtraction, so that all numbers keep their
-accuracy.
+"""Prove that no eigenvalue except the kernel's 0 lies below a number: a lower bound on lambda_2, including all
+rounding.
 
-The form is F(x) = sum over edges of c_ij (x_i - x_j)^2 + sum over nodes of e_i x_i^2 with c > 0 and e <= 0. Minimizing
-over x_v, whose pivot is D = sum_j c_vj + e_v > 0, leaves a form of the same kind on the other nodes:
+Nodes with few neighbors are first eliminated without subtraction, so that all numbers keep their accuracy. The form is
+F(x) = sum over edges of c_ij (x_i - x_j)^2 + sum over nodes of e_i x_i^2 with c > 0 and e <= 0. Minimizing over x_v,
+whose pivot is D = sum_j c_vj + e_v > 0, leaves a form of the same kind on the other nodes:
 
     c_ij gains c_vi c_vj / D,    e_i gains e_v c_vi / D
 
@@ -16,12 +17,8 @@ proof about its negative eigenvalues then holds for the given graph.
 Source of the idea: Grassmann, Taksar and Heyman, Regenerative analysis and steady state distributions for Markov
 chains, 1985; O'Cinneide, Entrywise perturbation theory and error analysis for Markov chains, 1993.
 
-Prove that no eigenvalue except the kernel's 0 lies below a number: a lower bound on lambda_2, including all
-rounding.
-
-L_c - sigma N has exactly one negative eigenvalue (x = 1 gives -sigma sum n) if and only if lambda_2 >= sigma. Nodes
-with few neighbors are eliminated by `elimination`, which is exact; the matrix of the remaining nodes, the core, is
-tested
+L_c - sigma N has exactly one negative eigenvalue (x = 1 gives -sigma sum n) if and only if lambda_2 >= sigma. The
+matrix of the nodes that remain, the core, is tested
 
 * densely: M + w w^T is positive definite for some w only if M has at most one negative eigenvalue; a Cholesky
   factorization that runs to its end proves it up to its rounding error (Rump, Verification of positive definiteness,

@@ -1,8 +1,6 @@
-"""All families by name. Each module of this package lists its own; add a new one here.
+"""All families by name, and from a spec, `name` or `name:key=value,...`, to a graph or a schedule.
 
-From a spec, `name` or `name:key=value,...`, to a graph or a schedule; `families` has the names and their keys.
-
-Every use of a graph spec goes through this module.
+Each module of this package lists its own families; add a new one here. Every use of a spec goes through this module.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Circulant graphs: node i is joined to i + s for each offset s, modulo n. Their spectrum is a sum of cosines.
+"""Ring, path, star, complete graphs, hypercube, torus, grid, the usual graphs to compare with; and circulant graphs.
 
-Source: Gray, Toeplitz and Circulant Matrices: A Review (2006), section 3.
-
-Ring, path, star, complete graphs, hypercube, torus, grid: the usual graphs to compare with.
+In a circulant graph node i is joined to i + s for each offset s, modulo n. Its spectrum is a sum of cosines: Gray,
+Toeplitz and Circulant Matrices: A Review (2006), section 3.
 
 Tori and grids are products of rings, or of paths. An eigenvalue of a product is a sum of one from each factor, so
 lambda_2 is the longest side's and lambda_max is the sum over all sides.

@@ -1,6 +1,7 @@
-"""The layers of a device network: roots, gateways, devices; and two cliques with a bottleneck between them.
+"""The layers of a device network; two cliques with a bottleneck; and D-Cliques.
 
-D-Cliques: cliques whose members together have about the overall label distribution, joined by few edges.
+The layers are roots, gateways and devices. D-Cliques are cliques whose members together have about the overall label
+distribution, joined by few edges.
 
 Source: Bellet, Kermarrec and Lavoie, D-Cliques, 2022, arXiv:2104.07365: algorithm Greedy Swap, and the ways to join
 cliques of its section 5 and appendix.

@@ -1,4 +1,4 @@
-"""Schedules made of powers: exponential graphs, hypercubes, and Base-(k+1) graphs.
+"""Schedules: those of powers (one-peer exponential, hypercube, Base-(k+1)), and those that are drawn or shuffled.
 
 The links of the one-peer exponential graph and of the hypercube span powers of two. Source of the first: Ying, Yuan,
 Chen, Hu, Pan, Yin, Exponential Graph is Provably Efficient for Decentralized Deep Training, 2021, arXiv:2110.13363.
@@ -9,8 +9,8 @@ Decentralized Learning via Finite-time Convergence, NeurIPS 2023, arXiv:2305.114
 (hyper-hypercube) and 2 (simple Base). All three act on an array of nodes of shape (copies, size): each row runs the
 same schedule, all at the same time.
 
-Schedules that are drawn, or shuffled: matchings, in which every node averages with one other in each round, and a
-random regular graph for each round.
+Drawn, or shuffled, are matchings, in which every node averages with one other in each round, and a random regular graph
+for each round.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import numpy as np
 
 from topologies.chance import StableDraws
 from topologies.families.random import regular
-from topologies.family import Family, GraphKind, GraphRequest, whole
-from topologies.schedule import Ints, MixingMatrix, Part, Schedule, check_links, check_rounds, impossible
+from topologies.family import Family, GraphKind, GraphRequest, impossible, whole
+from topologies.schedule import Ints, MixingMatrix, Part, Schedule, check_links, check_rounds
 
 HALF = Fraction(1, 2)
 

@@ -1,13 +1,12 @@
-"""Formats that list nodes and edges: edge lists, adjacency lists, node-link JSON.
+"""Formats that list nodes and edges: edge lists, adjacency lists, node-link JSON, and scipy's .npz.
 
 An edge list has two nodes per line, and behind them a weight or none; `#` begins a comment; it cannot name a node
 without edges. A comment such as `# nodes: 7`, as in SNAP's files, says that the nodes are numbered from 0 to 6; it is
 checked if the nodes have names. An adjacency list has a node and then its neighbors, and no weights. Node-link JSON, as
 networkx writes it, is the only format that keeps everything: names, weights, spec and seed.
 
-scipy's .npz: the adjacency matrix of a graph, which has each edge from both sides.
-
-Names, which the format lacks, are stored where other programs do not look: as an additional array.
+scipy's .npz is the adjacency matrix of a graph, which has each edge from both sides. Names, which it lacks, are stored
+where other programs do not look: as an additional array.
 """
 
 from __future__ import annotations

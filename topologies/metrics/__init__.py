@@ -1,6 +1,6 @@
-"""What all figures of a graph share: answers that may be a range, and facts that need no computation.
+"""What all figures of a graph share, answers that may be a range and facts that need no computation; and distances.
 
-Distances between nodes: in hops, and in ohms, with the graph as a network of one-ohm resistors (effective
+Distances between nodes are in hops, and in ohms, with the graph as a network of one-ohm resistors (effective
 resistance).
 
 Resistance measures how noise adds up when nodes average. Source: Klein and Randic, Resistance distance (1993); Ghosh,

@@ -77,7 +77,7 @@ IF_ASKED = (
     *("bytes_to_consensus", "bytes_per_round_busiest_node"),
 )
 """Figures that a whole survey may lack: the first only stands in for lambda_2 until that is known; `fewest_rounds`,
-which no weights undercut, stands beside optimal weights; times of `timing.pace` where distances are known.
+which no weights undercut, stands beside optimal weights; times of `timing` where distances are known.
 """
 ROUGH = 1_000
 """Up to this many nodes lambda_2 is known at once, and needs no bounds before."""
@@ -119,7 +119,7 @@ def survey(
 
     A message is one model sent over one edge in one direction, so a round costs two per edge. `method`, `residual`,
     `lower_bound`, `probable_lower_bound`, `certified` and `converged` are about the algebraic connectivity: see
-    `eigen.extremes.Extremes`.
+    `eigen.Extremes`.
     """
     started = time.perf_counter()
     facts: dict[str, Any] = {}

@@ -6,7 +6,11 @@ node's own transaction: the end with the lower index asks when it has a new vers
 request is frozen when it is asked, and one runs at a time (`p2pfl.core.exchange`). A node's next round begins when all
 its edges have exchanged its version (`p2pfl.core.tick`).
 
-Left out: the engine's queue, resyncs, joins, disks, bandwidth. Times are in seconds.
+A node's engine does one thing after the other. Where windows are longer than an engine's operation, what one of them
+frees joins the queue behind what came later: with windows of half an exchange's way 1% more exchanges.
+
+Left out: resyncs, joins, disks, bandwidth, and how long word that all are through may wait at a node. Times are in
+seconds.
 """
 
 from __future__ import annotations
@@ -156,7 +160,7 @@ class Clock:
         course, enough = self.course, self.course.nodes + 3 * len(self.low)
         window_s = (float(course.latency_s.min(initial=course.shortest_s)) + course.engine_s) / 2
         window_s = max(LEAST_WINDOW_S, min(course.shortest_s, max(course.engine_s, window_s)))
-        while not (self.phase == NodePhase.DONE).all():
+        while (self.phase < NodePhase.DONE).any() or self.state.any():
             first = min(float(one.min(initial=NEVER)) for one in (self.ends_at, self.tick_at, self.due, self.again_at))
             if self.known_at is not None:
                 waiting = self.known_at[self.phase == NodePhase.WAITING]

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from p2pfl.compress import make_compressor
 from p2pfl.errors import UserError
 from sim import World, simulate
+from sim.arrays.clock import Clock, Course
 from sim.arrays.in_step import InStep
+from sim.arrays.vectors import Vectors
 from sim.federations import describe
 from topologies import build, spectrum
 
@@ -56,6 +59,47 @@ def test_mixing_conserves_the_weighted_sum():
     before = torch.from_numpy(samples) @ run.x
     list(run.run(0, 50))
     assert torch.allclose(torch.from_numpy(samples) @ run.x, before, atol=1e-10)
+
+
+def clock_of(graph, samples, **options):
+    """A clock for nodes of different speeds whose rounds take 10 to 300 ms."""
+    ends = np.array(graph.edges)
+    weight = samples / (np.bincount(ends.ravel(), minlength=graph.nodes) + 1)
+    slow = np.random.default_rng(1).uniform(0.01, 0.3, graph.nodes)
+    plain = {
+        "nodes": graph.nodes, "ends": ends, "latency_s": np.full(len(ends), 0.002), "engine_s": 0.0005,
+        "shortest_s": 0.01, "round_s": lambda nodes: slow[nodes], "start_s": np.zeros(graph.nodes), "rounds": 5,
+        "beyond": 2, "closing": 10, "weigh": np.ones(4), "factor": np.minimum(*weight[ends.T]),
+        "known_s": lambda through: np.full(graph.nodes, through.max() + 0.01),
+    }  # fmt: skip
+    return Clock(Course(**plain | options))
+
+
+@pytest.mark.parametrize(
+    ("compressor", "dtype", "rounding"), [(None, torch.float64, 1e-9), ("q8", torch.float32, 2e-3)]
+)
+def test_apart_conserves_the_weighted_sum_and_brings_models_together(compressor, dtype, rounding):
+    graph, samples = build("random-regular:degree=4", 20), np.random.default_rng(2).uniform(5, 50, 20)
+    clock = clock_of(graph, samples)
+    codec = None if compressor is None else make_compressor(compressor)
+    kept = {"compressor": codec, "drift": None, "beta": 0.0}
+    initial, weigh = torch.zeros(40, dtype=dtype), torch.from_numpy(samples)
+    vectors = Vectors(initial, samples, clock.course.ends, lambda *given: given[2].zero_(), **kept)
+    vectors.x = torch.from_numpy(np.random.default_rng(0).normal(size=(20, 40))).to(dtype)
+    before, apart = weigh @ vectors.x.double(), vectors.x.std(dim=0).mean()
+    for events in clock.windows(0.05):
+        vectors.carry_out(events)
+    assert torch.allclose(weigh @ vectors.x.double(), before, atol=rounding)
+    assert vectors.x.std(dim=0).mean() < 0.05 * apart
+    assert (vectors.slot_of == -1).all()
+    assert sorted(set(clock.rounds.tolist())) == [5, 6, 7]
+
+
+def test_a_nodes_engine_answers_one_thing_after_the_other():
+    clock = clock_of(build("ring", 3), np.ones(3), engine_s=0.5)
+    answered = clock._answered_at(np.array([0, 2, 0, 0, 2]), np.array([1.0, 0.0, 0.9, 5.0, 0.1]))
+    assert answered.tolist() == pytest.approx([1.9, 0.5, 1.4, 5.5, 1.0])
+    assert clock._answered_at(np.array([0]), np.array([5.2])).tolist() == pytest.approx([6.0])
 
 
 @pytest.mark.parametrize("method", ["plain", "variate:beta=0.1", "prox:mu=0.1"])

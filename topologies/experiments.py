@@ -172,7 +172,7 @@ STRATEGIES: Mapping[str, Choose] = {
 }
 
 Step = Callable[[Array], Array]
-"""One round of mixing, from and to shape (nodes, dimension)."""
+"""One round of mixing, from and to shape (nodes,)."""
 
 MODES = ("sync", "gossip")
 VANISHED = 1e-12
@@ -200,14 +200,12 @@ class ConsensusSettings:
     """Settings of a simulation. `rounds` is the exact number of rounds (for gossip, the maximum number of ticks); with
     None it runs until `epsilon`, within limits on the work.
 
-    `dimension` is the number of values at each node. `runs` applies to gossip; None means as many as `epsilon` needs.
-    `seed` determines the start and the edges.
+    `runs` applies to gossip; None means as many as `epsilon` needs. `seed` determines the start and the edges.
     """
 
     epsilon: float = 1e-3
     weights: str | None = None
     rounds: int | None = None
-    dimension: int = 1
     runs: int | None = None
     seed: int = 0
 
@@ -250,7 +248,7 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", settings: Consensu
         raise TopologyError("only for static undirected graphs", key="mode", value=mode, allowed="sync")
     limit = _round_limit(settings, mode, max(mixing.messages for mixing in schedule.mixings))
     require_connected(schedule.union())
-    x = random_values(schedule.nodes, settings.dimension, generator(settings.seed))
+    x = generator(settings.seed).normal(size=schedule.nodes)
     steps = [mixing.apply for mixing in schedule.mixings]
     distances, reached, mean_drift = run(mixed(steps, x), x, settings.epsilon, settings.rounds, limit)
     slope = cyclic_tail(steps, x, max(4, min(PERIODS, limit // schedule.period)))
@@ -278,7 +276,7 @@ def _simulate_rounds(topology: Topology, settings: ConsensusSettings, limit: int
     """Simulate rounds in which all nodes mix at once."""
     named = default_weights(topology) if settings.weights is None else settings.weights
     topology, weights, _ = settled_weights(topology, named)
-    x = random_values(topology.nodes, settings.dimension, generator(settings.seed))
+    x = generator(settings.seed).normal(size=topology.nodes)
     step = mixing_step(topology, weights)
     distances, reached, mean_drift = run(mixed([step], x), x, settings.epsilon, settings.rounds, limit)
     slowest = tail(step, x, limit)
@@ -349,7 +347,7 @@ def _round_limit(settings: ConsensusSettings, mode: str, links: int) -> int:
     if settings.runs is not None and mode != "gossip":
         raise TopologyError("only gossip has several", key="runs", value=settings.runs, allowed="with --mode gossip")
     if mode != "gossip":
-        return rounds_limit(links * settings.dimension, settings.rounds)
+        return rounds_limit(links, settings.rounds)
     _require_whole("runs", settings.runs, 1, RUNS_LIMIT)
     _require_whole("rounds", settings.rounds, 1, TICKS_LIMIT)
     return TICKS_LIMIT
@@ -372,36 +370,24 @@ def _require_held(key: str, value: int, values: int) -> None:
         raise TopologyError("too many values to hold", key=key, value=value, allowed=allowed)
 
 
-def random_values(nodes: int, dimension: int, rng: np.random.Generator) -> Array:
-    """Draw standard normal values of shape (nodes, dimension); their mean is not zero, so that its drift is visible."""
-    _require_whole("dimension", dimension, 1, 1_000)
-    _require_held("dimension", dimension, nodes * dimension)
-    return rng.normal(size=(nodes, dimension))
-
-
 def _centered(x: Array) -> Array:
     return np.asarray(x - x.mean(axis=0))
 
 
 def disagreement(x: Array) -> float:
-    """Return the distance to consensus: the Frobenius norm of `x`, shape (nodes, dimension), minus its mean over
-    nodes.
-    """
+    """Return the distance to consensus: the norm of `x`, shape (nodes,), minus its mean."""
     return float(np.linalg.norm(_centered(x)))
 
 
 def drift(x: Array, start: Array) -> float:
-    """Return how far the mean has moved since `start`, over all columns, relative to the root mean square distance to
-    it at the start.
-    """
-    moved = np.linalg.norm(x.mean(axis=0) - start.mean(axis=0))
-    return float(moved * np.sqrt(len(start)) / disagreement(start))
+    """Return how far the mean has moved since `start`, relative to the root mean square distance to it then."""
+    return float(abs(x.mean() - start.mean()) * np.sqrt(len(start)) / disagreement(start))
 
 
 def mixing_step(topology: Topology, weights: str = "metropolis") -> Step:
     """Make a step with W of `spectral.mixing_matrix`, applied edge by edge: what one end gains the other loses."""
     laplacian = weighted(topology, weights)
-    return lambda x: x - np.stack([laplacian.times(column) for column in x.T], axis=1)
+    return lambda x: x - laplacian.times(x)
 
 
 def mixed(steps: Sequence[Step], x: Array) -> Iterator[tuple[Array, float]]:

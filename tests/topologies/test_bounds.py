@@ -145,7 +145,6 @@ def test_what_is_not_settled_within_the_work_is_said(monkeypatch):
         ("sync", {"rounds": 1_000_000}, "rounds"),
         ("gossip", {"rounds": 100_000_000}, "rounds"),
         ("gossip", {"runs": 5_000}, "runs"),
-        ("sync", {"dimension": 1_000}, "dimension"),
     ],
 )
 def test_a_simulation_that_is_asked_for_is_bounded_too(mode, asked, key):

@@ -9,8 +9,7 @@ its edges have exchanged its version (`p2pfl.core.tick`).
 A node's engine does one thing after the other. Where windows are longer than an engine's operation, what one of them
 frees joins the queue behind what came later: with windows of half an exchange's way 1% more exchanges.
 
-Left out: resyncs, joins, disks, bandwidth, and how long word that all are through may wait at a node. Times are in
-seconds.
+Left out: resyncs, joins, disks and bandwidth. Times are in seconds.
 """
 
 from __future__ import annotations

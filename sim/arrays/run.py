@@ -7,9 +7,11 @@ out, and by how much it was off: docs/how-to/simulate.md.
 from __future__ import annotations
 
 import dataclasses
+import math
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
+from heapq import heapify, heappop, heappush
 from statistics import fmean
 from typing import Any, Literal
 
@@ -21,8 +23,9 @@ from p2pfl.chance import stream
 from p2pfl.compress import Fragments
 from p2pfl.config.cores import FARTHEST
 from p2pfl.config.model import FederationConfig
+from p2pfl.core.census import SEND_WITHIN_S, SOON_FOR_S, SOON_S
 from p2pfl.core.messages import Ready, Reply, Request
-from p2pfl.core.training import LEAST_BEYOND
+from p2pfl.core.training import LEAST_BEYOND, SPREAD
 from p2pfl.learn.interface import Score
 from p2pfl.reporting.figures import ClosingPoint, configuration, contraction_between, predicted, spread
 from p2pfl.reporting.history import Point
@@ -31,7 +34,7 @@ from p2pfl.reporting.report import Batching, Contraction, Cost, EdgeTraffic, Nod
 from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import MeanAndMax
 from p2pfl.wire import PREFIX_BYTES, header_bytes
-from sim.arrays.clock import Clock, Course
+from sim.arrays.clock import NEVER, Clock, Course
 from sim.arrays.foresight import check_arrays_memory, foreseen
 from sim.arrays.in_step import InStep
 from sim.arrays.setting import Setting, is_directed, setting_of
@@ -88,6 +91,7 @@ class Apart:
 
         rounds = federation.training.rounds or 0
         graph = _Graph(setting.nodes, setting.ends)
+        start_s, most = graph.start_s(setting.ends, latency_s), beyond(federation)
         self.whole_s = fmean(speed.estimate_ns(own) for speed, own in zip(speeds, steps, strict=True)) / NS * rounds
         self.look_s = world.evaluate_every_s or self.whole_s / POINTS
         self.clock = Clock(
@@ -98,13 +102,13 @@ class Apart:
                 engine_s=world.compute.engine_s,
                 shortest_s=min(speed.estimate_ns(own) for speed, own in zip(speeds, steps, strict=True)) / NS,
                 round_s=round_s,
-                start_s=graph.start_s(setting.ends, latency_s),
+                start_s=start_s,
                 rounds=rounds,
-                beyond=beyond(federation),
+                beyond=most,
                 closing=federation.training.closing_rounds,
                 weigh=setting.weights_by_staleness(),
                 factor=setting.factor,
-                known_s=lambda through: graph.known_s(through, latency_s),
+                known_s=lambda through: graph.known_s(through, latency_s, start_s, rounds, most),
             )
         )
         self.vectors = Vectors(
@@ -214,7 +218,7 @@ class _Graph:
         self.nodes = nodes
         source, target = np.concatenate([ends, ends[:, ::-1]]).T
         order = np.argsort(source, kind="stable")
-        self.target = target[order]
+        self.target, self.edge = target[order], order % max(1, len(ends))
         self.first = np.searchsorted(source[order], np.arange(nodes + 1))
 
     def hops_from(self, node: int) -> NDArray[np.int64]:
@@ -236,13 +240,56 @@ class _Graph:
                 np.maximum.at(at, one, before[other] + latency_s)
         return at
 
-    def known_s(self, through_s: NDArray[np.float64], latency_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return when each node knows that all are through: the word travels a hop a latency."""
-        hop_s = float(latency_s.mean()) if len(latency_s) else 0.0
-        known = through_s.copy()
-        for node in np.argsort(through_s)[-LATEST_SOURCES:].tolist():
-            np.maximum(known, through_s[node] + hop_s * self.hops_from(node), out=known)
+    def known_s(
+        self,
+        through_s: NDArray[np.float64],
+        latency_s: NDArray[np.float64],
+        start_s: NDArray[np.float64],
+        rounds: int,
+        most: int | None,
+    ) -> NDArray[np.float64]:
+        """Return when each node knows that all are through, from when each began and was through, and the latencies."""
+        latest = np.argsort(through_s)[-LATEST_SOURCES:].tolist()
+        known, everything = through_s.copy(), (1 << len(latest)) - 1
+        told, due = [0] * self.nodes, [NEVER] * self.nodes
+        hops, first = list(zip(self.target.tolist(), latency_s[self.edge].tolist(), strict=True)), self.first.tolist()
+        events = [(float(through_s[node]), node, 1 << bit) for bit, node in enumerate(latest)]
+        heapify(events)
+        while events:
+            at, node, word = heappop(events)
+            if word & ~told[node]:
+                told[node] |= word
+                if told[node] == everything:
+                    known[node] = max(at, known[node])
+                began, own = float(start_s[node]), float(through_s[node])
+                send_at = at if told[node] == everything else at + _may_hold_s(at, began, own, rounds, most)
+                if send_at < due[node]:
+                    due[node] = send_at
+                    heappush(events, (send_at, node, 0))
+            elif not word and at == due[node]:
+                due[node] = NEVER
+                for other, hop_s in hops[first[node] : first[node + 1]]:
+                    if told[node] & ~told[other]:
+                        heappush(events, (at + hop_s, other, told[node]))
         return known
+
+
+def _may_hold_s(at_s: float, start_s: float, through_s: float, rounds: int, most: int | None) -> float:
+    """Return how long a node that is through at `through_s` holds word at `at_s`.
+
+    It is what `p2pfl.core.census` allows, or until its next round ends, of the `rounds` or of those beyond: that is
+    told in any case.
+    """
+    own_s, hold_s = through_s - start_s, SEND_WITHIN_S
+    round_s = own_s / max(1, rounds)
+    if at_s < through_s or most is None:
+        return min(hold_s, (through_s - at_s) % round_s)
+    if at_s < through_s + SOON_FOR_S:
+        hold_s = SOON_S
+    place = math.ceil(most * math.log(max(1.0, (at_s - start_s - round_s) / own_s), SPREAD))
+    if place > most or not most:
+        return hold_s
+    return min(hold_s, start_s + own_s * SPREAD ** (max(1, place) / most) + round_s - at_s)
 
 
 def beyond(federation: FederationConfig) -> int | None:

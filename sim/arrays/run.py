@@ -47,8 +47,9 @@ from sim.simulation import RunProgress
 from sim.worlds.drawn import sample
 from sim.worlds.model import WorldSpec
 from sim.worlds.speeds import node_speeds
-from topologies import Topology, build_schedule, spectrum
+from topologies import Topology, build_schedule
 from topologies.schedule import MixingMatrix
+from topologies.spectral import plain_extremes
 
 Word = Literal["apart", "in-step"]
 POINTS = 40
@@ -449,11 +450,11 @@ class _Figures:
         ]
         sent = EdgeTraffic(edges=len(setting.ends), bytes_sent=int(traffic.bytes_sent.sum()))
         rate = None if is_directed(federation) else predicted(federation, setting.samples.tolist(), setting.size)
-        graph = spectrum(Topology(federation.topology, setting.nodes, federation.edges, federation.seed))
+        graph = plain_extremes(Topology(federation.topology, setting.nodes, federation.edges, federation.seed))
         return Report(
             nodes=nodes,
             topology=federation.topology,
-            algebraic_connectivity=graph.algebraic_connectivity,
+            algebraic_connectivity=graph.low,
             rounds={node.name: node.rounds for node in nodes},
             rounds_asked=federation.training.rounds,
             rounds_beyond=spread(node.rounds_beyond for node in nodes),

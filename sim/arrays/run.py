@@ -290,7 +290,7 @@ def _may_hold_s(at_s: float, start_s: float, through_s: float, rounds: int, most
     place = math.ceil(most * math.log(max(1.0, (at_s - start_s - round_s) / own_s), SPREAD))
     if place > most or not most:
         return hold_s
-    return min(hold_s, start_s + own_s * SPREAD ** (max(1, place) / most) + round_s - at_s)
+    return min(hold_s, start_s + own_s * math.pow(SPREAD, max(1, place) / most) + round_s - at_s)
 
 
 def beyond(federation: FederationConfig) -> int | None:
@@ -398,11 +398,11 @@ class _Figures:
 
     def look(self, moment: Moment) -> None:
         """Add a point to the history."""
-        rows = self.stage.x[torch.as_tensor(self.sample)]
+        shown = self.stage.x[torch.as_tensor(self.sample)]
         if isinstance(self.stage, Apart):  # as in the exact simulator, a node that trains shows what it began with
             trains = torch.from_numpy(self.stage.clock.closed_at[self.sample] == np.inf)
-            rows[trains] = self.stage.vectors.begun[trains]
-        rows = rows.cpu().numpy()
+            shown[trains] = self.stage.vectors.begun[trains]
+        rows = shown.cpu().numpy()
         scores = self._scores(rows, "test", self.sample)
         traffic = self._traffic()
         self.history.append(

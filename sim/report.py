@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from p2pfl.aggregate import liars_of
 from p2pfl.chance import stream
+from p2pfl.config.model import FederationConfig
 from p2pfl.core.facts import Phase
 from p2pfl.learn.doubts import about_lone_classes, own_classes
 from p2pfl.learn.interface import Score
@@ -31,14 +32,15 @@ from p2pfl.reporting.figures import about_mixing, by_compressor, configuration, 
 from p2pfl.reporting.history import ModelScore, Point, References
 from p2pfl.reporting.liars import held_against
 from p2pfl.reporting.measures import mean_intervals, measures_in, metrics_in, model_score, rounded, spreads
-from p2pfl.reporting.report import NodeReport, Report
+from p2pfl.reporting.report import Cost, NodeReport, Report
 from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import ClosedRound, NeighborStatus, rounds_beyond
 from sim.learning.batching import Learners, make_learners
 from sim.learning.nodes import success
 from sim.prepared_run import PreparedRun, Script
 from sim.worlds.drawn import sample
-from topologies import Topology, spectrum
+from topologies import Topology
+from topologies.spectral import plain_extremes
 
 KIBI = 1024
 """The unit of `ru_maxrss` on Linux, in bytes."""
@@ -59,32 +61,23 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
     models = stage.models()
     values = value_digest(models, stage.method_vectors(), stage.personal())
     nodes = _nodes(stage, figures, models)
-    ended = [node for node in nodes if node.finished and not node.byzantine]
     kept = [index for index, node in enumerate(nodes) if node.finished and not node.byzantine]
+    ended = [nodes[index] for index in kept]
     began = time.process_time()
     reference = _references(stage, nodes, figures.history, alone=alone) if references or alone else None
     figures.references_cpu_s = time.process_time() - began
-    graph = spectrum(Topology(federation.topology, stage.nodes, federation.edges, federation.seed))
     traffic = world.network.traffic
-    found = Report(
-        nodes=nodes,
-        topology=federation.topology,
-        algebraic_connectivity=graph.algebraic_connectivity,
-        rounds={node.name: node.rounds for node in nodes},
-        rounds_asked=federation.training.rounds,
-        rounds_beyond=spread(node.rounds_beyond for node in ended),
-        accuracy=spread(node.accuracy for node in ended),
-        local_accuracy=spread(node.local_accuracy for node in ended),
-        loss=spread(node.test_loss for node in ended),
+    found = report_of(
+        federation,
+        nodes,
+        kept,
+        models,
         measures=figures.measures,
-        metrics=spreads(node.metrics for node in ended),
         intervals=mean_intervals(ended),
-        local_metrics=spreads((node.local_metrics for node in ended), defined=True),
         label_shift=_label_shift(stage),
         mean_model=_mean_model(stage, models, kept),
         attack=None if stage.script.attack is None else stage.script.attack.spec,
         attack_success=spread(node.attack_success for node in ended),
-        consensus_distance=distance(models, kept),
         bytes_sent=traffic.bytes_sent,
         messages_sent=traffic.messages_sent,
         compressors=by_compressor(federation, world.network.sent),
@@ -97,27 +90,89 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
             ends=figures.closing_ends(),
             size=stage.script.learners.size,
         ),
-        rule=federation.gossip.rule,
         held_against=held_against(node for node in nodes if not node.byzantine),
         died=[node.name for node in nodes if node.died],
         byzantine=[node.name for node in nodes if node.byzantine],
         warnings=[*_warnings(stage, figures.honest), *about_mixing(nodes)],
         reached_limit=not world.over,
         history=figures.history,
-        config=configuration(federation),
         world=_plain(dataclasses.asdict(stage.script.spec)),
-        seed=federation.seed,
-        simulated=True,
         digest=world.trace.digest,
         value_digest=values,
         reference=reference,
-        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
     )
     if found.reference is not None:
         pooled = found.reference.centralized
         found.reference.against_alone = against(found, found.reference.alone)
         found.reference.against_pooled = against(found, None if pooled is None else pooled.all_nodes)
     return found
+
+
+def report_of(
+    federation: FederationConfig, nodes: list[NodeReport], kept: list[int], models: NDArray[Any], **others: Any
+) -> Report:
+    """Build a simulation's report with its figures over the nodes `kept`, of `models` (rows), and with `others`."""
+    ended = [nodes[index] for index in kept]
+    graph = plain_extremes(Topology(federation.topology, len(nodes), federation.edges, federation.seed))
+    return Report(
+        nodes=nodes,
+        topology=federation.topology,
+        algebraic_connectivity=graph.low,
+        rounds={node.name: node.rounds for node in nodes},
+        rounds_asked=federation.training.rounds,
+        rounds_beyond=spread(node.rounds_beyond for node in ended),
+        accuracy=spread(node.accuracy for node in ended),
+        local_accuracy=spread(node.local_accuracy for node in ended),
+        loss=spread(node.test_loss for node in ended),
+        metrics=spreads(node.metrics for node in ended),
+        local_metrics=spreads((node.local_metrics for node in ended), defined=True),
+        consensus_distance=distance(models, kept),
+        rule=federation.gossip.rule,
+        config=configuration(federation),
+        seed=federation.seed,
+        simulated=True,
+        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
+        **others,
+    )
+
+
+def scored(test: Score | None, local: Score | None) -> dict[str, Any]:
+    """Return the fields of a `NodeReport` from the node's scores on the test set and on its own data."""
+    found: dict[str, Any] = {}
+    if test is not None:
+        found |= {"accuracy": test.accuracy, "test_loss": test.loss, "metrics": metrics_in(test)}
+        found |= {"test_samples": test.samples, "intervals": rounded(test.intervals)}
+    if local is not None:
+        found |= {"local_accuracy": local.accuracy, "local_metrics": metrics_in(local)}
+    return found
+
+
+def point_of(scores: list[Score | None], rows: NDArray[Any], **others: Any) -> Point:
+    """Build a point of the history from the models (rows) and their scores, and with `others`."""
+    known = [score for score in scores if score]
+    return Point(
+        accuracy=spread(score.accuracy for score in known),
+        loss=spread(score.loss for score in known),
+        metrics=spreads(map(metrics_in, known)),
+        consensus_distance=consensus_distance(rows.astype(np.float64)) if len(rows) > 1 else None,
+        evaluated=len(rows),
+        **others,
+    )
+
+
+def cost_of(*, began: float, set_up: float, ran: float, evaluation_s: float, rounds: int, **others: Any) -> Cost:
+    """Return the cost of a run with its report made; `began`, `set_up` and `ran` are readings of the CPU's clock."""
+    now, run_s = time.process_time(), ran - set_up - evaluation_s
+    return Cost(
+        cpu_s=now - began,
+        set_up_cpu_s=set_up - began,
+        run_cpu_s=run_s,
+        evaluation_cpu_s=evaluation_s,
+        report_cpu_s=now - ran - others.get("references_cpu_s", 0.0),
+        node_rounds=rounds,
+        node_rounds_per_cpu_s=rounds / run_s if run_s > 0 else None,
+        **others,
+    )
 
 
 def _warnings(stage: PreparedRun, honest: list[int]) -> list[str]:
@@ -171,6 +226,11 @@ def score_of_mean(models: NDArray[Any], nodes: list[int], learners: Learners) ->
     return score_everywhere(learners, mean_of(models, nodes).astype(models.dtype), nodes)
 
 
+def evaluated(federation: FederationConfig, nodes: list[int]) -> list[int]:
+    """Choose which of these nodes are scored for the points of the history, all if there are few."""
+    return sample(stream(federation.seed, "evaluated"), nodes, MOST_EVALUATED)
+
+
 class Figures:
     """Measures a run. `stage` is set once it exists."""
 
@@ -179,9 +239,8 @@ class Figures:
         self.stage: PreparedRun
         nodes = range(len(script.federation.members))
         honest = [node for node in nodes if node not in script.liars]
-        chosen = stream(script.federation.seed, "evaluated")
         self.honest = honest
-        self.sample = sorted(sample(chosen, honest, MOST_EVALUATED)) if len(honest) > MOST_EVALUATED else honest
+        self.sample = evaluated(script.federation, honest)
         self.history: list[Point] = []
         self.closing: list[dict[int, int]] = [{} for _ in nodes]
         """For each closing round, the number of exchanges that each node had completed after it."""
@@ -217,22 +276,18 @@ class Figures:
 
     def _point(self, nodes: list[int], rows: NDArray[Any]) -> Point:
         world = self.stage.world
-        scores = self.scores(rows, "test", nodes)
         honest = [world.hosts[node] for node in self._honest_and_up()]
         traffic = world.network.traffic
-        return Point(
+        return point_of(
+            self.scores(rows, "test", nodes),
+            rows,
             time_s=world.kernel.now,
             rounds=spread(host.core.facts.rounds for host in honest),
-            accuracy=spread(score.accuracy for score in scores if score),
-            loss=spread(score.loss for score in scores if score),
-            metrics=spreads(metrics_in(score) for score in scores if score),
             train_loss=spread(self.stage.loss(node) for node in nodes),
-            consensus_distance=consensus_distance(rows.astype(np.float64)) if len(nodes) > 1 else None,
             staleness=overall_staleness(host.counts.staleness for host in honest),
             bytes_sent=traffic.bytes_sent,
             messages_sent=traffic.messages_sent,
             running=sum(host.alive and not host.finished for host in world.hosts),
-            evaluated=len(nodes),
         )
 
     def scores(self, rows: NDArray[Any], part: str, nodes: list[int]) -> list[Score | None]:
@@ -291,13 +346,12 @@ def _nodes(stage: PreparedRun, figures: Figures, models: NDArray[Any]) -> list[N
     robust = liars_of(stage.script.federation.gossip.rule) > 0
     everybody = list(range(stage.nodes))
     now = world.kernel.now
-    scored = {part: figures.scores(models, part, everybody) for part in ("test", "local")}
+    test, local = (figures.scores(models, part, everybody) for part in ("test", "local"))
     succeeded = _success(stage, models)
     nodes = []
     for node, host in enumerate(world.hosts):
         traffic = world.network.traffic_of(node)
         core = host.core if host.starts else None
-        test, local = scored["test"][node], scored["local"][node]
         nodes.append(
             NodeReport(
                 name=members[node].name,
@@ -311,13 +365,7 @@ def _nodes(stage: PreparedRun, figures: Figures, models: NDArray[Any]) -> list[N
                 rounds_beyond=None if core is None else rounds_beyond(core.facts.rounds, core.settings.rounds),
                 ended_by=None if core is None else core.ending.ended_by,
                 through_by=core.rounds.training.enough(now) if core is not None and core.ending.is_through else None,
-                accuracy=None if test is None else test.accuracy,
-                test_loss=None if test is None else test.loss,
-                local_accuracy=None if local is None else local.accuracy,
-                metrics={} if test is None else metrics_in(test),
-                test_samples=None if test is None else test.samples,
-                intervals={} if test is None else rounded(test.intervals),
-                local_metrics={} if local is None else metrics_in(local),
+                **scored(test[node], local[node]),
                 attack_success=succeeded[node],
                 loss=stage.loss(node),
                 samples=stage.script.learners.samples[node],

@@ -22,14 +22,14 @@ from p2pfl.core.core import check_invariants
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.history import Point
-from p2pfl.reporting.report import Batching, Cost, Report
+from p2pfl.reporting.report import Batching, Report
 from p2pfl.reporting.traffic import compressor_mistakes
 from sim.attacks import parse_attack
 from sim.heap import return_free_memory
 from sim.kernel import NS
 from sim.learning.batching import make_learners
 from sim.prepared_run import PreparedRun, Script, script
-from sim.report import Figures, final_report
+from sim.report import Figures, cost_of, final_report
 from sim.worlds.amendments import steps_of
 from sim.worlds.drawn import settle
 from sim.worlds.memory_needed import OBJECT_BYTES_PER_NODE, check_count, check_memory
@@ -228,17 +228,13 @@ def _simulate(
     ran = time.process_time()
     with _without_collecting_the_run():
         report = final_report(stage, figures, references=references, alone=alone)
-    learning = ran - set_up - figures.evaluation_cpu_s
-    rounds = sum(host.core.facts.rounds for host in stage.world.hosts if host.starts)
-    report.cost = Cost(
-        cpu_s=time.process_time() - began,
-        set_up_cpu_s=set_up - began,
-        run_cpu_s=learning,
-        evaluation_cpu_s=figures.evaluation_cpu_s,
+    report.cost = cost_of(
+        began=began,
+        set_up=set_up,
+        ran=ran,
+        evaluation_s=figures.evaluation_cpu_s,
+        rounds=sum(host.core.facts.rounds for host in stage.world.hosts if host.starts),
         references_cpu_s=figures.references_cpu_s,
-        report_cpu_s=time.process_time() - ran - figures.references_cpu_s,
-        node_rounds=rounds,
-        node_rounds_per_cpu_s=rounds / learning if learning > 0 else None,
         events=stage.world.kernel.events,
     )
     report.wall_time_s = round(time.monotonic() - wall, 3)

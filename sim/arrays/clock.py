@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from p2pfl.core.training import SPREAD
 
@@ -109,9 +110,9 @@ class Clock:
         self.version = np.zeros(n, np.int64)
         self.rounds = np.zeros(n, np.int64)
         """Local rounds done."""
-        self.closed = np.zeros(n, np.int64)
+        self.closed = np.full(n, -1, np.int64)
+        """Closing rounds done, -1 before they begin, and when the last of these was."""
         self.closed_at = np.full(n, NEVER)
-        """When the node reached its present count of closing rounds; NEVER before the first."""
         self.ends_at = np.full(n, NEVER)
         """When the local or closing round under way ends, and then, in `tick_at`, when its version is there."""
         self.tick_at = np.full(n, NEVER)
@@ -119,8 +120,8 @@ class Clock:
         self.through_at = np.full(n, NEVER)
         self.again_at = np.full(n, NEVER)
         """When a node that waits trains another round."""
-        self.known_at: Floats | None = None
-        """When each node knows that all are through."""
+        self.known_at = np.full(n, NEVER)
+        """When each node knows that all are through; NEVER while one is not."""
         self.free = np.zeros(n)
         """When the node's engine has done what it was asked."""
         self.state = np.zeros(m, np.int8)
@@ -128,17 +129,16 @@ class Clock:
         self.free_at = np.zeros(m)
         self.own_at, self.wish_at = np.full(m, NEVER), np.full(m, NEVER)
         self.wish = np.zeros(m, np.int64)
-        self.asked = np.full(m, -1, np.int64)
+        self.asked = np.zeros(m, np.int64)
         """The lower end's version in the exchange under way, or in the last one; `heard` is the upper end's."""
-        self.heard = np.full(m, -1, np.int64)
-        self.seen = np.full((m, 2), -1, np.int64)
-        """The versions of the last completed exchange, lower end first: -1 before any."""
-        self.answered = np.full(m, -1, np.int64)
-        self.served = np.full((m, 2), -1, np.int64)
+        self.heard = np.zeros(m, np.int64)
+        self.seen = np.zeros((m, 2), np.int64)
+        """The versions of the last completed exchange, lower end first."""
+        self.served = np.zeros((m, 2), np.int64)
         """The newest version of each end that was exchanged."""
         self.late = np.zeros(n, np.int64)
         """How many edges have not exchanged the node's version; `ready_at` is when the latest of the others had."""
-        self.exchanged = np.zeros(m, np.int64)
+        self.exchanged = np.ones(m, np.int64)
         """How many exchanges each edge has begun to answer."""
         self.words = np.zeros(n, np.int64)
         """How many words (Ready) each node has sent."""
@@ -148,7 +148,7 @@ class Clock:
         self.degree = np.bincount(both, minlength=n)
         self._first = np.cumsum(self.degree) - self.degree
         self.now_s = 0.0
-        self._events: list[tuple[Floats, int, Integers, Integers, Floats]] = []
+        self._events: list[tuple[NDArray[Any], ...]] = []
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
@@ -161,30 +161,24 @@ class Clock:
         window_s = max(LEAST_WINDOW_S, min(course.shortest_s, max(course.engine_s, window_s)))
         while (self.phase < NodePhase.DONE).any() or self.state.any():
             first = min(float(one.min(initial=NEVER)) for one in (self.ends_at, self.tick_at, self.due, self.again_at))
-            if self.known_at is not None:
-                waiting = self.known_at[self.phase == NodePhase.WAITING]
-                first = min(first, float(np.maximum(waiting, self.now_s).min(initial=NEVER)))
+            waiting = self.known_at[self.phase == NodePhase.WAITING]
+            first = min(first, float(np.maximum(waiting, self.now_s).min(initial=NEVER)))
             if first == NEVER:
                 raise AssertionError("the clock stands still")
             self._move(first + window_s)
-            noted = sum(len(part[0]) for part in self._events) * (1 if self.known_at is None else 4)
+            noted = sum(len(part[0]) for part in self._events) * (4 if (self.known_at < NEVER).any() else 1)
             if self.now_s >= look_at or noted >= enough:
                 look_at = (self.now_s // look_s + 1) * look_s
                 yield self._taken()
         yield self._taken()
 
     def _begin(self) -> Events:
-        """Exchange once before training: that fills the replicas and moves no model."""
-        course = self.course
-        edges = np.arange(len(self.low))
-        zero = np.zeros(len(edges))
-        self._note(Kind.FREEZE, zero, self.low, edges, zero)
-        self._note(Kind.APPLY, zero + course.engine_s, self.high, edges, zero)
-        self._note(Kind.SETTLE, zero + 2 * course.engine_s, self.low, edges, zero)
-        self.seen[:] = self.served[:] = 0
-        self.asked[:] = self.heard[:] = 0
-        self.exchanged += 1
-        self._start(np.arange(course.nodes), course.start_s)
+        """Exchange once before training, as the initial state says: that fills the replicas and moves no model."""
+        edges, zero, engine_s = np.arange(len(self.low)), np.zeros(len(self.low)), self.course.engine_s
+        self._note(Kind.FREEZE, zero, self.low, edges)
+        self._note(Kind.APPLY, zero + engine_s, self.high, edges)
+        self._note(Kind.SETTLE, zero + 2 * engine_s, self.low, edges)
+        self._start(np.arange(self.course.nodes), self.course.start_s)
         return self._taken()
 
     def _move(self, until_s: float) -> None:
@@ -235,7 +229,7 @@ class Clock:
         """A new version: the lower end of each edge wants an exchange, the upper one says so."""
         if not len(nodes):
             return
-        at, closes = self.tick_at[nodes], self.closed_at[nodes] < NEVER
+        at, closes = self.tick_at[nodes], self.closed[nodes] >= 0
         self._tick[nodes], self.tick_at[nodes] = at, NEVER
         self.phase[nodes] = NodePhase.EXCHANGING
         self.closed[nodes] += closes
@@ -277,7 +271,7 @@ class Clock:
         self.state[edges] = EdgePhase.ASKED
         self.asked[edges] = self._version_at(self.low[edges], at)
         self.due[edges] = answered + self.course.latency_s[edges]
-        self._note(Kind.FREEZE, at, self.low[edges], edges, np.zeros(len(edges)))
+        self._note(Kind.FREEZE, at, self.low[edges], edges)
 
     def _apply(self, edges: Integers, answered: Floats) -> None:
         at, course = self.due[edges], self.course
@@ -302,7 +296,7 @@ class Clock:
         self._serve(edges, 0, self.asked[edges], answered)
         self.state[edges] = EdgePhase.IDLE
         self._wait(edges)
-        self._note(Kind.SETTLE, at, self.low[edges], edges, np.zeros(len(edges)))
+        self._note(Kind.SETTLE, at, self.low[edges], edges)
 
     def _serve(self, edges: Integers, end: int, version: Integers, at: Floats) -> None:
         newer = version > self.served[edges, end]
@@ -317,11 +311,11 @@ class Clock:
     def _go_on(self, until_s: float) -> None:
         """Let each node go on whose version all its edges have exchanged."""
         self._decide(np.flatnonzero((self.phase == NodePhase.EXCHANGING) & (self.late == 0)))
-        if self.known_at is None and (self.through_at < NEVER).all():
+        if (self.known_at == NEVER).any() and (self.through_at < NEVER).all():
             self.known_at = self.course.known_s(self.through_at)
-        if self.known_at is not None:
-            waiting = np.flatnonzero((self.phase == NodePhase.WAITING) & (self.known_at <= self.again_at))
-            self._close(waiting, np.maximum(self.ready_at[waiting], self.known_at[waiting]))
+        know = (self.known_at < NEVER) & (self.known_at <= self.again_at)
+        waiting = np.flatnonzero((self.phase == NodePhase.WAITING) & know)
+        self._close(waiting, np.maximum(self.ready_at[waiting], self.known_at[waiting]))
         again = np.flatnonzero(self.again_at < until_s)
         at, self.again_at[again] = self.again_at[again], NEVER
         self._start(again, at)
@@ -330,21 +324,20 @@ class Clock:
     def _decide(self, nodes: Integers) -> None:
         """Train on, wait for the others, or close."""
         at, course = self.ready_at[nodes], self.course
-        closing = self.closed_at[nodes] < NEVER
+        closing = self.closed[nodes] >= 0
         self.phase[nodes[closing]] = NodePhase.BARRIER
         nodes, at = nodes[~closing], at[~closing]
         through = self.rounds[nodes] >= course.rounds
         fresh = nodes[through & (self.through_at[nodes] == NEVER)]
         self.through_at[fresh] = self.ready_at[fresh]
-        over = through & (at >= (NEVER if self.known_at is None else self.known_at[nodes]))
+        over = through & (at >= self.known_at[nodes])
         self._close(nodes[over], at[over])
-        beyond = self.rounds[nodes] - course.rounds
         waits = through & ~over & (course.beyond is not None)
         if course.beyond is not None:
             own, at_first = nodes[waits], course.start_s[nodes[waits]]
-            share = (beyond[waits] + 1) / max(1, course.beyond)
-            again = at_first + (self.through_at[own] - at_first) * SPREAD**share
-            self.again_at[own] = np.where(beyond[waits] < course.beyond, np.maximum(again, at[waits]), NEVER)
+            beyond = self.rounds[own] - course.rounds
+            again = at_first + (self.through_at[own] - at_first) * SPREAD ** ((beyond + 1) / max(1, course.beyond))
+            self.again_at[own] = np.where(beyond < course.beyond, np.maximum(again, at[waits]), NEVER)
             self.phase[own] = NodePhase.WAITING
         trains = ~over & ~waits
         self._start(nodes[trains], at[trains])
@@ -354,14 +347,13 @@ class Clock:
             return
         self.phase[nodes] = NodePhase.WORKING
         self.ends_at[nodes] = ends = at + self.course.round_s(nodes)
-        nothing, none = np.full(len(nodes), -1, np.int64), np.zeros(len(nodes))
-        self._note(Kind.START, at, nodes, nothing, none)
-        self._note(Kind.COMMIT, ends, nodes, nothing, none)
+        self._note(Kind.START, at, nodes)
+        self._note(Kind.COMMIT, ends, nodes)
 
     def _close(self, nodes: Integers, at: Floats) -> None:
         self.again_at[nodes] = NEVER
-        self.closed_at[nodes] = at
-        self.ready_at[nodes] = at
+        self.closed[nodes] = 0
+        self.closed_at[nodes] = self.ready_at[nodes] = at
         self.phase[nodes] = NodePhase.BARRIER
         self.words[nodes] += self.degree[nodes]
 
@@ -372,36 +364,30 @@ class Clock:
             return
         over = self.closed[here] >= self.course.closing
         self.phase[here[over]] = NodePhase.DONE
-        there = np.where(self.closed_at < NEVER, self.closed, -1)
-        lag = np.full(self.course.nodes, np.iinfo(np.int64).max)
+        least = np.full(self.course.nodes, np.iinfo(np.int64).max)
         heard = np.zeros(self.course.nodes)
         for one, other in ((self.low, self.high), (self.high, self.low)):
-            np.minimum.at(lag, one, there[other])
-            same = (there[other] == self.closed[one]) & (self.closed_at[other] < NEVER)
+            np.minimum.at(least, one, self.closed[other])
+            same = self.closed[other] == self.closed[one]
             np.maximum.at(heard, one[same], (self.closed_at[other] + self.course.latency_s)[same])
-        goes = here[~over & (lag[here] >= self.closed[here])]
+        goes = here[~over & (least[here] >= self.closed[here])]
         at = np.maximum(self.ready_at[goes], heard[goes])
         self.ends_at[goes] = at
         self.phase[goes] = NodePhase.WORKING
 
     # -- events -------------------------------------------------------------------------------------------------------
 
-    def _note(self, kind: Kind, at: Floats, node: Integers, edge: Integers, factor: Floats) -> None:
+    def _note(self, kind: Kind, at: Floats, node: Integers, edge: ArrayLike = -1, factor: ArrayLike = 0.0) -> None:
         if len(at):
-            self._events.append((at, int(kind), node, edge, factor))
+            n = len(at)
+            self._events.append((at, np.full(n, kind, np.int8), node, np.full(n, edge), np.full(n, factor)))
 
     def _taken(self) -> Events:
         """Take the events before now, in order; later ones wait."""
-        parts = self._events or [(np.zeros(0), 0, np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))]
-        time_s = np.concatenate([part[0] for part in parts])
-        kind = np.concatenate([np.full(len(part[0]), part[1], np.int8) for part in parts])
-        node, edge, factor = (np.concatenate([part[place] for part in parts]) for place in (2, 3, 4))
+        columns = [np.concatenate(column) for column in zip(*self._events, strict=True)]
+        time_s, kind = columns[:2]
         is_due = (time_s < self.now_s) | bool((self.phase == NodePhase.DONE).all())
-        now, later = np.flatnonzero(is_due), np.flatnonzero(~is_due)
-        self._events = []
-        for one in range(5):
-            rest = later[kind[later] == one]
-            if len(rest):
-                self._events.append((time_s[rest], one, node[rest], edge[rest], factor[rest]))
-        order = now[np.argsort(time_s[now], kind="stable")]
-        return Events(time_s[order], kind[order], node[order], edge[order], factor[order])
+        due, later = np.flatnonzero(is_due), np.flatnonzero(~is_due)
+        due, later = due[np.argsort(time_s[due], kind="stable")], later[np.argsort(kind[later], kind="stable")]
+        self._events = [tuple(column[later] for column in columns)]
+        return Events(*(column[due] for column in columns))

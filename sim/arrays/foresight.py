@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,26 +23,22 @@ PASSES = 20
 """An exchange without its compressor takes as long as so many copies of a model."""
 
 
-def _memory(setting: Setting, *, in_step: bool) -> int:
-    return arrays_bytes(
-        nodes=setting.nodes,
-        edges=len(setting.ends),
-        size=setting.size,
-        in_step=in_step,
-        replicas=setting.compressor is not None,
-        corrected=setting.drift is not None,
-    )
-
-
-def check_arrays_memory(setting: Setting, *, in_step: bool) -> None:
-    """Raise UserError with the need and what is available if a run does not fit; on a GPU that is left to torch."""
+def checked_bytes(setting: Setting, *, in_step: bool) -> int:
+    """Return the bytes that a run needs. Raises UserError, with what is available, if it does not fit; on a GPU that is
+    left to torch.
+    """
+    shape: dict[str, Any] = {"nodes": setting.nodes, "edges": len(setting.ends), "size": setting.size}
+    replicas, corrected = setting.compressor is not None, setting.drift is not None
+    needed = arrays_bytes(**shape, in_step=in_step, replicas=replicas, corrected=corrected)
     if setting.device.type == "cpu":
-        needed = _memory(setting, in_step=in_step)
-        refuse_too_large(needed, nodes=setting.nodes, edges=len(setting.ends), size=setting.size)
+        refuse_too_large(needed, **shape)
+    return needed
 
 
-def foreseen(setting: Setting, train: Rounds, *, in_step: bool) -> str:
-    """Say what the run will take. Times a local round of a few nodes, and the compressor on their models."""
+def foreseen(setting: Setting, train: Rounds, needed: int, *, in_step: bool) -> str:
+    """Say what the run will take, `needed` bytes of memory. Times a local round of a few nodes, and the compressor on
+    their models.
+    """
     training, edges = setting.federation.training, len(setting.ends)
     count = min(setting.nodes, max(1, CHUNK_FLOATS // setting.size))
     nodes = np.arange(count)
@@ -59,9 +56,7 @@ def foreseen(setting: Setting, train: Rounds, *, in_step: bool) -> str:
     mixed = (rounds + training.closing_rounds) * (1 if in_step else PER_ROUND) * edges
     shown = (rounds + training.closing_rounds) * setting.nodes if in_step else 2 * mixed
     cpu_s = rounds * setting.nodes * round_s + mixed * moved_s + shown * shown_s
-    return (
-        f"about {duration(max(1.0, cpu_s))} of CPU for the rounds, {size(_memory(setting, in_step=in_step))} of memory"
-    )
+    return f"about {duration(max(1.0, cpu_s))} of CPU for the rounds, {size(needed)} of memory"
 
 
 def _took(call: Callable[[], object]) -> float:

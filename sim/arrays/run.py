@@ -6,76 +6,59 @@ out, and by how much it was off: docs/how-to/simulate.md.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from p2pfl.chance import stream
-from p2pfl.compress import Fragments
-from p2pfl.config.cores import FARTHEST
+from p2pfl.compress import Fragments, make_compressor
+from p2pfl.config.cores import hops
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.census import SEND_WITHIN_S, SOON_FOR_S, SOON_S
 from p2pfl.core.messages import Ready, Reply, Request
 from p2pfl.core.training import LEAST_BEYOND, SPREAD
-from p2pfl.learn.interface import Score
-from p2pfl.reporting.figures import ClosingPoint, configuration, contraction_between, predicted, spread
+from p2pfl.reporting.figures import ClosingPoint, contraction_between, predicted, spread
 from p2pfl.reporting.history import Point
-from p2pfl.reporting.measures import measures_in, metrics_in, rounded, spreads
-from p2pfl.reporting.report import Batching, Contraction, Cost, EdgeTraffic, NodeReport, Report
-from p2pfl.reporting.sketch import consensus_distance
-from p2pfl.reporting.status import MeanAndMax
+from p2pfl.reporting.measures import measures_in
+from p2pfl.reporting.report import Batching, Contraction, EdgeTraffic, NodeReport, Report
+from p2pfl.reporting.status import MeanAndMax, rounds_beyond
 from p2pfl.wire import PREFIX_BYTES, header_bytes
 from sim.arrays.clock import NEVER, Clock, Course
-from sim.arrays.foresight import check_arrays_memory, foreseen
+from sim.arrays.foresight import checked_bytes, foreseen
 from sim.arrays.in_step import InStep
 from sim.arrays.setting import Setting, is_directed, setting_of
 from sim.arrays.training import Rounds
 from sim.arrays.vectors import Vectors
 from sim.kernel import NS
 from sim.links import GOODBYE_BYTES, LOWER_OPENING_BYTES, UPPER_OPENING_BYTES, sealed_bytes
-from sim.report import KIBI, MOST_EVALUATED, distance
+from sim.report import cost_of, evaluated, point_of, report_of, scored
 from sim.simulation import RunProgress
-from sim.worlds.drawn import sample
 from sim.worlds.model import WorldSpec
 from sim.worlds.speeds import node_speeds
-from topologies import Topology, build_schedule
-from topologies.schedule import MixingMatrix
-from topologies.spectral import plain_extremes
+from topologies import build_schedule
 
-Word = Literal["apart", "in-step"]
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 POINTS = 40
 LATEST_SOURCES = 16
 """Of so many nodes that were the last to be through, the word is followed to every other node."""
 
 
-@dataclasses.dataclass(slots=True, kw_only=True)
-class Traffic:
-    """The bytes and messages that each node has sent (n,)."""
+class Moment(NamedTuple):
+    """Where a run stands: in seconds if nodes are apart, in rounds if they are in step."""
 
-    bytes_sent: NDArray[np.int64]
-    messages_sent: NDArray[np.int64]
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class Moment:
-    """Where a run stands: how far, out of `whole`, and in which unit its history counts."""
-
-    done: float
-    whole: float
-    time_s: float
-    rounds: NDArray[np.int64]
-    closing: bool
-    exchanges: float
-    """How often each edge of a round has exchanged, on average."""
+    now: float
+    rounds: Integers
+    """The rounds that each node has trained (n,)."""
+    exchanges: float | None
+    """How often each edge of a round has exchanged, on average; None before the first closing round."""
+    staleness: MeanAndMax | None = None
 
 
 class Apart:
@@ -83,123 +66,77 @@ class Apart:
 
     def __init__(self, setting: Setting, train: Rounds) -> None:
         federation, world = setting.federation, setting.world
-        latency_s = setting.latencies_s()
-        speeds = node_speeds(world, federation)
-        steps = setting.steps.tolist()
-
-        def round_s(nodes: NDArray[np.int64]) -> NDArray[np.float64]:
-            return np.array([speeds[node].round_ns(steps[node], 0) for node in nodes.tolist()]) / NS
-
-        rounds = federation.training.rounds or 0
-        graph = _Graph(setting.nodes, setting.ends)
-        start_s, most = graph.start_s(setting.ends, latency_s), beyond(federation)
-        self.whole_s = fmean(speed.estimate_ns(own) for speed, own in zip(speeds, steps, strict=True)) / NS * rounds
-        self.look_s = world.evaluate_every_s or self.whole_s / POINTS
+        speeds, steps = node_speeds(world, federation), setting.steps.tolist()
+        usual_ns = [speed.estimate_ns(own) for speed, own in zip(speeds, steps, strict=True)]
+        rounds, latency_s = federation.training.rounds or 0, setting.latencies_s()
+        start_s = _start_s(federation, setting.ends, latency_s)
+        most = {"mix": 0, "train": max(LEAST_BEYOND, rounds // 10)}.get(federation.training.when_through)
+        self.every = world.evaluate_every_s or fmean(usual_ns) / NS * rounds / POINTS
         self.clock = Clock(
             Course(
                 nodes=setting.nodes,
                 ends=setting.ends,
                 latency_s=latency_s,
                 engine_s=world.compute.engine_s,
-                shortest_s=min(speed.estimate_ns(own) for speed, own in zip(speeds, steps, strict=True)) / NS,
-                round_s=round_s,
+                shortest_s=min(usual_ns) / NS,
+                round_s=lambda nodes: np.array([speeds[node].round_ns(steps[node], 0) for node in nodes.tolist()]) / NS,
                 start_s=start_s,
                 rounds=rounds,
                 beyond=most,
                 closing=federation.training.closing_rounds,
                 weigh=setting.weights_by_staleness(),
                 factor=setting.factor,
-                known_s=lambda through: graph.known_s(through, latency_s, start_s, rounds, most),
+                known_s=lambda through_s: _known_s(
+                    setting.ends, latency_s, through_s, start_s, rounds=rounds, most=most
+                ),
             )
         )
-        self.vectors = Vectors(
-            torch.from_numpy(setting.learners.prototype.initial()).to(setting.device),
-            setting.samples,
-            setting.ends,
-            train,
-            compressor=setting.compressor,
-            drift=setting.drift,
-            beta=getattr(setting.method, "beta", 0.0),
-        )
-
-    @property
-    def x(self) -> torch.Tensor:
-        return self.vectors.x
+        self.stage = Vectors(ends=setting.ends, train=train, **_kept(setting))
+        self.messages = np.broadcast_to(self.clock.exchanged, (2, len(setting.ends)))
+        """How many requests and how many replies each edge has carried (2, m): they change with the clock."""
+        self.words = self.clock.words
 
     def run(self) -> Iterator[Moment]:
-        for events in self.clock.windows(self.look_s):
-            self.vectors.carry_out(events)
-            closing = bool((self.clock.closed_at < np.inf).any())
-            yield Moment(
-                done=self.clock.now_s,
-                whole=self.whole_s,
-                time_s=self.clock.now_s,
-                rounds=self.clock.rounds,
-                closing=closing,
-                exchanges=float(self.clock.exchanged.mean()) if closing else 0.0,
-            )
-
-    @property
-    def messages(self) -> NDArray[np.int64]:
-        """How many requests and how many replies each edge has carried (2, m)."""
-        return np.stack([self.clock.exchanged, self.clock.exchanged])
-
-    @property
-    def words(self) -> NDArray[np.int64]:
-        return self.clock.words
-
-    @property
-    def staleness(self) -> MeanAndMax | None:
         clock = self.clock
-        return MeanAndMax(mean=clock.staleness_sum / max(1, clock.weighed), max=clock.staleness_max)
+        for events in clock.windows(self.every):
+            self.stage.carry_out(events)
+            exchanges = float(clock.exchanged.mean()) if (clock.closed >= 0).any() else None
+            staleness = MeanAndMax(mean=clock.staleness_sum / max(1, clock.weighed), max=clock.staleness_max)
+            yield Moment(clock.now_s, clock.rounds, exchanges, staleness)
 
 
 class Together:
     """All nodes in step."""
 
     def __init__(self, setting: Setting, train: Rounds) -> None:
-        federation = setting.federation
-        nodes, lists = setting.nodes, federation.schedule or (federation.edges,)
-        graphs = [np.array(edges, dtype=np.int64).reshape(-1, 2) for edges in lists]
-        mixings = _mixings(federation) if is_directed(federation) else ()
+        federation, nodes, fragments = setting.federation, setting.nodes, setting.compressor
+        graphs = [np.array(edges, np.int64).reshape(-1, 2) for edges in federation.schedule or (federation.edges,)]
+        directed = is_directed(federation)
+        mixings = build_schedule(federation.topology, nodes, federation.seed).mixings if directed else ()
         links = [np.stack([one.senders, one.receivers], axis=1) for one in mixings]
         links = links or [np.concatenate([graph, graph[:, ::-1]]) for graph in graphs]
         self.setting, self.links = setting, [link @ [nodes, 1] for link in links]
         """The senders and receivers of each round of a period, as sender times n plus receiver."""
-        if isinstance(setting.compressor, Fragments):
-            count = setting.compressor.count
-            graphs = [graph[graph.sum(axis=1) % count == kind] for graph in graphs for kind in range(count)]
-        degrees = [np.bincount(graph.ravel(), minlength=nodes) for graph in graphs]
-        most = degrees if isinstance(setting.compressor, Fragments) else [np.max(degrees, axis=0)] * len(graphs)
-        self.stage = InStep(
-            torch.from_numpy(setting.learners.prototype.initial()).to(setting.device),
-            setting.samples,
-            [(graph, setting.factors(graph, each)) for graph, each in zip(graphs, most, strict=True) if not mixings],
-            train,
-            compressor=setting.compressor,
-            drift=setting.drift,
-            beta=getattr(setting.method, "beta", 0.0),
-            mixings=mixings,
-        )
+        degrees = [np.array(federation.degrees)] * len(graphs)
+        if isinstance(fragments, Fragments):
+            kinds = range(fragments.count)
+            graphs = [graph[graph.sum(axis=1) % fragments.count == kind] for graph in graphs for kind in kinds]
+            degrees = [np.bincount(graph.ravel(), minlength=nodes) for graph in graphs]
+        mixed = [] if directed else list(zip(graphs, map(setting.factors, graphs, degrees), strict=True))
+        self.stage = InStep(graphs=mixed, train=train, mixings=mixings, **_kept(setting))
+        self.rounds = federation.training.rounds or 0
+        self.every = setting.world.evaluate_every_s or self.rounds / POINTS
         self.done = 0
-        self.words = np.zeros(setting.nodes, np.int64)
-        self.staleness: MeanAndMax | None = None
-
-    @property
-    def x(self) -> torch.Tensor:
-        return self.stage.x
+        self.words = np.zeros(nodes, np.int64)
 
     def run(self) -> Iterator[Moment]:
-        training = self.setting.federation.training
-        rounds = training.rounds or 0
-        for done in self.stage.run(rounds, training.closing_rounds):
-            self.done = done
-            own = np.full(self.setting.nodes, min(done, rounds))
-            now = float(done)
-            yield Moment(done=now, whole=rounds, time_s=now, rounds=own, closing=done > rounds, exchanges=now)
+        for done in self.stage.run(self.rounds, self.setting.federation.training.closing_rounds):
+            self.done, closing = done, done > self.rounds
+            trained = np.full(self.setting.nodes, min(done, self.rounds))
+            yield Moment(float(done), trained, float(done) if closing else None)
 
     @property
-    def messages(self) -> NDArray[np.int64]:
+    def messages(self) -> Integers:
         """How many messages each edge has carried from its lower end, and how many from its upper one (2, m)."""
         nodes, ends, period = self.setting.nodes, self.setting.ends, len(self.links)
         keys = np.stack([ends @ [nodes, 1], ends @ [1, nodes]])
@@ -208,71 +145,53 @@ class Together:
         return np.asarray(np.sum(used, axis=0), dtype=np.int64)
 
 
-def _mixings(federation: FederationConfig) -> tuple[MixingMatrix, ...]:
-    return build_schedule(federation.topology, len(federation.members), federation.seed).mixings
+def _kept(setting: Setting) -> dict[str, Any]:
+    """Return the model (d,) with which all nodes begin, and what decides which vectors are kept beside theirs."""
+    initial = torch.from_numpy(setting.learners.prototype.initial()).to(setting.device)
+    kept = {"initial": initial, "samples": setting.samples, "compressor": setting.compressor, "drift": setting.drift}
+    return kept | {"beta": getattr(setting.method, "beta", 0.0)}
 
 
-class _Graph:
-    """Distances between nodes, in hops."""
+def _start_s(federation: FederationConfig, ends: Integers, latency_s: Floats) -> Floats:
+    """Return when each node begins: a level of `p2pfl.core.joining` after the other, up to the farthest node's."""
+    at = np.zeros(len(federation.members))
+    for _ in range(hops(federation, 0)):
+        before, at = at, np.zeros(len(at))
+        for one, other in (ends.T, ends.T[::-1]):
+            np.maximum.at(at, one, before[other] + latency_s)
+    return at
 
-    def __init__(self, nodes: int, ends: NDArray[np.int64]) -> None:
-        self.nodes = nodes
-        source, target = np.concatenate([ends, ends[:, ::-1]]).T
-        order = np.argsort(source, kind="stable")
-        self.target, self.edge = target[order], order % max(1, len(ends))
-        self.first = np.searchsorted(source[order], np.arange(nodes + 1))
 
-    def hops_from(self, node: int) -> NDArray[np.int64]:
-        found = np.full(self.nodes, -1, np.int64)
-        found[node], front, hop = 0, np.array([node]), 0
-        while len(front):
-            hop += 1
-            reach = np.concatenate([self.target[self.first[one] : self.first[one + 1]] for one in front.tolist()])
-            front = np.unique(reach[found[reach] < 0])
-            found[front] = hop
-        return found
-
-    def start_s(self, ends: NDArray[np.int64], latency_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return when each node begins: a level of `p2pfl.core.joining` after the other, up to the farthest node's."""
-        at = np.zeros(self.nodes)
-        for _ in range(min(FARTHEST, int(self.hops_from(0).max()))):
-            before, at = at, np.zeros(self.nodes)
-            for one, other in (ends.T, ends.T[::-1]):
-                np.maximum.at(at, one, before[other] + latency_s)
-        return at
-
-    def known_s(
-        self,
-        through_s: NDArray[np.float64],
-        latency_s: NDArray[np.float64],
-        start_s: NDArray[np.float64],
-        rounds: int,
-        most: int | None,
-    ) -> NDArray[np.float64]:
-        """Return when each node knows that all are through, from when each began and was through, and the latencies."""
-        latest = np.argsort(through_s)[-LATEST_SOURCES:].tolist()
-        known, everything = through_s.copy(), (1 << len(latest)) - 1
-        told, due = [0] * self.nodes, [NEVER] * self.nodes
-        hops, first = list(zip(self.target.tolist(), latency_s[self.edge].tolist(), strict=True)), self.first.tolist()
-        events = [(float(through_s[node]), node, 1 << bit) for bit, node in enumerate(latest)]
-        heapify(events)
-        while events:
-            at, node, word = heappop(events)
-            if word & ~told[node]:
-                told[node] |= word
-                if told[node] == everything:
-                    known[node] = max(at, known[node])
-                began, own = float(start_s[node]), float(through_s[node])
-                send_at = at if told[node] == everything else at + _may_hold_s(at, began, own, rounds, most)
-                if send_at < due[node]:
-                    due[node] = send_at
-                    heappush(events, (send_at, node, 0))
-            elif not word and at == due[node]:
-                due[node] = NEVER
-                for other, hop_s in hops[first[node] : first[node + 1]]:
-                    if told[node] & ~told[other]:
-                        heappush(events, (at + hop_s, other, told[node]))
-        return known
+def _known_s(
+    ends: Integers, latency_s: Floats, through_s: Floats, start_s: Floats, *, rounds: int, most: int | None
+) -> Floats:
+    """Return when each node knows that all are through, from when each began and was through, and the latencies."""
+    latest = np.argsort(through_s)[-LATEST_SOURCES:].tolist()
+    known, everything = through_s.copy(), (1 << len(latest)) - 1
+    ways: list[list[tuple[int, float]]] = [[] for _ in through_s]
+    for (low, high), hop_s in zip(ends.tolist(), latency_s.tolist(), strict=True):
+        ways[low].append((high, hop_s))
+        ways[high].append((low, hop_s))
+    told, due = [0] * len(ways), [NEVER] * len(ways)
+    events = [(float(through_s[node]), node, 1 << bit) for bit, node in enumerate(latest)]
+    heapify(events)
+    while events:
+        at, node, word = heappop(events)
+        if word & ~told[node]:
+            told[node] |= word
+            if told[node] == everything:
+                known[node] = max(at, known[node])
+            began, own = float(start_s[node]), float(through_s[node])
+            send_at = at if told[node] == everything else at + _may_hold_s(at, began, own, rounds, most)
+            if send_at < due[node]:
+                due[node] = send_at
+                heappush(events, (send_at, node, 0))
+        elif not word and at == due[node]:
+            due[node] = NEVER
+            for other, hop_s in ways[node]:
+                if told[node] & ~told[other]:
+                    heappush(events, (at + hop_s, other, told[node]))
+    return known
 
 
 def _may_hold_s(at_s: float, start_s: float, through_s: float, rounds: int, most: int | None) -> float:
@@ -293,19 +212,12 @@ def _may_hold_s(at_s: float, start_s: float, through_s: float, rounds: int, most
     return min(hold_s, start_s + own_s * math.pow(SPREAD, max(1, place) / most) + round_s - at_s)
 
 
-def beyond(federation: FederationConfig) -> int | None:
-    """Return how many rounds a node may train beyond those asked, while others are at work; None without a bound."""
-    rounds, how = federation.training.rounds or 0, federation.training.when_through
-    bounds = {"mix": 0, "train": max(LEAST_BEYOND, rounds // 10), "train-on": None}
-    return bounds[how]
-
-
 def simulate_arrays(
     federation: FederationConfig,
     world: WorldSpec,
     *,
     data: Mapping[str, Mapping[str, Any]] | None,
-    clock: Word = "apart",
+    clock: Literal["apart", "in-step"] = "apart",
     device: str | None = None,
     on_progress: Callable[[RunProgress], None] | None = None,
     on_models: Callable[[NDArray[Any]], object] | None = None,
@@ -313,58 +225,43 @@ def simulate_arrays(
     """Simulate as arrays; `world` is settled. Raises UserError for what arrays cannot simulate."""
     began, wall = time.process_time(), time.monotonic()
     setting = setting_of(federation, world, data, clock=clock, device=device)
-    check_arrays_memory(setting, in_step=clock == "in-step")
+    in_step = clock == "in-step"
+    needed = checked_bytes(setting, in_step=in_step)
     train = Rounds(setting.grouped, setting.method, setting.device)
-    stage: Apart | Together = Apart(setting, train) if clock == "apart" else Together(setting, train)
-    figures = _Figures(setting, train, stage)
+    run = Together(setting, train) if in_step else Apart(setting, train)
+    figures = _Figures(setting, train, run)
     to_do = setting.nodes * (federation.training.rounds or 0)
     if on_progress is not None:
-        words = foreseen(setting, train, in_step=clock == "in-step")
+        words = foreseen(setting, train, needed, in_step=in_step)
         on_progress(RunProgress(time_s=0.0, rounds=0, rounds_to_do=to_do, point=None, foreseen=words))
-    ready, tested_s = time.process_time(), 0.0
-    next_at = 0.0
-    moment: Moment | None = None
-    for moment in stage.run():
-        if moment.closing:
-            figures.look_at_mixing(moment)
-        if moment.done >= next_at:
-            since = time.process_time()
-            figures.look(moment)
-            tested_s += time.process_time() - since
-            every = world.evaluate_every_s or moment.whole / POINTS
-            if len(figures.history) > 2 * POINTS:  # longer than expected: some nodes are much slower than the others
-                every = max(every, moment.done / POINTS)
-            next_at = (moment.done // every + 1) * every
-            if on_progress is not None:
-                on_progress(
-                    RunProgress(
-                        time_s=moment.time_s,
-                        rounds=int(moment.rounds.sum()),
-                        rounds_to_do=to_do,
-                        point=figures.history[-1],
-                        measures=tuple(figures.measures),
-                    )
+    set_up, next_at = time.process_time(), 0.0
+    for moment in run.run():
+        figures.look_at_mixing(moment)
+        if moment.now < next_at:
+            continue
+        figures.look(moment)
+        every = run.every
+        if len(figures.history) > 2 * POINTS:  # longer than expected: some nodes are much slower than the others
+            every = max(every, moment.now / POINTS)
+        next_at = (moment.now // every + 1) * every
+        if on_progress is not None:
+            on_progress(
+                RunProgress(
+                    time_s=moment.now,
+                    rounds=int(moment.rounds.sum()),
+                    rounds_to_do=to_do,
+                    point=figures.history[-1],
+                    measures=tuple(figures.measures),
                 )
-    if moment is None:
-        raise ValueError("a federation without rounds")
-    since = time.process_time()
+            )
     figures.look(moment)
-    ran = time.process_time()
-    models = stage.x.cpu().numpy()
+    ran, models = time.process_time(), run.stage.x.cpu().numpy()
     if on_models is not None:
         on_models(models)
     report = figures.report(moment, models)
-    node_rounds = int(moment.rounds.sum())
-    run_s = since - ready - tested_s
-    report.cost = Cost(
-        cpu_s=time.process_time() - began,
-        set_up_cpu_s=ready - began,
-        run_cpu_s=run_s,
-        evaluation_cpu_s=tested_s + ran - since,
-        report_cpu_s=time.process_time() - ran,
-        node_rounds=node_rounds,
-        node_rounds_per_cpu_s=node_rounds / run_s if run_s > 0 else None,
-        events=0,
+    rounds = int(moment.rounds.sum())
+    report.cost = cost_of(
+        began=began, set_up=set_up, ran=ran, evaluation_s=figures.evaluation_cpu_s, rounds=rounds, events=0
     )
     report.batching = Batching(operations=f"arrays, {clock}", training=train.how)
     report.wall_time_s = round(time.monotonic() - wall, 3)
@@ -374,139 +271,107 @@ def simulate_arrays(
 class _Figures:
     """What is measured of a run, and its report."""
 
-    def __init__(self, setting: Setting, train: Rounds, stage: Apart | Together) -> None:
-        self.setting, self.train, self.stage = setting, train, stage
-        chosen = stream(setting.federation.seed, "evaluated")
-        everybody = range(setting.nodes)
-        few = setting.nodes <= MOST_EVALUATED
-        self.sample = np.array(list(everybody) if few else sorted(sample(chosen, everybody, MOST_EVALUATED)))
-        if isinstance(stage, Apart):
-            stage.vectors.watch(self.sample)
+    def __init__(self, setting: Setting, train: Rounds, run: Apart | Together) -> None:
+        self.setting, self.train, self.run = setting, train, run
+        self.sample = np.array(evaluated(setting.federation, list(range(setting.nodes))))
+        if isinstance(run, Apart):
+            run.stage.watch(self.sample)
         self.measures = measures_in(setting.learners.prototype, None)
         self.history: list[Point] = []
         self.mixing: list[ClosingPoint] = []
         self.trained = 0
+        self.evaluation_cpu_s = 0.0
 
     def look_at_mixing(self, moment: Moment) -> None:
         """Note how far apart the models are after each exchange of all edges, from when nobody trains any more."""
+        if moment.exchanges is None:
+            return
         trained = int(moment.rounds.sum())
         if trained > self.trained:
             self.trained, self.mixing = trained, []
         if not self.mixing or moment.exchanges >= self.mixing[-1].exchanges + 1:
-            square = float(self.stage.x.var(dim=0, correction=0).sum())
+            square = float(self.run.stage.x.var(dim=0, correction=0).sum())
             self.mixing.append(ClosingPoint(square**0.5, moment.exchanges))
 
     def look(self, moment: Moment) -> None:
         """Add a point to the history."""
-        shown = self.stage.x[torch.as_tensor(self.sample)]
-        if isinstance(self.stage, Apart):  # as in the exact simulator, a node that trains shows what it began with
-            trains = torch.from_numpy(self.stage.clock.closed_at[self.sample] == np.inf)
-            shown[trains] = self.stage.vectors.begun[trains]
-        rows = shown.cpu().numpy()
-        scores = self._scores(rows, "test", self.sample)
-        traffic = self._traffic()
+        began = time.process_time()
+        rows = self.run.stage.x[torch.as_tensor(self.sample)]
+        if isinstance(self.run, Apart):  # as in the exact simulator, a node that trains shows what it began with
+            trains = torch.from_numpy(self.run.clock.closed[self.sample] < 0)
+            rows[trains] = self.run.stage.begun[trains]
+        models = rows.cpu().numpy()
+        bytes_sent, messages_sent = self._traffic().sum(axis=1).tolist()
         self.history.append(
-            Point(
-                time_s=moment.time_s,
+            point_of(
+                self.train.evaluate(models, "test", self.sample),
+                models,
+                time_s=moment.now,
                 rounds=spread(moment.rounds.tolist()),
-                accuracy=spread(score.accuracy for score in scores if score),
-                loss=spread(score.loss for score in scores if score),
-                metrics=spreads(metrics_in(score) for score in scores if score),
                 train_loss=spread(_known(self.train.losses[self.sample])),
-                consensus_distance=consensus_distance(rows.astype(np.float64)) if len(rows) > 1 else None,
-                staleness=self.stage.staleness,
-                bytes_sent=int(traffic.bytes_sent.sum()),
-                messages_sent=int(traffic.messages_sent.sum()),
+                staleness=moment.staleness,
+                bytes_sent=bytes_sent,
+                messages_sent=messages_sent,
                 running=self.setting.nodes,
-                evaluated=len(self.sample),
             )
         )
+        self.evaluation_cpu_s += time.process_time() - began
 
     def report(self, moment: Moment, models: NDArray[Any]) -> Report:
-        federation, setting = self.setting.federation, self.setting
+        federation, setting, traffic = self.setting.federation, self.setting, self._traffic()
         everybody = np.arange(setting.nodes)
-        test, local = (self._scores(models, part, everybody) for part in ("test", "local"))
-        traffic, asked = self._traffic(), federation.training.rounds or 0
+        scores = (self.train.evaluate(models, part, everybody) for part in ("test", "local"))
+        figures: list[list[Any]] = [moment.rounds.tolist(), _known(self.train.losses), *traffic.tolist(), *scores]
         nodes = [
             NodeReport(
                 name=federation.members[node].name,
                 state="finished",
                 finished=True,
-                rounds=int(moment.rounds[node]),
-                rounds_beyond=max(0, int(moment.rounds[node]) - asked),
-                accuracy=None if score is None else score.accuracy,
-                test_loss=None if score is None else score.loss,
-                local_accuracy=None if own is None else own.accuracy,
-                metrics={} if score is None else metrics_in(score),
-                test_samples=None if score is None else score.samples,
-                intervals={} if score is None else rounded(score.intervals),
-                local_metrics={} if own is None else metrics_in(own),
-                loss=None if np.isnan(self.train.losses[node]) else float(self.train.losses[node]),
+                rounds=rounds,
+                rounds_beyond=rounds_beyond(rounds, federation.training.rounds),
+                loss=loss,
                 samples=int(setting.samples[node]),
-                bytes_sent=int(traffic.bytes_sent[node]),
-                messages_sent=int(traffic.messages_sent[node]),
+                bytes_sent=bytes_sent,
+                messages_sent=messages_sent,
+                **scored(test, local),
             )
-            for node, score, own in zip(range(setting.nodes), test, local, strict=True)
+            for node, (rounds, loss, bytes_sent, messages_sent, test, local) in enumerate(zip(*figures, strict=True))
         ]
-        sent = EdgeTraffic(edges=len(setting.ends), bytes_sent=int(traffic.bytes_sent.sum()))
+        bytes_sent, messages_sent = traffic.sum(axis=1).tolist()
         rate = None if is_directed(federation) else predicted(federation, setting.samples.tolist(), setting.size)
-        graph = plain_extremes(Topology(federation.topology, setting.nodes, federation.edges, federation.seed))
-        return Report(
-            nodes=nodes,
-            topology=federation.topology,
-            algebraic_connectivity=graph.low,
-            rounds={node.name: node.rounds for node in nodes},
-            rounds_asked=federation.training.rounds,
-            rounds_beyond=spread(node.rounds_beyond for node in nodes),
-            accuracy=spread(node.accuracy for node in nodes),
-            local_accuracy=spread(node.local_accuracy for node in nodes),
-            loss=spread(node.test_loss for node in nodes),
+        return report_of(
+            federation,
+            nodes,
+            everybody.tolist(),
+            models,
             measures=self.measures,
-            metrics=spreads(node.metrics for node in nodes),
-            local_metrics=spreads((node.local_metrics for node in nodes), defined=True),
-            consensus_distance=distance(models, everybody.tolist()),
-            bytes_sent=sent.bytes_sent,
-            messages_sent=int(traffic.messages_sent.sum()),
-            compressors={federation.gossip.compressor: sent},
-            virtual_time_s=moment.time_s if isinstance(self.stage, Apart) else None,
-            staleness=self.stage.staleness,
+            bytes_sent=bytes_sent,
+            messages_sent=messages_sent,
+            compressors={federation.gossip.compressor: EdgeTraffic(edges=len(setting.ends), bytes_sent=bytes_sent)},
+            virtual_time_s=moment.now if isinstance(self.run, Apart) else None,
+            staleness=moment.staleness,
             contraction=Contraction(predicted=rate, measured=contraction_between(self.mixing)),
-            rule=federation.gossip.rule,
             reached_limit=False,
             history=self.history,
-            config=configuration(federation),
-            seed=federation.seed,
-            simulated=True,
-            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
         )
 
-    def _scores(self, rows: NDArray[Any], part: str, nodes: NDArray[np.int64]) -> list[Score | None]:
-        return self.train.evaluate(rows, part, nodes)
-
-    def _traffic(self) -> Traffic:
-        """Count what each node has sent: its sessions, its requests or replies, and words."""
-        setting, (low, high) = self.setting, self.setting.ends.T
-        size = setting.size if setting.compressor is None else 0
-        body = 4 * size if setting.compressor is None else setting.compressor.size_bytes(setting.size)
-        terms = setting.method.no_terms
-        request = Request(
-            incarnation=0, seq=1000, version=1000, echo=1000, weight=7.1, staleness=1.0, pace_s=0.1, terms=terms,
-            audit=b"", body=b"",
-        )  # fmt: skip
-        reply = Reply(
-            incarnation=0, seq=1000, request_digest=bytes(16), version=1000, factor=7.1, pace_s=0.1, terms=terms,
-            weight=7.1, body=b"",
-        )  # fmt: skip
-        asked, answered = (sealed_bytes(PREFIX_BYTES + header_bytes(one), body) for one in (request, reply))
-        word = sealed_bytes(PREFIX_BYTES + header_bytes(Ready(version=1000, trained=1000, bound=1000, known=2**60)), 0)
-        (asks, answers), nodes = self.stage.messages, setting.nodes
-        once = np.ones(len(low), np.int64)
-        sent = np.bincount(low, asked * asks + once * (LOWER_OPENING_BYTES + GOODBYE_BYTES), nodes)
-        sent += np.bincount(high, answered * answers + once * (UPPER_OPENING_BYTES + GOODBYE_BYTES), nodes)
-        sent += word * self.stage.words
-        messages = np.bincount(low, asks, nodes) + np.bincount(high, answers, nodes) + self.stage.words
-        return Traffic(bytes_sent=sent.astype(np.int64), messages_sent=messages.astype(np.int64))
+    def _traffic(self) -> Integers:
+        """Count the bytes and messages that each node has sent (2, n): sessions, requests or replies, and words."""
+        setting, words, (low, high) = self.setting, self.run.words, self.setting.ends.T
+        body = make_compressor(setting.federation.gossip.compressor).size_bytes(setting.size)
+        fields: dict[str, Any] = {"incarnation": 0, "seq": 1000, "version": 1000, "weight": 7.1, "pace_s": 0.1}
+        fields |= {"terms": setting.method.no_terms, "body": b""}
+        request = Request(**fields, echo=1000, staleness=1.0, audit=b"")
+        reply = Reply(**fields, request_digest=bytes(16), factor=7.1)
+        ready = Ready(version=1000, trained=1000, bound=1000, known=2**60)
+        heads = (PREFIX_BYTES + header_bytes(one) for one in (request, reply, ready))
+        asked, answered, told = map(sealed_bytes, heads, (body, body, 0))
+        (asks, answers), nodes = self.run.messages, setting.nodes
+        sent = np.bincount(low, asked * asks + (LOWER_OPENING_BYTES + GOODBYE_BYTES), nodes)
+        sent += np.bincount(high, answered * answers + (UPPER_OPENING_BYTES + GOODBYE_BYTES), nodes)
+        messages = np.bincount(low, asks, nodes) + np.bincount(high, answers, nodes)
+        return np.stack([sent + told * words, messages + words]).astype(np.int64)
 
 
-def _known(values: NDArray[np.float64]) -> list[float]:
-    return [float(value) for value in values if not np.isnan(value)]
+def _known(values: Floats) -> list[float | None]:
+    return [None if np.isnan(value) else value for value in values.tolist()]

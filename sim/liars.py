@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from p2pfl.aggregate import liars_of
 from p2pfl.config.model import FederationConfig
-from p2pfl.learn.interface import Vector
+from p2pfl.learn.interface import Learner, Vector
 from sim.attacks import Attack, Sight, press
 from sim.attacks.slope import Slope, slope_for
 
 if TYPE_CHECKING:
     from sim.cluster import Cluster
-    from sim.learning.batching import Learners
 
 PRESSES_NS = 1_000_000
 """The time between two attempts by a flooding liar to begin an exchange."""
@@ -26,33 +25,42 @@ another length.
 
 
 class Liars:
-    """The liars; `meet` connects them to their world before it runs."""
+    """The liars; `meet` connects them to what they see. `samples` are those of all nodes, `learners` their learners,
+    or one pool of them.
+    """
 
     def __init__(
-        self, attack: Attack, federation: FederationConfig, liars: frozenset[int], *, learners: Learners
+        self,
+        attack: Attack,
+        federation: FederationConfig,
+        liars: frozenset[int],
+        *,
+        learners: Sequence[Learner],
+        samples: Sequence[int],
     ) -> None:
         self.attack, self.federation, self.liars = attack, federation, liars
-        self._initial, self._samples = learners.initial(), learners.samples
+        self._initial, self._samples = learners[0].initial(), samples
         self._slope = _slope(attack, learners, min(liars, default=0))
         self._counts = dict.fromkeys(sorted(liars), 0)
-        self._world: Cluster
         self._models: Mapping[int, Vector]
+        self._rounds: Callable[[int], int]
 
-    def meet(self, world: Cluster, models: Mapping[int, Vector]) -> None:
-        """Connect the liars to a world, and to all models as they are shown."""
-        self._world = world
-        self._models = models
-        if self.attack.flood:
-            for index in sorted(self.liars):
-                world.kernel.at_ns(PRESSES_NS, partial(self._press, index))
+    def meet(self, models: Mapping[int, Vector], rounds: Callable[[int], int]) -> None:
+        """Connect the liars to all models as they are shown, and to the number of rounds that each node has done."""
+        self._models, self._rounds = models, rounds
 
-    def _press(self, index: int) -> None:
+    def flood(self, world: Cluster) -> None:
+        """Let them press for exchanges in a world, if that is their attack."""
+        for index in sorted(self.liars) if self.attack.flood else ():
+            world.kernel.at_ns(PRESSES_NS, partial(self._press, world, index))
+
+    def _press(self, world: Cluster, index: int) -> None:
         """Press for exchanges repeatedly, until the liar's rounds are done."""
-        host = self._world.hosts[index]
+        host = world.hosts[index]
         if host.process is not None and host.alive:
-            host.process.act(press(host.core, self._world.kernel.now))
-        if not host.finished and index not in self._world.gone:
-            self._world.kernel.at_ns(self._world.kernel.now_ns + PRESSES_NS, partial(self._press, index))
+            host.process.act(press(host.core, world.kernel.now))
+        if not host.finished and index not in world.gone:
+            world.kernel.at_ns(world.kernel.now_ns + PRESSES_NS, partial(self._press, world, index))
 
     def show(self, index: int) -> ShowLie:
         """Return the function that shows lies for the liar `index`."""
@@ -77,7 +85,7 @@ class Liars:
             edges=self.federation.edges if sees else (),
             weights=self._weights(peer) if sees else {},
             rule=self.federation.gossip.rule,
-            rounds=self._world.hosts[index].core.facts.rounds,
+            rounds=self._rounds(index),
             count=count,
             seed=self.federation.seed,
             slope=self._slope,
@@ -104,12 +112,12 @@ class Liars:
         return [sorted(others) for others in found]
 
 
-def _slope(attack: Attack, learners: Learners, liar: int) -> Slope | None:
+def _slope(attack: Attack, learners: Sequence[Learner], liar: int) -> Slope | None:
     """Build the loss on everybody's data if they are in memory, otherwise on one liar's data."""
     if not attack.climbs and attack.own is None:
         return None
-    pool = None if learners.nodes is None else learners.nodes.pool
-    return slope_for(attack, learners.learners[liar], None if pool is None or isinstance(pool, str) else pool.rows)
+    pool = getattr(learners, "pool", "")
+    return slope_for(attack, learners[liar], None if isinstance(pool, str) else pool.rows)
 
 
 class ShownModels(Mapping[int, Vector]):

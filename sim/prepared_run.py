@@ -90,7 +90,14 @@ class PreparedRun:
         self.sketch = Sketch(script.learners.size, federation.seed)
         self.liars: Liars | None = None
         if script.attack is not None:
-            self.liars = Liars(script.attack, federation, script.liars, learners=script.learners)
+            everybody = script.learners
+            self.liars = Liars(
+                script.attack,
+                federation,
+                script.liars,
+                learners=everybody.nodes or everybody.learners,
+                samples=everybody.samples,
+            )
         self.oracle: Oracle | None = None
         engines = self._engines()
         gammas = self._gammas()
@@ -112,7 +119,9 @@ class PreparedRun:
         for step in script.steps[1:]:
             self.world.kernel.at_ns(step.time_ns, partial(self._amend, step.federation))
         if self.liars is not None:
-            self.liars.meet(self.world, ShownModels(self.nodes, self.shown_model))
+            hosts = self.world.hosts
+            self.liars.meet(ShownModels(self.nodes, self.shown_model), lambda node: hosts[node].core.facts.rounds)
+            self.liars.flood(self.world)
 
     # -- vectors -----------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ def checked_bytes(setting: Setting, *, in_step: bool) -> int:
     left to torch.
     """
     shape: dict[str, Any] = {"nodes": setting.nodes, "edges": len(setting.ends), "size": setting.size}
-    replicas, corrected = setting.compressor is not None, setting.drift is not None
+    replicas, corrected = setting.compressor is not None, len(setting.method.kept) or bool(setting.method.given)
     needed = arrays_bytes(**shape, in_step=in_step, replicas=replicas, corrected=corrected)
     if setting.device.type == "cpu":
         refuse_too_large(needed, **shape)
@@ -42,8 +42,8 @@ def foreseen(setting: Setting, train: Rounds, needed: int, *, in_step: bool) -> 
     training, edges = setting.federation.training, len(setting.ends)
     count = min(setting.nodes, max(1, CHUNK_FLOATS // setting.size))
     nodes = np.arange(count)
-    models = torch.from_numpy(setting.learners.prototype.initial()).to(setting.device).repeat(count, 1)
-    given = torch.zeros_like(models) if setting.drift is not None else None
+    models = setting.initial.repeat(count, 1)
+    given = torch.zeros_like(models) if setting.method.given else None
     round_s = _took(lambda: train(nodes, 0 * nodes, models.clone(), given)) / count
     train.losses[:] = np.nan
     shown_s, compressor = 0.0, setting.compressor

@@ -21,6 +21,8 @@ from torch.nn.functional import embedding_bag
 from p2pfl.compress import Compressor, Fragments
 from p2pfl.core.fragment_turns import turn_of
 from p2pfl.engine.codecs import chance_of
+from sim.arrays.methods import Flows, Memory
+from sim.arrays.robust import ByRule
 from sim.arrays.vectors import CHUNK_FLOATS, Integers, Train
 from topologies.schedule import MixingMatrix
 
@@ -32,7 +34,8 @@ class InStep:
     """Models `x` (n, d), moved round by round.
 
     `graphs` has the edges of each round of a period, with their factors; with fragments, those of each round and class
-    of edges that exchange the same one. `mixings` are the matrices of a directed graph, in place of `graphs`.
+    of edges that exchange the same one. `mixings` are the matrices of a directed graph, in place of `graphs`. `by_rule`
+    mixes in place of both.
     """
 
     def __init__(
@@ -42,27 +45,27 @@ class InStep:
         graphs: Sequence[tuple[Integers, NDArray[np.float64]]],
         train: Train,
         *,
-        compressor: Compressor | None,
-        drift: NDArray[np.float64] | None,
-        beta: float,
+        compressor: Compressor | None = None,
+        memory: Memory | None = None,
         mixings: Sequence[MixingMatrix] = (),
+        by_rule: ByRule | None = None,
     ) -> None:
         self.nodes = len(samples)
         self.x = initial.repeat(self.nodes, 1)
         self.fragments = compressor if isinstance(compressor, Fragments) else None
-        self.train, self.compressor, self.beta = train, None if self.fragments else compressor, beta
+        self.train, self.compressor = train, None if self.fragments else compressor
+        self.memory, self.by_rule = memory or Memory(), by_rule
+        self.flows = memory if isinstance(memory, Flows) else None
         self.chunk = max(1, CHUNK_FLOATS // len(initial))
-        self.weight = torch.as_tensor(1.0 / samples, dtype=self.x.dtype, device=self.x.device)
         self.shown = self.x.clone() if self.compressor else self.x
-        self.flow = torch.zeros_like(self.x) if drift is not None else None
         self.steps = [self._step(*graph, 1.0 / samples) for graph in graphs]
         self.steps += [self._sparse(one.receivers, one.senders, one.weights) for one in mixings]
         """For each graph, the rows of W - I."""
         self.period = len(self.steps) // (self.fragments.count if self.fragments else 1)
         self.pulls = [
-            self._step(ends, factor / np.maximum(drift[ends[:, 0]], drift[ends[:, 1]]), np.ones(self.nodes))
+            self._step(ends, factor / self.flows.of_edges(ends), np.ones(self.nodes))
             for ends, factor in graphs
-            if drift is not None
+            if self.flows is not None
         ]
 
     def run(self, rounds: int, closing: int, *, first: int = 0) -> Iterator[int]:
@@ -70,27 +73,29 @@ class InStep:
         for number in range(first, rounds + closing):
             if number < rounds:
                 self._train(number)
-            self._mix(number)
+            self._mix(number, min(1.0, (number + 1) / max(1, rounds)))
             yield number + 1
 
     def _train(self, number: int) -> None:
         for first in range(0, self.nodes, self.chunk):
             nodes = np.arange(first, min(first + self.chunk, self.nodes))
             part = slice(first, first + len(nodes))
-            given = None if self.flow is None else self.flow[part] * (self.weight[part, None] * -self.beta)
-            gained = self.x[part].clone()
-            self.train(nodes, np.full(len(nodes), number), gained, given)
-            self.x[part] += gained
+            done, gained = np.full(len(nodes), number), self.x[part].clone()
+            self.train(nodes, done, gained, self.memory.given(nodes))
+            self.x[part] += self.memory.commit(nodes, done, self.x[part], gained)
 
-    def _mix(self, number: int) -> None:
+    def _mix(self, number: int, progress: float) -> None:
         if self.compressor is not None:
             self._show(self.compressor, number)
         else:
             self.shown = self.x
+        if self.by_rule is not None:
+            self.by_rule.mix(self.x, self.shown, number, progress)
+            return
         for place, part in self._parts(number):
             shown = self.shown[:, part]
-            if self.flow is not None:
-                self.flow[:, part] += _product(self.pulls[place], shown)
+            if self.flows is not None:
+                self.flows.sums[:, part] += _product(self.pulls[place], shown)
             self.x[:, part] += _product(self.steps[place], shown)
 
     def _parts(self, number: int) -> Iterator[tuple[int, slice]]:

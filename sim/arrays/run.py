@@ -32,10 +32,13 @@ from p2pfl.wire import PREFIX_BYTES, header_bytes
 from sim.arrays.clock import NEVER, Clock, Course
 from sim.arrays.foresight import checked_bytes, foreseen
 from sim.arrays.in_step import InStep
+from sim.arrays.methods import memory_of
+from sim.arrays.robust import by_rule_of
 from sim.arrays.setting import Setting, is_directed, setting_of
 from sim.arrays.training import Rounds
 from sim.arrays.vectors import Vectors
 from sim.kernel import NS
+from sim.learning.nodes import success
 from sim.links import GOODBYE_BYTES, LOWER_OPENING_BYTES, UPPER_OPENING_BYTES, sealed_bytes
 from sim.report import cost_of, evaluated, point_of, report_of, scored
 from sim.simulation import RunProgress
@@ -123,7 +126,7 @@ class Together:
             graphs = [graph[graph.sum(axis=1) % fragments.count == kind] for graph in graphs for kind in kinds]
             degrees = [np.bincount(graph.ravel(), minlength=nodes) for graph in graphs]
         mixed = [] if directed else list(zip(graphs, map(setting.factors, graphs, degrees), strict=True))
-        self.stage = InStep(graphs=mixed, train=train, mixings=mixings, **_kept(setting))
+        self.stage = InStep(graphs=mixed, train=train, mixings=mixings, by_rule=by_rule_of(setting), **_kept(setting))
         self.rounds = federation.training.rounds or 0
         self.every = setting.world.evaluate_every_s or self.rounds / POINTS
         self.done = 0
@@ -147,9 +150,8 @@ class Together:
 
 def _kept(setting: Setting) -> dict[str, Any]:
     """Return the model (d,) with which all nodes begin, and what decides which vectors are kept beside theirs."""
-    initial = torch.from_numpy(setting.learners.prototype.initial()).to(setting.device)
-    kept = {"initial": initial, "samples": setting.samples, "compressor": setting.compressor, "drift": setting.drift}
-    return kept | {"beta": getattr(setting.method, "beta", 0.0)}
+    kept = {"initial": setting.initial, "samples": setting.samples, "compressor": setting.compressor}
+    return kept | {"memory": memory_of(setting)}
 
 
 def _start_s(federation: FederationConfig, ends: Integers, latency_s: Floats) -> Floats:
@@ -227,7 +229,7 @@ def simulate_arrays(
     setting = setting_of(federation, world, data, clock=clock, device=device)
     in_step = clock == "in-step"
     needed = checked_bytes(setting, in_step=in_step)
-    train = Rounds(setting.grouped, setting.method, setting.device)
+    train = Rounds(setting.grouped, setting.method, setting.device, own_draws=not in_step)
     run = Together(setting, train) if in_step else Apart(setting, train)
     figures = _Figures(setting, train, run)
     to_do = setting.nodes * (federation.training.rounds or 0)
@@ -273,7 +275,8 @@ class _Figures:
 
     def __init__(self, setting: Setting, train: Rounds, run: Apart | Together) -> None:
         self.setting, self.train, self.run = setting, train, run
-        self.sample = np.array(evaluated(setting.federation, list(range(setting.nodes))))
+        self.honest = [node for node in range(setting.nodes) if node not in setting.liars]
+        self.sample = np.array(evaluated(setting.federation, self.honest))
         if isinstance(run, Apart):
             run.stage.watch(self.sample)
         self.measures = measures_in(setting.learners.prototype, None)
@@ -322,11 +325,15 @@ class _Figures:
         everybody = np.arange(setting.nodes)
         scores = (self.train.evaluate(models, part, everybody) for part in ("test", "local"))
         figures: list[list[Any]] = [moment.rounds.tolist(), _known(self.train.losses), *traffic.tolist(), *scores]
+        poison = None if setting.attack is None else setting.attack.poison
+        learned = success(setting.learners, poison, models, range(setting.nodes)) if poison else [None] * setting.nodes
         nodes = [
             NodeReport(
                 name=federation.members[node].name,
                 state="finished",
                 finished=True,
+                byzantine=node in setting.liars,
+                attack_success=learned[node],
                 rounds=rounds,
                 rounds_beyond=rounds_beyond(rounds, federation.training.rounds),
                 loss=loss,
@@ -342,7 +349,7 @@ class _Figures:
         return report_of(
             federation,
             nodes,
-            everybody.tolist(),
+            self.honest,
             models,
             measures=self.measures,
             bytes_sent=bytes_sent,
@@ -351,6 +358,9 @@ class _Figures:
             virtual_time_s=moment.now if isinstance(self.run, Apart) else None,
             staleness=moment.staleness,
             contraction=Contraction(predicted=rate, measured=contraction_between(self.mixing)),
+            byzantine=[node.name for node in nodes if node.byzantine],
+            attack=None if setting.attack is None else setting.attack.spec,
+            attack_success=spread(learned[node] for node in self.honest),
             reached_limit=False,
             history=self.history,
         )

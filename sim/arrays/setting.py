@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.core.staleness import LIMIT, parse_staleness
 from p2pfl.errors import UserError
 from p2pfl.learn.methods import Method, method_of
+from sim.arrays.methods import is_simulated
+from sim.attacks import Attack, parse_attack
 from sim.learning.batching import ManyModels
 from sim.learning.nodes import TorchNodes, load_learners
 from sim.links import latency_s, slow_ends
@@ -22,7 +24,6 @@ from sim.worlds.model import WorldSpec
 from topologies.families import kind
 from topologies.family import GraphKind
 
-METHODS = ("plain", "prox", "variate")
 EXACT = "without --arrays"
 
 
@@ -52,11 +53,16 @@ class Setting:
         return self.learners.prototype.size
 
     @property
-    def drift(self) -> NDArray[np.float64] | None:
-        """Learning rate times steps, for `variate`; None for other methods."""
-        if not self.method.given:
-            return None
-        return self.federation.training.learning_rate * self.steps.astype(np.float64)
+    def attack(self) -> Attack | None:
+        return None if self.world.liars is None else parse_attack(self.world.liars.attack)
+
+    @property
+    def liars(self) -> frozenset[int]:
+        return frozenset(self.world.liars.nodes if self.world.liars else ())
+
+    @property
+    def initial(self) -> torch.Tensor:
+        return torch.from_numpy(self.learners.prototype.initial()).to(self.device)
 
     def latencies_s(self) -> NDArray[np.float64]:
         """Draw each edge's latency (m,), from the stream from which the exact simulator draws it."""
@@ -90,7 +96,9 @@ def setting_of(
     """Build the setting of a settled world. Raises UserError for what arrays cannot simulate, with what to use."""
     refuse(federation, world, clock)
     where, method = _device(device), method_of(federation)
-    learners = load_learners(federation, data)
+    attack = None if world.liars is None else parse_attack(world.liars.attack)
+    liars = frozenset(world.liars.nodes if world.liars else ())
+    learners = load_learners(federation, data, poison=attack.poison if attack else None, liars=liars)
     if not isinstance(learners, TorchNodes) or isinstance(learners.pool, str) or not learners.shareable:
         why = "a torch model without state of its own, trained on tensors, with all of it shared; or " + EXACT
         raise UserError("arrays cannot train this task", file=federation.path, key="task", allowed=why)
@@ -123,15 +131,13 @@ def refuse(federation: FederationConfig, world: WorldSpec, clock: str) -> None:
 
 def _refused(federation: FederationConfig, world: WorldSpec, clock: str) -> list[tuple[str, Any, str]]:
     """Return key, value and what is allowed for each thing that arrays do not simulate."""
-    training, gossip, links = federation.training, federation.gossip, world.links
-    compressor = make_compressor(gossip.compressor)
+    training, links = federation.training, world.links
     faults = {
         "crash": world.crashes,
         "churn": world.churn,
         "join": world.joins,
         "partition": world.partitions,
         "amend": world.amendments,
-        "liars": world.liars,
         "links.bandwidth": links.bandwidth,
         "slow.bandwidth": next((one.bandwidth for one in world.slow if one.bandwidth is not None), None),
         "links.jitter_s": links.jitter_s,
@@ -147,25 +153,42 @@ def _refused(federation: FederationConfig, world: WorldSpec, clock: str) -> list
         "gossip.edge_compressors": federation.edge_compressors,
     }
     found = [(key, _brief(value), EXACT) for key, value in faults.items() if value]
-    if gossip.rule != "mean":
-        found.append(("gossip.rule", gossip.rule, f"mean, or {EXACT}"))
-    if federation.method.partition(":")[0] not in METHODS:
-        found.append(("training.method", federation.method, f"{', '.join(METHODS)}, or {EXACT}"))
+    if not is_simulated(method_of(federation)):
+        allowed = f"a method that exchanges the model alone, without terms, or variate; or {EXACT}"
+        found.append(("training.method", federation.method, allowed))
     if training.speed_correction != 1.0:
         found.append(("training.speed_correction", training.speed_correction, f"1, or {EXACT}"))
+    return [*found, *_refused_robust(federation, world, clock), *_refused_graphs(federation, clock)]
+
+
+def _refused_robust(federation: FederationConfig, world: WorldSpec, clock: str) -> Iterator[tuple[str, Any, str]]:
+    fragments = isinstance(make_compressor(federation.gossip.compressor), Fragments)
+    if clock == "in-step" and not (federation.schedule or fragments or is_directed(federation)):
+        clock = ""
+    still = f"--clock in-step, on one graph without fragments; or {EXACT}"
+    if clock and federation.gossip.rule != "mean":
+        yield "gossip.rule", federation.gossip.rule, f"mean; or {still}"
+    if world.liars is not None:
+        attack = parse_attack(world.liars.attack)
+        if clock or attack.flood or attack.refused:
+            yield "liars.attack", attack.spec, f"one that shows models, with {still}"
+        elif federation.gossip.rule == "mean":
+            yield "gossip.rule", "mean", f"a robust rule, where nodes lie; or {EXACT}"
+
+
+def _refused_graphs(federation: FederationConfig, clock: str) -> Iterator[tuple[str, Any, str]]:
+    compressor = make_compressor(federation.gossip.compressor)
     if isinstance(compressor, Fragments) and (clock == "apart" or compressor.inner.spec != "none"):
-        allowed = f"fragment:N with --clock in-step, one with replicas, or {EXACT}"
-        found.append(("gossip.compressor", compressor.spec, allowed))
+        yield "gossip.compressor", compressor.spec, f"fragment:N with --clock in-step, one with replicas, or {EXACT}"
     if is_directed(federation):
         if clock == "apart":
-            found.append(("topology", federation.topology, "--clock in-step"))
+            yield "topology", federation.topology, "--clock in-step"
         if compressor.spec != "none":
-            found.append(("gossip.compressor", compressor.spec, "none, where the graph is directed"))
+            yield "gossip.compressor", compressor.spec, "none, where the graph is directed"
         if federation.method.partition(":")[0] == "variate":
-            found.append(("training.method", federation.method, "plain or prox, where the graph is directed"))
+            yield "training.method", federation.method, "plain or prox, where the graph is directed"
     elif federation.schedule and clock == "apart":
-        found.append(("topology", federation.topology, "--clock in-step, or " + EXACT))
-    return found
+        yield "topology", federation.topology, "--clock in-step, or " + EXACT
 
 
 def is_directed(federation: FederationConfig) -> bool:

@@ -14,8 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from p2pfl.chance import generator
 from p2pfl.learn.interface import Score
 from p2pfl.learn.methods import Method
+from p2pfl.methods.method import overrides
 from sim.arrays.convolutions import OneByOne, has_convolutions
 from sim.learning.batching import Batch, ManyModels
 
@@ -60,19 +62,18 @@ def layers_of(grouped: ManyModels) -> list[Layer] | None:
 
 
 class Rounds:
-    """Trains local rounds, with the batches that each node's own learner draws."""
+    """Trains local rounds, by default with the batches that each node's own learner draws."""
 
-    def __init__(self, grouped: ManyModels, method: Method, device: torch.device) -> None:
-        self.grouped, self.method = grouped, method
+    def __init__(self, grouped: ManyModels, method: Method, device: torch.device, *, own_draws: bool = True) -> None:
+        """Without `own_draws` nodes of a chunk draw their batches together, which is several times as fast."""
+        self.grouped, self.method, self.own_draws = grouped, method, own_draws
         self.layers = layers_of(grouped)
         convolutions = device.type == "cpu" and has_convolutions(grouped.nodes.prototype.model.module)
         self.one_by_one = OneByOne(grouped.nodes, method) if convolutions else None
         self.losses = np.full(len(grouped.nodes), np.nan)
-        self.pull = float(getattr(method, "mu", 0.0))
-        """The weight of FedProx's pull to the start of the round."""
 
     def __call__(self, nodes: Integers, rounds: Integers, starts: Tensor, given: Tensor | None) -> None:
-        """Replace each of `starts` (b, d) by what the node's round adds; `given` (b, d) is added to each gradient."""
+        """Replace each of `starts` (b, d) by what the node's round adds; the method's gradients get `given` (b, d)."""
         if self.one_by_one is not None:
             self.losses[nodes] = self.one_by_one.train(nodes, rounds, starts, given).numpy()
             return
@@ -106,21 +107,18 @@ class Rounds:
         self, kind: int, batches: Iterable[Batch], models: Tensor, given: Tensor | None, rate: float
     ) -> NDArray[np.float64]:
         """Move `models` (b, d) by a local round; return the mean losses (b,)."""
+        vectors = {} if given is None else {self.method.given[0]: given}
+        own = overrides(self.method, "gradient")
         if self.layers is None:
-            extra = None if given is None else {self.method.given[0]: given}
-            if self.pull and extra is None:
-                extra = {}
-            return self.grouped.learn(models, batches, extra, rate).double().cpu().numpy()
-        anchor = models.clone() if self.pull else None
+            return self.grouped.learn(models, batches, vectors if own else None, rate).double().cpu().numpy()
+        if own and self.method.needs_anchor:
+            vectors["anchor"] = models.clone()
         total = torch.zeros(len(models))
         gradient = torch.empty_like(models)
         for inputs, targets in batches:
             total += _gradient(self.layers, models, inputs.flatten(2), targets, gradient)
-            if given is not None:
-                gradient += given
-            if anchor is not None:
-                gradient.add_(models, alpha=self.pull).sub_(anchor, alpha=self.pull)
-            models.sub_(gradient, alpha=rate)
+            step = self.method.gradient(gradient, models, vectors) if own else gradient
+            models.sub_(step, alpha=rate)
         return (total / len(self.grouped.sizes[kind])).double().numpy()
 
     def _batches(self, kind: int, nodes: Integers, rounds: Integers) -> Iterator[Batch]:
@@ -132,7 +130,16 @@ class Rounds:
             batch = grouped.pool.gather(first + np.arange(sizes[0]))
             yield from (batch for _ in sizes)
             return
-        yield from grouped.nodes.batches(grouped.pool, nodes, rounds, sizes)
+        if self.own_draws or len(set(counts)) > 1:
+            yield from grouped.nodes.batches(grouped.pool, nodes, rounds, sizes)
+            return
+        rng = generator(grouped.nodes.prototype.context.seed, "batches in step", int(nodes[0]), int(rounds[0]))
+        passes = range(-(-sum(sizes) // int(counts[0])))
+        drawn = np.concatenate(
+            [rng.random((len(nodes), counts[0]), np.float32).argsort(axis=1) for _ in passes], axis=1
+        )
+        for rows in np.split(first + drawn[:, : sum(sizes)], np.cumsum(sizes)[:-1], axis=1):
+            yield grouped.pool.gather(rows)
 
 
 def _gradient(layers: list[Layer], models: Tensor, inputs: Tensor, targets: Tensor, out: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor
 from p2pfl.compress import Compressor
 from p2pfl.engine.codecs import chance_of
 from sim.arrays.clock import Events, Kind
+from sim.arrays.methods import Flows, Memory
 
 Integers = NDArray[np.int64]
 
@@ -30,11 +31,7 @@ adds.
 
 
 class Vectors:
-    """Models `x` (n, d), and what exchanges and rounds under way need.
-
-    `codecs` (m,) number each edge's compressor in `compressors`, -1 for none. With `beta`, `flow` (n, d) is the sum of
-    what mixing has moved n times the model by, over the drift of a round: the control variate of `variate`.
-    """
+    """Models `x` (n, d), and what exchanges and rounds under way need."""
 
     def __init__(
         self,
@@ -43,9 +40,8 @@ class Vectors:
         ends: Integers,
         train: Train,
         *,
-        compressor: Compressor | None,
-        drift: NDArray[np.float64] | None,
-        beta: float,
+        compressor: Compressor | None = None,
+        memory: Memory | None = None,
     ) -> None:
         n, d = len(samples), len(initial)
         self.device = initial.device
@@ -57,12 +53,13 @@ class Vectors:
         self.watched = np.full(n, -1, np.int64)
         """The row in `begun` of each node that is watched."""
         self.weight = torch.as_tensor(1.0 / samples, dtype=self.x.dtype, device=self.device)
-        self.ends, self.train, self.compressor, self.beta = ends, train, compressor, beta
-        self.flow = torch.zeros_like(self.x) if drift is not None else None
-        self.correction = torch.zeros_like(self.x) if drift is not None else None
-        if drift is not None:
-            larger = np.maximum(drift[ends[:, 0]], drift[ends[:, 1]])
-            self.pull = torch.as_tensor(1.0 / larger, dtype=self.x.dtype, device=self.device)
+        self.ends, self.train, self.compressor, self.memory = ends, train, compressor, memory or Memory()
+        gives = self.memory.given(np.zeros(0, np.int64)) is not None
+        self.given = torch.zeros_like(self.x) if gives else None
+        """What the method gives to the round under way."""
+        self.flows = memory if isinstance(memory, Flows) else None
+        if self.flows is not None:
+            self.pull = self.x.new_tensor(1.0 / self.flows.of_edges(ends))
         self.chunk = max(1, CHUNK_FLOATS // d)
         self.shown = torch.zeros(2 * len(ends) if compressor else 0, d, dtype=self.x.dtype, device=self.device)
         """Replicas: of the lower ends, then of the upper ones."""
@@ -110,14 +107,14 @@ class Vectors:
         self.trained[nodes] = False
         some = self.watched[nodes] >= 0
         self.begun[self._index(self.watched[nodes[some]])] = self.x[self._index(nodes[some])]
-        if self.flow is not None and self.correction is not None:
-            pulled = self.flow.index_select(0, rows).mul_(self.weight[rows, None] * -self.beta)
-            self.correction.index_copy_(0, rows, pulled)
+        if self.given is not None and (given := self.memory.given(nodes)) is not None:
+            self.given.index_copy_(0, rows, given)
 
     def _commit(self, nodes: Integers, edges: Integers, factor: Tensor) -> None:
         del edges, factor
         rows = self._index(nodes)
-        self.x.index_add_(0, rows, self.start.index_select(0, rows))
+        models, change = self.x.index_select(0, rows), self.start.index_select(0, rows)
+        self.x.index_copy_(0, rows, models + self.memory.commit(nodes, self.rounds[nodes] - 1, models, change))
 
     def _train_begun(self) -> None:
         """Train all rounds under way: each depends on its start alone."""
@@ -126,7 +123,7 @@ class Vectors:
             nodes = begun[first : first + self.chunk]
             rows = self._index(nodes)
             starts = self.start.index_select(0, rows)
-            given = None if self.correction is None else self.correction.index_select(0, rows)
+            given = None if self.given is None else self.given.index_select(0, rows)
             self.train(nodes, self.rounds[nodes], starts, given)
             self.start.index_copy_(0, rows, starts)
         self.rounds[begun] += 1
@@ -176,8 +173,8 @@ class Vectors:
 
     def _move(self, rows: Tensor, edges: Integers, move: Tensor, sign: float) -> None:
         """Move models by D/n, and flows by D over the drift."""
-        if self.flow is not None:
-            self.flow.index_add_(0, rows, move * (self.pull[self._index(edges), None] * sign))
+        if self.flows is not None:
+            self.flows.sums.index_add_(0, rows, move * (self.pull[self._index(edges), None] * sign))
         self.x.index_add_(0, rows, move.mul_(self.weight[rows, None] * sign))
 
     def _show(self, model: Tensor, edges: Integers, end: int) -> Tensor:

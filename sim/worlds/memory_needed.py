@@ -60,9 +60,9 @@ def check_memory(
     refuse_too_large(needed, nodes=nodes, edges=edges, size=size, root=root)
 
 
-def arrays_bytes(*, nodes: int, edges: int, size: int, in_step: bool, replicas: bool, corrected: bool) -> int:
+def arrays_bytes(*, nodes: int, edges: int, size: int, in_step: bool, replicas: bool, corrected: int) -> int:
     """Estimate the bytes that arrays take at their peak: with `replicas` a compressor keeps what was shown, `corrected`
-    is for `variate`.
+    are the vectors that the method remembers at a node.
 
     In step each node has its model and one product, what it has shown and its flow; apart a model and the start of a
     round, flow and correction, and each edge two replicas, or up to two slots while they grow.

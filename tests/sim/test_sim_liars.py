@@ -57,9 +57,11 @@ def test_a_liar_sees_every_model_as_it_is_and_the_peers_mixing_weights():
         )
         for node in range(4)
     ]
-    learners = SimpleNamespace(initial=lambda: np.zeros(5), samples=[10, 20, 60, 8])
-    liars = Liars(Attack(spec="x", lie=lie), federation, frozenset({1, 3}), learners=learners)
-    liars.meet(SimpleNamespace(hosts=hosts), ShownModels(4, lambda node: hosts[node].engine.state.shown))
+    learner = SimpleNamespace(initial=lambda: np.zeros(5))
+    everybody = {"learners": [learner] * 4, "samples": [10, 20, 60, 8]}
+    liars = Liars(Attack(spec="x", lie=lie), federation, frozenset({1, 3}), **everybody)
+    shown = ShownModels(4, lambda node: hosts[node].engine.state.shown)
+    liars.meet(shown, lambda node: hosts[node].core.facts.rounds)
     hosts[2].engine.state.shown = models[2] + 0.5
     shown = liars.show(1)(models[1], 2)
     assert np.array_equal(shown, models[2] + 0.5)
@@ -81,8 +83,9 @@ def test_a_liar_sees_every_model_as_it_is_and_the_peers_mixing_weights():
 def test_under_a_robust_rule_a_liar_counts_on_the_weight_that_it_boasts_of_and_on_no_gamma():
     federation = small(nodes=4, topology="path")
     federation = replace(federation, gossip=replace(federation.gossip, rule="cs+:b=1", gamma=0.5))
-    learners = SimpleNamespace(initial=lambda: np.zeros(5), samples=[10, 20, 60, 8])
-    liars = Liars(Attack(spec="x"), federation, frozenset({3}), learners=learners)
+    learner = SimpleNamespace(initial=lambda: np.zeros(5))
+    everybody = {"learners": [learner] * 4, "samples": [10, 20, 60, 8]}
+    liars = Liars(Attack(spec="x"), federation, frozenset({3}), **everybody)
     assert liars._weights(2) == pytest.approx({1: (20 / 3) / 60, 3: (60 / 3) / 60})
 
 

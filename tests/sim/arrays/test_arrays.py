@@ -27,8 +27,7 @@ def stage(graph, samples, **options):
     ends = np.array(graph.edges)
     weight = samples / (np.bincount(ends.ravel(), minlength=graph.nodes) + 1)
     factor = np.minimum(weight[ends[:, 0]], weight[ends[:, 1]])
-    plain = {"compressor": None, "drift": None, "beta": 0.0}
-    return InStep(torch.zeros(5, dtype=torch.float64), samples, [(ends, factor)], lambda *_: None, **plain | options)
+    return InStep(torch.zeros(5, dtype=torch.float64), samples, [(ends, factor)], lambda *_: None, **options)
 
 
 def test_on_a_complete_graph_of_equal_nodes_a_round_is_that_of_a_server():
@@ -82,9 +81,8 @@ def test_apart_conserves_the_weighted_sum_and_brings_models_together(compressor,
     graph, samples = build("random-regular:degree=4", 20), np.random.default_rng(2).uniform(5, 50, 20)
     clock = clock_of(graph, samples)
     codec = None if compressor is None else make_compressor(compressor)
-    kept = {"compressor": codec, "drift": None, "beta": 0.0}
     initial, weigh = torch.zeros(40, dtype=dtype), torch.from_numpy(samples)
-    vectors = Vectors(initial, samples, clock.course.ends, lambda *given: given[2].zero_(), **kept)
+    vectors = Vectors(initial, samples, clock.course.ends, lambda *given: given[2].zero_(), compressor=codec)
     vectors.x = torch.from_numpy(np.random.default_rng(0).normal(size=(20, 40))).to(dtype)
     before, apart = weigh @ vectors.x.double(), vectors.x.std(dim=0).mean()
     for events in clock.windows(0.05):

@@ -52,7 +52,7 @@ def stage_of(federation, *, in_double=True):
     run = Together(setting, Rounds(setting.grouped, setting.method, setting.device)).stage
     if in_double:
         run.x = torch.from_numpy(np.random.default_rng(0).normal(size=run.x.shape))
-        run.steps = [step.double() for step in run.steps]
+        run.steps = [(columns, starts, values.double()) for columns, starts, values in run.steps]
     return setting, run
 
 

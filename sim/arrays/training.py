@@ -130,15 +130,16 @@ class Rounds:
             batch = grouped.pool.gather(first + np.arange(sizes[0]))
             yield from (batch for _ in sizes)
             return
-        if self.own_draws or len(set(counts)) > 1:
+        if self.own_draws:
             yield from grouped.nodes.batches(grouped.pool, nodes, rounds, sizes)
             return
         rng = generator(grouped.nodes.prototype.context.seed, "batches in step", int(nodes[0]), int(rounds[0]))
-        passes = range(-(-sum(sizes) // int(counts[0])))
-        drawn = np.concatenate(
-            [rng.random((len(nodes), counts[0]), np.float32).argsort(axis=1) for _ in passes], axis=1
-        )
-        for rows in np.split(first + drawn[:, : sum(sizes)], np.cumsum(sizes)[:-1], axis=1):
+        drawn = np.empty((len(nodes), sum(sizes)), np.int64)
+        for count in np.unique(counts).tolist():
+            alike, passes = np.flatnonzero(counts == count), range(-(-sum(sizes) // count))
+            orders = [rng.random((len(alike), count), np.float32).argsort(axis=1) for _ in passes]
+            drawn[alike] = np.concatenate(orders, axis=1)[:, : sum(sizes)]
+        for rows in np.split(first + drawn, np.cumsum(sizes)[:-1], axis=1):
             yield grouped.pool.gather(rows)
 
 

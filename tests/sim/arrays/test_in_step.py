@@ -138,3 +138,19 @@ def test_a_directed_graph_and_rounded_fragments_are_refused_with_what_to_use(opt
         simulate(in_step(**{"topology": "one-peer-exponential"} | options), **how)
     assert caught.value.key == key
     assert caught.value.allowed
+
+
+def test_in_step_a_node_draws_its_own_rows_in_a_permutation_after_the_other():
+    federation = in_step(nodes=6, partition="dirichlet:1")
+    setting, _ = stage_of(replace(federation, training=replace(federation.training, local_steps=9, batch_size=7)))
+    rounds, nodes = Rounds(setting.grouped, setting.method, setting.device, own_draws=False), np.arange(6)
+    pool, seen = setting.grouped.pool, []
+    pool.rows.inputs[:] = torch.arange(len(pool.rows.inputs)).view(-1, *[1] * (pool.rows.inputs.ndim - 1))
+    kind = setting.grouped.kinds[0]
+    alike = nodes[setting.grouped.kinds == kind]
+    for inputs, _ in rounds._batches(kind, alike, np.zeros(len(alike), np.int64)):
+        seen.append(inputs.flatten(2)[..., 0])
+    for node, rows in zip(alike, torch.cat(seen, dim=1).long().numpy() - pool.first[alike, None], strict=True):
+        count = pool.counts[node]
+        assert set(rows[:count].tolist()) <= set(range(count))
+        assert len(set(rows[:count].tolist())) == min(count, len(rows))

@@ -49,6 +49,8 @@ from topologies import build_schedule
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 POINTS = 40
+MOST_PAIRED = 2_000
+"""Up to so many nodes that are apart draw the batches that they draw in the exact simulator."""
 LATEST_SOURCES = 16
 """Of so many nodes that were the last to be through, the word is followed to every other node."""
 
@@ -229,7 +231,7 @@ def simulate_arrays(
     setting = setting_of(federation, world, data, clock=clock, device=device)
     in_step = clock == "in-step"
     needed = checked_bytes(setting, in_step=in_step)
-    train = Rounds(setting.grouped, setting.method, setting.device, own_draws=not in_step)
+    train = Rounds(setting.grouped, setting.method, setting.device, own_draws=not in_step and setting.nodes <= MOST_PAIRED)
     run = Together(setting, train) if in_step else Apart(setting, train)
     figures = _Figures(setting, train, run)
     to_do = setting.nodes * (federation.training.rounds or 0)

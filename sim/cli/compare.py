@@ -31,14 +31,14 @@ Examples:
 
 \b
 Columns, after the last round and the closing rounds, in which nodes only mix:
-  worst, mean    accuracy on the test set: of the worst node, of all
-  apart          how far the models are apart: root mean square of the distance
-                 to their mean, relative to it (the consensus distance)
-  sent           by a node
-  lambda_2       the graph's algebraic connectivity; of a schedule: of all edges
-  mixing         the contraction, the factor by which an exchange on every edge
-                 shrinks the distance between the models: predicted from the
-                 spectrum, then measured in the closing rounds
+  worst, mean  accuracy on the test set: of the worst node, of all
+  apart        root mean square of the models' distances to their mean,
+               relative to it (the consensus distance)
+  sent         by a node
+  lambda_2     the graph's algebraic connectivity; of a schedule: of all edges
+  mixing       the contraction, the factor by which an exchange on every edge
+               shrinks the distance between the models: predicted from the
+               spectrum, then measured in the closing rounds
 
 One seed each: repeat with another --seed before you trust a small difference.
 """

@@ -31,7 +31,7 @@ SOURCE = {
     "topologies": (),
 }
 """Packages, or parts of them, whose code determines what a run does."""
-IDLE = ("cli", "plans", "sweeps", "plots", "__pycache__")
+IDLE = ("cli", "plans", "sweeps", "plots.py", "__pycache__")
 """Parts of these packages that no run uses."""
 KEY_DIGITS = 32
 

@@ -231,7 +231,9 @@ def simulate_arrays(
     setting = setting_of(federation, world, data, clock=clock, device=device)
     in_step = clock == "in-step"
     needed = checked_bytes(setting, in_step=in_step)
-    train = Rounds(setting.grouped, setting.method, setting.device, own_draws=not in_step and setting.nodes <= MOST_PAIRED)
+    train = Rounds(
+        setting.grouped, setting.method, setting.device, own_draws=not in_step and setting.nodes <= MOST_PAIRED
+    )
     run = Together(setting, train) if in_step else Apart(setting, train)
     figures = _Figures(setting, train, run)
     to_do = setting.nodes * (federation.training.rounds or 0)

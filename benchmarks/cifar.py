@@ -185,7 +185,7 @@ def picture(out: Path, file: Path) -> None:
                     axis.plot(
                         *([point[each] for point in points] for each in (key, which)), dashes, c=color, label=name
                     )
-    rows[0, 0].legend(fontsize=8)
+    rows[0, 1].legend(fontsize=8, loc="lower right")
     figure.savefig(file, dpi=110)
 
 

@@ -112,6 +112,7 @@ class Ward:
             assert times == 1
         text, times = re.subn(r'(?m)^name = "task.py:task".*$', 'name = "pushes.py:task"', text, count=1)
         assert times == 1
+        text = text.replace("share_frozen = false\n", "")  # a key that a version before does not know
         file.write_text(text, encoding="utf-8")
 
     def start(self, version, *nodes):

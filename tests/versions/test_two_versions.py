@@ -102,7 +102,9 @@ class Ward:
         """Make the federation with that version, as it was made when the version was new."""
         port = free_ports(PARTS)[0]
         words = ("new", self.folder, "--nodes", PARTS, "--topology", "hypercube", "--base-port", port, *options)
-        subprocess.run(command(*words), env=self._env(version), check=True, capture_output=True)
+        # elsewhere than in this checkout: `python -m` would find today's code here first
+        elsewhere = self.folder.parent
+        subprocess.run(command(*words), env=self._env(version), cwd=elsewhere, check=True, capture_output=True)
         (self.folder / "pushes.py").write_text(PUSHES, encoding="utf-8")
         file = self.folder / "federation.toml"
         text = file.read_text(encoding="utf-8")
@@ -112,7 +114,6 @@ class Ward:
             assert times == 1
         text, times = re.subn(r'(?m)^name = "task.py:task".*$', 'name = "pushes.py:task"', text, count=1)
         assert times == 1
-        text = text.replace("share_frozen = false\n", "")  # a key that a version before does not know
         file.write_text(text, encoding="utf-8")
 
     def start(self, version, *nodes):

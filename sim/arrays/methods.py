@@ -78,13 +78,13 @@ class Kept(Memory):
 
     def __init__(self, setting: Setting) -> None:
         self.method, self.steps, self.samples = setting.method, setting.steps[:, None], setting.samples[:, None]
-        self.training = setting.federation.training
+        self.training, self.device = setting.federation.training, setting.device
         models = np.tile(setting.initial.cpu().numpy(), (setting.nodes, 1))
         self.vectors = {name: np.array(self.method.first(name, models)) for name in self.method.kept}
 
     def given(self, nodes: Integers) -> Tensor | None:
         found = self.method.begin(self._seen(nodes, {}))
-        return torch.from_numpy(found[self.method.given[0]]) if self.method.given else None
+        return torch.from_numpy(found[self.method.given[0]]).to(self.device) if self.method.given else None
 
     def commit(self, nodes: Integers, rounds: Integers, models: Tensor, change: Tensor) -> Tensor:
         rate = np.array([[self.training.rate(done, 0.0)] for done in rounds.tolist()])

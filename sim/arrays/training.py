@@ -113,13 +113,14 @@ class Rounds:
             return self.grouped.learn(models, batches, vectors if own else None, rate).double().cpu().numpy()
         if own and self.method.needs_anchor:
             vectors["anchor"] = models.clone()
-        total = torch.zeros(len(models))
+        total = models.new_zeros(len(models))
         gradient = torch.empty_like(models)
-        for inputs, targets in batches:
+        for batch in batches:
+            inputs, targets = (one.to(models.device) for one in batch)
             total += _gradient(self.layers, models, inputs.flatten(2), targets, gradient)
             step = self.method.gradient(gradient, models, vectors) if own else gradient
             models.sub_(step, alpha=rate)
-        return (total / len(self.grouped.sizes[kind])).double().numpy()
+        return (total / len(self.grouped.sizes[kind])).double().cpu().numpy()
 
     def _batches(self, kind: int, nodes: Integers, rounds: Integers) -> Iterator[Batch]:
         """Yield inputs and targets (b, rows, ...) of each step; where a step takes all rows their order is moot."""
@@ -133,7 +134,7 @@ class Rounds:
         if self.own_draws:
             yield from grouped.nodes.batches(grouped.pool, nodes, rounds, sizes)
             return
-        rng = generator(grouped.nodes.prototype.context.seed, "batches in step", int(nodes[0]), int(rounds[0]))
+        rng = generator(grouped.nodes.prototype.context.seed, "batches of a chunk", int(nodes[0]), int(rounds[0]))
         drawn = np.empty((len(nodes), sum(sizes)), np.int64)
         for count in np.unique(counts).tolist():
             alike, passes = np.flatnonzero(counts == count), range(-(-sum(sizes) // count))
@@ -156,7 +157,7 @@ def _gradient(layers: list[Layer], models: Tensor, inputs: Tensor, targets: Tens
     logs = values.log_softmax(dim=2)
     losses = -logs.gather(2, targets.unsqueeze(2)).squeeze(2).mean(dim=1)
     slope = logs.exp_()
-    slope.scatter_add_(2, targets.unsqueeze(2), torch.full((count, rows, 1), -1.0))
+    slope.scatter_add_(2, targets.unsqueeze(2), logs.new_full((count, rows, 1), -1.0))
     slope /= rows
     for number in range(len(layers) - 1, -1, -1):
         layer, values = layers[number], seen[number]

@@ -80,11 +80,12 @@ FIRST ?= 0
 faults: $(FOR_DEV) ## COUNT random federations in bad worlds, from the seed FIRST on, every invariant after every event
 	$(BIN)/python tests/faults/many_worlds.py --count $(COUNT) --first $(FIRST) --out faults.jsonl
 
-lint: $(FOR_DEV) ## ruff, mypy, and which package may import which
+lint: $(FOR_DEV) ## ruff, mypy, which package may import which, and how large each part may be
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/size.py
 
 format: $(FOR_DEV) ## let ruff put the code in order
 	$(BIN)/ruff check --fix

@@ -17,7 +17,8 @@ from p2pfl.features.sums.board import Taken
 from p2pfl.features.sums.fixed_point import FixedPoint, SpoiledSum
 from p2pfl.features.sums.partners import partners, withstands
 from p2pfl.features.sums.shares import PRIME, deal, rebuild, rebuild_checked
-from p2pfl.features.sums.sum_certificate import Ballot, quorum
+from p2pfl.features.sums.sum_certificate import Ballot
+from p2pfl.features.sums.sum_settings import quorum
 from p2pfl.features.sums.sum_history import SumHistory, atoms
 from p2pfl.features.sums.sum_messages import (
     MemberList,

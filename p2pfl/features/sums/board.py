@@ -22,13 +22,12 @@ from nacl.signing import VerifyKey
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums.blame import Blame
-from p2pfl.features.sums.setup import SumSetup
 from p2pfl.features.sums.soundness import is_sound
-from p2pfl.features.sums.sum_certificate import ROSTER
 from p2pfl.features.sums.sum_effects import Effects
 from p2pfl.features.sums.sum_messages import (
     ID_BYTES,
     MOST_ID_BYTES,
+    ROSTER,
     Have,
     Keys,
     MemberList,
@@ -365,7 +364,7 @@ class Board:
 
     def _may_open(self, author: int, name: bytes, opening: SetupOpening) -> bool:
         """Take an opening; where there are too many, the oldest of who has opened most goes, with all that was said."""
-        named = SumSetup.named_keys(opening) or {}
+        named = opening.named() or {}
         if any(by == author and keys[author] == named[author] for by, keys in self.opened_by.values()):
             self._blame.strike(author, "it has opened two set-ups with the same keys", is_proof=True)
             self._refuse(author, name)

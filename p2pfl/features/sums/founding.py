@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from p2pfl.features.sums.blame import Blame
 from p2pfl.features.sums.patience import SumPatience
 from p2pfl.features.sums.setup import Draw, SetupSecrets, SumSetup
-from p2pfl.features.sums.sum_certificate import ROSTER
 from p2pfl.features.sums.sum_messages import (
+    ROSTER,
     Ack,
     Keys,
     MemberList,

@@ -29,12 +29,12 @@ KEY_BYTES = 32
 COMMITMENT_BYTES = 16
 WORD_BYTES = 8
 MODULUS = 2**64
-_NONCE = bytes(crypto_aead_chacha20poly1305_ietf_NPUBBYTES)
+NONCE = bytes(crypto_aead_chacha20poly1305_ietf_NPUBBYTES)
 
 
 def stream(seed: bytes, size: int) -> Words:
     """(size,) words of ChaCha20's key stream under a 32-byte seed, which serves this one vector only."""
-    sealed = crypto_aead_chacha20poly1305_ietf_encrypt(bytes(size * WORD_BYTES), None, _NONCE, seed)
+    sealed = crypto_aead_chacha20poly1305_ietf_encrypt(bytes(size * WORD_BYTES), None, NONCE, seed)
     return np.frombuffer(sealed[:-crypto_aead_chacha20poly1305_ietf_ABYTES], "<u8")
 
 

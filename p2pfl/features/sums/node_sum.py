@@ -19,9 +19,8 @@ from p2pfl.features.sums.fixed_point import SpoiledSum
 from p2pfl.features.sums.kept import next_life
 from p2pfl.features.sums.masks import Words
 from p2pfl.features.sums.sessions import open_sums
-from p2pfl.features.sums.sum_certificate import quorum
 from p2pfl.features.sums.sum_effects import SumDone
-from p2pfl.features.sums.sum_settings import SumSettings
+from p2pfl.features.sums.sum_settings import SumSettings, quorum
 from p2pfl.features.sums.sum_talk import SumTalk
 from p2pfl.reporting.secure_sum import SecureSum
 from p2pfl.specs import whole

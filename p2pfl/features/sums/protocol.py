@@ -27,10 +27,10 @@ from p2pfl.features.sums.founding import SetupFounding
 from p2pfl.features.sums.masks import Words
 from p2pfl.features.sums.patience import FIRST_S, SumPatience
 from p2pfl.features.sums.setup import Draw, SumSetup
-from p2pfl.features.sums.sum_certificate import ROSTER
 from p2pfl.features.sums.sum_effects import Effect, Effects, Keep, Refused, SumDone
 from p2pfl.features.sums.sum_history import SumHistory
 from p2pfl.features.sums.sum_messages import (
+    ROSTER,
     BranchPart,
     Have,
     InSetup,

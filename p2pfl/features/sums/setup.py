@@ -18,6 +18,7 @@ from nacl.exceptions import CryptoError
 from p2pfl.features.sums.masks import (
     COMMITMENT_BYTES,
     KEY_BYTES,
+    NONCE,
     Words,
     combined,
     commitment,
@@ -30,24 +31,16 @@ from p2pfl.features.sums.masks import (
 )
 from p2pfl.features.sums.partners import holders_left, order, partners, withstands
 from p2pfl.features.sums.shares import PRIME, deal, rebuild_checked
-from p2pfl.features.sums.sum_messages import ID_BYTES, Keys, Parcel, SetupOpening, members_of
+from p2pfl.features.sums.sum_messages import PAIR_BYTES, SEAL_BYTES, Keys, Parcel, SetupOpening, members_of
 from p2pfl.features.sums.sum_settings import SumSettings
 
 Draw = Callable[[int], bytes]
 """Returns so many random bytes: `os.urandom`, and in tests what a seed gives."""
-PAIR_BYTES = 2 * KEY_BYTES
-SEAL_BYTES = 16
-_NONCE = bytes(12)
 
 
 def drawn_secret(draw: Draw) -> bytes:
     """32 bytes: a uniform number below the prime, which is a private key of X25519 too."""
     return (int.from_bytes(draw(48), "little") % PRIME).to_bytes(KEY_BYTES, "little")
-
-
-def fits(keys: Keys, sums: int) -> bool:
-    """True if these are keys for so many sums."""
-    return len(keys.masks) == sums * KEY_BYTES and len(keys.seeds) == sums * COMMITMENT_BYTES
 
 
 class SetupSecrets:
@@ -89,16 +82,8 @@ class SumSetup:
         self.held: dict[int, bytearray] = {}
         """The shares that this member holds, by dealer: seed and mask key for each sum."""
         self._secrets = secrets
-        if not all(fits(each, settings.sums) for each in keys.values()):
+        if not all(each.fit(settings.sums) for each in keys.values()):
             raise ValueError(f"keys for another number of sums than {settings.sums}")
-
-    @staticmethod
-    def named_keys(opening: SetupOpening) -> dict[int, bytes] | None:
-        """The ids of the members' keys; None: the opening is not well formed."""
-        members = members_of(opening.members)
-        if len(opening.keys) != ID_BYTES * len(members):
-            return None
-        return {m: opening.keys[at * ID_BYTES : (at + 1) * ID_BYTES] for at, m in enumerate(members)}
 
     def deal(self, draw: Draw) -> dict[int, bytes]:
         """Cut all secrets in shares; returns the sealed parcel for each partner."""
@@ -113,7 +98,7 @@ class SumSetup:
                     parcels[holder] += share.to_bytes(KEY_BYTES, "little")
         return {
             holder: crypto_aead_chacha20poly1305_ietf_encrypt(
-                bytes(plain), self.id, _NONCE, self._parcel_key(index, holder)
+                bytes(plain), self.id, NONCE, self._parcel_key(index, holder)
             )
             for holder, plain in parcels.items()
         }
@@ -125,7 +110,7 @@ class SumSetup:
             return False
         try:
             key = self._parcel_key(dealer, self.settings.index)
-            plain = crypto_aead_chacha20poly1305_ietf_decrypt(parcel.sealed, self.id, _NONCE, key)
+            plain = crypto_aead_chacha20poly1305_ietf_decrypt(parcel.sealed, self.id, NONCE, key)
         except CryptoError:
             return False
         self.held.setdefault(dealer, bytearray(plain))

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from p2pfl.features.sums.setup import PAIR_BYTES, SEAL_BYTES, SumSetup, fits
-from p2pfl.features.sums.sum_certificate import ROSTER
-from p2pfl.features.sums.sum_messages import Ack, Keys, MemberList, Parcel, Reveal, SetupOpening, Statement
+from p2pfl.features.sums.sum_messages import (
+    PAIR_BYTES,
+    ROSTER,
+    SEAL_BYTES,
+    Ack,
+    Keys,
+    MemberList,
+    Parcel,
+    Reveal,
+    SetupOpening,
+    Statement,
+)
 from p2pfl.features.sums.sum_settings import SumSettings
 
 TERMS_BYTES = 32
@@ -16,9 +25,9 @@ def is_sound(author: int, statement: Statement, settings: SumSettings) -> bool:
         return False
     match statement:
         case Keys():
-            return fits(statement, settings.sums)
+            return statement.fit(settings.sums)
         case SetupOpening():
-            named = SumSetup.named_keys(statement)
+            named = statement.named()
             few = max(settings.quorum, settings.least)
             return (
                 named is not None and len(named) >= few and author in named and settings.are_members(statement.members)

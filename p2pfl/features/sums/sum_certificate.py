@@ -12,14 +12,6 @@ from collections import Counter
 
 from p2pfl.features.sums.sum_messages import MemberList
 
-ROSTER = -1
-"""The number of the slot about a set-up's roster; those of sums follow from 0."""
-
-
-def quorum(members: int, colluders: int) -> int:
-    """The least number of signers that is more than (n + t) / 2."""
-    return (members + colluders) // 2 + 1
-
 
 class Ballot:
     """All votes on one slot, as they come in: in any order, any number of times."""

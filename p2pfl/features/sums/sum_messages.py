@@ -15,7 +15,13 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta, Struct
 from msgspec.msgpack import Decoder, Encoder
 
+from p2pfl.features.sums.masks import COMMITMENT_BYTES, KEY_BYTES
+
 ID_BYTES = 16
+PAIR_BYTES, SEAL_BYTES = 2 * KEY_BYTES, 16
+"""Two shares, and what sealing adds to a parcel of them."""
+ROSTER = -1
+"""The number of the slot about a set-up's roster; those of sums follow from 0."""
 MOST_MEMBERS = 4096
 MOST_SUMS = 512
 MOST_ID_BYTES = 48_000
@@ -50,12 +56,23 @@ class Keys(Told, frozen=True, kw_only=True, tag=1):
     masks: Annotated[bytes, Meta(min_length=32, max_length=32 * MOST_SUMS)]
     seeds: Annotated[bytes, Meta(min_length=16, max_length=16 * MOST_SUMS)]
 
+    def fit(self, sums: int) -> bool:
+        """True if these are keys for so many sums."""
+        return len(self.masks) == sums * KEY_BYTES and len(self.seeds) == sums * COMMITMENT_BYTES
+
 
 class SetupOpening(Told, frozen=True, kw_only=True, tag=2):
     """Opens a set-up of these members with these keys: for each member, in ascending order, the id of its `Keys`."""
 
     members: Bits
     keys: Annotated[bytes, Meta(max_length=ID_BYTES * MOST_MEMBERS)]
+
+    def named(self) -> dict[int, bytes] | None:
+        """The ids of the members' keys; None: the opening is not well formed."""
+        members = members_of(self.members)
+        if len(self.keys) != ID_BYTES * len(members):
+            return None
+        return {m: self.keys[at * ID_BYTES : (at + 1) * ID_BYTES] for at, m in enumerate(members)}
 
 
 class Parcel(Told, frozen=True, kw_only=True, tag=3):

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2pfl.features.sums.partners import degree
-from p2pfl.features.sums.sum_certificate import quorum
 from p2pfl.features.sums.sum_messages import MOST_MEMBERS, MOST_SUMS
+
+
+def quorum(members: int, colluders: int) -> int:
+    """The least number of signers that is more than (n + t) / 2."""
+    return (members + colluders) // 2 + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

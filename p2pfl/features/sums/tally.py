@@ -6,7 +6,6 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from p2pfl.features.sums.board import Taken
-from p2pfl.features.sums.setup import SumSetup
 from p2pfl.features.sums.sum_certificate import Ballot
 from p2pfl.features.sums.sum_messages import (
     Ack,
@@ -72,7 +71,7 @@ class SetupTally:
         author, statement = taken.author, taken.statement
         match statement:
             case SetupOpening():
-                self.opening, self.named = (author, statement), SumSetup.named_keys(statement) or {}
+                self.opening, self.named = (author, statement), statement.named() or {}
             case Parcel():
                 if statement.to == index:
                     self.parcels.append((author, statement))

@@ -24,7 +24,7 @@ from p2pfl.features.summed.in_step import RoundsInStep
 from p2pfl.features.summed.summed_rounds import ALL_DONE, SummedRounds
 from p2pfl.features.sums.masks import Words
 from p2pfl.features.sums.node_sums import NodeSums
-from p2pfl.features.sums.sum_certificate import quorum
+from p2pfl.features.sums.sum_settings import quorum
 from p2pfl.features.trees.grown_state import GrownState, model_of, rounds_of
 from p2pfl.features.trees.unsuited import colluders_of
 from p2pfl.learn.interface import LocalRound, Vector

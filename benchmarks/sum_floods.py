@@ -34,11 +34,20 @@ import numpy as np
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
+from p2pfl.features.sums.messages import (
+    Ack,
+    Have,
+    Parcel,
+    Poll,
+    Post,
+    SumDone,
+    SumSettings,
+    Working,
+    encode_statement,
+    id_of,
+)
 from p2pfl.features.sums.protocol import Sums
-from p2pfl.features.sums.sum_effects import SumDone
-from p2pfl.features.sums.sum_messages import Ack, Have, Parcel, Poll, Post, Working, encode_statement, id_of
-from p2pfl.features.sums.sum_settings import SumSettings
-from p2pfl.features.sums.sum_talk import SumTalk
+from p2pfl.features.sums.talk import SumTalk
 
 HONEST, LIAR = 4, 4
 IDENTITIES = [Identity(hashlib.blake2b(b"%d" % index, digest_size=32).digest()) for index in range(HONEST + 1)]

@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "sums"))
 from sum_world import SumWorld
 
 from p2pfl.features.sums import board
-from p2pfl.features.sums.sum_messages import (
+from p2pfl.features.sums.messages import (
     BranchPart,
     MemberList,
     Message,

@@ -18,11 +18,11 @@ from p2pfl.features.stats.statements import CHANNEL as STATS
 from p2pfl.features.stats.statements import MemberStatement
 from p2pfl.features.status.spread import CHANNEL as VITALS
 from p2pfl.features.status.spread import VitalsTold
-from p2pfl.features.summed.standings import StatePiece, StateWanted, SumStanding
-from p2pfl.features.summed.standings_talk import CHANNEL as STANDINGS
-from p2pfl.features.sums.channel import CHANNEL as SUMS
-from p2pfl.features.sums.channel import Credit, Farewell, Piece
-from p2pfl.features.sums.sum_messages import BranchPart, Have, Poll, Post, Total, Want, Wave, Working, encode_statement
+from p2pfl.features.sums.messages import BranchPart, Have, Poll, Post, Total, Want, Wave, Working, encode_statement
+from p2pfl.features.sums.standings import CHANNEL as STANDINGS
+from p2pfl.features.sums.standings import StatePiece, StateWanted, SumStanding
+from p2pfl.features.sums.talk import CHANNEL as SUMS
+from p2pfl.features.sums.talk import Credit, Farewell, Piece
 from p2pfl.features.tables.agreeing import CHANNEL as SCHEMA
 from p2pfl.features.tables.agreeing import ProposalPart, ProposalsHeld
 from p2pfl.wire import Offer, PartHeld, Receipt, Side, encode

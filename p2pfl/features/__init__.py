@@ -35,7 +35,6 @@ ROOMS = (
     "direct",
     "sums",
     "stats",
-    "summed",
     "shared_noise",
     "trees",
 )

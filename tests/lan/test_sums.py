@@ -10,7 +10,7 @@ import time
 import pytest
 from boards import Boards
 
-from p2pfl.features.sums.kept import KeptSums
+from p2pfl.features.sums.sessions import KeptSums
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
@@ -21,11 +21,11 @@ SCRIPT = """
 import asyncio, json, sys
 import numpy as np
 from p2pfl import Node, UserError
-from p2pfl.features.sums import node_sum
+from p2pfl.features.sums import asking
 from p2pfl.features.sums.setup import SumSetup
 
 folder, name, salt = sys.argv[1:]
-node_sum.FIRST_WAIT_S = 2.0  # nobody waits for people here
+asking.FIRST_WAIT_S = 2.0  # nobody waits for people here
 masked = SumSetup.masked
 
 

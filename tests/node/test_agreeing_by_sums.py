@@ -12,8 +12,8 @@ from p2pfl import Federation
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
-from p2pfl.features.sums.sum_messages import Post, Reveal, VectorReady, Wave, decode_statement
-from p2pfl.features.sums.sum_talk import SumTalk
+from p2pfl.features.sums.messages import Post, Reveal, VectorReady, Wave, decode_statement
+from p2pfl.features.sums.talk import SumTalk
 from p2pfl.features.tables import agreeing, summing_figures
 from p2pfl.features.tables.agreeing import agree
 from p2pfl.features.tables.agreement import preview
@@ -27,7 +27,7 @@ def hasty(monkeypatch):
     monkeypatch.setattr(agreeing, "FAREWELL_S", 0.05)
     monkeypatch.setattr(summing_figures, "AGAIN_S", 0.05)
     monkeypatch.setattr(agreeing, "FIRST_WAIT_S", 0.5)
-    monkeypatch.setattr("p2pfl.features.sums.patience.LEAST_S", 0.1)
+    monkeypatch.setattr("p2pfl.features.sums.setup.LEAST_S", 0.1)
 
 
 def make(folder, nodes=4, schema="agreed"):

@@ -12,7 +12,7 @@ import torch
 
 from p2pfl.engine.ledger import Promise
 from p2pfl.features.privacy.permission import give_permission
-from p2pfl.features.shared_noise.sum_rounds import SumRounds
+from p2pfl.features.shared_noise.rounds import SumRounds
 from p2pfl.learn.privacy.draws import Secret
 
 torch.set_num_threads(1)
@@ -92,8 +92,8 @@ def seen(monkeypatch):
 @pytest.fixture
 def hasty(monkeypatch):
     """Wait less for members that are missing."""
-    monkeypatch.setattr("p2pfl.features.sums.node_sums.FIRST_S", 0.5)
-    monkeypatch.setattr("p2pfl.features.sums.node_sums.SHARE_S", 0.0)
+    monkeypatch.setattr("p2pfl.features.sums.sessions.FIRST_S", 0.5)
+    monkeypatch.setattr("p2pfl.features.sums.sessions.SHARE_S", 0.0)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from p2pfl.config.promises import refuse_broken_promises
 from p2pfl.config.tables import Mistakes
 from p2pfl.core.events import SessionOpened
 from p2pfl.core.facts import Facts, Phase
-from p2pfl.features.summed.summed_rounds import SummedRounds
+from p2pfl.features.sums.rounds import SummedRounds
 from p2pfl.learn.privacy.plan import SPARE, planned_rounds
 from sim import simulate
 from sim.audits.scene import scene_of
@@ -108,7 +108,7 @@ def test_simulator_and_audit_refuse_it(tmp_path):
 async def test_a_model_that_is_too_large_for_a_sum_is_refused_before_anything_is_written(
     shared_ward, start, monkeypatch
 ):
-    monkeypatch.setattr("p2pfl.features.shared_noise.doubtful.MOST_ENTRIES", 15)
+    monkeypatch.setattr("p2pfl.features.shared_noise.rounds.MOST_ENTRIES", 15)
     field = shared_ward()
     (node,) = start(field, 0)
     with pytest.raises(UserError, match="too large for shared noise") as caught:

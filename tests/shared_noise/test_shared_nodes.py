@@ -9,14 +9,14 @@ import pytest
 
 from p2pfl.core.events import RoundRefused
 from p2pfl.features.privacy.budget import BudgetGuard
-from p2pfl.features.shared_noise import noise_state
-from p2pfl.features.shared_noise.sum_rounds import SumRounds
-from p2pfl.features.summed import common_state
-from p2pfl.features.summed.common_state import CommonState
-from p2pfl.features.summed.standings import Place, Standings
-from p2pfl.features.sums.node_sums import NodeSums
-from p2pfl.features.sums.sum_effects import Refused
-from p2pfl.features.sums.sum_talk import SumTalk
+from p2pfl.features.shared_noise import rounds as shared_rounds
+from p2pfl.features.shared_noise.rounds import SumRounds
+from p2pfl.features.sums import rounds
+from p2pfl.features.sums.messages import Refused
+from p2pfl.features.sums.rounds import CommonState
+from p2pfl.features.sums.sessions import NodeSums
+from p2pfl.features.sums.standings import Place, Standings
+from p2pfl.features.sums.talk import SumTalk
 from p2pfl.learn.privacy.shared import SharedRounds
 from tests.shared_noise.conftest import ROUNDS
 
@@ -101,7 +101,7 @@ async def test_the_rows_of_all_are_known_again_after_a_crash_before_they_were_wr
     nodes = start(field)
     crashed.break_off = nodes[1].task.cancel
     await asyncio.wait([nodes[1].task])
-    file = field.folder / "node1" / "state" / noise_state.ROWS_FILE
+    file = field.folder / "node1" / "state" / shared_rounds.ROWS_FILE
     assert file.exists()
     file.unlink()
     (nodes[1],) = start(field, 1)
@@ -305,7 +305,7 @@ def foreign(node, place, members, field):
 
 
 async def test_a_state_that_is_gone_with_all_who_had_it_is_done_without(shared_ward, start, seen, monkeypatch):
-    monkeypatch.setattr(common_state, "PAUSE_S", 0.01)
+    monkeypatch.setattr(rounds, "PAUSE_S", 0.01)
     field = shared_ward(6, privacy={"least": 4})
     nodes = start(field, 0, 1, 2, 3)
     await nodes[0].until(lambda: 0 in seen.rounds and seen.rounds[0].state.standings.latest)

@@ -19,14 +19,14 @@ from p2pfl.features.relay.admissions import Admissions, ListedFederation
 from p2pfl.features.relay.relay_server import RelayServer
 from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.tickets import make_token, read_token
-from p2pfl.features.stats import stats_node
+from p2pfl.features.stats import node
 from p2pfl.features.stats.desk import MOST_REFUSALS
 from p2pfl.features.stats.question import Question, SiteAnswer, in_words, question_id, sign, verified
 from p2pfl.features.stats.question_sums import NONE, AtQuestion, QuestionSums
 from p2pfl.features.stats.statements import CHANNEL, MemberStatement, Statements
 from p2pfl.features.stats.stats_node import open_stats
-from p2pfl.features.sums import sum_talk
-from p2pfl.features.sums.channel import Farewell
+from p2pfl.features.sums import talk
+from p2pfl.features.sums.talk import Farewell
 from p2pfl.net.address import Address
 from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.limits import Limits
@@ -42,7 +42,7 @@ THREE = ("north", "east", "south")
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch):
-    monkeypatch.setattr(sum_talk, "LAST_S", 0.02)
+    monkeypatch.setattr(talk, "LAST_S", 0.02)
 
 
 def parts_of(place, site):
@@ -136,8 +136,8 @@ async def test_a_flood_of_questions_before_any_is_decided_is_not_logged_beyond_t
 
 
 async def test_who_does_not_answer_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(stats_node, "ANSWERS_S", 0.1)
-    monkeypatch.setattr(stats_node, "SAY_AGAIN_S", 0.1)
+    monkeypatch.setattr(node, "ANSWERS_S", 0.1)
+    monkeypatch.setattr(node, "SAY_AGAIN_S", 0.1)
     place, transport = made_ward(tmp_path, THREE), MemoryNetwork().transport
     with pytest.raises(UserError, match="no answer from east, south"):
         await ask(place, "north", transport, "age")

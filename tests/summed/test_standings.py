@@ -9,19 +9,22 @@ import pytest
 
 from p2pfl import Federation
 from p2pfl.errors import PeerFault
-from p2pfl.features.summed import fetching
-from p2pfl.features.summed.fetching import KEPT, StateFetching
-from p2pfl.features.summed.following import LOST_S, MOST_VAIN, Following
-from p2pfl.features.summed.standings import (
+from p2pfl.features.sums import standings as standings_module
+from p2pfl.features.sums.standings import (
+    KEPT,
+    LOST_S,
+    MOST_VAIN,
     PIECE_BYTES,
+    Following,
     Place,
     Standings,
+    StandingsTalk,
+    StateFetching,
     StatePiece,
     StateWanted,
     SumStanding,
     state_digest,
 )
-from p2pfl.features.summed.standings_talk import StandingsTalk
 from p2pfl.fleet.one_process import _with_keys
 
 FEDERATION, IDENTITIES = _with_keys(Federation(nodes=6, topology="complete").config)
@@ -221,7 +224,7 @@ def forgets(wanted):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(fetching, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(standings_module, "PATIENCE_S", 0.05)
 
 
 async def test_a_state_comes_in_pieces_from_who_has_it():

@@ -12,22 +12,26 @@ from functools import partial
 import numpy as np
 
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.sums.protocol import Sums
-from p2pfl.features.sums.sum_effects import HeldUp, Keep, Refused, SendToNeighbor, SumDone
-from p2pfl.features.sums.sum_messages import (
+from p2pfl.features.sums.messages import (
     BranchPart,
+    HeldUp,
+    Keep,
     MemberList,
     Post,
+    Refused,
     Reveal,
+    SendToNeighbor,
     SlotQuit,
     SlotVote,
+    SumDone,
+    SumSettings,
     Wave,
     decode_statement,
     encode_statement,
     id_of,
     members_of,
 )
-from p2pfl.features.sums.sum_settings import SumSettings
+from p2pfl.features.sums.protocol import Sums
 
 FEDERATION = b"a federation"
 IDENTITIES = [Identity(hashlib.blake2b(b"member %d" % index, digest_size=32).digest()) for index in range(200)]

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import PeerFault
-from p2pfl.features.sums import masks
-from p2pfl.features.sums.setup import SetupSecrets, SumSetup
-from p2pfl.features.sums.sum_effects import SendToNeighbor, SumDone
-from p2pfl.features.sums.sum_messages import (
+from p2pfl.features.sums import arithmetic
+from p2pfl.features.sums.messages import (
     MemberList,
     Post,
     Reveal,
+    SendToNeighbor,
     SlotQuit,
     SlotVote,
+    SumDone,
     Total,
     bits_of,
     decode_statement,
@@ -26,6 +26,7 @@ from p2pfl.features.sums.sum_messages import (
     members_of,
     total_digest,
 )
+from p2pfl.features.sums.setup import SetupSecrets, SumSetup
 from p2pfl.features.sums.summing import Sum
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -275,7 +276,7 @@ def test_a_sum_of_certain_members_is_refused_without_one_of_them():
 
 
 def test_a_seed_used_twice_is_found(monkeypatch):
-    own, pair, room = masks.own_seed, masks.pair_seed, "p2pfl.features.sums.setup"
+    own, pair, room = arithmetic.own_seed, arithmetic.pair_seed, "p2pfl.features.sums.setup"
     monkeypatch.setattr(f"{room}.own_seed", lambda _, setup, __: own(b"s" * 32, setup, 0))
     monkeypatch.setattr(f"{room}.pair_seed", lambda _, setup, __, ends: pair(b"s" * 32, setup, 0, ends))
     world = world_of(labels=("one", "two"))

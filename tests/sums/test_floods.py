@@ -15,9 +15,7 @@ import pytest
 
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums.board import MOST_EARLY, MOST_EARLY_BYTES, MOST_SETUPS_IN_ALL
-from p2pfl.features.sums.channel import WINDOW, Credit, Incoming
-from p2pfl.features.sums.setup import SetupSecrets
-from p2pfl.features.sums.sum_messages import (
+from p2pfl.features.sums.messages import (
     Ack,
     BranchPart,
     Have,
@@ -32,7 +30,8 @@ from p2pfl.features.sums.sum_messages import (
     encode_statement,
     id_of,
 )
-from p2pfl.features.sums.sum_talk import HELD_UP, SumTalk
+from p2pfl.features.sums.setup import SetupSecrets
+from p2pfl.features.sums.talk import HELD_UP, WINDOW, Credit, Incoming, SumTalk
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sum_world import SumWorld, complete, posted, settings_of

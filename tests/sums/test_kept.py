@@ -8,7 +8,7 @@ import os
 import pytest
 
 from p2pfl.errors import StorageError
-from p2pfl.features.sums.kept import FILE_NAME, KeptSums
+from p2pfl.features.sums.sessions import FILE_NAME, KeptSums
 
 KEYS = [n.to_bytes(32, "little") for n in range(200)]
 RECORDS = [(bytes([n]) * 32, frozenset(range(n, n + 40 * n + 3))) for n in range(4)]
@@ -76,7 +76,7 @@ def test_a_record_that_the_disk_refuses_leaves_nothing(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("p2pfl.features.sums.kept.write_all", half)
+        patch.setattr("p2pfl.features.sums.sessions.write_all", half)
         with pytest.raises(StorageError, match="No space left"):
             kept.add(bytes(32), frozenset({1, 2, 3}))
     assert path.read_bytes() == raw

@@ -16,11 +16,11 @@ from p2pfl import Federation, Node, UserError
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import StorageError
-from p2pfl.features.sums import node_sum, sum_talk
-from p2pfl.features.sums.kept import KeptSums, next_life
-from p2pfl.features.sums.node_sum import sum_at_node
-from p2pfl.features.sums.sum_messages import Post, Reveal, Total, decode_statement
-from p2pfl.features.sums.sum_talk import SumTalk
+from p2pfl.features.sums import asking, talk
+from p2pfl.features.sums.asking import sum_at_node
+from p2pfl.features.sums.messages import Post, Reveal, Total, decode_statement
+from p2pfl.features.sums.sessions import KeptSums, next_life
+from p2pfl.features.sums.talk import SumTalk
 from p2pfl.storage.disk import lock_folder, write_all
 
 NAMES = ["north", "east", "south", "west"]
@@ -38,15 +38,15 @@ asyncio.run(main())
 
 @pytest.fixture
 def ward(tmp_path, monkeypatch):
-    monkeypatch.setattr(sum_talk, "LAST_S", 0.05)
+    monkeypatch.setattr(talk, "LAST_S", 0.05)
     return Federation(nodes=NAMES, topology="ring").save(tmp_path / "ward")
 
 
 @pytest.fixture
 def hasty(monkeypatch):
     """Nobody waits long for others."""
-    monkeypatch.setattr(node_sum, "FIRST_WAIT_S", 0.3)
-    monkeypatch.setattr("p2pfl.features.sums.patience.LEAST_S", 0.1)
+    monkeypatch.setattr(asking, "FIRST_WAIT_S", 0.3)
+    monkeypatch.setattr("p2pfl.features.sums.setup.LEAST_S", 0.1)
 
 
 async def ask(folder, name, arrays, **terms):
@@ -133,7 +133,7 @@ async def test_a_disk_that_is_full_is_one_clear_error_and_the_others_get_their_s
         write_all(fd, record)
 
     with monkeypatch.context() as patch:
-        patch.setattr("p2pfl.features.sums.kept.write_all", write)
+        patch.setattr("p2pfl.features.sums.sessions.write_all", write)
         found = await all_ask(ward, rows())
     assert isinstance(found["north"], StorageError)
     assert str(found["north"]).endswith("north/state/sums: No space left on device")
@@ -222,7 +222,7 @@ async def test_a_neighbor_that_dies_after_the_sum_is_not_waited_for_long(ward, m
         await farewell(talk, members)
 
     monkeypatch.setattr(SumTalk, "farewell", die)
-    monkeypatch.setattr(sum_talk, "GONE_S", 0.2)
+    monkeypatch.setattr(talk, "GONE_S", 0.2)
     tasks = {name: asyncio.create_task(ask(ward, name, *given[:1])) for name, given in rows().items()}
     async with asyncio.timeout(20):
         outcomes = await asyncio.gather(*tasks.values(), return_exceptions=True)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import PeerFault
-from p2pfl.features.sums.channel import (
+from p2pfl.features.sums.messages import BranchPart, Have, Total, bits_of
+from p2pfl.features.sums.talk import (
     CHANNEL,
     HEAD_BYTES,
     MOST_QUEUED,
@@ -22,7 +23,6 @@ from p2pfl.features.sums.channel import (
     Piece,
     is_large,
 )
-from p2pfl.features.sums.sum_messages import BranchPart, Have, Total, bits_of
 
 ENTRIES = 100_000
 

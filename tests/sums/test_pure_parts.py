@@ -12,15 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.features.sums.blame import Blame
-from p2pfl.features.sums.board import Taken
-from p2pfl.features.sums.fixed_point import FixedPoint, SpoiledSum
-from p2pfl.features.sums.partners import partners, withstands
-from p2pfl.features.sums.shares import PRIME, deal, rebuild, rebuild_checked
-from p2pfl.features.sums.sum_certificate import Ballot
-from p2pfl.features.sums.sum_settings import quorum
-from p2pfl.features.sums.sum_history import SumHistory, atoms
-from p2pfl.features.sums.sum_messages import (
+from p2pfl.features.sums.arithmetic import (
+    PRIME,
+    FixedPoint,
+    SpoiledSum,
+    deal,
+    partners,
+    rebuild,
+    rebuild_checked,
+    withstands,
+)
+from p2pfl.features.sums.board import Blame, Taken
+from p2pfl.features.sums.messages import (
     MemberList,
     Post,
     SlotQuit,
@@ -31,9 +34,10 @@ from p2pfl.features.sums.sum_messages import (
     encode_statement,
     id_of,
     members_of,
+    quorum,
 )
+from p2pfl.features.sums.records import Ballot, SetupTally, SlotTally, SumHistory, atoms
 from p2pfl.features.sums.summing import Asked, Sum
-from p2pfl.features.sums.tally import SetupTally, SlotTally
 from p2pfl.features.sums.tree import Tree
 
 

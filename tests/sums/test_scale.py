@@ -8,12 +8,11 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from p2pfl.features.sums.blame import Blame
-from p2pfl.features.sums.board import LOOK_EVERY, MOST_SETUPS, MOST_SLOTS, Board, fingers
-from p2pfl.features.sums.sum_effects import Effects
-from p2pfl.features.sums.sum_messages import (
+from p2pfl.features.sums.board import LOOK_EVERY, MOST_SETUPS, MOST_SLOTS, Blame, Board, fingers
+from p2pfl.features.sums.messages import (
     Ack,
     BranchPart,
+    Effects,
     Parcel,
     Post,
     SetupOpening,

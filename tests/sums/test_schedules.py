@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pfl.features.sums.sum_messages import Post, decode_statement
+from p2pfl.features.sums.messages import Post, decode_statement
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sum_world import Link, SumWorld, complete, ring

@@ -10,13 +10,9 @@ import pytest
 from p2pfl import Federation, UserError
 from p2pfl.config.federation_id import federation_id
 from p2pfl.errors import PeerFault, StorageError
-from p2pfl.features.sums.channel import CHANNEL, Piece
-from p2pfl.features.sums.kept import KeptSums
-from p2pfl.features.sums.sessions import open_sums
-from p2pfl.features.sums.sum_effects import Refused, SumDone
-from p2pfl.features.sums.sum_messages import Post, Want, decode_statement
-from p2pfl.features.sums.sum_settings import SumSettings
-from p2pfl.features.sums.sum_talk import SumTalk
+from p2pfl.features.sums.messages import Post, Refused, SumDone, SumSettings, Want, decode_statement
+from p2pfl.features.sums.sessions import KeptSums, open_sums
+from p2pfl.features.sums.talk import CHANNEL, Piece, SumTalk
 from p2pfl.fleet.one_process import TRANSPORTS, _with_keys
 
 NAMES = ["north", "east", "south", "west"]
@@ -240,7 +236,7 @@ async def test_of_three_nodes_none_may_die_and_the_others_are_told_so(monkeypatc
 
     monkeypatch.setattr(SumTalk, "_take", look)
     sites.first_wait_s = 0.2
-    monkeypatch.setattr("p2pfl.features.sums.patience.LEAST_S", 0.05)
+    monkeypatch.setattr("p2pfl.features.sums.setup.LEAST_S", 0.05)
     await sites.run(3)
     assert isinstance(sites.outcomes[0], Refused)
     assert sites.outcomes[0].reason == "no set-up with 3 of 3 members came about"

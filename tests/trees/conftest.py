@@ -93,5 +93,5 @@ def seen(monkeypatch):
 @pytest.fixture
 def hasty(monkeypatch):
     """Wait less for members that are missing."""
-    monkeypatch.setattr("p2pfl.features.sums.node_sums.FIRST_S", 0.5)
-    monkeypatch.setattr("p2pfl.features.sums.node_sums.SHARE_S", 0.0)
+    monkeypatch.setattr("p2pfl.features.sums.sessions.FIRST_S", 0.5)
+    monkeypatch.setattr("p2pfl.features.sums.sessions.SHARE_S", 0.0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import StorageError, UserError
-from p2pfl.features.sums.sum_effects import SumDone
+from p2pfl.features.sums.messages import SumDone
 from p2pfl.features.trees.grown_state import FILE_NAME
 from p2pfl.features.trees.tree_rounds import TreeRounds
 from p2pfl.learn.table.stored_model import table_model

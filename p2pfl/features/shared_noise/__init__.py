@@ -5,5 +5,5 @@ state of the others. `p2pfl.learn.privacy.shared` computes a node's part of a su
 `p2pfl.features.sums` has the sums. Why it is done in this way: docs/decisions/0036-shared-noise.md.
 """
 
-FEATURE = "p2pfl.features.shared_noise.feature:SharedNoiseFeature"
-FINDINGS = "p2pfl.features.shared_noise.findings:SharedNoiseFindings"
+FEATURE = "p2pfl.features.shared_noise.rounds:SharedNoiseFeature"
+FINDINGS = "p2pfl.features.shared_noise.rounds:SharedNoiseFindings"

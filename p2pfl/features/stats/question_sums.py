@@ -14,10 +14,9 @@ from msgspec import Meta
 
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
-from p2pfl.features.sums.channel import CHANNEL as SUMS
-from p2pfl.features.sums.channel import Carried
-from p2pfl.features.sums.sum_messages import Told
-from p2pfl.features.sums.sum_talk import SumTalk
+from p2pfl.features.sums.messages import Told
+from p2pfl.features.sums.talk import CHANNEL as SUMS
+from p2pfl.features.sums.talk import Carried, SumTalk
 from p2pfl.net.side import SideChannel
 
 

@@ -18,7 +18,7 @@ from p2pfl.features.stats.desk import PROGRAM, WITHHELD, Desk
 from p2pfl.features.stats.site_table import SiteTable, check_question, schema_at
 from p2pfl.features.stats.stats_node import Ended, open_stats
 from p2pfl.features.stats.surveying import settings_for, survey_together
-from p2pfl.features.sums.node_sum import alone
+from p2pfl.features.sums.asking import alone
 from p2pfl.learn.statistics.survey_figures import Statistics, SurveyAsked
 from p2pfl.node.assembly import load_identity
 from p2pfl.node.kept_charter import newest_here

@@ -29,11 +29,10 @@ from p2pfl.features.stats.question_sums import QuestionSums
 from p2pfl.features.stats.site_table import SiteTable
 from p2pfl.features.stats.statements import CHANNEL, OpenQuestion, Statements
 from p2pfl.features.stats.surveying import carried_on, settings_for
-from p2pfl.features.sums.kept import KeptSums
-from p2pfl.features.sums.node_sum import alone, names_of
+from p2pfl.features.sums.asking import alone, names_of
 from p2pfl.features.sums.protocol import Sums
-from p2pfl.features.sums.sessions import MOST_BODY_BYTES
-from p2pfl.features.sums.sum_talk import SumTalk
+from p2pfl.features.sums.sessions import MOST_BODY_BYTES, KeptSums
+from p2pfl.features.sums.talk import SumTalk
 from p2pfl.foreign import printable
 from p2pfl.learn.statistics.survey import survey
 from p2pfl.learn.statistics.survey_figures import Statistics, SurveyAsked

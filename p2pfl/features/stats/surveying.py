@@ -12,14 +12,12 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.features.stats.site_table import SiteTable
-from p2pfl.features.sums.arrays import encoding_of
-from p2pfl.features.sums.fixed_point import SpoiledSum
-from p2pfl.features.sums.node_sum import names_of
-from p2pfl.features.sums.patience import FIRST_S
+from p2pfl.features.sums.arithmetic import SpoiledSum
+from p2pfl.features.sums.asking import encoding_of, names_of
+from p2pfl.features.sums.messages import SumDone, SumSettings
 from p2pfl.features.sums.sessions import open_sums
-from p2pfl.features.sums.sum_effects import SumDone
-from p2pfl.features.sums.sum_settings import SumSettings
-from p2pfl.features.sums.sum_talk import SumTalk
+from p2pfl.features.sums.setup import FIRST_S
+from p2pfl.features.sums.talk import SumTalk
 from p2pfl.learn.statistics.site import WITHIN
 from p2pfl.learn.statistics.survey import STAGES, Conversation, survey
 from p2pfl.learn.statistics.survey_figures import Statistics, SurveyAsked, TooFew

@@ -5,13 +5,15 @@ what they have when a session opens, and while something is going on; what one l
 that is connected for long enough all get all statements, in any order. What an author may say is bounded, for each slot
 and in all: a statement is kept and passed on only if it belongs to a set-up whose opening is here and names its author,
 and few of those that come before their opening wait for it. What is said of sums long ended is dropped.
+
+`Blame` keeps who holds sums up, by what a member signed, or failed to sign in its time.
 """
 
 from __future__ import annotations
 
 from bisect import bisect
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -21,28 +23,116 @@ from nacl.signing import VerifyKey
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
-from p2pfl.features.sums.blame import Blame
-from p2pfl.features.sums.soundness import is_sound
-from p2pfl.features.sums.sum_effects import Effects
-from p2pfl.features.sums.sum_messages import (
+from p2pfl.features.sums.messages import (
     ID_BYTES,
     MOST_ID_BYTES,
+    PAIR_BYTES,
     ROSTER,
+    SEAL_BYTES,
+    Ack,
+    Effects,
     Have,
+    HeldUp,
     Keys,
     MemberList,
     Parcel,
     Post,
+    Reveal,
     SetupOpening,
     SlotVote,
     Statement,
+    SumSettings,
     VectorReady,
     Wave,
     decode_statement,
     encode_statement,
     id_of,
 )
-from p2pfl.features.sums.sum_settings import SumSettings
+
+MOST_STRIKES = 3
+FORGIVEN, FORGIVEN_S = 32, 300.0
+"""After so many sums that it was in, without another strike, one is forgiven to a member; and one to all after so many
+seconds.
+"""
+PROVEN = 10**9
+
+
+class Blame:
+    def __init__(self, own: int) -> None:
+        self._own, self._at = own, 0.0
+        """The latest time at which strikes were forgiven."""
+        self._well: Counter[int] = Counter()
+        self._strikes: Counter[int] = Counter()
+        self._news: dict[int, str] = {}
+
+    def strike(self, member: int, why: str, *, is_proof: bool = False) -> None:
+        if member == self._own or self.is_banned(member):
+            return
+        self._strikes[member] += PROVEN if is_proof else 1
+        self._news[member] = why
+        del self._well[member]
+
+    def is_struck(self, member: int) -> bool:
+        return self._strikes[member] > 0
+
+    def is_banned(self, member: int) -> bool:
+        return self._strikes[member] >= MOST_STRIKES
+
+    def turn(self, member: int) -> tuple[bool, int]:
+        """Orders members by whose turn it is: the lowest first, of those who have held nothing up."""
+        return self.is_struck(member), member
+
+    def sum_done(self, members: Collection[int]) -> None:
+        self._well.update(members)
+        self._forgive([member for member in members if self._well[member] % FORGIVEN == 0], 1)
+
+    def pass_time(self, now: float) -> None:
+        times = int((now - self._at) // FORGIVEN_S)
+        if times:
+            self._at = now
+            self._forgive(list(self._strikes), times)
+
+    def _forgive(self, members: Iterable[int], times: int) -> None:
+        for member in members:
+            if self._strikes[member] < PROVEN:
+                self._strikes[member] = max(0, self._strikes[member] - times)
+
+    def tell(self, effects: Effects) -> None:
+        """Say who was struck since the last time, and for what."""
+        for member, why in self._news.items():
+            effects.add(HeldUp(member=member, why=why))
+        self._news.clear()
+
+
+TERMS_BYTES = 32
+
+
+def is_sound(author: int, statement: Statement, settings: SumSettings) -> bool:
+    """Return True if a member with these settings may have made a statement, whatever else was said."""
+    if getattr(statement, "number", ROSTER) >= settings.sums:
+        return False
+    match statement:
+        case Keys():
+            return statement.fit(settings.sums)
+        case SetupOpening():
+            named = statement.named()
+            few = max(settings.quorum, settings.least)
+            return (
+                named is not None and len(named) >= few and author in named and settings.are_members(statement.members)
+            )
+        case Parcel():
+            size = settings.sums * PAIR_BYTES + SEAL_BYTES
+            return statement.to < settings.count and statement.to != author and len(statement.sealed) == size
+        case Ack():
+            return settings.are_members(statement.holds)
+        case MemberList():
+            size = 0 if statement.number == ROSTER else TERMS_BYTES
+            return len(statement.terms) == len(statement.total) == size and settings.are_members(statement.members)
+        case Reveal():
+            of = [member for member, _ in statement.shares]
+            return len(statement.own) in {0, TERMS_BYTES} and of == sorted({*of}) and of[-1:] < [settings.count]
+    return True
+
 
 MOST_OF_A_KIND = 3
 """Statements of one kind that an author may make in one slot: an ack may grow, and shares be revealed late."""

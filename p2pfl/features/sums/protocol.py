@@ -21,26 +21,26 @@ from typing import assert_never
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
-from p2pfl.features.sums.blame import Blame
-from p2pfl.features.sums.board import Board, Taken
-from p2pfl.features.sums.founding import SetupFounding
-from p2pfl.features.sums.masks import Words
-from p2pfl.features.sums.patience import FIRST_S, SumPatience
-from p2pfl.features.sums.setup import Draw, SumSetup
-from p2pfl.features.sums.sum_effects import Effect, Effects, Keep, Refused, SumDone
-from p2pfl.features.sums.sum_history import SumHistory
-from p2pfl.features.sums.sum_messages import (
+from p2pfl.features.sums.arithmetic import Words
+from p2pfl.features.sums.board import Blame, Board, Taken
+from p2pfl.features.sums.messages import (
     ROSTER,
     BranchPart,
+    Effect,
+    Effects,
     Have,
     InSetup,
+    Keep,
     Keys,
     Message,
     Poll,
     Post,
+    Refused,
     SetupOpening,
     SlotQuit,
     Statement,
+    SumDone,
+    SumSettings,
     Total,
     Want,
     Wave,
@@ -48,8 +48,8 @@ from p2pfl.features.sums.sum_messages import (
     id_of,
     total_digest,
 )
-from p2pfl.features.sums.sum_records import Records
-from p2pfl.features.sums.sum_settings import SumSettings
+from p2pfl.features.sums.records import Records, SumHistory
+from p2pfl.features.sums.setup import FIRST_S, Draw, SetupFounding, SumPatience, SumSetup
 from p2pfl.features.sums.summing import Asked, Sum
 from p2pfl.features.sums.tree import Key, Tree
 

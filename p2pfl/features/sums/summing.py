@@ -10,14 +10,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from p2pfl.features.sums.blame import Blame
-from p2pfl.features.sums.masks import Words
-from p2pfl.features.sums.setup import SumSetup
-from p2pfl.features.sums.shares import MOST_TRIES
-from p2pfl.features.sums.sum_effects import Keep, Refused
-from p2pfl.features.sums.sum_history import SumHistory
-from p2pfl.features.sums.sum_messages import (
+from p2pfl.features.sums.arithmetic import MOST_TRIES, Words
+from p2pfl.features.sums.board import Blame
+from p2pfl.features.sums.messages import (
+    Keep,
     MemberList,
+    Refused,
     Reveal,
     SlotQuit,
     SlotVote,
@@ -29,7 +27,8 @@ from p2pfl.features.sums.sum_messages import (
     members_of,
     total_digest,
 )
-from p2pfl.features.sums.tally import SlotTally
+from p2pfl.features.sums.records import SlotTally, SumHistory
+from p2pfl.features.sums.setup import SumSetup
 from p2pfl.features.sums.tree import Tree
 
 MOST_EPOCHS = 4

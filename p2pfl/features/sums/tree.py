@@ -17,11 +17,11 @@ from typing import TypeAlias
 
 import numpy as np
 
+from p2pfl.features.sums.arithmetic import WORD_BYTES, Words
 from p2pfl.features.sums.board import Taken
-from p2pfl.features.sums.masks import WORD_BYTES, Words
-from p2pfl.features.sums.sum_effects import Effects
-from p2pfl.features.sums.sum_messages import (
+from p2pfl.features.sums.messages import (
     BranchPart,
+    Effects,
     Poll,
     Total,
     Want,

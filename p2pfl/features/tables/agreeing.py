@@ -26,9 +26,9 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.features.lan.announcing import discovery_of
 from p2pfl.features.relay.credentials import through_relays
+from p2pfl.features.sums.messages import SumSettings
 from p2pfl.features.sums.sessions import MOST_BODY_BYTES, sums_over
-from p2pfl.features.sums.sum_settings import SumSettings
-from p2pfl.features.sums.sum_talk import HELD_UP
+from p2pfl.features.sums.talk import HELD_UP
 from p2pfl.features.tables.agreement import SIGNATURE_BYTES, Agreement, keep, refuse_few_members, signed_statement
 from p2pfl.features.tables.summing_figures import sum_settings, summing
 from p2pfl.learn.table.proposal import MOST_BYTES

@@ -19,7 +19,7 @@ from p2pfl.config.federation_id import federation_id
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault, UserError
-from p2pfl.features.sums.node_sum import refuse_few
+from p2pfl.features.sums.asking import refuse_few
 from p2pfl.learn.table import naming, proposal
 from p2pfl.learn.table.agreed import agreed_file, declared_by, is_open
 from p2pfl.learn.table.figure_sums import FigureLayout

@@ -11,12 +11,10 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from p2pfl.config.model import FederationConfig, NodeConfig
-from p2pfl.features.sums.arrays import encoding_of
-from p2pfl.features.sums.fixed_point import SpoiledSum
-from p2pfl.features.sums.node_sum import names_of, settings_of
-from p2pfl.features.sums.sum_effects import Refused, SumDone
-from p2pfl.features.sums.sum_settings import SumSettings
-from p2pfl.features.sums.sum_talk import SumTalk
+from p2pfl.features.sums.arithmetic import SpoiledSum
+from p2pfl.features.sums.asking import encoding_of, names_of, settings_of
+from p2pfl.features.sums.messages import Refused, SumDone, SumSettings
+from p2pfl.features.sums.talk import SumTalk
 from p2pfl.features.tables.agreement import COLLUDERS, Agreement
 from p2pfl.learn.table.figure_sums import WITHIN
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from p2pfl.core.course import Course
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
-from p2pfl.features.summed.summed_rounds import SummedRounds
+from p2pfl.features.sums.rounds import SummedRounds
 from p2pfl.features.trees.tree_rounds import TreeRounds
 from p2pfl.features.trees.unsuited import refusals
 from p2pfl.learn.interface import Learner
@@ -16,7 +16,7 @@ from p2pfl.node.feature import Attached, Feature, NodeView
 
 class TreesFeature(Feature):
     name = "trees"
-    needs = ("summed",)
+    needs = ("sums",)
 
     def guards(self, setup: Setup) -> bool:
         return _trees_of(setup.learner) is not None

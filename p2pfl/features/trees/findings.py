@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from p2pfl.console.output import size
-from p2pfl.features.summed.costs import bytes_each
+from p2pfl.features.sums.rounds import bytes_each
 from p2pfl.node.findings import Findings, Inspected
 
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from p2pfl.errors import StorageError, UserError
-from p2pfl.features.summed.common_state import AlikeState
+from p2pfl.features.sums.rounds import AlikeState
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.trees.growth import TreeGrowth

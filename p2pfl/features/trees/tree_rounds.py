@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.facts import Phase
 from p2pfl.errors import UserError
-from p2pfl.features.summed.in_step import RoundsInStep
-from p2pfl.features.summed.summed_rounds import ALL_DONE, SummedRounds
-from p2pfl.features.sums.masks import Words
-from p2pfl.features.sums.node_sums import NodeSums
-from p2pfl.features.sums.sum_settings import quorum
+from p2pfl.features.sums.arithmetic import Words
+from p2pfl.features.sums.messages import quorum
+from p2pfl.features.sums.rounds import ALL_DONE, RoundsInStep, SummedRounds
+from p2pfl.features.sums.sessions import NodeSums
 from p2pfl.features.trees.grown_state import GrownState, model_of, rounds_of
 from p2pfl.features.trees.unsuited import colluders_of
 from p2pfl.learn.interface import LocalRound, Vector

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from p2pfl.config.model import FederationConfig
 from p2pfl.errors import UserError
-from p2pfl.features.sums.sum_settings import quorum
+from p2pfl.features.sums.messages import quorum
 
 COLLUDERS = 1
 LEAST, MOST = 3, 2047

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from p2pfl.features.sums.sum_messages import BranchPart, Total, members_of
+from p2pfl.features.sums.messages import BranchPart, Total, members_of
 from sim.audits.sums.play import SumCast, SumRecord
 from sim.audits.sums.probes import SPARE, Probes, Ring
 from sim.audits.sums.ring import Rows, combinations_without, rank, reduced, signed

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from p2pfl.features.sums.sum_messages import MemberList, Message, Post, Reveal, SetupOpening, id_of
+from p2pfl.features.sums.messages import MemberList, Message, Post, Reveal, SetupOpening, id_of
 from sim.audits.sums.disruptions import empty_parcels, hollow, last_wave, misplaced, other_keys
 from sim.audits.sums.forger import ListForger, say_again, statement_of, tell_list, unique, zeros
 from sim.audits.sums.play import Sent, SumPlay

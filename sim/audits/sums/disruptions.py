@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec.structs import replace
 
-from p2pfl.features.sums.sum_messages import (
+from p2pfl.features.sums.messages import (
     MOST_EPOCH,
     Keys,
     MemberList,

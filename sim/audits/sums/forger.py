@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import MsgspecError
 from msgspec.structs import replace
 
-from p2pfl.features.sums.sum_messages import (
+from p2pfl.features.sums.messages import (
     BranchPart,
     Keys,
     MemberList,

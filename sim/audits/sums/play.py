@@ -13,10 +13,19 @@ import msgspec
 
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
+from p2pfl.features.sums.messages import (
+    Effect,
+    Keep,
+    Message,
+    Post,
+    Refused,
+    SendToNeighbor,
+    Statement,
+    SumDone,
+    SumSettings,
+    encode_statement,
+)
 from p2pfl.features.sums.protocol import Sums
-from p2pfl.features.sums.sum_effects import Effect, Keep, Refused, SendToNeighbor, SumDone
-from p2pfl.features.sums.sum_messages import Message, Post, Statement, encode_statement
-from p2pfl.features.sums.sum_settings import SumSettings
 from sim.audits.sums.probes import Ring
 from sim.kernel import NS, Kernel
 

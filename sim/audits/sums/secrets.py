@@ -21,7 +21,7 @@ from nacl.bindings import (
 )
 from nacl.exceptions import CryptoError
 
-from p2pfl.features.sums.sum_messages import Keys, Parcel
+from p2pfl.features.sums.messages import Keys, Parcel
 from sim.audits.sums.probes import Ring
 from sim.audits.sums.seen_board import SumBoard
 

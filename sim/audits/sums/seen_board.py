@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from p2pfl.features.sums.sum_messages import (
+from p2pfl.features.sums.messages import (
     ID_BYTES,
     Ack,
     BranchPart,

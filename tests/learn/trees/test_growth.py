@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tree_world import Rows, grow, schema_of, settings_of, share, site_of, sum_of
 
 from p2pfl.errors import UserError
-from p2pfl.features.sums.fixed_point import FixedPoint
-from p2pfl.learn.trees import growth, splitting
+from p2pfl.features.sums.arithmetic import FixedPoint
+from p2pfl.learn.trees import forest, growth
 from p2pfl.learn.trees.bins import as_cells
 from p2pfl.learn.trees.forest import LEAF, Forest
 from p2pfl.learn.trees.growth import MOST_ENTRIES, TreeGrowth, WrongSum
@@ -105,9 +105,9 @@ def test_a_wide_category_is_split_node_by_node_and_gives_the_same_trees(monkeypa
     rows = rows_of(2, 400, 3)
     packed = grown(3, [rows])[0].pack()
     most = []
-    search = splitting.Splitter._best
-    monkeypatch.setattr(splitting, "CELLS_AT_ONCE", 4 * 66 * 2)
-    monkeypatch.setattr(splitting.Splitter, "_best", lambda own, found: most.append(len(found)) or search(own, found))
+    search = forest.Splitter._best
+    monkeypatch.setattr(forest, "CELLS_AT_ONCE", 4 * 66 * 2)
+    monkeypatch.setattr(forest.Splitter, "_best", lambda own, found: most.append(len(found)) or search(own, found))
     assert grown(3, [rows])[0].pack() == packed
     assert 1 <= max(most) < 12
 

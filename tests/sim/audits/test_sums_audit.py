@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from p2pfl.features.sums import masks
+from p2pfl.features.sums import arithmetic
+from p2pfl.features.sums.messages import SlotVote, SumSettings
 from p2pfl.features.sums.setup import SetupSecrets, SumSetup
-from p2pfl.features.sums.sum_messages import SlotVote
-from p2pfl.features.sums.sum_settings import SumSettings
 from p2pfl.features.sums.summing import Sum
 from p2pfl.learn.privacy.draws import Seeded
 from p2pfl.learn.privacy.gaussian import UNIT
@@ -114,7 +113,7 @@ def test_a_parcel_with_nothing_in_it_breaks_no_member():
 
 
 def test_a_seed_used_twice_is_found(monkeypatch):
-    own, pair = masks.own_seed, masks.pair_seed
+    own, pair = arithmetic.own_seed, arithmetic.pair_seed
     monkeypatch.setattr(f"{SETUP}.own_seed", lambda _, setup, __: own(b"s" * 32, setup, 0))
     monkeypatch.setattr(f"{SETUP}.pair_seed", lambda _, setup, __, ends: pair(b"s" * 32, setup, 0, ends))
     assert one_of(audited(), "can work out a combination of the vectors of")
@@ -181,13 +180,13 @@ def test_a_threshold_of_as_many_shares_as_there_are_colluders_is_found(monkeypat
 
 
 def test_masks_without_their_last_bit_are_found(monkeypatch):
-    true = masks.stream
+    true = arithmetic.stream
     monkeypatch.setattr(f"{SETUP}.stream", lambda seed, size: true(seed, size) & ~np.uint64(1))
     assert one_of(audited(cast_of(5, 1, complete(5))), "can work out a combination of the vectors of")
 
 
 def test_masks_of_half_the_width_are_found(monkeypatch):
-    true = masks.stream
+    true = arithmetic.stream
     monkeypatch.setattr(f"{SETUP}.stream", lambda seed, size: true(seed, size) >> np.uint64(32))
     found = audited(cast_of(5, 1, complete(5)))
     assert one_of(found, "is not as good as random")

@@ -1,0 +1,301 @@
+"""Shared noise at a node: each round is a secure sum of parts that are paid for once.
+
+If a sum is refused its part is given again, unless it may be in a sum that others get: then another one is made, and
+paid for.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from p2pfl.config.model import FederationConfig
+from p2pfl.console.output import size, write_facts
+from p2pfl.core.course import Course
+from p2pfl.core.facts import Phase
+from p2pfl.engine.state import NodeState
+from p2pfl.errors import StorageError, UserError
+from p2pfl.features.sums.arithmetic import FixedPoint
+from p2pfl.features.sums.asking import MOST_ENTRIES
+from p2pfl.features.sums.messages import Refused
+from p2pfl.features.sums.rounds import AlikeState, RoundsInStep, SummedRounds, bytes_each
+from p2pfl.features.sums.sessions import NodeSums
+from p2pfl.features.sums.standings import Place
+from p2pfl.foreign import UNREADABLE
+from p2pfl.learn.interface import LocalRound, Vector
+from p2pfl.learn.privacy.plan import planned_rounds
+from p2pfl.learn.privacy.shared import SharedRounds, Words, shared_by
+from p2pfl.node.assembly import Setup
+from p2pfl.node.feature import Attached, Feature, NodeView
+from p2pfl.node.findings import Findings, Inspected
+from p2pfl.storage.disk import replace_file
+
+
+def too_large(federation: FederationConfig, shared: SharedRounds | None) -> UserError | None:
+    """Return the mistake of a model that does not fit in a sum, None if it does."""
+    if shared is None or shared.entries <= MOST_ENTRIES:
+        return None
+    text, allowed = "the model is too large for shared noise", f"at most {MOST_ENTRIES:,} trained numbers"
+    return UserError(text, file=federation.path, key="task.name", value=f"{shared.entries:,}", allowed=allowed)
+
+
+def delta_exceeds(delta: float, rows: int) -> str:
+    """Return the warning about a delta that allows one of the rows of all nodes to be revealed entirely."""
+    text = "everything about one row might be revealed; better a tenth of one in that many, or less"
+    return f"privacy.delta = {delta:g} exceeds one in the {rows:,} rows of all nodes together: {text}"
+
+
+class SharedNoiseFindings(Findings):
+    part = "shared_noise"
+
+    def __init__(self) -> None:
+        self._facts: dict[str, Any] | None = None
+
+    def of_learners(self, inspected: Inspected) -> None:
+        federation, privacy = inspected.federation, inspected.federation.privacy
+        if privacy is None or not privacy.is_shared:
+            return
+        shared = next(filter(None, map(shared_by, inspected.learners.values())), None)
+        entries = None if shared is None else shared.entries
+        if (mistake := too_large(federation, shared)) is not None:
+            inspected.mistakes.append(mistake)
+        self._facts = facts = _facts(federation, entries)
+        rounds, members = federation.training.rounds or 0, facts["members"]
+        is_record = privacy.unit == "record"
+        rows = sum(inspected.learners[index].samples for index in inspected.here.keys() & inspected.learners.keys())
+        if is_record and privacy.delta * rows > 1.0:
+            inspected.warnings.append(delta_exceeds(privacy.delta, rows))
+        what = f"one step: each row of all nodes is in it with probability {privacy.rate:g}" if is_record else "one sum"
+        each, brief = facts["bytes_each"], inspected.brief
+        brief["a round"] = what if each is None else f"{what}; estimate: {size(each)} sent by each node"
+        if each is not None:
+            brief["sent"] = f"estimate: {size(each * members * rounds)} by all nodes in {rounds} rounds"
+        brief["shared noise"] = (
+            f"of a sum of {facts['least']} or more of {members} nodes; {facts['colluders']} may work together "
+            f"against another; the budget pays for {planned_rounds(federation)} sums"
+        )
+        brief["waits"] = f"a round waits for {facts['least']} nodes; with fewer nothing is learned until they are back"
+
+    def told(self) -> dict[str, Any] | None:
+        return self._facts
+
+    def show(self, facts: Any) -> None:
+        excess = f"{facts['noise_times']:.3g} times that of a trusted center, if all give their parts"
+        write_facts(
+            {
+                "shared noise": excess,
+                "least": f"{facts['least']} of {facts['members']} members: with fewer a sum is refused",
+                "colluders": f"{facts['colluders']} may work together, and leave their noise out, against any other; "
+                f"this least bears up to {facts['colluders_at_most']}",
+                "a liar": "can spoil a sum: a wrong part within the bounds is not noticed",
+            }
+        )
+
+
+def _facts(federation: FederationConfig, entries: int | None) -> dict[str, Any]:
+    privacy = federation.privacy
+    if privacy is None:
+        raise ValueError("no [privacy]")
+    members = len(federation.present)
+    least = privacy.least_of(members)
+    each = None if entries is None else bytes_each(entries, members)
+    return {
+        "members": members,
+        "least": least,
+        "colluders": privacy.colluders,
+        "colluders_at_most": least - 2,
+        "noise_times": math.sqrt(members / (least - privacy.colluders)),
+        "bytes_each": each,
+    }
+
+
+ROWS_FILE = "rows-of-all.json"
+
+
+class NoiseState(AlikeState):
+    """`size` is that of the model."""
+
+    def __init__(self, shared: SharedRounds, folder: Path, size: int) -> None:
+        self._shared, self._file, self._size = shared, folder / ROWS_FILE, size
+        self.most_bytes = shared.packed_bytes + 4 * size
+
+    def recall(self) -> None:
+        """Read the rows of all nodes, if they are known and no round has been done."""
+        if self._shared.rows is None and self._file.is_file():
+            self._shared.rows = _read_rows(self._file)
+
+    def write_rows(self) -> None:
+        if self._shared.rows is not None:
+            replace_file(self._file, [msgspec.json.encode({"rows": self._shared.rows})])
+        else:
+            self._file.unlink(missing_ok=True)
+
+    def sums_after(self, rounds: int) -> int:
+        """That of the rows is one too."""
+        return rounds + (self._shared.counts_rows and self._shared.rows is not None)
+
+    def packed(self, model: Vector, rounds: int) -> bytes:
+        return self._shared.packed(model, rounds)
+
+    def unpack(self, state: bytes) -> tuple[int, Vector, Callable[[], None]]:
+        rounds, model, adopt = self._shared.unpack(state, self._size)
+
+        def adopt_all() -> None:
+            adopt()
+            self.write_rows()
+
+        return rounds, model, adopt_all
+
+
+def _read_rows(file: Path) -> int:
+    try:
+        return int(msgspec.json.decode(file.read_bytes(), type=dict[str, int])["rows"])
+    except (OSError, KeyError, *UNREADABLE) as error:
+        text = f"{file} is damaged ({error}): remove it, and the others' state will be fetched"
+        raise StorageError(text) from error
+
+
+notice = logging.getLogger("p2pfl.notice")
+
+MOST_ROWS = 2**40
+"""The most rows of one node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """This node's part of the sum of a round from `place`, paid for. `start` and `local` belong to the engine."""
+
+    place: Place
+    words: Words
+    start: Vector
+    local: LocalRound
+
+
+class SumRounds(RoundsInStep):
+    """The rounds of one node."""
+
+    def __init__(self, node: NodeView, course: SummedRounds, shared: SharedRounds) -> None:
+        setup = node.setup()
+        federation, privacy = setup.federation, setup.federation.privacy
+        assert privacy is not None  # noqa: S101 - the learner would have no shared rounds
+        self.shared = shared
+        self.least = privacy.least_of(len(federation.present))
+        sums = NodeSums(
+            federation,
+            setup.member.index,
+            setup.identity,
+            node.say,
+            node.alarm,
+            least=self.least,
+            colluders=privacy.colluders,
+            folder=setup.node.state_dir,
+        )
+        self._alike = NoiseState(shared, setup.node.state_dir, setup.learner.size)
+        super().__init__(node, course, self._alike, sums, needed=privacy.colluders + 1)
+        self._given: Given | None = None
+
+    @property
+    def sums_in_all(self) -> int:
+        return self._alike.sums_after(self.course.settings.rounds or 0)
+
+    def was_refused(self, ended: Refused) -> None:
+        if self.sums.was_signed or ended.is_out:
+            self._given = None  # others may have a sum with this part: with other members it could tell of one
+
+    def was_taken_over(self) -> None:
+        self._given = None
+
+    async def step(self) -> None:
+        if self.shared.counts_rows and self.shared.rows is None:
+            await self._count_rows()
+        else:
+            await self._round()
+
+    async def _count_rows(self) -> None:
+        """Learn how many rows all nodes have together, and of none how many it has."""
+        self.course.stage = Phase.JOINING
+        # A number drawn anew beside them: rows are public, so that what is left of a refused sum may be summed again.
+        salt = int.from_bytes(os.urandom(4), "little")
+        samples = np.array([self.course.facts.samples, salt], "<u8")
+        fixed = FixedPoint(low=0.0, high=float(MOST_ROWS), resolution=1.0, members=self.sums.members)
+        done = await self.sum("rows", samples, fixed.terms("rows of all nodes", {"rows": (2,)}))
+        if done is None:
+            await self.waiting.rest()
+            return
+        rows = int(done.total[0])
+        if not (0 < rows <= len(done.members) * MOST_ROWS and self.shared.fits(rows)):
+            await self.refuse_spoiled("rows")
+        else:
+            self.shared.rows = rows
+            self._alike.write_rows()
+            notice.info("%d nodes have %d rows together", len(done.members), rows)
+            if self.shared.plan.delta * rows > 1.0:
+                notice.warning("%s", delta_exceeds(self.shared.plan.delta, rows))
+            await self.state.tell()
+
+    async def _round(self) -> None:
+        given = self._given
+        if given is None or given.place != self.state.place:
+            given = self._given = await self._make_part()
+        if given is None:
+            await self.waiting.rest()
+            return
+        self.course.stage = Phase.WAITING if self.waiting.has_rested_long else Phase.TRAINING
+        label = f"round {self.course.facts.rounds + 1}"
+        done = await self.sum(label, given.words, self.terms_from(given.place))
+        if done is None:
+            await self.waiting.rest()
+            return
+        self._given = None
+        if not self.shared.is_possible(done.total, len(done.members)):
+            await self.refuse_spoiled(label)
+            return
+        self.waiting.rested()
+        before = self.shared.common
+        model = self.shared.next_model(given.start, done.total, len(done.members), self.course.facts.rounds)
+        if not await self.state.commit(given.start, replace(given.local, vector=model)):
+            self.shared.common = before
+        await self.state.tell()
+
+    async def _make_part(self) -> Given | None:
+        """Make this node's part, once it is paid for; None if that is not possible now."""
+        place = self.state.place
+        outcome = await self.train()
+        if outcome is None:
+            return None
+        if self.shared.part is None:
+            self._node.alarm("no-part", None, "its training failed, so that it has no part of this round")
+            return None
+        words = self.shared.part.view(np.uint64).astype("<u8")
+        self.shared.part = None
+        return Given(place, words, *outcome)
+
+
+class SharedNoiseFeature(Feature):
+    name = "shared_noise"
+    needs = ("privacy", "sums")
+
+    def guards(self, setup: Setup) -> bool:
+        return shared_by(setup.learner) is not None
+
+    def check(self, setup: Setup) -> None:
+        """Check that the model fits in a sum. Raises UserError: it is too large."""
+        if (mistake := too_large(setup.federation, shared_by(setup.learner))) is not None:
+            raise mistake
+
+    def course(self, setup: Setup, state: NodeState) -> Course | None:
+        return None if shared_by(setup.learner) is None else SummedRounds.of(setup, state)
+
+    def attach(self, node: NodeView) -> Attached | None:
+        shared = shared_by(node.setup().learner)
+        if shared is None or not isinstance(node.core, SummedRounds):
+            return None
+        return SumRounds(node, node.core, shared)

@@ -1,0 +1,277 @@
+"""The arithmetic of sums: real numbers as words modulo 2^64, the masks that hide them, shares of secrets, and partners.
+
+    y_j = x_j + PRG(b_j) + sum over partners q of sign(j, q) PRG(s_jq)   (mod 2^64)
+
+is equation (2) of Bonawitz et al. 2017 (doi 10.1145/3133956.3133982), with a sparse graph of partners as in Bell et al.
+2020 (eprint 2020/704). The addition of masks is parted from their stream, and has its modulus as an argument, so that a
+test can put all values of the stream in its place.
+
+Secrets are cut in shares as in Shamir, "How to share a secret", 1979 (doi 10.1145/359168.359176), over the prime field
+of 2^255 - 19: a secret is then a private key of X25519. None of the project's libraries has it (libsodium and PyNaCl
+share no secrets), and it is a polynomial and its interpolation.
+
+A member masks with its partners, who hold its shares too: the `degree / 2` next on both sides of a circle, over an
+order that nobody can choose freely. That is Harary's graph: no `degree - 1` members cut it. Bell et al. draw the graph
+at random and bound the chance of a bad one; here all see who is left before they sign, and `withstands` is exact for
+whichever members collude. So the order, which the members' fresh keys decide, matters for how many deaths a sum
+survives and not for privacy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
+from math import ceil, log2
+from typing import TypeAlias
+
+import numpy as np
+from nacl.bindings import (
+    crypto_aead_chacha20poly1305_ietf_ABYTES,
+    crypto_aead_chacha20poly1305_ietf_encrypt,
+    crypto_aead_chacha20poly1305_ietf_NPUBBYTES,
+    crypto_scalarmult,
+    crypto_scalarmult_base,
+)
+from numpy.typing import ArrayLike, NDArray
+
+from p2pfl.errors import PeerFault
+
+Words: TypeAlias = NDArray[np.uint64]
+"""A vector of whole numbers modulo 2^64; (d,) `<u8`."""
+KEY_BYTES = 32
+COMMITMENT_BYTES = 16
+WORD_BYTES = 8
+MODULUS = 2**64
+NONCE = bytes(crypto_aead_chacha20poly1305_ietf_NPUBBYTES)
+
+
+def stream(seed: bytes, size: int) -> Words:
+    """(size,) words of ChaCha20's key stream under a 32-byte seed, which serves this one vector only."""
+    sealed = crypto_aead_chacha20poly1305_ietf_encrypt(bytes(size * WORD_BYTES), None, NONCE, seed)
+    return np.frombuffer(sealed[:-crypto_aead_chacha20poly1305_ietf_ABYTES], "<u8")
+
+
+def public_of(secret: bytes) -> bytes:
+    return crypto_scalarmult_base(secret)
+
+
+def shared(secret: bytes, public: bytes) -> bytes:
+    """The X25519 secret of two keys. A point of low order, which no honest member has, gives zeros at both ends."""
+    try:
+        return crypto_scalarmult(secret, public)
+    except RuntimeError:
+        return bytes(KEY_BYTES)
+
+
+def own_seed(secret: bytes, setup: bytes, number: int) -> bytes:
+    return _derived("own", secret, setup, number.to_bytes(4, "little"))
+
+
+def pair_seed(agreed: bytes, setup: bytes, number: int, pair: tuple[int, int]) -> bytes:
+    """`pair` in ascending order; the seed is the same at both ends, and another for each set-up and sum."""
+    ends = b"".join(index.to_bytes(4, "little") for index in pair)
+    return _derived("pair", agreed, setup, number.to_bytes(4, "little") + ends)
+
+
+def commitment(secret: bytes, setup_key: bytes, number: int) -> bytes:
+    """16 bytes by which a revealed seed is known to be the one that its owner drew."""
+    hashed = hashlib.blake2b(
+        setup_key + number.to_bytes(4, "little"), digest_size=16, key=secret, person=b"sums commit"
+    )
+    return hashed.digest()
+
+
+def sign(index: int, partner: int) -> int:
+    """The lower of two partners adds the mask that the higher subtracts."""
+    return 1 if index < partner else -1
+
+
+def combined(values: Words, masks: Iterable[tuple[int, Words]], modulus: int = MODULUS) -> Words:
+    """`values` and all signed masks added, modulo a power of two; (d,)."""
+    total = values.copy()
+    for signed, mask in masks:
+        if signed > 0:
+            total += mask
+        else:
+            total -= mask
+    return total if modulus == MODULUS else total % np.uint64(modulus)
+
+
+def _derived(use: str, key: bytes, setup: bytes, rest: bytes) -> bytes:
+    return hashlib.blake2b(setup + rest, digest_size=KEY_BYTES, key=key, person=f"sums {use}".encode()).digest()
+
+
+MOST_SUM = 2**63
+MOST_STEPS = 2**52
+"""A double counts no further in whole steps."""
+
+
+class SpoiledSum(PeerFault):
+    """A sum that no values within the bounds can have: some member's masked vector was wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedPoint:
+    """Values from `low` to `high` in steps of `resolution`, for at most `members` summands.
+
+    Raises ValueError: the bounds are no bounds, or the sum of all members would not fit.
+    """
+
+    low: float
+    high: float
+    resolution: float
+    members: int
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ValueError(f"within = ({self.low}, {self.high}): allowed are two finite numbers, the lower first")
+        if not (math.isfinite(self.resolution) and self.resolution > 0):
+            raise ValueError(f"resolution = {self.resolution}: allowed is a finite number above 0")
+        width, scale = self.high - self.low, 1 / self.resolution
+        if not width * scale <= MOST_STEPS:
+            raise ValueError(f"({self.high} - {self.low}) / {self.resolution} is more than 2^52 steps")
+        if self.members * (math.floor(width * scale) + 1) >= MOST_SUM:
+            text = f"{self.members} members times ({self.high} - {self.low}) times {scale:g} steps"
+            raise ValueError(f"{text} reaches 2^63: use a coarser resolution or narrower bounds")
+
+    @property
+    def steps(self) -> int:
+        """The largest code of one value."""
+        return round((self.high - self.low) / self.resolution)
+
+    def encode(self, arrays: Mapping[str, ArrayLike]) -> Words:
+        """All entries by name, as one vector. Raises ValueError: one is not finite or out of bounds."""
+        return np.concatenate([self._encoded(name, arrays[name]) for name in sorted(arrays)] or [np.zeros(0, "<u8")])
+
+    def _encoded(self, name: str, array: ArrayLike) -> Words:
+        values = np.asarray(array, np.float64).ravel()
+        wrong = ~((values >= self.low) & (values <= self.high))
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            text = f"entry {place} of {name!r} is {values[place]}: allowed is {self.low} to {self.high}"
+            raise ValueError(text)
+        return np.rint((values - self.low) / self.resolution).astype("<u8")
+
+    def decode(self, total: Words, count: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, NDArray[np.float64]]:
+        """The arrays' sums over `count` members.
+
+        Raises SpoiledSum: an entry is beyond what `count` values within the bounds can add up to. A wrong value within
+        the bounds is not noticed.
+        """
+        if total.size and int(total.max()) > count * self.steps:
+            raise SpoiledSum(f"entry {int(np.argmax(total))} is out of bounds: some masked vector was wrong")
+        values = total.astype(np.float64) * self.resolution + count * self.low
+        found, start = {}, 0
+        for name in sorted(shapes):
+            size = math.prod(shapes[name])
+            found[name] = values[start : start + size].reshape(shapes[name])
+            start += size
+        return found
+
+    def terms(self, label: str, shapes: Mapping[str, tuple[int, ...]]) -> bytes:
+        """32 bytes that differ where names, shapes, bounds, resolution or label do: members compare them first."""
+        numbers = (self.low, self.high, self.resolution, self.members)
+        text = repr((label, sorted((name, tuple(shape)) for name, shape in shapes.items()), tuple(map(repr, numbers))))
+        return hashlib.blake2b(text.encode(), digest_size=32, person=b"p2pfl-sums-terms").digest()
+
+
+PRIME = 2**255 - 19
+MOST_TRIES = 5000
+"""The sets of shares that are tried when some of them are wrong."""
+
+
+def deal(secret: int, coefficients: Sequence[int], points: Sequence[int], prime: int = PRIME) -> list[int]:
+    """The shares at these points, which are not 0. The threshold is one more than there are uniform coefficients."""
+    shares = []
+    for point in points:
+        value = 0
+        for coefficient in (*reversed(coefficients), secret):
+            value = (value * point + coefficient) % prime
+        shares.append(value)
+    return shares
+
+
+def rebuild(shares: Mapping[int, int], prime: int = PRIME) -> int:
+    """The secret, from exactly as many shares as the threshold asks for, by point (Lagrange, at 0)."""
+    secret = 0
+    for point, share in sorted(shares.items()):
+        above, below = 1, 1
+        for other in shares:
+            if other != point:
+                above = above * other % prime
+                below = below * (other - point) % prime
+        secret += share * above * pow(below, -1, prime)
+    return secret % prime
+
+
+def rebuild_checked(
+    shares: Mapping[int, int], threshold: int, is_right: Callable[[int], bool], prime: int = PRIME
+) -> int | None:
+    """The secret that `is_right`, though holders may have lied about shares; None: no set of shares gives it."""
+    for points in islice(combinations(sorted(shares), threshold), MOST_TRIES):
+        secret = rebuild({point: shares[point] for point in points}, prime)
+        if is_right(secret):
+            return secret
+    return None
+
+
+def order(members: Sequence[int], setup: bytes) -> tuple[int, ...]:
+    """The members in the circle's order, the same for all who know the set-up's id."""
+
+    def place(member: int) -> bytes:
+        return hashlib.blake2b(setup + member.to_bytes(4, "little"), digest_size=16, person=b"sums order").digest()
+
+    return tuple(sorted(members, key=place))
+
+
+def degree(members: int, colluders: int) -> int:
+    """The number of each one's partners: 2 t + 2, and two more for each doubling of the members, so that some may die.
+
+    All others, where that is as many.
+    """
+    wanted = 2 * colluders + 2 + 2 * ceil(log2(max(members, 2)))
+    return min(wanted, members - 1)
+
+
+def partners(circle: Sequence[int], reach: int) -> dict[int, tuple[int, ...]]:
+    """Each member's partners in ascending order, `reach` of them: an even number, or all others."""
+    if reach >= len(circle) - 1:
+        return {member: tuple(sorted(set(circle) - {member})) for member in circle}
+    count, half = len(circle), reach // 2
+    return {
+        member: tuple(sorted(circle[(place + step) % count] for step in range(-half, half + 1) if step))
+        for place, member in enumerate(circle)
+    }
+
+
+def withstands(circle: Sequence[int], reach: int, left: Collection[int], colluders: int) -> bool:
+    """True if the partners among `left` stay connected whichever `colluders` of them are taken out.
+
+    Then the masks among the others hide everything but their sum. A circle falls apart where two gaps as wide as half
+    the reach part it; so the cheapest two gaps with somebody left on both sides are looked for.
+    """
+    if reach >= len(circle) - 1:
+        return True
+    half, count = reach // 2, len(circle)
+    kept = [member in left for member in circle]
+    cost = [sum(kept[(start + step) % count] for step in range(half)) for start in range(count)]
+    before = [0]
+    for each in kept + kept:
+        before.append(before[-1] + each)
+    cheap = [start for start in range(count) if cost[start] <= colluders]
+    for one, other in combinations(cheap, 2):
+        if cost[one] + cost[other] > colluders or other - one < half or one + count - other < half:
+            continue
+        inside = before[other] - before[one + half]
+        outside = before[one + count] - before[other + half]
+        if inside and outside:
+            return False
+    return True
+
+
+def holders_left(partners_of: dict[int, tuple[int, ...]], left: Collection[int], member: int) -> int:
+    """The number of those who are left and hold shares of this member."""
+    return sum(partner in left for partner in partners_of[member])

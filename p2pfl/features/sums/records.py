@@ -1,0 +1,253 @@
+"""All that the board has brought, sorted by set-up and slot: monotone, so that the order of statements does not matter.
+
+A slot is one question of one set-up: its roster, or who is in the sum of a number. A member signs at most one list for
+a slot, ever, or gives the slot up and then signs none. A quorum is more than (n + t) / 2 of all n members of the
+federation: two quorums share more than t members, one of whom is honest, and signed only one list. (Bracha and Toueg
+1985, doi 10.1145/4221.214134.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from p2pfl.features.sums.board import Blame, Taken
+from p2pfl.features.sums.messages import (
+    Ack,
+    Keys,
+    MemberList,
+    Parcel,
+    Reveal,
+    SetupOpening,
+    SlotQuit,
+    SlotVote,
+    SumSettings,
+    VectorReady,
+    Wave,
+    members_of,
+)
+
+
+class Ballot:
+    """All votes on one slot, as they come in: in any order, any number of times."""
+
+    def __init__(self, needed: int) -> None:
+        self.needed = needed
+        self.lists: dict[bytes, MemberList] = {}
+        """The lists proposed, by digest."""
+        self.signed: dict[int, bytes] = {}
+        """The digest of the list that each signer has signed first."""
+        self.quit: dict[int, str] = {}
+        """The reason of each who has given the slot up."""
+
+    def propose(self, digest: bytes, proposal: MemberList) -> None:
+        self.lists.setdefault(digest, proposal)
+
+    def sign(self, author: int, digest: bytes) -> None:
+        self.signed.setdefault(author, digest)
+
+    def give_up(self, author: int, reason: str) -> None:
+        self.quit.setdefault(author, reason)
+
+    @property
+    def certified(self) -> tuple[bytes, MemberList] | None:
+        """The list with a quorum and its digest, once both are known. Two authors' lists that say the same are one:
+        members may differ about whose turn it was.
+        """
+        if len(self.signed) < self.needed:
+            return None
+        counts = Counter(self.lists[digest] for digest in self.signed.values() if digest in self.lists)
+        found, count = counts.most_common(1)[0] if counts else (None, 0)
+        if found is None or count < self.needed:
+            return None
+        return next((digest, found) for digest, each in self.lists.items() if each == found)
+
+    @property
+    def is_dead(self) -> bool:
+        """True if no list of this slot can be certified any more."""
+        return len(self.quit) >= self.needed
+
+    def commonest_reason(self) -> str:
+        return min(Counter(self.quit.values()).most_common(), key=lambda each: (-each[1], each[0]))[0]
+
+
+@dataclass(slots=True, kw_only=True)
+class SlotTally:
+    """What is said about one number."""
+
+    ballot: Ballot
+    ready: dict[int, bytes] = field(default_factory=dict)
+    """The terms of each member who has its vector."""
+    waves: dict[bytes, Taken] = field(default_factory=dict)
+    """The waves, by id."""
+    authors: dict[bytes, int] = field(default_factory=dict)
+    """Who has proposed each list, by id."""
+    own: dict[int, list[bytes]] = field(default_factory=dict)
+    """The secrets that members have revealed of their own."""
+    shares: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    """For each member the shares revealed of it, by holder."""
+    news: set[int] = field(default_factory=set)
+    """The members of whom something was revealed that nobody has looked at yet."""
+
+    def last_epoch(self, most: int) -> int:
+        """Return the latest epoch; above `most` there is none but a liar's."""
+        epochs = [_wave(taken).epoch for taken in self.waves.values()]
+        return max((epoch for epoch in epochs if epoch <= most), default=-1)
+
+    def take_reveal(self, author: int, reveal: Reveal) -> None:
+        if reveal.own:
+            self.own.setdefault(author, []).append(reveal.own)
+            self.news.add(author)
+        for member, share in reveal.shares:
+            self.shares.setdefault(member, {}).setdefault(author, share)
+            self.news.add(member)
+
+
+class SetupTally:
+    """Everything said of one set-up, from before its opening is known."""
+
+    def __init__(self, needed: int) -> None:
+        self.opening: tuple[int, SetupOpening] | None = None
+        """Its opener, and the opening."""
+        self.named: dict[int, bytes] = {}
+        """The ids of the keys that it names, by member."""
+        self.parcels: list[tuple[int, Parcel]] = []
+        """Those for this node, with their dealers, who may have dealt a false one first."""
+        self.acks: dict[int, set[int]] = defaultdict(set)
+        self.slots: dict[int, SlotTally] = defaultdict(lambda: SlotTally(ballot=Ballot(needed)))
+
+    def take(self, taken: Taken, index: int) -> None:  # noqa: C901 - a table
+        """`index` is this node's."""
+        author, statement = taken.author, taken.statement
+        match statement:
+            case SetupOpening():
+                self.opening, self.named = (author, statement), statement.named() or {}
+            case Parcel():
+                if statement.to == index:
+                    self.parcels.append((author, statement))
+            case Ack():
+                self.acks[author].update(members_of(statement.holds))
+            case VectorReady():
+                self.slots[statement.number].ready.setdefault(author, statement.terms)
+            case Wave():
+                self.slots[statement.number].waves[taken.id] = taken
+            case MemberList():
+                slot = self.slots[statement.number]
+                slot.ballot.propose(taken.id, statement)
+                slot.authors[taken.id] = author
+            case SlotVote():
+                self.slots[statement.number].ballot.sign(author, statement.chosen)
+            case SlotQuit():
+                self.slots[statement.number].ballot.give_up(author, statement.reason)
+            case Reveal():
+                self.slots[statement.number].take_reveal(author, statement)
+            case _:
+                raise TypeError(f"{type(statement).__name__} belongs to no set-up")
+
+
+def _wave(taken: Taken) -> Wave:
+    if not isinstance(taken.statement, Wave):
+        raise TypeError("no wave")
+    return taken.statement
+
+
+MOST_KEYS = 4
+"""The latest keys of an author that are kept."""
+
+
+class Records:
+    def __init__(self, settings: SumSettings, blame: Blame) -> None:
+        self._settings, self._blame = settings, blame
+        self.tallies: dict[bytes, SetupTally] = {}
+        """What is said about each set-up that is kept, by its id."""
+        self.latest: dict[int, bytes] = {}
+        """The id of each member's latest keys, in whatever order they have come."""
+        self._keys: dict[int, dict[bytes, Keys]] = {}
+        self._used: set[bytes] = set()
+        """Those of the kept keys that an opening has named."""
+        self._fresh: dict[int, bytes] = {}
+
+    def tally(self, setup: bytes) -> SetupTally:
+        """Return what is said about a set-up; one that is not kept has nothing."""
+        return self.tallies.get(setup) or SetupTally(self._settings.quorum)
+
+    def keep_only(self, setups: Container[bytes]) -> None:
+        self.tallies = {setup: tally for setup, tally in self.tallies.items() if setup in setups}
+
+    def take(self, taken: Taken) -> None:
+        statement = taken.statement
+        if isinstance(statement, Keys):
+            of = self._keys.setdefault(taken.author, {})
+            of[taken.id] = statement
+            named = [(t.opening[0], t.named.get(taken.author)) for t in self.tallies.values() if t.opening is not None]
+            if any(name == taken.id and not self._blame.is_struck(opener) for opener, name in named):
+                self._used.add(taken.id)
+            self.latest[taken.author] = max(of, key=lambda name: (of[name].life, of[name].serial))
+            self._refresh(taken.author)
+            for old in sorted(of, key=lambda name: (of[name].life, of[name].serial))[:-MOST_KEYS]:
+                if old not in dict(named).values():
+                    del of[old]
+                    self._used.discard(old)
+            return
+        if isinstance(statement, SetupOpening):
+            self.tallies[taken.id] = SetupTally(self._settings.quorum)
+        setup = taken.id if isinstance(statement, SetupOpening) else statement.setup
+        if setup in self.tallies:
+            self.tallies[setup].take(taken, self._settings.index)
+        if isinstance(statement, SetupOpening) and not self._blame.is_struck(taken.author):
+            self.use(self.tallies[setup].named)
+
+    def use(self, named: Mapping[int, bytes]) -> None:
+        """The keys that an opening names serve no other one."""
+        for member, name in named.items():
+            if name in self._keys.get(member, ()):
+                self._used.add(name)
+            self._refresh(member)
+
+    def _refresh(self, member: int) -> None:
+        name = self.latest.get(member)
+        if name is not None and name not in self._used:
+            self._fresh[member] = name
+        else:
+            self._fresh.pop(member, None)
+
+    @property
+    def fresh(self) -> Mapping[int, bytes]:
+        """The members whose latest keys no opening has named, and the ids of these, in no order."""
+        return self._fresh
+
+    def keys_of(self, named: Mapping[int, bytes]) -> dict[int, Keys]:
+        """The keys that an opening names, as far as they are here (yet)."""
+        return {m: self._keys[m][name] for m, name in named.items() if name in self._keys.get(m, ())}
+
+
+def atoms(sets: Collection[frozenset[int]]) -> list[int]:
+    """The sizes of the groups of members who are in the same ones of these sets. Who is in none is in no group."""
+    everybody = sorted(frozenset().union(*sets))
+    groups: dict[tuple[bool, ...], int] = {}
+    for member in everybody:
+        pattern = tuple(member in each for each in sets)
+        groups[pattern] = groups.get(pattern, 0) + 1
+    return sorted(groups.values())
+
+
+class SumHistory:
+    """The member sets for which this member has signed sums, by the digest of its own data in them.
+
+    Any linear combination of sums weighs all members of an atom alike. So if each atom has at least `least` members, no
+    combination of any number of sums tells of fewer: more than pairs of sums would show.
+    """
+
+    def __init__(self, least: int, past: Iterable[tuple[bytes, frozenset[int]]] = ()) -> None:
+        self._least = least
+        self._sets: dict[bytes, set[frozenset[int]]] = {}
+        for data, members in past:
+            self.keep(data, members)
+
+    def keep(self, data: bytes, members: frozenset[int]) -> None:
+        self._sets.setdefault(data, set()).add(members)
+
+    def allows(self, data: bytes, members: frozenset[int]) -> bool:
+        sets = self._sets.get(data, set()) | {members}
+        return atoms(tuple(sets))[0] >= self._least

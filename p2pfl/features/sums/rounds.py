@@ -1,0 +1,555 @@
+"""Rounds that are sums, in step with all other nodes: sum, take the sum, tell where one stands, and so on to the end.
+
+All nodes take the same step from the same state, so a sum names the state that it begins from: who has another one is
+left out, and fetches that of the others. What a part is, and what a sum does to the state, says each course: shared
+noise, and trees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from p2pfl.config.federation_id import federation_id
+from p2pfl.core.course import Course
+from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, StartRound
+from p2pfl.core.events import (
+    Amended,
+    Bootstrapped,
+    Event,
+    RoundCommitted,
+    RoundRefused,
+    RoundTrained,
+    SessionClosed,
+    SessionOpened,
+    StopRequested,
+)
+from p2pfl.core.facts import Facts, Phase
+from p2pfl.core.settings import Settings
+from p2pfl.engine.engine import Engine
+from p2pfl.engine.state import NodeState
+from p2pfl.errors import PeerFault
+from p2pfl.features.sums.arithmetic import Words
+from p2pfl.features.sums.messages import Refused, SumDone
+from p2pfl.features.sums.sessions import NodeSums
+from p2pfl.features.sums.standings import CHANNEL, Following, Place, Standings, StandingsTalk, state_digest
+from p2pfl.features.sums.talk import CHANNEL as SUMS
+from p2pfl.learn.interface import LocalRound, Vector
+from p2pfl.net.side import Feeding
+from p2pfl.node.assembly import Setup, settings_for
+from p2pfl.node.engine_thread import Look
+from p2pfl.node.feature import Attached, Feature, NodeView
+from p2pfl.reporting.alarms import AlarmText
+
+ALARMS: Mapping[str, AlarmText] = {
+    "sum-refused": AlarmText(
+        means="A round's secure sum did not come about; the text says why. Mostly too few members are there.",
+        does="Keeps its part and tries again; nothing is learned meanwhile.",
+        advice="Start the members that are missing. Trees need all of them; shared noise needs privacy.least of them.",
+        ended_by="sum-done",
+    ),
+    "sum-held-up": AlarmText(
+        means="A member holds secure sums up, by what it signed or failed to sign in time; the text says how.",
+        does="Gives it its turn to open and lead sums last, and after three times leaves it out where others suffice.",
+        advice="Look at that member: it may be slow or cut off. If it does so again and again, remove it.",
+    ),
+    "sum-spoiled": AlarmText(
+        means="A sum is larger than right parts can make it: some member's part was wrong. Nobody knows whose.",
+        does="Leaves that sum out, and gives a part again; with shared noise another one, which is paid for.",
+        advice="If it happens again, look for the member whose software or files differ.",
+        ended_by="sum-done",
+    ),
+    "no-part": AlarmText(
+        means="This node gives no part to a round: its training failed, or its budget does not allow it.",
+        does="Follows the others' model.",
+        advice="Read the text; `p2pfl privacy show` says what is spent.",
+        ended_by="sum-done",
+    ),
+    "members-changed": AlarmText(
+        means="The federation's members have changed while nodes run whose rounds are sums.",
+        does="Goes on with the members that it began with.",
+        advice="Start all nodes again.",
+    ),
+}
+
+
+VECTORS = 2.3
+"""The masked vectors that a member sends for a sum, on average: up the tree, down again, and some once more."""
+ENTRY_BYTES = 8
+STATEMENT_BYTES = 2000
+"""The bytes that a member sends for a sum for each other member, besides vectors: `python benchmarks/sums.py`."""
+
+
+def bytes_each(entries: int, members: int) -> int:
+    """Return the bytes that each of so many members sends for a sum of so many entries."""
+    return round(VECTORS * ENTRY_BYTES * entries + STATEMENT_BYTES * members)
+
+
+class SummedFeature(Feature):
+    name = "sums"
+    alarms = ALARMS
+
+    def attach(self, node: NodeView) -> Attached | None:  # noqa: ARG002 - the courses attach themselves
+        return None
+
+
+Answer = RoundTrained | RoundRefused | RoundCommitted | Bootstrapped
+ALL_DONE = "every round was done"
+
+
+class SummedRounds(Course):
+    """Hands the driver's answers to whoever waits for them.
+
+    `halted_by` is why this node gives no more parts, if it gives none; it then follows the others.
+    """
+
+    mixes = False
+
+    def __init__(self, settings: Settings, facts: Facts, neighbors: tuple[int, ...]) -> None:
+        self.settings, self.facts, self._neighbors = settings, facts, neighbors
+        self.sums = 0
+        """The sums that ended well in this life of the node."""
+        self.failures = 0
+        self.halted_by = ""
+        self.done_by = ALL_DONE
+        """Why there is nothing more to sum, once that is so."""
+        self.stage = Phase.WAITING
+        self._open: dict[int, int] = {}
+        self._answer: asyncio.Future[Answer] | None = None
+
+    @classmethod
+    def of(cls, setup: Setup, state: NodeState) -> SummedRounds:
+        """Return the course of a node, from its state."""
+        facts = Facts(
+            degree=len(setup.peers),
+            samples=setup.learner.samples,
+            version=state.version,
+            rounds=state.rounds,
+            trained=state.rounds,
+        )
+        return cls(settings_for(setup), facts, setup.peers)
+
+    @property
+    def phase(self) -> Phase:
+        return self.stage
+
+    @property
+    def peers(self) -> Collection[int]:
+        return self._neighbors
+
+    @property
+    def connected(self) -> Collection[int]:
+        return self._open.keys()
+
+    def may_miss(self, peer: int) -> bool:  # noqa: ARG002 - none is missed once this node has done its rounds
+        return self.facts.done
+
+    @property
+    def exchanges(self) -> int:
+        return self.sums
+
+    @property
+    def failed_rounds(self) -> int:
+        return self.failures
+
+    @property
+    def ended_by(self) -> str | None:
+        return (self.halted_by or self.done_by) if self.facts.done else None
+
+    @property
+    def is_over(self) -> bool:
+        return self.stage is Phase.FINISHED
+
+    def answer(self) -> asyncio.Future[Answer]:
+        """Return the next answer of the driver, to be awaited. It is asked for before the effect that it answers."""
+        self._answer = asyncio.get_running_loop().create_future()
+        return self._answer
+
+    def handle(self, event: Event, now: float) -> list[Effect]:  # noqa: ARG002 - it keeps no time
+        facts = self.facts
+        match event:
+            case RoundCommitted():
+                facts.version, facts.rounds, facts.samples = event.version, event.rounds, event.samples
+                facts.trained = event.rounds
+                self.failures += event.failed
+                self._give(event)
+            case RoundTrained() | RoundRefused() | Bootstrapped():
+                self._give(event)
+            case SessionOpened():
+                self._open[event.peer] = event.session
+            case SessionClosed():
+                if self._open.get(event.peer) == event.session:
+                    del self._open[event.peer]
+            case Amended():
+                text = "the members have changed: nodes whose rounds are sums follow once they are started again"
+                return [Alarm(kind="members-changed", peer=None, text=text, notice=True)]
+            case StopRequested():
+                return self.finish()
+            case _:
+                pass  # of gossip nothing is done
+        return []
+
+    def finish(self) -> list[Effect]:
+        self.stage = Phase.FINISHED
+        return [Finish()]
+
+    def _give(self, event: Answer) -> None:
+        waiting, self._answer = self._answer, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(event)
+
+
+T = TypeVar("T")
+
+PAUSE_S = 0.2
+"""The pause before a state is asked for again."""
+SERIALS = 2**24
+"""The serials of one life of a node: those of the next one are larger."""
+
+
+class AlikeState:
+    """What all nodes have alike after the same sums, as one course has it. `most_bytes` bounds what packs it."""
+
+    most_bytes: int
+
+    def recall(self) -> None:
+        """Read what is kept beside the node's state."""
+
+    def sums_after(self, rounds: int) -> int:
+        """Return the sums that have ended well after so many rounds."""
+        raise NotImplementedError
+
+    def packed(self, model: Vector, rounds: int) -> bytes:
+        """Return the state after so many rounds, the same bytes at all nodes."""
+        raise NotImplementedError
+
+    def unpack(self, state: bytes) -> tuple[int, Vector, Callable[[], None]]:
+        """Return the rounds and the model of a packed state, and what adopts the rest of it.
+
+        Raises ValueError: it is no state of such a model.
+        """
+        raise NotImplementedError
+
+
+class CommonState:
+    """`life` is the number of this start of the node."""
+
+    def __init__(
+        self, node: NodeView, course: SummedRounds, alike: AlikeState, standings: Standings, *, life: int
+    ) -> None:
+        self._node, self.course, self._alike, self.standings, self._life = node, course, alike, standings, life
+        self.talk = StandingsTalk(standings, node.say, alike.most_bytes)
+        self.following = Following(standings)
+        self.fetched = 0
+        """How often a state of others was taken over."""
+        self.slowest_s, self._told_at = 0.0, 0.0
+        """The longest time from one state of this node to the next."""
+
+    @property
+    def place(self) -> Place:
+        return self.following.place
+
+    async def know(self) -> None:
+        """Recall what is kept, and tell where this node stands."""
+        self._alike.recall()
+        await self.tell()
+
+    async def tell(self) -> None:
+        """Tell all where this node stands."""
+        model = await self.look(lambda engine: engine.state.model.copy())
+        state = self._alike.packed(model, self.course.facts.rounds)
+        self.following.moved(Place(self._alike.sums_after(self.course.facts.rounds), state_digest(state)))
+        now = time.monotonic()
+        self.slowest_s, self._told_at = max(self.slowest_s, now - (self._told_at or now)), now
+        self.talk.fetching.keep(state, self.following.place.digest)
+        self.talk.spread(self.standings.state(self.following.place, self._life * SERIALS))
+
+    async def take_over(self, place: Place) -> bool:
+        """Fetch the state of the others, and go on from it. False: nobody gives it now."""
+        self.course.stage = Phase.JOINING
+        state = await self.talk.fetch(place)
+        if state is None:
+            if self.talk.has_peers:
+                self.following.asked_in_vain(place, time.monotonic())
+            await asyncio.sleep(PAUSE_S)
+            return False
+        try:
+            rounds, model, adopt = self._alike.unpack(state)
+        except ValueError as error:
+            raise PeerFault(f"more than {self.standings.needed - 1} members have signed for {error}") from error
+        adopt()
+        await self.settle(model, rounds)
+        self.fetched += 1
+        self._node.feed.tell("state-fetched", None, f"this node goes on after round {rounds}, with the others' state")
+        await self.tell()
+        return True
+
+    async def settle(self, model: Vector, rounds: int) -> None:
+        """Make a model this node's own after so many rounds, and durable with all that belongs to it."""
+        local = LocalRound(
+            vector=model, steps=0, learning_rate=0.0, samples=int(self.course.facts.samples), loss=float("nan")
+        )
+        await self.look(lambda engine: engine.outcomes.put((model, local)))
+        answer = self.course.answer()
+        self._node.carry_out([Bootstrap(peers=(), rounds=max(0, rounds - 1))])
+        await answer
+        self.course.facts.rounds = self.course.facts.trained = max(0, rounds - 1)
+        if rounds > 0:  # before the first round nothing is kept besides the model
+            await self.commit(model.copy(), local)
+
+    async def commit(self, start: Vector, local: LocalRound) -> bool:
+        """Commit a round; False: its model is too large, and nodes keep the one before."""
+        facts = self.course.facts
+        learner = self._node.setup().learner
+        whole = replace(local, local=learner.local_state())
+        await self.look(lambda engine: engine.outcomes.put((start, whole)))
+        answer = self.course.answer()
+        commit = CommitRound(
+            version=facts.version + 1, trained=True, rho=1.0, elapsed_s=0.0, least_samples=facts.samples, at_once=True
+        )
+        self._node.carry_out([commit])
+        event = await answer
+        return isinstance(event, RoundCommitted) and not event.failed
+
+    def is_behind(self) -> bool:
+        return self.next_place() is not None
+
+    def next_place(self) -> Place | None:
+        """Return the state of the others that this node should have in place of its own, None if there is none."""
+        return self.following.next_place(time.monotonic())
+
+    async def look(self, use: Callable[[Engine], T]) -> T:
+        """Use the engine between two operations, and return what came of it."""
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[T] = loop.create_future()
+
+        def look(engine: Engine) -> None:
+            result = use(engine)
+            loop.call_soon_threadsafe(lambda: None if found.done() else found.set_result(result))
+
+        self._node.thread.jobs.put(Look(look))
+        return await found
+
+
+notice = logging.getLogger("p2pfl.notice")
+
+REST_S, MOST_REST_S = 0.5, 30.0
+"""The rest after a refused sum: at first, and at most."""
+TELL_S = 15.0
+"""How long a wait lasts before it is told, and told again."""
+
+
+class RoundWaiting:
+    """`whom` is what the node waits for, in words; empty: for nothing. `tried_s` is how long the latest refused sum was
+    tried: a rest is no longer, or nodes that try at different times would not meet.
+    """
+
+    def __init__(self, node: NodeView, course: SummedRounds, state: CommonState) -> None:
+        self._node, self._course, self._state = node, course, state
+        self._rest_s = REST_S
+        self.whom, self.tried_s = "", 0.0
+
+    def names(self, members: Iterable[int], without: Container[int] = ()) -> str:
+        there = {member.index: member.name for member in self._node.setup().federation.present}
+        return ", ".join(there[member] for member in members if member in there and member not in without)
+
+    @property
+    def has_rested_long(self) -> bool:
+        return self._rest_s > REST_S
+
+    async def rest(self) -> None:
+        """Wait a little, longer each time; not once the others are ahead."""
+        rest_s, self._rest_s = self._rest_s, min(2 * self._rest_s, MOST_REST_S)
+        await self.until(self._state.is_behind, lambda: "others", max(REST_S, min(rest_s, self.tried_s)))
+
+    def rested(self) -> None:
+        """The next rest is a short one again."""
+        self._rest_s = REST_S
+
+    async def until(self, holds: Callable[[], bool], for_whom: Callable[[], str], limit_s: float | None = None) -> bool:
+        """Wait for news until something holds; tell now and then for whom. False: it did not within `limit_s`."""
+        began = told = time.monotonic()
+        while not holds():
+            now = time.monotonic()
+            left = TELL_S if limit_s is None else began + limit_s - now
+            if left <= 0:
+                return False
+            if limit_s is None:
+                self._course.stage, self.whom = Phase.WAITING, for_whom()
+                if now >= told + TELL_S:
+                    told = now
+                    notice.info("waiting for %s", self.whom)
+            self._state.talk.news.clear()
+            try:
+                await asyncio.wait_for(self._state.talk.news.wait(), min(left, 1.0))
+            except TimeoutError:
+                continue
+        self.whom = ""
+        return True
+
+
+PATIENT_TIMES = 4.0
+
+
+class RoundsInStep(Attached):
+    """The rounds of one node. `needed` members must have signed for a state that is taken over."""
+
+    least = 3
+    """The members that must be there before the first sum."""
+
+    def __init__(self, node: NodeView, course: SummedRounds, alike: AlikeState, sums: NodeSums, *, needed: int) -> None:
+        self._node, self.course, self.sums = node, course, sums
+        setup = node.setup()
+        self._id = federation_id(setup.federation)
+        standings = Standings(setup.federation, self._id, setup.identity, setup.member.index, needed)
+        self.state = CommonState(node, course, alike, standings, life=sums.life)
+        self.waiting = RoundWaiting(node, course, self.state)
+        self._counts = {"sums": 0, "refused": 0}
+        self._latest: tuple[int, ...] = ()
+
+    # -- what each course says -------------------------------------------------------------------------------------
+
+    @property
+    def is_done(self) -> bool:
+        """True once there is nothing more to sum."""
+        return self.course.facts.rounds >= (self.course.settings.rounds or 0)
+
+    @property
+    def sums_in_all(self) -> int:
+        """The sums after which a member is through."""
+        raise NotImplementedError
+
+    async def step(self) -> None:
+        """Sum once, and take the sum."""
+        raise NotImplementedError
+
+    def was_refused(self, ended: Refused) -> None:
+        """Look at a refusal; the node will try again."""
+
+    def was_taken_over(self) -> None:
+        """Forget what belongs to the state that others' has replaced."""
+
+    # -- hooks ------------------------------------------------------------------------------------------------------
+
+    def feedings(self) -> tuple[Feeding, ...]:
+        return (
+            Feeding(channel=SUMS, handler=self.sums.talk, guards=True),
+            Feeding(channel=CHANNEL, handler=self.state.talk, guards=True),
+        )
+
+    def status(self) -> Mapping[str, Any]:
+        figures = {"members_in_the_latest_sum": len(self._latest), "members_needed": self.least}
+        return figures | self._counts | {"fetched": self.state.fetched, "waits_for": self.waiting.whom or None}
+
+    async def run(self) -> None:
+        await self.state.know()
+        if not self.is_done:
+            await self.waiting.until(self._has_company, self._company_in_words)
+        while not self.course.is_over and not self.is_done:
+            place = self.state.next_place()
+            if place is not None:
+                if await self.state.take_over(place):
+                    self.was_taken_over()
+            elif self.course.halted_by:
+                if not await self.waiting.until(
+                    self.state.is_behind, lambda: "the others, as it gives no part", self._patience_s
+                ):
+                    break
+            elif not self.sums.is_member:
+                # What it gave now would be given in vain.
+                await self.waiting.until(lambda: self.state.is_behind() or self.sums.is_member, self._setup_in_words)
+            else:
+                await self.step()
+        await self._end()
+
+    async def farewell(self, *, hasty: bool) -> None:  # noqa: ARG002 - there is nothing to wait for
+        self.sums.talk.close()
+
+    # -- rounds -------------------------------------------------------------------------------------------------------
+
+    async def train(self) -> tuple[Vector, LocalRound] | None:
+        """Let the learner begin its round; None if that is not possible now. What it returns belongs to the engine."""
+        course = self.course
+        course.stage = Phase.TRAINING
+        answer = course.answer()
+        self._node.carry_out([StartRound(index=course.facts.rounds, accompanied=True)])
+        event = await answer
+        if isinstance(event, RoundRefused):
+            if event.for_good:
+                course.halted_by = event.why
+                self._node.alarm("budget-spent" if event.planned else "no-part", None, event.why)
+            return None
+        outcome = await self.state.look(lambda engine: engine.outcomes.get_nowait())
+        if not isinstance(event, RoundTrained) or outcome is None:
+            self._node.alarm("no-part", None, "its training failed, so that it has no part of this round")
+            return None
+        return outcome
+
+    def terms_from(self, place: Place) -> bytes:
+        """The terms of a sum that begins from this state."""
+        return hashlib.blake2b(self._id + place.digest, digest_size=32, person=b"p2pfl-sum-round").digest()
+
+    async def sum(self, label: str, words: Words, terms: bytes, **asked: Any) -> SumDone | None:
+        """Sum with the others; None if that was refused. `asked` as of `SumTalk.sum`."""
+        self.waiting.whom, self.sums.was_signed = f"the sum of {label}", False
+        began = time.monotonic()
+        ended = await self.sums.talk.sum(label, words, terms, **asked)
+        self.waiting.whom = ""
+        if isinstance(ended, Refused):
+            self.waiting.tried_s = time.monotonic() - began
+            self._counts["refused"] += 1
+            self.course.stage = Phase.WAITING
+            self.was_refused(ended)
+            self.state.following.refused()
+            if not self.state.is_behind():
+                missing = self.waiting.names(ended.missing)
+                text = f"{label}: {ended.reason}; missing: {missing}" if missing else f"{label}: {ended.reason}"
+                self._node.alarm("sum-refused", None, text)
+            return None
+        self._counts["sums"] += 1
+        self.course.sums += 1
+        self._latest = ended.members
+        self._node.feed.settle("sum-done", None)
+        return ended
+
+    async def refuse_spoiled(self, label: str) -> None:
+        """Leave a sum out that no right parts can have; all who got it do."""
+        self._node.alarm("sum-spoiled", None, f"{label}: no right parts have such a sum, so a member's part was wrong")
+        await self.waiting.rest()
+
+    # -- waiting and ending -------------------------------------------------------------------------------------------
+
+    def _has_company(self) -> bool:
+        return len(self.state.standings.latest) >= self.least
+
+    def _company_in_words(self) -> str:
+        missing = self.waiting.names(range(self.sums.members), without=self.state.standings.latest)
+        return f"{self.least - len(self.state.standings.latest)} more of {missing}: {self.least} must give their parts"
+
+    def _setup_in_words(self) -> str:
+        missing = self.waiting.names(range(self.sums.members), without=self.sums.came)
+        return f"a set-up of sums; without keys yet: {missing}" if missing else "a set-up of sums"
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a node that gives no part waits for the others' next state."""
+        return max(self.course.settings.linger_s, PATIENT_TIMES * self.state.slowest_s)
+
+    async def _end(self) -> None:
+        """Go on answering until all who are there are through, or have been waited for long enough."""
+        course = self.course
+        if course.is_over:
+            return
+        course.facts.done, course.stage = True, Phase.LINGERING
+        members = {member.index for member in self._node.setup().federation.present}
+
+        def are_through() -> bool:
+            return members <= self.state.standings.who(lambda place: place.sums >= self.sums_in_all)
+
+        await self.waiting.until(are_through, lambda: "the others", course.settings.linger_s)
+        self._node.carry_out(course.finish())

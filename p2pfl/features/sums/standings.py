@@ -1,0 +1,354 @@
+"""Where each member stands, signed and handed from neighbor to neighbor, and how one that is behind gets the state.
+
+All members have the same state after as many sums, so its digest says whether two agree. What more than t members have
+signed, an honest one has: a state with that digest may be taken over from anybody. It goes from neighbor to neighbor
+piece by piece, each asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from nacl.exceptions import BadSignatureError
+from nacl.signing import VerifyKey
+
+from p2pfl.config.model import FederationConfig
+from p2pfl.core.limits import TokenBucket
+from p2pfl.crypto.identity import Identity
+from p2pfl.errors import PeerFault
+from p2pfl.net.side import SideChannel
+
+DOMAIN = b"p2pfl standing after sums\x00"
+PIECE_BYTES = 48 * 1024
+
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+
+
+class StandingTold(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A message about where members stand."""
+
+
+class SumStanding(StandingTold, frozen=True, kw_only=True, tag=1):
+    """`member` has the state with this digest, after so many sums. Of two, the one with the larger `serial` is the
+    later one.
+    """
+
+    member: Count
+    serial: Count
+    sums: Count
+    digest: Digest
+    signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
+
+
+class StateWanted(StandingTold, frozen=True, kw_only=True, tag=2):
+    """Asks for the state with this digest, from `offset` on."""
+
+    digest: Digest
+    offset: Count
+
+
+class StatePiece(StandingTold, frozen=True, kw_only=True, tag=3):
+    """A piece of a state of `size` bytes; an empty one says that the sender does not have that state any longer."""
+
+    digest: Digest
+    size: Count
+    offset: Count
+    part: Annotated[bytes, Meta(max_length=PIECE_BYTES)]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A number of sums that ended well, and the digest of the state after them."""
+
+    sums: int
+    digest: bytes
+
+
+def state_digest(state: bytes) -> bytes:
+    """Return the digest (32 bytes) of a packed state."""
+    return hashlib.blake2b(state, digest_size=32, person=b"p2pfl-shared").digest()
+
+
+class Standings:
+    """The latest standings. `needed` is how many members must have signed for a state that is taken over."""
+
+    def __init__(
+        self, federation: FederationConfig, federation_id: bytes, identity: Identity, own: int, needed: int
+    ) -> None:
+        self._keys = [VerifyKey(member.key) for member in federation.members]
+        self._retired = federation.retired
+        self._id, self._identity, self._own = federation_id, identity, own
+        self.needed = needed
+        self.latest: dict[int, SumStanding] = {}
+        self._least_serial = 0
+        """Above the serials that this node has signed in earlier lives, as far as they are known."""
+
+    def state(self, place: Place, least_serial: int) -> SumStanding:
+        """Sign where this node stands, with a serial of at least that."""
+        before = self.latest.get(self._own)
+        serial = max(least_serial, self._least_serial, 0 if before is None else before.serial + 1)
+        signed = self._signed(self._own, serial, place.sums, place.digest)
+        signature = self._identity.sign(signed)
+        standing = SumStanding(
+            member=self._own, serial=serial, sums=place.sums, digest=place.digest, signature=signature
+        )
+        self.latest[self._own] = standing
+        return standing
+
+    def restated(self) -> SumStanding:
+        """Sign once more where this node stands, later than all that it has signed before."""
+        own = self.latest[self._own]
+        return self.state(Place(own.sums, own.digest), 0)
+
+    def hear(self, standing: SumStanding) -> bool:
+        """Take a standing; return True if it is news. Raises PeerFault: its member has not signed it.
+
+        One of an earlier life of this node is none, but `is_outdated` may be true afterwards.
+        """
+        member = standing.member
+        if member >= len(self._keys):
+            raise PeerFault(f"a standing of member {member} of {len(self._keys)}")
+        known = self.latest.get(member)
+        if known is not None and known.serial >= standing.serial:
+            return False
+        signed = self._signed(member, standing.serial, standing.sums, standing.digest)
+        try:
+            self._keys[member].verify(signed, standing.signature)
+        except BadSignatureError:
+            raise PeerFault(f"a standing that member {member} did not sign") from None
+        if member == self._own:
+            self._least_serial = max(self._least_serial, standing.serial + 1)
+            return False
+        if member in self._retired:
+            return False
+        self.latest[member] = standing
+        return True
+
+    @property
+    def is_outdated(self) -> bool:
+        """True if others have a standing of an earlier life of this node that counts as later: its folder is
+        an old copy. Then it must state where it stands once more.
+        """
+        own = self.latest.get(self._own)
+        return own is not None and own.serial < self._least_serial
+
+    def place_of(self, member: int) -> Place | None:
+        standing = self.latest.get(member)
+        return None if standing is None else Place(standing.sums, standing.digest)
+
+    def ahead_of(self, own: Place, but: Collection[Place] = ()) -> Place | None:
+        """Return the state of the others that this node should take over, None if there is none; none of `but`.
+
+        That is the latest one for which enough others have signed; of two after equally many sums, the one that more
+        members have.
+        """
+        others = Counter(Place(one.sums, one.digest) for member, one in self.latest.items() if member != self._own)
+        vouched = [place for place, count in others.items() if count >= self.needed and place not in but]
+        best = max(vouched, key=lambda place: (place.sums, others[place], place.digest), default=None)
+        if best is None or best.sums < own.sums or best == own:
+            return None
+        if best.sums > own.sums:
+            return best
+        return best if (others[best], best.digest) > (others[own] + 1, own.digest) else None
+
+    def common_before(self, own: Place) -> Place | None:
+        """Return the earlier state that a node ahead of all others should go back to, None if there is none.
+
+        So few members have its own state that nobody will take it over, and enough have signed for the earlier one: a
+        sum that few got, while the others cannot go on without them.
+        """
+        others = Counter(Place(one.sums, one.digest) for member, one in self.latest.items() if member != self._own)
+        if others[own] + 1 >= self.needed:
+            return None
+        earlier = [place for place, count in others.items() if count >= self.needed and place.sums < own.sums]
+        return max(earlier, key=lambda place: (place.sums, others[place], place.digest), default=None)
+
+    def who(self, fits: Callable[[Place], bool]) -> set[int]:
+        """Return the members, this one included, whose standing fits."""
+        return {member for member, one in self.latest.items() if fits(Place(one.sums, one.digest))}
+
+    def _signed(self, member: int, serial: int, sums: int, digest: bytes) -> bytes:
+        numbers = b"".join(number.to_bytes(8, "little") for number in (member, serial, sums))
+        return DOMAIN + self._id + numbers + digest
+
+
+MOST_VAIN, LOST_S = 10, 30.0
+"""After so many times in vain a state is not asked for during so many seconds."""
+
+
+class Following:
+    """Decides for one node, by all standings. `place` is its own state; it is told of all that happens."""
+
+    def __init__(self, standings: Standings) -> None:
+        self._standings = standings
+        self.place = Place(0, b"")
+        self._was_refused = False
+        """True once a sum from this state was refused: then the node may go back to an earlier one."""
+        self._vain = 0
+        self._lost: dict[Place, float] = {}
+        """Until when which state is not asked for."""
+
+    def next_place(self, now: float) -> Place | None:
+        """Return the state that the node should take over, None if its own is right."""
+        lost = [place for place, until in self._lost.items() if now < until]
+        ahead = self._standings.ahead_of(self.place, but=lost)
+        return self._standings.common_before(self.place) if ahead is None and self._was_refused else ahead
+
+    def moved(self, place: Place) -> None:
+        """Note that the node has this state now."""
+        if place != self.place:
+            self.place, self._was_refused, self._vain = place, False, 0
+
+    def refused(self) -> None:
+        """Note that a sum from the present state was refused."""
+        self._was_refused = True
+
+    def asked_in_vain(self, place: Place, now: float) -> None:
+        """Note that no neighbor gave that state. After some times in a row all who had it count as gone for a while."""
+        self._vain += 1
+        if self._vain >= MOST_VAIN:
+            self._vain, self._lost[place] = 0, now + LOST_S
+
+
+PATIENCE_S = 5.0
+"""How long a neighbor may take for a piece."""
+KEPT = 3
+"""The latest states that are kept for others."""
+
+SendPiece = Callable[[int, StateWanted | StatePiece], bool]
+
+
+class StateFetching:
+    """Gives this node's latest states to neighbors, and gets one from them. `most_bytes` bounds a state."""
+
+    def __init__(self, say: SendPiece, most_bytes: int) -> None:
+        self._say, self._most_bytes = say, most_bytes
+        self._kept: dict[bytes, bytes] = {}
+        self._wanted = b""
+        self._body, self._size = bytearray(), 0
+        self._from: int | None = None
+        self._news = asyncio.Event()
+
+    def keep(self, state: bytes, digest: bytes) -> None:
+        self._kept.pop(digest, None)
+        self._kept[digest] = state
+        while len(self._kept) > KEPT:
+            del self._kept[next(iter(self._kept))]
+
+    def hear_wanted(self, peer: int, wanted: StateWanted) -> None:
+        state = self._kept.get(wanted.digest, b"")
+        part = state[wanted.offset : wanted.offset + PIECE_BYTES]
+        self._say(peer, StatePiece(digest=wanted.digest, size=len(state), offset=wanted.offset, part=part))
+
+    def hear_piece(self, peer: int, piece: StatePiece) -> None:
+        """Raises PeerFault: the piece is none of the state that was asked for."""
+        if peer != self._from or piece.digest != self._wanted or piece.offset != len(self._body):
+            return  # an answer that came too late
+        if piece.size > self._most_bytes:
+            raise PeerFault(f"a state of {piece.size} bytes; at most {self._most_bytes}")
+        if piece.size == 0 and not piece.part:
+            self._news.set()  # it does not have the state any longer
+            return
+        if len(piece.part) != min(PIECE_BYTES, piece.size - piece.offset) or self._size not in (0, piece.size):
+            raise PeerFault("a piece of a state that is not as long as it should be")
+        self._size = piece.size
+        self._body += piece.part
+        self._news.set()
+
+    async def fetch(self, digest: bytes, peers: Iterable[int]) -> bytes | None:
+        """Return the state with this digest from one of these neighbors; None if none of them gives it."""
+        for peer in peers:
+            self._wanted, self._from, self._body, self._size = digest, peer, bytearray(), 0
+            while await self._next_piece():
+                if self._body and len(self._body) == self._size:
+                    found, self._from = bytes(self._body), None
+                    if state_digest(found) == digest:
+                        return found
+                    break
+        self._from = None
+        return None
+
+    async def _next_piece(self) -> bool:
+        before, self._news = len(self._body), asyncio.Event()
+        if self._from is None or not self._say(self._from, StateWanted(digest=self._wanted, offset=before)):
+            return False
+        try:
+            await asyncio.wait_for(self._news.wait(), PATIENCE_S)
+        except TimeoutError:
+            return False
+        return len(self._body) > before
+
+
+CHANNEL = SideChannel(
+    "standings",
+    SumStanding,
+    StateWanted,
+    StatePiece,
+    most_bytes=PIECE_BYTES + 256,
+    per_s=2000.0,
+    at_once=20_000.0,
+    most_waiting=4096,
+)
+
+
+SPREAD_PER_S, SPREAD_AT_ONCE = 20.0, 400.0
+"""How often a member's standings are passed on: it states one after each sum."""
+
+
+class StandingsTalk:
+    """The handler of the channel. `news` is set when a standing has come."""
+
+    def __init__(
+        self, standings: Standings, say: Callable[[int, SideChannel, StandingTold], bool], most_bytes: int
+    ) -> None:
+        self._standings, self._say = standings, say
+        self.fetching = StateFetching(lambda peer, message: say(peer, CHANNEL, message), most_bytes)
+        self.news = asyncio.Event()
+        self._peers: list[int] = []
+        self._spread: defaultdict[int, TokenBucket] = defaultdict(
+            lambda: TokenBucket(SPREAD_PER_S, tokens=SPREAD_AT_ONCE, burst=SPREAD_AT_ONCE)
+        )
+        """By member."""
+
+    @property
+    def has_peers(self) -> bool:
+        return bool(self._peers)
+
+    def opened(self, peer: int) -> None:
+        self._peers.append(peer)
+        for standing in self._standings.latest.values():
+            self._say(peer, CHANNEL, standing)
+
+    def closed(self, peer: int) -> None:
+        if peer in self._peers:
+            self._peers.remove(peer)
+
+    def hear(self, peer: int, message: StandingTold) -> None:
+        """Raises PeerFault."""
+        if isinstance(message, StateWanted):
+            self.fetching.hear_wanted(peer, message)
+        elif isinstance(message, StatePiece):
+            self.fetching.hear_piece(peer, message)
+        elif isinstance(message, SumStanding) and self._standings.hear(message):
+            if self._spread[message.member].take(asyncio.get_running_loop().time()) == 0.0:
+                self.spread(message, but=peer)
+            self.news.set()
+        if self._standings.is_outdated:
+            self.spread(self._standings.restated())
+
+    def spread(self, standing: SumStanding, but: int | None = None) -> None:
+        for peer in self._peers:
+            if peer != but:
+                self._say(peer, CHANNEL, standing)
+
+    async def fetch(self, place: Place) -> bytes | None:
+        """Return the state of that place from a neighbor, None if none gives it; those that say to have it first."""
+        peers = sorted(self._peers, key=lambda peer: self._standings.place_of(peer) != place)
+        return await self.fetching.fetch(place.digest, peers)

@@ -100,7 +100,7 @@ bench: $(FOR_DEV) ## measure compressors, the network, a node's overhead, learni
 	$(BIN)/python benchmarks/overhead.py --parameters 10k,1M,25M --json bench-out/overhead.json
 	$(BIN)/python benchmarks/digits.py --json bench-out/digits.json
 	$(BIN)/python benchmarks/spectral.py --nodes 100,1000,10000,100000 --limit-s 5
-	$(BIN)/python benchmarks/simulate.py --nodes 100,1000 --json bench-out/simulate.json
+	$(BIN)/python benchmarks/simulators.py --nodes 100,1000 --rounds 100,50 --json bench-out/simulators.json
 
 # The study of docs/explanation/study.md; started again, it goes on where it was. OUT=FOLDER for its results, ONLY="graphs slow" for parts.
 OUT ?= bench-out/study

@@ -17,49 +17,31 @@ ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 
 SMALLEST = {
-    "bias": "--table quadratics --rounds 2",
     "codecs": "--size 10000 --rows 2 --repeats 1 --specs q4",
-    "adapters": "sklearn --splits 1 --rounds 2",
     "conformance": "--seeds 1 --rounds 2 --nodes 4",
-    "devices": "--parameters 20000 --steps 1 --rounds 1",
     "digits": "--seeds 1 --nodes 2 --partition iid",
     "endings": "--scenario undisturbed --nodes 2 --rounds 6 --topology path",
     "floods": "--floods none,pings --from own --seconds 1 --repeats 1 --nodes 2",
     "goodput": "--mb 1 --messages 1 --repeats 1",
-    "hivemind_allreduce": "--values 1000 --times 1 --repeats 1 --mbit-s 0",
-    "hospitals": "",
-    "join_time": "--nodes 2 --times 1 --step-s 0.1",
     "joins": "--sizes 5 --joins 2",
-    "large": "--parameters 10k --degrees 1 --compressors fragment:4 --exchanges 1 --round-s 0.05",
     "losses": "--scenario wipe --rounds 40",
-    "page": "--nodes 3 --pages 2 --seconds 2",
     "plan_by_hand": "--nodes 3 --rounds 2 --within 30 --hand 5 --out here",
     "privacy": "--rounds 2 --no-audits --out here",
-    "privacy_cost": "--models 2410 --batch 16 --steps 2 --repeats 1",
     "lossy": "--rates 0.01 --runs 1",
     "overhead": "--parameters 10k --rounds 1 --repeats 1 --round-s 0.1",
     "rules": "--count 9 --liars 1 --size 1000 --repeats 1",
-    "simulate": "--nodes 10 --node-rounds 50",
     "simulators": "--nodes 10 --rounds 3 --limit 30",
     "spectral": "--nodes 50 --limit-s 0",
     "slow_links": "--nodes 6 --slow 2 --time-s 1 --seeds 1 --partition iid",
-    "start": "--nodes 2 --pairs 1 --train 0.5",
-    "stutter": "--round 0.1 --runs 0.04 --period 0.5 --window 1 --pairs 1",
-    "sum_floods": "--floods have --seconds 1 --repeats 1",
     "sums": "--members 3 --entries 10 --sums 2",
-    "trees": "--rounds 2 --rows 1000 --seeds 1",
     "robust/averaging": "--rounds 2 --liars 1",
-    "shared_noise": "tune --smallest --out here",
     "study/study": "--size smallest --only references slow served real --jobs 1 --out here",
 }
 PARTS = {
     "cifar",
     "goodput_layers",
     "goodput_measures",
-    "large_neighbors",
-    "lora",
     "mutants",
-    "page_site",
     "recorded",
     "robust/graphs",
     "robust/momentum",
@@ -75,7 +57,7 @@ PARTS = {
     "study/study_page",
     "study/twice",
 }
-"""Imported by others, tested elsewhere, need CIFAR-10, coverage, transformers, or read what a study wrote."""
+"""Imported by others, tested elsewhere, need CIFAR-10 or coverage, or read what a study wrote."""
 TOLD = {"conformance", "endings", "losses"}
 """exit with 1 where figures are not as they should be, as they are not in so few rounds."""
 

@@ -1,18 +1,14 @@
 """A node's display of a federation that is not running: real rows, signed with as many keys, from nodes that seem to
 train.
-
-Part of `page.py`; `python benchmarks/page_site.py --nodes 200 --port 8480` serves the page to look at.
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +21,6 @@ from p2pfl.features.status.hearing import Hearing
 from p2pfl.features.status.member_news import MemberNews
 from p2pfl.features.status.overview import Overview
 from p2pfl.features.status.own_row import OwnRow
-from p2pfl.features.status.page_server import StatusPage
 from p2pfl.features.status.roster import Roster
 from p2pfl.features.status.spread import VitalsTold, period_s
 from p2pfl.learn.intervals import wilson
@@ -134,8 +129,6 @@ class Made:
         for peer in neighbors:
             self.display.opened(peer)
         self.source = neighbors[0]
-        self.making_s = 0.0
-        """CPU-seconds spent on the work of other nodes."""
 
     def came(self, peer: int) -> tuple[int, int] | None:
         """Return the bytes received over the session with a neighbor; none if its cable is unplugged."""
@@ -219,7 +212,7 @@ class Made:
 
     def pass_time(self, seconds: float, *, ago_s: float = 0.0) -> None:
         """Train on, and receive the rows that are due, as of `ago_s` before now."""
-        began, heard = time.thread_time(), []
+        heard = []
         for index, speed in enumerate(self.speed):
             if index in self.silent | self.pulled:
                 continue
@@ -230,31 +223,7 @@ class Made:
             if index and self.due[index] <= 0:
                 self.due[index] += period_s(len(self.speed))
                 heard.append(VitalsTold(rows=((round(ago_s), self.row(index)),)))
-        self.making_s += time.thread_time() - began
         for told in heard:
             self.display.hear(self.source, told)
         self.hearing.look(self.edges)
         self.display.tick()
-
-
-async def serve(made: Made, *, port: int, for_s: float = math.inf, told: Callable[[int], None] = print) -> None:
-    """Serve the page on loopback and let time pass, one second at a time."""
-    end = time.monotonic() + for_s
-    async with StatusPage(f"127.0.0.1:{port}", dict, site=made.display.overview) as page:
-        told(page.port)
-        while time.monotonic() < end:
-            await asyncio.sleep(1.0)
-            made.pass_time(1.0)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, default=200)
-    parser.add_argument("--topology", default="")
-    parser.add_argument("--port", type=int, default=8480)
-    options = parser.parse_args()
-    asyncio.run(serve(Made(options.nodes, options.topology), port=options.port))
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,7 @@ from p2pfl.aggregate import liars_of
 from p2pfl.config.model import FederationConfig
 from p2pfl.learn.interface import Learner, Vector
 from sim.attacks import Attack, Sight, press
-from sim.attacks.slope import Slope, slope_for
+from sim.attacks.lies import Slope, slope_for
 
 if TYPE_CHECKING:
     from sim.cluster import Cluster

@@ -26,9 +26,9 @@ from p2pfl.node.application import Application
 from p2pfl.node.assembly import Setup
 from p2pfl.node.driver import Driver
 from sim.attacks import Attack, Sight, boast, passable
+from sim.attacks.attack import Climb
+from sim.attacks.lies import slope_for
 from sim.attacks.poison import poisoned
-from sim.attacks.sight import Climb
-from sim.attacks.slope import slope_for
 
 PAUSE_S = 0.001
 WAITING = 64

@@ -3,11 +3,19 @@
 `parse_attack("alie:1.5")` gives an `Attack`; a liar sees a `Sight`; `ATTACKS` lists every attack with its source.
 """
 
-from sim.attacks.attack import BOAST, Attack, Poison, boast, passable, press
-from sim.attacks.entry import ATTACKS
-from sim.attacks.own import file_of, with_absolute_path
+from sim.attacks.attack import (
+    ATTACKS,
+    BOAST,
+    Attack,
+    Poison,
+    Sight,
+    boast,
+    file_of,
+    passable,
+    press,
+    with_absolute_path,
+)
 from sim.attacks.registry import ALLOWED_ATTACKS, make_attack, parse_attack
-from sim.attacks.sight import Sight
 
 __all__ = [
     "ALLOWED_ATTACKS",

@@ -17,9 +17,8 @@ import numpy as np
 from p2pfl.chance import generator
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Vector
-from sim.attacks.attack import Poison
-from sim.attacks.entry import ATTACKS, DATA, FANG, NEIGHBORS, PoisonEntry, positive
-from sim.attacks.false_models import replacement
+from sim.attacks.attack import ATTACKS, DATA, NEIGHBORS, Poison, PoisonEntry, positive
+from sim.attacks.lies import replacement
 
 if TYPE_CHECKING:  # the names of attacks are read without torch
     from torch import Tensor
@@ -45,7 +44,13 @@ LABELED = "samples in memory, each with one class label: digits, mnist-idx, csv 
 TRIGGERED = "images, (n, height, width) or (n, channels, height, width), or rows of numbers, (n, columns)"
 
 
-@ATTACKS.add(PoisonEntry(name="label-flip", means="trains on labels y turned into classes - 1 - y", source=FANG))
+@ATTACKS.add(
+    PoisonEntry(
+        name="label-flip",
+        means="trains on labels y turned into classes - 1 - y",
+        source="Fang et al. 2020, arXiv 1911.11815",
+    )
+)
 @dataclass(frozen=True, slots=True)
 class LabelFlip:
     def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:

@@ -5,15 +5,29 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from p2pfl.specs import OBJECT, read_number
-from sim.attacks import ascent, false_models, poison, wrapped  # noqa: F401 - each adds its entries
-from sim.attacks.attack import Attack
-from sim.attacks.entry import ATTACKS, LARGEST, WrapEntry
-from sim.attacks.own import OwnLie
+from sim.attacks import lies, poison  # noqa: F401 - each adds its entries
+from sim.attacks.attack import ATTACKS, LARGEST, Attack, OwnLie, WrapEntry
 
 ALLOWED_ATTACKS = (
     ", ".join(entry.usage for entry in ATTACKS.values())
     + f"; numbers up to {LARGEST:g}; `p2pfl sim attacks` says what they do. Or your own: file.py:object, module:object"
 )
+
+
+GONE = {
+    "constant": "sign-flip",
+    "zero": "sign-flip",
+    "replay": "sign-flip",
+    "inf": "nan",
+    "oscillate": "alie",
+    "small-sign": "alie",
+    "min-max": "foe",
+    "min-sum": "foe",
+    "fang": "foe",
+    "collude-median": "mimic",
+    "two-faced": "noise:SIGMA",
+}
+"""Attacks that are gone, and what to use instead."""
 
 
 def parse_attack(text: object) -> Attack:
@@ -27,6 +41,8 @@ def parse_attack(text: object) -> Attack:
         own = OwnLie(text)
         return Attack(spec=text, lie=own, own=own)
     name, colon, told = text.partition(":")
+    if name in GONE:
+        raise ValueError(f"{name} is gone; use {GONE[name]}, or your own: docs/how-to/liars.md")
     if name not in ATTACKS:
         near = get_close_matches(name, list(ATTACKS), n=1)
         raise ValueError("no such attack" + (f"; did you mean {near[0]}?" if near else ""))

@@ -38,6 +38,7 @@ SMALLEST = {
     "study/study": "--size smallest --only references slow served real --jobs 1 --out here",
 }
 PARTS = {
+    "robust/lies",
     "cifar",
     "goodput_layers",
     "goodput_measures",

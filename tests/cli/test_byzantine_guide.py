@@ -92,8 +92,8 @@ def test_five_refused_models_within_two_minutes_are_too_many_as_it_says():
 
 
 def test_the_number_of_attacks_is_about_right():
-    assert "about thirty" in PROSE
-    assert 27 <= len(ATTACKS) <= 33
+    assert "about twenty" in PROSE
+    assert 15 <= len(ATTACKS) <= 23
 
 
 def test_bulyan_alone_wants_more_neighbors_than_the_others():

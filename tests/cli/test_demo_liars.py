@@ -16,19 +16,19 @@ from p2pfl.fleet import lies
     ("arguments", "said"),
     [
         (
-            ["--byzantine", "9", "--attack", "zero"],
+            ["--byzantine", "9", "--attack", "mimic"],
             "--byzantine: no honest node is left of 8 (found 9); allowed: 0 to 7",
         ),
         (["--byzantine", "8"], "--byzantine: no honest node is left of 8"),
         (["--byzantine", "1"], "--byzantine: liars without an attack"),
         (["--attack", "alie"], "--attack: an attack without liars"),
         (["--byzantine", "1", "--attack", "flatter"], "--attack: no such attack (found 'flatter'); allowed: sign-flip"),
-        (["--byzantine", "1", "--attack", "zero:3"], "--attack: zero takes no parameter"),
+        (["--byzantine", "1", "--attack", "mimic:3"], "--attack: mimic takes no parameter"),
         (
             ["--byzantine", "1", "--attack", "noise:-1"],
             "--attack: attack noise: write noise:SIGMA, SIGMA a number above 0",
         ),
-        (["--byzantine", "1", "--attack", "zero", "--rule", "krumm"], "--rule: unknown rule 'krumm'"),
+        (["--byzantine", "1", "--attack", "mimic", "--rule", "krumm"], "--rule: unknown rule 'krumm'"),
     ],
 )
 def test_a_mistake_ends_the_demo_before_anything_is_made(p2pfl, tmp_path, arguments, said):
@@ -59,7 +59,7 @@ def test_a_rule_file_is_looked_for_from_where_the_demo_is_called(tmp_path, monke
 
 def test_without_a_package_of_attacks_the_demo_says_what_is_missing(p2pfl, monkeypatch):
     monkeypatch.setattr(lies, "entry_points", lambda **_: [])
-    outcome = p2pfl("demo", "--byzantine", "1", "--attack", "zero")
+    outcome = p2pfl("demo", "--byzantine", "1", "--attack", "mimic")
     assert outcome.code == 2
     assert "no package of attacks is installed" in outcome.err
 
@@ -67,8 +67,8 @@ def test_without_a_package_of_attacks_the_demo_says_what_is_missing(p2pfl, monke
 @pytest.mark.parametrize(("liars", "said"), [("1", r"node\d lies to"), ("2", r"node\d, node\d lie to")])
 def test_who_lies_is_told(p2pfl, monkeypatch, liars, said):
     monkeypatch.setattr("p2pfl.cli.demo.run_fleet", lambda *_, **__: 0)
-    outcome = p2pfl("demo", "--nodes", "5", "--byzantine", liars, "--attack", "zero")
-    assert re.search(f"^{said} every neighbor: zero$", outcome.err, re.MULTILINE)
+    outcome = p2pfl("demo", "--nodes", "5", "--byzantine", liars, "--attack", "mimic")
+    assert re.search(f"^{said} every neighbor: mimic$", outcome.err, re.MULTILINE)
 
 
 def test_liars_are_found_by_the_name_of_their_entry_point_alone():

@@ -38,7 +38,7 @@ def test_a_dead_node_leaves_the_history_and_the_last_point_agrees_with_the_final
 
 
 def test_how_long_a_liar_takes_does_not_enter_the_history():
-    slow = WorldSpec(compute=STEADY, liars=LiarSpec(attack="zero", nodes=(4,)))
+    slow = WorldSpec(compute=STEADY, liars=LiarSpec(attack="sign-flip", nodes=(4,)))
     report = simulate(quadratic(), world=slow, references=False)
     honest = [row.staleness.mean for row in report.nodes if not row.byzantine]
     assert report.history[-1].staleness.mean == pytest.approx(sum(honest) / len(honest))

@@ -90,9 +90,7 @@ def test_under_a_robust_rule_a_liar_counts_on_the_weight_that_it_boasts_of_and_o
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "attack", ["sleeper:noise:1@2", *(pytest.param(one, marks=pytest.mark.long) for one in ("alie", "two-faced"))]
-)
+@pytest.mark.parametrize("attack", ["sleeper:noise:1@2", "alie"])
 def test_a_run_with_liars_is_the_same_again(attack):
     found = [run(attack) for _ in range(2)]
     assert len({report.value_digest for report in found}) == 1
@@ -108,7 +106,6 @@ def test_a_run_with_liars_is_the_same_again(attack):
     [
         *(("nan", "q4"), ("wrong-shape", "sign")),
         *(pytest.param("nan", compressor, marks=pytest.mark.long) for compressor in ("none", "sign", "top-k:0.1+q8")),
-        *(pytest.param("inf", one, marks=pytest.mark.long) for one in ("none", "q4", "sign", "top-k:0.1+q8")),
         *(pytest.param("wrong-shape", one, marks=pytest.mark.long) for one in ("q4", "none", "top-k:0.1+q8")),
     ],
 )
@@ -214,29 +211,15 @@ def test_learners_of_a_users_own_cannot_be_poisoned():
         poisoned([object()], None, frozenset({0}))
 
 
-SOME = (("two-faced", 0.03),)
-OTHERS = (
-    *(
-        ("sign-flip", 0.3),
-        ("zero", 0.3),
-        ("replay", 0.03),
-        ("ipm", 0.3),
-        ("foe", 0.3),
-        ("fang", 0.1),
-        ("dissensus", 0.1),
-    ),
-    *(("small-sign", 0.01), ("min-max", 0.01), ("min-sum", 0.01), ("flood:ipm", 0.3), ("mimic", 0.005)),
-    *(("collude-median", 0.005), ("oscillate", 0.005), ("noise:1", 0.03), ("constant:1", 0.3)),
-    *(("spectral", 0.03), ("sleeper:ipm@3", 0.05), ("alie", 0.01), ("label-flip", 0.03)),
+BITES = (
+    *(("sign-flip", 0.3), ("ipm", 0.3), ("foe", 0.3), ("dissensus", 0.1), ("flood:ipm", 0.3), ("mimic", 0.005)),
+    *(("noise:1", 0.03), ("spectral", 0.03), ("sleeper:ipm@3", 0.05), ("alie", 0.01), ("label-flip", 0.03)),
 )
 
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("attack", "loses"),
-    [*SOME, *(pytest.param(*other, marks=pytest.mark.long) for other in OTHERS)],
-)
+@pytest.mark.parametrize(("attack", "loses"), BITES)
 def test_an_attack_on_the_mean_bites(attack, loses, calm):
     found = simulate(
         bitten(), world=WorldSpec(liars=LiarSpec(attack=attack, count=2), evaluate_every_s=SELDOM_S), references=False

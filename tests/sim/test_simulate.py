@@ -21,7 +21,7 @@ def quadratic(nodes=6, *, rounds=8, topology="ring", compressor="q8", seed=1, ra
     return replace(federation, task=TaskConfig(name="quadratic", options=options), training=training, gossip=gossip)
 
 
-OTHERS = ("sign-flip", "zero", "replay", "constant:2")
+OTHERS = ("sign-flip", "mimic")
 """Attacks that are for `make test-all`."""
 
 
@@ -54,7 +54,7 @@ def test_whatever_a_liar_shows_every_honest_node_comes_to_its_end(attack):
 
 
 def test_what_liars_and_dead_nodes_have_does_not_enter_the_figures():
-    world = WorldSpec(crashes=(CrashSpec(nodes=(1,), at_s=0.02),), liars=LiarSpec(attack="zero", nodes=(4,)))
+    world = WorldSpec(crashes=(CrashSpec(nodes=(1,), at_s=0.02),), liars=LiarSpec(attack="sign-flip", nodes=(4,)))
     report = simulate(quadratic(), world=world, references=False)
     assert (report.died, report.byzantine) == (["node1"], ["node4"])
     honest = [row.test_loss for row in report.nodes if row.name not in {"node1", "node4"}]
@@ -72,7 +72,7 @@ def test_a_late_joiner_starts_from_its_neighbors():
     ("world", "key"),
     [
         (WorldSpec(links=LinkSpec(loss=1.5)), "links.loss"),
-        (WorldSpec(liars=LiarSpec(attack="zero", count=6)), "liars"),
+        (WorldSpec(liars=LiarSpec(attack="sign-flip", count=6)), "liars"),
         (WorldSpec(crashes=(CrashSpec(nodes=(17,), at_s=1.0),)), "crash"),
     ],
 )
@@ -172,7 +172,9 @@ def test_a_schedule_reports_the_union_and_the_contraction_of_its_period():
         pytest.param(WorldSpec(crashes=(CrashSpec(nodes=(0, 1, 2, 3, 4, 5), at_s=0.02),)), marks=pytest.mark.long),
         pytest.param(WorldSpec(crashes=(CrashSpec(nodes=(0, 1, 2, 3, 4), at_s=0.02),)), marks=pytest.mark.long),
         WorldSpec(crashes=(CrashSpec(nodes=(0, 2, 4), at_s=0.03),)),
-        WorldSpec(liars=LiarSpec(attack="zero", nodes=(0, 1)), crashes=(CrashSpec(nodes=(2, 3, 4, 5), at_s=0.03),)),
+        WorldSpec(
+            liars=LiarSpec(attack="sign-flip", nodes=(0, 1)), crashes=(CrashSpec(nodes=(2, 3, 4, 5), at_s=0.03),)
+        ),
         WorldSpec(limit_s=0.01),
     ],
     ids=["nobody is left", "one is left", "neighbors of nobody", "liars are left", "nobody comes to an end"],

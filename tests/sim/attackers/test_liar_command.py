@@ -21,7 +21,7 @@ def ward(tmp_path):
     ("arguments", "said"),
     [
         (["--node", "node0", "--attack", "flatter"], "error: --attack: no such attack (found 'flatter')"),
-        (["--node", "node9", "--attack", "zero"], "no such node (found 'node9'); allowed: node0, node1, node2"),
+        (["--node", "node9", "--attack", "sign-flip"], "no such node (found 'node9'); allowed: node0, node1, node2"),
         (["--node", "node0"], "Missing option '--attack'"),
         (["--node", "node0", "--attack", "nix.py:lie"], "error: --attack: there is no file "),
     ],

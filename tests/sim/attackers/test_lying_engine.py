@@ -25,8 +25,8 @@ FEDERATION = SimpleNamespace(
     gossip=SimpleNamespace(rule="trimmed-mean:b=1"),
     seed=SEED,
 )
-REFUSED = ["nan", "inf", "wrong-shape"]
-NEEDED = {"noise": "noise:1", "constant": "constant:2", "sleeper": "sleeper:sign-flip@1"}
+REFUSED = ["nan", "wrong-shape"]
+NEEDED = {"noise": "noise:1", "sleeper": "sleeper:sign-flip@1"}
 """how attacks are written that have no default."""
 
 
@@ -100,12 +100,6 @@ def test_a_liar_sees_its_own_model_and_the_replicas_on_its_own_edges_alone():
     assert (sight.own is other.state.shown, sight.rule, sight.seed) == (True, "trimmed-mean:b=1", SEED)
 
 
-def test_two_neighbors_are_told_two_things():
-    other = liar("two-faced", index=HONEST, league=(HONEST,), spec="none")
-    shown = [np.frombuffer(ask(other, peer).body, np.float32) for peer in (LIAR, OTHER)]
-    assert np.linalg.norm(shown[0] - shown[1]) > np.linalg.norm(other.state.model)
-
-
 def test_a_mirror_shows_a_neighbor_what_that_one_has_shown_it():
     one, other = honest(), liar("mirror")
     for _ in range(8):
@@ -124,7 +118,7 @@ def test_under_a_robust_rule_a_liar_boasts_of_its_weight_as_initiator_and_as_res
 
 
 def test_another_liar_is_told_the_truth():
-    other = liar("two-faced", index=HONEST, league=(HONEST, OTHER), spec="none")
+    other = liar("alie", index=HONEST, league=(HONEST, OTHER), spec="none")
     truth = np.frombuffer(ask(other, OTHER).body, np.float32)
     np.testing.assert_array_equal(truth, other.state.model)
 

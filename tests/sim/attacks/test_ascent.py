@@ -14,9 +14,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.samples import TensorSamples
 from p2pfl.learn.task import Task
 from sim.attacks import parse_attack
-from sim.attacks.ascent import FARTHER, STEPS
-from sim.attacks.false_models import response, spread_around
-from sim.attacks.slope import MOST_SAMPLES, Slope, slope_for
+from sim.attacks.lies import FARTHER, MOST_SAMPLES, STEPS, Slope, response, slope_for, spread_around
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sights import MODELS, bowl, sight

@@ -12,7 +12,7 @@ from sim.attacks import ALLOWED_ATTACKS, ATTACKS, parse_attack
 @pytest.mark.parametrize("name", sorted(ATTACKS))
 def test_every_attack_can_be_written_as_its_usage_says_and_has_a_source(name):
     entry = ATTACKS[name]
-    written = {"flood": ["zero"], "sleeper": ["zero", "zero@3"]}.get(name, ["0.5"] * len(entry.parameters))
+    written = {"flood": ["nan"], "sleeper": ["nan", "nan@3"]}.get(name, ["0.5"] * len(entry.parameters))
     for told in written:
         assert parse_attack(f"{name}:{told}").spec.startswith(f"{name}:{told}")
     if "[:" in entry.usage or not written:
@@ -25,7 +25,7 @@ def test_every_attack_can_be_written_as_its_usage_says_and_has_a_source(name):
 
 
 def test_what_is_left_out_has_its_default():
-    assert parse_attack("sleeper:zero").spec == "sleeper:zero@10"
+    assert parse_attack("sleeper:ipm").spec == "sleeper:ipm@10"
     assert parse_attack("flood:nan").refused
     assert parse_attack("sleeper:nan").refused
     assert parse_attack("flood:alie").sees
@@ -36,15 +36,16 @@ def test_what_is_left_out_has_its_default():
     [
         ("alei", "no such attack; did you mean alie?"),
         ("quatsch", "no such attack"),
-        ("zero:1", "zero takes no parameter"),
+        ("mimic:1", "mimic takes no parameter"),
         ("ipm:-1", "attack ipm: write ipm[:EPS], EPS a number above 0 up to 1e+06"),
         ("alie:x", "attack alie: write alie[:Z], Z a number from -1e+06 up to 1e+06"),
         ("noise", "attack noise: write noise:SIGMA, SIGMA a number above 0 up to 1e+06"),
         ("sleeper", "a sleeper has to have a lie"),
-        ("sleeper:zero@0", "ROUNDS of sleeper: write a whole number from 1 to 1000000"),
-        ("sleeper:zero@x", "ROUNDS of sleeper: write a whole number from 1 to 1000000"),
+        ("sleeper:nan@0", "ROUNDS of sleeper: write a whole number from 1 to 1000000"),
+        ("sleeper:nan@x", "ROUNDS of sleeper: write a whole number from 1 to 1000000"),
         ("sleeper:label-flip", "sleeper cannot be made of label-flip"),
-        ("flood:zero@3", "flood: write flood[:LIE]"),
+        ("flood:nan@3", "flood: write flood[:LIE]"),
+        ("zero", "zero is gone; use sign-flip, or your own: docs/how-to/liars.md"),
         ("flood:alei", "no such attack; did you mean alie?"),
     ],
 )
@@ -58,13 +59,13 @@ def test_a_mistake_says_what_is_wrong(text, said):
     "text",
     [
         *("", "sign_flip", "flip", "sign-flip:", "sign-flip:0", "sign-flip:-1", "sign-flip:x", "sign-flip:nan"),
-        *("noise", "noise:", "noise:0", "noise:-1", "noise:inf", "noise:1e7", "zero:1", "constant", "constant:nan"),
-        *("replay:3", "nan:nan", "noise:1,2", "noise:1:2", "alie:", "alie:x", "ipm:-1", "foe:2", "label-flip:1"),
-        *("backdoor:0", "backdoor:inf", "sleeper", "sleeper:", "sleeper:nothing", "sleeper:zero@", "sleeper:zero@0"),
-        *("sleeper:zero@-1", "sleeper:zero@1.5", "sleeper:zero@10000000", "sleeper:sleeper:zero", "sleeper:flood"),
-        *("sleeper:label-flip", "sleeper:backdoor:2", "flood:", "flood:flood", "flood:sleeper:zero", "flood:zero@3"),
-        "zero@3",
-        *(3, None, ["zero"]),
+        *("noise", "noise:", "noise:0", "noise:-1", "noise:inf", "noise:1e7", "mimic:1"),
+        *("nan:nan", "noise:1,2", "noise:1:2", "alie:", "alie:x", "ipm:-1", "foe:2", "label-flip:1"),
+        *("backdoor:0", "backdoor:inf", "sleeper", "sleeper:", "sleeper:nothing", "sleeper:nan@", "sleeper:nan@0"),
+        *("sleeper:nan@-1", "sleeper:nan@1.5", "sleeper:nan@10000000", "sleeper:sleeper:nan", "sleeper:flood"),
+        *("sleeper:label-flip", "sleeper:backdoor:2", "flood:", "flood:flood", "flood:sleeper:nan", "flood:nan@3"),
+        "nan@3",
+        *(3, None, ["nan"]),
     ],
 )
 def test_what_names_no_attack_is_refused(text):

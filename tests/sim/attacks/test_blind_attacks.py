@@ -6,17 +6,12 @@ import numpy as np
 import pytest
 
 from sim.attacks import ATTACKS, parse_attack
-from sim.attacks.entry import BlindEntry
-from sim.attacks.sight import Sight
+from sim.attacks.attack import BlindEntry, Sight
 
 EXAMPLES = {
     "sign-flip": "sign-flip:3",
     "noise": "noise:0.5",
-    "zero": "zero",
-    "constant": "constant:-2",
-    "replay": "replay",
     "nan": "nan",
-    "inf": "inf",
 }
 MODELS = np.random.default_rng(0).normal(size=(6, 300)).astype(np.float32)
 INITIAL = np.random.default_rng(1).normal(size=300).astype(np.float32)
@@ -50,12 +45,7 @@ def test_a_lie_has_shape_and_type_of_the_models_and_leaves_them_alone(spec, dtyp
 def test_each_attack_shows_what_its_name_says():
     assert np.array_equal(show("sign-flip"), -MODELS)
     assert np.array_equal(show("sign-flip:3"), MODELS * np.float32(-3))
-    assert not show("zero").any()
-    assert (show("constant:-2") == -2).all()
-    assert all(np.array_equal(row, INITIAL) for row in show("replay"))
     assert np.isnan(show("nan")).all()
-    assert np.isposinf(show("inf")[:, ::2]).all()
-    assert np.isneginf(show("inf")[:, 1::2]).all()
 
 
 def test_noise_is_gaussian_around_the_model_and_fresh_each_time():

@@ -116,7 +116,7 @@ def test_the_path_of_a_file_is_made_absolute_and_nothing_else_changes(tmp_path):
     assert with_absolute_path("lies.py:own", tmp_path) == f"{tmp_path}/lies.py:own"
     assert with_absolute_path("sleeper:a/lies.py:own@5", tmp_path) == f"sleeper:{tmp_path}/a/lies.py:own@5"
     assert with_absolute_path("/x/lies.py:own", tmp_path) == "/x/lies.py:own"
-    for spec in ("alie:2", "sleeper:zero@3", "package.module:lie", "none"):
+    for spec in ("alie:2", "sleeper:ipm@3", "package.module:lie", "none"):
         assert with_absolute_path(spec, tmp_path) == spec
         assert file_of(spec) is None
     assert file_of("flood:a/lies.py:own") == Path("a/lies.py")

@@ -11,8 +11,8 @@ from sim.sweeps.plan import load_sweep, make_plan
 SOURCE = """
 import numpy as np
 
-def nothing(sight):
-    return np.zeros_like(sight.own)
+def opposite(sight):
+    return -sight.own
 
 def twice(sight):
     return sight.victim * 2
@@ -36,8 +36,8 @@ def report(outcome):
 
 
 def test_it_is_looked_for_from_the_working_folder_and_does_what_a_shipped_one_does(run, tmp_path):
-    ours, theirs = (report(run("--byzantine", 1, "--attack", one)) for one in ("lies.py:nothing", "zero"))
-    assert ours["attack"] == f"{tmp_path}/lies.py:nothing"
+    ours, theirs = (report(run("--byzantine", 1, "--attack", one)) for one in ("lies.py:opposite", "sign-flip"))
+    assert ours["attack"] == f"{tmp_path}/lies.py:opposite"
     assert ours["value_digest"] == theirs["value_digest"]
 
 
@@ -85,12 +85,12 @@ def test_in_a_sweep_it_is_looked_for_beside_the_file_and_another_attack_is_anoth
         folder = tmp_path / name
         folder.mkdir()
         (folder / "lies.py").write_text(source)
-        (folder / "world.toml").write_text('[liars]\nnodes = "0"\nattack = "flood:lies.py:nothing"\n')
-        for sweep in ('byzantine = 1\n[axes]\nattack = ["lies.py:nothing"]\n', 'world = "world.toml"\n'):
+        (folder / "world.toml").write_text('[liars]\nnodes = "0"\nattack = "flood:lies.py:opposite"\n')
+        for sweep in ('byzantine = 1\n[axes]\nattack = ["lies.py:opposite"]\n', 'world = "world.toml"\n'):
             (folder / "sweep.toml").write_text("[sweep]\nseeds = 1\n" + sweep)
             plan = make_plan(load_sweep(folder / "sweep.toml"))
             keys.setdefault(name, []).extend(plan.jobs)
             (job,) = plan.jobs.values()
-            assert job.options.get("attack") in {None, f"{folder}/lies.py:nothing"}
+            assert job.options.get("attack") in {None, f"{folder}/lies.py:opposite"}
     assert keys["here"] == keys["there"]
     assert not set(keys["here"]) & set(keys["changed"])

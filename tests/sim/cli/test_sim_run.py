@@ -18,7 +18,7 @@ from sim import simulation
 from sim.cli.views import RunView, run_in_words
 from sim.simulation import RunProgress
 
-LIARS = ("--byzantine", 1, "--attack", "zero")
+LIARS = ("--byzantine", 1, "--attack", "mimic")
 
 
 def facts(outcome):
@@ -137,7 +137,7 @@ def test_liars_are_named_and_enter_no_figure(simulated):
     (liar,) = report["byzantine"]
     honest = [node["test_loss"] for node in report["nodes"] if node["name"] != liar]
     assert report["loss"]["max"] == max(honest)
-    assert report["world"]["liars"] == {"nodes": [int(liar[4:])], "count": 0, "attack": "zero"}
+    assert report["world"]["liars"] == {"nodes": [int(liar[4:])], "count": 0, "attack": "mimic"}
 
 
 def test_in_a_schedule_the_labels_say_what_the_figures_are_of(p2pfl, ward):
@@ -150,7 +150,7 @@ def test_in_a_schedule_the_labels_say_what_the_figures_are_of(p2pfl, ward):
 @pytest.mark.long
 def test_a_world_file_and_options_that_go_before_it(p2pfl, ward, tmp_path):
     (tmp_path / "bad.toml").write_text(
-        '[compute]\nspeed = "log-uniform:0.1,1"\n[links]\nloss = 0.05\n[liars]\ncount = 2\nattack = "replay"\n',
+        '[compute]\nspeed = "log-uniform:0.1,1"\n[links]\nloss = 0.05\n[liars]\ncount = 2\nattack = "mimic"\n',
         encoding="utf-8",
     )
 
@@ -160,7 +160,7 @@ def test_a_world_file_and_options_that_go_before_it(p2pfl, ward, tmp_path):
 
     assert world()["links"]["loss"] == 0.05
     assert len(world()["liars"]["nodes"]) == 2
-    assert world("--attack", "zero")["liars"]["attack"] == "zero"
+    assert world("--attack", "mimic")["liars"]["attack"] == "mimic"
     assert len(world("--byzantine", 1)["liars"]["nodes"]) == 1
     assert world("--byzantine", 0)["liars"] is None
     assert world("--limit-s", 9, "--evaluate-every-s", 2)["limit_s"] == 9

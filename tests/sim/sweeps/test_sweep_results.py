@@ -62,14 +62,14 @@ def test_a_row_has_the_accuracy_of_the_mean_of_the_models(found):
 
 def test_a_row_has_the_success_of_an_attack_that_has_one_and_a_table_a_column_of_it_where_any_has(found):
     head = "[sweep]\nseeds = 2\nbyzantine = 1\n[axes]\nattack = "
-    rows = found(head + "['label-flip', 'zero']\n")
+    rows = found(head + "['label-flip', 'mimic']\n")
     poisoned, other = (row["metrics"] for row in rows["rows"])
     assert (poisoned["attack_success"]["values"], poisoned["attack_success"]["mean"]) == ([0.2, 0.2], 0.2)
     assert poisoned["attack_success_most"]["values"] == pytest.approx([0.3, 0.4])
     assert other["attack_success"] is other["attack_success_most"] is None
     assert [row["attack success"] for row in readable_rows(rows)] == ["0.200", "-"]
     assert [row["attack_success"] for row in csv.DictReader(io.StringIO(as_csv(rows)))] == ["0.2", ""]
-    assert "attack success" not in readable_rows(found(head + "['zero']\n"))[0]
+    assert "attack success" not in readable_rows(found(head + "['mimic']\n"))[0]
 
 
 def test_a_report_that_does_not_have_it_has_the_other_figures():

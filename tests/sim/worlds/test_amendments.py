@@ -90,7 +90,7 @@ def test_a_file_says_the_same_as_a_program(federation, tmp_path):
         ("at_s = 1\njoin = 5\n[[join]]\nat_s = 2\nnodes = 5", "amend[0].join"),
         ("at_s = 2\njoin = 5\n[[amend]]\nat_s = 1\nleave = 5", "amend[1].leave"),
         ("at_s = 1\njoin = 5\n[[crash]]\nat_s = 0.5\nnodes = 5", "crash[0].at_s"),
-        ('at_s = 1\njoin = 5\n[liars]\nnodes = 1\nattack = "zero"', "amend"),
+        ('at_s = 1\njoin = 5\n[liars]\nnodes = 1\nattack = "sign-flip"', "amend"),
     ],
 )
 def test_what_contradicts_itself_is_named(federation, tmp_path, text, key):

@@ -226,8 +226,8 @@ def test_a_file_that_cannot_be_read_is_the_users_mistake(tmp_path, federation):
 
 
 def test_a_fraction_becomes_the_nearest_count_and_zero_is_nobody(load):
-    assert load("[liars]\nattack = 'zero'\nfraction = 0.26").liars.count == 3
-    assert load("[liars]\nattack = 'zero'\nfraction = 0").liars.count == 0
+    assert load("[liars]\nattack = 'nan'\nfraction = 0.26").liars.count == 3
+    assert load("[liars]\nattack = 'nan'\nfraction = 0").liars.count == 0
 
 
 TABLES_OF_KEYS = (
@@ -249,7 +249,7 @@ SCALARS = st.one_of(
     st.floats(0, 20),
     st.datetimes(),
     st.text(max_size=12),
-    st.sampled_from(["none", "uniform:1,2", "log-uniform:0.1,1", "0-4", "5-9", "node3", "3, 4", "noise:1", "zero"]),
+    st.sampled_from(["none", "uniform:1,2", "log-uniform:0.1,1", "0-4", "5-9", "node3", "3, 4", "noise:1", "nan"]),
 )
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=2))
 TABLES = st.dictionaries(KEYS, VALUES, max_size=6)

@@ -14,7 +14,7 @@ CHANCE = WorldSpec(
     crashes=(CrashSpec(count=5, at_s=2, down_s=1), CrashSpec(nodes=(3,), at_s=2), CrashSpec(count=3, at_s=2.5)),
     churn=ChurnSpec(up_s=10, down_s=1, until_s=20),
     joins=(JoinSpec(count=4, at_s=1), JoinSpec(count=6, at_s=0.5)),
-    liars=LiarSpec(attack="zero", count=1),
+    liars=LiarSpec(attack="sign-flip", count=1),
 )
 
 
@@ -42,7 +42,7 @@ def test_the_seed_decides():
 
 
 def test_more_of_one_kind_moves_no_other_choice():
-    more = WorldSpec(joins=CHANCE.joins, liars=LiarSpec(attack="zero", count=4))
+    more = WorldSpec(joins=CHANCE.joins, liars=LiarSpec(attack="sign-flip", count=4))
     assert settle(more, 10, 3).joins == settle(CHANCE, 10, 3).joins
 
 
@@ -52,7 +52,9 @@ def test_more_of_one_kind_moves_no_other_choice():
         (WorldSpec(joins=(JoinSpec(count=6, at_s=1), JoinSpec(count=5, at_s=2))), "join[1].count"),
         (WorldSpec(crashes=(CrashSpec(count=6, at_s=1), CrashSpec(count=5, at_s=2))), "crash[1].count"),
         (
-            WorldSpec(liars=LiarSpec(attack="zero", count=5), churn=ChurnSpec(count=6, up_s=1, down_s=1, until_s=1)),
+            WorldSpec(
+                liars=LiarSpec(attack="sign-flip", count=5), churn=ChurnSpec(count=6, up_s=1, down_s=1, until_s=1)
+            ),
             "churn.count",
         ),
     ],
@@ -65,7 +67,7 @@ def test_too_few_to_choose_from_is_the_users_mistake(world, key):
 
 @pytest.mark.parametrize(
     "world",
-    [WorldSpec(liars=LiarSpec(attack="zero", count=1)), WorldSpec(churn=ChurnSpec(up_s=1, down_s=1, until_s=1))],
+    [WorldSpec(liars=LiarSpec(attack="sign-flip", count=1)), WorldSpec(churn=ChurnSpec(up_s=1, down_s=1, until_s=1))],
 )
 def test_what_is_not_settled_cannot_be_used_by_mistake(world):
     with pytest.raises(ValueError, match="not settled"):

@@ -48,7 +48,7 @@ def worlds(draw):
     )
     join = st.builds(lambda chosen, at_s: JoinSpec(**chosen, at_s=at_s), chosen=who(), at_s=TIMES)
     slow = st.builds(lambda chosen: SlowNodes(**chosen, speed=0.5), chosen=who())
-    liars = st.builds(lambda chosen: LiarSpec(**chosen, attack="zero"), chosen=who())
+    liars = st.builds(lambda chosen: LiarSpec(**chosen, attack="sign-flip"), chosen=who())
     return WorldSpec(
         partitions=draw(partitions()),
         crashes=tuple(draw(st.lists(crash, max_size=4))),

@@ -1,38 +1,66 @@
-"""False models: what a liar shows in place of its own.
+"""Lies: what a liar shows in place of its own model.
 
-Lies that look only at the liar's own model are functions on rows, so that one call serves many liars. They are named as
-in the papers, whose liars send gradients; here they show models. A row depends only on its model and its draws,
-whatever the batch.
+Lies that look only at the liar's own model are *blind*. They are named as in the papers, whose liars send gradients;
+here they show models.
 
 Other lies are made from the models around the victim: its own and those of its honest neighbors, as far as the liar
 knows them. The published attacks send gradients, or models, to a server; here, as in He et al. 2022 (ClippedGossip,
 arXiv 2202.01545), mean and deviation are taken over the victim's honest neighborhood, including the victim. Attacks
-that search for the worst lie compute how the victim's rule would mix it (`response`).
-
-Lies that use the graph keep the honest nodes apart where it is weakest.
+that search for the worst lie compute how the victim's rule would mix it (`response`), or climb the task's loss
+(`Slope`). Lies that use the graph keep the honest nodes apart where it is weakest. Last come attacks made from another
+attack: lies told only at times, or told in too many exchanges.
 """
 
 from __future__ import annotations
 
 import math
+from copy import deepcopy
+from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.aggregate import Neighborhood, Rule, make_rule
 from p2pfl.chance import generator
-from p2pfl.specs import MISSING
-from sim.attacks.entry import FANG, GRAPH, NEIGHBORS, NOTHING, PEER, RULE, blind, lie, positive, signed
-from sim.attacks.sight import Edge, Rows, Sight, Vector, length
+from p2pfl.errors import UserError
+from p2pfl.learn.interface import Learner
+from p2pfl.specs import Parameter, whole
+from sim.attacks.attack import (
+    ATTACKS,
+    GRAPH,
+    LOSS,
+    NEIGHBORS,
+    NOTHING,
+    PEER,
+    RULE,
+    Attack,
+    Climb,
+    Edge,
+    Rows,
+    Sight,
+    Vector,
+    WrapEntry,
+    blind,
+    length,
+    lie,
+    positive,
+    signed,
+)
+
+if TYPE_CHECKING:  # the names of attacks are read without torch
+    from torch import Tensor
+
+    from p2pfl.learn.samples import Samples
+    from p2pfl.learn.trainer import TorchLearner
+
 
 BARUCH, XIE = "Baruch et al. 2019, arXiv 1902.06156", "Xie et al. 2019, arXiv 1903.03936"
-RSA, AGR = "Li et al. 2019, arXiv 1811.03761", "Shejwalkar and Houmansadr, NDSS 2021"
+RSA = "Li et al. 2019, arXiv 1811.03761"
 MIMIC, GAUCHER = "Karimireddy et al. 2022, arXiv 2006.09365", "Gaucher et al. 2025, arXiv 2410.10418"
 DOUBLINGS, REFINED, FIRST = 6, 6, 0.25
 """Line search: first the scales FIRST 2^k, then REFINED scales between half and twice the best of them."""
-FANG_B = 2.0
-"""Parameter b of Fang et al. 2020, as in their experiments."""
 MISSING_PART = 3
 """A vector of the wrong shape lacks one in this many parts."""
 ROUNDING = 1e-9
@@ -56,30 +84,10 @@ def noise(sight: Sight, sigma: float) -> Vector:
     return shown
 
 
-@blind("constant", "{VALUE} in every entry", RSA, signed("VALUE", "any value", default=MISSING))
-@blind("zero", "zeros", "Wu et al. 2020, arXiv 1912.12716")
-def constant(sight: Sight, value: float = 0.0) -> Vector:
-    """Show a constant. Zeros drag everybody to the origin: zero-gradient where gradients are sent."""
-    return np.full_like(sight.own, value)
-
-
-@blind("replay", "the model from before the first round, forever", "an old message sent again")
-def replay(sight: Sight) -> Vector:
-    return sight.initial.astype(sight.own.dtype)
-
-
 @blind("nan", "no numbers", "a broken machine", refused=True)
 def nan(sight: Sight) -> Vector:
     """Show NaN, as a broken machine does; an honest node must refuse it before anything is applied."""
     return np.full_like(sight.own, math.nan)
-
-
-@blind("inf", "infinities of both signs", "a broken machine", refused=True)
-def inf(sight: Sight) -> Vector:
-    """Show infinities whose signs alternate, so that their mean is NaN."""
-    shown = np.full_like(sight.own, math.inf)
-    shown[1::2] = -math.inf
-    return shown
 
 
 @lie("wrong-shape", "its model cut short by a third", "a node of another federation", NOTHING, refused=True)
@@ -93,32 +101,6 @@ def wrong_shape(sight: Sight) -> Vector:
 def alie(sight: Sight, z: float = 1.5) -> Vector:
     """A little is enough: hide within the spread of the honest models."""
     shown: Vector = sight.around.mean(axis=0) - z * _deviation(sight.around)
-    return shown
-
-
-@lie(
-    "oscillate",
-    "as alie, from the other side every other round",
-    f"after {BARUCH}",
-    NEIGHBORS,
-    signed("Z", "deviations"),
-)
-def oscillate(sight: Sight, z: float = 1.5) -> Vector:
-    side = 1 if sight.rounds % 2 else -1
-    shown: Vector = sight.around.mean(axis=0) + side * z * _deviation(sight.around)
-    return shown
-
-
-@lie(
-    "small-sign",
-    "the mean, every coordinate {Z} mean deviations nearer to zero",
-    f"after {BARUCH}",
-    NEIGHBORS,
-    signed("Z", "deviations"),
-)
-def small_sign(sight: Sight, z: float = 1.5) -> Vector:
-    mean = sight.around.mean(axis=0)
-    shown: Vector = mean - z * _deviation(sight.around).mean() * np.sign(mean)
     return shown
 
 
@@ -148,48 +130,6 @@ def empires(sight: Sight) -> Vector:
     return shown
 
 
-@lie("min-max", "as far from the mean as two honest models are from each other", AGR, NEIGHBORS)
-def min_max(sight: Sight) -> Vector:
-    """Push against the deviation, no further from any model than the two most distant models are from each other:
-    AGR-agnostic Min-Max.
-    """
-    rows, mean, push = _pushed(sight)
-    limit = _squares_between(rows).max()
-    from_mean = mean - rows
-    half, square = np.einsum("ij,j->i", from_mean, push), length(push) ** 2
-    slack = np.maximum(limit - np.einsum("ij,ij->i", from_mean, from_mean), 0.0)
-    reach = (np.sqrt(half**2 + square * slack) - half).min() / square if square > 0 else 0.0
-    shown: Vector = mean + reach * push
-    return shown
-
-
-@lie("min-sum", "as far from the mean as sums of squared distances between honest models allow", AGR, NEIGHBORS)
-def min_sum(sight: Sight) -> Vector:
-    """Push as `min_max` does, with the sum of squared distances to all models in place of the largest distance."""
-    rows, mean, push = _pushed(sight)
-    limit = _squares_between(rows).sum(axis=1).max()
-    slack = max(limit - float(((rows - mean) ** 2).sum()), 0.0)
-    square = length(push) ** 2
-    shown: Vector = mean + (np.sqrt(slack / (len(rows) * square)) if square > 0 else 0.0) * push
-    return shown
-
-
-@lie("fang", "just outside the honest range, against the direction in which each coordinate has moved", FANG, NEIGHBORS)
-def fang(sight: Sight) -> Vector:
-    """Directed deviation against trimmed mean and median.
-
-    Where a coordinate has grown since the start, the lie is somewhat below the smallest honest value; elsewhere it is
-    somewhat above the largest.
-    """
-    rows = sight.around
-    least, most = rows.min(axis=0), rows.max(axis=0)
-    share = sight.draws("fang", sight.count).random(rows.shape[1])
-    below = least - share * (least - np.where(least > 0, least / FANG_B, least * FANG_B))
-    above = most + share * (np.where(most > 0, most * FANG_B, most / FANG_B) - most)
-    shown: Vector = np.where(rows.mean(axis=0) > sight.initial, below, above)
-    return shown
-
-
 @lie("mimic", "a copy of one honest neighbor, the same from all liars", MIMIC, NEIGHBORS)
 def mimic(sight: Sight) -> Vector:
     """Copy the honest neighbor that is furthest out along the direction in which the models differ most."""
@@ -209,19 +149,6 @@ def mimic(sight: Sight) -> Vector:
 def mirror(sight: Sight) -> Vector:
     """Show each neighbor its own model, so that a radius taken from the (m - 2b)-th smallest distance is 0."""
     return sight.victim
-
-
-@lie(
-    "collude-median",
-    "a copy of the honest model furthest from the mean, to draw medians there",
-    f"after {MIMIC}",
-    NEIGHBORS,
-)
-def extreme(sight: Sight) -> Vector:
-    """Show a true model, so that no check notices."""
-    apart = np.linalg.norm(sight.around - sight.around.mean(axis=0), axis=1)
-    shown: Vector = sight.around[int(apart.argmax())]
-    return shown
 
 
 @lie(
@@ -260,24 +187,6 @@ def spectral(sight: Sight, scale: float = 1.5) -> Vector:
     return shown
 
 
-@lie(
-    "two-faced",
-    "a different lie for each neighbor: its model plus {SCALE} times its norm in a direction of the victim's",
-    "Lamport et al. 1982, the Byzantine generals",
-    NOTHING,
-    positive("SCALE", "its model's lengths"),
-    place=1,
-)
-def two_faced(sight: Sight, scale: float = 1.0) -> Vector:
-    """Lie in a direction that is fixed for each victim and the same from all liars, and drawn independently for each
-    victim.
-    """
-    own = np.asarray(sight.own, np.float64)
-    direction = generator(sight.seed, "two-faced", sight.peer).standard_normal(own.size)
-    shown: Vector = own + scale * length(own) / length(direction) * direction
-    return shown
-
-
 def replacement(sight: Sight, scale: float) -> Vector:
     """Replace the model: `scale` times the liar's own deviation."""
     mean = sight.around.mean(axis=0)
@@ -306,18 +215,6 @@ def response(sight: Sight, lie: Vector) -> Vector:
 def _deviation(rows: Rows) -> NDArray[np.floating]:
     """Compute the standard deviation per coordinate, (d,); zero if only one model is known."""
     return rows.std(axis=0, ddof=1) if len(rows) > 1 else np.zeros(rows.shape[1])
-
-
-def _pushed(sight: Sight) -> tuple[Rows, Vector, Vector]:
-    """Return the rows (k, d), their mean, and the push against the deviation, which the paper finds best for both
-    rules.
-    """
-    return sight.around, sight.around.mean(axis=0), -_deviation(sight.around)
-
-
-def _squares_between(rows: Rows) -> NDArray[np.floating]:
-    """Compute squared distances (k, k)."""
-    return np.stack([((rows - row) ** 2).sum(axis=1) for row in rows])
 
 
 @cache
@@ -359,3 +256,159 @@ def spread_around(sight: Sight) -> float:
     """Compute the root mean square distance of the models around the victim to their mean."""
     rows = sight.around
     return float(np.sqrt(((rows - rows.mean(axis=0)) ** 2).sum(axis=1).mean()))
+
+
+MOST_SAMPLES = 2048
+"""If there are more samples, this many evenly spaced ones are used: an attack computes the loss a dozen times per
+lie.
+"""
+DIFFERENTIABLE = "a task with a torch model: digits, mnist-idx, csv, or one of your own in a file"
+
+
+class Slope:
+    """The task's loss as a function: a model (d,) gives the mean loss there and its gradient (d,), in float64.
+
+    It has its own module, because a node may be training in another thread. What a node does not share keeps its
+    initial value, and nothing is trained: the module is in evaluation mode. If the vector has several channels, as some
+    learning methods exchange, the first is the model; the gradient of the others is 0.
+    """
+
+    def __init__(self, learner: TorchLearner, samples: Samples | None = None) -> None:
+        """Build the loss over `samples`; None means the learner's own training data."""
+        import torch  # noqa: PLC0415 - the names of attacks are read without it
+
+        from p2pfl.learn.evaluation import loss_of  # noqa: PLC0415 - as above
+        from p2pfl.learn.params import FlatModule  # noqa: PLC0415 - as above
+
+        self.module = deepcopy(learner.model.module).eval()
+        self.flat = FlatModule(self.module, learner.task.name, learner.model.share)
+        self.loss = loss_of(learner.task)
+        known = learner.train_set if samples is None else samples
+        every = -(-len(known) // MOST_SAMPLES)
+        self.batch: tuple[Any, Any] = known.rows(torch.arange(0, len(known), every))
+        named = dict(self.module.named_parameters(remove_duplicate=False))
+        self.trained: list[tuple[slice, Tensor]] = [(p.part, named[p.name]) for p in self.flat.places if p.trained]
+
+    def __call__(self, model: Vector) -> tuple[float, Vector]:
+        import torch  # noqa: PLC0415 - as above
+
+        self.flat.load(model[: self.flat.size])
+        inputs, targets = self.batch
+        loss = self.loss(self.module(inputs), targets)
+        parts = torch.autograd.grad(loss, [tensor for _, tensor in self.trained], allow_unused=True)
+        gradient = np.zeros(model.size)
+        for (part, _), found in zip(self.trained, parts, strict=True):
+            if found is not None:
+                gradient[part] = found.detach().numpy().ravel()
+        return float(loss.detach()), gradient
+
+
+def slope_for(attack: Attack, learner: Learner, samples: Samples | None = None) -> Slope | None:
+    """Build the slope that `attack` climbs, None if it climbs none; `samples` as for `Slope`.
+
+    Raises UserError if the attack must climb but the loss of this learner has no gradient.
+    """
+    if not attack.climbs and attack.own is None:
+        return None
+    from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - as above
+
+    if isinstance(learner, TorchLearner):
+        return Slope(learner, samples)
+    if attack.climbs:
+        text = "the loss of such a task cannot be climbed"
+        raise UserError(text, key="attack", value=attack.spec, allowed=DIFFERENTIABLE)
+    return None
+
+
+STEPS, STEP = 8, 0.25
+"""The number of ascent steps, and the size of each in spreads of the models around the victim."""
+FARTHER = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Norms of the lie, in spreads."""
+
+
+@lie(
+    "ascent",
+    "climbs the task's loss, as far as raises it most after the victim's rule",
+    "after PGA of Shejwalkar et al. 2022, arXiv 2108.10241",
+    LOSS,
+    climbs=True,
+)
+def ascent(sight: Sight) -> Vector:
+    """Climb from the mean of all honest models that the liar knows, so that all victims are pushed the same way, round
+    after round, and no honest neighbor pulls them back.
+
+    It follows projected gradient ascent (PGA), whose attackers climb from the server's model and then go as far in that
+    direction as the server's rule allows. For each victim, the norm of the lie is the best of five, judged by the loss
+    after the victim's rule (`response`). A lie costs STEPS + len(FARTHER) gradients and len(FARTHER) calls of the rule.
+    """
+    slope = sight.slope
+    if slope is None:
+        raise UserError("there is no loss to climb", key="attack", value="ascent")
+    victim = np.asarray(sight.victim, np.float64)
+    spread = spread_around(sight)
+    start = np.mean([victim, *(sight.models[node] for node in sight.honest if node != sight.peer)], axis=0)
+    way = _uphill(slope, start, STEP * spread)
+    size = length(way)
+    if size == 0:
+        return victim
+    way *= spread / size
+    lies = [victim + farther * way for farther in FARTHER]
+    shown: Vector = max(lies, key=lambda lie: slope(response(sight, lie))[0])
+    return shown
+
+
+def _uphill(slope: Climb, start: Vector, step: float) -> Vector:
+    """Follow the gradient from `start` (d,) for STEPS steps of size `step`; return the end minus `start`."""
+    here = start
+    for _ in range(STEPS):
+        gradient = slope(here)[1]
+        size = length(gradient)
+        if size == 0:
+            break
+        here = here + step / size * gradient
+    return here - start
+
+
+PERIOD, LONGEST_PERIOD = 10, 10**6
+"""The default and the longest period of a sleeper, in its own rounds."""
+
+
+@ATTACKS.add(
+    WrapEntry(
+        name="sleeper",
+        written="sleeper:LIE[@ROUNDS]",
+        means=f"honest for so many ({PERIOD}) of its rounds, LIE for as many, by turns",
+        source="on-off attack, Sun et al., INFOCOM 2006",
+        parameters=(Parameter("ROUNDS", whole(1, LONGEST_PERIOD), "its rounds between two turns"),),
+    )
+)
+def sleeper(lie: Attack | None, rounds: int = PERIOD) -> Attack:
+    """Lie only in some rounds. Raises ValueError if no lie is named, or if the attack is not a lie: data are poisoned
+    once and for all.
+    """
+    if lie is None:
+        raise ValueError("a sleeper has to have a lie")
+    if lie.poison is not None:
+        raise ValueError(f"sleeper cannot be made of {lie.spec}")
+    awake = lie
+
+    def lie_sometimes(sight: Sight) -> Vector:
+        return awake.tell(sight) if sight.rounds // rounds % 2 else sight.own
+
+    spec = f"sleeper:{lie.spec}@{rounds}"
+    return Attack(spec=spec, lie=lie_sometimes, refused=lie.refused, climbs=lie.climbs, own=lie.own)
+
+
+@ATTACKS.add(
+    WrapEntry(
+        name="flood",
+        written="flood[:LIE]",
+        means="exchanges as fast as it can, with its model or with LIE",
+        source="denial of service",
+    )
+)
+def flood(lie: Attack | None) -> Attack:
+    """Exchange too often, so that the liar's model counts more often than others."""
+    if lie is None:
+        return Attack(spec="flood", flood=True)
+    return replace(lie, spec=f"flood:{lie.spec}", flood=True)

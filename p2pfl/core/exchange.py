@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import assert_never, final
+from typing import ClassVar, assert_never, final
 
 from p2pfl.core.edge_line import EdgeLine
 from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, Effect, Freeze, ResetEdge
@@ -63,25 +63,18 @@ class Exchange(ABC):
     leaves: bool = False
     """True if the edge is about to be removed: an exchange under way completes, and no new one begins."""
 
-    @property
-    @abstractmethod
-    def initiates(self) -> bool:
-        """True at the end with the lower index."""
+    has_refused: bool = False
+    """True if this end has refused a request in this incarnation, so that a new incarnation is due."""
+    resend_at: float = NEVER
+    """When `resend` must be called next."""
+
+    initiates: ClassVar[bool]
+    """True at the end with the lower index."""
 
     @property
     @abstractmethod
     def is_settled(self) -> bool:
         """True if both ends have carried out the same transactions, as far as this end knows."""
-
-    @property
-    @abstractmethod
-    def has_refused(self) -> bool:
-        """True if this end has refused a request in this incarnation, so that a new incarnation is due."""
-
-    @property
-    @abstractmethod
-    def resend_at(self) -> float:
-        """When `resend` must be called next."""
 
     @abstractmethod
     def hear(self, message: Transaction, now: float) -> list[Effect]:
@@ -91,17 +84,17 @@ class Exchange(ABC):
     def conclude(self, result: EngineResult, now: float) -> list[Effect]:
         """Handle an answer from the engine: update the record and answer the neighbor."""
 
-    @abstractmethod
-    def begin_if_due(self, now: float) -> list[Effect]:
+    def begin_if_due(self, now: float) -> list[Effect]:  # noqa: ARG002 - a responder only answers
         """Freeze the next request if this end initiates, nothing is pending, and either end has something new."""
+        return []
 
-    @abstractmethod
-    def resend(self, now: float) -> list[Effect]:
+    def resend(self, now: float) -> list[Effect]:  # noqa: ARG002 - a responder only answers
         """Send the pending request, byte for byte the same each time."""
+        return []
 
-    @abstractmethod
     def forget(self) -> None:
         """Drop the state of the previous incarnation."""
+        self.has_refused, self.resend_at = False, NEVER
 
     def pause(self) -> None:
         """Drop the state of the previous session."""
@@ -188,18 +181,11 @@ class ExchangeInitiator(Exchange):
     offered_factor: float = 0.0
     """The largest k that this end's latest request allows."""
     audit_next: bool = True
-    resend_at: float = NEVER
     timer: ResendTimer = field(default_factory=ResendTimer)
     sent_at: float | None = None
     """When the pending request was sent, if it was sent once."""
 
-    @property
-    def initiates(self) -> bool:
-        return True
-
-    @property
-    def has_refused(self) -> bool:
-        return False
+    initiates = True
 
     @property
     def is_settled(self) -> bool:
@@ -242,11 +228,7 @@ class ExchangeInitiator(Exchange):
         self.resend_at = NEVER
         self.audit_next = True
 
-    def forget(self) -> None:
-        self.resend_at = NEVER
-
-    # -- when to ask for an exchange
-    # ------------------------------------------------------------------------------------
+    # -- when to ask for an exchange ----------------------------------------------------------------------------------
 
     def begin_if_due(self, now: float) -> list[Effect]:
         record = self.record
@@ -417,17 +399,10 @@ class ExchangeResponder(Exchange):
 
     refused: bytes = b""
     """The digest of the last request that failed a check; it would fail again."""
-    has_refused: bool = False
     is_answered: bool = False
     """True if the initiator has the latest reply, because it has since asked for a newer exchange."""
 
-    @property
-    def initiates(self) -> bool:
-        return False
-
-    @property
-    def resend_at(self) -> float:
-        return NEVER
+    initiates = False
 
     @property
     def is_settled(self) -> bool:
@@ -453,15 +428,9 @@ class ExchangeResponder(Exchange):
                 raise ValueError("the engine answered an operation that this end of the edge never asks for")
         assert_never(result)
 
-    def begin_if_due(self, now: float) -> list[Effect]:  # noqa: ARG002 - a responder only answers
-        return []
-
-    def resend(self, now: float) -> list[Effect]:  # noqa: ARG002 - a responder only answers
-        return []
-
     def forget(self) -> None:
+        Exchange.forget(self)
         self.refused = b""
-        self.has_refused = False
 
     def _hear_request(self, request: Request, now: float) -> list[Effect]:
         record = self.record

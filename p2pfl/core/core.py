@@ -16,7 +16,6 @@ from p2pfl.core.course import Course
 from p2pfl.core.edge import Common, Edge
 from p2pfl.core.edge_line import INBOX, EdgeLine
 from p2pfl.core.effects import Alarm, Effect
-from p2pfl.core.ending import Ending
 from p2pfl.core.events import (
     Amended,
     EngineResult,
@@ -81,7 +80,6 @@ class Core(Course):
         if memory.ended:
             self.facts.done, self.facts.level, self.facts.closing = True, None, settings.closing_rounds
         self.census = Census(index, peers, settings)
-        self.ending = Ending(self.census, settings)
         self.lives = Lives(index, start.life, dict(memory.lives))
         lines: dict[int, EdgeLine] = {}
         self.hearsay = Hearsay(self.lives, lines, self.facts, settings)
@@ -92,7 +90,8 @@ class Core(Course):
         self.edges: Mapping[int, Edge] = self.neighbors.edges
         self.timers = self.neighbors.timers
         self.amending = Amending(self.neighbors)
-        self.rounds = Rounds(common, self.ending, self.amending, memory)
+        self.rounds = Rounds(common, self.amending, memory)
+        self.termination = self.rounds.termination
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Handle one event, and run the timers that are due; `now` is monotonic, in seconds."""
@@ -139,18 +138,18 @@ class Core(Course):
 
     @property
     def is_through(self) -> bool:
-        return self.ending.is_through
+        return self.termination.is_through
 
     @property
     def ended_by(self) -> str | None:
-        return self.ending.ended_by
+        return self.termination.ended_by
 
     @property
     def unfinished(self) -> list[int]:
-        return self.rounds.unfinished
+        return self.termination.awaited
 
     def through_by(self, now: float) -> str | None:
-        return self.rounds.training.enough(now) if self.ending.is_through else None
+        return self.rounds.training.enough(now) if self.termination.is_through else None
 
     def standings(self, now: float) -> dict[int, View]:
         """Return the standing of each neighbor: its proven faults and its quarantine."""

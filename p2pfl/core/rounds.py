@@ -3,7 +3,7 @@
 A tick is a new version of this node's model. After each tick, the node waits until every live edge has completed an
 exchange with it, or until that edge's patience ends (`tick`). A node that starts with no memory in a federation that
 has moved on joins first: it lets its neighbors fill its replicas, and starts from their coordinate median, at their
-round. `completion` decides when training is complete, and when it ends.
+round. `termination` decides when training is complete, and when it ends.
 """
 
 from __future__ import annotations
@@ -12,11 +12,8 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from p2pfl.core.amending import Amending
-from p2pfl.core.company import Company
-from p2pfl.core.completion import Completion
 from p2pfl.core.edge import Common, Edge, announce, is_accompanied, say_done
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, Mix, StartRound
-from p2pfl.core.ending import Ending, Reason
 from p2pfl.core.events import (
     Bootstrapped,
     Mixed,
@@ -30,6 +27,7 @@ from p2pfl.core.facts import NEVER, Phase
 from p2pfl.core.joining import JOIN_WAIT_S, LONGEST_JOIN_S, Gathering, Joining
 from p2pfl.core.limits import Repeats
 from p2pfl.core.memory import Memory
+from p2pfl.core.termination import Reason, Stragglers, Termination
 from p2pfl.core.tick import Mixing, Tick
 from p2pfl.core.training import Pace, Training
 
@@ -42,7 +40,7 @@ RoundEvent = Started | RoundTrained | RoundRefused | RoundCommitted | Bootstrapp
 class Rounds:
     """The phases of one node, in sequence."""
 
-    def __init__(self, common: Common, ending: Ending, amending: Amending, memory: Memory) -> None:
+    def __init__(self, common: Common, amending: Amending, memory: Memory) -> None:
         edges, facts, settings = common.edges, common.facts, common.settings
         self.edges: Mapping[int, Edge] = edges
         self.facts = facts
@@ -56,8 +54,8 @@ class Rounds:
         self.training = Training(facts, settings, pace, memory.elapsed_s, best=memory.best)
         self.tick = Tick(edges, common.usual, settings)
         self.mixing = Mixing(edges, facts, settings)
-        company = Company(edges, facts, settings, common.census)
-        self.completion = Completion(edges, settings, ending, company, self.training)
+        stragglers = Stragglers(edges, facts, settings, common.census)
+        self.termination = Termination(edges, settings, common.census, stragglers, self.training)
         self.phase = Phase.WAITING
         self.phase_from = 0.0
         self.working = True
@@ -108,7 +106,7 @@ class Rounds:
             ]
         if self.facts.rounds:
             known = [peer for peer, exchange in exchanges.items() if exchange.record.seq or exchange.record.incarnation]
-            self.completion.ending.census.remember(known, now)
+            self.termination.census.remember(known, now)
         return []
 
     def _handle_trained(self, event: RoundTrained, now: float) -> list[Effect]:
@@ -128,7 +126,7 @@ class Rounds:
             return []
         self.working = False
         self.training.refused_until = now + IDLE_S
-        return self.completion.handle_refusal(event, now)
+        return self.termination.handle_refusal(event, now)
 
     def _handle_committed(self, event: RoundCommitted, now: float) -> list[Effect]:
         self.working = False
@@ -202,16 +200,11 @@ class Rounds:
             return late_at if now < late_at else self.phase_from + LONGEST_JOIN_S
         if self.phase in (Phase.CLOSING, Phase.LINGERING):
             return min(self.phase_from + self.settings.linger_s, self.repeats.next_at)
-        if (next_at := self.completion.next_round_at(now)) > now:
+        if (next_at := self.termination.next_round_at(now)) > now:
             return min(next_at, now + IDLE_S)
         return max(self.tick.began_at, self.training.refused_until)
 
     # -- phases -----------------------------------------------------------------------------------------------------
-
-    @property
-    def unfinished(self) -> list[int]:
-        """The other members for which this node waits, or that were not through when training ended."""
-        return self.completion.unfinished
 
     def _enter(self, phase: Phase, now: float) -> None:
         self.phase = phase
@@ -253,19 +246,19 @@ class Rounds:
         return [self._commit(trained=False, rho=0.0, now=now)] if accompanied else []
 
     def _train(self, now: float) -> list[Effect]:
-        training, completion = self.training, self.completion
+        training, termination = self.training, self.termination
         if training.begin(now):
-            completion.ending.census.begin(now)
-        effects = completion.note_if_enough(now)
-        reason, news = completion.reason_to_end(now)
+            termination.census.begin(now)
+        effects = termination.note_if_enough(now)
+        reason, news = termination.reason_to_end(now)
         effects += news
         if reason is not None:
             return effects + self._start_closing(reason, now)
-        effects += completion.say_wait(now)
-        if completion.next_round_at(now) > now or now < training.refused_until:
+        effects += termination.say_wait(now)
+        if termination.next_round_at(now) > now or now < training.refused_until:
             return effects
         self.working = True
-        away = completion.company.absent_neighbors(now)
+        away = termination.stragglers.absent_neighbors(now)
         accompanied = len(away) < len(self.edges)
         training.begin_round(now, accompanied=accompanied)
         away = away if accompanied else ()
@@ -273,11 +266,11 @@ class Rounds:
 
     def _start_closing(self, reason: Reason, now: float) -> list[Effect]:
         self._enter(Phase.CLOSING, now)
-        self.completion.ending.ended_by = reason
+        self.termination.ended_by = reason
         self.facts.closing = 0
         self.repeats.restart(now)
         effects: list[Effect] = []
-        if not self.completion.ending.is_through:
+        if not self.termination.is_through:
             text = f"training ended with the others' after round {self.facts.rounds}: {reason}"
             effects.append(Alarm(kind="stopped-early", peer=None, text=text))
         return effects + announce(self.edges) + self._close(now)
@@ -294,7 +287,7 @@ class Rounds:
             self.facts.done = True
             self.repeats.restart(now)
             return say_done(self.edges) + self._linger(now)
-        there = [edge for edge in self.edges.values() if edge.is_open and not self.completion.is_mute(edge, now)]
+        there = [edge for edge in self.edges.values() if edge.is_open and not self.termination.is_mute(edge, now)]
         behind = any(not edge.progress.has_closed(closed) for edge in there)
         self.facts.out_of_step = now >= self.phase_from + self.settings.linger_s
         if behind and not self.facts.out_of_step:
@@ -304,7 +297,7 @@ class Rounds:
     def _linger(self, now: float) -> list[Effect]:
         waited = now >= self.phase_from + self.settings.linger_s
         late = [edge for edge in self.edges.values() if not (edge.progress.done or edge.line.is_shut)]
-        if waited or all(self.completion.is_mute(edge, now) for edge in late):
+        if waited or all(self.termination.is_mute(edge, now) for edge in late):
             return self._finish(now)
         return say_done(self.edges) if self.repeats.due(now) else []
 

@@ -35,7 +35,7 @@ def test_a_node_without_a_budget_is_through_says_so_once_and_never_trains_again(
     node = beginning(when_through=when_through)
     effects = node.handle(event, 1.0)
     assert [(alarm.kind, alarm.notice) for alarm in only(effects, Alarm)] == [(kind, event.planned)]
-    assert node.ending.is_through
+    assert node.termination.is_through
     assert node.rounds.training.enough(1.0) == event.why
     for turn in range(6):
         assert not only(node.wake(1.0 + turn * IDLE_S), StartRound, Alarm)
@@ -49,7 +49,7 @@ def test_what_the_disk_refuses_to_pay_for_is_tried_again_after_a_while_and_no_en
     assert node.deadline() <= 1.0 + IDLE_S
     assert not only(node.wake(1.0 + IDLE_S / 2), StartRound)
     assert only(node.wake(1.0 + IDLE_S), StartRound)
-    assert not node.ending.is_through
+    assert not node.termination.is_through
     effects = node.handle(RoundTrained(steps=1, samples=30), 2.0)
     assert node.facts.rounds == 0
     commit(node, effects, 2.0)
@@ -64,7 +64,7 @@ def test_more_rounds_to_do_are_no_more_budget():
     for turn in range(8):
         effects += node.wake(3.0 + turn)
     assert not only(effects, StartRound)
-    assert node.ending.is_through
+    assert node.termination.is_through
 
 
 def test_a_refusal_that_comes_after_the_end_changes_nothing():

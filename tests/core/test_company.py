@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from p2pfl.core.census import bitmap
-from p2pfl.core.company import AWAY_S
 from p2pfl.core.effects import Alarm, Send, StartRound
-from p2pfl.core.ending import Reason
 from p2pfl.core.events import SessionClosed
 from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Ready
 from p2pfl.core.progress import UNANSWERED_ROUNDS
+from p2pfl.core.termination import AWAY_S, Reason
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import commit, hello, is_through, make_node, only, open_session, say, started
@@ -76,8 +75,8 @@ def test_nobody_trains_for_a_neighbor_that_is_gone_and_the_end_waits_for_it_no_l
     assert node.rounds.phase is Phase.TRAINING
     assert not only(look(node, 1.0 + LINGER_S - 0.6), StartRound)
     look(node, 0.5 + LINGER_S)
-    assert node.ending.ended_by is Reason.COMPANY
-    assert node.rounds.unfinished == [3]
+    assert node.termination.ended_by is Reason.PRESENT
+    assert node.unfinished == [3]
 
 
 def test_a_round_counts_a_neighbor_that_keeps_its_session_and_answers_nothing_as_away():
@@ -87,10 +86,10 @@ def test_a_round_counts_a_neighbor_that_keeps_its_session_and_answers_nothing_as
     for peer in (1, 3):
         open_session(node, peer, now=0.5)
     mute(node, 3, since=1.0)
-    assert node.rounds.completion.company.absent_neighbors(1.0 + AWAY_S - 0.1) == ()
-    assert node.rounds.completion.company.absent_neighbors(1.0 + AWAY_S) == (3,)
+    assert node.termination.stragglers.absent_neighbors(1.0 + AWAY_S - 0.1) == ()
+    assert node.termination.stragglers.absent_neighbors(1.0 + AWAY_S) == (3,)
     node.census.claims[3].round_s = AWAY_S
-    assert node.rounds.completion.company.absent_neighbors(1.0 + AWAY_S) == (), "long rounds have more time"
+    assert node.termination.stragglers.absent_neighbors(1.0 + AWAY_S) == (), "long rounds have more time"
     node.census.claims[3].round_s = 0.1
     mute(node, 1, since=1.0)
     assert only(look(node, 6.0), StartRound)[0].accompanied is False
@@ -105,7 +104,7 @@ def test_a_mute_neighbor_neither_adds_a_round_nor_a_second_at_the_end(rounds):
         say(node, 3, Ready(version=version, trained=version), 9.0)
     say(node, 1, Ready(version=4, level=0), 9.0)
     effects = look(node, 9.0)
-    assert node.ending.ended_by is Reason.COMPANY
+    assert node.termination.ended_by is Reason.PRESENT
     assert [(alarm.kind, alarm.peer) for alarm in only(effects, Alarm)] == [("takes-no-part", 3)]
 
 
@@ -128,7 +127,7 @@ def test_a_slow_neighbor_that_takes_part_is_trained_with_until_the_documented_wa
         assert only(look(node, now), StartRound), now
         say(node, 3, Ready(version=int(10 * now), trained=2), now)
     look(node, 1.0 + LINGER_S)
-    assert node.ending.ended_by is Reason.HALF
+    assert node.termination.ended_by is Reason.HALF
 
 
 def test_a_neighbor_that_comes_back_is_trained_with_again():
@@ -158,10 +157,10 @@ def test_who_sees_nobody_missing_ends_when_a_neighbor_that_does_has_stopped():
     for peer in (1, 2):
         say(node, peer, Ready(version=4, level=1), 1.5)
     look(node, 2.0)
-    assert node.ending.ended_by is None
+    assert node.termination.ended_by is None
     say(node, 2, Ready(version=5, level=2, closing=0), 2.1)
     look(node, 2.2)
-    assert node.ending.ended_by is Reason.COMPANY
+    assert node.termination.ended_by is Reason.PRESENT
 
 
 @pytest.mark.parametrize("liar", [None, 0, 2**40])
@@ -173,7 +172,7 @@ def test_one_liar_can_neither_end_training_nor_hold_it_beyond_the_documented_wai
     assert only(look(node, 2.0), StartRound)
     say(node, 3, Ready(version=5, trained=2), 5.0)
     look(node, 1.0 + LINGER_S)
-    assert node.ending.ended_by is Reason.HALF
+    assert node.termination.ended_by is Reason.HALF
 
 
 def test_a_neighbor_that_was_never_met_is_not_judged():
@@ -181,7 +180,7 @@ def test_a_neighbor_that_was_never_met_is_not_judged():
     node = at_its_end(1, 3, met=False)
     assert only(look(node, 4.5), StartRound)
     look(node, 1.0 + LINGER_S)
-    assert node.ending.ended_by is Reason.HALF
+    assert node.termination.ended_by is Reason.HALF
 
 
 def test_in_an_undisturbed_run_nobody_tells_a_level():

@@ -9,9 +9,9 @@ import pytest
 
 from p2pfl.core.early_stopping import Best, Stop
 from p2pfl.core.effects import Alarm, CommitRound, StartRound
-from p2pfl.core.ending import Reason
 from p2pfl.core.events import Bootstrapped, RoundTrained
 from p2pfl.core.facts import Phase
+from p2pfl.core.termination import Reason
 from p2pfl.core.training import Pace, Training
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -60,25 +60,25 @@ def node_of(figures, *, best=None, rounds_done=0, **changes):
 )
 def test_a_node_is_through_when_its_patience_has_run_out(figures, through):
     node, _ = node_of(figures)
-    assert node.ending.is_through is through
+    assert node.termination.is_through is through
 
 
 @pytest.mark.parametrize("liars", [None, 1])
 def test_it_goes_on_as_a_full_member_until_the_others_are_through_too(liars):
     """In both profiles: nobody's word but its own makes it through, and nobody is left behind by it."""
     node, effects = node_of([1.0, 1.0, 1.0], liars=liars)
-    assert node.ending.is_through
+    assert node.termination.is_through
     assert only(effects, StartRound), "it trains on"
     (told,) = only(effects, Alarm)
     assert (told.kind, told.notice) == ("trained-enough", True)
     assert told.text == "this node has trained enough after round 3: no improvement of loss since round 1"
-    assert node.ending.ended_by is None
+    assert node.termination.ended_by is None
     for peer in (1, 2):
         open_session(node, peer, 3.5)
     is_through(node, 1, 2, now=3.5)
     effects = commit(node, node.handle(RoundTrained(steps=1, samples=30, figure=0.2), 4.0), 4.0)
     effects += node.wake(60.0)
-    assert node.ending.ended_by is Reason.ALL
+    assert node.termination.ended_by is Reason.ALL
     assert not [alarm for alarm in only(effects, Alarm) if alarm.kind in ("stopped-early", "trained-enough")]
 
 
@@ -93,7 +93,7 @@ def test_what_comes_after_the_patience_ran_out_changes_nothing():
     node, _ = node_of([1.0, 1.0, 1.0, 0.1])
     assert node.rounds.training.best == Best(1.0, 1)
     again, _ = node_of([], best=Best(1.0, 1), rounds_done=4)
-    assert again.ending.is_through
+    assert again.termination.is_through
 
 
 def test_the_best_figure_leaves_with_each_round_so_that_a_restart_remembers():
@@ -101,8 +101,8 @@ def test_the_best_figure_leaves_with_each_round_so_that_a_restart_remembers():
     (op,) = only(node.handle(RoundTrained(steps=1, samples=30, figure=2.0), 9.0), CommitRound)
     assert op.best == Best(1.0, 2)
     again, _ = node_of([2.0], best=op.best, rounds_done=3)
-    assert again.ending.is_through
-    assert not node_of([2.0], best=None, rounds_done=3)[0].ending.is_through
+    assert again.termination.is_through
+    assert not node_of([2.0], best=None, rounds_done=3)[0].termination.is_through
 
 
 def test_the_figures_of_another_model_are_forgotten():
@@ -116,9 +116,9 @@ def test_the_figures_of_another_model_are_forgotten():
 
 def test_a_time_ends_it_beside_a_number_of_rounds():
     node, _ = node_of([1.0, 1.0], stop=Stop(after_s=3.0))
-    assert not node.ending.is_through
+    assert not node.termination.is_through
     node, _ = node_of([1.0, 1.0, 1.0], stop=Stop(after_s=3.0))
-    assert node.ending.is_through
+    assert node.termination.is_through
     assert node.rounds.training.enough(3.0) == "it has trained for 3 s"
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.census import MOST_SENDS, SEND_WITHIN_S, SOON_FOR_S, SOON_S, Census, bitmap
+from p2pfl.core.census import MOST_SENDS, SEND_WITHIN_S, SOON_FOR_S, SOON_S, bitmap
 from p2pfl.core.core import Core
 from p2pfl.core.effects import Alarm, StartRound
-from p2pfl.core.ending import LONGEST_MULTIPLE, Ending, Reason
 from p2pfl.core.events import MemberEnded, SessionClosed
 from p2pfl.core.facts import Phase
 from p2pfl.core.memory import Memory
 from p2pfl.core.records import EdgeRecord
+from p2pfl.core.termination import LONGEST_MULTIPLE, Reason
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import hello, make_node, only, open_session, settings, started
@@ -24,7 +24,7 @@ EIGHT = 0b1111_1111
 
 def ending(index=0, peers=(1, 2), **changes):
     own = settings(**({"members": 8} | changes))
-    return Ending(Census(index, peers, own), own)
+    return Core(index=index, neighbors=peers, settings=own, samples=30.0).termination
 
 
 def over(one, now, *, trained_s=1.0, training=0, stopped=False):
@@ -57,7 +57,7 @@ def test_who_had_begun_before_a_restart_is_waited_for():
         started(node)
         open_session(node, 1, greeting=hello(version=9, level=None, trained=9, begun=b"\x02", through=b"\x02"))
         node.wake(4.0)
-        assert node.ending.ended_by is reason
+        assert node.termination.ended_by is reason
         assert (node.rounds.phase is Phase.TRAINING) == (reason is None)
 
 
@@ -226,8 +226,8 @@ def test_a_restart_gives_no_further_rounds_beyond():
     node = make_node(0, 1, rounds=20, rounds_done=30, version=30, fresh=False)
     started(node)
     open_session(node, 1, greeting=hello(version=1, level=None, begun=bitmap(0b11)))
-    assert node.ending.is_through
-    assert node.rounds.completion.next_round_at(9.0) == float("inf")
+    assert node.termination.is_through
+    assert node.termination.next_round_at(9.0) == float("inf")
 
 
 @pytest.mark.parametrize("met", [False, True])
@@ -246,7 +246,7 @@ def test_a_neighbor_that_has_ended_for_good_holds_up_neither_the_start_nor_the_e
     (told,) = only(node.handle(MemberEnded(member=2), 2.0), Alarm)
     assert (told.kind, told.peer, told.notice) == ("member-ended", 2, True)
     assert node.phase is Phase.FINISHED
-    assert node.ending.ended_by is Reason.ALL
+    assert node.termination.ended_by is Reason.ALL
 
 
 def test_a_member_that_has_ended_counts_again_once_it_is_heard_and_the_own_end_or_an_open_session_is_no_such():

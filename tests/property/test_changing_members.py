@@ -157,7 +157,7 @@ class Lonely:
 
     def before(self, index, operation):
         others = [host for host in self.world.hosts if host.index != index and host.alive]
-        ended = all(host.core.ending.ended_by is not None or host.finished for host in others)
+        ended = all(host.core.termination.ended_by is not None or host.finished for host in others)
         if isinstance(operation, CommitRound) and operation.trained and ended and len(others) > 1:
             self.alone.append(index)
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from p2pfl.config.model import TaskConfig
-from p2pfl.core.ending import Reason
 from p2pfl.core.limits import WAIT_BURST_S
 from p2pfl.core.messages import Ready, Reply, Request
+from p2pfl.core.termination import Reason
 from sim import simulate
 from sim.federations import describe
 from sim.network import Network

@@ -453,7 +453,6 @@ BESIDE: Mapping[str, Mapping[str, str]] = {
         "NodeResult": "p2pfl.reporting.status",
         "Contraction": "p2pfl.reporting.report",
         "Cost": "p2pfl.reporting.report",
-        "Batching": "p2pfl.reporting.report",
         "References": "p2pfl.reporting.history",
         "Point": "p2pfl.reporting.history",
     },

@@ -23,7 +23,7 @@ from sim.attacks import Attack, parse_attack
 from sim.cluster import Cluster, Surroundings, all_neighbors, all_turns
 from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS
-from sim.learning.batching import Learners
+from sim.learning.nodes import Learners
 from sim.liars import Liars, ShownModels
 from sim.oracle import Oracle
 from sim.privacy_budget import Purse
@@ -184,7 +184,6 @@ class PreparedRun:
                     dtype=np.float64 if script.check else np.float32,
                     durable=index in script.faults.crashing or script.check,
                     show=liars.show(index) if liars and index in script.liars else None,
-                    rounds=script.learners,
                     sketch=self.sketch.of,
                     gauge=gauge_of(federation.training, script.learners.learners[index]),
                     evaluate_every=_tested_every(federation.training.evaluate_every),

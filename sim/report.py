@@ -32,11 +32,13 @@ from p2pfl.reporting.figures import about_mixing, by_compressor, configuration, 
 from p2pfl.reporting.history import ModelScore, Point, References
 from p2pfl.reporting.liars import held_against
 from p2pfl.reporting.measures import mean_intervals, measures_in, metrics_in, model_score, rounded, spreads
+from p2pfl.reporting.references import alone as alone_of
+from p2pfl.reporting.references import centralized, of_alone, round_seconds
 from p2pfl.reporting.report import Cost, NodeReport, Report
 from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import ClosedRound, NeighborStatus, rounds_beyond
-from sim.learning.batching import Learners, make_learners
-from sim.learning.nodes import success
+from sim.learning.nodes import Learners, Pool, make_learners, success
+from sim.learning.references import fedavg
 from sim.prepared_run import PreparedRun, Script
 from sim.worlds.drawn import sample
 from topologies import Topology
@@ -221,9 +223,7 @@ def score_of_mean(models: NDArray[Any], nodes: list[int], learners: Learners) ->
     """
     if not nodes or learners.personal:
         return None
-    from sim.learning.references import score_everywhere  # noqa: PLC0415 - imports torch
-
-    return score_everywhere(learners, mean_of(models, nodes).astype(models.dtype), nodes)
+    return learners.score_everywhere(mean_of(models, nodes).astype(models.dtype), nodes)
 
 
 def evaluated(federation: FederationConfig, nodes: list[int]) -> list[int]:
@@ -321,10 +321,6 @@ def _references(stage: PreparedRun, nodes: list[NodeReport], history: list[Point
     """Compute the references, for as many rounds as a node took on average: more than asked, where it had to go on
     until all were through.
     """
-    from p2pfl.reporting.references import of_alone, round_seconds  # noqa: PLC0415 - torch is needed for these alone
-    from sim.learning.references import alone as each_alone  # noqa: PLC0415 - as above
-    from sim.learning.references import centralized, fedavg  # noqa: PLC0415 - as above
-
     federation, learners, attack = stage.script.federation, stage.script.learners, stage.script.attack
     if (attack is not None and attack.poison is not None) or (alone and learners.personal):
         learners = make_learners(federation)
@@ -332,11 +328,16 @@ def _references(stage: PreparedRun, nodes: list[NodeReport], history: list[Point
     rounds = max(1, round(fmean(taken)))
     round_s = round_seconds(history)
     if alone:
-        for node, score in zip(nodes, each_alone(federation, learners, rounds=rounds, round_s=round_s), strict=True):
-            node.alone = None if node.byzantine else score
+        for node, learner in zip(nodes, learners.learners, strict=True):
+            node.alone = None if node.byzantine else alone_of(learner, rounds, round_s)
+    every, pool = learners.nodes, None if learners.nodes is None else learners.nodes.pool
+    pooled = None
+    if every is not None and isinstance(pool, Pool):
+        each = [every[node] for node in range(len(every))]
+        pooled = centralized(each, rounds, rows=pool.rows, round_s=round_s)
     return References(
         alone=of_alone([node.alone for node in nodes]),
-        centralized=centralized(federation, learners, rounds=rounds, round_s=round_s),
+        centralized=pooled,
         fedavg=fedavg(federation, learners, rounds=rounds, round_s=round_s),
     )
 

@@ -22,12 +22,12 @@ from p2pfl.core.core import check_invariants
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.history import Point
-from p2pfl.reporting.report import Batching, Report
+from p2pfl.reporting.report import Report
 from p2pfl.reporting.traffic import compressor_mistakes
 from sim.attacks import parse_attack
 from sim.heap import return_free_memory
 from sim.kernel import NS
-from sim.learning.batching import make_learners
+from sim.learning.nodes import make_learners
 from sim.prepared_run import PreparedRun, Script, script
 from sim.report import Figures, cost_of, final_report
 from sim.worlds.amendments import steps_of
@@ -238,7 +238,6 @@ def _simulate(
         events=stage.world.kernel.events,
     )
     report.wall_time_s = round(time.monotonic() - wall, 3)
-    report.batching = Batching(operations="one at a time", training=script.learners.how)
     return report
 
 

@@ -17,7 +17,7 @@ from budget import Budget
 from p2pfl.compress import make_compressor
 from p2pfl.errors import UserError
 from p2pfl.reporting.history import Reference
-from sim.learning.batching import make_learners
+from sim.learning.nodes import make_learners
 from sim.learning.references import fedavg
 from sim.sweeps.model import Job, SweepPlan
 from sim.sweeps.run import replace

@@ -159,15 +159,6 @@ class Cost(msgspec.Struct, kw_only=True):
     events: int
 
 
-class Batching(msgspec.Struct, kw_only=True):
-    """A summary of how a simulation was computed."""
-
-    operations: str
-    """The way in which operations were computed: one at a time, or as arrays."""
-    training: str
-    """The way in which training was computed: batched, or one node at a time and why."""
-
-
 class Report(msgspec.Struct, kw_only=True):
     """The result of a run. Its figures cover the honest nodes that reached the end."""
 
@@ -259,8 +250,8 @@ class Report(msgspec.Struct, kw_only=True):
     """The peak memory use of the simulator's process."""
     cost: Cost | None = None
     """The CPU-seconds that a simulation used, by part."""
-    batching: Batching | None = None
-    """Whether a simulation was computed in batches, and if not, why."""
+    computed: str | None = None
+    """How a simulation as arrays was computed: its clock, and the way in which nodes were trained."""
     privacy: Withheld | None = None
     """The privacy of a real run with a budget; null if nothing is withheld."""
     sweep: dict[str, Any] | None = None

@@ -26,7 +26,7 @@ from p2pfl.core.training import LEAST_BEYOND, SPREAD
 from p2pfl.reporting.figures import ClosingPoint, contraction_between, predicted, spread
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.measures import measures_in
-from p2pfl.reporting.report import Batching, Contraction, EdgeTraffic, NodeReport, Report
+from p2pfl.reporting.report import Contraction, EdgeTraffic, NodeReport, Report
 from p2pfl.reporting.status import MeanAndMax, rounds_beyond
 from p2pfl.wire import PREFIX_BYTES, header_bytes
 from sim.arrays.clock import NEVER, Clock, Course
@@ -269,7 +269,7 @@ def simulate_arrays(
     report.cost = cost_of(
         began=began, set_up=set_up, ran=ran, evaluation_s=figures.evaluation_cpu_s, rounds=rounds, events=0
     )
-    report.batching = Batching(operations=f"arrays, {clock}", training=train.how)
+    report.computed = f"arrays, {clock}; training {train.how}"
     report.wall_time_s = round(time.monotonic() - wall, 3)
     return report
 

@@ -11,7 +11,7 @@ from p2pfl.learn.methods import method_of
 from sim.audits.observation import Eye, Observation, is_lossless
 from sim.exact import ExactEngine
 from sim.kernel import NS
-from sim.learning.batching import Learners
+from sim.learning.nodes import Learners
 from sim.machine import Watch
 from sim.prepared_run import PreparedRun, script
 from sim.worlds.drawn import settle

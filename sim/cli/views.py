@@ -236,8 +236,8 @@ def _graph_facts(report: Report) -> dict[str, Any]:
 
 
 def _computation_facts(report: Report) -> dict[str, Any]:
-    cost, batching = report.cost, report.batching
-    if cost is None or batching is None:
+    cost = report.cost
+    if cost is None:
         raise ValueError("not the report of a simulation")
     parts = {
         "set up": cost.set_up_cpu_s,
@@ -253,7 +253,7 @@ def _computation_facts(report: Report) -> dict[str, Any]:
         "seed": report.seed,
         "digest": report.digest,
         "value digest": report.value_digest,
-        "computed": f"operations {batching.operations}; training {batching.training}",
+        "computed": report.computed,
         "node-rounds a CPU-second": speed and f"{speed:,.0f}, without evaluation",
         "CPU-seconds": f"{cost.cpu_s:.3g}: {spent}",
         "events": f"{cost.events:,}",

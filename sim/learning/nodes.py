@@ -1,4 +1,4 @@
-"""The learners of all nodes in one federation, each made on demand.
+"""The learners of all nodes in one federation, each made on demand, and their scores.
 
 Ten thousand `TorchLearner`s would build ten thousand modules. Here there is one module, and a node is just its data.
 
@@ -24,13 +24,15 @@ from p2pfl.config.privacy import SHARED
 from p2pfl.errors import UserError
 from p2pfl.learn.batches import draw_rows
 from p2pfl.learn.devices import seeded
-from p2pfl.learn.interface import Learner, Vector
+from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
 from p2pfl.learn.load import learner_for, load_task
+from p2pfl.learn.methods import Method, method_of
 from p2pfl.learn.privacy.draws import Seeded
 from p2pfl.learn.privacy.protection import Protection, protection_of
 from p2pfl.learn.samples import Distinct, Samples, TensorSamples, place_in_memory, read_samples
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.trainer import TorchLearner, try_out
+from p2pfl.reporting.references import mean_score
 from sim.attacks import Poison
 from sim.attacks.poison import LABELED, classes_of
 
@@ -158,6 +160,49 @@ class TorchNodes(Sequence[Learner]):
         return None if number < 0 else self.tests[number]
 
 
+class Learners:
+    """The learners of all nodes, which learn by one `method`.
+
+    Nodes share `size` values, have `personal` ones beside them, and exchange `exchanged_size` (one model a channel).
+    """
+
+    def __init__(self, learners: Sequence[Learner], method: Method) -> None:
+        self.learners, self.method = learners, method
+        self.size, self.personal = learners[0].size, learners[0].personal
+        self.exchanged_size = self.size * len(method.channels)
+        self.nodes = learners if isinstance(learners, TorchNodes) else None
+        self.samples: list[int] = [one.samples for one in learners] if self.nodes is None else self.nodes.counts
+
+    def initial(self) -> Vector:
+        """Return the model that every node starts from, (d,)."""
+        return self.learners[0].initial()
+
+    def steps(self, node: int) -> int:
+        """Return the number of steps in this node's local rounds; a user's own learner trains one to tell."""
+        learner = self.learners[node]
+        if isinstance(learner, TorchLearner):
+            return learner.steps_with(self.samples[node])
+        return learner.train(RoundStart(self.initial()), 0).steps
+
+    def evaluate(self, models: NDArray[Any], part: str, nodes: NDArray[np.int64]) -> list[Score | None]:
+        """Score each of `models` (b, d) on the `part`, "test" or "local", of its node; None without such data."""
+        return [self.learners[node].evaluate(model, part) for model, node in zip(models, nodes.tolist(), strict=True)]
+
+    def score_everywhere(self, model: Vector, nodes: Sequence[int]) -> Score | None:
+        """Score one model (d,) on the test sets of these nodes; for a user's own learners, on the first node's."""
+        first, counts = np.array(nodes[:1], dtype=np.int64), np.array([1])
+        if self.nodes is not None:
+            _, places, counts = np.unique(self.nodes.test_of[list(nodes)], return_index=True, return_counts=True)
+            first = np.array(nodes, dtype=np.int64)[places]
+        rows = np.repeat(np.asarray(model)[None], len(first), axis=0)
+        return mean_score(zip(self.evaluate(rows, "test", first), counts.tolist(), strict=True))
+
+
+def make_learners(federation: FederationConfig, **how: Any) -> Learners:
+    """Build all members' learners, from one task; `how` is for `load_learners`, which raises UserError."""
+    return Learners(load_learners(federation, **how), method_of(federation))
+
+
 def load_learners(
     federation: FederationConfig,
     local: Mapping[str, Mapping[str, Any]] | None = None,
@@ -199,26 +244,6 @@ def refuse_sums(federation: FederationConfig, text: str, instead: str = "") -> N
     if federation.in_step_by:
         allowed = instead or "real nodes (p2pfl launch, Federation.run); or noise of each node's own: no privacy.noise"
         raise UserError(text, file=federation.path, key="privacy.noise", value=SHARED, allowed=allowed)
-
-
-def gathered(learners: Sequence[Learner]) -> TorchNodes | str:
-    """Gather existing learners, or say why that is impossible."""
-    given = [learner for learner in learners if isinstance(learner, TorchLearner)]
-    if len(given) < len(learners):
-        return "the task has learners of its own"
-    first = given[0]
-    if any(
-        one.task is not first.task or one.training != first.training or one.model.share != first.model.share
-        for one in given
-    ):
-        return "the learners are not of one task"
-    if any(one.context.seed != first.context.seed for one in given):
-        return "the learners are not of one federation"
-    tests = Distinct()
-    numbers = [tests.add(one.test_set) for one in given]
-    return TorchNodes(first, [one.context for one in given], [one.train_set for one in given]).with_tests(
-        tests, numbers
-    )
 
 
 def _torch_nodes(

@@ -75,18 +75,6 @@ def test_the_end_of_a_run_shows_them_beside_what_the_nodes_have_learned():
     assert of_alone([None]) is None
 
 
-def test_each_node_alone_in_a_simulation_is_as_its_learner_alone():
-    from p2pfl.methods.plain import Plain  # noqa: PLC0415 - slow
-    from sim.learning.batching import Learners  # noqa: PLC0415 - slow
-    from sim.learning.references import alone as all_alone  # noqa: PLC0415 - slow
-
-    class Said:
-        training = TRAINING
-
-    found = all_alone(Said, Learners(learners(), Plain()))
-    assert [one.accuracy for one in found] == pytest.approx([alone(one, 4).accuracy for one in learners()])
-
-
 def own_tests(node):
     """Each node is tested on rows of its own class."""
     train, _ = halves(node)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.history import Centralized, ModelScore, Point, Reference, ReferencePoint, References, Statistic
-from p2pfl.reporting.report import Batching, Contraction, Cost, EdgeTraffic, HeldAgainst, NodeReport, Report
+from p2pfl.reporting.report import Contraction, Cost, EdgeTraffic, HeldAgainst, NodeReport, Report
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus
 
 with_pandas = pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="pandas is not installed")
@@ -96,7 +96,7 @@ reports = st.builds(
         node_rounds_per_cpu_s=st.none() | numbers,
         events=counts,
     ),
-    batching=st.none() | st.builds(Batching, operations=words, training=words),
+    computed=st.none() | words,
 )
 
 

@@ -21,7 +21,7 @@ from sim import simulate
 from sim.exact import ExactEngine, ExactPlan
 from sim.federations import describe
 from sim.kernel import NS
-from sim.learning.batching import make_learners
+from sim.learning.nodes import make_learners
 from sim.prepared_run import PreparedRun, script
 from sim.worlds.drawn import settle
 from sim.worlds.model import ComputeSpec, CrashSpec, WorldSpec
@@ -117,10 +117,9 @@ def test_a_round_that_the_engine_drops_leaves_the_own_part_as_it_was():
 
 
 @pytest.mark.long
-def test_such_a_run_trains_one_node_at_a_time_says_why_and_is_the_same_every_time():
+def test_such_a_run_is_the_same_every_time_and_has_no_reference_of_a_server():
     world = WorldSpec(crashes=CRASHES)
     first, second, other = (simulate(digits(share=share), world=world) for share in (SHARED, SHARED, ("!1.*",)))
-    assert first.batching.training.startswith("one at a time: each node keeps something to itself")
     assert first.config["gossip"]["share"] == SHARED
     assert first.reference.fedavg is None
     assert first.reference.centralized.one_node.accuracy > 0.1

@@ -87,7 +87,7 @@ def test_a_round_with_convolutions_is_that_of_the_nodes_own_learner(tmp_path, mo
     )
     assert (score.accuracy, score.loss) == (own.accuracy, pytest.approx(own.loss, rel=1e-5))
     words = f"one node at a time, channels last, {'bf16' if bf16 else 'float32'}"
-    assert simulate(federation, **TOGETHER).batching.training == words
+    assert simulate(federation, **TOGETHER).computed == f"arrays, in-step; training {words}"
 
 
 def test_fragments_conserve_the_sum_and_take_all_values_in_turn():

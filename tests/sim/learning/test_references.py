@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from rounds_kit import METHOD
-from rounds_kit import learners as made_learners
-from torch import nn
 
 from p2pfl.compress import make_compressor
 from p2pfl.learn.interface import RoundStart
-from sim.learning.batching import Learners, make_learners
-from sim.learning.references import EVALUATIONS, centralized, fedavg
+from p2pfl.reporting import references
+from p2pfl.reporting.references import EVALUATIONS
+from sim.learning.nodes import make_learners
+from sim.learning.references import fedavg
+
+
+def centralized(federation, learners, **how):
+    return references.centralized(list(learners.learners), federation.training.rounds, **how)
 
 
 def losses(report):
@@ -106,19 +111,33 @@ def test_a_federation_bounded_by_time_must_be_given_its_rounds(federation):
     assert fedavg(made, learners, rounds=2).rounds == 2
 
 
-def test_without_a_test_set_the_loss_is_that_of_training(federation):
-    learners = Learners(made_learners(lambda: nn.Linear(24, 4), tested=False), METHOD)
-    made = federation(8, local_steps=2, batch_size=8, rounds=3)
+TASK = """
+import numpy as np
+from p2pfl import Task
+from torch import nn
+
+def data(node):
+    rng = np.random.default_rng([7, node.node])
+    return (rng.standard_normal((14, 24)).astype(np.float32), rng.integers(0, 4, 14)), None
+
+task = Task(model=lambda: nn.Linear(24, 4), data=data)
+"""
+
+
+def test_without_a_test_set_the_loss_is_that_of_training(federation, tmp_path):
+    (tmp_path / "task.py").write_text(TASK)
+    made = federation(8, task="task.py:task", local_steps=2, batch_size=8, rounds=3)
+    made = replace(made, path=tmp_path / "federation.toml")
+    learners = make_learners(made)
     alone = centralized(made, learners)
     for report in (fedavg(made, learners), alone.one_node, alone.all_nodes):
         assert report.accuracy is None
         assert 0 < report.loss < 3
 
 
-def test_learners_without_torch_have_federated_averaging_alone(federation):
+def test_learners_without_torch_have_federated_averaging(federation):
     made = federation(5, task="quadratic", local_steps=4, learning_rate=0.3, rounds=30)
     learners = make_learners(made)
-    assert centralized(made, learners) is None
     optimum = learners.learners[0].optimum()
     best = learners.learners[0].evaluate(optimum, "test").loss
     assert fedavg(made, learners).loss == pytest.approx(best, rel=1e-4)

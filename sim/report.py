@@ -365,7 +365,9 @@ def _nodes(stage: PreparedRun, figures: Figures, models: NDArray[Any]) -> list[N
                 rounds_without_neighbor=0 if core is None else core.facts.alone,
                 rounds_beyond=None if core is None else rounds_beyond(core.facts.rounds, core.settings.rounds),
                 ended_by=None if core is None else core.termination.ended_by,
-                through_by=core.rounds.training.enough(now) if core is not None and core.termination.is_through else None,
+                through_by=core.rounds.training.enough(now)
+                if core is not None and core.termination.is_through
+                else None,
                 **scored(test[node], local[node]),
                 attack_success=succeeded[node],
                 loss=stage.loss(node),

@@ -12,10 +12,9 @@ from p2pfl.features.direct.places import CHANNEL as DIRECT
 from p2pfl.features.direct.places import PlacesTold
 from p2pfl.features.members.talk import CHANNEL as CHARTER
 from p2pfl.features.members.talk import CharterAsked, CharterPart, CharterTold
-from p2pfl.features.stats.question_sums import CHANNEL as STATS_SUMS
-from p2pfl.features.stats.question_sums import AtQuestion
 from p2pfl.features.stats.statements import CHANNEL as STATS
-from p2pfl.features.stats.statements import MemberStatement
+from p2pfl.features.stats.statements import SUMS_CHANNEL as STATS_SUMS
+from p2pfl.features.stats.statements import AtQuestion, MemberStatement
 from p2pfl.features.status.spread import CHANNEL as VITALS
 from p2pfl.features.status.spread import VitalsTold
 from p2pfl.features.sums.messages import BranchPart, Have, Poll, Post, Total, Want, Wave, Working, encode_statement

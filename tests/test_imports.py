@@ -136,7 +136,7 @@ def test_no_node_imports_the_clock_that_ends_invites():
         "p2pfl.features.relay.founding",
         "p2pfl.features.relay.relay_server",
         "p2pfl.features.stats.desk",
-        "p2pfl.features.stats.stats_command",
+        "p2pfl.features.stats.command",
     }
 
 

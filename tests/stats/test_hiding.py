@@ -10,10 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from p2pfl.learn.statistics.disclosure import Disclosure
-from p2pfl.learn.statistics.hiding import CountBounds, determined, with_complement
-from p2pfl.learn.statistics.survey_figures import SurveyAsked, TooFew
-from p2pfl.learn.statistics.value_spread import bars
+from p2pfl.features.stats.disclosure import (
+    CountBounds,
+    Disclosure,
+    SurveyAsked,
+    TooFew,
+    bars,
+    determined,
+    with_complement,
+)
 from p2pfl.learn.table.schema import make_schema
 
 BOUNDS = CountBounds(rows=10, sites=3)

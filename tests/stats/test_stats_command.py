@@ -8,10 +8,7 @@ import shutil
 import pytest
 
 from p2pfl.config.load import load_config, load_node, node_file
-from p2pfl.features.stats.findings import StatsFindings
-from p2pfl.features.stats.stats_plot import draw_statistics
-from p2pfl.learn.statistics.survey_figures import Statistics, SurveyAsked, SurveyFigures
-from p2pfl.learn.statistics.value_spread import Bar
+from p2pfl.features.stats.desk import StatsFindings
 from p2pfl.node.findings import Inspected
 from tests.stats.desks import POLICY, made_ward
 from tests.stats.stats_world import hospitals, pooled
@@ -51,7 +48,6 @@ def test_one_program_asks_all_sites_and_prints_a_table(p2pfl, ward):
         (("--columns", "age", "--by", "chol"), "--by: not a categorical column of the schema (found 'chol')"),
         (("--columns", "sex", "--by", "sex"), "--by: is in --columns too"),
         (("--columns", "ward"), "north refuses: it does not offer ward; east refuses: it does not offer ward; south"),
-        (("--columns", "age", "--plot", "x.jpg"), "--plot: no such picture format"),
         (("--answer",), "--node: is missing; allowed: the node that answers"),
         (("--node", "coast", "--columns", "age"), "no such node"),
     ],
@@ -121,31 +117,10 @@ def test_where_nothing_is_offered_check_says_nothing(tmp_path):
 
 
 @pytest.mark.long
-def test_check_prints_it_and_a_picture_is_drawn(p2pfl, tmp_path):
+def test_check_prints_what_each_node_offers(p2pfl, tmp_path):
     ward = made_ward(tmp_path, THREE, OPEN)
     assert "north offers age, chol, ill to all members" in p2pfl("check", ward).out
     assert "statistics: what each node offers" in p2pfl("check", ward, "--all").out
-    outcome = p2pfl("stats", ward, "--columns", "age,ill", "--by", "sex", "--plot", "ages.svg")
-    assert (outcome.code, outcome.err) == (0, "picture: ages.svg\n")
-    assert (tmp_path / "ages.svg").is_file()
-
-
-@pytest.mark.parametrize("count", [None, 0])
-def test_a_hidden_count_is_no_zero_in_the_picture(count):
-    matplotlib = pytest.importorskip("matplotlib")
-    bars = tuple(Bar(low=low, high=high, rows=rows) for low, high, rows in ((None, 3, 7), (3, 5, count), (5, None, 9)))
-    values = {"no": 30, "yes": count}
-    figures = (
-        SurveyFigures(column="age", group=None, rows=16, missing=0, histogram=bars),
-        SurveyFigures(column="ill", group=None, rows=30, missing=0, categories=values),
-    )
-    asked = SurveyAsked(columns=("age", "ill"), by=None, least_rows=5)
-    figure = draw_statistics(Statistics(asked=asked, rows=30, groups={}, figures=figures))
-    marks = [one.get_position() for axes in figure.axes for one in axes.texts if one.get_text() == "?"]
-    assert marks == ([(4.0, 0), (1.0, 0)] if count is None else [])
-    steps = figure.axes[0].findobj(matplotlib.patches.StepPatch)[0].get_data().values.tolist()
-    assert (steps[1] == 0) == (count == 0)
-    assert ("hidden" in figure.get_suptitle()) == (count is None)
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,21 @@ from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.tickets import make_token, read_token
 from p2pfl.features.stats import node
 from p2pfl.features.stats.desk import MOST_REFUSALS
-from p2pfl.features.stats.question import Question, SiteAnswer, in_words, question_id, sign, verified
-from p2pfl.features.stats.question_sums import NONE, AtQuestion, QuestionSums
-from p2pfl.features.stats.statements import CHANNEL, MemberStatement, Statements
-from p2pfl.features.stats.stats_node import open_stats
+from p2pfl.features.stats.node import open_stats
+from p2pfl.features.stats.statements import (
+    CHANNEL,
+    NONE,
+    AtQuestion,
+    MemberStatement,
+    Question,
+    QuestionSums,
+    SiteAnswer,
+    Statements,
+    in_words,
+    question_id,
+    sign,
+    verified,
+)
 from p2pfl.features.sums import talk
 from p2pfl.features.sums.talk import Farewell
 from p2pfl.net.address import Address

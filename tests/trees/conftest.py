@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2pfl.features.trees.tree_rounds import TreeRounds
+from p2pfl.features.trees.rounds import TreeRounds
 
 _spec = importlib.util.spec_from_file_location(
     "kit_of_nodes", Path(__file__).parents[1] / "integration" / "conftest.py"

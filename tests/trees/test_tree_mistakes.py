@@ -14,7 +14,7 @@ from p2pfl import UserError
 from p2pfl.cli.main import cli
 from p2pfl.config.load import load_config, load_node
 from p2pfl.errors import LearningError
-from p2pfl.features.trees.unsuited import refusals
+from p2pfl.features.trees.rounds import refusals
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import load_task
 from p2pfl.node.assembly import read_setup

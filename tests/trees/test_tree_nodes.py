@@ -10,11 +10,10 @@ import pytest
 
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.sums.messages import SumDone
-from p2pfl.features.trees.grown_state import FILE_NAME
-from p2pfl.features.trees.tree_rounds import TreeRounds
+from p2pfl.features.trees.rounds import FILE_NAME, TreeRounds
 from p2pfl.learn.table.stored_model import table_model
 from p2pfl.learn.trees.growth import TreeGrowth
-from p2pfl.learn.trees.site_rows import SiteRows
+from p2pfl.learn.trees.state import SiteRows
 from p2pfl.node.outcomes import read_learned
 from tests.trees.conftest import ROUNDS, write_table
 

@@ -1,25 +1,311 @@
 """One site's decision on a question: what its `[stats]` allows, and what earlier answers still allow.
 
-Each question is in the log before its answer leaves.
+Each question is in the log before its answer leaves. How often a member may ask is counted from that file, and so are
+the serials of its questions. Whoever gets the same figures before and after one row was added learns that row. So a
+table that differs from one about which the site has answered by too few rows is not answered about, in all its rows or
+in a group; and no table is, with another bound than before: two answers with different bounds have different bins,
+whose difference could tell of fewer rows than either shows.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
 
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.config.stats import EVERYBODY
+from p2pfl.console.output import write_rows
 from p2pfl.console.wall_clock import seconds_now
 from p2pfl.crypto.identity import Identity
-from p2pfl.errors import UserError
-from p2pfl.features.stats.answered_rows import AnsweredRows, HashedTable, hashed
-from p2pfl.features.stats.question_log import ANSWERED, REFUSED, LogLine, QuestionLog
-from p2pfl.features.stats.site_table import SiteTable, check_question, read_site
-from p2pfl.learn.statistics.survey import MOST_CELLS, MOST_SPREADS
-from p2pfl.learn.statistics.survey_figures import cells_asked, group_names
+from p2pfl.errors import StorageError, UserError
+from p2pfl.features.stats.disclosure import categories_of, cells_asked, group_names
+from p2pfl.features.stats.survey import MOST_CELLS, MOST_SIZE, MOST_SPREADS
+from p2pfl.foreign import UNREADABLE
+from p2pfl.learn.table.agreed import with_agreed
+from p2pfl.learn.table.files import schema_of
+from p2pfl.learn.table.layout import make_layout
+from p2pfl.learn.table.reading import read_table
+from p2pfl.learn.table.schema import Schema
+from p2pfl.node.findings import Findings, Inspected
+from p2pfl.storage.disk import create_file, replace_file, storage_errors, truncate_file, write_all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteTable:
+    """The columns (n,) of one site, NaN where missing; categories are indices of the schema's values."""
+
+    schema: Schema
+    columns: Mapping[str, NDArray[np.float64]]
+
+    def too_large(self, names: tuple[str, ...]) -> str | None:
+        """Return the first of these columns with a number that cannot be summed."""
+        return next((name for name in names if bool((np.abs(self.columns[name]) > MOST_SIZE).any())), None)
+
+
+def schema_at(federation: FederationConfig, node: NodeConfig | None = None) -> Schema:
+    """Return the schema of all tables. Raises UserError: there is none, or the task has no tables of its sites."""
+    task = federation.task
+    if task.name != "csv" or task.given is not None:
+        raise UserError("only for the task csv", file=federation.path, key="task.name", value=task.name, allowed="csv")
+    if task.options.get("partition") is not None:
+        text = "the sites divide one table among them, for a demo: there is nothing that one would not know of another"
+        raise UserError(text, file=federation.path, key="task.partition", allowed="a table of each site")
+    known = task if node is None else with_agreed(task, node.state_dir)
+    return schema_of(known.options, federation.path.parent)[0]
+
+
+def read_site(federation: FederationConfig, node: NodeConfig) -> SiteTable:
+    """Read a node's table. Raises UserError: there is a mistake in it, or it has none."""
+    schema = schema_at(federation, node)
+    known = with_agreed(federation.task, node.state_dir)
+    codes = schema_of(known.options, federation.path.parent)[1]
+    table = read_table(_path(node), schema, make_layout(known.options, node.data, codes))
+    return SiteTable(schema=schema, columns=table.columns)
+
+
+def check_question(schema: Schema, columns: tuple[str, ...], by: str | None, file: object) -> None:
+    """Raises UserError: the schema has no such columns, or the groups are of no categorical column."""
+    names = schema.columns
+    for name in columns:
+        if name not in names:
+            text = "the schema has no such column"
+            raise UserError(text, file=file, key="--columns", value=name, allowed=", ".join(names))
+        if columns.count(name) > 1:
+            raise UserError("this column appears twice", file=file, key="--columns", value=name)
+    if by is None:
+        return
+    allowed = ", ".join(name for name in names if categories_of(schema, name) is not None) or "none here"
+    if by not in names or categories_of(schema, by) is None:
+        raise UserError("not a categorical column of the schema", file=file, key="--by", value=by, allowed=allowed)
+    if by in columns:
+        raise UserError("is in --columns too", file=file, key="--by", value=by, allowed="one of the two")
+
+
+def _path(node: NodeConfig) -> Path:
+    given = node.data.get("path")
+    if not isinstance(given, str):
+        raise UserError("this node has no table of its own", file=node.path, key="data.path", allowed='path = "..."')
+    return (node.path.parent / Path(given).expanduser()).absolute()
+
+
+BOUNDS_FILE = "stats.bounds"
+MOST_BOUNDS = 50
+
+
+def keep_bound(folder: Path, data: bytes, least_rows: int) -> None:
+    """Remember the bound for the table with this digest. Raises UserError: it was answered about with another one;
+    StorageError.
+    """
+    path = folder / BOUNDS_FILE
+    try:
+        kept = msgspec.msgpack.decode(path.read_bytes(), type=dict[bytes, int])
+    except FileNotFoundError:
+        kept = {}
+    except (OSError, *UNREADABLE) as error:
+        raise StorageError(f"{path} cannot be read: {error}") from error
+    before = kept.get(data)
+    if before is not None and before != least_rows:
+        text = (
+            f"least_rows was {before} in an earlier question about the same table: two answers could tell of few rows"
+        )
+        raise UserError(text, key="stats.least_rows", value=least_rows, allowed=f"{before}, the most of all sites")
+    if before is None:
+        kept[data] = least_rows
+        with storage_errors(path):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(path, [msgspec.msgpack.encode(dict([*kept.items()][-MOST_BOUNDS:]))])
+
+
+ROWS_FILE = "stats.rows"
+HASH_BYTES = 16
+MOST_KEPT = 50
+"""The latest tables that are remembered."""
+
+Rows = Counter[bytes]
+
+
+class AnsweredTable(Struct, frozen=True, kw_only=True, array_like=True):
+    """Hashes of rows, one after the other, by value in the column of the groups; with none there is one group."""
+
+    by: str | None
+    groups: dict[int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class HashedTable:
+    """The rows of a table in each group."""
+
+    by: str | None
+    groups: Mapping[int, Rows]
+
+    @property
+    def rows(self) -> Rows:
+        return sum(self.groups.values(), Counter())
+
+    @property
+    def digest(self) -> bytes:
+        """32 bytes by which sums of these rows are known, whatever is asked about them."""
+        hashes = b"".join(sorted(self.rows.elements()))
+        return hashlib.blake2b(hashes, digest_size=32, person=b"p2pfl-stats-rows").digest()
+
+
+def hashed(columns: Mapping[str, NDArray[np.float64]], by: str | None, key: bytes) -> HashedTable:
+    """Hash each row of columns (n,) with a key of the site."""
+    table = np.ascontiguousarray(np.stack([columns[name] for name in sorted(columns)], axis=1))
+    groups = np.zeros(len(table)) if by is None else np.nan_to_num(columns[by], nan=-1.0)
+    found: dict[int, Rows] = {}
+    for row, group in zip(table, groups.astype(np.int64).tolist(), strict=True):
+        name = hashlib.blake2b(row.tobytes(), digest_size=HASH_BYTES, key=key).digest()
+        found.setdefault(group, Counter())[name] += 1
+    return HashedTable(by, found)
+
+
+class AnsweredRows:
+    """What is kept in a node's state folder. Raises StorageError: it is damaged, or cannot be read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / ROWS_FILE
+        self._tables: list[HashedTable] = []
+        try:
+            kept = msgspec.msgpack.decode(self._path.read_bytes(), type=list[AnsweredTable])
+        except FileNotFoundError:
+            return
+        except (OSError, *UNREADABLE) as error:
+            text = "without it a question might tell of the few rows by which the table has changed"
+            raise StorageError(f"{self._path} cannot be read: {error}: {text}") from error
+        self._tables = [_unpacked(one) for one in kept]
+
+    def is_too_near(self, table: HashedTable, least_rows: int) -> bool:
+        """Return True if this table differs from an earlier one by fewer rows, but not by none."""
+        return any(_differ_by_few(table, before, least_rows) for before in self._tables)
+
+    def keep(self, table: HashedTable) -> None:
+        """Remember a table; it is on the disk when this returns. Raises StorageError."""
+        if table in self._tables:
+            return
+        self._tables = [*self._tables, table][-MOST_KEPT:]
+        with storage_errors(self._path):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(self._path, [msgspec.msgpack.encode([_packed(one) for one in self._tables])])
+
+
+def _differ_by_few(table: HashedTable, before: HashedTable, least_rows: int) -> bool:
+    if _is_few(table.rows, before.rows, least_rows):
+        return True
+    groups = table.groups.keys() | before.groups.keys() if table.by == before.by else ()
+    none = Rows()
+    return any(_is_few(table.groups.get(one, none), before.groups.get(one, none), least_rows) for one in groups)
+
+
+def _is_few(now: Rows, before: Rows, least_rows: int) -> bool:
+    return 0 < max((now - before).total(), (before - now).total()) < least_rows
+
+
+def _packed(table: HashedTable) -> AnsweredTable:
+    groups = {group: b"".join(sorted(rows.elements())) for group, rows in sorted(table.groups.items())}
+    return AnsweredTable(by=table.by, groups=groups)
+
+
+def _unpacked(kept: AnsweredTable) -> HashedTable:
+    found = {}
+    for group, raw in kept.groups.items():
+        found[group] = Counter(raw[at : at + HASH_BYTES] for at in range(0, len(raw), HASH_BYTES))
+    return HashedTable(kept.by, found)
+
+
+LOG_FILE = "stats.log"
+DAY = timedelta(hours=24)
+ANSWERED, REFUSED = "answered", "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """One question. `asker` is a member's name; empty: a program with the folders of all sites."""
+
+    time: datetime
+    asker: str
+    serial: int
+    columns: tuple[str, ...]
+    by: str | None
+    answer: str
+    """ANSWERED or REFUSED."""
+    reason: str = ""
+
+
+class QuestionLog:
+    """The log in a node's state folder. Raises StorageError: it is damaged, or the disk refuses."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LOG_FILE
+        self.lines: list[LogLine] = []
+        with storage_errors(self._path):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._size = 0
+        self._read()
+
+    def add(self, line: LogLine) -> None:
+        """Keep a line; it is on the disk when this returns. Raises StorageError."""
+        facts = asdict(line) | {"time": line.time.isoformat(timespec="seconds"), "columns": list(line.columns)}
+        content = json.dumps(facts, ensure_ascii=False).encode() + b"\n"
+        try:
+            with storage_errors(self._path):
+                fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+                try:
+                    write_all(fd, content)
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+        except StorageError:
+            truncate_file(self._path, self._size)
+            raise
+        self._size += len(content)
+        self.lines.append(line)
+
+    def serial(self, asker: str) -> int:
+        """Return the greatest serial of a member's questions; 0 if it has asked none."""
+        return max((line.serial for line in self.lines if line.asker == asker), default=0)
+
+    def today(self, asker: str, now: datetime, answer: str) -> int:
+        """Count a member's questions of the last 24 hours, and any that the clock says are to come."""
+        return sum(line.asker == asker and line.answer == answer and line.time > now - DAY for line in self.lines)
+
+    def _read(self) -> None:
+        try:
+            raw = self._path.read_bytes()
+        except FileNotFoundError:
+            create_file(self._path, b"")
+            return
+        except OSError as error:
+            raise StorageError(f"cannot read {self._path}: {error.strerror or error}") from error
+        whole = raw[: raw.rfind(b"\n") + 1]
+        if len(whole) < len(raw):  # a crash cut the last line off, before its answer left
+            truncate_file(self._path, len(whole))
+        self._size = len(whole)
+        for number, content in enumerate(whole.splitlines(), start=1):
+            try:
+                self.lines.append(_line_of(json.loads(content)))
+            except (TypeError, *UNREADABLE) as error:
+                text = f"{self._path}:{number} is damaged ({error}): without it nobody knows how often was asked"
+                raise StorageError(text) from None
+
+
+def _line_of(facts: Any) -> LogLine:
+    line = msgspec.convert(facts, LogLine)
+    return line if line.time.tzinfo else replace(line, time=line.time.replace(tzinfo=UTC))
+
 
 log = logging.getLogger("p2pfl")
 
@@ -136,3 +422,85 @@ class Desk:
         if self._rows.is_too_near(rows, self._node.stats.least_rows):
             return f"its table has changed since an earlier question by fewer than {self._node.stats.least_rows} rows"
         return ""
+
+
+class StatsFindings(Findings):
+    part = "stats"
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Any]] = []
+
+    def of_files(self, inspected: Inspected) -> None:
+        federation = inspected.federation
+        nodes = [node for node in inspected.here.values() if node.stats.columns or node.stats.to]
+        if not nodes:
+            return
+        schema = _schema(federation)
+        for node in nodes:
+            inspected.mistakes += mistakes_in(federation, node, schema)
+            self._rows.append(_row(node))
+        offering = [row for row in self._rows if row["to"] != "nobody" and row["columns"]]
+        if federation.privacy is not None:
+            inspected.warnings.append("under [privacy] `p2pfl stats` answers nothing, whatever [stats] says")
+        elif offering:
+            first = offering[0]
+            others = len(offering) - 1
+            more = (
+                f", and {others} more nodes: --all"
+                if others > 1
+                else f", and {offering[1]['node']}: --all"
+                if others
+                else ""
+            )
+            inspected.brief["statistics"] = f"{first['node']} offers {first['columns']} to {first['to']}{more}"
+
+    def told(self) -> list[dict[str, Any]] | None:
+        return self._rows or None
+
+    def show(self, facts: Any) -> None:
+        write_rows(facts, "table", title="statistics: what each node offers")
+
+
+def mistakes_in(federation: FederationConfig, node: NodeConfig, schema: Schema | None) -> list[UserError]:
+    """Return the mistakes in a node's `[stats]`; `schema` None: not known yet."""
+
+    def mistake(text: str, key: str, value: str, allowed: str) -> UserError:
+        return UserError(text, file=node.path, key=f"stats.{key}", value=value, allowed=allowed or "none here")
+
+    policy, names = node.stats, [member.name for member in federation.present]
+    found = [
+        mistake("not a member", "to", name, f'{", ".join(names)}, or "{EVERYBODY}"')
+        for name in policy.to
+        if name not in (*names, EVERYBODY)
+    ]
+    if schema is None:
+        return found
+    columns = schema.columns
+    text = "the schema has no such column"
+    found += [mistake(text, "columns", name, ", ".join(columns)) for name in policy.columns if name not in columns]
+    groups = [name for name in columns if categories_of(schema, name) is not None]
+    if policy.by is not None and policy.by not in groups:
+        found.append(mistake("not a categorical column of the schema", "by", policy.by, ", ".join(groups)))
+    return found
+
+
+def _row(node: NodeConfig) -> dict[str, Any]:
+
+    policy = node.stats
+    to = "all members" if EVERYBODY in policy.to else ", ".join(policy.to) or "nobody"
+    return {
+        "node": node.name,
+        "columns": ", ".join(policy.columns),
+        "to": to,
+        "by": policy.by,
+        "a_day": policy.a_day,
+        "least_rows": policy.least_rows,
+    }
+
+
+def _schema(federation: FederationConfig) -> Schema | None:
+    """Return the schema; None: there is none yet, or it has mistakes, which others report."""
+    try:
+        return schema_at(federation)
+    except UserError:
+        return None

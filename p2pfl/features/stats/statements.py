@@ -1,29 +1,101 @@
-"""The exchange of signed statements with neighbors: each passes on what is new to it, until all have it.
+"""What members sign about statistics, and how it goes from neighbor to neighbor: questions, answers, and their sums.
 
-A node keeps the latest question of each member, with all answers to it, for as long as it may be of use.
+A node passes on what is new to it, until all have it. It keeps the latest question of each member, with all answers to
+it, for as long as it may be of use. Each question has sums of its own, whose signatures count nowhere else. Both ends
+of a session say which question they are at: only while it is the same are they connected, as far as its sums know.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
+import msgspec
 from msgspec import Meta, Struct
+from nacl.exceptions import BadSignatureError
+from nacl.signing import VerifyKey
 
+from p2pfl.config.federation_id import federation_id
 from p2pfl.config.model import FederationConfig
+from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.stats.question import (
-    MOST_STATEMENT_BYTES,
-    SIGNATURE_BYTES,
-    Question,
-    SiteAnswer,
-    question_id,
-    sign,
-    verified,
-)
+from p2pfl.errors import PeerFault
+from p2pfl.features.sums.messages import Told
+from p2pfl.features.sums.talk import CHANNEL as SUMS
+from p2pfl.features.sums.talk import Carried, SumTalk
+from p2pfl.foreign import UNREADABLE, printable
 from p2pfl.net.side import SideChannel
+
+DOMAIN = b"p2pfl statistics 1\0"
+"""The prefix of the signed bytes, before the federation's id, so that no other signature can be used in their place."""
+ID_BYTES, SIGNATURE_BYTES = 32, 64
+MOST_COLUMNS, MOST_NAME = 64, 200
+MOST_REASON = 300
+MOST_STATEMENT_BYTES = 4 * MOST_NAME * (MOST_COLUMNS + 1) + 1000
+
+Id = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
+Name = Annotated[str, Meta(min_length=1, max_length=MOST_NAME)]
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+
+
+class Stated(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A statement."""
+
+
+class Question(Stated, frozen=True, kw_only=True, tag=1):
+    """The author asks for the statistics of these columns. Its serial is greater than all that it has used before."""
+
+    serial: Count
+    columns: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MOST_COLUMNS)]
+    by: Name | None
+
+
+class SiteAnswer(Stated, frozen=True, kw_only=True, tag=2):
+    """The author takes part in a question, and shows nothing of fewer than `least_rows`; or says why it does not."""
+
+    question: Id
+    least_rows: Count
+    refusal: Annotated[str, Meta(max_length=MOST_REASON)]
+    """Empty: it takes part."""
+
+
+Statement: TypeAlias = Question | SiteAnswer
+_encode = msgspec.msgpack.Encoder().encode
+_decode: Callable[[bytes], Statement] = msgspec.msgpack.Decoder(Question | SiteAnswer).decode
+
+
+def sign(federation: FederationConfig, identity: Identity, statement: Statement) -> tuple[bytes, bytes]:
+    """Return the bytes of a statement, and their signature."""
+    body = _encode(statement)
+    return body, identity.sign(_domain(federation) + body)
+
+
+def verified(federation: FederationConfig, author: int, body: bytes, signature: bytes) -> Statement:
+    """Return a statement. Raises PeerFault: no such member has signed it, or it is none."""
+    if author not in {member.index for member in federation.present}:
+        raise PeerFault(f"a statement of member {author}, which is none")
+    by = federation.members[author]
+    try:
+        VerifyKey(by.key).verify(_domain(federation) + body, signature)
+        return _decode(body)
+    except (BadSignatureError, *UNREADABLE) as error:
+        raise PeerFault(f"a statement that {by.name} did not sign, or that is none: {error}") from None
+
+
+def question_id(author: int, body: bytes) -> bytes:
+    return hashlib.blake2b(author.to_bytes(4, "little") + body, digest_size=ID_BYTES, person=b"p2pfl-question").digest()
+
+
+def in_words(columns: tuple[str, ...], by: str | None) -> str:
+    return printable(", ".join(columns) + (f" by {by}" if by else ""))
+
+
+def _domain(federation: FederationConfig) -> bytes:
+    return DOMAIN + federation_id(federation)
+
 
 KEPT_S = 150.0
 """How long statements are told to neighbors that come later."""
@@ -159,3 +231,86 @@ class Statements:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+class AtQuestion(Told, frozen=True, kw_only=True, tag=40):
+    """The sender sums for this question from now on; empty: for none."""
+
+    question: Annotated[bytes, Meta(max_length=32)]
+
+
+SUMS_CHANNEL = SideChannel(
+    "stats-sums",
+    *SUMS.kinds,
+    AtQuestion,
+    most_bytes=SUMS.most_bytes,
+    per_s=SUMS.per_s,
+    at_once=SUMS.at_once,
+    most_waiting=SUMS.most_waiting + 8,
+)
+NONE = b""
+MOVES_PER_S, MOVES_AT_ONCE = 2.0, 64.0
+"""How often a neighbor may say at which question it is: an honest one does so twice for each."""
+SaySum = Callable[[int, SideChannel, Carried | AtQuestion], bool]
+
+
+class QuestionSums:
+    """The handler of the channel."""
+
+    def __init__(self, say: SaySum) -> None:
+        self._say = say
+        self._peers: dict[int, bytes] = {}
+        """The question that each neighbor is at."""
+        self._moves: dict[int, TokenBucket] = {}
+        self._question = NONE
+        self._talk: SumTalk | None = None
+
+    def say(self, peer: int, _: SideChannel, message: Carried) -> bool:
+        """Send a message of the present sums."""
+        return self._say(peer, SUMS_CHANNEL, message)
+
+    def begin(self, question: bytes, talk: SumTalk) -> None:
+        self._question, self._talk = question, talk
+        for peer in sorted(self._peers):
+            self._say(peer, SUMS_CHANNEL, AtQuestion(question=question))
+            if self._is_together(peer):
+                talk.opened(peer)
+
+    def end(self) -> None:
+        if self._talk is not None:
+            self._talk.close()
+        self._question, self._talk = NONE, None
+        for peer in sorted(self._peers):
+            self._say(peer, SUMS_CHANNEL, AtQuestion(question=NONE))
+
+    def opened(self, peer: int) -> None:
+        self._peers[peer] = NONE
+        self._moves[peer] = TokenBucket(MOVES_PER_S, tokens=MOVES_AT_ONCE, burst=MOVES_AT_ONCE)
+        if self._question:
+            self._say(peer, SUMS_CHANNEL, AtQuestion(question=self._question))
+
+    def closed(self, peer: int) -> None:
+        self._move(peer, NONE)
+        self._peers.pop(peer, None)
+
+    def hear(self, peer: int, message: Carried | AtQuestion) -> None:
+        """Raises PeerFault. What belongs to other sums than the present ones is dropped."""
+        if isinstance(message, AtQuestion):
+            if self._moves[peer].take(asyncio.get_running_loop().time()) > 0.0:
+                raise PeerFault("it moves from question to question more often than an honest node does")
+            self._move(peer, message.question)
+        elif self._talk is not None and self._is_together(peer):
+            self._talk.hear(peer, message)
+
+    def _move(self, peer: int, question: bytes) -> None:
+        before = self._is_together(peer)
+        self._peers[peer] = question
+        if self._talk is None or before == self._is_together(peer):
+            return
+        if before:
+            self._talk.closed(peer)
+        else:
+            self._talk.opened(peer)
+
+    def _is_together(self, peer: int) -> bool:
+        return self._question != NONE and self._peers.get(peer) == self._question

@@ -5,5 +5,5 @@ makes a node's part of a sum and decides by it; `p2pfl.features.sums.rounds` goe
 this way: docs/decisions/0038-trees.md.
 """
 
-FEATURE = "p2pfl.features.trees.feature:TreesFeature"
-FINDINGS = "p2pfl.features.trees.findings:TreesFindings"
+FEATURE = "p2pfl.features.trees.rounds:TreesFeature"
+FINDINGS = "p2pfl.features.trees.rounds:TreesFindings"

@@ -22,7 +22,7 @@ from typing import Any
 from p2pfl.learn.table.scoring import preprocessing_of
 from p2pfl.learn.table.task import TREES, data_of, files_of_node, table_task
 from p2pfl.learn.task import LearnerFactory, Task
-from p2pfl.learn.trees.task import TreeTask
+from p2pfl.learn.trees.learner import TreeTask
 
 
 def csv_table(*, base_dir: Path = Path(), **options: Any) -> Task | LearnerFactory:

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from p2pfl.errors import UserError
 from p2pfl.learn.table import onnx_graph
 from p2pfl.learn.table.scoring import ScoresTables, TableModel
-from p2pfl.learn.trees import onnx_trees
-from p2pfl.learn.trees.table_trees import TableTrees
-from p2pfl.learn.trees.xgboost_json import to_xgboost
+from p2pfl.learn.trees.forest import to_onnx, to_xgboost
+from p2pfl.learn.trees.learner import TableTrees
 
 
 def table_model(preprocessing: Mapping[str, Any], state: Mapping[str, NDArray[Any]]) -> ScoresTables:
@@ -24,7 +23,7 @@ def table_model(preprocessing: Mapping[str, Any], state: Mapping[str, NDArray[An
 def onnx_file(model: ScoresTables, metadata: dict[str, str]) -> bytes:
     """Return the content of the file. Raises UserError: the extra `onnx` is not installed."""
     if isinstance(model, TableTrees):
-        return onnx_trees.to_onnx(model.forest, model.schema, metadata)
+        return to_onnx(model.forest, model.schema, metadata)
     assert isinstance(model, TableModel)  # noqa: S101 - there is no other kind
     return onnx_graph.to_onnx(model, metadata)
 

@@ -1,19 +1,121 @@
-"""Trees, and what they predict."""
+"""Trees: the best split of each node from its sums, what trees predict, and their files for other programs.
+
+Splits are those of Chen and Guestrin 2016, arXiv 1603.02754, algorithms 1 and 3. Sums are whole numbers; gains and
+values follow from them by additions, multiplications and divisions, which every processor rounds alike. Of equal gains
+the lowest column, then the lowest bin counts.
+
+XGBoost 1.7 and newer load its own JSON format (its doc/model.schema), with the columns in the schema's order, numeric
+ones first, and for a category the place of its value in the schema. The outputs without trees are part of the first
+trees' leaves, because `base_score` has changed its meaning between versions. An ONNX graph takes raw rows: inputs and
+outputs are those of `table.onnx_graph`.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.foreign import UNREADABLE
+from p2pfl.learn.table.cells import all_numbers
+from p2pfl.learn.table.onnx_graph import OnnxGraph, finished, needs_onnx
 from p2pfl.learn.table.schema import Schema
-from p2pfl.learn.trees.bins import BinGrid, Cells
-from p2pfl.learn.trees.splitting import Split, Splitter, Sums
-from p2pfl.learn.trees.tree_settings import Objective
+from p2pfl.learn.trees.bins import BinGrid, Cells, Objective, TreeSettings
+
+Sums = NDArray[np.int64]
+"""(..., 3): gradients and hessians in steps, and rows."""
+Floats = NDArray[np.float64]
+CELLS_AT_ONCE = 1 << 19
+"""So many cells of nodes, columns and bins are looked at together, some 150 MB: one wide category widens all."""
+LEAST_GAIN = 1e-6
+"""A gain that is not larger is no gain, as in XGBoost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    column: int
+    bin: int
+    """A number goes left if its bin is this or a lower one; a category goes right if its bin is this one."""
+    missing_left: bool
+    gain: float
+    left: Sums
+    right: Sums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splitter:
+    """Finds splits. `bits` are those behind the point, and `scale` is the unit of a number to predict."""
+
+    settings: TreeSettings
+    grid: BinGrid
+    bits: int
+    scale: float = 1.0
+
+    def value(self, sums: Sums) -> float:
+        """Return a leaf's value, which is a float32."""
+        gradients, hessians = np.ldexp(sums[:2].astype(np.float64), -self.bits)
+        total = hessians + self.settings.reg_lambda
+        return float(np.float32(-(gradients / total) * self.settings.eta)) if total > 0.0 else 0.0
+
+    def weight(self, sums: Sums) -> float:
+        """Return the sum of hessians."""
+        return float(np.ldexp(float(sums[1]), -self.bits))
+
+    def best(self, histograms: Sums) -> list[Split | None]:
+        """Return the best split for each node's histogram (nodes, columns, bins, 3); None if none is allowed."""
+        nodes = max(1, CELLS_AT_ONCE // (histograms.shape[1] * histograms.shape[2]))
+        starts = range(0, len(histograms), nodes)
+        return [split for start in starts for split in self._best(histograms[start : start + nodes])]
+
+    def _best(self, histograms: Sums) -> list[Split | None]:
+        widths, splits = np.array(self.grid.widths), np.array(self.grid.splits)
+        columns = np.arange(len(widths))
+        total = histograms[:, 0].sum(axis=1)
+        missing = histograms[:, columns, widths - 1]
+        body = histograms.copy()
+        body[:, columns, widths - 1] = 0
+        numeric = len(self.grid.edges)
+        body[:, :numeric] = body[:, :numeric].cumsum(axis=2)
+        known = (total[:, None] - missing)[:, numeric:, None]
+        body[:, numeric:] = known - body[:, numeric:]
+        left = np.stack([body, body + missing[:, :, None]], axis=3)
+        right = total[:, None, None, None] - left
+        gains = self._score(left) + self._score(right) - self._score(total)[:, None, None, None]
+        possible = (np.arange(histograms.shape[2]) < splits[:, None])[None, :, :, None]
+        least = possible & self._is_enough(left) & self._is_enough(right)
+        gains = np.where(least, gains, -np.inf).reshape(len(gains), -1)
+        chosen, found = gains.argmax(axis=1), list[Split | None]()
+        for node, place in enumerate(chosen.tolist()):
+            gain = float(gains[node, place])
+            if not self._is_gain(gain):
+                found.append(None)
+                continue
+            column, split, side = map(int, np.unravel_index(place, left.shape[1:4]))
+            lower, upper = left[node, column, split, side], right[node, column, split, side]
+            missing_left = bool(side) if missing[node, column, 2] else bool(lower[2] >= upper[2])
+            found.append(Split(column=column, bin=split, missing_left=missing_left, gain=gain, left=lower, right=upper))
+        return found
+
+    def _is_gain(self, gain: float) -> bool:
+        return gain > LEAST_GAIN and gain * self.scale * self.scale >= self.settings.gamma
+
+    def _score(self, sums: Sums) -> Floats:
+        gradients = np.ldexp(sums[..., 0].astype(np.float64), -self.bits)
+        hessians = np.ldexp(sums[..., 1].astype(np.float64), -self.bits) + self.settings.reg_lambda
+        found: Floats = np.divide(gradients * gradients, hessians, out=np.zeros_like(hessians), where=hessians > 0.0)
+        return found
+
+    def _is_enough(self, sums: Sums) -> NDArray[np.bool_]:
+        weights = np.ldexp(sums[..., 1].astype(np.float64), -self.bits)
+        enough = (sums[..., 2] >= self.settings.least_rows) & (weights >= self.settings.min_child_weight)
+        return np.asarray(enough & (weights > 0.0))
+
 
 LEAF = -1
 LARGEST = float(np.finfo(np.float32).max)
@@ -171,3 +273,153 @@ class Forest(msgspec.Struct, frozen=True, kw_only=True):
         """Return the outputs, as above, of margins (outputs, n); a copy of them."""
         found = margins.T.copy()
         return np.concatenate([np.zeros_like(found), found], axis=1) if self.objective == "logistic" else found
+
+
+OBJECTIVES: Mapping[Objective, tuple[str, str]] = {
+    "logistic": ("binary:logistic", "reg_loss_param"),
+    "softmax": ("multi:softprob", "softmax_multiclass_param"),
+    "squared": ("reg:squarederror", "reg_loss_param"),
+}
+NO_PARENT = 2**31 - 1
+VERSION = [1, 7, 0]
+
+
+def with_base(forest: Forest) -> list[list[tuple[DecisionTree, list[float]]]]:
+    """Return each tree with its nodes' values as float32, in the target's unit; the first have the base in them."""
+    outputs = len(forest.base)
+    rounds = forest.rounds or (tuple(DecisionTree.root() for _ in range(outputs)),)
+    return [
+        _valued(trees, forest.scale, [0.0] * outputs if place else forest.base) for place, trees in enumerate(rounds)
+    ]
+
+
+def _valued(
+    trees: Sequence[DecisionTree], scale: float, bases: Sequence[float]
+) -> list[tuple[DecisionTree, list[float]]]:
+    return [
+        (tree, (np.array(tree.values) * scale + base).astype(np.float32).tolist())
+        for tree, base in zip(trees, bases, strict=True)
+    ]
+
+
+def to_xgboost(forest: Forest, schema: Schema) -> str:
+    """Return the content of the file."""
+    name, parameters = OBJECTIVES[forest.objective]
+    softmax = forest.objective == "softmax"
+    classes = str(len(forest.base) if softmax else 0)
+    trees = [tree for trees in with_base(forest) for tree in trees]
+    outputs, columns = len(forest.base), len(forest.grid.widths)
+    model = {
+        "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": str(len(trees))},
+        "iteration_indptr": list(range(0, len(trees) + 1, outputs)),
+        "tree_info": [place % outputs for place in range(len(trees))],
+        "trees": [_tree(place, *each, forest.grid) for place, each in enumerate(trees)],
+    }
+    learner = {
+        "attributes": {},
+        "feature_names": [*schema.numeric, *schema.categories],
+        "feature_types": ["float"] * len(schema.numeric) + ["c"] * len(schema.categories),
+        "gradient_booster": {"model": model, "name": "gbtree"},
+        "learner_model_param": {
+            "base_score": "5E-1" if forest.objective == "logistic" else "0E0",
+            "boost_from_average": "1",
+            "num_class": classes,
+            "num_feature": str(columns),
+            "num_target": "1",
+        },
+        "objective": {"name": name, parameters: {"num_class": classes} if softmax else {"scale_pos_weight": "1"}},
+    }
+    return json.dumps({"learner": learner, "version": VERSION})
+
+
+def _tree(place: int, tree: DecisionTree, values: list[float], grid: BinGrid) -> dict[str, Any]:
+    numeric, nodes = len(grid.edges), range(len(tree))
+    inner = [node for node in nodes if tree.columns[node] != LEAF]
+    of_categories = [node for node in inner if tree.columns[node] >= numeric]
+    conditions = list(values)
+    parents = [NO_PARENT] * len(tree)
+    for node in inner:
+        column = tree.columns[node]
+        conditions[node] = 0.0 if column >= numeric else grid.edges[column][tree.bins[node]]
+        parents[tree.lefts[node]] = parents[tree.lefts[node] + 1] = node
+    is_inner = [node in set(inner) for node in nodes]
+    return {
+        "base_weights": values,
+        "categories": [tree.bins[node] for node in of_categories],
+        "categories_nodes": of_categories,
+        "categories_segments": list(range(len(of_categories))),
+        "categories_sizes": [1] * len(of_categories),
+        "default_left": [int(tree.missing_left[node] and is_inner[node]) for node in nodes],
+        "id": place,
+        "left_children": [tree.lefts[node] if is_inner[node] else -1 for node in nodes],
+        "loss_changes": tree.gains,
+        "parents": parents,
+        "right_children": [tree.lefts[node] + 1 if is_inner[node] else -1 for node in nodes],
+        "split_conditions": conditions,
+        "split_indices": [max(0, column) for column in tree.columns],
+        "split_type": [int(node in set(of_categories)) for node in nodes],
+        "sum_hessian": tree.weights,
+        "tree_param": {
+            "num_deleted": "0",
+            "num_feature": str(len(grid.widths)),
+            "num_nodes": str(len(tree)),
+            "size_leaf_vector": "1",
+        },
+    }
+
+
+def to_onnx(forest: Forest, schema: Schema, metadata: dict[str, str]) -> bytes:
+    """Return the content of the file. Raises UserError: the extra `onnx` is not installed."""
+    needs_onnx()
+    graph = OnnxGraph()
+    cells = [graph.input(column, is_text=False) for column in schema.numeric]
+    cells += [_place(graph, column, values) for column, values in schema.categories.items()]
+    margins = graph.add(
+        "TreeEnsembleRegressor",
+        [graph.add("Concat", cells, axis=1)],
+        domain="ai.onnx.ml",
+        n_targets=len(forest.base),
+        aggregate_function="SUM",
+        **_ensemble(forest),
+    )
+    if forest.objective == "logistic":
+        margins = graph.add("Concat", [graph.add("Sub", [margins, margins]), margins], axis=1)
+    graph.finish(margins, schema.classes, 0.0, 1.0)
+    return finished(graph, metadata)
+
+
+def _place(graph: OnnxGraph, column: str, values: tuple[str, ...]) -> str:
+    """Add a category, as the place of its value (n, 1); NaN if it has none of them."""
+    places = [float(place) for place in range(len(values))]
+    known: dict[str, Any] = {"values_floats": places, "default_float": float("nan")}
+    if all_numbers(values):
+        known["keys_floats"] = np.array(values, np.float32).tolist()
+    else:
+        known["keys_strings"] = [value.encode() for value in values]
+    name = graph.input(column, is_text=not all_numbers(values))
+    return graph.add("LabelEncoder", [name], domain="ai.onnx.ml", **known)
+
+
+def _ensemble(forest: Forest) -> dict[str, Any]:
+    """Return the attributes of all trees."""
+    rows = list[tuple[Any, ...]]()
+    targets = list[tuple[int, int, int, float]]()
+    trees = [(output, *each) for trees in with_base(forest) for output, each in enumerate(trees)]
+    for place, (output, tree, values) in enumerate(trees):
+        for node, column in enumerate(tree.columns):
+            if column == LEAF:
+                rows.append((place, node, 0, "LEAF", 0.0, 0, 0, 0))
+                targets.append((place, node, output, values[node]))
+                continue
+            left, missing_left = tree.lefts[node], int(tree.missing_left[node])
+            if column < len(forest.grid.edges):
+                edge = forest.grid.edges[column][tree.bins[node]]
+                rows.append((place, node, column, "BRANCH_LT", edge, left, left + 1, missing_left))
+            else:
+                value = float(tree.bins[node])
+                rows.append((place, node, column, "BRANCH_EQ", value, left + 1, left, 1 - missing_left))
+    keys = ("treeids", "nodeids", "featureids", "modes", "values", "truenodeids", "falsenodeids")
+    names = [f"nodes_{key}" for key in (*keys, "missing_value_tracks_true")]
+    found: dict[str, Any] = {name: list(each) for name, each in zip(names, zip(*rows, strict=True), strict=True)}
+    names = [f"target_{key}" for key in ("treeids", "nodeids", "ids", "weights")]
+    return found | {name: list(each) for name, each in zip(names, zip(*targets, strict=True), strict=True)}

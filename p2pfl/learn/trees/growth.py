@@ -14,22 +14,23 @@ from numpy.typing import NDArray
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.learn.table.schema import Schema
 from p2pfl.learn.trees import bins
-from p2pfl.learn.trees.bins import BinGrid
-from p2pfl.learn.trees.forest import DecisionTree, Forest
-from p2pfl.learn.trees.growth_state import GrowthState, Loss
-from p2pfl.learn.trees.objectives import (
+from p2pfl.learn.trees.bins import LOSSES, MOST_ENTRIES, SUMS, BinGrid, TreeSettings
+from p2pfl.learn.trees.forest import DecisionTree, Forest, Splitter
+from p2pfl.learn.trees.state import (
     BITS,
     BOUND,
     CLIP_BITS,
     LOSS_BITS,
     MOST_ROWS,
+    GrowthState,
+    Leaves,
+    Loss,
+    SiteRows,
+    Whole,
     base_margins,
     step_bits,
     weights_of,
 )
-from p2pfl.learn.trees.site_rows import Leaves, SiteRows, Whole
-from p2pfl.learn.trees.splitting import Splitter
-from p2pfl.learn.trees.tree_settings import LOSSES, MOST_ENTRIES, SUMS, TreeSettings
 
 HISTOGRAMS = ("gradients", "hessians", "rows")
 """The arrays (leaves, bins of all columns) of a level."""

@@ -1,10 +1,13 @@
-"""One node's trees as a learner. Its vector is only the number of rounds; the trees are what it keeps beside it."""
+"""`model = "trees"` of the task `csv`: one node's share of trees as a learner, and as a stand-alone model. No torch.
+
+The learner's vector is only the number of rounds; the trees are what it keeps beside it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,18 +15,59 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import LearningError, UserError
-from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.intervals import wilson
 from p2pfl.learn.metrics import ACCURACY, BUILT_IN, measured_by
-from p2pfl.learn.table.task import TableTask
+from p2pfl.learn.table.reading import Table
+from p2pfl.learn.table.schema import Schema
+from p2pfl.learn.table.scoring import ScoresTables, reading_of, schema_and_codes, unreadable
+from p2pfl.learn.table.task import OF_TREES, TableTask, split_rows
+from p2pfl.learn.table.weights import BALANCED, weights_given
 from p2pfl.learn.task import NodeContext
-from p2pfl.learn.trees.bins import Cells
+from p2pfl.learn.trees.bins import MOST_ENTRIES, SUMS, Cells, TreeSettings, raw_cells, tree_settings
 from p2pfl.learn.trees.forest import Forest
 from p2pfl.learn.trees.growth import TreeGrowth
-from p2pfl.learn.trees.site_rows import SiteRows
-from p2pfl.learn.trees.table_trees import FOREST, preprocessing_of_trees
-from p2pfl.learn.trees.tree_settings import MOST_ENTRIES, SUMS, TreeSettings
+from p2pfl.learn.trees.state import SiteRows
+
+FOREST = "forest"
+"""The name of the array with the packed trees."""
+
+
+def preprocessing_of_trees(schema: Schema, missing: Mapping[str, Iterable[str]]) -> dict[str, Any]:
+    """Return what is stored with the trees, as JSON values. `missing` has codes by column."""
+    columns = [*schema.numeric, *schema.categories]
+    return reading_of(schema, missing) | {"trees": FOREST, "inputs": columns}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableTrees(ScoresTables):
+    schema: Schema
+    missing: Mapping[str, Sequence[str]]
+    forest: Forest
+
+    @classmethod
+    def of(cls, preprocessing: Mapping[str, Any], state: Mapping[str, NDArray[Any]]) -> TableTrees:
+        """Build a model. Raises UserError: the trees or the preprocessing do not belong to one, or none has grown."""
+        try:
+            schema, missing = schema_and_codes(preprocessing)
+            packed = state[str(preprocessing["trees"])].tobytes()
+        except (KeyError, TypeError, AttributeError) as error:
+            raise unreadable(error) from None
+        if not packed:
+            raise UserError("no tree has grown yet: the nodes have not agreed on the bins")
+        try:
+            forest = Forest.unpack(packed)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        if not forest.fits(schema):
+            raise UserError("the trees do not fit the schema", value=len(forest.grid.edges))
+        return cls(schema=schema, missing=missing, forest=forest)
+
+    def outputs_for(self, table: Table) -> NDArray[np.float64]:
+        return self.forest.outputs(raw_cells(table.columns, self.schema))
+
 
 GROWTH = "growth"
 """The name of the array with the packed state of the growth."""
@@ -202,3 +246,49 @@ class _Tested:
 
 def _bytes(content: bytes) -> NDArray[np.generic]:
     return np.frombuffer(content, np.uint8)
+
+
+COLLUDERS = "colluders"
+"""The key that says nothing about the trees themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeTask:
+    """A task with a learner of its own. `partition` divides a common table, for demos."""
+
+    given: TableTask
+    partition: str | None
+
+    def settings(self, training: TrainingConfig) -> TreeSettings:
+        """Return the settings of the trees. Raises UserError."""
+        if training.rounds is None:
+            text = "is missing: trees grow by rounds, one for each, and not for a time"
+            raise UserError(text, key="training.rounds", allowed="a number of rounds")
+        options, weights, schema = self.given.options, self.given.weights, self.given.schema
+        own: dict[str, Any] = {key: options[key] for key in OF_TREES if options.get(key) is not None}
+        own.pop(COLLUDERS, None)
+        if weights is not None:
+            if schema.classes is None:
+                raise UserError("a regression has no classes", key="task.class_weights", value=weights, allowed="none")
+            own["class_weights"] = BALANCED
+            if isinstance(weights, Mapping):
+                own["class_weights"] = weights_given(schema, schema.classes, weights)
+        if "patience" in own and not self.given.holdout:
+            text = "needs rows held out at the nodes, over which the loss is summed"
+            raise UserError(text, key="task.patience", value=own["patience"], allowed="with task.holdout")
+        return tree_settings(schema, {"rounds": training.rounds, **own})
+
+    def learner(self, context: NodeContext, training: TrainingConfig) -> Learner:
+        """Make the learner of one node. Raises UserError: settings or rows are wrong."""
+        settings = self.settings(training)
+        own = split_rows(self.given, context, self.partition)
+        rows = self._rows(own.table)
+        test = RowsOf(rows.cells[:, own.held], rows.targets[own.held]) if own.tests is None else self._rows(own.tests)
+        both = np.concatenate([own.train, own.held])
+        site = SiteRows(rows.cells[:, both], rows.targets[both], np.arange(len(both)) >= len(own.train))
+        parts = {"local": RowsOf(rows.cells[:, own.train], rows.targets[own.train]), "test": test}
+        return TreeLearner(self.given, settings, site, parts, missing=self.given.layout({}).missing, context=context)
+
+    def _rows(self, table: Table) -> RowsOf:
+        schema = self.given.schema
+        return RowsOf(raw_cells(table.columns, schema), table.columns[schema.target])

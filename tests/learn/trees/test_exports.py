@@ -11,9 +11,7 @@ from tree_world import grow, schema_of, settings_of
 
 from p2pfl.learn.table.schema import make_schema
 from p2pfl.learn.trees.bins import BinGrid, as_cells
-from p2pfl.learn.trees.forest import Forest
-from p2pfl.learn.trees.onnx_trees import to_onnx
-from p2pfl.learn.trees.xgboost_json import to_xgboost
+from p2pfl.learn.trees.forest import Forest, to_onnx, to_xgboost
 
 SIZE = 500
 

@@ -17,7 +17,7 @@ from p2pfl.learn.trees import forest, growth
 from p2pfl.learn.trees.bins import as_cells
 from p2pfl.learn.trees.forest import LEAF, Forest
 from p2pfl.learn.trees.growth import MOST_ENTRIES, TreeGrowth, WrongSum
-from p2pfl.learn.trees.objectives import BOUND, MOST_ROWS
+from p2pfl.learn.trees.state import BOUND, MOST_ROWS
 
 CATEGORIES = (3, 5)
 

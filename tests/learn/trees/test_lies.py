@@ -11,8 +11,7 @@ from tree_world import grow, schema_of, settings_of, site_of
 from p2pfl.learn.trees import bins
 from p2pfl.learn.trees.bins import as_cells
 from p2pfl.learn.trees.growth import MOST_ENTRIES, TreeGrowth, WrongSum
-from p2pfl.learn.trees.objectives import BITS, BOUND, MOST_ROWS
-from p2pfl.learn.trees.site_rows import SiteRows
+from p2pfl.learn.trees.state import BITS, BOUND, MOST_ROWS, SiteRows
 
 MEMBERS = 16
 

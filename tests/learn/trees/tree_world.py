@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from p2pfl.learn.table.schema import Schema, make_schema
-from p2pfl.learn.trees.bins import as_cells
+from p2pfl.learn.trees.bins import TreeSettings, as_cells, tree_settings
 from p2pfl.learn.trees.growth import TreeGrowth, TreePart
-from p2pfl.learn.trees.site_rows import SiteRows
-from p2pfl.learn.trees.tree_settings import TreeSettings, tree_settings
+from p2pfl.learn.trees.state import SiteRows
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Cells (columns, n), targets (n,) and who is held out (n,)."""

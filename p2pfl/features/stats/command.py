@@ -13,10 +13,8 @@ from p2pfl.console.wall_clock import seconds_now
 from p2pfl.errors import UserError
 
 if TYPE_CHECKING:
-    from p2pfl.features.stats.stats_asking import FederationStatistics
-    from p2pfl.features.stats.stats_node import Ended
-    from p2pfl.learn.statistics.survey_figures import Statistics, SurveyFigures
-    from p2pfl.learn.statistics.value_spread import Bar, Quantile
+    from p2pfl.features.stats.disclosure import Bar, Quantile, Statistics, SurveyFigures
+    from p2pfl.features.stats.node import Ended, FederationStatistics
 
 HIDDEN = "hidden"
 
@@ -31,7 +29,6 @@ HIDDEN = "hidden"
 @click.option("--node", metavar="NAME", help="The node that asks, or answers; without it, all nodes are here.")
 @click.option("--answer", "answers", is_flag=True, help="Answer questions of others, until stopped.")
 @click.option("--questions", type=click.IntRange(1), help="With --answer: stop after so many questions.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Also draw the histograms.")
 @format_option("table", "json")
 def stats(
     *,
@@ -41,7 +38,6 @@ def stats(
     node: str | None,
     answers: bool,
     questions: int | None,
-    plot: Path | None,
     form: Form,
 ) -> int:
     """Show counts, means and quantiles of all sites' tables.
@@ -54,7 +50,7 @@ def stats(
     If all nodes' folders are here, one program does it. Else each site runs it with --answer, and one asks with --node
     and --columns. A node that answers does not train meanwhile.
     """
-    from p2pfl.features.stats.stats_asking import answer_others, ask_here, ask_others  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.features.stats.node import answer_others, ask_here, ask_others  # noqa: PLC0415 - `--help` stays instant
 
     log_to_stderr()
     if answers:
@@ -62,19 +58,9 @@ def stats(
         answer_others(folder, name, on_start=lambda: click.echo(f"{name} answers"), on_end=_tell, questions=questions)
         return 0
     names = tuple(filter(None, map(str.strip, _required("--columns", columns, "names of columns").split(","))))
-    if plot is not None:
-        from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
-
-        check_picture(plot)
     if not names:
         raise UserError("no column", key="--columns", value=columns, allowed="names of columns, such as age,chol")
-    found = ask_here(folder, names, by) if node is None else ask_others(folder, node, names, by)
-    _show(found, form)
-    if plot is not None:
-        from p2pfl.features.stats.stats_plot import draw_statistics  # noqa: PLC0415 - as above
-
-        draw_statistics(found.statistics, plot)
-        click.echo(f"picture: {plot}", err=True)
+    _show(ask_here(folder, names, by) if node is None else ask_others(folder, node, names, by), form)
     return 0
 
 
@@ -90,7 +76,7 @@ def _tell(end: Ended) -> None:
 
 
 def _show(found: FederationStatistics, form: Form) -> None:
-    from p2pfl.learn.statistics.survey_figures import MISSING  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.features.stats.disclosure import MISSING  # noqa: PLC0415 - `--help` stays instant
 
     statistics = found.statistics
     if form == "json":

@@ -1,0 +1,483 @@
+"""One site's part in questions: over its sessions, or all sites in one program; and what the command does with that.
+
+Nodes that take part answer yes with a signature. When all members have, each sums with the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+from p2pfl.config.charter import compacted
+from p2pfl.config.federation_id import HASH_BYTES, federation_id
+from p2pfl.config.load import load_config, load_node, node_file
+from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.crypto.identity import Identity
+from p2pfl.errors import StorageError, UserError
+from p2pfl.features import import_declared
+from p2pfl.features.lan.announcing import discovery_of
+from p2pfl.features.relay.credentials import through_relays
+from p2pfl.features.stats.desk import (
+    PROGRAM,
+    WITHHELD,
+    Desk,
+    DeskAnswer,
+    SiteTable,
+    check_question,
+    keep_bound,
+    schema_at,
+)
+from p2pfl.features.stats.disclosure import Statistics, SurveyAsked, TooFew
+from p2pfl.features.stats.statements import (
+    CHANNEL,
+    MOST_REASON,
+    SUMS_CHANNEL,
+    OpenQuestion,
+    Question,
+    QuestionSums,
+    Statements,
+    in_words,
+)
+from p2pfl.features.stats.survey import STAGES, WITHIN, Conversation, survey
+from p2pfl.features.sums.arithmetic import SpoiledSum
+from p2pfl.features.sums.asking import alone, encoding_of, names_of
+from p2pfl.features.sums.messages import SumDone, SumSettings
+from p2pfl.features.sums.protocol import Sums
+from p2pfl.features.sums.sessions import MOST_BODY_BYTES, KeptSums, open_sums
+from p2pfl.features.sums.setup import FIRST_S
+from p2pfl.features.sums.talk import SumTalk
+from p2pfl.foreign import printable
+from p2pfl.net.address import free_ports
+from p2pfl.net.in_memory import MemoryNetwork
+from p2pfl.net.links import Links
+from p2pfl.net.side import Feeding
+from p2pfl.net.transport import MakeTransport
+from p2pfl.net.websocket import transport_of
+from p2pfl.node.assembly import load_identity
+from p2pfl.node.kept_charter import newest_here
+from p2pfl.node.leash import on_a_leash
+from p2pfl.node.phase_links import links_of_phase
+
+COLLUDERS = 1
+SHARE_S = 0.4
+"""All nodes share one thread, so each waits longer for the others at first."""
+
+
+def settings_for(federation: FederationConfig, index: int, question: bytes = b"") -> SumSettings:
+    """Return the settings of the sums of one question, each of which is of all present members.
+
+    Raises UserError: they are too few.
+    """
+    count = len(federation.present)
+    if count < COLLUDERS + 2:
+        text = "too few nodes for statistics: of two, each would learn the other's part"
+        raise UserError(text, file=federation.path, key="nodes", value=count, allowed="3 or more")
+    return SumSettings(
+        federation=federation_id(federation) + question,
+        members=tuple(member.key for member in federation.members),
+        index=index,
+        life=1,  # a member that starts anew takes no part in a question of before
+        least=count,
+        colluders=COLLUDERS,
+        sums=STAGES + 1,  # the end of the last would begin another set-up
+    )
+
+
+async def carried_on(
+    conversation: Conversation, talk: SumTalk, federation: FederationConfig, *, label: str, data: bytes | None = None
+) -> Statistics:
+    """Sum stage by stage. Raises UserError: a sum was refused or makes no sense, or all sites have too few rows."""
+    arrays, members = next(conversation), len(federation.members)
+    while True:
+        encoding = encoding_of([arrays], WITHIN, 1, members)
+        vector = encoding.encode("this node", arrays)
+        outcome = await talk.sum(label, vector, encoding.fixed.terms(label, encoding.shapes), data=data)
+        if not isinstance(outcome, SumDone):
+            lacking = outcome.differ or outcome.missing
+            names = f" ({names_of(federation, lacking)})" if lacking else ""
+            raise UserError(f"a sum was refused: {outcome.reason}{names}")
+        try:
+            arrays = conversation.send(encoding.decode(outcome.total, len(outcome.members)))
+        except StopIteration as end:
+            found: Statistics = end.value
+            return found
+        except TooFew as few:
+            raise UserError(f"nothing can be shown: {few}") from None
+        except (SpoiledSum, ValueError, ArithmeticError, LookupError) as error:
+            raise UserError(f"the sums make no sense, so some site has lied: {error}") from error
+
+
+async def survey_together(federation: FederationConfig, sites: Sequence[SiteTable], asked: SurveyAsked) -> Statistics:
+    """Sum over all present nodes in this program, with keys and sessions made for it. Raises UserError."""
+    identities = [Identity.generate() for _ in federation.members]
+    ports, transport = free_ports(len(identities)), MemoryNetwork().transport
+    members = tuple(
+        replace(member, key=identity.public, address=f"127.0.0.1:{port}")
+        for member, identity, port in zip(federation.members, identities, ports, strict=True)
+    )
+    among = replace(federation, members=members)
+    first_wait_s = FIRST_S + len(identities) * SHARE_S
+    async with AsyncExitStack() as doors:
+        parts = []
+        for member, identity, site in zip(among.members, identities, sites, strict=True):
+            settings, listen = settings_for(among, member.index), member.address or ""
+            door = open_sums(among, settings, identity, listen=listen, transport=transport, first_wait_s=first_wait_s)
+            talk = await doors.enter_async_context(door)
+            conversation = survey(asked, site.schema, site.columns)
+            parts.append(carried_on(conversation, talk, among, label="statistics"))
+        outcomes = await asyncio.gather(*parts, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return next(one for one in outcomes if isinstance(one, Statistics))
+
+
+log = logging.getLogger("p2pfl")
+notice = logging.getLogger("p2pfl.notice")
+
+ANSWERS_S = 120.0
+"""The longest wait for the answers of all sites."""
+SAY_AGAIN_S = 15.0
+FIRST_WAIT_S = 10.0
+"""Before anything was measured: all sites have answered just now, so that none is waited for longer."""
+BUSY = "it takes part in another question at this moment: ask again soon"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a question of a member ended at this node. `failure` None: the sums were made."""
+
+    asker: str
+    words: str
+    failure: str | None = None
+
+
+class StatsNode:
+    """`run` answers others until it is cancelled; `on_end` is called with each of their questions."""
+
+    def __init__(
+        self,
+        federation: FederationConfig,
+        node: NodeConfig,
+        identity: Identity,
+        links: Links,
+        *,
+        on_end: Callable[[Ended], object] = lambda _: None,
+    ) -> None:
+        """Raises StorageError: what was kept is damaged, or the disk refuses."""
+        self._federation, self._node, self._identity = federation, node, identity
+        self._index = federation.member(node.name).index
+        self._on_end = on_end
+        self.desk = Desk(federation, node, identity)
+        self._kept = KeptSums(node.state_dir, [member.key for member in federation.members])
+        self._coming: asyncio.Queue[OpenQuestion] = asyncio.Queue()
+        self._waiting = Counter[int]()
+        """The questions of each member that are not decided yet."""
+        self._statements = Statements(
+            federation,
+            self._index,
+            identity,
+            links.sides.say,
+            is_new=lambda member, serial: self.desk.is_new(self._name(member), serial, self._waiting[member]),
+            on_question=self._come,
+        )
+        self._sums = QuestionSums(links.sides.say)
+        self._deciding = asyncio.Lock()
+        self._is_busy = False
+        links.sides.add(Feeding(channel=CHANNEL, handler=self._statements))
+        links.sides.add(Feeding(channel=SUMS_CHANNEL, handler=self._sums))
+
+    async def run(self) -> NoReturn:
+        """Take questions."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                group.create_task(self._take(await self._coming.get()))
+
+    async def ask(self, columns: tuple[str, ...], by: str | None) -> Statistics:
+        """Ask all sites, this one first. Raises UserError: one refuses or does not answer, or the sums fail."""
+        asked = Question(serial=self.desk.next_serial(), columns=columns, by=by)
+        answer = await self._decide(self._node.name, asked)
+        if answer.table is None:
+            raise UserError(f"{self._node.name} refuses: {answer.refusal}")
+        question = self._statements.ask(asked)
+        self._statements.answer(question, answer.least_rows, "")
+        return await self._take_part(question, answer)
+
+    def _come(self, question: OpenQuestion) -> None:
+        self._waiting[question.asker] += 1
+        self._coming.put_nowait(question)
+
+    async def _take(self, question: OpenQuestion) -> None:
+        """Answer a question of another member, take part in it if the answer is yes, and tell how it ended."""
+        asker, asked = self._name(question.asker), question.question
+        answer = await self._decide(asker, asked)
+        self._waiting[question.asker] -= 1
+        self._statements.answer(question, answer.least_rows, answer.refusal[:MOST_REASON])
+        failure = None
+        try:
+            await self._take_part(question, answer)
+        except (UserError, StorageError) as error:
+            failure = error.message if isinstance(error, UserError) else str(error)
+        self._on_end(Ended(asker=asker, words=in_words(asked.columns, asked.by), failure=failure))
+
+    async def _decide(self, asker: str, asked: Question) -> DeskAnswer:
+        """Decide on a question. A site whose disk refuses to log it does not take part."""
+        async with self._deciding:
+            busy = BUSY if self._is_busy else ""
+            try:
+                found = await asyncio.to_thread(
+                    self.desk.answer, asker, asked.serial, asked.columns, asked.by, busy=busy
+                )
+            except StorageError as error:
+                log.error("%s", error)  # noqa: TRY400 - one line says all
+                found = DeskAnswer(least_rows=self._node.stats.least_rows, refusal="its log cannot be written")
+            self._is_busy |= found.table is not None
+            return found
+
+    async def _take_part(self, question: OpenQuestion, answer: DeskAnswer) -> Statistics:
+        """Raises UserError: some site refuses or does not answer, or the sums fail; StorageError."""
+        if answer.table is None:
+            self._refuse(question)
+        try:
+            await self._wait_for_answers(question)
+            if question.refusals:
+                self._refuse(question)
+            return await self._survey(question, answer.table, answer.data)
+        finally:
+            self._is_busy = False
+
+    async def _wait_for_answers(self, question: OpenQuestion) -> None:
+        """Raises UserError: some members have not answered."""
+        began = asyncio.get_running_loop().time()
+        while not question.decided.is_set():
+            try:
+                async with asyncio.timeout(SAY_AGAIN_S):
+                    await question.decided.wait()
+            except TimeoutError:
+                lacking = names_of(self._federation, question.lacking)
+                if asyncio.get_running_loop().time() - began > ANSWERS_S:
+                    text = f"no answer from {lacking}"
+                    allowed = "`p2pfl stats FOLDER --node NAME --answer` at each site, while its node does not run"
+                    raise UserError(text, allowed=allowed) from None
+                notice.info("waiting for an answer from %s", lacking)
+
+    def _refuse(self, question: OpenQuestion) -> NoReturn:
+        """Raises UserError, which names who refuses, and why."""
+        refusals = question.refusals.items()
+        raise UserError("; ".join(f"{self._name(member)} refuses: {printable(why)}" for member, why in refusals))
+
+    async def _survey(self, question: OpenQuestion, table: SiteTable, data: bytes) -> Statistics:
+        keep_bound(self._node.state_dir, data, question.least_rows)
+        asked = SurveyAsked(columns=question.question.columns, by=question.question.by, least_rows=question.least_rows)
+        sums = Sums(
+            settings_for(self._federation, self._index, question.id),
+            self._identity,
+            draw=os.urandom,
+            past=self._kept.past,
+            first_wait_s=FIRST_WAIT_S,
+        )
+        talk = SumTalk(
+            sums,
+            self._sums.say,
+            keep=self._kept.add,
+            alarm=lambda kind, peer, text: _say(self._federation, kind, peer, text),
+        )
+        conversation = survey(asked, table.schema, table.columns)
+        self._sums.begin(question.id, talk)
+        try:
+            label = f"statistics {asked.least_rows}"
+            found = await carried_on(conversation, talk, self._federation, label=label, data=data)
+            await talk.farewell([member.index for member in self._federation.present])
+            return found
+        finally:
+            self._sums.end()
+
+    def _name(self, member: int) -> str:
+        return self._federation.members[member].name
+
+
+@asynccontextmanager
+async def open_stats(
+    federation: FederationConfig,
+    node: NodeConfig,
+    identity: Identity,
+    *,
+    transport: MakeTransport | None = None,
+    on_end: Callable[[Ended], object] = lambda _: None,
+) -> AsyncIterator[StatsNode]:
+    """This node's part in questions, while its sessions are open.
+
+    Raises UserError: the members are too few, the node runs, or it cannot listen; StorageError.
+    """
+    settings_for(federation, federation.member(node.name).index)
+    member = federation.member(node.name)
+    usual = transport or transport_of(node)
+    with alone(node):
+        links = links_of_phase(
+            federation,
+            member.index,
+            identity,
+            hashlib.blake2b(b"statistics 1", digest_size=HASH_BYTES, person=b"p2pfl-stats").digest(),
+            listen=node.listen,
+            max_body_bytes=MOST_BODY_BYTES,
+            on_alarm=lambda kind, peer, text: _say(federation, kind, peer, text),
+            transport=through_relays(federation, node, identity, usual),
+        )
+        found = StatsNode(federation, node, identity, links, on_end=on_end)
+        async with links, AsyncExitStack() as doors:
+            if node.discovery:
+                await doors.enter_async_context(discovery_of(member, node, lambda: federation, links))
+            yield found
+
+
+def _say(federation: FederationConfig, kind: str, peer: int | None, text: str) -> None:
+    name = "" if peer is None else f"{federation.members[peer].name}: "
+    log.warning("%s%s: %s", name, kind, text)
+
+
+ELSEWHERE = (
+    "the folders of all nodes, or --node NAME, while each other site runs `p2pfl stats FOLDER --node ITS --answer`"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederationStatistics:
+    federation: str
+    nodes: tuple[str, ...]
+    statistics: Statistics
+
+
+def ask_here(folder: Path, columns: tuple[str, ...], by: str | None) -> FederationStatistics:
+    """Ask all sites, whose folders are on this machine; the `[stats]` of each decides.
+
+    Raises UserError: some are not here or refuse, or the question or a file is wrong; StorageError.
+    """
+    federation = newest_here(load_config(folder))
+    _refuse_private(federation)
+    names = [member.name for member in federation.present]
+    if lacking := [name for name in names if not node_file(federation, name).is_file()]:
+        text = f"not on this machine: {', '.join(lacking)}"
+        raise UserError(text, file=federation.path, key="--node", allowed=ELSEWHERE)
+    settings_for(federation, federation.present[0].index)
+    nodes = [load_node(node_file(federation, name), federation, name) for name in names]
+    check_question(schema_at(federation, nodes[0]), columns, by, federation.path)
+    least_rows, sites = _answers(federation, nodes, columns, by)
+    among = replace(compacted(federation), admin=(), signed=None)  # the keys of these sums are made for them
+    asked = SurveyAsked(columns=columns, by=by, least_rows=least_rows)
+    try:
+        found = asyncio.run(survey_together(among, sites, asked))
+    except UserError as error:
+        raise _placed(error, federation) from error
+    return FederationStatistics(federation=federation.name, nodes=tuple(names), statistics=found)
+
+
+def _answers(
+    federation: FederationConfig, nodes: Sequence[NodeConfig], columns: tuple[str, ...], by: str | None
+) -> tuple[int, list[SiteTable]]:
+    """Return the most of `least_rows` of all nodes, and their tables. Raises UserError: one refuses, or runs."""
+    least_rows, sites, refusals, digests = 0, list[SiteTable](), list[str](), list[bytes]()
+    with ExitStack() as held:
+        for node in nodes:
+            held.enter_context(alone(node))
+        for node in nodes:
+            desk = Desk(federation, node, load_identity(federation, node))
+            answer = desk.answer(PROGRAM, desk.next_serial(), columns, by)
+            least_rows = max(least_rows, answer.least_rows)
+            if answer.table is None:
+                refusals.append(f"{node.name} refuses: {answer.refusal}")
+            else:
+                sites.append(answer.table)
+                digests.append(answer.data)
+        if refusals:
+            raise UserError("; ".join(refusals), file=federation.path, key="--columns")
+        for node, data in zip(nodes, digests, strict=True):
+            keep_bound(node.state_dir, data, least_rows)
+    return least_rows, sites
+
+
+def ask_others(folder: Path, name: str, columns: tuple[str, ...], by: str | None) -> FederationStatistics:
+    """Ask all sites as one of them. Raises UserError: as above, or the node runs; StorageError."""
+    federation, node = _node(folder, name)
+    _refuse_private(federation)
+    check_question(schema_at(federation, node), columns, by, federation.path)
+    identity = load_identity(federation, node)
+
+    async def ask() -> Statistics:
+        async with open_stats(federation, node, identity) as stats:
+            return await stats.ask(columns, by)
+
+    try:
+        found = asyncio.run(ask())
+    except UserError as error:
+        raise _placed(error, federation) from error
+    names = tuple(member.name for member in federation.present)
+    return FederationStatistics(federation=federation.name, nodes=names, statistics=found)
+
+
+def answer_others(
+    folder: Path,
+    name: str,
+    *,
+    on_start: Callable[[], object],
+    on_end: Callable[[Ended], object],
+    questions: int | None = None,
+) -> None:
+    """Answer questions until a signal comes, or so many have ended. Raises UserError, StorageError."""
+    federation, node = _node(folder, name)
+    schema_at(federation, node)
+    asyncio.run(_answer(federation, node, on_start, on_end, questions))
+
+
+async def _answer(
+    federation: FederationConfig,
+    node: NodeConfig,
+    on_start: Callable[[], object],
+    on_end: Callable[[Ended], object],
+    questions: int | None,
+) -> None:
+    stop, left = asyncio.Event(), questions
+
+    def ended(end: Ended) -> None:
+        nonlocal left
+        on_end(end)
+        left = None if left is None else left - 1
+        if left == 0:
+            stop.set()
+
+    async with open_stats(federation, node, load_identity(federation, node), on_end=ended) as stats:
+        running = asyncio.create_task(stats.run())
+        async with on_a_leash(stop.set, launched=False):
+            on_start()
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if running.done():
+            await running
+        running.cancel()
+
+
+def _node(folder: Path, name: str) -> tuple[FederationConfig, NodeConfig]:
+    """Raises UserError: a file is wrong, or there is no such node."""
+    federation = load_config(folder)
+    for arrive in import_declared("ARRIVE"):
+        federation = arrive(federation, name, None)
+    return federation, load_node(node_file(federation, name), federation, name)
+
+
+def _refuse_private(federation: FederationConfig) -> None:
+    if federation.privacy is not None:
+        raise UserError(WITHHELD, file=federation.path, key="privacy")
+
+
+def _placed(error: UserError, federation: FederationConfig) -> UserError:
+    if error.file is None:
+        error.file, error.key = str(federation.path), "--columns"
+    return error

@@ -4,13 +4,12 @@ runs.
 Real processes: a node, its neighbors, and another that floods the node over loopback. The floods are pings: 2,600 empty
 pings after each WebSocket request, 76 connections a second; junk: WebSocket requests with an invalid first message,
 1,000 a second; chunks: POST to the page in chunks of one byte, 20 MB/s, by a name that needs the token; quiet:
-connections that send nothing, 2,000 a second. Connects and datagrams go to a port where nobody listens, and only the
-kernel answers them. `own` floods come from the neighbors' address, `other` from one that no member has, `many` from
-200. Rounds "train" by waiting. Figures are medians over the repeats; rounds and exchanges are also given relative to a
+connections that send nothing, 2,000 a second. `own` floods come from the neighbors' address, `many` from 200. Rounds
+"train" by waiting. Figures are medians over the repeats; rounds and exchanges are also given relative to a
 run without a flood, and the CPU time of the node and of the flooding process in % of a core. `--core` gives the node a
 share of a core, by a control group: as root. Linux only; nothing leaves this machine.
 
-Usage: python benchmarks/floods.py [--floods none,connects,datagrams,pings,chunks,junk] [--from own,other,many]
+Usage: python benchmarks/floods.py [--floods none,pings,chunks,junk,quiet] [--from own,many]
        [--seconds 6] [--repeats 3] [--nodes 3] [--round-s 0.02] [--core 0.2]
 """
 
@@ -28,32 +27,25 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dear import TASK
-from doors import UPGRADE
-
 from p2pfl.net.address import free_ports
 
+UPGRADE = (
+    b"GET /p2pfl HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
 PING = b"\x89\x80\0\0\0\0"
 JUNK = b"\x82\xb0" + bytes(4 + 48)
 POST = b"POST /status HTTP/1.1\r\nHost: 192.0.2.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 CHUNKS = b"1\r\nx\r\n" * 10_000
 RESET = struct.pack("ii", 1, 0)
-SOURCES: dict[str, list[str]] = {
-    "own": ["127.0.0.1"],
-    "other": ["127.0.9.9"],
-    "many": [f"127.0.1.{number}" for number in range(1, 201)],
-}
-RATES = {"connects": 1000, "datagrams": 20_000, "pings": 76, "chunks": 2000, "junk": 1000, "quiet": 2000}
-"""For each flood, the number of units begun per second; a unit is a connection, a datagram of 1,000 bytes, or 10,000
-bytes.
-"""
-KERNEL = ("connects", "datagrams")
-ABREAST = {"pings": 4, "chunks": 4, "datagrams": 1}
+SOURCES: dict[str, list[str]] = {"own": ["127.0.0.1"], "many": [f"127.0.1.{number}" for number in range(1, 201)]}
+RATES = {"pings": 76, "chunks": 2000, "junk": 1000, "quiet": 2000}
+"""For each flood, the number of units begun per second; a unit is a connection, or 10,000 bytes."""
+ABREAST = {"pings": 4, "chunks": 4}
 MOST_ABREAST = 32
 FIRST_ROUNDS = 20
 """The number of rounds within which the nodes have met."""
@@ -104,7 +96,7 @@ class Flood:
         self._ends = self._began + seconds
 
     def run(self) -> dict[str, float]:
-        work: Callable[[], None] = {"chunks": self._stream, "datagrams": self._datagrams}.get(self.kind, self._connect)
+        work = self._stream if self.kind == "chunks" else self._connect
         threads = [threading.Thread(target=work) for _ in range(ABREAST.get(self.kind, MOST_ABREAST))]
         for thread in threads:
             thread.start()
@@ -155,13 +147,6 @@ class Flood:
                 if opened is not None:
                     opened.close()
                 opened = None
-
-    def _datagrams(self) -> None:
-        with socket.socket(type=socket.SOCK_DGRAM) as opened:
-            while self._turn() is not None:
-                with suppress(OSError):
-                    opened.sendto(bytes(1000), ("127.0.0.1", self.port))
-                    self.sent_bytes += 1000
 
 
 def flood(pipe: Any, *arguments: Any) -> None:
@@ -254,33 +239,30 @@ def once(nodes: Nodes, kind: str, origin: str, ports: dict[str, int], seconds: f
 
 def prepare(ward: Path, options: argparse.Namespace) -> dict[str, int]:
     """Make a federation in that folder; return the port that each flood targets."""
-    ports = free_ports(options.nodes + 2)
-    command = [sys.executable, "-m", "p2pfl.cli.main", "new", str(ward)]
+    ports = free_ports(options.nodes + 1)
+    command = [sys.executable, "-m", "p2pfl.cli.main", "new", str(ward), "--task", "digits", "--topology", "complete"]
     command += ["--base-port", str(ports[0]), "--nodes", str(options.nodes)]
     subprocess.run(command, check=True, capture_output=True)
-    (ward / "task.py").write_text(TASK.format(size=options.parameters, round_s=options.round_s))
-    said = {
-        "rounds": "rounds = 1000000",
-        "topology": 'topology = "complete"',
-        "local_steps": "local_steps = 1",
-        "method": 'method = "plain"',
-    }
     file = ward / "federation.toml"
-    lines = file.read_text().splitlines()
-    file.write_text(
-        "\n".join(next((text for key, text in said.items() if line.startswith(f"{key} =")), line) for line in lines)
-    )
+    text = file.read_text()
+    for old, new in (
+        ('name = "digits"', f'name = "quadratic"\nsize = {options.parameters}\nstep_s = {options.round_s}'),
+        ("rounds = 40", "rounds = 1000000"),
+        ("local_steps = 20", "local_steps = 1"),
+        ("# method =", 'method = "plain"  #'),
+    ):
+        text = text.replace(old, new, 1)
+    file.write_text(text)
     own = ward / "node0" / "node.toml"
     own.write_text(own.read_text().replace("[node]", f'[node]\nstatus_listen = "127.0.0.1:{ports[-1]}"', 1))
-    gossip = dict.fromkeys(("pings", "junk", "quiet", "none"), ports[0])
-    return gossip | {"chunks": ports[-1]} | dict.fromkeys(KERNEL, ports[-2])
+    return {kind: ports[-1] if kind == "chunks" else ports[0] for kind in ("none", *RATES)}
 
 
 def measure(options: argparse.Namespace) -> None:
     runs = [
         (kind, origin)
         for kind in options.floods.split(",")
-        for origin in (["own"] if kind in (*KERNEL, "none") else getattr(options, "from").split(","))
+        for origin in (["own"] if kind == "none" else getattr(options, "from").split(","))
     ]
     found: dict[tuple[str, str], list[dict[str, float]]] = {run: [] for run in runs}
     with tempfile.TemporaryDirectory() as place:
@@ -315,8 +297,8 @@ def main() -> None:
     if sys.argv[1:2] == ["--node"]:
         node(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--floods", default="none,connects,datagrams,pings,chunks,junk", help="which (%(default)s)")
-    parser.add_argument("--from", default="own,many", help="source addresses: own, other, many (%(default)s)")
+    parser.add_argument("--floods", default="none,pings,chunks,junk", help="which (%(default)s)")
+    parser.add_argument("--from", default="own,many", help="source addresses: own, many (%(default)s)")
     parser.add_argument("--seconds", type=float, default=6.0, help="seconds of each flood (%(default)s)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--nodes", type=int, default=3)

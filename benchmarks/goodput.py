@@ -1,7 +1,7 @@
-"""The cost of a large message from one process to another: CPU, memory, and stalls of the event loop.
+"""The cost of a large message from one process to another: CPU and memory.
 
 Two processes on loopback, each scene in fresh ones. `links` is the shipped path: digest, framing, sealing, WebSocket,
-opening, assembling, digest. The layers below it run alone in the same rounds, to show this machine's lower bound;
+opening, assembling, digest. Layers below it run alone in the same rounds, to show this machine's lower bound;
 `exchange` is a whole transaction between two shipped engines over links, and `logged` the same with each engine's log
 on disk, as in a node. CPU-seconds are for both processes together;
 GB are 10^9 bytes of body; peak_bodies is the peak memory of an end, including the body that it sends, as a multiple of
@@ -17,7 +17,10 @@ import asyncio
 import json
 import multiprocessing
 import os
+import re
+import socket
 import statistics
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -29,15 +32,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import numpy as np
-from goodput_layers import digest_scene, request_of, secretstream_scene, socket_scene, websocket_scene
-from goodput_measures import Figures, Meter, Options, Probe, Trainer, body_of
+from msgspec.structs import replace
 
 from p2pfl.compress import make_compressor
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Freeze, Operation
 from p2pfl.core.events import Event, ReplyApplied, RequestApplied, RequestFrozen
-from p2pfl.core.messages import Message, Ready, Reply, Request
-from p2pfl.crypto.handshake import FederationBinding
+from p2pfl.core.messages import CHUNK_BYTES, Message, Ready, Reply, Request, request_digest
+from p2pfl.crypto.handshake import FederationBinding, SessionKeys
 from p2pfl.crypto.identity import Identity
+from p2pfl.crypto.session import Session
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import entry, image
 from p2pfl.engine.engine import Engine
@@ -49,6 +52,43 @@ from p2pfl.storage import State, Store
 T = TypeVar("T")
 SAMPLES = 100
 EXCHANGE_BYTES = 40_000_000
+KEYS = (bytes(32), bytes([1]) * 32)
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Options:
+    body_bytes: int
+    messages: int
+
+
+def body_of(options: Options) -> memoryview:
+    """Make values like a model's, which do not compress."""
+    return np.random.default_rng(0).standard_normal(options.body_bytes // 4, dtype=np.float32).data.cast("B")
+
+
+class Meter:
+    """Measures CPU time between `begin` and `end`, and the peak memory since the meter was made."""
+
+    def __init__(self) -> None:
+        Path("/proc/self/clear_refs").write_text("5")
+        self._held_mb = memory_mb("VmRSS")
+
+    def begin(self) -> None:
+        self._cpu_s, self._wall_s = time.process_time(), time.perf_counter()
+
+    def end(self) -> Figures:
+        return {
+            "cpu_s": time.process_time() - self._cpu_s,
+            "wall_s": time.perf_counter() - self._wall_s,
+            "peak_mb": memory_mb("VmHWM") - self._held_mb,
+        }
+
+
+def memory_mb(kind: str) -> float:
+    """Read memory: VmRSS is what the process holds now, VmHWM the peak since `clear_refs`. Linux only."""
+    match = re.search(rf"{kind}:\s+(\d+)", Path("/proc/self/status").read_text())
+    return int(match[1]) * 1024 / 1e6 if match else float("nan")
 
 
 @dataclass
@@ -127,37 +167,9 @@ async def take_requests(end: End, options: Options) -> Figures:
     return meter.end()
 
 
-async def links_scene(
-    pipe: Connection, options: Options, *, far: bool, far_sends: bool = False, probe: bool = False, train: bool = False
-) -> Figures:
+async def links_scene(pipe: Connection, options: Options, *, far: bool, far_sends: bool = False) -> Figures:
     async with end_of_session(pipe, options, far=far) as end:
-        act = partial(send_requests if far == far_sends else take_requests, end, options)
-        return await watched(act, options, train=train) if probe else await act()
-
-
-async def idle_scene(pipe: Connection, options: Options, *, far: bool, train: bool = False) -> Figures:
-    """Hold a session without messages, to measure timer stalls of the loop that are not ours."""
-
-    async def rest() -> Figures:
-        await asyncio.sleep(3.0)
-        return {}
-
-    async with end_of_session(pipe, options, far=far):
-        return await watched(rest, options, train=train)
-
-
-async def watched(act: Callable[[], Coroutine[Any, Any, Figures]], options: Options, *, train: bool) -> Figures:
-    """Return only the probe's figures, because memory and CPU time include training."""
-    trainer = Trainer(options.body_bytes)
-    if train:
-        trainer.start()
-        await asyncio.to_thread(trainer.warm.wait)
-    async with Probe().watching() as probe:
-        await act()
-    if train:
-        trainer.over.set()
-        await asyncio.to_thread(trainer.join)
-    return probe.figures()
+        return await (send_requests if far == far_sends else take_requests)(end, options)
 
 
 class LoggedEngine:
@@ -242,18 +254,78 @@ def expect(kind: type[T], value: object) -> T:
     return value
 
 
+# -- layers alone -----------------------------------------------------------------------------------------------------
+
+
+def request_of(body: object, seq: int) -> Request:
+    """Make a request as the engine freezes it."""
+    request = Request(
+        incarnation=1, seq=seq, version=seq, echo=None, weight=1.0, staleness=1.0, pace_s=0.1, audit=b"", body=body
+    )
+    return replace(request, digest=request_digest(request))
+
+
+async def socket_scene(pipe: Connection, options: Options, *, far: bool) -> Figures:
+    if far:
+        return await asyncio.to_thread(drain_socket, pipe)
+    return await asyncio.to_thread(fill_socket, pipe, options)
+
+
+def fill_socket(pipe: Connection, options: Options) -> Figures:
+    body = body_of(options)
+    with socket.create_connection(("127.0.0.1", pipe.recv())) as connection:
+        meter = Meter()
+        meter.begin()
+        for _ in range(options.messages):
+            connection.sendall(body)
+        return meter.end()
+
+
+def drain_socket(pipe: Connection) -> Figures:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        pipe.send(server.getsockname()[1])
+        connection, meter, buffer = server.accept()[0], Meter(), bytearray(CHUNK_BYTES)
+        meter.begin()
+        while connection.recv_into(buffer):
+            pass
+        connection.close()
+        return meter.end()
+
+
+async def secretstream_scene(_pipe: Connection, options: Options, *, far: bool) -> Figures:
+    """Seal and open in one process, chunk by chunk."""
+    if far:
+        return {}
+    one, other = KEYS
+    sealing = Session(SessionKeys(send=one, receive=other, session_id=b"", peer_public=b""))
+    opening = Session(SessionKeys(send=other, receive=one, session_id=b"", peer_public=b""))
+    body, meter = body_of(options), Meter()
+    meter.begin()
+    for _ in range(options.messages):
+        for start in range(0, len(body), CHUNK_BYTES):
+            opening.open(sealing.seal(body[start : start + CHUNK_BYTES]))
+    return meter.end()
+
+
+async def digest_scene(_pipe: Connection, options: Options, *, far: bool) -> Figures:
+    """Compute the request's digest once at each end."""
+    del far
+    body, meter = body_of(options), Meter()
+    meter.begin()
+    for seq in range(options.messages):
+        request_of(body, seq)
+    return meter.end()
+
+
+# -- all scenes -------------------------------------------------------------------------------------------------------
+
 Scene = Callable[..., Coroutine[Any, Any, Figures]]
 SCENES: dict[str, Scene] = {
     "links": links_scene,
     "links, listener sends": partial(links_scene, far_sends=True),
-    "websocket": websocket_scene,
     "secretstream": secretstream_scene,
     "digest": digest_scene,
     "socket": socket_scene,
-    "stalls: idle": idle_scene,
-    "stalls: transfer": partial(links_scene, probe=True),
-    "stalls: training": partial(idle_scene, train=True),
-    "stalls: transfer, training": partial(links_scene, probe=True, train=True),
     "exchange: none": partial(exchange_scene, compressor="none"),
     "exchange: q4": partial(exchange_scene, compressor="q4"),
     "logged: none": partial(exchange_scene, compressor="none", logged=True),

@@ -5,11 +5,9 @@ method and durability. Bare loops and federations alternate, so that a machine w
 last run of each is probed, on no more nodes than there are processors, because otherwise the figures would measure the
 system's scheduler: a task on the event loop sleeps for a few milliseconds and records how late it is woken, minus the
 time that the loop's thread waited for a processor. Bare loops train in a thread next to such an event loop, as many at
-once as there are nodes. On a machine with other work, a negative --nice (as root) keeps that work from interfering. The
-host of a virtual machine also stops processors, and not all of that is counted as stolen. Hence a witness on each
-processor: a process with real-time priority (as root) that only sleeps; periods in which one was not woken are
-subtracted in `..._unwitnessed`. Memory is a process's peak beyond what it uses with everything imported, in multiples
-of the model (float32). Prints a table, and JSON with --json FILE.
+once as there are nodes. On a machine with other work, a negative --nice (as root) keeps that work from interfering;
+what the host of a virtual machine takes is counted. Memory is a process's peak beyond what it uses with everything
+imported, in multiples of the model (float32). Prints a table, and JSON with --json FILE.
 
 Usage: python benchmarks/overhead.py [--parameters 10k,1M,25M] [--rounds 5] [--repeats 3]
 """
@@ -18,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import resource
@@ -29,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +35,6 @@ NODES, DEGREE = 3, 2
 PROBED = max(2, min(NODES, os.cpu_count() or 1))
 SUFFIXES = {"k": 1_000, "M": 1_000_000}
 ASLEEP_S = 0.002
-LONG_MS = 10.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 PAGE_BYTES = resource.getpagesize()
 
@@ -93,19 +89,12 @@ def measured(text: str, options: argparse.Namespace) -> Figures:
         for _ in range(repeats):
             alone = bare(folder, options.batch, steps * options.rounds)[0]
             runs += [compare(alone, node, options.rounds) for node in federation(folder, options, steps)]
-        with witnesses() as gone:
-            probed = federation(folder, options, steps, probe=[str(options.nice)])
-        with witnesses() as gone_beside:
-            beside = bare(folder, options.batch, steps * options.rounds, probe=[str(options.nice)])
+        probed = federation(folder, options, steps, probe=[str(options.nice)])
+        beside = bare(folder, options.batch, steps * options.rounds, probe=[str(options.nice)])
     figures = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-    stalls = {f"loop_{key}": value for key, value in summed_up(probed, gone).items()}
-    baseline = {f"bare_loop_{key}": value for key, value in summed_up(beside, gone_beside).items()}
-    return (
-        {"parameters": trial["parameters"], "local_steps": steps, "rounds": options.rounds}
-        | figures
-        | stalls
-        | baseline
-    )
+    for name, some in (("loop", probed), ("bare_loop", beside)):  # the worst of the nodes
+        figures |= {f"{name}_{key}": max(one[key] for one in some) for key in probed[0] if key.startswith("late_")}
+    return {"parameters": trial["parameters"], "local_steps": steps, "rounds": options.rounds} | figures
 
 
 # -- runs, each in processes of its own -------------------------------------------------------------------------------
@@ -239,10 +228,10 @@ def run_node(folder: str, name: str, *, probe: bool) -> Figures:
     before = resident_bytes()
     setup = read_setup(described, load_node(node_file(described, name), described, name))
 
-    async def run() -> tuple[Any, dict[str, Any]]:
+    async def run() -> tuple[Any, Figures]:
         node = Application(setup, on_line=lambda _line: None, features=FEATURES)
         running = asyncio.create_task(node.run())
-        late: dict[str, Any] = {}
+        late: Figures = {}
         if probe:
             while not node.begun:  # noqa: ASYNC110 - nothing tells when that is
                 await asyncio.sleep(ASLEEP_S)
@@ -254,12 +243,9 @@ def run_node(folder: str, name: str, *, probe: bool) -> Figures:
     return {key: getattr(result, key) for key in named} | late | {"peak_bytes": peak_bytes() - before}
 
 
-async def lateness(goes_on: Callable[[], bool]) -> dict[str, Any]:
-    """Measure how late this task is woken, in milliseconds, minus waits for a processor.
-
-    `late_moments` has the long delays: the time, the whole delay, and the delay without those waits, in seconds.
-    """
-    late = []
+async def lateness(goes_on: Callable[[], bool]) -> Figures:
+    """Measure how late this task is woken, in milliseconds, minus waits for a processor."""
+    late, whole_s = [], 0.0
     statistics_file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
 
     def waited_s() -> float:
@@ -268,77 +254,14 @@ async def lateness(goes_on: Callable[[], bool]) -> dict[str, Any]:
     while goes_on():
         began, waited = time.monotonic(), waited_s()
         await asyncio.sleep(ASLEEP_S)
-        ended = time.monotonic()
-        total = ended - began - ASLEEP_S
-        late.append((ended, total, max(0.0, total - (waited_s() - waited))))
+        total_s = time.monotonic() - began - ASLEEP_S
+        late.append(max(0.0, total_s - (waited_s() - waited)))
+        whole_s = max(whole_s, total_s)
     os.close(statistics_file)
-    own = sorted(one for _, _, one in late)
-    last = len(own) - 1
-    return {
-        "late_ms_median": 1e3 * own[last // 2],
-        "late_ms_p99": 1e3 * own[int(0.99 * last)],
-        "late_ms_p999": 1e3 * own[int(0.999 * last)],
-        "late_ms_worst": 1e3 * own[last],
-        "late_ms_worst_with_waits": 1e3 * max(total for _, total, _ in late),
-        "late_moments": [moment for moment in late if moment[2] > ASLEEP_S],
-    }
-
-
-# -- witnesses: what the machine itself did ---------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def witnesses() -> Iterator[list[tuple[float, float]]]:
-    """Fill the list, at the end, with the intervals in which a processor did not even run a witness."""
-    processors = sorted(os.sched_getaffinity(0))
-    command = [sys.executable, __file__, "--witness"]
-    started = [subprocess.Popen([*command, str(one)], stdout=subprocess.PIPE, text=True) for one in processors]
-    gone: list[tuple[float, float]] = []
-    try:
-        yield gone
-    finally:
-        for process in started:
-            process.terminate()
-            said = process.communicate()[0].splitlines()
-            gone += [(float(began), float(ended)) for began, ended in map(str.split, said)]
-
-
-def witness(processor: int) -> None:
-    """Report, until terminated, each time this process was woken more than a moment late on this processor."""
-    os.sched_setaffinity(0, {processor})
-    with contextlib.suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    while True:
-        began = time.monotonic()
-        time.sleep(ASLEEP_S / 2)
-        ended = time.monotonic()
-        if ended - began > 2 * ASLEEP_S:
-            print(began, ended, flush=True)
-
-
-def paused(gone: list[tuple[float, float]], began: float, ended: float) -> float:
-    """Return the seconds, between two times, during which some processor was gone."""
-    seconds, reached = 0.0, began
-    for start, until in sorted(gone):
-        seconds += max(0.0, min(until, ended) - max(start, reached))
-        reached = max(reached, until)
-    return seconds
-
-
-def summed_up(probed: list[dict[str, Any]], gone: list[tuple[float, float]]) -> Figures:
-    """Return the worst of each figure over the nodes; for lateness also without the periods in which a witness was
-    gone.
-    """
-    figures = {key: max(node[key] for node in probed) for key in probed[0] if key.startswith("late_ms_")}
-    moments = [moment for node in probed for moment in node["late_moments"]]
-    ours = [max(0.0, one - paused(gone, ended - total - ASLEEP_S, ended)) for ended, total, one in moments]
-    over = sum(1e3 * one > LONG_MS for _, _, one in moments)
-    return figures | {
-        "late_ms_worst_unwitnessed": 1e3 * max(ours, default=0.0),
-        "late_over_10_ms": over,
-        "late_over_10_ms_unwitnessed": sum(1e3 * one > LONG_MS for one in ours),
-        "late_machine_ms_worst": 1e3 * max((until - began for began, until in gone), default=0.0),
-    }
+    late.sort()
+    shares = {"median": 0.5, "p99": 0.99, "p999": 0.999, "worst": 1.0}
+    figures = {f"late_ms_{name}": 1e3 * late[int(share * (len(late) - 1))] for name, share in shares.items()}
+    return figures | {"late_ms_worst_with_waits": 1e3 * whole_s}
 
 
 def resident_bytes() -> int:
@@ -350,8 +273,6 @@ def peak_bytes() -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--witness"]:
-        witness(int(sys.argv[2]))
     if sys.argv[1:2] == ["--bare"]:
         place, batch_size, count, *rest = sys.argv[2:]
         os.nice(int(rest[0]) if rest else 0)

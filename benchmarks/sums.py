@@ -1,21 +1,14 @@
-"""Secure sums for many members, with deaths at each step: is a sum right or refused, and what does it take?
+"""Secure sums for many members: is a sum right, also when one dies, and what does it take?
 
 The protocol's own state machines, in the network in memory of its tests (tests/sums/sum_world.py): a graph of members
 with `--degree` neighbors, messages that take 5 to 50 ms, none lost, virtual time. A set-up is made once for each number
-of members; all rows in which nobody dies before it is done go on from there, each in a process of its own. `one` that
-dies is not the root of the sum; of a tenth (two of sixteen at least) the root is one. Who dies is gone
-
-    before the keys       and never came
-    before the roster     when the set-up is opened: all have its keys
-    before the wave       before it has said that it has its vector
-    in the wave           when the first part of the tree is told
-    after the list        when the list is proposed
-    at the reveal         when the first secret is revealed
+of members; all rows go on from there, each in a process of its own. The one that dies is not the root of the sum, and
+is gone before it has said that it has its vector.
 
 Each sum is compared with the true one of the members it names, and what is said is watched for what no honest member
 does. Bytes are those of the encoded messages, without the sessions' own. Seconds are the network's: nothing takes a
 processor any time in it. A signature that one simulated member has verified the others do not verify again.
-Usage: python benchmarks/sums.py [--members 3,16,200] [--entries 10,1000,100000] [--sums 64] [--out sums.md]
+Usage: python benchmarks/sums.py [--members 3,16,200] [--entries 10,1000,100000] [--sums 64]
 """
 
 from __future__ import annotations
@@ -28,7 +21,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -42,27 +34,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "sums"))
 from sum_world import SumWorld
 
 from p2pfl.features.sums import board
-from p2pfl.features.sums.messages import (
-    BranchPart,
-    MemberList,
-    Message,
-    Post,
-    Reveal,
-    SetupOpening,
-    Total,
-    decode_statement,
-)
+from p2pfl.features.sums.messages import BranchPart, Message, Total
 
 ENCODE = msgspec.msgpack.Encoder().encode
 LABEL = "sum"
-BEFORE_KEYS, BEFORE_ROSTER, BEFORE_WAVE = "before the keys", "before the roster", "before the wave"
-IN_WAVE, AFTER_LIST, AT_REVEAL = "in the wave", "after the list", "at the reveal"
-STEPS = (BEFORE_KEYS, BEFORE_ROSTER, BEFORE_WAVE, IN_WAVE, AFTER_LIST, AT_REVEAL)
-TRIGGERS = {BEFORE_ROSTER: SetupOpening, IN_WAVE: BranchPart, AFTER_LIST: MemberList, AT_REVEAL: Reveal}
 MOST_WATCHED = 1000
 """Entries up to which masks are compared with each other: they are kept for that."""
-HEAD = """| members | entries | dying | when | sum | messages | bytes | a member | seconds | processor |
-|---|---|---|---|---|---|---|---|---|---|"""
+HEAD = """| members | entries | dying | sum | messages | bytes | a member | seconds | processor |
+|---|---|---|---|---|---|---|---|---|"""
 
 
 class Once(VerifyKey):
@@ -78,46 +57,17 @@ class Once(VerifyKey):
         return text
 
 
-@dataclass(frozen=True)
-class Dying:
-    """Who dies at which step."""
-
-    word: str = "none"
-    step: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.word} | {self.step}"
-
-    def members(self, count: int) -> tuple[int, ...]:
-        """A tenth has the root, which is member 0."""
-        if self.word == "none":
-            return ()
-        dead = max(2, count // 10)
-        return (1,) if self.word == "one" else tuple(range(0, count, count // dead))[:dead]
-
-
-NOBODY = Dying()
-
-
-@dataclass
-class Spent:
-    """Messages and bytes, from a moment on."""
-
-    began_s: float
-    messages: int = 0
-    size: int = 0
-
-
 class CountedWorld(SumWorld):
-    """Counts all messages, and lets `doomed` members die at a step."""
+    """Counts all messages from `begin` on."""
 
     def __init__(self, count: int, edges: list[tuple[int, int]], **changes: Any) -> None:
-        self.spent, self.doomed, self.step = Spent(0.0), (), ""
         self._sizes, self.deadlines = {}, {}
+        self.began_s, self.counted, self.counted_bytes = 0.0, 0, 0
         super().__init__(count, edges, **changes)
 
     def begin(self) -> None:
-        self.spent, self._sizes = Spent(self.now), {}
+        self._sizes = {}
+        self.began_s, self.counted, self.counted_bytes = self.now, 0, 0
 
     def _send(self, index: int, peer: int, message: Message) -> None:
         edge = min(index, peer), max(index, peer)
@@ -125,9 +75,10 @@ class CountedWorld(SumWorld):
             return
         if id(message) not in self._sizes:
             self._sizes[id(message)] = message, len(ENCODE(message))
-            self._look(message)
-        self.spent.messages += 1
-        self.spent.size += self._sizes[id(message)][1]
+            if not isinstance(message, BranchPart | Total) or self.size <= MOST_WATCHED:
+                self.watch.see(message)
+        self.counted += 1
+        self.counted_bytes += self._sizes[id(message)][1]
         least_s, most_s = self.link.delay_s
         self._count += 1
         at = self.now + least_s + (most_s - least_s) * self.random.random()
@@ -142,30 +93,8 @@ class CountedWorld(SumWorld):
                 self.deadlines[peer] = deadline
                 self.carry_out(peer, effects)
 
-    def _look(self, message: Message) -> None:
-        if not isinstance(message, BranchPart | Total) or self.size <= MOST_WATCHED:
-            self.watch.see(message)
-        trigger = TRIGGERS.get(self.step)
-        if not self.doomed or trigger is None:
-            return
-        statement = decode_statement(message.body) if isinstance(message, Post) else message
-        if isinstance(statement, trigger) and getattr(statement, "number", 0) >= 0:
-            self.kill()
-
-    def doom(self, dying: Dying) -> None:
-        self.step, self.doomed = dying.step, dying.members(self.count)
-        if self.step in {BEFORE_KEYS, BEFORE_WAVE}:
-            for member in self.doomed:
-                self.crash(member)
-            self.doomed = ()
-
-    def kill(self) -> None:
-        for member in self.doomed:
-            self.later(lambda member=member: self.crash(member))
-        self.doomed = ()
-
     def set_up(self) -> None:
-        """Run until all who are there have a set-up, and for as long as there is nothing more to say."""
+        """Run until all have a set-up, and for as long as there is nothing more to say."""
         while not all(node.setup for node in self.nodes.values() if node is not None):
             self.run_once()
         until_s = self.now + 1.0
@@ -201,28 +130,23 @@ def edges_of(members: int, degree: int) -> list[tuple[int, int]]:
     return sorted(tuple(sorted(edge)) for edge in nx.random_regular_graph(degree, members, seed=1).edges)
 
 
-class Table:
-    def __init__(self, path: Path | None) -> None:
-        self._file = path.open("w") if path else None
-        self._write(HEAD)
-
-    def add(self, world: CountedWorld, first: str, outcome: str, started: float) -> None:
-        """`first`: the entries, and who dies when."""
-        spent, members = world.spent, world.count
-        took_s, processor_s = world.now - spent.began_s, time.process_time() - started
-        self._write(
-            f"| {members} | {first} | {outcome} | {spent.messages:,} | {short(spent.size)} | "
-            f"{short(spent.size / members)} | {took_s:.1f} | {processor_s:.1f} |"
-        )
-
-    def _write(self, text: str) -> None:
-        print(text, flush=True)
-        if self._file:
-            print(text, file=self._file, flush=True)
-
-
-def short(size: float) -> str:
-    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+def row(world: CountedWorld, entries: int | str, dying: str, outcome: str, started: float) -> None:
+    took_s, processor_s = world.now - world.began_s, time.process_time() - started
+    sizes = [
+        f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+        for size in (world.counted_bytes, world.counted_bytes / world.count)
+    ]
+    figures = (
+        world.count,
+        entries,
+        dying,
+        outcome,
+        f"{world.counted:,}",
+        *sizes,
+        f"{took_s:.1f}",
+        f"{processor_s:.1f}",
+    )
+    print(f"| {' | '.join(map(str, figures))} |", flush=True)
 
 
 def in_child(act: Callable[[], None]) -> None:
@@ -239,44 +163,24 @@ def in_child(act: Callable[[], None]) -> None:
         raise ChildProcessError("a row failed")
 
 
-def one_sum(world: CountedWorld, table: Table, entries: int, dying: Dying) -> None:
-    """A sum in a world with a set-up, and a row about it."""
+def one_sum(world: CountedWorld, entries: int, dying: str) -> None:
     started = time.process_time()
     world.size = entries
     world.begin()
-    if dying.step not in {BEFORE_KEYS, BEFORE_ROSTER}:
-        world.doom(dying)
+    if dying == "one":
+        world.crash(1)
     world.sum()
-    table.add(world, f"{entries} | {dying}", world.result(), started)
+    row(world, entries, dying, world.result(), started)
 
 
-def early_death(options: argparse.Namespace, table: Table, members: int, dying: Dying) -> None:
-    """A set-up during which members die, and a sum after it."""
-    world, started = new_world(options, members), time.process_time()
-    world.doom(dying)
-    if members - len(dying.members(members)) >= world.nodes[members - 1].settings.quorum:
-        world.set_up()
-        table.add(world, f" | {dying}", "set-up", started)
-    one_sum(world, table, 10, dying)
-
-
-def new_world(options: argparse.Namespace, members: int) -> CountedWorld:
-    return CountedWorld(members, edges_of(members, options.degree), sums=options.sums, size=10)
-
-
-def rows_of(options: argparse.Namespace, table: Table, members: int) -> None:
-    words = ("one",) if members == 3 else ("one", "tenth")
-    world, started = new_world(options, members), time.process_time()
+def rows_of(options: argparse.Namespace, members: int) -> None:
+    world = CountedWorld(members, edges_of(members, options.degree), sums=options.sums, size=10)
+    started = time.process_time()
     world.set_up()
-    table.add(world, f" | {NOBODY}", "set-up", started)
+    row(world, "", "none", "set-up", started)
     for entries in options.entries:
-        in_child(partial(one_sum, world, table, entries, NOBODY))
-    for word in words:
-        for step in STEPS[2:]:
-            in_child(partial(one_sum, world, table, 10, Dying(word, step)))
-    for word in words:
-        for step in STEPS[:2]:
-            in_child(partial(early_death, options, table, members, Dying(word, step)))
+        in_child(partial(one_sum, world, entries, "none"))
+    in_child(partial(one_sum, world, 10, "one"))
 
 
 def numbers(text: str) -> list[int]:
@@ -289,13 +193,12 @@ def main() -> None:
     parser.add_argument("--entries", type=numbers, default="10,1000,100000")
     parser.add_argument("--degree", type=int, default=4)
     parser.add_argument("--sums", type=int, default=64)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     board.VerifyKey = Once
     gc.disable()  # it would look through all members again and again, and finds nothing
-    table = Table(options.out)
+    print(HEAD)
     for members in options.members:
-        rows_of(options, table, members)
+        rows_of(options, members)
 
 
 if __name__ == "__main__":

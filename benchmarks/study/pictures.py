@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import Curve, Over, Results, Run, final
-from contenders import (
+from results import (
     DIGITS,
     MNIST,
     MNIST_GRAPHS,
@@ -16,10 +15,12 @@ from contenders import (
     SERVER,
     SQUEEZED,
     Contender,
+    Curve,
+    Over,
+    Results,
     Setting,
     contenders,
-    has_graphs,
-    partitions,
+    final,
 )
 
 from topologies.plots import new_figure, save
@@ -60,10 +61,10 @@ def draw_all(results: Results, folder: Path) -> None:
 
 def who_wins(results: Results, setting: Setting) -> Any:
     """Draw three fields with a row per contender and a column per split: the greener, the better within its column."""
-    splits = partitions(results, setting)
+    splits = setting.partitions(results)
     every = {split: contenders(results, setting, split) for split in splits}
     names = list(dict.fromkeys(one.name for found in every.values() for one in found))
-    if not names or not has_graphs(results, setting):
+    if not names:
         return None
     figure = new_figure(3.2 + 2.9 * len(splits), 1.3 + 0.36 * len(names))
     panels = figure.subplots(1, 3, sharey=True)
@@ -75,7 +76,7 @@ def who_wins(results: Results, setting: Setting) -> Any:
     )
     for axes, (title, measure, scale, shape, higher) in zip(panels, fields, strict=True):
         values = np.array(
-            [[_mean(measure(_of(every[split], name)), scale) for split in splits] for name in names], dtype=float
+            [[_mean(every[split], name, measure) * scale for split in splits] for name in names], dtype=float
         )
         _field(axes, values, shape, higher=higher)
         axes.set_title(title, fontsize=9)
@@ -89,8 +90,8 @@ def who_wins(results: Results, setting: Setting) -> Any:
 
 def over_everything(results: Results, setting: Setting) -> Any:
     """Draw a row per split: accuracy over rounds, bytes and time. A band extends from the worst seed to the best."""
-    splits = partitions(results, setting)
-    if not splits or not has_graphs(results, setting):
+    splits = setting.partitions(results)
+    if not splits:
         return None
     figure = new_figure(10.5, 0.9 + 2.1 * len(splits))
     rows = figure.subplots(len(splits), 3, squeeze=False)
@@ -98,7 +99,10 @@ def over_everything(results: Results, setting: Setting) -> Any:
         found = contenders(results, setting, split)
         for panel, over in zip(axes, AXES, strict=True):
             for one in found:
-                _line(panel, one, over)
+                if one.curve is not None:
+                    curves = [one.curve(run, over) for run in one.runs]
+                    moved = [Curve([x * SCALE[over] for x in curve.x], curve.y) for curve in curves]
+                    _band(panel, moved, COLORS[one.name], one.name)
             pooled = found[0].mean
             if pooled is not None:
                 panel.axhline(pooled.mean, color="#555555", linestyle=":", linewidth=1, label=found[0].name)
@@ -157,16 +161,13 @@ def slow(results: Results) -> Any:
 def server_of_slow(results: Results, partition: str) -> list[Curve]:
     """Return a server's curves over the time that its rounds would take with that slow node."""
     slowest = [run.slowest_s for run in results.where("slow", partition=partition)]
-    references: list[Run] = results.where("references", partition=partition)
+    references = results.where("references", partition=partition)
     return [run.server("time", max(slowest)) for run in references] if slowest else []
 
 
-def _of(found: Sequence[Contender], name: str) -> Contender | None:
-    return next((one for one in found if one.name == name), None)
-
-
-def _mean(over: Over | None, scale: float) -> float:
-    return np.nan if over is None else over.mean * scale
+def _mean(found: Sequence[Contender], name: str, measure: Callable[[Contender], Over | None]) -> float:
+    known = [over for one in found if one.name == name and (over := measure(one)) is not None]
+    return known[0].mean if known else np.nan
 
 
 def _field(axes: Any, values: Any, shape: str, *, higher: bool) -> None:
@@ -188,12 +189,6 @@ def _field(axes: Any, values: Any, shape: str, *, higher: bool) -> None:
     axes.tick_params(length=0)
 
 
-def _line(panel: Any, contender: Contender, over: str) -> None:
-    if contender.curve is not None:
-        scaled = [contender.curve(run, over) for run in contender.runs]
-        _band(panel, [_scaled(curve, SCALE[over]) for curve in scaled], COLORS[contender.name], contender.name)
-
-
 def _logarithmic(panel: Any) -> None:
     """Label the scale with plain numbers, few enough not to overlap."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: PLC0415 - only to draw
@@ -205,13 +200,13 @@ def _logarithmic(panel: Any) -> None:
     panel.tick_params(axis="x", labelsize=7.5)
 
 
-def _scaled(curve: Curve, by: float) -> Curve:
-    return Curve([x * by for x in curve.x], curve.y)
-
-
 def _band(panel: Any, curves: Sequence[Curve], color: str, name: str) -> None:
-    """Draw the mean over seeds, from where all have begun to where the first ends."""
-    known = [Curve(*zip(*moved, strict=True)) for moved in map(_positive, curves) if moved]
+    """Draw the mean over seeds, from where all have begun to where the first ends.
+
+    The start is left out, which a logarithmic scale cannot show.
+    """
+    points = [[(x, y) for x, y in zip(curve.x, curve.y, strict=True) if x > 0] for curve in curves]
+    known = [Curve(*zip(*moved, strict=True)) for moved in points if moved]
     if not known:
         return
     low, high = max(curve.x[0] for curve in known), min(curve.x[-1] for curve in known)
@@ -219,8 +214,3 @@ def _band(panel: Any, curves: Sequence[Curve], color: str, name: str) -> None:
     every = np.array([np.interp(grid, curve.x, curve.y) for curve in known])
     panel.plot(grid, every.mean(axis=0), color=color, linewidth=1.3, label=name)
     panel.fill_between(grid, every.min(axis=0), every.max(axis=0), color=color, alpha=0.18, linewidth=0)
-
-
-def _positive(curve: Curve) -> list[tuple[float, float]]:
-    """Return the points without the start, which a logarithmic scale cannot show."""
-    return [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if x > 0]

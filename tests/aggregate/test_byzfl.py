@@ -1,4 +1,4 @@
-"""Agreement with byzfl, where it is installed: only in an environment of the benchmark, see `benchmarks/rules.py`.
+"""Agreement with byzfl, where it is installed: in an environment of its own, see `benchmarks/robust/rules.py`.
 
 It can be lent to this one: PYTHONPATH with a folder in which `byzfl` alone is a link to the installed package.
 """
@@ -17,9 +17,9 @@ import torch
 from p2pfl.aggregate import rule_from
 
 if importlib.util.find_spec("byzfl") is None:
-    pytest.skip("byzfl is not installed: benchmarks/rules.py says where it would be", allow_module_level=True)
+    pytest.skip("byzfl is not installed: benchmarks/robust/rules.py says where it would be", allow_module_level=True)
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "rules.py"
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "robust" / "rules.py"
 ALONE = (
     ("Average", {}),
     ("Median", {}),

@@ -1,4 +1,4 @@
-"""The study: its sweeps can be run at every size, it stops where its budget does, and its tables say what runs said."""
+"""The study: its sweeps can be run at every size, and its tables say what runs said."""
 
 from __future__ import annotations
 
@@ -11,23 +11,19 @@ import pytest
 from p2pfl.errors import UserError
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.task import NodeContext
-from sim.sweeps.model import RunOutcome
 from sim.sweeps.plan import make_plan
 from sim.sweeps.work import build
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "study"))
-import served
-from budget import START_CPU_S, Budget, already_spent_s
-from cells import PLACES, SERVED, Curve, Over, Results, note_places
-from contenders import DIGITS, SERVER, SQUEEZED, contenders
+import study
 from idx_files import write_set
-from parts import FULL, HERE, PARTS, QUICK, SIZES, SMALLEST
 from pictures import draw_all
+from results import COMPRESSOR, DIGITS, PLACES, SERVED, SERVER, SQUEEZED, Curve, Over, Results, contenders, note_places
 from run_reports import REFERENCE, point, report
-from served import COMPRESSOR, read_served, serve
 from simple_cnn import DATA, mnist, simple_cnn
-from study_page import write_pages
+from study import FULL, HERE, PARTS, QUICK, SIZES, SMALLEST
+from tables import write_tables
 
 
 def test_every_sweep_of_the_folder_is_a_part():
@@ -51,21 +47,6 @@ def test_a_quick_study_leaves_no_axis_of_the_full_one_but_is_smaller():
         if quick is not None:
             assert quick.axes.keys() == full.axes.keys()
             assert len(make_plan(quick).jobs) < len(make_plan(full).jobs)
-
-
-def test_a_study_stops_where_its_budget_does():
-    """The run that spends the rest is kept, those behind it are not begun."""
-    begun = []
-
-    def runner(jobs, _):
-        for job in jobs:
-            begun.append(job)
-            yield job, RunOutcome(report=b'{"cost": {"cpu_s": 10.0}}')
-
-    budget = Budget(limit_s=START_CPU_S + 15)
-    ended = [job for job, _ in budget.bounded(runner, 1)(["a", "b", "c"], None)]
-    assert ended == begun == ["a", "b"]
-    assert list(budget.bounded(runner, 1)(["d"], None)) == []
 
 
 def test_a_target_is_reached_between_two_points():
@@ -123,25 +104,21 @@ def test_a_server_that_compresses_stands_beside_the_other(results):
     assert list(found)[2:4] == [SERVER, SQUEEZED]
     assert found[SQUEEZED].mean.mean == 0.8
     assert found[SQUEEZED].until(0.6, "rounds").mean == pytest.approx(1.5)
-    assert already_spent_s(results.folder) == 3.0
 
 
 @pytest.mark.long
 def test_a_server_that_compresses_is_run_once_for_what_it_is(tmp_path, monkeypatch):
-    """Again where what it was made from has changed, and not at all where nothing may be spent."""
-    plan = make_plan(next(part for part in PARTS if part.name == "references").sweep(SMALLEST))
-    assert serve("references", plan, tmp_path, Budget(0.0)) == 1
-    budget = Budget(100.0)
-    assert serve("references", plan, tmp_path, budget) == 0
-    assert budget.spent_s > 0
+    """Again where what it was made from has changed."""
+    part = next(part for part in PARTS if part.name == "references")
+    study.serve(part, SMALLEST, tmp_path)
     again, [path] = [], tmp_path.glob("runs/*.json")
-    found = served._read(path)
-    monkeypatch.setattr(served, "_served", lambda job: again.append(job) or found)
-    assert serve("references", plan, tmp_path, budget) == 0
+    found = study.read_served(path)
+    assert found.fedavg.rounds == 2
+    monkeypatch.setattr(study, "_served", lambda job, _: again.append(job) or found)
+    study.serve(part, SMALLEST, tmp_path)
     assert again == []
-    assert read_served(tmp_path, "references", {"partition": "iid"}, 0).rounds == 2
     path.write_text(path.read_text().replace('"seed":0', '"seed":7'))
-    serve("references", plan, tmp_path, budget)
+    study.serve(part, SMALLEST, tmp_path)
     assert len(again) == 1
 
 
@@ -151,7 +128,7 @@ def test_tables_and_pictures_are_made_of_what_was_run_and_of_nothing_else(result
     places = {"digits-end": "old", "mnist-end": "kept"}
     page.write_text("".join(f"<!-- table {name} -->\n{text}\n<!-- end {name} -->\n" for name, text in places.items()))
     draw_all(results, tmp_path)
-    write_pages(results, tmp_path, page)
+    write_tables(results, tmp_path, page)
     assert sorted(path.name for path in tmp_path.glob("*.png")) == ["study-digits.png", "study-who-wins.png"]
     assert "| ring | .900 / .800 |" in page.read_text()
     assert "old" not in page.read_text()

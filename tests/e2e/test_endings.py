@@ -1,6 +1,6 @@
 """A federation ends together: who is late, slow or without memory never learns alone and calls it success.
 
-Real processes, sockets, files and kills; `benchmarks/endings.py` prints the same figures, and more of them.
+Real processes, sockets, files and kills; `benchmarks/disturbed.py endings` prints the same figures, and more of them.
 """
 
 from __future__ import annotations

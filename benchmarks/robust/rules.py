@@ -10,7 +10,7 @@ needs, is stubbed here:
     python -m venv /tmp/byzfl && /tmp/byzfl/bin/pip install torch==2.13.0 numpy scipy
     /tmp/byzfl/bin/pip install --no-deps byzfl==0.0.11
 
-Usage: OPENBLAS_NUM_THREADS=1 python benchmarks/rules.py [--size 1000000] [--byzfl /tmp/byzfl/bin/python] [--json FILE]
+Usage: python benchmarks/robust/rules.py [--size 1000000] [--byzfl /tmp/byzfl/bin/python] [--json FILE]
 """
 
 from __future__ import annotations

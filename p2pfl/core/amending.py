@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from p2pfl.core.edge import Edge
+from p2pfl.core.edge import Edge, Neighbors
 from p2pfl.core.effects import ChangeEdges, CloseSession, Effect
 from p2pfl.core.events import Amended, SessionClosed, SessionOpened
 from p2pfl.core.facts import NEVER, Phase
 from p2pfl.core.fragment_turns import degree_of
 from p2pfl.core.limits import FIRST_PATIENCE_S
-from p2pfl.core.neighbors import Neighbors
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.staleness import ALWAYS
 
@@ -69,11 +68,11 @@ class Amending:
         """Change edges and settings between two rounds. The engine must change its edges before the new ones are
         used.
         """
-        event, neighbors, common = self.pending_change, self.neighbors, self.neighbors.common
+        event, neighbors = self.pending_change, self.neighbors
         if event is None:
             return []
         self.pending_change = None
-        settings, bound_before = common.settings, common.census.bound
+        settings, bound_before = neighbors.settings, neighbors.census.bound
         effects: list[Effect] = []
         dropped = tuple(peer for peer in neighbors.edges if peer not in event.neighbors)
         for peer in dropped:
@@ -81,13 +80,13 @@ class Amending:
             neighbors.remove(peer)
         settings.adopt(replace(event.settings, rounds=settings.rounds) if phase in OVER else event.settings)
         turns = {peer: event.turns.get(peer, ALWAYS) for peer in event.neighbors}
-        common.facts.degree = degree_of(settings.profile, turns, settings.fragments)
+        neighbors.facts.degree = degree_of(settings.profile, turns, settings.fragments)
         for peer, edge in neighbors.edges.items():
             edge.take_turns(turns[peer])
         added = tuple(peer for peer in event.neighbors if peer not in neighbors.edges)
         for peer in added:
             neighbors.add(peer, EdgeRecord(), turns[peer])
-        common.census.amend(event.neighbors, bound_before, now)
+        neighbors.census.amend(event.neighbors, bound_before, now)
         effects.append(ChangeEdges(added=added, dropped=dropped))
         return effects + [effect for peer in added for effect in self._open(neighbors.edges[peer], now)]
 

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from p2pfl.core.amending import Amending
 from p2pfl.core.census import Census
 from p2pfl.core.course import Course
-from p2pfl.core.edge import Common, Edge
+from p2pfl.core.edge import Edge, Neighbors
 from p2pfl.core.edge_line import INBOX, EdgeLine
 from p2pfl.core.effects import Alarm, Effect
 from p2pfl.core.events import (
@@ -33,7 +33,6 @@ from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.lives import NO_START, Life, Lives, Start
 from p2pfl.core.memory import NO_MEMORY, Memory
 from p2pfl.core.messages import LivesTold, Resign
-from p2pfl.core.neighbors import Neighbors
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.rounds import RoundEvent, Rounds
 from p2pfl.core.settings import Settings
@@ -83,14 +82,21 @@ class Core(Course):
         self.lives = Lives(index, start.life, dict(memory.lives))
         lines: dict[int, EdgeLine] = {}
         self.hearsay = Hearsay(self.lives, lines, self.facts, settings)
-        common = Common(facts=self.facts, settings=settings, census=self.census, hearsay=self.hearsay, start=start)
-        self.neighbors = Neighbors(index, common, lines)
+        self.neighbors = Neighbors(
+            index=index,
+            facts=self.facts,
+            settings=settings,
+            census=self.census,
+            hearsay=self.hearsay,
+            lines=lines,
+            start=start,
+        )
         for peer in peers:
             self.neighbors.add(peer, memory.records.get(peer) or EdgeRecord(), turns_by_peer[peer])
         self.edges: Mapping[int, Edge] = self.neighbors.edges
         self.timers = self.neighbors.timers
         self.amending = Amending(self.neighbors)
-        self.rounds = Rounds(common, self.amending, memory)
+        self.rounds = Rounds(self.amending, memory)
         self.termination = self.rounds.termination
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -263,7 +269,7 @@ def check_invariants(node: Core) -> None:
         raise AssertionError(f"node {node.index}: the next timer does not match the edges")
     patient = [edge.service.patience.exchange_s for edge in edges if edge.is_open]
     times = sorted(exchange_s for exchange_s in patient if exchange_s)
-    if node.neighbors.common.usual.median_s(NEVER) != (times[(len(times) - 1) // 2] if times else NEVER):
+    if node.neighbors.usual.median_s(NEVER) != (times[(len(times) - 1) // 2] if times else NEVER):
         raise AssertionError(f"node {node.index}: the kept median exchange time does not match the live edges")
 
 

@@ -1,4 +1,4 @@
-"""An edge to one neighbor: its line, its exchange, and the messages about rounds, ends and lives.
+"""An edge to one neighbor: its line, its exchange, and the messages about rounds, ends and lives; all edges of a node.
 
 The line and the exchange return effects. This module connects them to the neighbor's messages about rounds, ends and
 lives, and to what this node's rounds ask of the edge.
@@ -6,9 +6,10 @@ lives, and to what this node's rounds ask of the edge.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from p2pfl.core.census import Census
 from p2pfl.core.edge_line import EdgeLine
@@ -26,26 +27,11 @@ from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import Turns, Weighing
 from p2pfl.core.standing import Fault
 
+T = TypeVar("T")
 _TELLING = (Ready, Done, LivesTold, Resign)
 """Messages handled at once, even while the engine works: the session may end before the engine answers."""
 _BEFORE_JUDGEMENT = (Hello, LivesTold, Resign)
 """Messages handled before both greetings are judged: they say nothing about the edge."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Common:
-    """State shared by all edges of a node and by its rounds. The maps are in neighbor order."""
-
-    facts: Facts
-    settings: Settings
-    census: Census
-    hearsay: Hearsay
-    start: Start
-    """This node's own process, as named in its Hello."""
-    edges: dict[int, Edge] = field(default_factory=dict)
-    exchanges: dict[int, Exchange] = field(default_factory=dict)
-    usual: UsualTime = field(default_factory=UsualTime)
-    engine_time: EngineTime = field(default_factory=EngineTime)
 
 
 class Edge:
@@ -66,7 +52,7 @@ class Edge:
         "telling",
     )
 
-    def __init__(self, peer: int, record: EdgeRecord, common: Common, *, initiates: bool, turns: Turns) -> None:
+    def __init__(self, peer: int, record: EdgeRecord, common: Neighbors, *, initiates: bool, turns: Turns) -> None:
         facts, settings = common.facts, common.settings
         self.peer = peer
         self.common = common
@@ -323,6 +309,92 @@ class Edge:
         """When `wake` must be called next."""
         repeat_at, resend_at = self.line.greeting.repeat_at, self.exchange.resend_at
         return repeat_at if repeat_at < resend_at else resend_at  # noqa: FURB136 - min() is a call, after every event
+
+
+class Timers:
+    """When edges must wake. An outdated entry stays in the heap until it reaches the top."""
+
+    __slots__ = ("_edges", "_heap", "next_at")
+
+    def __init__(self, edges: Mapping[int, Edge]) -> None:
+        self._edges = edges
+        self._heap: list[tuple[float, int]] = []
+        self.next_at = NEVER
+
+    def note(self, edge: Edge) -> None:
+        """Register the time at which `edge` must wake. Call this after anything that may have changed it."""
+        at = edge.wakes_at
+        if at == edge.noted_at:
+            return
+        edge.noted_at = at
+        if at != NEVER:
+            heapq.heappush(self._heap, (at, edge.peer))
+        self._tidy()
+
+    def due(self, now: float) -> list[Edge]:
+        """Return the edges to wake now, in index order. Each must be registered again."""
+        peers = set()
+        while self.next_at <= now:
+            peers.add(heapq.heappop(self._heap)[1])
+            self._tidy()
+        return [self._edges[peer] for peer in sorted(peers)]
+
+    def forget(self, peer: int) -> None:
+        """Forget an edge that is about to be removed."""
+        self._heap = [entry for entry in self._heap if entry[1] != peer]
+        heapq.heapify(self._heap)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        heap, edges = self._heap, self._edges
+        while heap and edges[heap[0][1]].noted_at != heap[0][0]:
+            heapq.heappop(heap)
+        self.next_at = heap[0][0] if heap else NEVER
+
+
+@dataclass(slots=True, kw_only=True)
+class Neighbors:
+    """The edges of node `index`, and what all its edges and its rounds share.
+
+    All maps are in neighbor order, and stay the same objects, because other parts of the core hold them. Edges come and
+    go with the federation's members and graph. `lines` is the same object as in `hearsay`.
+    """
+
+    index: int
+    facts: Facts
+    settings: Settings
+    census: Census
+    hearsay: Hearsay
+    lines: dict[int, EdgeLine]
+    start: Start
+    """This node's own process, as named in its Hello."""
+    edges: dict[int, Edge] = field(default_factory=dict)
+    exchanges: dict[int, Exchange] = field(default_factory=dict)
+    usual: UsualTime = field(default_factory=UsualTime)
+    engine_time: EngineTime = field(default_factory=EngineTime)
+    timers: Timers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.timers = Timers(self.edges)
+
+    def add(self, peer: int, record: EdgeRecord, turns: Turns) -> None:
+        """Add an edge without a session."""
+        edge = Edge(peer, record, self, initiates=self.index < peer, turns=turns)
+        _put(self.edges, peer, edge)
+        _put(self.lines, peer, edge.line)
+        _put(self.exchanges, peer, edge.exchange)
+
+    def remove(self, peer: int) -> None:
+        """Remove an edge that has no session and no work in the engine."""
+        self.timers.forget(peer)
+        del self.edges[peer], self.lines[peer], self.exchanges[peer]
+
+
+def _put(by_peer: dict[int, T], peer: int, value: T) -> None:
+    """Insert an entry so that the keys stay in ascending order."""
+    later = {other: by_peer.pop(other) for other in [*by_peer] if other > peer}
+    by_peer[peer] = value
+    by_peer.update(later)
 
 
 def announce(edges: Mapping[int, Edge]) -> list[Effect]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from p2pfl.core.amending import Amending
-from p2pfl.core.edge import Common, Edge, announce, is_accompanied, say_done
+from p2pfl.core.edge import Edge, announce, is_accompanied, say_done
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, Mix, StartRound
 from p2pfl.core.events import (
     Bootstrapped,
@@ -40,7 +40,8 @@ RoundEvent = Started | RoundTrained | RoundRefused | RoundCommitted | Bootstrapp
 class Rounds:
     """The phases of one node, in sequence."""
 
-    def __init__(self, common: Common, amending: Amending, memory: Memory) -> None:
+    def __init__(self, amending: Amending, memory: Memory) -> None:
+        common = amending.neighbors
         edges, facts, settings = common.edges, common.facts, common.settings
         self.edges: Mapping[int, Edge] = edges
         self.facts = facts

@@ -176,7 +176,7 @@ async def test_a_crash_while_a_state_is_taken_over_is_repaired_by_fetching_it_ag
     await nodes[1].break_off()
     await nodes[0].until(lambda: nodes[0].rounds >= 4)
     crashed = crash_at(
-        monkeypatch, CommonState, "commit", 1, lambda one: one.course.stage.value == "joining", after=False
+        monkeypatch, CommonState, "commit", 1, lambda one: one.course.phase.value == "joining", after=False
     )
     (again,) = start(field, 1)
     crashed.break_off = again.task.cancel

@@ -27,7 +27,6 @@ from p2pfl.features.sums.arithmetic import FixedPoint
 from p2pfl.features.sums.asking import MOST_ENTRIES
 from p2pfl.features.sums.messages import Refused
 from p2pfl.features.sums.rounds import AlikeState, RoundsInStep, SummedRounds, bytes_each
-from p2pfl.features.sums.sessions import NodeSums
 from p2pfl.features.sums.standings import Place
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.interface import LocalRound, Vector
@@ -188,18 +187,8 @@ class SumRounds(RoundsInStep):
         assert privacy is not None  # noqa: S101 - the learner would have no shared rounds
         self.shared = shared
         self.least = privacy.least_of(len(federation.present))
-        sums = NodeSums(
-            federation,
-            setup.member.index,
-            setup.identity,
-            node.say,
-            node.alarm,
-            least=self.least,
-            colluders=privacy.colluders,
-            folder=setup.node.state_dir,
-        )
         self._alike = NoiseState(shared, setup.node.state_dir, setup.learner.size)
-        super().__init__(node, course, self._alike, sums, needed=privacy.colluders + 1)
+        super().__init__(node, course, self._alike, colluders=privacy.colluders, least=self.least)
         self._given: Given | None = None
 
     @property
@@ -221,7 +210,7 @@ class SumRounds(RoundsInStep):
 
     async def _count_rows(self) -> None:
         """Learn how many rows all nodes have together, and of none how many it has."""
-        self.course.stage = Phase.JOINING
+        self.course.phase = Phase.JOINING
         # A number drawn anew beside them: rows are public, so that what is left of a refused sum may be summed again.
         salt = int.from_bytes(os.urandom(4), "little")
         samples = np.array([self.course.facts.samples, salt], "<u8")
@@ -248,7 +237,7 @@ class SumRounds(RoundsInStep):
         if given is None:
             await self.waiting.rest()
             return
-        self.course.stage = Phase.WAITING if self.waiting.has_rested_long else Phase.TRAINING
+        self.course.phase = Phase.WAITING if self.waiting.has_rested_long else Phase.TRAINING
         label = f"round {self.course.facts.rounds + 1}"
         done = await self.sum(label, given.words, self.terms_from(given.place))
         if done is None:

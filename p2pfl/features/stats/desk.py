@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -33,6 +32,7 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.stats.disclosure import categories_of, cells_asked, group_names
 from p2pfl.features.stats.survey import MOST_CELLS, MOST_SIZE, MOST_SPREADS
+from p2pfl.features.sums.sessions import append_record
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.table.agreed import with_agreed
 from p2pfl.learn.table.files import schema_of
@@ -40,7 +40,7 @@ from p2pfl.learn.table.layout import make_layout
 from p2pfl.learn.table.reading import read_table
 from p2pfl.learn.table.schema import Schema
 from p2pfl.node.findings import Findings, Inspected
-from p2pfl.storage.disk import create_file, replace_file, storage_errors, truncate_file, write_all
+from p2pfl.storage.disk import create_file, replace_file, storage_errors, truncate_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,18 +260,7 @@ class QuestionLog:
         """Keep a line; it is on the disk when this returns. Raises StorageError."""
         facts = asdict(line) | {"time": line.time.isoformat(timespec="seconds"), "columns": list(line.columns)}
         content = json.dumps(facts, ensure_ascii=False).encode() + b"\n"
-        try:
-            with storage_errors(self._path):
-                fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
-                try:
-                    write_all(fd, content)
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
-        except StorageError:
-            truncate_file(self._path, self._size)
-            raise
-        self._size += len(content)
+        self._size = append_record(self._path, self._size, content)
         self.lines.append(line)
 
     def serial(self, asker: str) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from p2pfl.config.charter import compacted
-from p2pfl.config.federation_id import HASH_BYTES, federation_id
+from p2pfl.config.federation_id import HASH_BYTES
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
@@ -51,8 +51,7 @@ from p2pfl.features.sums.arithmetic import SpoiledSum
 from p2pfl.features.sums.asking import alone, encoding_of, names_of
 from p2pfl.features.sums.messages import SumDone, SumSettings
 from p2pfl.features.sums.protocol import Sums
-from p2pfl.features.sums.sessions import MOST_BODY_BYTES, KeptSums, open_sums
-from p2pfl.features.sums.setup import FIRST_S
+from p2pfl.features.sums.sessions import MOST_BODY_BYTES, KeptSums, open_together, settings_of
 from p2pfl.features.sums.talk import SumTalk
 from p2pfl.foreign import printable
 from p2pfl.net.address import free_ports
@@ -67,8 +66,6 @@ from p2pfl.node.leash import on_a_leash
 from p2pfl.node.phase_links import links_of_phase
 
 COLLUDERS = 1
-SHARE_S = 0.4
-"""All nodes share one thread, so each waits longer for the others at first."""
 
 
 def settings_for(federation: FederationConfig, index: int, question: bytes = b"") -> SumSettings:
@@ -80,15 +77,9 @@ def settings_for(federation: FederationConfig, index: int, question: bytes = b""
     if count < COLLUDERS + 2:
         text = "too few nodes for statistics: of two, each would learn the other's part"
         raise UserError(text, file=federation.path, key="nodes", value=count, allowed="3 or more")
-    return SumSettings(
-        federation=federation_id(federation) + question,
-        members=tuple(member.key for member in federation.members),
-        index=index,
-        life=1,  # a member that starts anew takes no part in a question of before
-        least=count,
-        colluders=COLLUDERS,
-        sums=STAGES + 1,  # the end of the last would begin another set-up
-    )
+    # A member that starts anew takes no part in a question of before; the end of the last sum would begin a set-up.
+    settings = settings_of(federation, index, least=count, colluders=COLLUDERS, sums=STAGES + 1)
+    return replace(settings, federation=settings.federation + question)
 
 
 async def carried_on(
@@ -99,7 +90,7 @@ async def carried_on(
     while True:
         encoding = encoding_of([arrays], WITHIN, 1, members)
         vector = encoding.encode("this node", arrays)
-        outcome = await talk.sum(label, vector, encoding.fixed.terms(label, encoding.shapes), data=data)
+        outcome = await talk.sum(label, vector, encoding.terms(label), data=data)
         if not isinstance(outcome, SumDone):
             lacking = outcome.differ or outcome.missing
             names = f" ({names_of(federation, lacking)})" if lacking else ""
@@ -124,15 +115,11 @@ async def survey_together(federation: FederationConfig, sites: Sequence[SiteTabl
         for member, identity, port in zip(federation.members, identities, ports, strict=True)
     )
     among = replace(federation, members=members)
-    first_wait_s = FIRST_S + len(identities) * SHARE_S
-    async with AsyncExitStack() as doors:
-        parts = []
-        for member, identity, site in zip(among.members, identities, sites, strict=True):
-            settings, listen = settings_for(among, member.index), member.address or ""
-            door = open_sums(among, settings, identity, listen=listen, transport=transport, first_wait_s=first_wait_s)
-            talk = await doors.enter_async_context(door)
-            conversation = survey(asked, site.schema, site.columns)
-            parts.append(carried_on(conversation, talk, among, label="statistics"))
+    async with open_together(among, identities, transport, lambda index: settings_for(among, index)) as talks:
+        parts = [
+            carried_on(survey(asked, site.schema, site.columns), talk, among, label="statistics")
+            for site, talk in zip(sites, talks, strict=True)
+        ]
         outcomes = await asyncio.gather(*parts, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):

@@ -10,22 +10,20 @@ import math
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.config.federation_id import federation_id
 from p2pfl.config.load import load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.features.sums.arithmetic import FixedPoint, SpoiledSum, Words
 from p2pfl.features.sums.messages import Refused, SumDone, SumSettings, quorum
-from p2pfl.features.sums.sessions import next_life, open_sums
-from p2pfl.features.sums.setup import FIRST_S
+from p2pfl.features.sums.sessions import next_life, open_sums, open_together, settings_of
 from p2pfl.features.sums.talk import SumTalk
 from p2pfl.learn.load import resolved
 from p2pfl.learn.task import NodeContext
@@ -95,6 +93,9 @@ class Encoding:
             return self.fixed.encode(arrays)
         except ValueError as error:
             raise mistake(f"{node}: {error}", "within") from None
+
+    def terms(self, label: str) -> bytes:
+        return self.fixed.terms(label, self.shapes)
 
     def decode(self, total: Words, members: int) -> dict[str, NDArray[Any]]:
         """The sums by name: whole numbers where all summands are, and the resolution leaves no doubt.
@@ -197,9 +198,10 @@ async def sum_at_node(
         refuse_few(federation, **numbers)
         given = read_arrays(node.name, arrays)
         encoding = encoding_of([given], within, resolution, len(federation.members))
-        vector, terms = encoding.encode(node.name, given), encoding.fixed.terms(label, encoding.shapes)
+        vector, terms = encoding.encode(node.name, given), encoding.terms(label)
         with alone(node):
-            settings = settings_of(federation, node, sums=SUMS_OF_A_SETUP, **numbers)
+            index, life = federation.member(node.name).index, next_life(node.state_dir)
+            settings = settings_of(federation, index, life=life, sums=SUMS_OF_A_SETUP, **numbers)
             done = await _sum(federation, node, identity, settings, (label, vector, terms))
         sums = encoding.decode(done.total, len(done.members))
     except SpoiledSum as error:
@@ -209,17 +211,6 @@ async def sum_at_node(
             error.file, error.key = WHERE, KEYS.get(error.key or "", error.key)
         raise
     return SecureSum(sums=sums, members=tuple(federation.members[member].name for member in done.members))
-
-
-def settings_of(federation: FederationConfig, node: NodeConfig, **numbers: int) -> SumSettings:
-    """Return the settings of a member's sums in a new life of it. Raises StorageError."""
-    return SumSettings(
-        federation=federation_id(federation),
-        members=tuple(member.key for member in federation.members),
-        index=federation.member(node.name).index,
-        life=next_life(node.state_dir),
-        **numbers,
-    )
 
 
 def refuse_few(federation: FederationConfig, *, least: int, colluders: int) -> None:
@@ -322,8 +313,6 @@ def _count(key: str, value: Any, least: int) -> int:
 
 
 LABEL = "sum"
-THREAD_SHARE_S = 0.4
-"""All nodes share one thread, so each waits longer for the others at first."""
 MOST_NODES = 64
 """As many as one process runs at all. In a ring of 64 one thread takes half a minute for their messages."""
 
@@ -364,34 +353,18 @@ class SumTogether:
 
         Raises UserError: the sum was refused.
         """
-        terms = self._encoding.fixed.terms(LABEL, self._encoding.shapes)
-        async with AsyncExitStack() as doors, asyncio.TaskGroup() as group:
-            asked = []
-            for member, identity in zip(federation.members, identities, strict=True):
-                settings = SumSettings(
-                    federation=federation_id(federation),
-                    members=tuple(each.key for each in federation.members),
-                    index=member.index,
-                    life=1,  # with keys of their own, the nodes of each call have only one
-                    colluders=self._colluders,
-                    least=self._least,
-                    sums=SUMS_OF_A_SETUP,
-                )
-                listen = member.address or "127.0.0.1:0"
-                door = open_sums(
-                    federation,
-                    settings,
-                    identity,
-                    listen=listen,
-                    transport=transport,
-                    first_wait_s=FIRST_S + len(identities) * THREAD_SHARE_S,
-                )
-                talk = await doors.enter_async_context(door)
-                asked.append(group.create_task(talk.sum(LABEL, self._vectors[member.index], terms)))
-            outcomes = [await each for each in asked]
-        return self._result(outcomes)
+        terms = self._encoding.terms(LABEL)
+        numbers = {"least": self._least, "colluders": self._colluders, "sums": SUMS_OF_A_SETUP}
 
-    def _result(self, outcomes: Sequence[SumDone | Refused]) -> SecureSum:
+        def settings(index: int) -> SumSettings:
+            return settings_of(
+                federation, index, **numbers
+            )  # of one life: the nodes of each call have keys of their own
+
+        async with open_together(federation, identities, transport, settings) as talks, asyncio.TaskGroup() as group:
+            parts = zip(talks, self._vectors, strict=True)
+            asked = [group.create_task(talk.sum(LABEL, vector, terms)) for talk, vector in parts]
+            outcomes = [await each for each in asked]
         done = next((each for each in outcomes if isinstance(each, SumDone)), None)
         if done is None:
             reasons = Counter(each.reason for each in outcomes if isinstance(each, Refused))

@@ -109,16 +109,17 @@ class SummedRounds(Course):
     """
 
     mixes = False
+    phase = Phase.WAITING
+    exchanges = 0
+    """The sums that ended well in this life of the node."""
+    failed_rounds = 0
+    peers: Collection[int] = ()
 
     def __init__(self, settings: Settings, facts: Facts, neighbors: tuple[int, ...]) -> None:
-        self.settings, self.facts, self._neighbors = settings, facts, neighbors
-        self.sums = 0
-        """The sums that ended well in this life of the node."""
-        self.failures = 0
+        self.settings, self.facts, self.peers = settings, facts, neighbors
         self.halted_by = ""
         self.done_by = ALL_DONE
         """Why there is nothing more to sum, once that is so."""
-        self.stage = Phase.WAITING
         self._open: dict[int, int] = {}
         self._answer: asyncio.Future[Answer] | None = None
 
@@ -135,14 +136,6 @@ class SummedRounds(Course):
         return cls(settings_for(setup), facts, setup.peers)
 
     @property
-    def phase(self) -> Phase:
-        return self.stage
-
-    @property
-    def peers(self) -> Collection[int]:
-        return self._neighbors
-
-    @property
     def connected(self) -> Collection[int]:
         return self._open.keys()
 
@@ -150,20 +143,12 @@ class SummedRounds(Course):
         return self.facts.done
 
     @property
-    def exchanges(self) -> int:
-        return self.sums
-
-    @property
-    def failed_rounds(self) -> int:
-        return self.failures
-
-    @property
     def ended_by(self) -> str | None:
         return (self.halted_by or self.done_by) if self.facts.done else None
 
     @property
     def is_over(self) -> bool:
-        return self.stage is Phase.FINISHED
+        return self.phase is Phase.FINISHED
 
     def answer(self) -> asyncio.Future[Answer]:
         """Return the next answer of the driver, to be awaited. It is asked for before the effect that it answers."""
@@ -176,7 +161,7 @@ class SummedRounds(Course):
             case RoundCommitted():
                 facts.version, facts.rounds, facts.samples = event.version, event.rounds, event.samples
                 facts.trained = event.rounds
-                self.failures += event.failed
+                self.failed_rounds += event.failed
                 self._give(event)
             case RoundTrained() | RoundRefused() | Bootstrapped():
                 self._give(event)
@@ -195,7 +180,7 @@ class SummedRounds(Course):
         return []
 
     def finish(self) -> list[Effect]:
-        self.stage = Phase.FINISHED
+        self.phase = Phase.FINISHED
         return [Finish()]
 
     def _give(self, event: Answer) -> None:
@@ -271,7 +256,7 @@ class CommonState:
 
     async def take_over(self, place: Place) -> bool:
         """Fetch the state of the others, and go on from it. False: nobody gives it now."""
-        self.course.stage = Phase.JOINING
+        self.course.phase = Phase.JOINING
         state = await self.talk.fetch(place)
         if state is None:
             if self.talk.has_peers:
@@ -380,7 +365,7 @@ class RoundWaiting:
             if left <= 0:
                 return False
             if limit_s is None:
-                self._course.stage, self.whom = Phase.WAITING, for_whom()
+                self._course.phase, self.whom = Phase.WAITING, for_whom()
                 if now >= told + TELL_S:
                     told = now
                     notice.info("waiting for %s", self.whom)
@@ -397,19 +382,23 @@ PATIENT_TIMES = 4.0
 
 
 class RoundsInStep(Attached):
-    """The rounds of one node. `needed` members must have signed for a state that is taken over."""
+    """The rounds of one node. More members than `colluders` must have signed for a state that is taken over."""
 
     least = 3
     """The members that must be there before the first sum."""
 
-    def __init__(self, node: NodeView, course: SummedRounds, alike: AlikeState, sums: NodeSums, *, needed: int) -> None:
-        self._node, self.course, self.sums = node, course, sums
+    def __init__(
+        self, node: NodeView, course: SummedRounds, alike: AlikeState, *, colluders: int, **numbers: int
+    ) -> None:
+        """`numbers` are further ones of `SumSettings`."""
+        self._node, self.course = node, course
+        self.sums = NodeSums(node, colluders=colluders, **numbers)
         setup = node.setup()
         self._id = federation_id(setup.federation)
-        standings = Standings(setup.federation, self._id, setup.identity, setup.member.index, needed)
-        self.state = CommonState(node, course, alike, standings, life=sums.life)
+        standings = Standings(setup.federation, self._id, setup.identity, setup.member.index, colluders + 1)
+        self.state = CommonState(node, course, alike, standings, life=self.sums.life)
         self.waiting = RoundWaiting(node, course, self.state)
-        self._counts = {"sums": 0, "refused": 0}
+        self._refused = 0
         self._latest: tuple[int, ...] = ()
 
     # -- what each course says -------------------------------------------------------------------------------------
@@ -444,7 +433,8 @@ class RoundsInStep(Attached):
 
     def status(self) -> Mapping[str, Any]:
         figures = {"members_in_the_latest_sum": len(self._latest), "members_needed": self.least}
-        return figures | self._counts | {"fetched": self.state.fetched, "waits_for": self.waiting.whom or None}
+        figures |= {"sums": self.course.exchanges, "refused": self._refused}
+        return figures | {"fetched": self.state.fetched, "waits_for": self.waiting.whom or None}
 
     async def run(self) -> None:
         await self.state.know()
@@ -460,9 +450,11 @@ class RoundsInStep(Attached):
                     self.state.is_behind, lambda: "the others, as it gives no part", self._patience_s
                 ):
                     break
-            elif not self.sums.is_member:
+            elif not self.sums.talk.is_member:
                 # What it gave now would be given in vain.
-                await self.waiting.until(lambda: self.state.is_behind() or self.sums.is_member, self._setup_in_words)
+                await self.waiting.until(
+                    lambda: self.state.is_behind() or self.sums.talk.is_member, self._setup_in_words
+                )
             else:
                 await self.step()
         await self._end()
@@ -475,7 +467,7 @@ class RoundsInStep(Attached):
     async def train(self) -> tuple[Vector, LocalRound] | None:
         """Let the learner begin its round; None if that is not possible now. What it returns belongs to the engine."""
         course = self.course
-        course.stage = Phase.TRAINING
+        course.phase = Phase.TRAINING
         answer = course.answer()
         self._node.carry_out([StartRound(index=course.facts.rounds, accompanied=True)])
         event = await answer
@@ -502,8 +494,8 @@ class RoundsInStep(Attached):
         self.waiting.whom = ""
         if isinstance(ended, Refused):
             self.waiting.tried_s = time.monotonic() - began
-            self._counts["refused"] += 1
-            self.course.stage = Phase.WAITING
+            self._refused += 1
+            self.course.phase = Phase.WAITING
             self.was_refused(ended)
             self.state.following.refused()
             if not self.state.is_behind():
@@ -511,8 +503,7 @@ class RoundsInStep(Attached):
                 text = f"{label}: {ended.reason}; missing: {missing}" if missing else f"{label}: {ended.reason}"
                 self._node.alarm("sum-refused", None, text)
             return None
-        self._counts["sums"] += 1
-        self.course.sums += 1
+        self.course.exchanges += 1
         self._latest = ended.members
         self._node.feed.settle("sum-done", None)
         return ended
@@ -532,7 +523,7 @@ class RoundsInStep(Attached):
         return f"{self.least - len(self.state.standings.latest)} more of {missing}: {self.least} must give their parts"
 
     def _setup_in_words(self) -> str:
-        missing = self.waiting.names(range(self.sums.members), without=self.sums.came)
+        missing = self.waiting.names(range(self.sums.members), without=self.sums.talk.came)
         return f"a set-up of sums; without keys yet: {missing}" if missing else "a set-up of sums"
 
     @property
@@ -545,7 +536,7 @@ class RoundsInStep(Attached):
         course = self.course
         if course.is_over:
             return
-        course.facts.done, course.stage = True, Phase.LINGERING
+        course.facts.done, course.phase = True, Phase.LINGERING
         members = {member.index for member in self._node.setup().federation.present}
 
         def are_through() -> bool:

@@ -30,6 +30,7 @@ from p2pfl.net.refusals import DIFFERS
 from p2pfl.net.side import Feeding
 from p2pfl.net.transport import MakeTransport
 from p2pfl.net.websocket import WebSocketTransport, transport_of
+from p2pfl.node.feature import NodeView
 from p2pfl.node.phase_links import links_of_phase
 from p2pfl.storage.disk import create_file, replace_file, storage_errors, truncate_file, write_all
 
@@ -39,6 +40,14 @@ DIGEST_BYTES, COUNT_BYTES, NAME_BYTES, CHECK_BYTES = 32, 4, 16, 8
 LIFE_NAME = "sums.life"
 MOST_DIGITS = 15
 """A longer number was not written here."""
+
+MOST_BODY_BYTES = 64 * 1024
+"""There is no gossip on sessions for sums alone."""
+SHARE_S, THREAD_SHARE_S = 0.2, 0.4
+"""Before anything was measured, nodes that may share a machine, or do share a thread, wait this much longer for each
+member.
+"""
+log = logging.getLogger("p2pfl")
 
 KeptRecord = tuple[bytes, frozenset[int]]
 
@@ -65,23 +74,9 @@ class KeptSums:
         if (data, members) in self._known:
             return
         if self._path is not None:
-            self._append(self._path, self._packed(data, members))
+            self._size = append_record(self._path, self._size, self._packed(data, members))
         self.past.append((data, members))
         self._known.add((data, members))
-
-    def _append(self, path: Path, record: bytes) -> None:
-        try:
-            with storage_errors(path):
-                fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
-                try:
-                    write_all(fd, record)
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
-        except StorageError:
-            truncate_file(path, self._size)
-            raise
-        self._size += len(record)
 
     def _read(self, path: Path) -> None:
         with storage_errors(path):
@@ -124,6 +119,22 @@ class KeptSums:
         return self._index_of[name]
 
 
+def append_record(path: Path, size_bytes: int, record: bytes) -> int:
+    """Add a record to a file of this size; it is on the disk when this returns the new size. Raises StorageError."""
+    try:
+        with storage_errors(path):
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+            try:
+                write_all(fd, record)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+    except StorageError:
+        truncate_file(path, size_bytes)
+        raise
+    return size_bytes + len(record)
+
+
 def next_life(folder: Path) -> int:
     """Return the number of this start of a member, greater than all before it, and keep it. From a file that is lost or
     damaged it begins anew, and learns the later number from the others. Raises StorageError.
@@ -153,9 +164,10 @@ def _check(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=CHECK_BYTES, person=b"p2pfl-sums-kept").digest()
 
 
-log = logging.getLogger("p2pfl")
-MOST_BODY_BYTES = 64 * 1024
-"""There is no gossip on these sessions."""
+def settings_of(federation: FederationConfig, index: int, *, life: int = 1, **numbers: int) -> SumSettings:
+    """Return the settings of a member's sums; by default they are of its first life."""
+    keys = tuple(member.key for member in federation.members)
+    return SumSettings(federation=federation_id(federation), members=keys, index=index, life=life, **numbers)
 
 
 @asynccontextmanager
@@ -209,6 +221,29 @@ async def open_sums(
         talk.close()
 
 
+@asynccontextmanager
+async def open_together(
+    federation: FederationConfig,
+    identities: Sequence[Identity],
+    transport: MakeTransport,
+    settings: Callable[[int], SumSettings],
+) -> AsyncIterator[list[SumTalk]]:
+    """The part of each node in sums, all in this program, while their sessions are open. Raises as `open_sums` does."""
+    async with AsyncExitStack() as doors:
+        talks = []
+        for member, identity in zip(federation.members, identities, strict=True):
+            door = open_sums(
+                federation,
+                settings(member.index),
+                identity,
+                listen=member.address or "127.0.0.1:0",
+                transport=transport,
+                first_wait_s=FIRST_S + len(identities) * THREAD_SHARE_S,
+            )
+            talks.append(await doors.enter_async_context(door))
+        yield talks
+
+
 def sums_over(
     links: Links,
     settings: SumSettings,
@@ -226,56 +261,22 @@ def sums_over(
     return talk
 
 
-SHARE_S = 0.2
-"""Nodes may share a machine: each waits this much longer for each member before anything was measured."""
-
-
 class NodeSums:
-    """`talk` is the handler of the channel `sums/1`. What is signed is kept in `folder`. A set-up serves `sums`.
+    """The sums of a node that learns, over its own sessions: `talk` is the handler of the channel `sums/1`.
 
     `was_signed` is set when a list of members with the vector of the present sum was certified here.
     """
 
-    def __init__(
-        self,
-        federation: FederationConfig,
-        index: int,
-        identity: Identity,
-        say: Callable[..., bool],
-        alarm: Callable[[str, int | None, str], object],
-        *,
-        least: int,
-        colluders: int,
-        folder: Path,
-        sums: int = 64,
-    ) -> None:
-        """Raises StorageError: what was kept there is damaged, or the disk refuses."""
-        self.members = len(federation.members)
-        self.was_signed = False
-        keys = tuple(member.key for member in federation.members)
-        self._kept, self.life = KeptSums(folder, keys), next_life(folder)
-        settings = SumSettings(
-            federation=federation_id(federation),
-            members=keys,
-            index=index,
-            life=self.life,
-            colluders=colluders,
-            least=least,
-            sums=sums,
-        )
+    def __init__(self, node: NodeView, **numbers: int) -> None:
+        """`numbers` as of `SumSettings`. Raises StorageError: what was kept there is damaged, or the disk refuses."""
+        setup = node.setup()
+        folder, self.members = setup.node.state_dir, len(setup.federation.members)
+        self.was_signed, self.life = False, next_life(folder)
+        settings = settings_of(setup.federation, setup.member.index, life=self.life, **numbers)
+        self._kept = KeptSums(folder, settings.members)
         wait_s = FIRST_S + SHARE_S * self.members
-        self._sums = Sums(settings, identity, draw=os.urandom, past=self._kept.past, first_wait_s=wait_s)
-        self.talk = SumTalk(self._sums, say, keep=self._keep, alarm=alarm)
-
-    @property
-    def is_member(self) -> bool:
-        """True if this node takes part in sums; after its start it waits for the next set-up."""
-        return self._sums.setup is not None
-
-    @property
-    def came(self) -> frozenset[int]:
-        """The members whose keys are here, this one among them."""
-        return frozenset(self._sums.records.latest)
+        sums = Sums(settings, setup.identity, draw=os.urandom, past=self._kept.past, first_wait_s=wait_s)
+        self.talk = SumTalk(sums, node.say, keep=self._keep, alarm=node.alarm)
 
     def _keep(self, data: bytes, members: frozenset[int]) -> None:
         self._kept.add(data, members)

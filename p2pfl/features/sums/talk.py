@@ -290,6 +290,11 @@ class SumTalk:
         """Set when a session begins or ends, and by a farewell."""
 
     @property
+    def is_member(self) -> bool:
+        """True if this node takes part in sums; after its start it waits for the next set-up."""
+        return self._sums.setup is not None
+
+    @property
     def came(self) -> frozenset[int]:
         """The members whose keys are here, this one among them."""
         return frozenset(self._sums.records.latest)

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.features.sums.arithmetic import SpoiledSum
-from p2pfl.features.sums.asking import encoding_of, names_of, settings_of
+from p2pfl.features.sums.asking import encoding_of, names_of
 from p2pfl.features.sums.messages import Refused, SumDone, SumSettings
+from p2pfl.features.sums.sessions import next_life, settings_of
 from p2pfl.features.sums.talk import SumTalk
 from p2pfl.features.tables.agreement import COLLUDERS, Agreement
 from p2pfl.learn.table.figure_sums import WITHIN
@@ -42,7 +43,8 @@ class Talk(Protocol):
 def sum_settings(federation: FederationConfig, node: NodeConfig) -> SumSettings:
     """Return the settings of this sum, which is of all members. Raises StorageError."""
     least = len(federation.present)
-    return settings_of(federation, node, least=least, colluders=COLLUDERS, sums=SUMS_OF_A_SETUP)
+    index, life = federation.member(node.name).index, next_life(node.state_dir)
+    return settings_of(federation, index, life=life, least=least, colluders=COLLUDERS, sums=SUMS_OF_A_SETUP)
 
 
 @asynccontextmanager
@@ -73,7 +75,7 @@ async def _sum(talk: Talk, sums: SumTalk) -> None:
         return
     encoding = encoding_of([{FIGURES: figures}], WITHIN, 1, len(agreement.federation.members))
     vector = encoding.encode("this node", {FIGURES: figures})
-    terms = encoding.fixed.terms(f"{LABEL} {layout.digest}", encoding.shapes)
+    terms = encoding.terms(f"{LABEL} {layout.digest}")
     while not talk.digest:
         outcome = await sums.sum(LABEL, vector, terms)
         if isinstance(outcome, SumDone):

@@ -32,7 +32,6 @@ from p2pfl.errors import StorageError, UserError
 from p2pfl.features.sums.arithmetic import Words
 from p2pfl.features.sums.messages import quorum
 from p2pfl.features.sums.rounds import ALL_DONE, AlikeState, RoundsInStep, SummedRounds, bytes_each
-from p2pfl.features.sums.sessions import NodeSums
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.interface import Learner, LocalRound, Vector
 from p2pfl.learn.trees.growth import TreeGrowth, TreePart, WrongSum
@@ -261,18 +260,7 @@ class TreeRounds(RoundsInStep):
         self.least = len(self._there)
         keys = tuple(member.key for member in federation.members)
         self.grown = GrownState(learner, setup.node.state_dir, keys, self._own)
-        sums = NodeSums(
-            federation,
-            self._own,
-            setup.identity,
-            node.say,
-            node.alarm,
-            least=colluders + 2,
-            colluders=colluders,
-            folder=setup.node.state_dir,
-            sums=SUMS_OF_A_SETUP,
-        )
-        super().__init__(node, course, self.grown, sums, needed=colluders + 1)
+        super().__init__(node, course, self.grown, colluders=colluders, least=colluders + 2, sums=SUMS_OF_A_SETUP)
         self._begun: tuple[Vector, LocalRound] | None = None
         """The present round, as the engine began it."""
 
@@ -335,7 +323,7 @@ class TreeRounds(RoundsInStep):
         if self._begun is None:
             await self.waiting.rest()
             return
-        self.course.stage = Phase.WAITING if self.waiting.has_rested_long else Phase.TRAINING
+        self.course.phase = Phase.WAITING if self.waiting.has_rested_long else Phase.TRAINING
         part = await asyncio.to_thread(growth.next_part)
         if not self.grown.is_kept:
             self.grown.write()  # from now on this node's rows may not change

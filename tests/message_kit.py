@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from p2pfl.core.messages import Ask, Busy, Done, Hello, LivesTold, Ready, Reply, Request, Resign, Resync
 from p2pfl.errors import PeerFault
-from p2pfl.features.bounds.feature import CHANNEL as PAUSE
-from p2pfl.features.bounds.feature import Pausing
-from p2pfl.features.direct.places import CHANNEL as DIRECT
-from p2pfl.features.direct.places import PlacesTold
-from p2pfl.features.members.talk import CHANNEL as CHARTER
-from p2pfl.features.members.talk import CharterAsked, CharterPart, CharterTold
+from p2pfl.features.bounds.traffic import CHANNEL as PAUSE
+from p2pfl.features.bounds.traffic import Pausing
+from p2pfl.features.members.charters import CHANNEL as CHARTER
+from p2pfl.features.members.charters import CharterAsked, CharterPart, CharterTold
+from p2pfl.features.relay.feature import CHANNEL as DIRECT
+from p2pfl.features.relay.feature import PlacesTold
 from p2pfl.features.stats.statements import CHANNEL as STATS
 from p2pfl.features.stats.statements import SUMS_CHANNEL as STATS_SUMS
 from p2pfl.features.stats.statements import AtQuestion, MemberStatement

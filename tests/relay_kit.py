@@ -9,12 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.relay.admissions import Admissions, ListedFederation
-from p2pfl.features.relay.by_relay import ByRelayTransport
-from p2pfl.features.relay.relay_link import LinkParts, RelayLink
-from p2pfl.features.relay.relay_server import RelayServer
+from p2pfl.features.relay.link import LinkParts, RelayLink
+from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServer
 from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.tickets import register
+from p2pfl.features.relay.transport import ByRelayTransport
 from p2pfl.net.address import Address
 from p2pfl.net.in_memory import MemoryNetwork, MemoryTransport
 from p2pfl.net.limits import Limits

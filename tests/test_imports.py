@@ -116,7 +116,7 @@ relay; no node does.
 """
 
 BY_THE_CALENDAR = (
-    ROOT / "p2pfl/features/bounds/feature.py",
+    ROOT / "p2pfl/features/bounds/traffic.py",
     ROOT / "p2pfl/net/tls.py",
     ROOT / "p2pfl/adapt/flower_clients.py",
 )
@@ -130,11 +130,10 @@ def test_no_node_imports_the_clock_that_ends_invites():
     known = modules()
     users = {name for name, path in known.items() if "p2pfl.console.wall_clock" in imported(name, path, known)}
     assert users == {
-        "p2pfl.features.members.join_commands",
-        "p2pfl.features.members.member_command",
-        "p2pfl.features.relay.findings",
-        "p2pfl.features.relay.founding",
-        "p2pfl.features.relay.relay_server",
+        "p2pfl.features.members.joining",
+        "p2pfl.features.members.command",
+        "p2pfl.features.relay.feature",
+        "p2pfl.features.relay.server",
         "p2pfl.features.stats.desk",
         "p2pfl.features.stats.command",
     }

@@ -426,6 +426,10 @@ def _bounds(table: Any, others: Sequence[str], mistakes: Mistakes) -> dict[str, 
         return {}
     unknown_keys(table, "network.neighbors.", others, mistakes, what="no other member")
     known = {name: found for name, found in table.items() if name in others}
+    for name, found in known.items():
+        if isinstance(found, dict) and (month := found.pop("month_gb", None)) is not None:
+            text, instead = "is gone; a month is counted with all neighbors together", "month_gb under [network]"
+            mistakes.add(text, f"network.neighbors.{name}.month_gb", month, instead)
     return {
         name: NeighborBounds(**read_table(found, f"network.neighbors.{name}.", BOUNDS, mistakes))
         for name, found in known.items()

@@ -344,12 +344,10 @@ class Compute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighborBounds:
-    """How much one node may exchange with one neighbor."""
+    """How much one node may send to one neighbor."""
 
     max_kbit_s: float | None = None
     """The most that it sends to the neighbor per second on average, in kbit."""
-    month_gb: float | None = None
-    """The most that it sends to the neighbor and receives from it in a calendar month, in GB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -576,9 +574,6 @@ OWN_NETWORK: Kinds = {
 
 BOUNDS: Kinds = {
     "max_kbit_s": number(LEAST_KBIT_S).key("most that the node sends to this neighbor on average, in kbit/s"),
-    "month_gb": number(0, above=True).key(
-        "most that it exchanges with this neighbor in a calendar month, in GB; then the two pause"
-    ),
 }
 """The keys of `[network.neighbors.NAME]` in a node file."""
 

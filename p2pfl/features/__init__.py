@@ -32,7 +32,6 @@ ROOMS = (
     "bounds",
     "lan",
     "relay",
-    "direct",
     "sums",
     "stats",
     "shared_noise",

@@ -6,7 +6,7 @@ It does not look into messages: they pass through, and callbacks tell the node w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from logging import Logger, getLogger
@@ -183,9 +183,9 @@ class Links:
         if link is not None:
             link.end(reason)
 
-    def pause(self, pause_s: float, reason: str, peers: Collection[int] | None = None) -> None:
-        """End sessions for that reason, and open none for `pause_s`; 0 ends a pause. With `peers`, only theirs."""
-        self._table.pause(pause_s, reason, peers)
+    def pause(self, pause_s: float, reason: str) -> None:
+        """End sessions for that reason, and open none for `pause_s`; 0 ends a pause."""
+        self._table.pause(pause_s, reason)
 
     def spare(self, peer: int, rest_s: float) -> None:
         """Hardly dial a neighbor for `rest_s`: it will dial. 0 ends that."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -214,13 +214,12 @@ class SessionTable:
         if peer in self.places:
             self.places[peer].rests_until = asyncio.get_running_loop().time() + rest_s
 
-    def pause(self, pause_s: float, reason: str, peers: Collection[int] | None = None) -> None:
-        """End sessions for that reason, and open none for `pause_s`; 0 ends a pause. With `peers`, only theirs."""
-        for peer, place in self.places.items():
-            if peers is None or peer in peers:
-                place.paused_until = asyncio.get_running_loop().time() + pause_s
-                if pause_s and place.link is not None:
-                    place.link.end(reason)
+    def pause(self, pause_s: float, reason: str) -> None:
+        """End sessions for that reason, and open none for `pause_s`; 0 ends a pause."""
+        for place in self.places.values():
+            place.paused_until = asyncio.get_running_loop().time() + pause_s
+            if pause_s and place.link is not None:
+                place.link.end(reason)
 
     def spare(self, peer: int, rest_s: float) -> None:
         """Hardly dial that peer for `rest_s` seconds; 0 ends that."""

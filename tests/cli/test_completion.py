@@ -123,4 +123,4 @@ cli.main(["ignored"], prog_name="p2pfl", standalone_mode=False)
     assert "plain,status" in done.stdout.splitlines()
     loaded = set(done.stderr.split())
     assert "p2pfl.cli.main" in loaded
-    assert not loaded & {"torch", "numpy", "rich", "sim", "p2pfl.features.status.status_command"}
+    assert not loaded & {"torch", "numpy", "rich", "sim", "p2pfl.features.status.commands"}

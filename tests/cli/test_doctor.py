@@ -10,8 +10,9 @@ import pytest
 
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.features.lan import doctor as _doctor  # noqa: F401 - first imported below, it would keep the stand-in for `find`
+from p2pfl.features.lan import doctor_command
 from p2pfl.features.lan import doctor_command as doctor
-from p2pfl.features.status import asking, whereabouts
+from p2pfl.features.status.running import Whereabouts
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pages import KNOWN, note_address, serving
@@ -25,10 +26,10 @@ def told(p2pfl, tmp_path, monkeypatch):
         assert p2pfl("new", "ward", "--nodes", "pi1,pi2,pi3", "--admin").code == 0
         federation = load_config(tmp_path / "ward")
         node = load_node(node_file(federation, "pi1"), federation, "pi1")
-        there = whereabouts.Whereabouts(federation="ward", node="pi1", pid=1, listen="", status="127.0.0.1:1")
-        monkeypatch.setattr(whereabouts, "find", lambda _: there)
+        there = Whereabouts(federation="ward", node="pi1", pid=1, listen="", status="127.0.0.1:1")
+        monkeypatch.setattr(doctor_command, "find", lambda _: there)
         rows = [{"name": name, "charter": version} for name, version in versions.items()]
-        monkeypatch.setattr(asking, "ask_federation", lambda _: {"members": rows})
+        monkeypatch.setattr(doctor_command, "ask_federation", lambda _: {"members": rows})
         return [problem.text for problem in doctor._behind(federation, node)]
 
     return told

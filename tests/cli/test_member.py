@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import json
 import shutil
@@ -516,7 +515,7 @@ def test_a_change_is_handed_to_members_where_they_are_heard(ward, member, p2pfl,
         handed[address] = raw
         return 3
 
-    monkeypatch.setattr("p2pfl.features.members.nearby.find_nearby", nearby)
+    monkeypatch.setattr("p2pfl.features.members.command.find_nearby", nearby)
     monkeypatch.setattr("p2pfl.net.errands.Errand.ask", ask)
     monkeypatch.setattr("p2pfl.net.errands.Errand.bring", bring)
     outcome = p2pfl("member", "set", "ward", "--rounds", "77")
@@ -528,8 +527,7 @@ def test_a_change_is_handed_to_members_where_they_are_heard(ward, member, p2pfl,
 def test_where_nobody_has_an_address_the_laptop_needs_what_listens_for_them(ward, member, p2pfl, monkeypatch):
     find_each_other(ward, member)
     before = contents(ward)
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "zeroconf" else find_spec(name))
+    monkeypatch.setattr("p2pfl.features.lan.discovery.find_spec", lambda _: None)
     refused(p2pfl("member", "set", "ward", "--rounds", "77"), "network.discovery", "pip install '.[lan]'")
     assert contents(ward) == before
 

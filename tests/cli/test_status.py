@@ -38,7 +38,7 @@ STALE = SAID | {"accuracy": 0.835, "tested_round": 5, "tested_version": 5, "test
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """A page in a thread of a process that is held up still answers in the end."""
-    monkeypatch.setattr("p2pfl.features.status.asking.TIMEOUT_S", 60.0)
+    monkeypatch.setattr("p2pfl.features.status.running.TIMEOUT_S", 60.0)
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_a_node_that_does_not_answer_is_a_row_and_a_failure(p2pfl, page, nobody)
 
 
 def test_one_that_accepts_and_says_nothing_is_given_up(p2pfl, monkeypatch):
-    monkeypatch.setattr("p2pfl.features.status.asking.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("p2pfl.features.status.running.TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         outcome = p2pfl("status", f"127.0.0.1:{mute.getsockname()[1]}", "--format", "json")
     assert outcome.code == 1

@@ -17,7 +17,7 @@ SAID = {"federation": "ward", "node": "node0", "phase": "training", "rounds": 12
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
-    monkeypatch.setattr("p2pfl.features.status.asking.TIMEOUT_S", 60.0)
+    monkeypatch.setattr("p2pfl.features.status.running.TIMEOUT_S", 60.0)
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_nonsense_is_no_crash(p2pfl, ward, members):
 
 
 def test_the_token_beside_the_state_opens_a_page_that_wants_one(p2pfl, ward, monkeypatch):
-    monkeypatch.setattr("p2pfl.features.status.page_guard.Guard._is_here", lambda *_: False)
+    monkeypatch.setattr("p2pfl.features.status.page.Guard._is_here", lambda *_: False)
     with serving(SAID, KNOWN, token="t" * 24) as address:
         note_address(ward, "node0", address)
         assert "needs the token" in told(p2pfl, ward)[1]["node0"]["phase"]

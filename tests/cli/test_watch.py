@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from p2pfl.features.status.watch_command import NARROW, view
+from p2pfl.features.status.commands import NARROW, view
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pages import KNOWN, ROW, note_address, serving
@@ -136,7 +136,7 @@ def test_ctrl_c_ends_it_with_130(p2pfl, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("rich.console.Console.is_terminal", True)
-    monkeypatch.setattr("p2pfl.features.status.watch_command.time.sleep", press)
+    monkeypatch.setattr("p2pfl.features.status.commands.time.sleep", press)
     with serving(SAID, KNOWN) as address:
         assert p2pfl("watch", address).code == 130
 

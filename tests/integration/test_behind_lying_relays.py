@@ -21,10 +21,9 @@ from pushes_kit import PUSHES, check_edges, check_nothing_lost
 from relay_kit import nothing_listed
 
 from p2pfl.core import limits as core_limits
-from p2pfl.features.relay import relay_line
-from p2pfl.features.relay.admissions import Admissions, ListedFederation
-from p2pfl.features.relay.relay_frames import HEAD, Closing, FrameKind, pack, pack_number, unpack
-from p2pfl.features.relay.relay_server import RelayServer
+from p2pfl.features.relay import link as relay_link
+from p2pfl.features.relay.frames import HEAD, Closing, FrameKind, pack, pack_number, unpack
+from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServer
 from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.tickets import make_token, read_token
 from p2pfl.net.address import Address
@@ -208,8 +207,8 @@ class Relay:
 def behind(ward, tmp_path, monkeypatch):
     """Make a federation whose nodes have no address and list two relays, the first of which may lie."""
     monkeypatch.setattr(application, "Limits", partial(Limits, **IMPATIENT))
-    monkeypatch.setattr(relay_line, "WINDOW_BYTES", 5_000)
-    monkeypatch.setattr(relay_line, "CREDIT_BYTES", 1_000)
+    monkeypatch.setattr(relay_link, "WINDOW_BYTES", 5_000)
+    monkeypatch.setattr(relay_link, "CREDIT_BYTES", 1_000)
 
     def behind(nodes: int, lie=honest, **tables):
         make_token(tmp_path / "relay.token")

@@ -21,9 +21,9 @@ from p2pfl.config.successors import with_member, with_replacement, with_settings
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.features.members import arriving as arrival
-from p2pfl.features.members.alone import ask_when_alone
-from p2pfl.features.members.handing_over import hand, newest_from
-from p2pfl.features.members.keeper import CharterKeeper
+from p2pfl.features.members.charters import CharterKeeper
+from p2pfl.features.members.feature import ask_when_alone
+from p2pfl.features.members.publishing import hand, newest_from
 from p2pfl.net.errands import Errand
 from p2pfl.node.kept_charter import newest
 

@@ -17,15 +17,17 @@ from msgspec import structs
 
 from p2pfl.config.model import NeighborBounds, OwnNetwork
 from p2pfl.errors import PeerFault
-from p2pfl.features.bounds.allowance import GB, TOTAL, Hours, MonthCounts, next_month
-from p2pfl.features.bounds.feature import (
+from p2pfl.features.bounds.traffic import (
     BACK_S,
     CHANNEL,
     FAREWELL_S,
+    GB,
     LONGEST_S,
-    PAUSE_S,
+    MonthCount,
     Pausing,
     TrafficBounds,
+    closed_until,
+    next_month,
     readable,
 )
 from p2pfl.net.line import Counters
@@ -55,7 +57,7 @@ NOON = datetime(2026, 11, 26, 12, 0)  # noqa: DTZ001 - the machine's own clock
 )
 def test_hours_may_go_over_midnight(hours, clock, opens):
     hour, minute = map(int, clock.split(":"))
-    found = Hours.parse(hours).closed_until(NOON.replace(hour=hour, minute=minute))
+    found = closed_until(hours, NOON.replace(hour=hour, minute=minute))
     assert (None if found is None else f"{found:%d %H:%M}") == opens
 
 
@@ -65,37 +67,36 @@ def test_a_month_ends_at_midnight():
 
 
 def test_the_count_of_a_month_survives_a_restart_and_ends_with_the_month(tmp_path):
-    bounds = {TOTAL: 1000.0, "lab": 500.0}
-    count = MonthCounts(tmp_path, bounds, NOON)
-    count.add({TOTAL: 600, "lab": 200}, NOON, 1.0)
-    assert count.closed_until(TOTAL, NOON) is None
-    again = MonthCounts(tmp_path, bounds, NOON)
-    again.add({TOTAL: 400, "lab": 300}, NOON, 2.0)
-    assert (again.used(TOTAL), again.used("lab")) == (1000, 500)
-    assert again.closed_until(TOTAL, NOON) == again.closed_until("lab", NOON) == next_month(NOON)
+    count = MonthCount(tmp_path, 1000.0, NOON)
+    count.add(600, NOON, 1.0)
+    assert count.closed_until(NOON) is None
+    again = MonthCount(tmp_path, 1000.0, NOON)
+    again.add(400, NOON, 2.0)
+    assert again.used == 1000
+    assert again.closed_until(NOON) == next_month(NOON)
     later = NOON + timedelta(days=10)
-    assert MonthCounts(tmp_path, bounds, later).used(TOTAL) == 0
-    again.add({TOTAL: 450, "lab": 300}, later, 3.0)
-    assert (again.used(TOTAL), again.used("lab")) == (50, 0)
+    assert MonthCount(tmp_path, 1000.0, later).used == 0
+    again.add(450, later, 3.0)
+    assert again.used == 50
 
 
 def test_a_clock_that_is_wrong_for_a_while_does_not_forget_the_month(tmp_path):
     """A machine without a battery starts in 1970, or in a year to come."""
-    bounds, clock_s = {TOTAL: 1000.0}, 100.0
-    MonthCounts(tmp_path, bounds, NOON).add({TOTAL: 900}, NOON, 0.0)
+    clock_s = 100.0
+    MonthCount(tmp_path, 1000.0, NOON).add(900, NOON, 0.0)
     for year in (1970, 2099):
         wrong = NOON.replace(year=year)
-        count = MonthCounts(tmp_path, bounds, wrong)
-        count.add({TOTAL: 30}, wrong, clock_s)
-        count.add({TOTAL: 40}, NOON, 2 * clock_s)
+        count = MonthCount(tmp_path, 1000.0, wrong)
+        count.add(30, wrong, clock_s)
+        count.add(40, NOON, 2 * clock_s)
         count.write(clock_s)
-    assert count.used(TOTAL) == 920
+    assert count.used == 920
     for month in range(1, 13):
-        count.add({TOTAL: 50}, NOON.replace(year=2001, month=month), 1e6 * month)
-        count.add({TOTAL: 50}, NOON, 1e6 * month + 1e3)
+        count.add(50, NOON.replace(year=2001, month=month), 1e6 * month)
+        count.add(50, NOON, 1e6 * month + 1e3)
     count.write(0.0)
     assert len(msgspec.json.decode((tmp_path / "traffic.json").read_bytes())) == 12
-    assert MonthCounts(tmp_path, bounds, NOON).used(TOTAL) == count.used(TOTAL) == 920
+    assert MonthCount(tmp_path, 1000.0, NOON).used == count.used == 920
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_a_clock_that_is_wrong_for_a_while_does_not_forget_the_month(tmp_path):
 )
 def test_a_damaged_count_begins_anew_and_says_so(tmp_path, text, caplog):
     (tmp_path / "traffic.json").write_text(text, encoding="latin-1")
-    assert MonthCounts(tmp_path, {TOTAL: 1000.0}, NOON).used(TOTAL) == 0
+    assert MonthCount(tmp_path, 1000.0, NOON).used == 0
     assert "the bytes of this month are counted anew" in caplog.text
 
 
@@ -118,7 +119,7 @@ class NodeOfTests:
         self.feed = Feed("node {}".format)
         self.core = SimpleNamespace(peers=[1, 2])
         self.network = SimpleNamespace(
-            pause=lambda pause_s, why, peers: self.paused.append((pause_s, why, peers)),
+            pause=lambda pause_s, why: self.paused.append((pause_s, why)),
             spare=lambda peer, rest_s: self.spared.append((peer, rest_s)),
         )
         node = SimpleNamespace(network=OwnNetwork(**bounds), state_dir=folder)
@@ -151,7 +152,6 @@ def test_outside_its_hours_a_node_tells_its_neighbors_then_ends_its_sessions_and
     node.pass_(FAREWELL_S)
     bounds.look()
     assert node.paused[0][0] > 0
-    assert node.paused[0][2] is None
     node.pass_(8 * 3600)
     bounds.look()
     assert node.paused[-1][0] == 0.0
@@ -164,7 +164,7 @@ def test_a_month_that_is_used_up_pauses_until_the_next(tmp_path):
     node = NodeOfTests(tmp_path, month_gb=0.001)
     bounds = TrafficBounds(node, lambda: node.wall)
     bounds.look()
-    assert bounds.until is None
+    assert "paused_until" not in bounds.status()
     node.status.counters.peers[1].bytes_received = int(0.001 * GB)
     bounds.look()
     assert bounds.status() == {
@@ -196,10 +196,10 @@ def test_a_neighbor_that_paused_is_back_when_its_session_lasts(tmp_path):
     node.pass_(60)
     bounds.look()
     assert node.presence.is_excused(1), "it still has to end the session in which it said so"
-    bounds._talk.closed(1)
+    bounds.miss(1)
     bounds.meet(1)
     bounds.look()
-    bounds._talk.closed(1)
+    bounds.miss(1)
     assert node.presence.is_excused(1)
     bounds.meet(1)
     node.pass_(BACK_S)
@@ -216,7 +216,7 @@ def test_a_neighbor_that_pauses_for_ever_is_missed_in_the_end_and_fills_no_log(t
         for _ in range(5):
             bounds.meet(1)
             bounds.hear(1, Pausing(for_s=LONGEST_S))
-            bounds._talk.closed(1)
+            bounds.miss(1)
         assert node.presence.is_excused(1) == (node.time < LONGEST_S)
         node.pass_(86400)
     assert node.time > LONGEST_S
@@ -244,50 +244,11 @@ def test_a_pause_over_a_change_of_summer_time_is_told_in_real_seconds(tmp_path, 
         time.tzset()
 
 
-def test_a_month_that_is_used_up_with_one_neighbor_pauses_that_one_alone(tmp_path):
-    node = NodeOfTests(tmp_path, neighbors={"lab": NeighborBounds(month_gb=1.0, max_kbit_s=200.0)})
-    bounds = TrafficBounds(node, lambda: node.wall)
-    for peer in (1, 2):
-        bounds.meet(peer)
-        node.status.counters.peers[peer].bytes_sent = int(0.9 * GB)
-    bounds.look()
-    node.status.counters.peers[1].bytes_received = int(0.1 * GB)
-    node.pass_(3600)
-    bounds.look()
-    assert [peer for peer, _ in node.said] == [1]
-    assert bounds.before_round(None) is None
-    assert [node.presence.is_excused(peer) for peer in (1, 2)] == [True, False]
-    assert bounds.status()["by_neighbor"]["lab"] == {
-        "max_kbit_s": 200.0,
-        "month_gb": 1.0,
-        "month_used_gb": 1.0,
-        "paused_until": "2026-12-01T00:00",
-        "paused_because": "1 GB of this month with lab are used up",
-    }
+def test_the_status_has_the_rate_of_a_neighbor(tmp_path):
+    node = NodeOfTests(tmp_path, neighbors={"lab": NeighborBounds(max_kbit_s=200.0)})
+    bounds = TrafficBounds(node)
+    assert bounds.status() == {"by_neighbor": {"lab": {"max_kbit_s": 200.0}}}
     assert not bounds.status().keys() & FIELDS, "a field of the node's own status"
-    assert not node.paused
-    node.pass_(FAREWELL_S)
-    bounds.look()
-    assert node.paused.pop()[2] == [1]
-    node.wall = datetime(2026, 12, 1)  # noqa: DTZ001 - as above
-    bounds.look()
-    assert node.paused == [(0.0, "", [1])]
-    assert "paused_until" not in bounds.status()["by_neighbor"]["lab"]
-    assert node.presence.is_excused(1)
-    node.pass_(PAUSE_S)
-    assert not node.presence.is_excused(1)
-
-
-def test_a_node_whose_neighbors_are_all_used_up_pauses_itself(tmp_path):
-    """Rounds without neighbors would lead its model away from theirs."""
-    node = NodeOfTests(tmp_path, neighbors={name: NeighborBounds(month_gb=1.0) for name in ("lab", "ward")})
-    bounds = TrafficBounds(node, lambda: node.wall)
-    for peer in (1, 2):
-        assert bounds.before_round(None) is None
-        node.status.counters.peers[peer].bytes_sent = int(GB)
-        bounds.look()
-    assert bounds.before_round(None) is not None
-    assert bounds.status()["paused_until"] == "2026-12-01T00:00"
 
 
 def test_a_time_is_said_for_people():
@@ -412,34 +373,20 @@ async def test_a_neighbor_that_is_spared_and_cannot_dial_is_tried_from_time_to_t
             await a.until(lambda: a.open and b.open)
 
 
-async def test_a_neighbor_alone_may_be_paused(federation, monkeypatch):
-    monkeypatch.setattr("p2pfl.net.session_table.MOST_SLEEP_S", 0.02)
-    async with federation.node(1) as b, federation.node(0, {1: b.address()}) as a:
-        a.links.amend(members=federation.members, dial={1: b.address()}, neighbors=frozenset({1}))
-        await a.until(lambda: a.open)
-        a.links.pause(60.0, "not with 2", [2])
-        assert a.open
-        a.links.pause(60.0, "used up", [1])
-        await a.until(lambda: not a.open and not b.open)
-        assert a.reasons() == ["used up"]
-        a.links.pause(0.0, "", [1])
-        await a.until(lambda: a.open)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_real_nodes_learn_on_when_the_month_with_one_neighbor_is_used_up(tmp_path):
+def test_real_nodes_learn_on_when_the_month_of_one_is_used_up(tmp_path):
     sites = Sites(tmp_path, nodes="3")
-    sites.own(0, "[network.neighbors.node1]\nmonth_gb = 5e-6\nmax_kbit_s = 1000\n")
+    sites.own(0, "[network]\nmonth_gb = 5e-6\n[network.neighbors.node1]\nmax_kbit_s = 1000\n")
     sites.change("federation.toml", "rounds = 4  ", "time_s = 10.0 ")
-    says = "node0: with node1 sends at most 1000 kbit/s, pauses after 5e-06 GB in a month"
+    says = "node0: pauses after 5e-06 GB in a month; with node1 sends at most 1000 kbit/s"
     assert says in " ".join(sites.say("check", sites.path).split())
     sites.say("launch", sites.path, "--quiet", "-v")
-    used_up = "5e-06 GB of this month with node1 are used up"
+    used_up = "5e-06 GB of this month are used up"
     assert used_up in sites.log(0)
     assert "neighbor-pauses (node0): for " in sites.log(1)
     assert "neighbor-lost" not in sites.log(0) + sites.log(1)
     counts = msgspec.json.decode((sites.path / "node0/state/traffic.json").read_bytes())
     ((_, of_month),) = counts.items()
-    assert 5000 <= of_month["node1"] < 5_000_000, "what goes in a look and the farewell comes on top"
+    assert 5000 <= of_month["*"] < 5_000_000, "what goes in a look and the farewell comes on top"
     assert used_up in " ".join(sites.say("status", sites.path, "--format", "json").split())

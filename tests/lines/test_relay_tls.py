@@ -18,13 +18,12 @@ from relay_kit import TOKEN, nobody, nothing_listed, parts, until
 from p2pfl.config.model import NETWORK
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
-from p2pfl.features.relay.admissions import Admissions, ListedFederation
-from p2pfl.features.relay.credentials import RelayDialing
-from p2pfl.features.relay.relay_link import UNTRIED, RelayLink
-from p2pfl.features.relay.relay_names import name_dialed, names_called
-from p2pfl.features.relay.relay_process import RelayOptions, own_certificate
-from p2pfl.features.relay.relay_server import RelayServer
+from p2pfl.features.relay.frames import name_dialed, names_called
+from p2pfl.features.relay.link import UNTRIED, RelayLink
+from p2pfl.features.relay.process import own_certificate
+from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServer
 from p2pfl.features.relay.switchboard import Switchboard
+from p2pfl.features.relay.transport import RelayDialing
 from p2pfl.net.address import Address, parse_address
 from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.limits import Limits
@@ -63,7 +62,7 @@ async def why_of(url, handshake_s=10.0):
 
 @pytest.fixture
 def certificate(certificates):
-    return own_certificate(RelayOptions(listen="", cert=certificates.cert("good"), key=certificates.key("good")))
+    return own_certificate(certificates.cert("good"), certificates.key("good"))
 
 
 async def test_tls_and_plain_members_meet_on_one_port_and_the_name_is_the_same(certificate, trusted):
@@ -94,8 +93,7 @@ async def test_a_pin_needs_no_authority_and_the_name_must_still_be_the_relay_s(c
 
 
 async def test_an_expired_certificate_is_said_with_the_clock(certificates, trusted, caplog):
-    options = RelayOptions(listen="", cert=certificates.cert("expired"), key=certificates.key("expired"))
-    expired = own_certificate(options)
+    expired = own_certificate(certificates.cert("expired"), certificates.key("expired"))
     assert "is not valid by the clock of this machine" in caplog.text
     async with relay_with(expired) as (port, _):
         said = await why_of(f"wss://localhost:{port}/p2pfl")
@@ -122,11 +120,11 @@ async def test_a_node_in_place_of_a_relay_is_said():
 
 def test_one_of_certificate_and_key_is_of_no_use_and_an_open_key_is_refused(certificates, tmp_path):
     with pytest.raises(UserError, match="--cert, --key"):
-        own_certificate(RelayOptions(listen="", cert=certificates.cert("good")))
+        own_certificate(certificates.cert("good"), None)
     shutil.copy(certificates.key("good"), tmp_path / "own.key")
     (tmp_path / "own.key").chmod(0o644)
     with pytest.raises(UserError, match="others may read this secret key"):
-        own_certificate(RelayOptions(listen="", cert=certificates.cert("good"), key=tmp_path / "own.key"))
+        own_certificate(certificates.cert("good"), tmp_path / "own.key")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import browser
 from page_site import Made
 
-from p2pfl.features.status.page_server import StatusPage
+from p2pfl.features.status.page import StatusPage
 
 pytestmark = pytest.mark.skipif(browser.found is None, reason="needs Chromium (Debian: apt install chromium)")
 
@@ -100,7 +100,7 @@ async def test_who_is_not_heard_is_seen_from_afar_and_how_it_ended_stays(tmp_pat
 
 @pytest.mark.slow
 async def test_the_policy_holds_in_a_browser_and_the_link_with_the_token_opens_the_page(tmp_path, monkeypatch):
-    monkeypatch.setattr("p2pfl.features.status.page_guard.Guard._is_here", lambda *_: False)  # as from another machine
+    monkeypatch.setattr("p2pfl.features.status.page.Guard._is_here", lambda *_: False)  # as from another machine
     made = Made(5)
     made.pass_time(3.0)
     async with shown(made, tmp_path, token="a-token-of-a-test") as (page, tab):

@@ -14,8 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
-from p2pfl.features.lan.beacon import PREFIX_BYTES, SERVICE, instance_of, member_of, own_about, prefix_of, seal, unseal
-from p2pfl.features.lan.discovery import MOST_LOOKUPS, Discovery, _Mdns, require_zeroconf
+from p2pfl.features.lan.discovery import (
+    MOST_LOOKUPS,
+    PREFIX_BYTES,
+    SERVICE,
+    Discovery,
+    _Mdns,
+    instance_of,
+    member_of,
+    own_about,
+    prefix_of,
+    require_zeroconf,
+    seal,
+    unseal,
+)
 from p2pfl.features.lan.interfaces import LOOPBACK, MULTICAST, UP, Interface, _unfit, cover
 from p2pfl.features.lan.overhear import Overhearing, _text
 
@@ -108,7 +120,7 @@ def test_what_a_node_says_of_itself_is_sealed_for_who_lists_it():
 
 
 def test_without_zeroconf_the_user_is_told_what_to_install(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("p2pfl.features.lan.discovery.find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"pip install '\.\[lan\]'") as caught:
         require_zeroconf("ward/federation.toml")
     assert caught.value.key == "network.discovery"

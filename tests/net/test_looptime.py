@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.core.messages import Ready
-from p2pfl.features.status.page_guard import Guard
-from p2pfl.features.status.page_server import StatusPage
+from p2pfl.features.status.page import Guard, StatusPage
 from p2pfl.net.doorway import SLICE_BYTES, ConnectionGate, Doorway
 from p2pfl.net.entrance import MOST_UNPROVEN
 from p2pfl.net.limits import Limits

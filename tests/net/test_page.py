@@ -12,8 +12,7 @@ import aiohttp
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.features.status.page_server import CONNECTIONS, FILES, WEB, StatusPage
-from p2pfl.features.status.page_stream import MOST_LOCAL_PAGES, MOST_PAGES, PageStream
+from p2pfl.features.status.page import CONNECTIONS, FILES, MOST_LOCAL_PAGES, MOST_PAGES, WEB, PageStream, StatusPage
 
 TOKEN = "a-token-of-a-test"
 
@@ -212,7 +211,7 @@ class Reader:
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr("p2pfl.features.status.page_stream.STEP_S", 0.02)
+    monkeypatch.setattr("p2pfl.features.status.page.STEP_S", 0.02)
 
 
 async def test_all_pages_get_the_whole_once_and_then_the_same_steps(site, quick):
@@ -270,8 +269,8 @@ async def test_a_step_that_cannot_be_made_ends_open_pages_with_a_traceback_and_t
 
 async def test_who_has_the_token_finds_a_place_beside_local_pages(site, monkeypatch):
     """300 local readers take their own places."""
-    monkeypatch.setattr("p2pfl.features.status.page_stream.MOST_LOCAL_PAGES", 2)
-    monkeypatch.setattr("p2pfl.features.status.page_stream.MOST_PAGES", 3)
+    monkeypatch.setattr("p2pfl.features.status.page.MOST_LOCAL_PAGES", 2)
+    monkeypatch.setattr("p2pfl.features.status.page.MOST_PAGES", 3)
     async with page_of(site) as page, aiohttp.ClientSession() as http:
         url = f"http://127.0.0.1:{page.port}/live"
         responses = [await http.get(url) for _ in range(3)]
@@ -366,7 +365,7 @@ async def test_a_page_that_does_not_read_misses_steps_and_gets_the_whole_again(s
 
 
 async def test_a_page_that_never_reads_is_dropped(site, quick, monkeypatch):
-    monkeypatch.setattr("p2pfl.features.status.page_stream.DRAIN_S", 0.05)
+    monkeypatch.setattr("p2pfl.features.status.page.DRAIN_S", 0.05)
     async with asyncio.timeout(20):
         with pytest.raises(TimeoutError):
             await PageStream(site)._follow(Slow())

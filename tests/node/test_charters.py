@@ -21,16 +21,19 @@ from charter_kit import STRANGER, added, after, first, key_of, sign, ward
 from p2pfl.config.charter import CharterError, amended, checked
 from p2pfl.config.successors import successor, with_settings, without_member
 from p2pfl.errors import PeerFault, StorageError, UserError
-from p2pfl.features.members import keeper as charters
-from p2pfl.features.members.keeper import CONFLICT, WAITS, CharterKeeper, Verdict
-from p2pfl.features.members.talk import (
+from p2pfl.features.members import charters
+from p2pfl.features.members.charters import (
+    CONFLICT,
     MOST_ASKS,
     MOST_PART_BYTES,
     PATIENCE_S,
+    WAITS,
     CharterAsked,
+    CharterKeeper,
     CharterPart,
     CharterTalk,
     CharterTold,
+    Verdict,
 )
 from p2pfl.node.kept_charter import FILE_NAME, load_kept, newest
 

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from page_site import Made, identity_of
 
 from p2pfl.config.model import Member
-from p2pfl.features.status import display as module
-from p2pfl.features.status.curves import MOST_LINES, MOST_POINTS, Curves
+from p2pfl.features.status import feature as module
+from p2pfl.features.status.overview import MOST_LINES, MOST_POINTS, Curves
 from p2pfl.features.status.spread import VitalsTold
 from p2pfl.learn.metrics import LOSS, Measure
 from p2pfl.reporting.overview import FederationStatus, FederationStep

@@ -12,9 +12,8 @@ import pytest
 from p2pfl.core.course import Course
 from p2pfl.core.facts import Phase
 from p2pfl.features.status.feature import StatusFeature
-from p2pfl.features.status.lookout import ALONE_S, DISK_EVERY_S, ROUNDS_ALONE, Lookout
-from p2pfl.features.status.member_news import LINES, STARTING_S, MemberNews
 from p2pfl.features.status.spread import VitalsRow
+from p2pfl.features.status.watchdog import ALONE_S, DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, Lookout, MemberNews
 from p2pfl.learn.losses import WINDOW
 from p2pfl.node.feed import Feed
 from p2pfl.node.plug_ins import alarm_texts

@@ -7,8 +7,16 @@ import stat
 
 import pytest
 
-from p2pfl.features.status import whereabouts
-from p2pfl.features.status.whereabouts import Whereabouts, address_at, page_token, read, read_token, remove, write
+from p2pfl.features.status.running import (
+    TOKEN_NAME,
+    Whereabouts,
+    address_at,
+    page_token,
+    read,
+    read_token,
+    remove,
+    write,
+)
 
 
 def there(pid=None):
@@ -55,15 +63,15 @@ def test_a_token_is_kept_for_the_owner_alone(tmp_path):
     token = page_token(tmp_path)
     assert page_token(tmp_path) == token == read_token(tmp_path)
     assert len(token) >= 24
-    assert stat.S_IMODE((tmp_path / whereabouts.TOKEN_NAME).stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / TOKEN_NAME).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"x" * 1000, b"\xff" * 30])
 def test_a_broken_token_is_made_anew(tmp_path, content):
-    (tmp_path / whereabouts.TOKEN_NAME).write_bytes(content)
+    (tmp_path / TOKEN_NAME).write_bytes(content)
     assert page_token(tmp_path) == read_token(tmp_path) != content.decode(errors="replace")
 
 
 def test_a_disk_that_refuses_costs_no_start(tmp_path):
-    (tmp_path / whereabouts.TOKEN_NAME).mkdir()
+    (tmp_path / TOKEN_NAME).mkdir()
     assert page_token(tmp_path)

@@ -11,13 +11,11 @@ from relay_kit import QUICK, TOKEN, nothing_listed, parts
 
 from p2pfl.config.charter import realm_named
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.relay.admissions import Admissions, ListedFederation
-from p2pfl.features.relay.by_relay import ByRelayTransport
-from p2pfl.features.relay.credentials import RelayDialing, relays_of_admin
-from p2pfl.features.relay.relay_link import RelayLink
-from p2pfl.features.relay.relay_server import RelayServer
+from p2pfl.features.relay.link import RelayLink
+from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServer
 from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.tickets import Ticket, register
+from p2pfl.features.relay.transport import ByRelayTransport, RelayDialing, answer_of_admin, dialing_through
 from p2pfl.net.address import Address
 from p2pfl.net.errands import Errand, UnreachableError
 from p2pfl.net.in_memory import MemoryNetwork
@@ -70,7 +68,7 @@ async def test_an_admin_hands_a_charter_to_a_node_without_an_address(federation)
     binding = node.links._greeter.binding
     async with node.links:
         await node.until(lambda: node.links.transport.relays[0].is_registered)
-        async with relays_of_admin(WARD, ADMIN) as through:
+        async with dialing_through(answer_of_admin(WARD, ADMIN)) as through:
             errand = Errand(identity=ADMIN, binding=binding, through=through, relays=frozenset({url}))
             assert await errand.bring(url, identity.public, bytes(100_000)) == 100_000
             with pytest.raises(UnreachableError, match="not registered there"):

@@ -20,13 +20,11 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.features.lan.doctor import examine
 from p2pfl.features.lan.doctor_command import _print_ways
 from p2pfl.features.lan.probe import AnswerKind
-from p2pfl.features.relay.admissions import Admissions, ListedFederation, RefusedError
-from p2pfl.features.relay.credentials import through_relays
-from p2pfl.features.relay.relay_frames import VERSION, Challenge, Refusal
-from p2pfl.features.relay.relay_server import RelayServer
+from p2pfl.features.relay.frames import VERSION, Challenge, Refusal
+from p2pfl.features.relay.server import Admissions, ListedFederation, RefusedError, RelayServer
 from p2pfl.features.relay.switchboard import Switchboard
-from p2pfl.features.relay.ticket_files import TicketShelf
-from p2pfl.features.relay.tickets import register
+from p2pfl.features.relay.tickets import Sheets, register
+from p2pfl.features.relay.transport import through_relays
 from p2pfl.net.address import Address, parse_address
 from p2pfl.net.errands import visitors_binding
 from p2pfl.net.limits import Limits
@@ -146,11 +144,11 @@ async def test_without_a_key_here_or_a_ticket_the_doctor_says_what_is_missing(wa
 async def test_a_relay_that_knows_no_visits_refuses_one_and_leaves_the_seat_of_the_node(ward):
     federation, clinic, _ = ward()
     identity = Identity.load(clinic.key_file)
-    ticket = TicketShelf(federation, clinic.state_dir).ticket(identity.public).packed()
+    ticket = Sheets(federation, clinic.state_dir).ticket(identity.public).packed()
     challenge = Challenge(version=VERSION, nonce=b"n" * 32, clock_s=1)
     listed = ListedFederation(name="ward", realm=realm_of(federation), admin=federation.admin)
     visit = register(identity, challenge, relay="r", ticket=ticket, visiting=True)
-    assert Admissions([listed]).admit(visit, b"n" * 32, 1.0).federation == listed
+    assert Admissions([listed]).admit(visit, b"n" * 32, 1.0)[0] == listed
     with pytest.raises(RefusedError) as refused:
         Admissions([listed]).admit(structs.replace(visit, visiting=False), b"n" * 32, 1.0)
     assert refused.value.reason is Refusal.FORGED

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from relay_kit import TOKEN, RelayHere, dialer, nobody, parts, until
 
-from p2pfl.features.relay.relay_frames import (
+from p2pfl.features.relay.frames import (
     MOST_PAIR_LINES,
     PASSED_ON,
     Challenge,
@@ -22,7 +22,7 @@ from p2pfl.features.relay.relay_frames import (
     struct_in,
     unpack,
 )
-from p2pfl.features.relay.relay_link import RelayLink
+from p2pfl.features.relay.link import RelayLink
 from p2pfl.features.relay.tickets import register
 from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.line import GoneError

@@ -12,8 +12,8 @@ import pytest
 from relay_kit import QUICK, parts, until
 
 from p2pfl.errors import PeerFault
-from p2pfl.features.relay import relay_limits, relay_link
-from p2pfl.features.relay.relay_frames import (
+from p2pfl.features.relay import link as relay_link
+from p2pfl.features.relay.frames import (
     PASSED_ON,
     VERSION,
     WINDOW_BYTES,
@@ -27,7 +27,7 @@ from p2pfl.features.relay.relay_frames import (
     struct_in,
     unpack,
 )
-from p2pfl.features.relay.relay_link import RelayLink
+from p2pfl.features.relay.link import RelayLink
 from p2pfl.net.address import Address
 from p2pfl.net.in_memory import MemoryNetwork, MemoryTransport
 from p2pfl.net.limits import Limits
@@ -120,8 +120,8 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 async def test_what_no_relay_says_ends_the_connection_and_the_member_tries_again(federation, lie, monkeypatch):
-    monkeypatch.setattr("p2pfl.features.relay.relay_line.MOST_CHUNKS", 2**10)
-    monkeypatch.setattr(relay_limits, "STRAY_BURST", 100.0)
+    monkeypatch.setattr("p2pfl.features.relay.link.MOST_CHUNKS", 2**10)
+    monkeypatch.setattr(relay_link, "STRAY_BURST", 100.0)
 
     async def tell(line):
         for frame in LIES[lie]:
@@ -178,7 +178,7 @@ async def test_a_ping_cannot_be_answered_before_it_came(federation):
 
 async def test_a_relay_that_answers_no_ping_is_left(federation, monkeypatch):
     monkeypatch.setattr(relay_link, "BEAT_S", 0.01)
-    monkeypatch.setattr(relay_limits, "SILENCE_S", 0.05)
+    monkeypatch.setattr(relay_link, "SILENCE_S", 0.05)
 
     async def pretend(line):
         while True:
@@ -221,14 +221,14 @@ async def test_a_relay_that_swallows_dials_comes_after_others(federation):
 
 
 async def test_visits_through_one_relay_are_bounded_in_all_and_for_each_member():
-    limits = relay_limits.RelayLimits(Limits())
+    limits = relay_link.RelayLimits(Limits())
 
     def visits(key: bytes, times: int) -> int:
         count = 0
         for _ in range(times):
             try:
                 limits.count_visit(key, 0.0)
-            except relay_limits.PeerFault:
+            except relay_link.PeerFault:
                 continue
             count += 1
         return count

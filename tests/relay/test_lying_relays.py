@@ -8,7 +8,7 @@ import pytest
 from relay_kit import RelayHere, by_relay
 
 from p2pfl.core.messages import Resync
-from p2pfl.features.relay.relay_frames import HEAD, Closing, FrameKind, pack, pack_number, unpack
+from p2pfl.features.relay.frames import HEAD, Closing, FrameKind, pack, pack_number, unpack
 from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.limits import Limits
 from p2pfl.net.line import Line

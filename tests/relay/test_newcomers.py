@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,14 +19,12 @@ from p2pfl.config.charter import realm_of
 from p2pfl.config.invites import invite_of
 from p2pfl.errors import UserError
 from p2pfl.features.members import arriving
-from p2pfl.features.members.alone import ask_when_alone
 from p2pfl.features.members.arriving import NO_TICKET, RelaysToAsk, wait_for_charter
-from p2pfl.features.relay.admissions import ListedFederation
-from p2pfl.features.relay.by_relay import ByRelayTransport
-from p2pfl.features.relay.credentials import Credentials
-from p2pfl.features.relay.relay_link import LinkParts, RelayLink
-from p2pfl.features.relay.ticket_files import write_tickets
-from p2pfl.features.relay.tickets import Ticket, register
+from p2pfl.features.members.feature import ask_when_alone
+from p2pfl.features.relay.link import LinkParts, RelayLink
+from p2pfl.features.relay.server import ListedFederation
+from p2pfl.features.relay.tickets import Ticket, register, write_tickets
+from p2pfl.features.relay.transport import ByRelayTransport, Credentials
 from p2pfl.net.address import Relayed
 from p2pfl.net.errands import visitors_binding
 from p2pfl.net.in_memory import MemoryNetwork
@@ -106,7 +105,7 @@ async def test_a_newcomer_waits_for_its_ticket_and_is_let_in_by_a_relay_once_tha
             waiting = asyncio.create_task(wait_for_charter(here, newcomer, invite, tmp_path / "state", relays=relays))
             await until(lambda: NO_TICKET in caplog.text)
             assert not keeping
-            write_tickets(after(here, FOUR), ADMIN, now_s=1_700_000_000.0, days=3650)
+            write_tickets(after(here, FOUR), ADMIN, now_s=time.time())
             found = await asyncio.wait_for(waiting, 10)
         for task in keeping:
             task.cancel()

@@ -17,13 +17,10 @@ from p2pfl.config.charter import realm_of
 from p2pfl.config.federation_id import federation_id
 from p2pfl.config.load import federation_mistakes, load_config, load_node
 from p2pfl.config.model import NETWORK
-from p2pfl.features.members.handing_over import Delivery
-from p2pfl.features.relay.feature import RelayFeature, Relays
-from p2pfl.features.relay.findings import RelayFindings
-from p2pfl.features.relay.relay_link import RelayLink
-from p2pfl.features.relay.sheets import Sheet
-from p2pfl.features.relay.ticket_files import read_tickets
-from p2pfl.features.relay.tickets import read_token
+from p2pfl.features.members.publishing import Delivery
+from p2pfl.features.relay.feature import RelayFeature, RelayFindings, Relays
+from p2pfl.features.relay.link import RelayLink
+from p2pfl.features.relay.tickets import Sheet, read_token, sheet_here
 from p2pfl.net.limits import Limits
 from p2pfl.node.findings import Inspected
 
@@ -33,7 +30,7 @@ URL = "ws://relay.example.org:8443/p2pfl"
 @pytest.fixture
 def p2pfl(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("p2pfl.features.relay.findings.unknown_hosts", lambda _: set())
+    monkeypatch.setattr("p2pfl.features.relay.feature.unknown_hosts", lambda _: set())
 
     def p2pfl(*arguments):
         capsys.readouterr()
@@ -88,9 +85,7 @@ def test_a_new_federation_with_an_admin_key_has_tickets_and_nothing_more_to_type
     federation = load_config("ward")
     assert federation.relays == (URL,)
     assert [member.address for member in federation.members] == [None, None]
-    assert {ticket.key for ticket in read_tickets(tmp_path / "ward/tickets.toml")} == {
-        member.key for member in federation.members
-    }
+    assert all(sheet_here(federation).ticket_of(member.key).is_genuine() for member in federation.members)
     assert load_node("ward/lab", federation).relays == (URL,)
     assert findings() == ([], [])
 
@@ -120,14 +115,19 @@ def test_relays_may_differ_between_nodes_and_a_node_may_add_its_own(p2pfl, tmp_p
     assert "a relay is at wss://x" in str(federation_mistakes("ward")[0])
 
 
-def test_tickets_are_renewed_with_the_members_and_check_says_when_they_end(p2pfl, tmp_path):
+def test_tickets_are_renewed_with_the_members_and_check_says_when_they_end(p2pfl, monkeypatch):
     p2pfl("new", "ward", "--nodes", "clinic,lab,third", "--task", "digits", "--admin", "--relay", URL)
     assert p2pfl("member", "remove", "ward", "third", "--offline")[0] == 0
-    assert len(read_tickets(tmp_path / "ward/tickets.toml")) == 2
-    code, _, err = p2pfl("member", "ticket", "ward", "--days", "3", "--offline")
+    before = sheet_here(load_config("ward"))
+    assert len(before.rows) == 2 * 96
+    code, _, err = p2pfl("member", "hand", "ward", "--offline")
     assert code == 0
-    assert "2 tickets for 3 days" in err
+    assert "2 tickets for a year" in err
+    assert sheet_here(load_config("ward")).head.issued > before.head.issued
+    monkeypatch.setattr("p2pfl.features.relay.feature.seconds_now", lambda: time.time() + 350 * 86_400)
     assert "the ticket of clinic expires at" in findings()[1][0]
+    code, _, err = p2pfl("member", "ticket", "ward")
+    assert (code, "p2pfl member hand" in err) == (2, True)
 
 
 def test_tickets_are_for_the_members_that_the_nodes_know_even_if_another_admin_removed_one(
@@ -141,13 +141,13 @@ def test_tickets_are_for_the_members_that_the_nodes_know_even_if_another_admin_r
     async def newest_from(*_):
         return load_config("other"), 1
 
-    async def hand_tickets(_federation, sheet, *_):
+    async def hand(_federation, _charter, _admin, _nearby, sheet):
         handed.append(sheet)
         return Delivery(["lab"])
 
-    monkeypatch.setattr("p2pfl.features.members.handing_over.newest_from", newest_from)
-    monkeypatch.setattr("p2pfl.features.members.handing_over.hand_tickets", hand_tickets)
-    code, _, err = p2pfl("member", "ticket", "ward")
+    monkeypatch.setattr("p2pfl.features.members.command.newest_from", newest_from)
+    monkeypatch.setattr("p2pfl.features.members.command.hand", hand)
+    code, _, err = p2pfl("member", "hand", "ward")
     assert (code, "2 tickets" in err) == (0, True)
     federation = load_config("other")
     (sheet,) = (Sheet.unpack(raw, realm=realm_of(federation), admin=federation.admin) for raw in handed)
@@ -156,8 +156,8 @@ def test_tickets_are_for_the_members_that_the_nodes_know_even_if_another_admin_r
 
 def test_check_names_a_relay_whose_name_is_unknown_and_a_ticket_that_has_expired(p2pfl, monkeypatch):
     p2pfl("new", "ward", "--nodes", "clinic,lab", "--task", "digits", "--admin", "--relay", URL)
-    monkeypatch.setattr("p2pfl.features.relay.findings.unknown_hosts", lambda hosts: {*hosts})
-    monkeypatch.setattr("p2pfl.features.relay.findings.seconds_now", lambda: time.time() + 400 * 86_400)
+    monkeypatch.setattr("p2pfl.features.relay.feature.unknown_hosts", lambda hosts: {*hosts})
+    monkeypatch.setattr("p2pfl.features.relay.feature.seconds_now", lambda: time.time() + 400 * 86_400)
     mistakes, warnings = findings()
     assert not mistakes
     assert "the ticket of clinic expired at " in warnings[0]
@@ -180,10 +180,9 @@ def test_a_relay_for_nobody_does_not_start(p2pfl, tmp_path):
 
 
 @pytest.mark.long
-def test_the_command_serves_until_it_is_stopped_and_shows_its_figures(tmp_path, p2pfl):
+def test_the_command_serves_until_it_is_stopped(tmp_path, p2pfl):
     p2pfl("relay", "--make-token", "relay.token")
     command = [sys.executable, "-m", "p2pfl.cli.main", "relay", "--listen", "127.0.0.1:0", "--token", "relay.token"]
-    command += ["--state", "state"]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, stderr=log, cwd=tmp_path, env=os.environ)
     try:
@@ -194,7 +193,6 @@ def test_the_command_serves_until_it_is_stopped_and_shows_its_figures(tmp_path, 
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 130
-        assert (tmp_path / "state/month.json").exists()
     finally:
         process.kill()
 
@@ -206,7 +204,8 @@ class FakeNode:
         self.now, self.alarms, self.told = 0.0, [], []
         self.feed = self
         self.standing = ""
-        node = SimpleNamespace(relay_token="relay.token")
+        network = SimpleNamespace(share_addresses=False)
+        node = SimpleNamespace(relay_token="relay.token", network=network)
         federation = SimpleNamespace(members=[])
         self.setup = lambda: SimpleNamespace(node=node, identity=SimpleNamespace(public=b""), federation=federation)
 
@@ -240,15 +239,15 @@ def test_an_alarm_names_the_relays_that_are_away_and_ends_when_all_are_back():
     attached = Relays(node, transport)
     one, other = transport.relays
     ago = time.monotonic() - 20
-    one.why, one._presence._lost_at = "Connection refused", ago
-    other.why, other._presence._came_at = "", ago
+    one.why, one._lost_at = "Connection refused", ago
+    other.why, other._came_at = "", ago
     attached.look()
     assert not node.alarms
     node.now = 20.0
     attached.look()
     attached.look()
     assert node.alarms == [("relay-lost", "ws://one/p2pfl: Connection refused")]
-    other.why, other._presence._came_at, other._presence._lost_at = "the name is unknown", None, ago
+    other.why, other._came_at, other._lost_at = "the name is unknown", None, ago
     attached.look()
     assert node.standing == (
         "no relay is left: ws://one/p2pfl: Connection refused; ws://other/p2pfl: the name is unknown"
@@ -257,11 +256,10 @@ def test_an_alarm_names_the_relays_that_are_away_and_ends_when_all_are_back():
     assert [row["registered"] for row in attached.status()["relays"]] == [False, False]
     assert [row["lines"] for row in attached.status()["relays"]] == [[], []]
     one.why = other.why = ""
-    one._presence.come()
-    other._presence.come()
+    one._came_at = other._came_at = time.monotonic()
     attached.look()
     assert node.told == [], "they have been back for a moment only"
-    one._presence._came_at = other._presence._came_at = ago
+    one._came_at = other._came_at = ago
     attached.look()
     assert (node.told, node.standing) == (["relay-back", "relay-back"], "")
 

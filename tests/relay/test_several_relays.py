@@ -14,10 +14,10 @@ from msgspec import structs
 from relay_kit import QUICK, RelayHere, by_relay, nobody, parts, until
 
 from p2pfl.core.messages import Reply, Resync, request_digest
-from p2pfl.features.relay import by_relay as by_relay_module
-from p2pfl.features.relay.by_relay import LASTING_LOOKS, ByRelayTransport
-from p2pfl.features.relay.relay_frames import FrameKind, unpack
-from p2pfl.features.relay.relay_link import RelayLink
+from p2pfl.features.relay import transport as by_relay_module
+from p2pfl.features.relay.frames import FrameKind, unpack
+from p2pfl.features.relay.link import RelayLink
+from p2pfl.features.relay.transport import LASTING_LOOKS, ByRelayTransport
 from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.limits import Limits
 from p2pfl.net.line import GoneError, Line

@@ -20,16 +20,24 @@ from charter_kit import ADMIN, STRANGER, added, after, first, key_of, sign, ward
 from p2pfl.config.charter import CharterError, realm_of
 from p2pfl.config.successors import without_member
 from p2pfl.errors import PeerFault, StorageError, UserError
-from p2pfl.features.members import ticket_keeper
+from p2pfl.features.members.charters import TICKETS, CharterTalk, CharterTold
 from p2pfl.features.members.feature import MembersDoor
-from p2pfl.features.members.talk import TICKETS, CharterTalk, CharterTold
-from p2pfl.features.members.ticket_keeper import TicketKeeper
-from p2pfl.features.relay.admissions import Admissions, ListedFederation
-from p2pfl.features.relay.feature import TicketAge
-from p2pfl.features.relay.relay_link import RelayLink
-from p2pfl.features.relay.sheets import MOST_REMOVED, Sheet, SheetHead, TicketError
-from p2pfl.features.relay.ticket_files import KEPT_NAME, TicketShelf, sheet_here, tickets_file, write_tickets
-from p2pfl.features.relay.tickets import PREFIX, Ticket, register, to_text
+from p2pfl.features.relay.feature import TICKET_LOOK_S, TicketAge
+from p2pfl.features.relay.link import RelayLink
+from p2pfl.features.relay.server import Admissions, ListedFederation
+from p2pfl.features.relay.tickets import (
+    KEPT_NAME,
+    MOST_REMOVED,
+    Sheet,
+    SheetHead,
+    Sheets,
+    Ticket,
+    TicketError,
+    register,
+    sheet_here,
+    tickets_file,
+    write_tickets,
+)
 from p2pfl.net.in_memory import MemoryNetwork
 
 WARD = ward(3)
@@ -98,6 +106,10 @@ def setup(tmp_path):
     )
 
 
+def sheets_at(setup, on_alarm=None, *, federation=None):
+    return Sheets(federation or setup.federation, setup.node.state_dir, on_alarm)
+
+
 def test_a_file_of_an_admin_is_read_whole_and_the_next_one_is_newer_even_if_the_clock_was_set_back(setup):
     federation = after(setup.federation, first(WARD))
     made = write_tickets(federation, ADMIN, now_s=5_000.0)
@@ -105,17 +117,17 @@ def test_a_file_of_an_admin_is_read_whole_and_the_next_one_is_newer_even_if_the_
     removed = after(federation, sign(without_member(federation, "pi2")))
     again = write_tickets(removed, ADMIN, now_s=4_000.0)
     assert (again.head.issued, again.head.removed) == (5_001, (key_of(2).public,))
-    shelf = TicketShelf(federation, setup.node.state_dir)
+    shelf = sheets_at(setup, federation=federation)
     assert shelf.ticket(key_of(1).public).until == again.head.until
     file = tickets_file(federation)
     file.write_text("\n".join(line for line in file.read_text("utf-8").splitlines() if "# pi1" not in line), "utf-8")
     assert sheet_here(federation) is None
-    assert shelf.ticket(key_of(0).public).is_genuine()
+    assert shelf.ticket(key_of(0).public).until == again.head.until, "what was read remains"
 
 
 def test_the_newest_sheet_is_kept_passed_on_and_used_at_the_next_registration(setup):
-    said, shelf = [], TicketShelf(setup.federation, setup.node.state_dir)
-    keeper = TicketKeeper(setup, on_alarm=lambda *alarm: said.append(alarm))
+    said, shelf = [], sheets_at(setup)
+    keeper = sheets_at(setup, lambda *alarm: said.append(alarm))
     talk = CharterTalk(
         keeper, lambda peer, channel, message: said.append((peer, channel, message)), lambda: 0.0, TICKETS
     )
@@ -127,34 +139,33 @@ def test_the_newest_sheet_is_kept_passed_on_and_used_at_the_next_registration(se
     keeper.offer(sheet_of(0, issued=900).packed())
     with pytest.raises(CharterError, match=r"not one of federation\.admin"):
         keeper.offer(sheet_of(0, issued=2_000, admin=STRANGER).packed())
-    again = TicketKeeper(setup, on_alarm=said.append)
+    again = sheets_at(setup, said.append)
     assert (again.version, again.packed) == (1_000, sheet_of(0, 1, removed=[2]).packed())
     (setup.node.state_dir / KEPT_NAME).write_bytes(b"damaged")
-    assert TicketKeeper(setup, on_alarm=said.append).version == 0
+    assert sheets_at(setup, said.append).version == 0
 
 
 def test_a_damaged_file_neither_hides_what_neighbors_have_brought_nor_lets_an_older_sheet_in(setup):
     newest = sheet_of(0, 1, removed=[2])
-    TicketKeeper(setup, on_alarm=print).offer(newest.packed())
+    sheets_at(setup, print).offer(newest.packed())
     tickets_file(setup.federation).write_text("tickets = 3", "utf-8")
-    again = TicketKeeper(setup, on_alarm=print)
+    again = sheets_at(setup, print)
     again.offer(sheet_of(0, 1, 2, issued=900).packed())
     assert again.packed == newest.packed()
-    shelf = TicketShelf(setup.federation, setup.node.state_dir)
+    shelf = sheets_at(setup)
     assert shelf.head() == newest.head.packed()
     with pytest.raises(UserError, match="tickets"):
         shelf.ticket(key_of(1).public)
 
 
-def test_a_ticket_of_an_admin_key_that_was_replaced_does_not_hide_one_of_the_next(setup):
-    """It holds longer, but relays that list the new key alone refuse it."""
-    key = key_of(1).public
-    old = Ticket.sign(STRANGER, realm=REALM, key=key, until=2**34)
-    tickets_file(setup.federation).write_text(f'tickets = ["{PREFIX}{to_text(old.packed())}"]', "utf-8")
-    shelf = TicketShelf(setup.federation, setup.node.state_dir)
-    assert shelf.ticket(key) == old
-    TicketKeeper(setup, on_alarm=print).offer(sheet_of(1).packed())
-    assert shelf.ticket(key).signer == ADMIN.public
+def test_a_sheet_of_an_admin_key_that_was_replaced_is_not_used(setup):
+    """Relays that list the new key alone would refuse it."""
+    old = replace(setup.federation, admin=(STRANGER.public,))
+    write_tickets(old, STRANGER, now_s=2**33)
+    sheets = sheets_at(setup)
+    assert sheets.ticket(key_of(1).public) is None
+    sheets.offer(sheet_of(1).packed())
+    assert sheets.ticket(key_of(1).public).signer == ADMIN.public
 
 
 def test_tickets_that_the_disk_refuses_are_used_meanwhile_and_written_later(setup, monkeypatch):
@@ -163,11 +174,11 @@ def test_tickets_that_the_disk_refuses_are_used_meanwhile_and_written_later(setu
     def refuse(*_):
         raise StorageError("full")
 
-    monkeypatch.setattr(ticket_keeper, "replace_file", refuse)
-    keeper = TicketKeeper(setup, on_alarm=lambda *alarm: alarms.append(alarm))
+    monkeypatch.setattr("p2pfl.features.relay.tickets.replace_file", refuse)
+    keeper = sheets_at(setup, lambda *alarm: alarms.append(alarm))
     keeper.offer(sheet_of(1).packed())
     assert (keeper.version, alarms[0][0]) == (1_000, "storage")
-    monkeypatch.setattr(ticket_keeper, "replace_file", lambda *written: disk.append(written))
+    monkeypatch.setattr("p2pfl.features.relay.tickets.replace_file", lambda *written: disk.append(written))
     keeper.save()
     keeper.save()
     assert len(disk) == 1
@@ -205,7 +216,7 @@ def test_a_relay_learns_who_was_removed_from_an_admin_alone_and_never_forgets_it
 
 
 def test_what_an_admin_has_a_relay_remember_is_bounded(monkeypatch):
-    monkeypatch.setattr("p2pfl.features.relay.admissions.MOST_KNOWN", 3)
+    monkeypatch.setattr("p2pfl.features.relay.server.MOST_KNOWN", 3)
     admissions = Admissions([LISTED])
     for number in range(5):
         admissions.learn(LISTED, sheet_of(removed=[number], issued=number).head.packed())
@@ -237,7 +248,7 @@ async def test_a_removed_member_is_out_as_soon_as_one_member_knows_and_stays_out
 
 
 async def test_an_expired_ticket_is_told_with_both_clocks(monkeypatch):
-    monkeypatch.setattr("p2pfl.features.relay.relay_link.seconds_now", lambda: 1_000_000_000.0)
+    monkeypatch.setattr("p2pfl.features.relay.link.seconds_now", lambda: 1_000_000_000.0)
     network, identity = MemoryNetwork(), key_of(0)
     ticket = Ticket.sign(ADMIN, realm=REALM, key=identity.public, until=1_500_000_000).packed()
     answer = lambda name, challenge: register(identity, challenge, relay=name, ticket=ticket)  # noqa: E731
@@ -249,7 +260,7 @@ async def test_an_expired_ticket_is_told_with_both_clocks(monkeypatch):
         task.cancel()
     assert said == (
         "the ticket expired at 2017-07-14 02:40 UTC, and by the relay's clock it is 2020-09-13 12:26 UTC, by this "
-        "machine's 2001-09-09 01:46 UTC: `p2pfl member ticket` makes new ones; or set the clock that is wrong"
+        "machine's 2001-09-09 01:46 UTC: `p2pfl member hand` makes new ones; or set the clock that is wrong"
     )
 
 
@@ -279,10 +290,10 @@ def test_a_node_says_once_that_its_ticket_expires_soon_and_that_it_has_a_new_one
     node = SimpleNamespace(
         setup=lambda: setup, clock=lambda: now[0], alarm=lambda kind, _, text: said.append((kind, text)), feed=feed
     )
-    age, keeper = TicketAge(node), TicketKeeper(setup, on_alarm=said.append)
+    age, keeper = TicketAge(node), sheets_at(setup, said.append)
 
     def look():
-        now[0] += TicketAge.LOOK_S
+        now[0] += TICKET_LOOK_S
         age.look()
 
     look()

@@ -6,7 +6,7 @@ import pytest
 
 from p2pfl.errors import PeerFault
 from p2pfl.features.relay import switchboard
-from p2pfl.features.relay.relay_frames import (
+from p2pfl.features.relay.frames import (
     MOST_LINES,
     MOST_PAIR_LINES,
     WINDOW_BYTES,
@@ -46,7 +46,7 @@ class Table:
         while self.board.deliver():
             pass
         found = []
-        while (raw := self.board.take(seat)) is not None:
+        while (raw := seat.take()) is not None:
             found.append(unpack(raw))
         return found
 
@@ -86,7 +86,6 @@ def test_a_line_ends_at_the_other_end_behind_the_data_before_it(table):
     assert (first.kind, first.payload, closing_in(second)) == (FrameKind.DATA, b"last", Closing.DONE)
     assert not a.ends
     assert not b.ends
-    assert table.board.tenant("ward").lines == 0
 
 
 def test_a_member_of_another_federation_is_not_there(table):
@@ -141,28 +140,13 @@ def test_a_quiet_federation_waits_for_one_turn_of_a_flood_and_not_for_all_of_it(
             table.say(seat, FrameKind.DATA, number, bytes(WINDOW_BYTES // 3))
     a, b = table.sit("a"), table.sit("b")
     table.board.receive(a, unpack(pack(FrameKind.OPEN, 1, b.key)), 0.0)
-    opened = unpack(table.board.take(b))
+    opened = unpack(b.take())
     table.board.receive(b, unpack(pack(FrameKind.ACCEPT, opened.line)), 0.0)
     table.say(a, FrameKind.DATA, 1, b"quiet")
     delivered = 0
     while not b.outbox:
         delivered += table.board.deliver()
     assert delivered <= 2 * (WINDOW_BYTES // 3 + 100)
-
-
-def test_the_volume_of_a_month_ends_lines_until_the_next_month():
-    table = Table(month_bytes=10)
-    table.board.begin_month(1)
-    a, b = table.sit("a"), table.sit("b")
-    table.joined(a, b)
-    table.say(a, FrameKind.DATA, 1, bytes(10))
-    table.say(a, FrameKind.DATA, 1, b"more")
-    assert closing_in(table.heard(a)[-1]) is Closing.USED_UP
-    table.say(a, FrameKind.OPEN, 2, b.key)
-    assert closing_in(table.heard(a)[-1]) is Closing.USED_UP
-    table.heard(b)
-    table.board.begin_month(2)
-    table.joined(a, b, 3)
 
 
 def test_a_second_process_with_one_key_takes_the_seat_and_the_first_is_told_why(table):
@@ -303,7 +287,7 @@ def test_small_frames_cost_their_turn(table):
         table.say(flood[0], FrameKind.DATA, 1, b"x")
     a, b = table.sit("a"), table.sit("b")
     table.board.receive(a, unpack(pack(FrameKind.OPEN, 1, b.key)), 0.0)
-    table.board.receive(b, unpack(pack(FrameKind.ACCEPT, unpack(table.board.take(b)).line)), 0.0)
+    table.board.receive(b, unpack(pack(FrameKind.ACCEPT, unpack(b.take()).line)), 0.0)
     table.say(a, FrameKind.DATA, 1, b"quiet")
     delivered = 0
     while not b.outbox:

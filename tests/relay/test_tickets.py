@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -14,8 +15,7 @@ from msgspec import structs
 from p2pfl.config.charter import realm_named
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import PeerFault, UserError
-from p2pfl.features.relay.admissions import Admissions, ListedFederation, RefusedError, read_listed
-from p2pfl.features.relay.relay_frames import (
+from p2pfl.features.relay.frames import (
     VERSION,
     Challenge,
     FrameKind,
@@ -25,7 +25,7 @@ from p2pfl.features.relay.relay_frames import (
     struct_in,
     unpack,
 )
-from p2pfl.features.relay.ticket_files import read_tickets
+from p2pfl.features.relay.server import Admissions, ListedFederation, RefusedError, read_listed
 from p2pfl.features.relay.tickets import (
     PREFIX,
     Ticket,
@@ -33,7 +33,7 @@ from p2pfl.features.relay.tickets import (
     make_token,
     read_token,
     register,
-    ticket_of,
+    sheet_here,
     token_id,
 )
 
@@ -51,7 +51,7 @@ LISTED = (
 
 def judged(registration: Registration, *, names=(), now=NOW, nonce=NONCE, listed=LISTED) -> Refusal | str:
     try:
-        return Admissions(listed, names).admit(registration, nonce, now).federation.name
+        return Admissions(listed, names).admit(registration, nonce, now)[0].name
     except RefusedError as refused:
         return refused.reason
 
@@ -118,19 +118,12 @@ def test_a_registration_comes_through_as_it_was_sent():
         struct_in(unpack(pack_struct(FrameKind.REGISTER, answer())), FrameKind.CHALLENGE, Challenge)
 
 
-def test_the_ticket_that_holds_longest_is_used(tmp_path):
-    later = Ticket.sign(ADMIN, realm=REALM, key=MEMBER.public, until=NOW + 99)
-    assert ticket_of([TICKET, later, TICKET], realm=REALM, key=MEMBER.public) == later
-    assert ticket_of([TICKET], realm=REALM, key=STRANGER.public) is None
-    assert read_tickets(tmp_path / "tickets.toml") == []
-
-
 @pytest.mark.parametrize("line", ["x", PREFIX, f"{PREFIX}AAAA", f"{PREFIX}ä"])
 def test_a_line_that_is_no_ticket_is_named(tmp_path, line):
     file = tmp_path / "tickets.toml"
     file.write_text(f'tickets = ["{line}"]\n', encoding="utf-8")
     with pytest.raises(UserError, match="not a ticket"):
-        read_tickets(file)
+        sheet_here(SimpleNamespace(path=tmp_path / "federation.toml"))
 
 
 def test_a_token_is_made_once_and_only_its_owner_may_read_it(tmp_path):

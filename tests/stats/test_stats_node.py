@@ -15,8 +15,7 @@ import pytest
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault, UserError
-from p2pfl.features.relay.admissions import Admissions, ListedFederation
-from p2pfl.features.relay.relay_server import RelayServer
+from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServer
 from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.tickets import make_token, read_token
 from p2pfl.features.stats import node

@@ -59,11 +59,11 @@ def record(commit: str) -> dict[str, object]:
 
 
 def relay_frames(member: Any) -> list[str]:
-    """What a relay and a member of that version say, in order; nothing in versions without relays."""
+    """What a relay and a member of that version say, in order; nothing in versions without these modules."""
     try:
-        from p2pfl.features.relay import relay_frames as relay  # noqa: PLC0415
+        from p2pfl.features.relay import frames as relay  # noqa: PLC0415
         from p2pfl.features.relay.tickets import register  # noqa: PLC0415
-    except ModuleNotFoundError:
+    except ImportError:
         return []
     challenge = relay.Challenge(relay.VERSION, bytes([6]) * 32, 1_800_000_000)
     kind, number = relay.FrameKind, relay.pack_number

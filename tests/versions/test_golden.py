@@ -20,7 +20,7 @@ from p2pfl.crypto.handshake import FederationBinding, Initiator, Responder
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
 from p2pfl.errors import PeerFault
-from p2pfl.features.relay import relay_frames as relay
+from p2pfl.features.relay import frames as relay
 from p2pfl.features.relay.tickets import register
 from p2pfl.net import link
 from p2pfl.net.address import Address

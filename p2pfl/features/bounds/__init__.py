@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-FEATURE = "p2pfl.features.bounds.feature:BoundsFeature"
-FINDINGS = "p2pfl.features.bounds.findings:BoundsFindings"
+FEATURE = "p2pfl.features.bounds.traffic:BoundsFeature"
+FINDINGS = "p2pfl.features.bounds.traffic:BoundsFindings"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from p2pfl.console.groups import Command, Group
 
-FEATURE = "p2pfl.features.lan.feature:LanFeature"
-NEW = "p2pfl.features.lan.founding:LanFounding"
-FINDINGS = "p2pfl.features.lan.findings:LanFindings"
+FEATURE = "p2pfl.features.lan.discovery:LanFeature"
+NEW = "p2pfl.features.lan.discovery:LanFounding"
+FINDINGS = "p2pfl.features.lan.discovery:LanFindings"
 COMMANDS: Mapping[str, Command] = {
     "doctor": Command(
         "Find out why nodes do not reach each other, and what to do.",

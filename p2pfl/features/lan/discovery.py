@@ -1,30 +1,133 @@
-"""A node announces itself on the LAN and finds the others, by multicast DNS (python-zeroconf, an extra).
+"""The announcement of a node on the LAN, and how to recognize listed members in it.
+
+A name under `_p2pfl._tcp.local.` is a hash of the federation's name and the member's public key, with a random suffix
+that changes whenever the node starts to announce itself, so that two nodes with the same key do not conflict. A reader
+without the key learns neither the key nor the federation. The text record is encrypted with a key derived from the same
+two values; `p2pfl doctor` can read it on any machine that lists the member. An announcement is only a hint: anyone who
+knows a member's public key can forge it.
+
+
+A node announces itself on the LAN and finds the others, by multicast DNS (python-zeroconf, an extra).
 
 Announcements are hints: addresses at which to dial listed members. Nothing else in them is trusted, and nothing waits
 for them. Interfaces are checked every few seconds. If one appears, disappears or changes its address, the node
 announces itself again under a new name, and queries the others again. It also queries them now and then while a
 neighbor is missing, because their announcements may have been lost.
+
+
+A node's announcement on its LAN and the members that it looks for, as its files define them.
+
+The findings of `p2pfl check` and `launch` about discovery: whether its library is installed.
+
+`p2pfl new --lan`: nodes on several machines of one LAN, which find each other without addresses.
+
+The discovery of one node: it announces itself on its LAN and finds the others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import secrets
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from functools import lru_cache
+from importlib.util import find_spec
 from ipaddress import ip_address
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import click
+import msgspec
+from nacl.exceptions import CryptoError
+from nacl.secret import SecretBox
+
+from p2pfl.config.federation_id import federation_id
+from p2pfl.config.model import FederationConfig, Member, NodeConfig
+from p2pfl.console.founding import Founding, FoundingPlan
+from p2pfl.core.messages import PROTOCOL
 from p2pfl.errors import UserError
-from p2pfl.features.lan.beacon import ABOUT, SERVICE, TTL_S, instance_of, member_of
-from p2pfl.features.lan.interfaces import Interface
-from p2pfl.net.address import Address
+from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover
+from p2pfl.foreign import UNREADABLE
+from p2pfl.net.address import Address, parse_address
+from p2pfl.node.assembly import Setup
+from p2pfl.node.feature import Attached, Feature, NetworkView, NodeView
+from p2pfl.node.findings import Findings, Inspected
+from p2pfl.software import software
 
 if TYPE_CHECKING:
     from zeroconf import IPVersion, Zeroconf
     from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
+
+SERVICE = "_p2pfl._tcp.local."
+TTL_S = 120
+"""The time for which others may cache a record: short, so that no machine seems present long after it has left."""
+PREFIX_BYTES = 16
+ENDING_BYTES = 4
+ABOUT = b"about"
+"""The key of the encrypted entry in the text record."""
+MOST_ABOUT_BYTES = 200
+
+
+class About(msgspec.Struct, frozen=True, array_like=True):
+    """The facts that a node announces besides its address."""
+
+    protocol: str
+    version: str
+    """The software version."""
+    federation: bytes
+    """The first bytes of the federation id."""
+
+
+FEDERATION_BYTES = 8
+
+
+@lru_cache(maxsize=4096)
+def prefix_of(federation: str, key: bytes) -> str:
+    """Return the prefix of a member's instance names: 32 letters."""
+    return _hash(federation, key, b"p2pfl-lan-name", PREFIX_BYTES).hex()
+
+
+def instance_of(prefix: str) -> str:
+    """Return a new instance name for a member, as it appears in records."""
+    return f"{prefix}-{secrets.token_hex(ENDING_BYTES)}.{SERVICE}"
+
+
+def member_of(instance: str, prefixes: Container[str]) -> str | None:
+    """Return the prefix of an instance's name, or None if it is none of `prefixes`."""
+    prefix = instance.partition("-")[0].lower()
+    return prefix if prefix in prefixes else None
+
+
+def seal(about: About, federation: str, key: bytes) -> bytes:
+    return bytes(_box(federation, key).encrypt(msgspec.msgpack.encode(about)))
+
+
+def unseal(sealed: bytes | None, federation: str, key: bytes) -> About | None:
+    """Decrypt a text record; return None if it was not encrypted for that member, or cannot be read."""
+    if not sealed or len(sealed) > MOST_ABOUT_BYTES:
+        return None
+    try:
+        return msgspec.msgpack.decode(_box(federation, key).decrypt(sealed), type=About)
+    except (CryptoError, *UNREADABLE):
+        return None
+
+
+def own_about(federation_id: bytes) -> About:
+    """Return the facts that this software announces for a node in that federation."""
+    return About(protocol=PROTOCOL, version=software()[:40], federation=federation_id[:FEDERATION_BYTES])
+
+
+def _box(federation: str, key: bytes) -> SecretBox:
+    return SecretBox(_hash(federation, key, b"p2pfl-lan-text", SecretBox.KEY_SIZE))
+
+
+def _hash(federation: str, key: bytes, person: bytes, size: int) -> bytes:
+    name = federation.encode()
+    return hashlib.blake2b(len(name).to_bytes(8, "little") + name + key, digest_size=size, person=person).digest()
+
 
 log = logging.getLogger("p2pfl.net")
 
@@ -44,8 +147,6 @@ OnHint = Callable[[int, Sequence[str]], Any]
 
 def require_zeroconf(file: object = None) -> None:
     """Check that python-zeroconf, which `file` requires, is installed. Raises UserError: it is not."""
-    from importlib.util import find_spec  # noqa: PLC0415 - for this alone
-
     if find_spec("zeroconf") is None:
         raise UserError("needs python-zeroconf, which is not installed", file=file, key="network.discovery", value=True,
                         allowed=f"true after {INSTALL}; or false, and an address for each node")  # fmt: skip
@@ -283,3 +384,77 @@ def _versions(addresses: Sequence[str]) -> IPVersion:
             return IPVersion.V6Only
         case _:
             return IPVersion.All
+
+
+def discovery_of(
+    member: Member, node: NodeConfig, federation: Callable[[], FederationConfig], links: NetworkView
+) -> Discovery:
+    """Make the discovery for one node.
+
+    `links` must already be bound, because their port is announced. `federation` may be called at any time to get the
+    current members.
+    """
+    now, host = federation(), parse_address(node.listen, "listen").host
+
+    def others() -> dict[str, int]:
+        found = federation()
+        return {prefix_of(found.name, other.key): other.index for other in found.members if other.index != member.index}
+
+    return Discovery(
+        prefix=prefix_of(now.name, member.key),
+        about=seal(own_about(federation_id(now)), now.name, member.key),
+        port=links.port,
+        interfaces=lambda: cover(all_interfaces(), host, node.interfaces),
+        members=others,
+        on_hint=links.hint,
+        on_change=links.end_stale,
+        is_complete=lambda: links.is_complete,
+    )
+
+
+class LanFindings(Findings):
+    def of_files(self, inspected: Inspected) -> None:
+        for node in inspected.here.values():
+            if node.discovery:
+                try:
+                    require_zeroconf(node.path if node.path.exists() else inspected.federation.path)
+                except UserError as error:
+                    inspected.mistakes.append(error)
+
+    before_launch = of_files
+
+
+class LanFounding(Founding):
+    parameters = (
+        click.Option(
+            ["--lan"],
+            is_flag=True,
+            help="For one LAN: nodes find each other on it.",
+        ),
+    )
+    after = "topology"
+
+    def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
+        plan.discovery = said["lan"]
+
+
+class LanFeature(Feature):
+    name = "lan"
+
+    def check(self, setup: Setup) -> None:
+        """Check that the library is installed. Raises UserError: it is not."""
+        if setup.node.discovery:
+            require_zeroconf(setup.node.path if setup.node.path.exists() else setup.federation.path)
+
+    def attach(self, node: NodeView) -> Attached | None:
+        return Lan(node) if node.setup().node.discovery else None
+
+
+class Lan(Attached):
+    def __init__(self, node: NodeView) -> None:
+        self._node = node
+
+    async def opened(self, until_closed: AsyncExitStack) -> None:
+        setup = self._node.setup()
+        found = discovery_of(setup.member, setup.node, lambda: self._node.setup().federation, self._node.network)
+        await until_closed.enter_async_context(found)

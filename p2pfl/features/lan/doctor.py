@@ -16,13 +16,11 @@ from p2pfl.config.model import FederationConfig, Member, NodeConfig
 from p2pfl.config.tables import port_of
 from p2pfl.core.messages import PROTOCOL
 from p2pfl.crypto import WHOLE_SECTIONS
-from p2pfl.features.lan.beacon import FEDERATION_BYTES, About, member_of, prefix_of, unseal
-from p2pfl.features.lan.discovery import INSTALL
+from p2pfl.features.lan.discovery import FEDERATION_BYTES, INSTALL, About, member_of, prefix_of, unseal
 from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover, own_addresses
 from p2pfl.features.lan.overhear import Announced, Overhearing, Tally
-from p2pfl.features.lan.probe import Answer, AnswerKind, Prober
-from p2pfl.features.lan.relay_ways import RelayTried, RelayVisits
-from p2pfl.features.status.whereabouts import find
+from p2pfl.features.lan.probe import Answer, AnswerKind, Prober, RelayTried, RelayVisits
+from p2pfl.features.status.running import find
 from p2pfl.net.address import Address, is_hidden, parse_address
 from p2pfl.net.errands import LEARNED, visitors_binding
 from p2pfl.net.ways import Outlet, Passage, outlet_of

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from p2pfl.config.load import find_member, load_config, load_node, node_file
+from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.console.output import Form, format_option, write_json, write_rows
+from p2pfl.features.lan.doctor import AddressTried, Diagnosis, OwnNode, Patient, Problem, examine
+from p2pfl.features.lan.overhear import Tally
+from p2pfl.features.status.running import ask_federation, ask_status, find, place_of
 from p2pfl.foreign import printable
-
-if TYPE_CHECKING:
-    from p2pfl.config.model import FederationConfig, NodeConfig
-    from p2pfl.features.lan.doctor import AddressTried, Diagnosis, OwnNode, Patient, Problem
-    from p2pfl.features.lan.overhear import Tally
+from p2pfl.net.refusals import DIFFERS
+from p2pfl.node.kept_charter import newest_here
 
 WRONG = 1
 MBIT = 125_000.0
@@ -48,10 +50,6 @@ def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) ->
     node runs or not. Each way is tried, by a proxy, directly and through relays, as the node would, and is measured by
     sending at most 256 KiB. Exits with 1 if something is wrong.
     """
-    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.features.lan.doctor import examine  # noqa: PLC0415 - as above
-    from p2pfl.node.kept_charter import newest_here  # noqa: PLC0415 - as above
-
     described = newest_here(load_config(federation))
     node = _node(described, name)
     if form == "table":
@@ -64,8 +62,6 @@ def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) ->
 
 def _node(federation: FederationConfig, name: str | None) -> NodeConfig | None:
     """Return the named node, or the only one whose key is on this machine."""
-    from p2pfl.config.load import find_member, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
-
     if name is None:
         folders = [member.name for member in federation.members if (federation.path.parent / member.name).is_dir()]
         own = [one for one in folders if (federation.path.parent / one / "node.key").exists()]
@@ -78,11 +74,6 @@ def _node(federation: FederationConfig, name: str | None) -> NodeConfig | None:
 
 def _ask_here(node: NodeConfig | None) -> OwnNode:
     """Return what the node that runs here says of its neighbors; nothing if none runs or it does not answer."""
-    from p2pfl.features.lan.doctor import OwnNode  # noqa: PLC0415 - as above
-    from p2pfl.features.status.asking import ask_federation, ask_status, place_of  # noqa: PLC0415 - as above
-    from p2pfl.features.status.whereabouts import find  # noqa: PLC0415 - as above
-    from p2pfl.net.refusals import DIFFERS  # noqa: PLC0415 - as above
-
     here = None if node is None else find(node.state_dir)
     if node is None or here is None or here.status is None:
         return OwnNode()
@@ -97,10 +88,6 @@ def _ask_here(node: NodeConfig | None) -> OwnNode:
 
 def _behind(federation: FederationConfig, node: NodeConfig | None) -> list[Problem]:
     """Report members whose list of members is older than the newest one known to the node that runs here."""
-    from p2pfl.features.lan.doctor import Problem  # noqa: PLC0415 - as above
-    from p2pfl.features.status.asking import ask_federation, place_of  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.features.status.whereabouts import find  # noqa: PLC0415 - as above
-
     here = None if node is None else find(node.state_dir)
     if federation.edition is None or here is None or here.status is None:
         return []

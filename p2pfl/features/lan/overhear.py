@@ -4,6 +4,9 @@ On each interface, three kinds of queries for `_p2pfl._tcp.local.` are sent: by 
 answered by multicast; by multicast from another port, which is answered to that port only; and directly to a machine.
 If a machine answers the last but not the first, multicast does not reach it. The sockets share the port with a node
 that runs here, or with avahi, and need no privileges. zeroconf parses the packets.
+
+`find_nearby` uses this to find members without a running node: for the owner of the admin key, and for a newcomer. The
+answers are hints: only the handshake proves which member is at an address.
 """
 
 from __future__ import annotations
@@ -11,13 +14,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from ipaddress import ip_address
 from typing import cast
 
-from p2pfl.features.lan.beacon import ABOUT, SERVICE
-from p2pfl.features.lan.interfaces import Interface
+from p2pfl.config.model import FederationConfig
+from p2pfl.features.lan.discovery import ABOUT, MOST_ADDRESSES, SERVICE, member_of, prefix_of
+from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover, own_addresses
+from p2pfl.net.address import Address
 
 PORT = 5353
 GROUPS = {4: "224.0.0.251", 6: "ff02::fb"}
@@ -29,6 +36,10 @@ MOST_BYTES = 9000
 MOST_ANNOUNCED = 1000
 """The most names that are kept, because anyone can make them up."""
 ASK_EVERY_S = 1.2
+LISTEN_S = 3.0
+LOOK_S = 0.1
+Places = Mapping[bytes, Sequence[str]]
+"""Maps public keys to addresses host:port."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -235,3 +246,40 @@ def _text(data: bytes) -> dict[bytes, bytes | None]:
     from zeroconf import ServiceInfo  # noqa: PLC0415 - an extra
 
     return ServiceInfo(SERVICE, f"any.{SERVICE}", properties=data).properties
+
+
+async def find_nearby(federation: FederationConfig, *, named: Sequence[str] = (), listen_s: float = LISTEN_S) -> Places:
+    """Return the addresses that members announce, as soon as all have answered. `named` are the interfaces to listen
+    on.
+
+    The result is empty if python-zeroconf is not installed or no interface can be used.
+    """
+    if find_spec("zeroconf") is None:
+        return {}
+    usable = [one for one in cover(all_interfaces(), "0.0.0.0", named) if one.skipped is None]  # noqa: S104 - as nodes do
+    if not usable:
+        return {}
+    keys = {prefix_of(federation.name, member.key): member.key for member in federation.present}
+    overhearing = Overhearing(usable, own_addresses())
+    listening = asyncio.create_task(overhearing.run(listen_s))
+    try:
+        while not listening.done() and len(_announced_places(overhearing, keys, usable)) < len(keys):
+            await asyncio.wait([listening], timeout=LOOK_S)
+    finally:
+        listening.cancel()
+        await asyncio.wait([listening])
+    return _announced_places(overhearing, keys, usable)
+
+
+def _announced_places(overhearing: Overhearing, keys: Mapping[str, bytes], interfaces: Sequence[Interface]) -> Places:
+    """Return the announced addresses on this network, IPv4 first. Addresses beyond a router are useless here."""
+    found: dict[bytes, list[str]] = {}
+    for one in overhearing.announced.values():
+        prefix = member_of(one.name, keys)
+        near = [text for text in one.addresses if any(interface.reaches(text) for interface in interfaces)]
+        if prefix is not None and 0 < one.port < 65536 and near:
+            near.sort(key=lambda text: (ip_address(text).version, text))
+            places = found.setdefault(keys[prefix], [])
+            places += [str(Address(text, one.port)) for text in near]
+            del places[MOST_ADDRESSES:]
+    return found

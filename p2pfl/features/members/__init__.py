@@ -12,22 +12,22 @@ from p2pfl.console.groups import Command, Group
 
 FEATURE = "p2pfl.features.members.feature:MembersFeature"
 ARRIVE = "p2pfl.features.members.arriving:arrive"
-NEW = "p2pfl.features.members.founding:MembersFounding"
+NEW = "p2pfl.features.members.command:MembersFounding"
 COMMANDS: Mapping[str, Command] = {
     "invite": Command(
         "Print the line with which a new machine asks to join.",
-        "p2pfl.features.members.join_commands:invite",
+        "p2pfl.features.members.joining:invite",
         Group.MEMBERS,
     ),
     "join": Command(
         "Set up a new machine from that line.",
-        "p2pfl.features.members.join_commands:join",
+        "p2pfl.features.members.joining:join",
         Group.MEMBERS,
         after="invite",
     ),
     "member": Command(
         "Add, remove or replace members while nodes run.",
-        "p2pfl.features.members.member_command:member",
+        "p2pfl.features.members.command:member",
         Group.MEMBERS,
         after="join",
     ),

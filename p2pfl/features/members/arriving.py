@@ -19,9 +19,10 @@ from p2pfl.config.load import load_stranger, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity, fingerprint, public_text
 from p2pfl.errors import UserError
-from p2pfl.features.members.nearby import Places, find_nearby
-from p2pfl.features.members.new_folder import find_invite, require_same
-from p2pfl.features.relay.credentials import Credentials, dialing_through
+from p2pfl.features.lan.overhear import Places, find_nearby
+from p2pfl.features.members.joining import find_invite, require_same
+from p2pfl.features.relay.tickets import Credentials
+from p2pfl.features.relay.transport import dialing_through
 from p2pfl.net.errands import DialThrough, Errand, UnreachableError
 from p2pfl.net.ways import outlet_of
 from p2pfl.node.kept_charter import FILE_NAME, newest

@@ -1,28 +1,110 @@
-"""The charter of one node: it is stored, sent to neighbors, received from visitors, and requested when no neighbor is
+"""The alarms about charters: what each means, what the node does, and what to do about it.
+
+Ask the other members for a newer charter while the node has no sessions.
+
+All its neighbors may have been replaced while it was off, and the new ones may not know its address.
+
+
+The charter of one node: it is stored, sent to neighbors, received from visitors, and requested when no neighbor is
 connected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from p2pfl.config.charter import CharterError
-from p2pfl.config.model import FederationConfig
+from p2pfl.config.model import FederationConfig, Member
+from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
-from p2pfl.features.members.alarms import ALARMS
-from p2pfl.features.members.alone import ask_when_alone
-from p2pfl.features.members.keeper import CharterKeeper
-from p2pfl.features.members.talk import CHANNEL, TICKETS, CharterTalk
-from p2pfl.features.members.ticket_keeper import TicketKeeper
-from p2pfl.features.relay.sheets import MAGIC
+from p2pfl.features.members.charters import CHANNEL, TICKETS, CharterKeeper, CharterTalk
+from p2pfl.features.relay.tickets import SHEET_MAGIC, Sheets
 from p2pfl.net.address import Relayed
+from p2pfl.net.errands import DialThrough, Errand, UnreachableError
 from p2pfl.net.line import Line
 from p2pfl.net.side import Feeding
-from p2pfl.net.ways import outlet_of
+from p2pfl.net.ways import Outlet, outlet_of
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, NodeView
 from p2pfl.node.kept_charter import FILE_NAME
+from p2pfl.reporting.alarms import AlarmText
+
+ALARMS: Mapping[str, AlarmText] = {
+    "charter-older": AlarmText(
+        means="A neighbor says that it has a newer charter, but does not send it, or sends an invalid one.",
+        does="Keeps its own charter, and asks again in a new session.",
+        advice="Compare with `p2pfl member list`. Any further `p2pfl member` command brings the newest charter to all.",
+    ),
+    "charter-conflict": AlarmText(
+        means="One version of the charter was signed twice, with different contents.",
+        does="Uses the one with the larger digest, as all other nodes do.",
+        advice="Run `p2pfl member list`, and repeat the change that is missing.",
+    ),
+    "charter-waits": AlarmText(
+        means="The newest charter does not fit this node while it runs; the text says why.",
+        does="Cuts off nodes that it does not list. Otherwise follows the previous charter until restarted.",
+        advice="Restart the node. A later charter that fits takes effect by itself.",
+        ended_by="charter-in-force",
+    ),
+}
+
+
+ALONE_S = 30.0
+"""The time to wait for neighbors before asking others."""
+PAUSE_S = 10.0
+"""The pause before asking the next member."""
+
+
+async def ask_when_alone(
+    keeper: CharterKeeper,
+    identity: Identity,
+    is_alone: Callable[[], bool],
+    *,
+    alone_s: float = ALONE_S,
+    outlet: Outlet | None = None,
+    relays: Sequence[str] = (),
+    through: DialThrough | None = None,
+) -> None:
+    """Ask the other members while no session is open; never return. `is_alone` returns True while none is open.
+
+    They are asked at their addresses, and at the `relays`, which `through` dials.
+    """
+    pause_s, quiet_s, turn = min(PAUSE_S, alone_s), 0.0, 0
+    while True:
+        await asyncio.sleep(pause_s)
+        quiet_s = quiet_s + pause_s if is_alone() else 0.0
+        others = _others(keeper, identity, relays)
+        if quiet_s >= alone_s and others:
+            errand = Errand.of(keeper.federation, identity, through, outlet=outlet, relays=relays)
+            await _ask(errand, keeper, *others[turn % len(others)])
+            turn += 1
+
+
+def _others(keeper: CharterKeeper, identity: Identity, relays: Sequence[str]) -> list[tuple[Member, list[str]]]:
+    """Return the members to ask, and where. Neighbors are left out: they are dialed all the time, and hand over a newer
+    charter then.
+    """
+    federation = keeper.federation
+    own = next((member.index for member in federation.present if member.key == identity.public), None)
+    near = set() if own is None else {own, *federation.neighbors(own)}
+    places = {
+        member: [*([] if member.address is None else [member.address]), *relays]
+        for member in federation.present
+        if member.index not in near
+    }
+    return [(member, where) for member, where in places.items() if where]
+
+
+async def _ask(errand: Errand, keeper: CharterKeeper, member: Member, places: Sequence[str]) -> None:
+    for place in places:
+        with suppress(UnreachableError, CharterError):
+            raw = await errand.ask(place, member.key, keeper.version)
+            if raw is not None:
+                keeper.offer(raw)
+            return
 
 
 class MembersFeature(Feature):
@@ -39,7 +121,7 @@ class MembersFeature(Feature):
 class MembersDoor:
     """What visitors may hand over, the charter or tickets, and ask for, the charter alone."""
 
-    def __init__(self, keeper: CharterKeeper, tickets: TicketKeeper) -> None:
+    def __init__(self, keeper: CharterKeeper, tickets: Sheets) -> None:
         self._keeper, self._tickets = keeper, tickets
         self.left_behind, self.may_ask = keeper.left_behind, keeper.may_ask
 
@@ -53,7 +135,7 @@ class MembersDoor:
 
     def bring(self, raw: bytes) -> None:
         """Accept a newer charter, or newer tickets. Raises PeerFault: it is neither."""
-        if not raw.startswith(MAGIC):
+        if not raw.startswith(SHEET_MAGIC):
             self._keeper.bring(raw)
             return
         try:
@@ -69,7 +151,7 @@ class Members(Attached):
         file = setup.node.state_dir / FILE_NAME
         self.keeper = CharterKeeper(setup.federation, file, on_charter=self._follow, on_alarm=node.alarm)
         self.talk = CharterTalk(self.keeper, node.say, node.clock)
-        self.tickets = TicketKeeper(setup, on_alarm=node.alarm)
+        self.tickets = Sheets(setup.federation, setup.node.state_dir, node.alarm)
         self._ticket_talk = CharterTalk(self.tickets, node.say, node.clock, TICKETS)
         self.door = MembersDoor(self.keeper, self.tickets)
 

@@ -7,6 +7,10 @@ opaque.
 Above `HELD_BYTES` of one federation, only members of whom less than an equal share is held are still read. Above twice
 that nobody is, and the member for which most waits is ended (`relieve`). So members that do not read what they are sent
 cannot stop the others for long.
+
+Each federation has the same share of what passes, however much the others send. Deficit round robin: Shreedhar and
+Varghese, "Efficient fair queueing using deficit round robin", SIGCOMM 1995. A federation that has been idle gets its
+turn after at most one quantum of each of the others.
 """
 
 from __future__ import annotations
@@ -18,8 +22,7 @@ from dataclasses import dataclass, field
 
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
-from p2pfl.features.relay.fair_queue import FairQueue
-from p2pfl.features.relay.relay_frames import (
+from p2pfl.features.relay.frames import (
     MOST_LINES,
     MOST_PAIR_LINES,
     PASSED_ON,
@@ -34,6 +37,7 @@ from p2pfl.features.relay.relay_frames import (
     pack_number,
 )
 
+QUANTUM_BYTES = 1 << 18
 OPENS_PER_S, OPENS_BURST = 4.0, 2.0 * MOST_LINES
 """The limit on lines that one member opens."""
 DATA = bytes([FrameKind.DATA])
@@ -41,8 +45,6 @@ HELD_BYTES = 128 << 20
 """The bytes held for one federation, above which only some of its members are read."""
 FRAME_BYTES = 256
 """The memory of a frame beyond its content."""
-HEADERS_BYTES = 64
-"""The bytes on the line beyond a frame's content."""
 TURN_BYTES = 1 << 14
 """The bytes that are passed on in the time that a small frame takes in addition to its bytes."""
 PINGS_BURST = 8
@@ -61,15 +63,15 @@ class Tenant:
     seats: dict[Place, Seat] = field(default_factory=dict)
     visitors: dict[Place, Seat] = field(default_factory=dict)
     """Second seats of members, on which they only open lines."""
-    lines: int = 0
     held_bytes: int = 0
     held_of: Counter[bytes] = field(default_factory=Counter)
     """The part of `held_bytes` that each member has caused, by its key."""
     passed_bytes: int = 0
     """All bytes passed on since the relay started."""
-    month_bytes: int = 0
-    refused: int = 0
-    """Lines that were not opened."""
+
+    @property
+    def all_seats(self) -> list[Seat]:
+        return [*self.seats.values(), *self.visitors.values()]
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -165,25 +167,57 @@ class _Parcel:
         return self.frame[:1] == DATA
 
 
-class Switchboard:
-    """All seats and lines. `month_bytes` bounds what is passed on for each federation in a month; None: no bound."""
+@dataclass(slots=True)
+class _Turn:
+    items: deque[tuple[LineEnd, _Parcel]] = field(default_factory=deque)
+    deficit_bytes: int = 0
+    begun: bool = False
+    """True if the current turn has added its quantum."""
 
-    def __init__(self, *, month_bytes: int | None = None, most_members: int = 2000) -> None:
+
+class FairQueue:
+    """Frames with the ends to which they go, first in first out for each federation."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, _Turn] = {}
+        """Federations with something in the queue; the first one's turn it is."""
+
+    def __bool__(self) -> bool:
+        return bool(self._turns)
+
+    def put(self, owner: str, end: LineEnd, parcel: _Parcel) -> None:
+        self._turns.setdefault(owner, _Turn()).items.append((end, parcel))
+
+    def take(self) -> tuple[LineEnd, _Parcel] | None:
+        """Return the next frame; None if there is none."""
+        while self._turns:
+            owner, turn = next(iter(self._turns.items()))
+            if not turn.begun:
+                turn.begun = True
+                turn.deficit_bytes += QUANTUM_BYTES
+            size_bytes = len(turn.items[0][1].frame) + TURN_BYTES
+            if size_bytes > turn.deficit_bytes:
+                turn.begun = False
+                self._turns[owner] = self._turns.pop(owner)
+                continue
+            turn.deficit_bytes -= size_bytes
+            found = turn.items.popleft()
+            if not turn.items:
+                del self._turns[owner]
+            return found
+        return None
+
+
+class Switchboard:
+    """All seats and lines."""
+
+    def __init__(self, *, most_members: int = 2000) -> None:
         self.tenants: dict[str, Tenant] = {}
         self.most_members = most_members
-        self._month_bytes = month_bytes
-        self._month = 0
-        self._queue: FairQueue[tuple[LineEnd, _Parcel]] = FairQueue()
+        self._queue = FairQueue()
 
     def tenant(self, name: str) -> Tenant:
         return self.tenants.setdefault(name, Tenant(name))
-
-    def begin_month(self, month: int) -> None:
-        """Forget what was passed on if this is another month than before."""
-        if month != self._month:
-            self._month = month
-            for tenant in self.tenants.values():
-                tenant.month_bytes = 0
 
     def seat(
         self,
@@ -217,22 +251,21 @@ class Switchboard:
                 del seats[seat.place]
         for end in list(seat.ends.values()):
             self._close(end, Closing.GONE)
-        while self.take(seat) is not None:
+        while seat.take() is not None:
             pass
         seat.end(why)
 
     def is_full(self, seat: Seat) -> bool:
         """Return True if nothing more may be read from a member for now."""
         tenant = seat.tenant
-        share = HELD_BYTES / max(1, len(tenant.seats) + len(tenant.visitors))
+        share = HELD_BYTES / max(1, len(tenant.all_seats))
         return tenant.held_bytes > (HELD_BYTES if tenant.held_of[seat.key] > share else 2 * HELD_BYTES)
 
     def relieve(self) -> None:
         """End the member for which most waits, in each federation for which too much is held."""
         for tenant in self.tenants.values():
-            seats = [*tenant.seats.values(), *tenant.visitors.values()]
-            if tenant.held_bytes > 2 * HELD_BYTES and seats:
-                self.leave(max(seats, key=lambda seat: seat.waiting_bytes))
+            if tenant.held_bytes > 2 * HELD_BYTES and tenant.all_seats:
+                self.leave(max(tenant.all_seats, key=lambda seat: seat.waiting_bytes))
 
     def receive(self, seat: Seat, frame: Frame, now: float) -> None:
         """Act on a member's frame. Raises PeerFault if no member sends it; the caller then ends the connection."""
@@ -264,17 +297,13 @@ class Switchboard:
         taken = self._queue.take()
         if taken is None:
             return 0
-        (end, parcel), _ = taken
+        end, parcel = taken
         end.seat.release(parcel)
         if end.seat.ends.get(end.number) is end:
             if not parcel.is_data:
                 end.forget()
             end.seat.put(parcel)
         return len(parcel.frame)
-
-    def take(self, seat: Seat) -> bytes | None:
-        """Return the next frame for a member's connection; None if there is none."""
-        return seat.take()
 
     def _say(self, seat: Seat, frame: bytes, by: Seat, credit_of: LineEnd | None = None) -> None:
         seat.put(_Parcel(frame, by.key, credit_of))
@@ -285,19 +314,15 @@ class Switchboard:
             raise PeerFault(f"a line with the number {number}")
         reason = self._objection(seat, frame.payload, now)
         if reason is not None:
-            tenant.refused += 1
             self._say(seat, pack_number(FrameKind.CLOSE, number, reason), seat)
             return
         callee = tenant.seats[seat.place[0], frame.payload]
         here, there = LineEnd(seat, number), LineEnd(callee, next(callee.numbers))
         here.other, there.other = there, here
         seat.ends[number], callee.ends[there.number] = here, there
-        tenant.lines += 1
         self._say(callee, pack(FrameKind.OPEN, there.number, seat.key), seat)
 
     def _objection(self, seat: Seat, key: bytes, now: float) -> Closing | None:
-        if self._is_used_up(seat.tenant):
-            return Closing.USED_UP
         if len(seat.ends) >= MOST_LINES or seat.opens.take(now) > 0.0:
             return Closing.TOO_MANY
         callee = seat.tenant.seats.get((seat.place[0], key))
@@ -321,12 +346,11 @@ class Switchboard:
             return
         if not end.accepted:
             raise PeerFault("data before the line was accepted")
-        if size > end.allowed_bytes or self._is_used_up(seat.tenant):
-            self._close(end, Closing.OVERRUN if size > end.allowed_bytes else Closing.USED_UP, both=True)
+        if size > end.allowed_bytes:
+            self._close(end, Closing.OVERRUN, both=True)
             return
         end.allowed_bytes -= size
         seat.tenant.passed_bytes += size
-        seat.tenant.month_bytes += size + HEADERS_BYTES
         self._enqueue(end.other, pack(FrameKind.DATA, end.other.number, frame.payload), seat)
 
     def _credit(self, seat: Seat, frame: Frame) -> None:
@@ -348,13 +372,9 @@ class Switchboard:
             self._say(end.seat, pack_number(FrameKind.CLOSE, end.number, reason), end.seat)
         if other is not None:
             end.other = other.other = None
-            end.seat.tenant.lines -= 1
             self._enqueue(other, pack_number(FrameKind.CLOSE, other.number, reason), end.seat)
 
     def _enqueue(self, end: LineEnd, frame: bytes, by: Seat) -> None:
         parcel = _Parcel(frame, by.key)
-        self._queue.put(end.seat.tenant.name, (end, parcel), len(frame) + TURN_BYTES)
+        self._queue.put(end.seat.tenant.name, end, parcel)
         end.seat.hold(parcel)
-
-    def _is_used_up(self, tenant: Tenant) -> bool:
-        return self._month_bytes is not None and tenant.month_bytes >= self._month_bytes

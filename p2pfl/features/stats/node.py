@@ -23,8 +23,8 @@ from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features import import_declared
-from p2pfl.features.lan.announcing import discovery_of
-from p2pfl.features.relay.credentials import through_relays
+from p2pfl.features.lan.discovery import discovery_of
+from p2pfl.features.relay.transport import through_relays
 from p2pfl.features.stats.desk import (
     PROGRAM,
     WITHHELD,

@@ -12,12 +12,10 @@ from p2pfl.console.groups import Command, Group
 
 FEATURE = "p2pfl.features.status.feature:StatusFeature"
 COMMANDS: Mapping[str, Command] = {
-    "status": Command(
-        "Show what running nodes are doing now.", "p2pfl.features.status.status_command:status", Group.LOOK
-    ),
+    "status": Command("Show what running nodes are doing now.", "p2pfl.features.status.commands:status", Group.LOOK),
     "watch": Command(
         "Watch a whole federation in the terminal.",
-        "p2pfl.features.status.watch_command:watch",
+        "p2pfl.features.status.commands:watch",
         Group.LOOK,
         after="status",
     ),

@@ -19,8 +19,8 @@ from p2pfl.config.federation_id import HASH_BYTES, federation_id
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import StorageError
-from p2pfl.features.lan.announcing import discovery_of
-from p2pfl.features.relay.credentials import through_relays
+from p2pfl.features.lan.discovery import discovery_of
+from p2pfl.features.relay.transport import through_relays
 from p2pfl.features.sums.messages import SumSettings
 from p2pfl.features.sums.protocol import Sums
 from p2pfl.features.sums.setup import FIRST_S

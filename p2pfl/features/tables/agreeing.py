@@ -24,8 +24,8 @@ from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto import FederationMismatch
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault, UserError
-from p2pfl.features.lan.announcing import discovery_of
-from p2pfl.features.relay.credentials import through_relays
+from p2pfl.features.lan.discovery import discovery_of
+from p2pfl.features.relay.transport import through_relays
 from p2pfl.features.sums.messages import SumSettings
 from p2pfl.features.sums.sessions import MOST_BODY_BYTES, sums_over
 from p2pfl.features.sums.talk import HELD_UP

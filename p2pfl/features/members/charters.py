@@ -1,0 +1,396 @@
+"""The charter of a running node: the newest one that it knows, on disk and in memory, and how neighbors get it.
+
+`CharterKeeper` decides which charter to accept: only a newer one signed by an admin, whatever its source. It is stored
+with the node's state before others see it, so that an older one is refused even after a restart.
+
+A node announces its charter at the start of each session, and again to all neighbors when it has accepted a newer one
+(`CharterTalk`). So the charter spreads along the edges, as each neighbor requests what it lacks. The tickets that open
+relays spread in the same way, on a channel of their own. What strangers may do is in `p2pfl.net.visits`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from pathlib import Path
+from typing import Annotated, Protocol
+
+from msgspec import Meta, Struct
+
+from p2pfl.config.charter import (
+    MOST_BYTES,
+    Charter,
+    CharterError,
+    amended,
+    checked,
+    edition_of,
+    extends,
+    require_signed,
+)
+from p2pfl.config.model import Edition, FederationConfig
+from p2pfl.core.limits import TokenBucket
+from p2pfl.errors import PeerFault, StorageError, UserError
+from p2pfl.net.side import SideChannel
+from p2pfl.node.amendment import without_members
+from p2pfl.node.feature import Say
+from p2pfl.node.kept_charter import NONE
+from p2pfl.storage.disk import replace_file
+
+log = logging.getLogger("p2pfl")
+notice = logging.getLogger("p2pfl.notice")
+
+CONFLICT = "charter-conflict"
+WAITS = "charter-waits"
+"""The kinds of alarms. Conflict: a version was signed twice. Waits: the newest one cannot take effect in this
+process.
+"""
+
+
+class Verdict(Enum):
+    """The outcome of offering a charter."""
+
+    TAKEN = auto()
+    KNOWN = auto()
+    OLDER = auto()
+
+
+OnCharter = Callable[[FederationConfig], object]
+OnAlarm = Callable[[str, int | None, str], object]
+
+
+class CharterKeeper:
+    """Stores the newest charter.
+
+    `federation` is what the node runs with; `file` is where the charter is stored. `on_charter` is called when a newer
+    charter has been accepted, with the federation to follow from now on. This is the amended one or, if the running
+    node cannot follow the whole charter, the previous one without the removed members. It may raise UserError if the
+    node cannot follow that either. `on_alarm` is called with a kind, the peer from which the charter came, and a text.
+    """
+
+    def __init__(self, federation: FederationConfig, file: Path, *, on_charter: OnCharter, on_alarm: OnAlarm) -> None:
+        self.federation = federation
+        self._file = file
+        self._on_charter = on_charter
+        self.alarm = on_alarm
+        self.on_taken: Callable[[], object] = lambda: None
+        """Called when a newer charter has been accepted and is on disk, before it takes effect."""
+        self._running = federation
+        self._conflicts: set[bytes] = set()
+        self._left_at: dict[int | None, int] = {}
+        """The newest version that, according to each member, does not list this node."""
+        self._unsaved = bool(federation.charter)
+
+    @property
+    def edition(self) -> Edition:
+        return self.federation.edition or NONE
+
+    @property
+    def packed(self) -> bytes:
+        """Return the charter in the form in which it is sent, empty if there is none yet."""
+        return self.federation.charter
+
+    @property
+    def version(self) -> int:
+        return self.edition.version
+
+    def bring(self, raw: bytes) -> None:
+        """Accept a charter from a visitor, which need not be a member. Raises PeerFault: it is not a charter."""
+        try:
+            self.offer(raw)
+        except CharterError as error:
+            raise PeerFault(f"a charter that cannot be accepted: {error}") from None
+
+    def left_behind(self, version: int, peer: int | None) -> None:
+        """Raise an alarm, once for each version, if a member says that it has a newer charter that does not list this
+        node.
+
+        A member that lies about its version must not hide another's report. Of the members that report the same
+        version, the first, fourth, sixteenth and so on raise the alarm.
+        """
+        if version > max(self._left_at.get(peer, 0), self.version):
+            self._left_at[peer] = version
+            alike = list(self._left_at.values()).count(version)
+            if alike.bit_count() != 1 or alike.bit_length() % 2 == 0:
+                return
+            many = f" ({alike} members say so)" if alike > 1 else ""
+            text = f"it says that version {version} of the members does not list this node{many}; here is version"
+            why = "It was removed, or its own key is not the one in the list, or that member lies"
+            self.alarm("charter-older", peer, f"{text} {self.version}. {why}")
+
+    def may_ask(self, public: bytes) -> bool:
+        """Return True for an admin, and for members of the newest charter even if it has not taken effect yet."""
+        return public in self.federation.admin or public in self.keys
+
+    def report_missing(self, peer: int, version: int, why: str) -> None:
+        """Raise an alarm: a neighbor does not send the charter that it claims to have."""
+        text = f"a neighbor says that it has version {version} of the members, {why}; here is version {self.version}"
+        self.alarm("charter-older", peer, text)
+
+    def wants(self, theirs: Edition) -> bool:
+        """Return True if a charter is worth asking for.
+
+        This includes a different charter with our version, even if ours takes precedence, because then an admin key has
+        signed twice.
+        """
+        own = self.edition
+        return theirs > own or (theirs.version == own.version and theirs.digest not in {own.digest, *self._conflicts})
+
+    def save(self) -> None:
+        """Make the newest charter durable, if it is not yet.
+
+        If writing fails, raise an alarm; the next call tries again.
+        """
+        if not self._unsaved:
+            return
+        try:
+            replace_file(self._file, [self.packed])
+        except StorageError as error:
+            self.alarm("storage", None, f"the charter is not on disk: {error}")
+        else:
+            self._unsaved = False
+
+    def offer(self, raw: bytes, peer: int | None = None) -> Verdict:
+        """Accept a charter if it is newer and signed by an admin. Raises CharterError: it cannot be accepted."""
+        require_signed(raw, self.federation.admin)  # before parsing it, which may take a tenth of a second
+        offered, known = edition_of(raw), self.edition
+        if offered == known:
+            return Verdict.KNOWN
+        if offered.version < known.version or offered.digest in self._conflicts:
+            return Verdict.OLDER
+        charter = checked(raw, self.federation)
+        if offered.version == known.version:
+            self._conflicts |= {offered.digest, known.digest}
+            text = f"version {known.version} of the members was signed twice: all nodes keep the same one of the two"
+            self.alarm(CONFLICT, peer, f"{text}; sign another version with the members that you intend")
+        if offered < known:
+            return Verdict.OLDER
+        self._take(charter)
+        return Verdict.TAKEN
+
+    def _take(self, charter: Charter) -> None:
+        self.federation = amended(self.federation, charter)
+        self._unsaved = True
+        self.save()
+        notice.info("version %d of the members: %d of them", charter.version, len(charter.present))
+        self.on_taken()
+        if (obstacle := self._follow(self.federation)) is not None:
+            gone = {member.key for member in charter.members if member.retired}
+            self._follow(without_members(self._running, gone))
+            own = (self._running.edition or NONE).version
+            until = f"Until then it follows version {own}, without the members that are no longer listed"
+            text = f"version {charter.version} takes effect when this node is started again: {obstacle}. {until}"
+            self.alarm(WAITS, None, text)
+
+    def _follow(self, federation: FederationConfig) -> str | None:
+        """Put a federation into force. Return None, or the reason why that is impossible while the node runs."""
+        if not extends(federation.members, self._running.members):
+            return "it gives an index to another member than this node has run with"
+        try:
+            self._on_charter(federation)
+        except UserError as error:
+            return str(error)
+        self._running = federation
+        return None
+
+    @property
+    def keys(self) -> frozenset[bytes]:
+        """Return the keys of all members in the newest charter, even if it has to wait for a restart."""
+        return frozenset(member.key for member in self.federation.present)
+
+
+PATIENCE_S = 30.0
+"""The seconds to wait for the next piece of a requested charter before asking again."""
+MOST_ASKS = 3
+"""The most requests for one charter in one session."""
+BODIES_PER_S, BODIES_AT_ONCE = 0.1, 8.0
+"""The rate limits on charters requested from a neighbor and sent to it: an honest one needs each only once."""
+MOST_PART_BYTES = 48 * 1024
+"""The largest size of a charter's piece in one message."""
+
+Counter = Annotated[int, Meta(ge=0, lt=2**53)]
+
+
+class CharterSaid(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A message about the charter."""
+
+
+class CharterTold(CharterSaid, frozen=True, kw_only=True, tag=1):
+    """The version and 32-byte digest of the sender's charter, or version 0 and no digest if it has none.
+
+    A receiver with an older one requests it.
+    """
+
+    version: Counter
+    fingerprint: Annotated[bytes, Meta(max_length=32)]
+
+
+class CharterAsked(CharterSaid, frozen=True, kw_only=True, tag=2):
+    """A request: the sender has the charter with this `version`, and asks for the one that the receiver has
+    announced.
+    """
+
+    version: Counter
+
+
+class CharterPart(CharterSaid, frozen=True, kw_only=True, tag=3):
+    """A piece of the requested charter, which has `size` bytes; the piece starts at `offset`. Pieces arrive in
+    order.
+    """
+
+    size: Counter
+    offset: Counter
+    part: Annotated[bytes, Meta(min_length=1, max_length=MOST_PART_BYTES)]
+
+
+def _channel(name: str) -> SideChannel:
+    kinds, most = (CharterTold, CharterAsked, CharterPart), MOST_PART_BYTES + 64
+    return SideChannel(name, *kinds, most_bytes=most, per_s=5.0, at_once=400.0)
+
+
+CHANNEL, TICKETS = _channel("charter"), _channel("tickets")
+"""The side channels for the charter and for the tickets. The largest of either has 22 pieces."""
+
+
+class Keeper(Protocol):
+    """Keeps the newest charter, or what spreads like one."""
+
+    on_taken: Callable[[], object]
+
+    @property
+    def edition(self) -> Edition: ...
+    @property
+    def packed(self) -> bytes: ...
+    @property
+    def version(self) -> int: ...
+    def wants(self, theirs: Edition) -> bool: ...
+    def save(self) -> None: ...
+    def offer(self, raw: bytes, peer: int | None = None) -> object: ...
+    def report_missing(self, peer: int, version: int, why: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Allowance:
+    """The limits on one neighbor's requests, over all its sessions."""
+
+    asks: TokenBucket = field(default_factory=lambda: _bucket(BODIES_PER_S, BODIES_AT_ONCE))
+    answers: TokenBucket = field(default_factory=lambda: _bucket(BODIES_PER_S, BODIES_AT_ONCE))
+
+
+def _bucket(rate_per_s: float, burst: float) -> TokenBucket:
+    return TokenBucket(rate_per_s, tokens=burst, burst=burst)
+
+
+@dataclass(slots=True, kw_only=True)
+class Conversation:
+    """The conversation with one neighbor over one session."""
+
+    allowance: Allowance
+    theirs: Edition = NONE
+    """The charter that the neighbor claims to have."""
+    pieces: bytearray | None = None
+    """The pieces received of the requested charter; None if none was requested."""
+    heard_at: float = 0.0
+    """The time of the request, or of the latest piece."""
+    asks: int = 0
+    """The number of requests for the neighbor's charter."""
+    given_up: bool = False
+
+
+class CharterTalk:
+    """Exchanges charters with all neighbors, on the event loop. Times are monotonic seconds from `clock`."""
+
+    def __init__(self, keeper: Keeper, say: Say, clock: Callable[[], float], channel: SideChannel = CHANNEL) -> None:
+        self.keeper, self.channel = keeper, channel
+        keeper.on_taken = self._spread
+        self._say, self._clock = say, clock
+        self._with: dict[int, Conversation] = {}
+        self._allowances: defaultdict[int, Allowance] = defaultdict(Allowance)
+
+    def opened(self, peer: int) -> None:
+        self._with[peer] = Conversation(allowance=self._allowances[peer])
+        self._tell(peer)
+
+    def closed(self, peer: int) -> None:
+        self._with.pop(peer, None)
+
+    def is_alone(self) -> bool:
+        """Return True if no session is open."""
+        return not self._with
+
+    def _spread(self) -> None:
+        """Announce a newer charter to all neighbors, including those that it removes."""
+        for peer in sorted(self._with):
+            self._tell(peer)
+
+    def look(self, now: float) -> None:
+        """Repeat requests for a charter that does not arrive, and report it if it never does. Call this once in a
+        while.
+        """
+        self.keeper.save()
+        for peer, talk in sorted(self._with.items()):
+            if talk.pieces is not None and now - talk.heard_at >= PATIENCE_S:
+                talk.pieces = None
+                if talk.asks >= MOST_ASKS:
+                    self._give_up(peer, talk, "but does not send it")
+            self._ask_if_wanted(peer, talk, now)
+
+    def hear(self, peer: int, message: CharterSaid) -> None:
+        """Handle a message. Raises PeerFault: an honest node would not send it."""
+        talk, now = self._with[peer], self._clock()
+        match message:
+            case CharterTold(version=version, fingerprint=digest):
+                talk.theirs, talk.asks, talk.given_up = Edition(version, digest), 0, False
+                self._ask_if_wanted(peer, talk, now)
+            case CharterAsked():
+                self._answer(peer, talk, now)
+            case CharterPart():
+                self._collect(peer, talk, message, now)
+
+    def _tell(self, peer: int) -> None:
+        version, digest = self.keeper.edition
+        self._say(peer, self.channel, CharterTold(version=version, fingerprint=digest))
+
+    def _ask_if_wanted(self, peer: int, talk: Conversation, now: float) -> None:
+        idle = talk.pieces is None and not talk.given_up
+        if idle and self.keeper.wants(talk.theirs) and talk.allowance.asks.take(now) == 0.0:
+            talk.pieces, talk.heard_at, talk.asks = bytearray(), now, talk.asks + 1
+            self._say(peer, self.channel, CharterAsked(version=self.keeper.version))
+
+    def _answer(self, peer: int, talk: Conversation, now: float) -> None:
+        raw = self.keeper.packed
+        if not raw or talk.allowance.answers.take(now) > 0.0:
+            return
+        for offset in range(0, len(raw), MOST_PART_BYTES):
+            part = raw[offset : offset + MOST_PART_BYTES]
+            self._say(peer, self.channel, CharterPart(size=len(raw), offset=offset, part=part))
+
+    def _collect(self, peer: int, talk: Conversation, piece: CharterPart, now: float) -> None:
+        coming = talk.pieces
+        if coming is None and not talk.asks:
+            raise PeerFault("a piece of a charter that was not asked for")
+        if coming is None or piece.offset != len(coming):
+            return  # part of a reply that came too late
+        if not len(coming) < len(coming) + len(piece.part) <= piece.size <= MOST_BYTES:
+            raise PeerFault("a piece of a charter beyond its end")
+        coming += piece.part
+        talk.heard_at = now
+        if len(coming) == piece.size:
+            talk.pieces = None
+            self._offer(peer, talk, bytes(coming), now)
+
+    def _offer(self, peer: int, talk: Conversation, raw: bytes, now: float) -> None:
+        try:
+            self.keeper.offer(raw, peer)
+        except CharterError as error:
+            self._give_up(peer, talk, f"but sends an invalid one: {error}")
+            return
+        if talk.asks >= MOST_ASKS and self.keeper.wants(talk.theirs):
+            self._give_up(peer, talk, "but sends a different one")
+        self._ask_if_wanted(peer, talk, now)
+
+    def _give_up(self, peer: int, talk: Conversation, why: str) -> None:
+        talk.given_up = True
+        self.keeper.report_missing(peer, talk.theirs.version, why)

@@ -1,0 +1,458 @@
+"""The relay itself: it registers the members of the federations that it lists, and moves frames between connections and
+switchboard.
+
+Of a federation file it reads three keys (name, seed, admin) and nothing else; if members.toml lies beside it, also
+which members were removed. Until a member has registered, its connection is a stranger's, and costs at most what a
+stranger may cost a node (`net.doorway`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from p2pfl.config.charter import realm_named
+from p2pfl.config.load import HEAD_DEFAULTS, federation_file
+from p2pfl.config.members_file import FILE_NAME as MEMBERS_FILE
+from p2pfl.config.model import FEDERATION, MEMBER
+from p2pfl.config.tables import Mistakes, read_document, read_table
+from p2pfl.console.wall_clock import seconds_now
+from p2pfl.core.limits import TokenBucket
+from p2pfl.errors import PeerFault, UserError
+from p2pfl.features.relay.frames import (
+    SEEN_BYTES,
+    SILENCE_S,
+    VERSION,
+    WINDOW_BYTES,
+    Challenge,
+    FrameKind,
+    Refusal,
+    Registration,
+    latest,
+    pack_number,
+    pack_struct,
+    struct_in,
+    unpack,
+)
+from p2pfl.features.relay.switchboard import QUANTUM_BYTES, TURN_BYTES, Seat, Switchboard
+from p2pfl.features.relay.tickets import (
+    MOST_REMOVED,
+    SheetHead,
+    Ticket,
+    TicketError,
+    holds_key,
+    holds_token,
+    read_token,
+    token_id,
+)
+from p2pfl.net.doorway import ConnectionStage
+from p2pfl.net.line import GoneError, Line
+from p2pfl.net.refusals import Refusals
+from p2pfl.net.transport import Visit
+
+log = logging.getLogger("p2pfl.relay")
+
+FOREVER = 2**62
+MOST_KNOWN = 16 * MOST_REMOVED
+"""The most removed members of one federation that a relay remembers; the latest that it has learned stay."""
+CLOSE_S = 1.0
+DRAIN_S = 30.0
+"""The longest wait for a member to read a frame."""
+SWEEP_S = 10.0
+BURST_S = 0.5
+"""An idle relay passes on at once what the rate allows in this time."""
+COMES_PER_S, COMES_BURST = 0.2, 30.0
+"""The limit on registrations of one member: a refused one waits 30 s, and one whose line is cut up to 15 s."""
+MOST_COMERS = 4096
+"""The most members whose registrations are counted."""
+TWO_NAMES = (
+    "a member of %s has dialed this relay as %s, and by another name: if both are this relay, start it with --name for "
+    "each; if not, another relay passes on what the member signs, and gains nothing by it"
+)
+
+
+class RefusedError(Exception):
+    """The relay does not register a member; `reason` is told to it."""
+
+    def __init__(self, reason: Refusal) -> None:
+        super().__init__(reason.name)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedFederation:
+    """One federation that a relay serves, by its admin keys or by a token."""
+
+    name: str
+    """The name in logs."""
+    realm: bytes = b""
+    admin: tuple[bytes, ...] = ()
+    removed: frozenset[bytes] = frozenset()
+    """The keys of members of whose removal the relay's owner knows."""
+    token: bytes = field(default=b"", repr=False)
+
+
+def read_listed(federations: Sequence[Path], tokens: Sequence[Path]) -> list[ListedFederation]:
+    """Read what `p2pfl relay` is given. Raises UserError: a file is wrong, or two are for the same federation."""
+    listed = [_from_file(federation_file(path)) for path in federations]
+    listed += [ListedFederation(name=path.stem, token=read_token(path)) for path in tokens]
+    for index, one in enumerate(listed):
+        if any(one.name == other.name or (one.realm and one.realm == other.realm) for other in listed[:index]):
+            text, allowed = "two of these are the same federation", "each once; token files with different names"
+            raise UserError(text, key="--federation, --token", value=one.name, allowed=allowed)
+    return listed
+
+
+def _from_file(path: Path) -> ListedFederation:
+    document, mistakes = read_document(path), Mistakes(path)
+    head = HEAD_DEFAULTS | read_table(document.get("federation", {}), "federation.", FEDERATION, mistakes)
+    if not head["name"]:
+        mistakes.add("is missing", "federation.name", None, FEDERATION["name"].allowed)
+    if not head.get("admin"):
+        allowed = "admin = [...], whose keys sign tickets; or a token for the relay: `p2pfl relay --make-token FILE`"
+        mistakes.add("names no admin key, so nobody can sign tickets", "federation.admin", None, allowed)
+    for mistake in mistakes.found:
+        raise mistake
+    beside = path.parent / MEMBERS_FILE
+    rows = read_document(beside).get("member", []) if beside.exists() else []
+    removed = [row for row in rows if isinstance(row, dict) and row.get("retired") is True]
+    return ListedFederation(
+        name=str(head["name"]),
+        realm=realm_named(str(head["name"]), head["seed"]),
+        admin=head["admin"],
+        removed=frozenset(MEMBER["key"].read(row.get("key")) for row in removed),
+    )
+
+
+class Admissions:
+    """The list of federations, and who belongs to them. `names` are the relay's own, as members dial it; if empty, any
+    will do.
+
+    Without names of its own, the relay cannot know whether a member has dialed it or another relay that passes on what
+    the member signs: so members that dialed different names do not meet.
+    """
+
+    def __init__(self, listed: Sequence[ListedFederation], names: Sequence[str] = ()) -> None:
+        self._by_realm = {one.realm: one for one in listed if one.admin}
+        self._by_token = {token_id(one.token): one for one in listed if one.token}
+        self._names = frozenset(names)
+        self._shown: dict[str, dict[bytes, None]] = {}
+        """The keys of removed members that members of each federation have shown, in the order in which they came."""
+
+    def admit(self, registration: Registration, nonce: bytes, now_s: float) -> tuple[ListedFederation, int]:
+        """Return the federation that the member belongs to, and when its right expires, in seconds since 1970.
+
+        Raises RefusedError. Cheap checks come first.
+        """
+        if registration.version != VERSION:
+            raise RefusedError(Refusal.VERSION)
+        if self._names and registration.relay not in self._names:
+            raise RefusedError(Refusal.ANOTHER_NAME)
+        if registration.token_id:
+            federation, until = self._by_token.get(registration.token_id), FOREVER
+            if federation is None:
+                raise RefusedError(Refusal.UNLISTED)
+            is_genuine = holds_token(registration, nonce, federation.token)
+        else:
+            federation, ticket = self._by_ticket(registration, now_s)
+            is_genuine, until = ticket.is_genuine(), ticket.until
+        if not is_genuine or not holds_key(registration, nonce):
+            raise RefusedError(Refusal.FORGED)
+        return federation, until
+
+    def name_dialed(self, registration: Registration) -> str:
+        """Return the name by which the member dialed the relay; empty if the relay knows its own: any is as good."""
+        return "" if self._names else registration.relay
+
+    def _by_ticket(self, registration: Registration, now_s: float) -> tuple[ListedFederation, Ticket]:
+        if not registration.ticket:
+            raise RefusedError(Refusal.NO_TICKET)
+        try:
+            ticket = Ticket.unpack(registration.ticket)
+        except TicketError:
+            raise RefusedError(Refusal.FORGED) from None
+        federation = self._by_realm.get(ticket.realm)
+        if federation is None or ticket.signer not in federation.admin:
+            raise RefusedError(Refusal.UNLISTED)
+        if ticket.key != registration.key:
+            raise RefusedError(Refusal.FORGED)
+        if self.is_removed(federation, ticket.key):
+            raise RefusedError(Refusal.REMOVED)
+        if now_s > ticket.until:
+            raise RefusedError(Refusal.EXPIRED)
+        return federation, ticket
+
+    def learn(self, federation: ListedFederation, raw: bytes) -> frozenset[bytes]:
+        """Take the head of a sheet from a member; return the keys of removed members that are news.
+
+        A removal is for good, so it does not matter which of two sheets is newer: the later one may be of another admin
+        who did not know of it. A signer that the relay's file does not list is no fault: that file may be older than
+        the nodes'. Raises PeerFault: it is forged.
+        """
+        known = self._shown.get(federation.name, {})
+        try:
+            head = SheetHead.unpack(raw)
+            news = dict.fromkeys(key for key in head.removed if key not in known)
+            if head.signer not in federation.admin or not news:
+                return frozenset()
+            head.require(realm=federation.realm, admin=federation.admin)
+        except TicketError as error:
+            raise PeerFault(f"removed members that no admin names: {error}") from None
+        self._shown[federation.name] = dict.fromkeys([*known, *news][-MOST_KNOWN:])
+        return frozenset(news)
+
+    def is_removed(self, federation: ListedFederation, key: bytes) -> bool:
+        """Return True if the relay's owner, or an admin by a member, has said that this member was removed."""
+        return key in federation.removed or key in self._shown.get(federation.name, {})
+
+
+@dataclass(eq=False, slots=True)
+class _Guest:
+    """The connection of one registered member."""
+
+    line: Line
+    federation: ListedFederation
+    heard_at: float
+    """When the last frame came, on the loop's clock."""
+    until: int
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    why: Refusal | None = None
+    writer: asyncio.Task[None] | None = None
+
+
+class RelayServer:
+    """Serves the members that `admissions` admits. `rate` bounds what is passed on, in bytes per second.
+
+    `wall_clock` returns seconds since 1970: tickets depend on it, nothing else.
+    """
+
+    def __init__(
+        self,
+        admissions: Admissions,
+        board: Switchboard,
+        refusals: Refusals,
+        *,
+        rate: float | None = None,
+        wall_clock: Callable[[], float] = seconds_now,
+    ) -> None:
+        self.board = board
+        self.refused: Counter[str] = Counter()
+        """Registrations that were refused, by reason."""
+        self.faults = 0
+        """Connections ended for what no member sends."""
+        self._admissions, self._refusals, self._clock = admissions, refusals, wall_clock
+        self._rate, self._free_at = rate, 0.0
+        self._guests: dict[Seat, _Guest] = {}
+        self._comes: dict[bytes, TokenBucket] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Who holds the lock of its federation is read next: members of one federation take turns."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._queued, self._room = asyncio.Event(), asyncio.Event()
+
+    def meet(self, line: Line, visit: Visit) -> asyncio.Task[None] | None:
+        """Serve a connection: what a transport's `open` is given."""
+        return self._spawn(visit.work(self._serve(line, visit)))
+
+    async def run(self) -> None:
+        """Deliver frames, and end what is silent or has expired, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._deliver())
+                tasks.create_task(self._sweep())
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    def _spawn(self, work: asyncio._CoroutineLike[None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _serve(self, line: Line, visit: Visit) -> None:
+        try:
+            async with asyncio.timeout_at(visit.ends_at):
+                seat = await self._register(line, visit)
+            if seat is not None:
+                visit.admit()
+                await self._host(seat)
+        except TimeoutError:
+            self._refusals.mention(None, "%s did not register in time", visit.address)
+        except GoneError as gone:
+            self._refusals.mention(None, "%s left: %s", visit.address, gone)
+        except PeerFault as fault:
+            self.faults += 1
+            self._refusals.mention(None, "%s: %s", visit.address, fault, level=logging.INFO)
+        finally:
+            await line.close(CLOSE_S)
+
+    async def _register(self, line: Line, visit: Visit) -> Seat | None:
+        """Return the member's seat; None if it is refused, and told why."""
+        now_s, nonce = self._clock(), os.urandom(32)
+        challenge = Challenge(
+            version=VERSION, nonce=nonce, clock_s=int(now_s), seen=line.seen_as[:SEEN_BYTES], takes_removals=True
+        )
+        await line.send(pack_struct(FrameKind.CHALLENGE, challenge))
+        registration = struct_in(unpack(await line.receive()), FrameKind.REGISTER, Registration)
+        visit.advance(ConnectionStage.ADDRESSED)
+        try:
+            seat = self._seat(registration, nonce, now_s, line)
+        except RefusedError as refused:
+            self.refused[refused.reason.name.lower()] += 1
+            self._refusals.mention(None, "refused %s: %s", visit.address, refused.reason.name, level=logging.INFO)
+            await line.send(pack_number(FrameKind.REFUSED, 0, refused.reason))
+            return None
+        try:
+            visit.advance(ConnectionStage.PROVEN)
+            await line.send(pack_number(FrameKind.WELCOME, 0, WINDOW_BYTES))
+        except BaseException:
+            self._leave(seat)
+            raise
+        return seat
+
+    def _seat(self, registration: Registration, nonce: bytes, now_s: float, line: Line) -> Seat:
+        federation, until = self._admissions.admit(registration, nonce, now_s)
+        now, dialed = asyncio.get_running_loop().time(), self._admissions.name_dialed(registration)
+        if not self._may_come(registration.key, now):
+            raise RefusedError(Refusal.TOO_OFTEN)
+        guest = _Guest(line, federation, now, until)
+
+        def end(why: Refusal | None) -> None:
+            guest.why = guest.why or why
+            guest.ended.set()
+
+        tenant, visiting = self.board.tenant(federation.name), registration.visiting
+        seat = self.board.seat(tenant, registration.key, self._wake, end, dialed=dialed, visiting=visiting)
+        if seat is None:
+            raise RefusedError(Refusal.FULL)
+        self._guests[seat] = guest
+        if any(key == seat.key and name != dialed for name, key in tenant.seats):
+            self._refusals.mention(None, TWO_NAMES, tenant.name, dialed, level=logging.WARNING)
+        return seat
+
+    def _may_come(self, key: bytes, now: float) -> bool:
+        """Count a registration of a member that has proven its key; return True if it registers rarely enough."""
+        bucket = latest(
+            self._comes, key, lambda: TokenBucket(COMES_PER_S, tokens=COMES_BURST, burst=COMES_BURST), MOST_COMERS
+        )
+        return bucket.take(now) == 0.0
+
+    async def _host(self, seat: Seat) -> None:
+        """Read a member's frames until its connection ends."""
+        guest = self._guests[seat]
+        reader = self._spawn(self._read(seat, guest))
+        ended = self._spawn(_wait(guest.ended))
+        try:
+            await asyncio.wait((reader, ended), return_when=asyncio.FIRST_COMPLETED)
+            if guest.why is not None:
+                with suppress(GoneError, TimeoutError):
+                    async with asyncio.timeout(CLOSE_S):
+                        await guest.line.send(pack_number(FrameKind.REFUSED, 0, guest.why))
+        finally:
+            self._leave(seat)
+            for task in (reader, ended, guest.writer):
+                if task is not None:
+                    task.cancel()
+        if reader.done() and not reader.cancelled():
+            reader.result()
+
+    async def _read(self, seat: Seat, guest: _Guest) -> None:
+        loop, taken = asyncio.get_running_loop(), 0
+        while True:
+            frame = unpack(await guest.line.receive())
+            guest.heard_at = loop.time()
+            if frame.kind is FrameKind.REMOVED:
+                self._remove(seat, self._admissions.learn(guest.federation, frame.payload))
+            else:
+                self.board.receive(seat, frame, guest.heard_at)
+            if self.board.is_waiting:
+                self._queued.set()
+            while self.board.is_full(seat):
+                self._room.clear()
+                await self._room.wait()
+            taken += len(frame.payload) + TURN_BYTES
+            if taken >= QUANTUM_BYTES:
+                taken = 0
+                async with self._turns[seat.tenant.name]:
+                    await asyncio.sleep(0)
+
+    def _remove(self, teller: Seat, keys: frozenset[bytes]) -> None:
+        """End the seats of removed members."""
+        for seat in [seat for seat in teller.tenant.all_seats if seat.key in keys]:
+            self.board.leave(seat, Refusal.REMOVED)
+
+    def _wake(self, seat: Seat) -> None:
+        guest = self._guests.get(seat)
+        if guest is not None and guest.writer is None:
+            guest.writer = self._spawn(self._write(seat, guest))
+
+    async def _write(self, seat: Seat, guest: _Guest) -> None:
+        """Send what waits for a member; there is no such task while nothing does."""
+        sent = 0
+        try:
+            while (frame := seat.take()) is not None:
+                self._room.set()
+                async with asyncio.timeout(DRAIN_S):
+                    await guest.line.send(frame)
+                sent += len(frame) + TURN_BYTES
+                if sent >= QUANTUM_BYTES:
+                    sent = 0
+                    await asyncio.sleep(0)
+        except (GoneError, TimeoutError):
+            guest.ended.set()
+        finally:
+            guest.writer = None
+
+    def _leave(self, seat: Seat) -> None:
+        if self._guests.pop(seat, None) is not None:
+            self.board.leave(seat)
+            self._queued.set()
+            self._room.set()
+
+    async def _deliver(self) -> None:
+        """Move frames to their receivers in fair turns."""
+        loop, served = asyncio.get_running_loop(), 0
+        while True:
+            await self._queued.wait()
+            while size := self.board.deliver():
+                served += size + TURN_BYTES
+                self._room.set()
+                if (wait_s := self._busy_s(size, loop.time())) > 0.0:
+                    await asyncio.sleep(wait_s)
+                if served >= QUANTUM_BYTES:
+                    served = 0
+                    await asyncio.sleep(0)
+            self._queued.clear()
+
+    def _busy_s(self, size: int, now: float) -> float:
+        """Return how long the next frame must wait after one of `size` bytes, at the rate that is allowed."""
+        if self._rate is None:
+            return 0.0
+        self._free_at = max(self._free_at, now - BURST_S) + size / self._rate
+        return self._free_at - now
+
+    async def _sweep(self) -> None:
+        while True:
+            self.end_expired()
+            self.board.relieve()
+            await asyncio.sleep(SWEEP_S)
+
+    def end_expired(self) -> None:
+        """End members that are silent or whose tickets have expired."""
+        now, now_s = asyncio.get_running_loop().time(), self._clock()
+        for guest in self._guests.values():
+            if now - guest.heard_at > SILENCE_S:
+                guest.ended.set()
+            elif now_s > guest.until:
+                guest.why = Refusal.EXPIRED
+                guest.ended.set()
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

@@ -1,0 +1,283 @@
+"""The transport of a node that lists relays: what it had before for addresses, and lines through relays beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from logging import Logger, getLogger
+
+import aiohttp
+
+from p2pfl.config.charter import realm_of
+from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.crypto.identity import Identity
+from p2pfl.features.relay.frames import Challenge, Registration
+from p2pfl.features.relay.link import Answer, LinkParts, OnDoubt, RelayLink
+from p2pfl.features.relay.tickets import Credentials, Ticket, register
+from p2pfl.net.address import Address, Relayed, Way, parse_address
+from p2pfl.net.errands import DialThrough
+from p2pfl.net.hurdles import Hurdle, UnreachedError
+from p2pfl.net.limits import Limits
+from p2pfl.net.line import GoneError, Line
+from p2pfl.net.refusals import Refusals
+from p2pfl.net.transport import MakeTransport, Meet, Transport
+from p2pfl.net.ways import Outlet, outlet_of
+from p2pfl.net.websocket import dial_url, open_browserless
+
+MEASURE_S = 5.0
+"""How long the way through one relay may take to be measured."""
+CLEARLY, CLEARLY_S = 0.7, 0.01
+"""An edge moves if the other way takes at most this share of the time of its present one, and so much less at least."""
+LASTING_LOOKS = 3
+"""In so many looks in a row another relay must be better, so that edges do not move to and fro."""
+REMEMBERED_S = 3600.0
+"""How long counts what exchanges through a relay took: then it is tried again, if it promises more."""
+FAR, FAR_S = 3.0, 0.2
+"""There is an alarm about a relay through which exchanges took so many times as long, and so much longer."""
+ADMIN_TICKET_S = 3600
+"""How long the ticket holds that an admin signs for itself."""
+OnSlow = Callable[[RelayLink, bytes, str], None]
+"""Called with a relay, the key of a member, and how much longer exchanges with it took there."""
+
+
+class ByRelayTransport:
+    """Dials addresses directly, and members through the relays at which this node has registered."""
+
+    def __init__(
+        self, direct: Transport, relays: Sequence[RelayLink], *, at_end: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self.relays = tuple(relays)
+        self._direct, self._at_end = direct, at_end
+        self._trips: dict[tuple[str, bytes], float] = {}
+        """The latest round trip to a member through a relay, in seconds, by the relay's URL and the member's key."""
+        self._achieved: dict[tuple[str, bytes], tuple[float, float]] = {}
+        """What exchanges took when a relay was last in use, and when that was, by URL and key as above."""
+        self._left: dict[bytes, RelayLink] = {}
+        """The relay from which an edge has moved, until it shows whether the other is better, by member's key."""
+        self.on_slow: OnSlow = lambda relay, key, text: None  # noqa: ARG005 - nobody listens yet
+        self._better: dict[bytes, tuple[str, int]] = {}
+        """The relay that was better than the one in use in the latest looks in a row, and how many, by member's key."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def port(self) -> int:
+        return self._direct.port
+
+    async def open(self, address: Address, meet: Meet) -> None:
+        await self._direct.open(address, meet)
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(relay.keep(meet)) for relay in self.relays]
+        for task in self._tasks:
+            task.add_done_callback(_report)
+
+    def listen_for_doubts(self, on_doubt: OnDoubt) -> None:
+        """Call `on_doubt` for each line that a relay has spoiled."""
+        for relay in self.relays:
+            relay.on_doubt = on_doubt
+
+    def expect(self, neighbors: int) -> None:
+        self._direct.expect(neighbors)
+
+    def know(self, host: str) -> None:
+        self._direct.know(host)
+
+    def ways(self, key: bytes, latest: str | None = None) -> Sequence[Relayed]:
+        """Return the way through each relay: first those that spoiled no line to that member lately, and of them the
+        one that had the latest session; then by the time that they take.
+        """
+        ranked = sorted(self.relays, key=lambda relay: self._rank(relay, key, latest))
+        return [Relayed(relay.url, key) for relay in ranked]
+
+    async def faster_way(self, key: bytes, relay: str, exchange_s: float | None) -> Relayed | None:
+        """Measure the round trip to a member through each relay; return the way that was clearly better than `relay`
+        in several calls in a row.
+
+        A relay can make round trips short and hold back what is sealed. So what exchanges take here counts, as soon as
+        it is known, and what they took when another relay was last in use. One of which nothing is known is tried if
+        its round trip is clearly shorter than an exchange here; it is left again if the exchanges do not show that.
+        """
+        here = next((one for one in self.relays if one.url == relay), None)
+        if len(self.relays) < 2 or not self._tasks:
+            return None
+        if exchange_s is not None:
+            self._achieved[relay, key] = exchange_s, time.monotonic()
+            self._compare(key, relay, exchange_s)
+        for one in self.relays:
+            await self._measure(one, key)
+        best = min(self.relays, key=lambda one: self._rank(one, key))
+        best_s, own_s = self._time_s(best, key), float("inf") if here is None else self._time_s(here, key)
+        if best is here or not best_s < min(CLEARLY * own_s, own_s - CLEARLY_S):
+            self._better.pop(key, None)
+            return None
+        url, looks = self._better.get(key, ("", 0))
+        self._better[key] = best.url, looks + 1 if url == best.url else 1
+        if self._better[key][1] < LASTING_LOOKS:
+            return None
+        del self._better[key]
+        if here is not None and exchange_s is not None:
+            self._left[key] = here
+        return Relayed(best.url, key)
+
+    def _compare(self, key: bytes, relay: str, exchange_s: float) -> None:
+        """Say so if exchanges with a member are far faster than they were through the relay that it has left."""
+        left = self._left.pop(key, None)
+        if left is None or left.url == relay:
+            return
+        before_s, _ = self._achieved[left.url, key]
+        if before_s > FAR * exchange_s and before_s - exchange_s > FAR_S:
+            self.on_slow(left, key, f"an exchange took {before_s:.2g} s, through {relay} {exchange_s:.2g} s")
+
+    async def dial(self, way: Way) -> Line:
+        if isinstance(way, Address):
+            return await self._direct.dial(way)
+        relay = next((one for one in self.relays if one.url == way.relay), None)
+        if relay is None or not self._tasks:
+            raise GoneError("the node stops")
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        line = await relay.dial(way.key)
+        self._trips[relay.url, way.key] = clock() - began
+        return line
+
+    async def _measure(self, relay: RelayLink, key: bytes) -> None:
+        """Open a line to a member and close it: both halves of the way have then been passed in both directions."""
+        try:
+            async with asyncio.timeout(MEASURE_S):
+                line = await self.dial(Relayed(relay.url, key))
+            await line.close(MEASURE_S)
+        except (GoneError, TimeoutError):
+            self._trips[relay.url, key] = float("inf")
+
+    def _rank(self, relay: RelayLink, key: bytes, latest: str | None = None) -> tuple[bool, int, bool, float]:
+        is_other = latest not in (None, relay.url)
+        return not relay.is_registered, relay.doubts(key), is_other, self._time_s(relay, key)
+
+    def _time_s(self, relay: RelayLink, key: bytes) -> float:
+        """Return what an exchange took when the relay was last in use, or else the least that it may take."""
+        exchange_s, at = self._achieved.get((relay.url, key), (0.0, 0.0))
+        return max(self._trip_s(relay, key), exchange_s if time.monotonic() - at < REMEMBERED_S else 0.0)
+
+    def _trip_s(self, relay: RelayLink, key: bytes) -> float:
+        """Return the round trip to a member; if it was not measured yet, as if the other half were as long as ours."""
+        return self._trips.get((relay.url, key), 2 * relay.round_trip_s)
+
+    def stop_accepting(self) -> None:
+        self._direct.stop_accepting()
+
+    async def close(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._at_end is not None:
+                await self._at_end()
+        finally:
+            await self._direct.close()
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """Report a bug: the connection to a relay is kept until it is cancelled."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        context = {"message": "the connection to a relay has ended by a bug", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)
+
+
+def through_relays(
+    federation: FederationConfig, node: NodeConfig, identity: Identity, usual: MakeTransport
+) -> MakeTransport:
+    """Return the node's transport: `usual`, and beside it the relays that its files list, if any."""
+    if not node.relays:
+        return usual
+
+    def make(limits: Limits, refusals: Refusals, log: Logger) -> Transport:
+        dialing, credentials = RelayDialing(outlet_of(node)), Credentials(federation, node, identity)
+        parts = LinkParts(
+            dial=dialing.dial,
+            answer=credentials.answer,
+            removals=credentials.sheets.head,
+            limits=limits,
+            log=log,
+            rng=random.Random(),  # jitter for dialing
+        )
+        links = [RelayLink(url, parts) for url in node.relays]
+        return ByRelayTransport(usual(limits, refusals, log), links, at_end=dialing.close)
+
+    return make
+
+
+def answer_of_admin(federation: FederationConfig, admin: Identity, *, visiting: bool = False) -> Answer:
+    """Return what answers a relay's challenge for an admin, who signs a ticket for itself."""
+
+    def answer(relay: str, challenge: Challenge) -> Registration:
+        until = challenge.clock_s + ADMIN_TICKET_S
+        ticket = Ticket.sign(admin, realm=realm_of(federation), key=admin.public, until=until)
+        return register(admin, challenge, relay=relay, ticket=ticket.packed(), visiting=visiting)
+
+    return answer
+
+
+@asynccontextmanager
+async def dialing_through(answer: Answer, outlet: Outlet | None = None) -> AsyncIterator[DialThrough]:
+    """Dial members through relays, at each of which this process registers when it is first needed."""
+    dialing, links, tasks = RelayDialing(outlet), dict[str, RelayLink](), list[asyncio.Task[None]]()
+
+    async def through(url: str, key: bytes) -> Line:
+        if url not in links:
+            log = getLogger("p2pfl.net")
+            links[url] = RelayLink(url, LinkParts(dial=dialing.dial, answer=answer, limits=Limits(), log=log))
+            tasks.append(asyncio.get_running_loop().create_task(links[url].keep(lambda line, visit: None)))  # noqa: ARG005 - nobody dials it
+        return await links[url].dial(key)
+
+    try:
+        yield through
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await dialing.close()
+
+
+class RelayDialing:
+    """Dials relays by URL, with one HTTP session."""
+
+    def __init__(self, outlet: Outlet | None = None) -> None:
+        self._outlet = outlet
+        self._http: aiohttp.ClientSession | None = None
+
+    async def dial(self, url: str) -> Line:
+        self._http = self._http or open_browserless(self._outlet)
+        try:
+            return await dial_url(self._http, url)
+        except UnreachedError as error:
+            raise at_relay(error, parse_address(url, "relays")) from None
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+
+
+def at_relay(error: UnreachedError, address: Address) -> UnreachedError:
+    """Return the reason why nothing was reached at the address of a relay."""
+    text, remedy = error.text, error.remedy
+    if error.hurdle is Hurdle.CERTIFICATE and address.pin and "pinned" in text:
+        text = text.replace("in its address", "in [network] relays")
+        remedy = (
+            "compare it with what `p2pfl relay` logs at its start: it was renewed, or something on the way opens TLS"
+        )
+    elif error.hurdle is Hurdle.CERTIFICATE:
+        remedy = remedy.replace("at the end of the address", "at the end of its URL")
+    elif error.hurdle is Hurdle.NAME:
+        remedy = "correct [network] relays, or the DNS of this machine"
+    elif error.hurdle is Hurdle.NOT_A_NODE:
+        text = text.replace("does not reach the node behind it", "does not reach the relay behind it")
+        remedy = remedy.replace("start the node", "start the relay").replace("address", "URL")
+    elif address.tls and ConnectionResetError.__name__ in text:
+        text = text.replace(ConnectionResetError.__name__, "the connection was closed in place of TLS")
+        remedy = "ws:// in place of wss://, if the relay has no certificate"
+    elif not remedy:
+        remedy = f"is the relay running, and does its firewall let port {address.port} in?"
+    return UnreachedError(error.hurdle, text, remedy)

@@ -1,0 +1,533 @@
+"""Guard a node's page: check the host names in requests, the pages they come from, and the token beyond loopback.
+
+A web page elsewhere may point its own name at this machine (DNS rebinding). So Host must be a literal address,
+localhost or a configured name, none of which others can redirect. A request from another page has that page in Origin.
+A reader on another machine, or behind a proxy with a name, needs the token: as a bearer token, or as the cookie for
+which the page exchanges it.
+
+
+The stream of changes to all open pages (server-sent events). A change is computed once for all of them.
+
+A page that reads too slowly misses steps and gets the whole view again instead, so that nothing is buffered for it
+except in its socket.
+
+
+The node's HTTP pages for its operator: a page at `/`, `/status` as JSON, `/metrics` for Prometheus.
+
+`page_guard` decides which requests may read them. GET changes nothing. The page's files are read once. They request
+nothing from other hosts, which a strict content security policy would prevent anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import logging
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self
+
+import msgspec
+from aiohttp import web
+from aiohttp.http import HttpProcessingError
+
+from p2pfl.core.limits import TokenBucket
+from p2pfl.errors import PeerFault
+from p2pfl.features.status.prometheus import exposition
+from p2pfl.net.address import Address, cannot_listen, is_loopback, own_address, parse_address
+from p2pfl.net.doorway import ConnectionGate, ConnectionStage, Doorway
+from p2pfl.net.entrance import Entrance
+from p2pfl.net.limits import Limits
+from p2pfl.net.line import Counters
+from p2pfl.net.refusals import Refusals
+from p2pfl.net.terse import TerseHandler
+from p2pfl.reporting.alarms import ALARMS
+
+TOKEN_BYTES = 18
+MOST_TOKEN_CHARACTERS = 256
+_BEARER, _COOKIE = re.compile(r"(?i)bearer +([!-~]{1,256})"), re.compile(r"p2pfl-\d+=(\w{1,64})")
+_HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]+)(:\d{1,5})?")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+PROXIED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "Via")
+"""The headers that proxies add about their clients.
+
+Some proxies replace the requested host name by this machine's.
+"""
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+@dataclass(slots=True, kw_only=True)
+class Guard:
+    """The check of requests. `names` are the page's names, besides addresses; `open_paths` need no token."""
+
+    listen: Address
+    names: frozenset[str] = frozenset()
+    open_paths: frozenset[str] = frozenset()
+    token: str = field(default_factory=new_token, repr=False)
+
+    @web.middleware
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        host = request.headers.get("Host", "")
+        if not self.trusts(host):
+            raise web.HTTPForbidden(text="unknown Host\n")
+        origin = request.headers.get("Origin")
+        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
+            raise web.HTTPForbidden(text="requested by another page\n")
+        has_token = self._has_token(request)
+        may_look = has_token or self._is_here(request, host)
+        gate = None if request.transport is None else request.transport.get_protocol()
+        if isinstance(gate, ConnectionGate):
+            gate.may_ask = may_look
+            if has_token:
+                gate.vouch()
+                gate.advance(ConnectionStage.PROVEN)
+        if request.path not in self.open_paths and not may_look:
+            headers = {"WWW-Authenticate": "Bearer"}
+            raise web.HTTPUnauthorized(text="the link with the token is in the node's log\n", headers=headers)
+        return await handler(request)
+
+    async def enter(self, request: web.Request) -> web.Response:
+        """Exchange the token in the body, sent by our own page, for a cookie, because an event stream cannot send
+        headers.
+        """
+        if request.headers.get("Origin") is None:  # already checked, if present
+            raise web.HTTPForbidden(text="requested by another page\n")
+        said = (await request.content.read(MOST_TOKEN_CHARACTERS)).decode(errors="replace").strip()
+        if not hmac.compare_digest(said.encode(), self.token.encode()):
+            raise web.HTTPForbidden(text="wrong token\n")
+        response = web.Response(status=204)
+        response.set_cookie(self._cookie(request), self._proof, httponly=True, samesite="Strict", path="/")
+        return response
+
+    def shows_token(self, said: bytes) -> bool:
+        """Return True if the first bytes of a connection show the token, so that the rest may be read."""
+        text = said.decode("latin-1")
+        pairs = (_BEARER, self.token), (_COOKIE, self._proof)
+        return any(_same(each, meant) for pattern, meant in pairs for each in pattern.findall(text))
+
+    def trusts(self, header: str) -> bool:
+        return trusted_host(header, self.listen, self.names)
+
+    @staticmethod
+    def _is_here(request: web.Request, host: str) -> bool:
+        """Return True for a request from this machine to this machine, without a proxy.
+
+        A proxy on this machine forwards another name, or identifies itself as a proxy.
+        """
+        if any(name in request.headers for name in PROXIED):
+            return False
+        peer = (request.transport.get_extra_info("peername") if request.transport else None) or ("",)
+        return is_loopback(str(peer[0])) and is_loopback(_name_in(host) or "")
+
+    def _has_token(self, request: web.Request) -> bool:
+        scheme, _, said = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and _same(said.strip(), self.token):
+            return True
+        cookie = request.cookies.get(self._cookie(request), "")
+        return _same(cookie, self._proof)
+
+    @property
+    def _proof(self) -> str:
+        """Return the content of the cookie, so that the token itself is not stored in the browser."""
+        return hashlib.blake2b(self.token.encode(), digest_size=16, person=b"p2pfl-cookie").hexdigest()
+
+    @staticmethod
+    def _cookie(request: web.Request) -> str:
+        """Return the cookie's name. It contains the port, because cookies do not distinguish ports, and one machine may
+        run many nodes.
+        """
+        own = request.transport.get_extra_info("sockname") if request.transport else None
+        return f"p2pfl-{own[1] if own else 0}"
+
+
+def _same(said: str, meant: str) -> bool:
+    """Compare in constant time; `said` may contain bytes that are not text."""
+    return hmac.compare_digest(said.encode(errors="surrogateescape"), meant.encode())
+
+
+def trusted_host(header: str, listen: Address, names: frozenset[str] = frozenset()) -> bool:
+    """Return True for a host that others cannot redirect: a literal address, localhost or one of our names."""
+    host = _name_in(header)
+    if host is None:
+        return False
+    if host in ("localhost", listen.host.lower()) or host in names:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _name_in(header: str) -> str | None:
+    match = _HOST.fullmatch(header)
+    return None if match is None else match[1].strip("[]").rstrip(".").lower()
+
+
+log = logging.getLogger("p2pfl.page")
+
+STEP_S = 1.0
+MOST_PAGES = 32
+MOST_LOCAL_PAGES = 24
+"""The most open pages without the token. Readers on this machine need none, and must not take the places of those with
+it.
+"""
+DRAIN_S = 20.0
+"""The time that a page may take to read before it is dropped."""
+
+
+class Site(Protocol):
+    """The source of the pages' data. `step` returns None if the change is only in `whole`."""
+
+    def whole(self) -> bytes: ...
+    def step(self) -> tuple[int, bytes | None]: ...
+    def history(self, member: int | None) -> bytes: ...
+
+
+class PageStream:
+    """The stream to all open pages. Steps are made while a page is open, and before the whole view is read."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._number = 0
+        self._step: bytes | None = None
+        self._whole: tuple[int, bytes] | None = None
+        self._stepped_at = float("-inf")
+        self._next = asyncio.Event()
+        self._broken: asyncio.Event | None = None
+        """The event whose waiters receive no more steps, because an update failed."""
+        self._pages = 0
+        self._nobody = asyncio.Event()
+        self._nobody.set()
+        self._last_word: bytes | None = None
+        self._ticking: asyncio.Task[None] | None = None
+
+    def whole(self) -> bytes:
+        """Return the whole view, at most one step old."""
+        if time.monotonic() >= self._stepped_at + STEP_S:
+            self._make_step()
+        if self._whole is None or self._whole[0] != self._number:
+            self._whole = self._number, self._site.whole()
+        return self._whole[1]
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        gate = None if request.transport is None else request.transport.get_protocol()
+        has_token = isinstance(gate, ConnectionGate) and not gate.pays
+        if self._pages >= (MOST_PAGES if has_token else MOST_LOCAL_PAGES):
+            raise web.HTTPServiceUnavailable(text="too many pages are open\n")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+        await response.prepare(request)
+        if isinstance(gate, ConnectionGate):
+            gate.admit()
+        self._pages += 1
+        self._nobody.clear()
+        self._ticking = self._ticking or asyncio.create_task(self._tick())
+        try:
+            await self._follow(response)
+        except TimeoutError:  # buffered data would keep the socket open for as long as the page does not read
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self._pages -= 1
+            if not self._pages:
+                self._nobody.set()
+                self.close()
+        return response
+
+    async def conclude(self, word: bytes, limit_s: float) -> None:
+        """Send every open page the latest step and then a final event, and end its stream, all within `limit_s`."""
+        self._last_word = word
+        self._make_step()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._nobody.wait()
+
+    def close(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+
+    async def _follow(self, response: web.StreamResponse) -> None:
+        with suppress(ConnectionError):
+            seen = -1
+            while True:
+                # Both have the same number: no other task runs in between.
+                is_next = self._step is not None and self._number == seen + 1
+                name, data = (b"step", self._step) if is_next else (b"whole", self.whole())
+                seen, following = self._number, self._next
+                async with asyncio.timeout(DRAIN_S):
+                    await response.write(b"event: %s\ndata: %s\n\n" % (name, data))
+                if self._number == seen:
+                    if self._last_word is not None:
+                        await response.write(b"event: over\ndata: %s\n\n" % self._last_word)
+                        return
+                    await following.wait()
+                    if following is self._broken:
+                        return
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(max(0.0, self._stepped_at + STEP_S - time.monotonic()))
+            try:
+                self._make_step()
+            except Exception:
+                log.exception("the page's next update failed: open pages are closed, and ask again")
+                self._ticking, self._broken = None, self._next
+                self._turn()
+                return
+
+    def _make_step(self) -> None:
+        self._stepped_at = time.monotonic()
+        self._number, self._step = self._site.step()
+        self._turn()
+
+    def _turn(self) -> None:
+        following, self._next = self._next, asyncio.Event()
+        following.set()
+
+
+KEY = "status_listen"
+CONNECTIONS = 32
+"""The most connections without the token that are not streams; the same number of connections may have the token."""
+CONNECTION_BYTES = 2**17
+"""The most bytes that requests may send on one connection in the 10 s that it has without the token."""
+LOOPBACKS = ("127.0.0.1", "::1")
+MOST_BODY_BYTES = 4096
+WEB = Path(__file__).parent / "web"
+FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/graph.js": ("graph.js", "text/javascript; charset=utf-8"),
+    "/curves.js": ("curves.js", "text/javascript; charset=utf-8"),
+    "/uplot.js": ("uplot/uPlot.iife.min.js", "text/javascript; charset=utf-8"),
+    "/uplot.css": ("uplot/uPlot.min.css", "text/css; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/icon-wrong.svg": ("icon-wrong.svg", "image/svg+xml"),
+}
+ENTER = "/enter"
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a user may have written
+HEADERS = {
+    "Server": "p2pfl",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+}
+
+
+class PageFile(NamedTuple):
+    body: bytes
+    kind: str
+    tag: str
+
+
+@cache
+def page_files() -> dict[str, PageFile]:
+    """Return the files of the page, by path."""
+    bodies = {path: (WEB / name).read_bytes() for path, (name, _) in FILES.items()}
+    return {
+        path: PageFile(body, FILES[path][1], f'"{hashlib.blake2b(body, digest_size=8).hexdigest()}"')
+        for path, body in bodies.items()
+    }
+
+
+class Rarely(logging.Filter):
+    """Lets twenty lines pass, then one every three minutes, because anyone who can reach the port can trigger
+    errors.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bucket = TokenBucket(1 / 180, tokens=20.0, burst=20.0)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        del record
+        return self._bucket.take(time.monotonic()) == 0.0
+
+
+def _rarely() -> logging.Logger:
+    found = logging.getLogger("p2pfl.page.faults")
+    if not found.filters:
+        found.addFilter(Rarely())
+    return found
+
+
+class PageHandler(TerseHandler):
+    """Logs malformed requests once an hour; only our own errors get a traceback."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if exc is None or isinstance(exc, HttpProcessingError | web.RequestPayloadError):
+            return super().handle_error(request, status, exc, message)
+        self.logger.error("cannot answer %s", request.path, exc_info=exc)
+        return web.Response(status=500, text="an error of this node: see its log\n")
+
+    def drop_broken(self, error: BaseException | None) -> None:
+        self._refusals.note(None, f"{self._gate.address} ({type(error).__name__})", PeerFault("a broken request"))
+        self._gate.abort()
+
+
+class StatusPage:
+    """The pages of one node. `async with` binds the port; it raises UserError if that fails.
+
+    `status` is called for each request, on the event loop. `site` provides the whole federation for the page; without
+    it there is no page. `names` are host names that may be used besides addresses; a reader on another machine needs
+    the `token`.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        status: Callable[[], Mapping[str, Any]],
+        *,
+        site: Site | None = None,
+        names: Iterable[str] = (),
+        token: str | None = None,
+        kinds: Collection[str] = ALARMS,
+    ) -> None:
+        self._kinds = kinds
+        self._address = parse_address(listen, KEY)
+        self._status, self._site = status, site
+        self._guard = Guard(
+            listen=self._address,
+            names=frozenset(name.lower() for name in names),
+            open_paths=frozenset([*FILES, ENTER]) if site else frozenset(),
+            token=token or new_token(),
+        )
+        self._live = None if site is None else PageStream(site)
+        limits = Limits(pending=CONNECTIONS, pending_per_address=CONNECTIONS)
+        self._doorway = Doorway(limits, greeting_bytes=CONNECTION_BYTES)
+        for loopback in LOOPBACKS:
+            self._doorway.know(loopback)
+        self._refusals = Refusals(Counters({}), log, lambda kind, peer, text: None)  # noqa: ARG005 - no peer is known
+        self._hours: asyncio.Task[None] | None = None
+        self._runner: web.AppRunner | None = None
+        self._entrance: Entrance | None = None
+
+    @property
+    def port(self) -> int:
+        """Return the bound port."""
+        return 0 if self._entrance is None else self._entrance.port
+
+    async def __aenter__(self) -> Self:
+        application = web.Application(middlewares=[self._guard.check], client_max_size=MOST_BODY_BYTES)
+        application.router.add_get("/status", self._show_status)
+        application.router.add_get("/metrics", self._show_metrics)
+        if self._site is not None and self._live is not None:
+            for path in FILES:
+                application.router.add_get(path, self._show_file)
+            application.router.add_post(ENTER, self._guard.enter)
+            application.router.add_get("/federation", self._show_federation)
+            application.router.add_get("/history", self._show_history)
+            application.router.add_get("/live", self._live.stream)
+        application.on_response_prepare.append(add_headers)
+        runner = web.AppRunner(application, shutdown_timeout=0.5)
+        await runner.setup()
+        http = runner.server
+        if http is None:
+            raise AssertionError("the runner was not set up")
+
+        def speak(gate: ConnectionGate) -> PageHandler:
+            return PageHandler(http, gate, self._refusals, logger=_rarely(), keepalive_timeout=30)
+
+        entrance = Entrance(self._doorway, speak, self._guard.shows_token)
+        try:
+            await entrance.open(self._address)
+        except OSError as error:
+            await runner.cleanup()
+            raise cannot_listen(self._address, error, KEY) from None
+        self._runner, self._entrance = runner, entrance
+        self._hours = asyncio.create_task(self._refusals.begin_hours())
+        return self
+
+    async def conclude(self, phase: str, limit_s: float) -> None:
+        """Tell open pages how the node ended, and wait at most `limit_s` until they have read it."""
+        if self._live is not None:
+            await self._live.conclude(msgspec.json.encode({"phase": phase}), limit_s)
+
+    def others_hosts(self) -> list[str]:
+        """Return the hosts by which other machines may reach the page; empty if only this machine can."""
+        if is_loopback(self._address.host):
+            return sorted(self._guard.names)
+        if self._address.host in EVERYWHERE:
+            return sorted(self._guard.names) or [own_address()]
+        return sorted(self._guard.names) or [str(self._address).rpartition(":")[0]]
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.close()
+        if self._hours is not None:
+            self._hours.cancel()
+        if self._entrance is not None:
+            self._entrance.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self._doorway.close()
+
+    async def _show_file(self, request: web.Request) -> web.Response:
+        file = page_files()[request.path]
+        headers = {"Content-Type": file.kind, "ETag": file.tag, "Cache-Control": "no-cache"}
+        if request.headers.get("If-None-Match") == file.tag:
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=file.body, headers=headers)
+
+    async def _show_status(self, request: web.Request) -> web.Response:
+        del request
+        return _json(msgspec.json.encode(self._status()))
+
+    async def _show_federation(self, request: web.Request) -> web.Response:
+        del request
+        if self._live is None:
+            raise AssertionError("no site and a route")
+        return _json(self._live.whole())
+
+    async def _show_history(self, request: web.Request) -> web.Response:
+        if self._site is None:
+            raise AssertionError("no site and a route")
+        member = request.query.get("member")
+        if member is not None and not (member.isascii() and member.isdigit() and len(member) < 7):
+            raise web.HTTPBadRequest(text="no member\n")
+        return _json(self._site.history(None if member is None else int(member)))
+
+    async def _show_metrics(self, request: web.Request) -> web.Response:
+        del request
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.Response(body=exposition(self._status(), self._kinds).encode(), headers=headers)
+
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, headers={"Content-Type": "application/json", "Cache-Control": "no-store"})
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    del request
+    response.headers.update(HEADERS)

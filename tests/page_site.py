@@ -18,8 +18,9 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.features import FEATURES
 from p2pfl.features.status.feature import Display
 from p2pfl.features.status.overview import Overview
-from p2pfl.features.status.own_row import OwnRow
+from p2pfl.features.status.own_row import Hearing, OwnRow
 from p2pfl.features.status.spread import Roster, VitalsTold, period_s
+from p2pfl.features.status.watchdog import MemberNews
 from p2pfl.learn.intervals import wilson
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 from p2pfl.node.feed import Feed

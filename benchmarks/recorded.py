@@ -26,7 +26,9 @@ from sim import simulate
 from sim.federations import describe
 from sim.network import Network
 from sim.worlds.model import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec
-from sim.worlds.random_worlds import draw
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from drawn_worlds import draw
 
 DRAWN = range(20)
 LEARNING = range(10)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from p2pfl.config.model import Edges
-from p2pfl.core.core import check_invariants
 from p2pfl.core.events import Event
 from p2pfl.core.facts import Phase
 from p2pfl.core.settings import Settings
@@ -46,8 +45,6 @@ class Surroundings:
     liars: frozenset[int] = frozenset()
     faults_end_ns: int = 0
     """When the last planned fault happens."""
-    check: bool = True
-    """True if every invariant of a core is checked after each event."""
 
 
 class Cluster:
@@ -65,7 +62,6 @@ class Cluster:
         paces: Sequence[HostPace],
         steps: Sequence[int],
         purses: Sequence[Purse] | None = None,
-        watch: Watch | None = None,
         on_commit: Callable[[int], None] | None = None,
     ) -> None:
         self.around = around
@@ -80,7 +76,7 @@ class Cluster:
             kernel=self.kernel,
             spec=around.links,
             links=lay(around.body_bytes, around.links, around.slow, around.seed),
-            deliver=self.deliver if around.check else self._deliver,
+            deliver=self.deliver,
             alive=lambda index: self.hosts[index].alive,
             accepts=lambda index, peer: self.hosts[index].accepts(peer),
             trace=self.trace,
@@ -105,7 +101,6 @@ class Cluster:
                 kernel=self.kernel,
                 network=self.network,
                 trace=self.trace,
-                watch=watch,
                 on_commit=on_commit,
                 on_finish=self._one_has_finished,
             )
@@ -159,12 +154,12 @@ class Cluster:
         self._halt_if_over()
 
     def deliver(self, index: int, event: Event) -> None:
-        self._deliver(index, event)
-        if self.hosts[index].alive:
-            check_invariants(self.hosts[index].core)
-
-    def _deliver(self, index: int, event: Event) -> None:
         self.hosts[index].take(event)
+
+    def watch_by(self, watch: Watch) -> None:
+        """Let an observer see all operations of all nodes, from now on."""
+        for host in self.hosts:
+            host.machine.watch = watch
 
     def run(self, *, until_ns: int, finish: bool = True, stop: Callable[[], bool] | None = None) -> None:
         """Run to virtual time `until_ns`, or until every node has finished, or until `stop` returns true."""

@@ -18,7 +18,7 @@ from p2pfl.core.messages import Message
 from p2pfl.reporting.status import MeanAndMax
 from sim.exact import ExactEngine
 from sim.kernel import NS, Kernel
-from sim.machine import TRACED, HostPlan, Machine, Watch
+from sim.machine import TRACED, HostPlan, Machine
 from sim.trace import Trace, TraceKind
 
 NEVER = float("inf")
@@ -196,14 +196,13 @@ class Host:
         kernel: Kernel,
         network: HostNetwork,
         trace: Trace,
-        watch: Watch | None = None,
         on_commit: Callable[[int], None] | None = None,
         on_finish: Callable[[int], None] | None = None,
     ) -> None:
         self.plan = plan
         self.index = plan.index
         self.engine = engine
-        self.machine = Machine(plan, engine, kernel=kernel, trace=trace, watch=watch)
+        self.machine = Machine(plan, engine, kernel=kernel, trace=trace)
         self.network = network
         self.on_commit = on_commit
         self.on_finish = on_finish

@@ -74,14 +74,25 @@ class HostPlan:
     purse: Purse | None = None
 
 
-class Watch(Protocol):
-    """An observer that changes nothing, such as an oracle or a report's figures."""
+class Watch:
+    """An observer that changes nothing. This one looks at nothing: audits and tests watch what they need."""
 
     def before(self, index: int, operation: Operation) -> None:
         """Observe an operation that the engine is about to carry out."""
 
     def after(self, index: int, operation: Operation) -> None:
         """Observe an operation that the engine has carried out."""
+
+    def crashes(self, index: int, kept: int) -> None:
+        """Observe a node that is about to lose what its disk has not yet, but for `kept` entries of its log."""
+
+    def forgets(self, index: int, forget: Callable[[int], None]) -> None:
+        """Let a node that is down lose its disk."""
+        forget(index)
+
+    def look(self) -> bool:
+        """Look at the world after an event; True ends the run."""
+        return False
 
 
 class Machine:
@@ -90,14 +101,12 @@ class Machine:
     The machine exists before and after a process, and is unaware of any.
     """
 
-    def __init__(
-        self, plan: HostPlan, engine: ExactEngine, *, kernel: Kernel, trace: Trace, watch: Watch | None = None
-    ) -> None:
+    def __init__(self, plan: HostPlan, engine: ExactEngine, *, kernel: Kernel, trace: Trace) -> None:
         self.index, self.engine = plan.index, engine
         self.pace, self.steps, self.engine_ns, self.purse = plan.pace, plan.steps, plan.engine_ns, plan.purse
         self.kernel = kernel
         self.trace = trace
-        self.watch = watch
+        self.watch: Watch | None = None
         self.moves = 0
         """How many times the model may have changed: starts, crashes, operations."""
         self.answers_ns = 0

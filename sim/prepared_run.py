@@ -25,7 +25,7 @@ from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS
 from sim.learning.nodes import Learners
 from sim.liars import Liars, ShownModels
-from sim.oracle import Oracle
+from sim.machine import Watch
 from sim.privacy_budget import Purse
 from sim.worlds.amendments import Step, all_edges, steps_of
 from sim.worlds.faults import Crash, FaultPlan, Join, Rejoin, Restart, Separate, plan_faults
@@ -37,13 +37,13 @@ Rows2 = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """The script of a run; `spec` is settled. `check`: vectors are in float64, and every invariant is checked."""
+    """The script of a run; `spec` is settled. `is_watched`: vectors are in float64, and every node has a disk."""
 
     federation: FederationConfig
     spec: WorldSpec
     learners: Learners
     faults: FaultPlan
-    check: bool
+    is_watched: bool
     steps: tuple[Step, ...]
     """The federation as it changes over time, from the beginning."""
 
@@ -61,13 +61,13 @@ class Script:
         return frozenset(self.spec.liars.nodes if self.spec.liars else ())
 
 
-def script(federation: FederationConfig, spec: WorldSpec, learners: Learners, *, check: bool) -> Script:
+def script(federation: FederationConfig, spec: WorldSpec, learners: Learners, *, is_watched: bool = False) -> Script:
     return Script(
         federation=federation,
         spec=spec,
         learners=learners,
         faults=plan_faults(spec, len(federation.members), federation.seed),
-        check=check,
+        is_watched=is_watched,
         steps=steps_of(federation, spec),
     )
 
@@ -80,7 +80,7 @@ def _tested_every(evaluate_every: EvaluateEvery) -> int:
 
 
 class PreparedRun:
-    """One run, ready to go. `oracle` is None unless invariants are checked."""
+    """One run, ready to go."""
 
     def __init__(self, script: Script, on_commit: Callable[[int], None] | None = None) -> None:
         self.script = script
@@ -98,21 +98,18 @@ class PreparedRun:
                 learners=everybody.nodes or everybody.learners,
                 samples=everybody.samples,
             )
-        self.oracle: Oracle | None = None
-        engines = self._engines()
-        gammas = self._gammas()
-        if script.check:
-            self.oracle = Oracle(engines, script.edges, gammas)
+        self.watch = Watch()
+        self.gammas = self._gammas()
+        """By node and neighbor, the step that goes well with the compressor of that edge."""
         self.world: Cluster = Cluster(
             self._surroundings(),
-            engines,
-            settings=self._settings(federation, gammas),
+            self._engines(),
+            settings=self._settings(federation, self.gammas),
             paces=node_speeds(spec, federation),
             steps=[script.learners.steps(node) for node in range(self.nodes)],
             purses=None
             if federation.privacy is None
             else [Purse(planned_rounds(federation)) for _ in range(self.nodes)],
-            watch=self.oracle,
             on_commit=on_commit,
         )
         self._plan_faults()
@@ -122,6 +119,11 @@ class PreparedRun:
             hosts = self.world.hosts
             self.liars.meet(ShownModels(self.nodes, self.shown_model), lambda node: hosts[node].core.facts.rounds)
             self.liars.flood(self.world)
+
+    def watch_by(self, watch: Watch) -> None:
+        """Let an observer see all operations, and all that is lost in crashes."""
+        self.watch = watch
+        self.world.watch_by(watch)
 
     # -- vectors -----------------------------------------------------------------------------------------------------
 
@@ -181,8 +183,8 @@ class PreparedRun:
                     codecs=self.codecs[index],
                     method=script.learners.method,
                     rule=rule_of(federation),
-                    dtype=np.float64 if script.check else np.float32,
-                    durable=index in script.faults.crashing or script.check,
+                    dtype=np.float64 if script.is_watched else np.float32,
+                    durable=index in script.faults.crashing or script.is_watched,
                     show=liars.show(index) if liars and index in script.liars else None,
                     sketch=self.sketch.of,
                     gauge=gauge_of(federation.training, script.learners.learners[index]),
@@ -221,7 +223,7 @@ class PreparedRun:
         """Tell all nodes about the change at once. A removed node ends; if it is down, it is not waited for."""
         world = self.world
         neighbors, turns = all_neighbors(self.nodes, federation.edges), all_turns(self.nodes, federation.schedule)
-        for index, settings in enumerate(self._settings(federation, self._gammas())):
+        for index, settings in enumerate(self._settings(federation, self.gammas)):
             host = world.hosts[index]
             world.amend(index, replace(host.plan, neighbors=neighbors[index], turns=turns[index], settings=settings))
             if index in federation.retired and not host.alive and host.starts:
@@ -243,7 +245,6 @@ class PreparedRun:
             engine_ns=round(spec.compute.engine_s * NS),
             liars=self.script.liars,
             faults_end_ns=max((fault.time_ns for fault in faults.faults), default=0),
-            check=self.script.check,
         )
 
     def _plan_faults(self) -> None:
@@ -263,20 +264,13 @@ class PreparedRun:
             world.kernel.at_ns(fault.time_ns, action)
 
     def _crash(self, fault: Crash) -> None:
-        """Crash a node. The oracle learns beforehand what is not on disk, and afterwards what was lost with the
-        disk.
-        """
-        node, oracle = fault.node, self.oracle
+        node = fault.node
         host = self.world.hosts[node]
         if not host.alive or node in host.plan.settings.retired:
             return
-        if oracle is not None:
-            oracle.crashes(node, 0)
+        self.watch.crashes(node, 0)
         self.world.crash(node)
         if fault.amnesia:
-            if oracle is None:
-                self.world.forget(node)
-            else:
-                oracle.forgets(node, self.world.forget)
+            self.watch.forgets(node, self.world.forget)
         if not fault.returns:
             self.world.lose(node)

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.stop import parse_stop
-from p2pfl.core.core import check_invariants
-from p2pfl.errors import P2PFLError, UserError
+from p2pfl.errors import UserError
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.report import Report
@@ -28,6 +27,7 @@ from sim.attacks import parse_attack
 from sim.heap import return_free_memory
 from sim.kernel import NS
 from sim.learning.nodes import make_learners
+from sim.machine import Watch
 from sim.prepared_run import PreparedRun, Script, script
 from sim.report import Figures, cost_of, final_report
 from sim.worlds.amendments import steps_of
@@ -40,8 +40,6 @@ from topologies.family import GraphKind
 
 POINTS = 40
 """The approximate number of evaluations in a run."""
-TOLERANCE = 1e-9
-"""The relative error allowed in the conservation of sum n_i x_i, in float64."""
 SLICES = 4
 """The number of progress reports between two evaluations."""
 
@@ -61,15 +59,6 @@ class RunProgress:
     """The task's measures, the main one first; empty until they are known."""
     foreseen: str | None = None
     """What the run will take, said once before it begins."""
-
-
-class InvariantError(P2PFLError):
-    """A simulated run broke an invariant, which is a bug of ours. `events` are the last entries of the trace."""
-
-    def __init__(self, text: str, *, time_s: float, events: Sequence[str]) -> None:
-        super().__init__(f"at {time_s:.9f} virtual s an invariant was broken: {text}")
-        self.time_s = time_s
-        self.events = events
 
 
 @contextmanager
@@ -103,7 +92,7 @@ def simulate(
     *,
     world: World | WorldSpec | None = None,
     data: Mapping[str, Mapping[str, Any]] | None = None,
-    check: bool = False,
+    watch: Callable[[PreparedRun], Watch] | None = None,
     references: bool = True,
     alone: bool = False,
     arrays: bool = False,
@@ -116,12 +105,12 @@ def simulate(
 
     `federation` is a `p2pfl.Federation`, or the contents of a federation file. The default `world` is that of
     `World()`. `data` has the `[data]` tables of nodes by name, with absolute paths. All randomness comes from
-    `federation.seed`. With `check`, every invariant is checked after every event. `references` adds what a central
-    server and pooled data would have achieved, `alone` also what each node would have learned without neighbors. With
-    `arrays` the algorithm alone runs, for very many nodes at once: `clock` is "apart", the default, or "in-step",
-    `device` a torch device. Without `on_progress`, a terminal shows a line on stderr. `on_models` is called at the end
-    with the models (nodes, d) of all nodes. Raises UserError if the world contradicts itself, if the task is wrong, or
-    if the run would not fit into memory; InvariantError only with `check`.
+    `federation.seed`. `watch` makes an observer of the run, whose vectors are then in float64. `references` adds what a
+    central server and pooled data would have achieved, `alone` also what each node would have learned without
+    neighbors. With `arrays` the algorithm alone runs, for very many nodes at once: `clock` is "apart", the default, or
+    "in-step", `device` a torch device. Without `on_progress`, a terminal shows a line on stderr. `on_models` is called
+    at the end with the models (nodes, d) of all nodes. Raises UserError if the world contradicts itself, if the task is
+    wrong, or if the run would not fit into memory.
     """
     from sim.cli.views import RunView  # noqa: PLC0415 - it knows what is here
 
@@ -130,7 +119,7 @@ def simulate(
         how: dict[str, Any] = {
             "world": world,
             "data": data,
-            "check": check,
+            "watch": watch,
             "references": references,
             "alone": alone,
             "arrays": arrays,
@@ -154,7 +143,7 @@ def simulate(
     _check_arrays(federation, arrays=arrays, clock=clock, device=device)
     attack = None if spec.liars is None else parse_attack(spec.liars.attack)
     liars = frozenset(spec.liars.nodes if spec.liars else ())
-    compared: dict[str, Any] = {"references": references, "alone": alone}
+    compared: dict[str, Any] = {"references": references, "alone": alone, "watch": watch}
     poison = None if attack is None else attack.poison
     with RunView(quiet=on_progress is not None or not sys.stderr.isatty()) as view:
         tell = on_progress or (None if view.quiet else view.update)
@@ -166,7 +155,7 @@ def simulate(
         check_count(len(federation.members), each=OBJECT_BYTES_PER_NODE)
         compared |= {"on_progress": tell, "on_models": on_models, "began": began}
         learners = make_learners(federation, local=data, poison=poison, liars=liars)
-        return _simulate(script(federation, spec, learners, check=check), **compared)
+        return _simulate(script(federation, spec, learners, is_watched=watch is not None), **compared)
 
 
 def _check_arrays(federation: FederationConfig, *, arrays: bool, clock: str | None, device: str | None) -> None:
@@ -205,6 +194,7 @@ def _patience(federation: FederationConfig) -> int | None:
 def _simulate(
     script: Script,
     *,
+    watch: Callable[[PreparedRun], Watch] | None,
     references: bool,
     alone: bool,
     on_progress: Callable[[RunProgress], None] | None,
@@ -218,11 +208,12 @@ def _simulate(
     with _no_collections():
         stage = PreparedRun(script, figures.committed)
         figures.stage = stage
+        if watch is not None:
+            stage.watch_by(watch(stage))
         set_up = time.process_time()
-        with _with_latest_events(stage):
-            _run(script, stage, figures, on_progress)
-            models = stage.models()
-            stage.world.network.count_goodbyes()
+        _run(script, stage, figures, on_progress)
+        models = stage.models()
+        stage.world.network.count_goodbyes()
     if on_models is not None:
         on_models(models)
     ran = time.process_time()
@@ -249,13 +240,13 @@ def _run(
     every_ns = evaluation_interval_ns(script, stage)
     rounds = script.federation.training.rounds
     to_do = None if rounds is None else rounds * stage.nodes
-    watch = _checked(stage) if script.check else None
+    stop = stage.watch.look if script.is_watched else None
     next_ns, most_points = 0, 2 * POINTS
     figures.evaluate()
     while not world.over and world.kernel.pending and world.kernel.now_ns < limit_ns:
         next_ns += max(0, world.kernel.next_ns - 1 - next_ns) // every_ns * every_ns  # nothing happens before then
         for part in range(1, SLICES + 1):
-            world.run(until_ns=min(limit_ns, next_ns + every_ns * part // SLICES), stop=watch)
+            world.run(until_ns=min(limit_ns, next_ns + every_ns * part // SLICES), stop=stop)
             if on_progress is not None:
                 done = sum(host.core.facts.rounds for host in world.hosts if host.starts)
                 point = figures.history[-1] if figures.history else None
@@ -286,45 +277,6 @@ def evaluation_interval_ns(script: Script, stage: PreparedRun) -> int:
     patience = _patience(script.federation)
     rounds = training.rounds if patience is None else min(training.rounds, 2 * patience)
     return max(1, int(lasts * rounds) // POINTS)
-
-
-def _checked(stage: PreparedRun) -> Callable[[], bool]:
-    """Check after every event that each core is consistent, that sum n_i x_i matches the ledger, and that idle edges
-    agree bit for bit.
-    """
-    world, oracle = stage.world, stage.oracle
-    if oracle is None:
-        raise ValueError("nothing watches the vectors")
-    start = oracle.total()
-    # An end that refuses what a liar shows restarts the edge before the other end knows, as after a crash without a
-    # disk. So does one that got an edge back that the other never knew to be gone.
-    changing = len(stage.script.steps) > 1 or bool(stage.script.liars)
-    forgetful = changing or any(host.plan.index in stage.script.faults.crashing for host in world.hosts)
-
-    def watch() -> bool:
-        drift = oracle.drift(start)
-        if not drift <= TOLERANCE:
-            raise AssertionError(f"sum n_i x_i is off by {drift:.3g} (relative)")
-        if not oracle.replicas_agree(amnesia=forgetful):
-            raise AssertionError("the ends of an edge hold different replicas")
-        for host in world.hosts:
-            if host.alive:
-                check_invariants(host.core)
-        return False
-
-    return watch
-
-
-@contextmanager
-def _with_latest_events(stage: PreparedRun) -> Iterator[None]:
-    """Add the latest events to the error of a broken invariant, if invariants are checked."""
-    try:
-        yield
-    except AssertionError as error:
-        if not stage.script.check:
-            raise
-        kernel, trace = stage.world.kernel, stage.world.trace
-        raise InvariantError(str(error), time_s=kernel.now, events=trace.tail()) from error
 
 
 @contextmanager

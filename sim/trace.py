@@ -86,7 +86,6 @@ MESSAGE_CODES: dict[type[messages.Message], int] = {
     messages.LivesTold: 9,
     messages.Resign: 10,
 }
-_MESSAGES = {code: message.__name__ for message, code in MESSAGE_CODES.items()}
 _NUMBERS: dict[type[messages.Message], Callable[[Any], int]] = dict.fromkeys(MESSAGE_CODES, attrgetter("seq")) | {
     messages.Resync: attrgetter("incarnation"),
     messages.Ready: attrgetter("version"),
@@ -102,13 +101,12 @@ def message_number(message: messages.Message) -> int:
 
 
 class Trace:
-    """Hashes entries in blocks; the last ones can be displayed."""
+    """Hashes entries in blocks."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=32, person=b"p2pfl-trace")
         self._pack = LAYOUT.pack
         self._block: list[bytes] = []
-        self._before: list[bytes] = []
         self._hashed = 0
 
     @property
@@ -124,7 +122,7 @@ class Trace:
     def _turn(self) -> None:
         self._hash.update(b"".join(self._block))
         self._hashed += len(self._block)
-        self._before, self._block = self._block, []
+        self._block = []
 
     @property
     def digest(self) -> str:
@@ -132,19 +130,3 @@ class Trace:
         state = self._hash.copy()
         state.update(b"".join(self._block))
         return state.hexdigest()
-
-    def tail(self, count: int = 20) -> list[str]:
-        """Return the last entries as lines of text; beyond BLOCK_ENTRIES some may be missing."""
-        return [describe(*LAYOUT.unpack(entry)) for entry in (self._before + self._block)[-count:]]
-
-
-def describe(time_ns: int, kind: int, a: int, b: int, n: int) -> str:
-    about = kind_name(kind)
-    return f"{time_ns / 1e9:.9f} s  {about}  a={a} b={b} n={n}"
-
-
-def kind_name(kind: int) -> str:
-    if kind < TraceKind.SENT:
-        return TraceKind(kind).name
-    base = kind & ~31
-    return f"{TraceKind(base).name} {_MESSAGES[kind - base]}"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
 from p2pfl.aggregate import Rule
 from p2pfl.compress import Compressor
 from p2pfl.config.model import Edges
+from p2pfl.core.core import check_invariants
+from p2pfl.core.events import Event
 from p2pfl.core.profiles import Conservative, Profile, Robust
 from p2pfl.core.settings import Settings
 from p2pfl.engine.codecs import Codecs, fragments_of
@@ -19,8 +23,10 @@ from p2pfl.methods.plain import Plain
 from sim.cluster import Cluster, Surroundings, all_neighbors
 from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS
-from sim.oracle import Oracle
 from sim.worlds.model import LinkSpec, SlowNodes
+
+sys.path.insert(0, str(Path(__file__).parent))
+from oracle import Oracle
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +141,13 @@ class OpenWorld(Cluster):
             ],
             paces=[ConstantPace(round(plan.round_s.get(index, plan.default_round_s) * NS)) for index in range(count)],
             steps=[1] * count,
-            watch=self.oracle,
         )
+        self.watch_by(self.oracle)
+
+    def deliver(self, index: int, event: Event) -> None:
+        super().deliver(index, event)
+        if self.hosts[index].alive:
+            check_invariants(self.hosts[index].core)
 
     def go(self, *, until_s: float, finish: bool = True) -> None:
         self.run(until_ns=round(until_s * NS), finish=finish)

@@ -29,9 +29,6 @@ class _Watching(Watch):
     def __init__(self, eye: Eye, engines: Sequence[ExactEngine]) -> None:
         self.eye, self.engines = eye, engines
 
-    def before(self, index: int, operation: Operation) -> None:
-        pass
-
     def after(self, index: int, operation: Operation) -> None:
         self.eye.look(index, self.engines[index].state, operation)
 
@@ -44,12 +41,10 @@ def observe_simulated(
     """
     spec = settle(world, len(federation.members), federation.seed)
     everyone = Learners(learners, method_of(federation))
-    stage = PreparedRun(script(federation, spec, everyone, check=False))
+    stage = PreparedRun(script(federation, spec, everyone))
     hosts = stage.world.hosts
     eye = Eye(victim, federation.neighbors(victim), learners[victim].samples)
-    watching = _Watching(eye, [host.engine for host in hosts])
-    for host in hosts:
-        host.machine.watch = watching
+    stage.watch_by(_Watching(eye, [host.engine for host in hosts]))
     stage.world.run(until_ns=round(spec.limit_s * NS))
     return Observation(
         victim=victim,

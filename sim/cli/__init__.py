@@ -30,6 +30,12 @@ Examples:
 """
 
 
+GONE = {
+    "--replay": "a seed repeats a run without it; `make faults` of a checkout checks every invariant after every event",
+}
+"""Options that are gone, and what to use instead."""
+
+
 class SimCommands(Named):
     def lines(self) -> Mapping[str, str]:
         return COMMANDS
@@ -38,6 +44,12 @@ class SimCommands(Named):
         if name == "attacks":
             return import_module("sim.cli.run").attacks
         return import_module(f"sim.cli.{name}").command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        for word in (word.partition("=")[0] for word in args):
+            if word in GONE:
+                raise click.UsageError(f"{word} is gone: {GONE[word]}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=SimCommands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})

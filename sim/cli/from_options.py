@@ -18,23 +18,9 @@ from sim.federations import describe
 from sim.privacy import KEY
 from sim.worlds.check import check_world
 from sim.worlds.model import RUN, LiarSpec, WorldSpec
-from sim.worlds.random_worlds import draw
 from sim.worlds.world import read_world
 
 RANDOM = "random"
-DRAWN_WITH = (
-    "nodes",
-    "topology",
-    "rounds",
-    "partition",
-    "rule",
-    "compressor",
-    "method",
-    "privacy",
-    "byzantine",
-    "attack",
-)
-"""Options that `--world random` draws, or that would change which run a seed means."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +49,12 @@ def build(options: Options, *, directed: bool = False) -> tuple[FederationConfig
 
     Raises UserError for a wrong option or file, DisconnectedGraph if the graph is not connected.
     """
-    if options.world == RANDOM:
-        federation, world = _draw_all(options)
-    else:
-        federation = _describe(options, directed=directed)
-        world = WorldSpec() if options.world is None else read_world(options.world, federation)
-        world = replace(world, liars=_liars(options, world.liars, len(federation.members)))
+    if options.world == RANDOM and not Path(RANDOM).exists():
+        allowed = "a file; `python tests/faults/many_worlds.py` of a checkout draws worlds"
+        raise UserError("random worlds are gone", key="--world", value=RANDOM, allowed=allowed)
+    federation = _describe(options, directed=directed)
+    world = WorldSpec() if options.world is None else read_world(options.world, federation)
+    world = replace(world, liars=_liars(options, world.liars, len(federation.members)))
     world = _with_times(options, world)
     for mistake in check_world(world, len(federation.members)):
         raise mistake
@@ -90,15 +76,6 @@ def _check_time(value: float, kind: Kind) -> None:
         kind.read(value)
     except ValueError:
         raise UserError("no such time", value=value, allowed=kind.allowed) from None
-
-
-def _draw_all(options: Options) -> tuple[FederationConfig, WorldSpec]:
-    for name in ("file", *DRAWN_WITH):
-        if getattr(options, name) is not None:
-            key = "FEDERATION" if name == "file" else f"--{name}"
-            text = "cannot be combined with --world random, which draws federation and world from the seed"
-            raise UserError(text, key=key, value=str(getattr(options, name)), allowed="one of the two")
-    return draw(options.seed or 0)
 
 
 def _describe(options: Options, *, directed: bool) -> FederationConfig:

@@ -61,14 +61,8 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
 )
 @click.option("--byzantine", type=click.IntRange(0), metavar="K", help="Number of liars, chosen at random.")
 @click.option("--attack", metavar="NAME", help="See `p2pfl sim attacks`.")
-@click.option("--world", metavar="FILE", help="Speeds, links, faults, liars; `random` draws all.")
+@click.option("--world", metavar="FILE", help="Speeds, links, faults, liars.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all randomness.  [default: 0]")
-@click.option(
-    "--replay",
-    type=click.IntRange(0),
-    metavar="SEED",
-    help="Run a seed in single steps, all checked.",
-)
 @click.option("--arrays", is_flag=True, help="As arrays, for very many nodes.")
 @click.option("--clock", type=click.Choice(["apart", "in-step"]), help="Of --arrays.  [default: apart]")
 @click.option(
@@ -88,7 +82,6 @@ def command(
     *,
     federation: Path | None,
     seed: int | None,
-    replay: int | None,
     arrays: bool,
     clock: str | None,
     references: bool | None,
@@ -102,8 +95,8 @@ def command(
     """Simulate a federation: the code of every node, under virtual time.
 
     FEDERATION is a federation file, or the folder of its federation.toml, whose values are the defaults. Without it,
-    nodes learn the built-in digits. A node whose folder is beside the file learns from its own data. Exits with 1 if
-    --replay finds a broken invariant, with 130 after Ctrl-C.
+    nodes learn the built-in digits. A node whose folder is beside the file learns from its own data. Exits with 130
+    after Ctrl-C.
     """
     from p2pfl.console.output import report_target  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
@@ -112,18 +105,15 @@ def command(
 
     report, form = report_target(report, form)
     _check_targets(report, plot)
-    if replay is not None and seed is not None:
-        raise UserError("cannot be combined with --replay", key="--seed", value=seed, allowed="one of the two")
-    alone = {"--replay": replay, "--references": references or None} if arrays else {"--clock": clock}
+    alone = {"--references": references or None} if arrays else {"--clock": clock}
     for key, value in alone.items():
         if value is not None:
             how_else = "without" if arrays else "with"
             raise UserError(f"is for runs {how_else} --arrays", key=key, value=value, allowed=f"{how_else} --arrays")
-    options = Options(file=federation, seed=seed if replay is None else replay, **asked)
+    options = Options(file=federation, seed=seed, **asked)
     if "P2PFL_COMPILED" in os.environ:
         click.echo("note: P2PFL_COMPILED is ignored: there is no compiled unit any more", err=True)
-    how: dict[str, Any] = {"check": replay is not None}
-    how |= {"references": references is not False, "alone": bool(references), "arrays": arrays, "clock": clock}
+    how = {"references": references is not False, "alone": bool(references), "arrays": arrays, "clock": clock}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     logs = open_logs(log)
     try:
@@ -133,8 +123,6 @@ def command(
         return STOPPED
     finally:
         logs.close()
-    if found is None:
-        return 1
     _deliver(found, report, plot, form)
     return 0
 
@@ -164,12 +152,11 @@ def _check_targets(report: Path | None, plot: Path | None) -> None:
         check_picture(plot)
 
 
-def _simulate(options: Options, how: dict[str, Any], logs: Logs, *, quiet: bool) -> Report | None:
-    """Return the report; None if an invariant was broken, which has been printed."""
+def _simulate(options: Options, how: dict[str, Any], logs: Logs, *, quiet: bool) -> Report:
     from sim.cli.from_options import build, without_file  # noqa: PLC0415 - as above
     from sim.cli.views import RunView  # noqa: PLC0415 - `--help` stays instant
     from sim.federations import own_tables  # noqa: PLC0415 - as above
-    from sim.simulation import InvariantError, simulate  # noqa: PLC0415 - as above
+    from sim.simulation import simulate  # noqa: PLC0415 - as above
 
     federation, world = build(options, directed=how["arrays"] and how["clock"] == "in-step")
     if world.path is not None and world.links.loss:
@@ -179,19 +166,12 @@ def _simulate(options: Options, how: dict[str, Any], logs: Logs, *, quiet: bool)
         import torch  # noqa: PLC0415 - the task's
 
         torch.set_num_threads(1)
-    try:
-        with RunView(quiet=quiet) as view, without_file(options):
-            data = None if options.file is None else own_tables(federation)
-            report = simulate(federation, world=world, data=data, on_progress=partial(_tell, view, logs), **how)
-    except InvariantError as error:
-        click.echo("\n".join(["the last events:", *(f"  {line}" for line in error.events)]), err=True)
-        click.echo(f"error: {error}", err=True)
-        return None
+    with RunView(quiet=quiet) as view, without_file(options):
+        data = None if options.file is None else own_tables(federation)
+        report = simulate(federation, world=world, data=data, on_progress=partial(_tell, view, logs), **how)
     for text in report.warnings:
         click.echo(f"warning: {text}", err=True)
     logs.point(report.history[-1] if report.history else None)
-    if how["check"] and report.cost is not None:
-        click.echo(f"every invariant held after each of {report.cost.events:,} events", err=True)
     return report
 
 

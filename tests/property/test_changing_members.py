@@ -20,12 +20,12 @@ from p2pfl.core.facts import Phase as NodePhase
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
 from p2pfl.methods.variate import Variate
-from sim import simulate
 from sim.worlds.model import LinkSpec, Spread
-from sim.worlds.random_worlds import RULES, draw_changing
 
 sys.path.insert(0, str(Path(__file__).parent))
 from changing_kit import OPERATIONS, SHAPES, ChangingWorld, charters, graph
+from drawn_worlds import RULES, draw_changing
+from oracle import checked
 from test_conservation import FAULTS, LINKS, relative_drift
 from test_flows import EVENTS_BETWEEN_LOOKS, correction
 
@@ -213,7 +213,7 @@ def hold_what_must_hold(seed, rule):
         gossip=replace(federation.gossip, rule=rule),
         training=replace(federation.training, method=method),
     )
-    report = simulate(federation, world=replace(world, evaluate_every_s=5.0), check=True, references=False)
+    report = checked(federation, world=replace(world, evaluate_every_s=5.0))
     assert not any("quarantine" in row.alarms for row in report.nodes), "nobody lies"
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 from sim import simulate
 from sim.federations import describe
 from sim.worlds.model import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec
-from sim.worlds.random_worlds import draw
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from drawn_worlds import draw
 
 SEEDS = (2, 10)
 

@@ -24,7 +24,8 @@ class Square:
         self.kernel = Kernel()
         self.heard = []
         self.dead = set()
-        self.trace = Trace()
+        self.trace, self.entries = Trace(), []
+        self.trace.add = lambda *entry: self.entries.append(entry)
         plan = {"trace": self.trace} | options
         spec = links or LinkSpec()
         self.network = Network(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from drawn_worlds import COMPRESSORS
 
 from p2pfl.compress import make_compressor
 from p2pfl.errors import PeerFault, UserError
@@ -14,7 +15,6 @@ from sim.learning.nodes import make_learners
 from sim.prepared_run import PreparedRun, script
 from sim.worlds.drawn import settle
 from sim.worlds.model import LiarSpec, WorldSpec
-from sim.worlds.random_worlds import COMPRESSORS
 
 COMPLETE = describe(nodes=6, rounds=6, topology="complete", compressor="none")
 SLOW = {(0, 1): "q4", (2, 3): "top-k:0.05+q8", (3, 4): "sign"}
@@ -79,7 +79,7 @@ def test_a_count_that_the_model_does_not_have_is_refused():
 def test_each_end_of_an_edge_takes_the_step_that_goes_with_its_compressor():
     made = federation()
     learners = make_learners(made)
-    stage = PreparedRun(script(made, settle(WorldSpec(), 6, made.seed), learners, check=False))
+    stage = PreparedRun(script(made, settle(WorldSpec(), 6, made.seed), learners))
     stage.world.run(until_ns=10**7, finish=False)
     for node, host in enumerate(stage.world.hosts):
         for peer in host.core.edges:

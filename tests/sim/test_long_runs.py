@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from drawn_worlds import draw
 
 from sim.exact import LOG_ENTRIES
 from sim.kernel import NS
@@ -12,7 +13,6 @@ from sim.learning.nodes import make_learners
 from sim.prepared_run import PreparedRun, script
 from sim.worlds.drawn import settle
 from sim.worlds.model import ChurnSpec, ComputeSpec, WorldSpec
-from sim.worlds.random_worlds import draw
 
 LASTS_S = 30.0
 
@@ -23,7 +23,7 @@ def stage():
     described = replace(described, training=training)
     churn = ChurnSpec(up_s=1.0, down_s=0.1, until_s=LASTS_S, amnesia=0.5)
     world = settle(WorldSpec(compute=ComputeSpec(round_s=0.1), churn=churn), len(described.members), described.seed)
-    put_up = PreparedRun(script(described, world, make_learners(described), check=False))
+    put_up = PreparedRun(script(described, world, make_learners(described)))
     put_up.world.run(until_ns=round(LASTS_S * NS))
     return put_up
 

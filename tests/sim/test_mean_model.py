@@ -38,7 +38,7 @@ def ended(federation, world):
     """Its report, and the stage with its models."""
     spec = settle(world, len(federation.members), federation.seed)
     liars = frozenset(spec.liars.nodes if spec.liars else ())
-    given = script(federation, spec, make_learners(federation, liars=liars), check=False)
+    given = script(federation, spec, make_learners(federation, liars=liars))
     figures = Figures(given)
     figures.stage = stage = PreparedRun(given, figures.committed)
     stage.world.run(until_ns=1000 * NS)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from oracle import checked
 
 from p2pfl.config.model import TaskConfig
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
@@ -129,7 +130,7 @@ def test_a_second_channel_and_outer_momentum_keep_every_invariant_in_bad_luck():
     """Among them the sum of n times each channel, and what an edge keeps: opposite at both ends, bit for bit."""
     crashes = (CrashSpec(nodes=(1,), at_s=0.5, down_s=0.1), CrashSpec(nodes=(2,), at_s=1.0, down_s=0.1, amnesia=True))
     world = WorldSpec(compute=FAR_APART, links=LinkSpec(drop=0.05, duplication=0.1, jitter_s=0.02), crashes=crashes)
-    report = simulate(quadratic(20), world=world, check=True, references=False)
+    report = checked(quadratic(20), world=world)
     assert all(row.finished for row in report.nodes)
     assert max(Toy.seen) > 0.1
 
@@ -144,7 +145,7 @@ INVARIANT = ["tracking", "momentum:mu=0.5", "outer", "fair:q=1"]
 def test_each_channel_is_conserved_and_flows_stay_opposite_through_crashes_and_a_lost_folder(method):
     crashes = (CrashSpec(nodes=(1,), at_s=0.5, down_s=0.1), CrashSpec(nodes=(2,), at_s=1.0, down_s=0.1, amnesia=True))
     world = WorldSpec(compute=FAR_APART, links=LinkSpec(drop=0.05, duplication=0.1, jitter_s=0.02), crashes=crashes)
-    report = simulate(quadratic(10, method), world=world, check=True, references=False)
+    report = checked(quadratic(10, method), world=world)
     assert all(row.finished for row in report.nodes)
 
 

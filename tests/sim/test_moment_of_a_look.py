@@ -48,7 +48,7 @@ def look_often(world):
     """Stage, notes and figures of a run under way, at each of some hundred times."""
     described = federation()
     spec = settle(world, len(described.members), described.seed)
-    given = script(described, spec, make_learners(described), check=False)
+    given = script(described, spec, make_learners(described))
     figures = Figures(given)
     stage = figures.stage = PreparedRun(given, figures.committed)
     notes = Notes()

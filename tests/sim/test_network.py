@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from oracle import in_words
 
 from p2pfl.core.events import SessionClosed, SessionOpened
 from sim.links import GOODBYE_BYTES
@@ -182,8 +183,7 @@ def test_only_open_sessions_end_with_goodbyes():
 
 
 def entries(square):
-    lines = [line.split(maxsplit=2) for line in square.trace.tail(1000)]
-    return [text for _, _, text in lines]
+    return [in_words(entry).split(maxsplit=2)[2] for entry in square.entries]
 
 
 def test_the_trace_tells_what_happened_to_messages_and_sessions():

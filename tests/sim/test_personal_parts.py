@@ -39,7 +39,7 @@ def digits(*, share=SHARED, rounds=6):
 
 def stage_of(federation, world):
     spec = settle(world, len(federation.members), federation.seed)
-    return PreparedRun(script(federation, spec, make_learners(federation), check=False))
+    return PreparedRun(script(federation, spec, make_learners(federation)))
 
 
 def heads(stage):

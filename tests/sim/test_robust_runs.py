@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from oracle import checked
 
 from p2pfl.aggregate import make_rule
 from p2pfl.compress import make_compressor
@@ -22,15 +23,17 @@ from sim.worlds.model import CrashSpec, LiarSpec, LinkSpec, WorldSpec
 LAST = LiarSpec(attack="nan", nodes=(7,))
 
 
-def run(*, topology="random-regular:degree=4", rule="trimmed-mean:b=1", liars=None, world=None, **how):
+def plainly(federation, world):
+    return simulate(federation, world=world, references=False)
+
+
+def run(simulated=plainly, *, topology="random-regular:degree=4", rule="trimmed-mean:b=1", liars=None, world=None):
     described = describe(nodes=8, topology=topology, rounds=6, partition="iid", rule=rule)
     training = replace(described.training, local_steps=4, closing_rounds=2)
     gossip = replace(described.gossip, linger_s=1.0)
-    return simulate(
+    return simulated(
         replace(described, training=training, gossip=gossip),
         world=replace(world or WorldSpec(), liars=liars, evaluate_every_s=10.0),
-        references=False,
-        **how,
     )
 
 
@@ -90,9 +93,9 @@ def test_nothing_but_the_rule_and_learning_moves_a_model_whoever_crashes(rule):
         CrashSpec(nodes=(2,), at_s=0.07, down_s=0.05, amnesia=True),
     )
     world = WorldSpec(crashes=crashes, links=LinkSpec(drop=0.1))
-    checked, plain = run(rule=rule, world=world, check=True), run(rule=rule, world=world)
-    assert checked.digest == plain.digest
-    assert sum(node.rounds_mixed for node in checked.nodes) > 30
+    watched, plain = run(checked, rule=rule, world=world), run(rule=rule, world=world)
+    assert watched.digest == plain.digest
+    assert sum(node.rounds_mixed for node in watched.nodes) > 30
 
 
 def weights_told(rule):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from oracle import checked
 
 from p2pfl.errors import UserError
 from sim import simulate
@@ -29,9 +30,13 @@ def small(**changes):
     return replace(federation, training=training, gossip=gossip)
 
 
-def run(attack, federation=None, *, nodes=(1, 4), **how):
+def plainly(federation, world):
+    return simulate(federation, world=world, references=False)
+
+
+def run(attack, federation=None, simulated=plainly, *, nodes=(1, 4)):
     world = WorldSpec(liars=LiarSpec(attack=attack, nodes=nodes) if attack else None, evaluate_every_s=SELDOM_S)
-    return simulate(federation or small(), world=world, references=False, **how)
+    return simulated(federation or small(), world=world)
 
 
 def alarms(report, kind):
@@ -110,7 +115,7 @@ def test_a_run_with_liars_is_the_same_again(attack):
     ],
 )
 def test_what_is_no_model_is_refused_moves_nothing_and_stops_nobody(attack, compressor):
-    report = run(attack, small(compressor=compressor, rounds=2), check=True)
+    report = run(attack, small(compressor=compressor, rounds=2), checked)
     assert alarms(report, "request-refused")
     assert alarms(report, "reply-refused")
     assert all(node.finished and node.rounds >= 2 for node in report.nodes if not node.byzantine)
@@ -120,7 +125,7 @@ def test_what_is_no_model_is_refused_moves_nothing_and_stops_nobody(attack, comp
 @pytest.mark.long
 def test_a_liar_that_wakes_up_to_say_nonsense_moves_nothing_by_it():
     """By then the edges mix, so that an exchange that one end refuses would break the conservation of the sum."""
-    report = run("sleeper:nan@2", small(rounds=4), check=True)
+    report = run("sleeper:nan@2", small(rounds=4), checked)
     assert alarms(report, "reply-refused")
 
 
@@ -136,7 +141,7 @@ def test_liars_crash_and_come_back_with_every_invariant_intact(attack):
         liars=LiarSpec(attack=attack, nodes=(1, 4)),
         evaluate_every_s=SELDOM_S,
     )
-    report = simulate(small(), world=world, check=True, references=False)
+    report = checked(small(), world=world)
     assert sum(node.starts for node in report.nodes if node.byzantine) > 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from oracle import checked
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import TaskConfig
@@ -43,7 +44,7 @@ def test_all_stop_together_long_before_their_rounds_are_done(figure, rule):
 @pytest.mark.long
 def test_the_same_seed_stops_in_the_same_round_also_after_crashes_and_no_invariant_breaks():
     described, world = federation("no improvement by 0.001 in 5 rounds"), WorldSpec(crashes=CRASHES)
-    one, other = (simulate(described, world=world, check=True, references=False) for _ in "ab")
+    one, other = (checked(described, world=world) for _ in "ab")
     assert (one.digest, one.value_digest) == (other.digest, other.value_digest)
     assert all(node.finished for node in one.nodes)
     assert [node.starts for node in one.nodes] == [1, 2, 2, 1]

@@ -13,7 +13,7 @@ import pytest
 from p2pfl.core.messages import Message
 from p2pfl.wire import Offer, PartHeld, Receipt, Side
 from p2pfl.wire.headers import BY_MESSAGE
-from sim.trace import BLOCK_ENTRIES, MESSAGE_CODES, Trace, TraceKind, describe
+from sim.trace import BLOCK_ENTRIES, MESSAGE_CODES, Trace, TraceKind
 
 ENTRIES = [(10**12 + k, 1 + k % 4, k % 17, -1 if k % 5 == 0 else k % 13, k * k) for k in range(2 * BLOCK_ENTRIES + 100)]
 
@@ -88,23 +88,6 @@ def test_kinds_and_codes_keep_their_numbers():
     assert gossip == MESSAGE_CODES
     assert set(MESSAGE_CODES) == set(Message.__args__)
     assert max(MESSAGE_CODES.values()) < 32
-
-
-def test_the_last_entries_are_told_as_text_and_are_there_right_after_a_block_has_gone():
-    trace = traced(ENTRIES[: BLOCK_ENTRIES + 1])
-    trace.add(1_500_000_001, TraceKind.LOST + 2, 3, 4, 77)
-    lines = trace.tail(3)
-    assert lines[0] == describe(*ENTRIES[BLOCK_ENTRIES - 1])
-    assert lines[1] == describe(*ENTRIES[BLOCK_ENTRIES])
-    assert lines[2].split() == ["1.500000001", "s", "LOST", "Request", "a=3", "b=4", "n=77"]
-    assert describe(0, TraceKind.SESSION_CUT, 0, 1, 9).split() == [
-        "0.000000000",
-        "s",
-        "SESSION_CUT",
-        "a=0",
-        "b=1",
-        "n=9",
-    ]
 
 
 WORLD = """

@@ -33,11 +33,8 @@ MISTAKES = {
         "noise",
     ): "--attack: attack noise: write noise:SIGMA, SIGMA a number above 0 up to 1e+06 (found",
     ("--world", "nix.toml"): "nix.toml: cannot be read: No such file or directory",
-    ("--world", "random", "--nodes", "5"): "--nodes: cannot be combined with --world random",
-    ("--world", "random", "nix"): "FEDERATION: cannot be combined with --world random",
-    ("--seed", "1", "--replay", "2"): "--seed: cannot be combined with --replay (found 1); allowed: one of the two",
+    ("--world", "random"): "--world: random worlds are gone (found 'random'); allowed: a file; `python tests/faults",
     ("--clock", "apart"): "--clock: is for runs with --arrays (found 'apart'); allowed: with --arrays",
-    ("--arrays", "--replay", "2"): "--replay: is for runs without --arrays (found 2); allowed: without --arrays",
     ("--limit-s", "0"): "--limit-s: no such time (found 0.0); allowed: seconds, from 0.001",
     ("--limit-s", "1e12"): "--limit-s: no such time (found 1000000000000.0); allowed: seconds, from 0.001 to 1e+09",
     ("--evaluate-every-s", "1e-9"): "--evaluate-every-s: no such time (found 1e-09)",
@@ -80,7 +77,7 @@ def test_a_mistake_is_named_and_nothing_runs(p2pfl, unused, options, text):
     assert outcome.err.startswith(f"error: {text}")
 
 
-@pytest.mark.parametrize("options", [("--nodes", "1"), ("--rounds", "0"), ("--seed", "-1"), ("--replay", "x")])
+@pytest.mark.parametrize("options", [("--nodes", "1"), ("--rounds", "0"), ("--seed", "-1")])
 def test_a_number_out_of_range_is_refused_with_its_option(p2pfl, unused, options):
     outcome = p2pfl("sim", "run", *options)
     assert outcome.code == 2

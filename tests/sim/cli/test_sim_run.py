@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from p2pfl.reporting.history import Point, Statistic
-from sim import simulation
 from sim.cli.views import RunView, run_in_words
 from sim.simulation import RunProgress
 
@@ -74,26 +73,6 @@ def test_a_compiled_unit_of_before_is_ignored_and_said_so_once(p2pfl, ward, monk
     assert outcome.err.count("note: P2PFL_COMPILED is ignored") == 1
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("options", [(), LIARS], ids=["honest", "liars"])
-def test_a_replay_has_the_events_of_the_run_and_says_that_invariants_held(p2pfl, ward, simulated, options):
-    plain = simulated("--seed", 5, *options)
-    outcome = p2pfl("sim", "run", ward(), "--replay", 5, "--format", "json", "--no-references", *options)
-    assert outcome.code == 0
-    assert "every invariant held after each of" in outcome.err
-    replayed = json.loads(outcome.out)
-    assert (replayed["seed"], replayed["digest"]) == (5, plain["digest"])
-
-
-def test_a_broken_invariant_tells_the_time_and_the_last_events_and_exits_with_1(p2pfl, ward, monkeypatch):
-    monkeypatch.setattr(simulation, "TOLERANCE", -1.0)
-    outcome = p2pfl("sim", "run", ward(), "--replay", 0, "--report", "r.json")
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "error: at 0.000000000 virtual s an invariant was broken: sum n_i x_i is off" in outcome.err
-    assert "STARTED  a=0" in outcome.err
-    assert "Traceback" not in outcome.err
-
-
 @pytest.fixture
 def interruptible():
     """A shell that starts this in the background has it ignore SIGINT."""
@@ -108,18 +87,6 @@ def test_an_interruption_is_a_word_and_130(p2pfl, ward, tmp_path, monkeypatch):
     outcome = p2pfl("sim", "run", ward(), "--report", "r.json")
     assert (outcome.code, outcome.out, outcome.err) == (130, "", "stopped; nothing was written\n")
     assert not (tmp_path / "r.json").exists()
-
-
-@pytest.mark.long
-def test_a_random_world_is_drawn_from_the_seed_alone(p2pfl):
-    def drawn(*options):
-        outcome = p2pfl("sim", "run", "--world", "random", "--format", "json", "--no-references", *options)
-        assert outcome.code == 0, outcome.err
-        return json.loads(outcome.out)
-
-    first, again, other = drawn("--seed", 7), drawn("--replay", 7), drawn("--seed", 8)
-    assert first["config"]["federation"] == "drawn-7"
-    assert first["digest"] == again["digest"] != other["digest"]
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from oracle import checked
 
 from p2pfl.errors import UserError
 from sim import World, simulate
@@ -52,7 +53,7 @@ def test_a_run_goes_on_through_all_changes_with_every_invariant_checked(federati
     described = replace(federation, gossip=gossip)
     if rule != "mean":
         described = replace(describe(nodes=6, topology=topology, rounds=14, rule=rule), task=federation.task)
-    report = simulate(described, world=changes, check=True)
+    report = checked(described, world=changes)
     rounds = [node.rounds for node in report.nodes]
     assert rounds[1] < 14
     assert not report.nodes[1].finished

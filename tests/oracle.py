@@ -1,4 +1,4 @@
-"""An oracle sees the vectors of all nodes at any time, and checks what no node can see.
+"""An oracle sees the vectors of all nodes at any time, and checks what no node can see; `checked` simulates with it.
 
 It checks that `sum n_i x_i` plus what is in flight stays constant (the ledger books what training adds, and what a lost
 disk or a new start takes away), and that the two ends of an edge hold the same replicas.
@@ -6,22 +6,58 @@ disk or a new start takes away), and that the two ends of an edge hold the same 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.config.model import Edges
+from p2pfl.core.core import check_invariants
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, ChangeEdges, CommitRound, Mix, Operation
 from p2pfl.engine.codecs import slices_of
 from p2pfl.engine.state import EdgeState
 from p2pfl.learn.interface import Vector
+from p2pfl.reporting.report import Report
+from sim import simulate
 from sim.exact import ExactEngine
+from sim.machine import Watch
+from sim.prepared_run import PreparedRun
+from sim.trace import MESSAGE_CODES, TraceKind
 
 Totals = NDArray[np.float64]
+TOLERANCE = 1e-9
+"""The relative error allowed in the conservation of sum n_i x_i, in float64."""
 
 
-class Oracle:
+def checked(federation, *, tolerance: float = TOLERANCE, **how) -> Report:
+    """Simulate with every invariant checked after every event; a broken one is an AssertionError with the last
+    events.
+    """
+    latest: deque[tuple] = deque(maxlen=20)
+
+    def watch(stage: PreparedRun) -> Invariants:
+        trace, add = stage.world.trace, stage.world.trace.add
+        trace.add = lambda *entry: (latest.append(entry), add(*entry))
+        return Invariants(stage, tolerance)
+
+    try:
+        return simulate(federation, watch=watch, references=False, **how)
+    except AssertionError as error:
+        error.add_note("\n".join(map(in_words, latest)))
+        raise
+
+
+def in_words(entry: tuple) -> str:
+    """Describe an entry of a trace."""
+    time_ns, kind, a, b, n = entry
+    names = {code: message.__name__ for message, code in MESSAGE_CODES.items()}
+    base = kind & ~31
+    about = TraceKind(kind).name if kind < TraceKind.SENT else f"{TraceKind(base).name} {names[kind - base]}"
+    return f"{time_ns / 1e9:.9f} s  {about}  a={a} b={b} n={n}"
+
+
+class Oracle(Watch):
     """Watches a world of exact engines; attach it before the world runs. `gammas` has each node's gammas by
     neighbor.
     """
@@ -256,3 +292,28 @@ def bare_move(engine: ExactEngine, op: ApplyRequest) -> Totals | None:
         moved[part] = theirs[here].astype(np.float64) - ours[here]
         before = here.stop
     return moved * reply.factor
+
+
+class Invariants(Oracle):
+    """Checks after every event that each core is consistent, that sum n_i x_i matches the ledger, and that idle edges
+    agree bit for bit.
+    """
+
+    def __init__(self, stage: PreparedRun, tolerance: float) -> None:
+        super().__init__([host.engine for host in stage.world.hosts], stage.script.edges, stage.gammas)
+        self.world, self.tolerance, self.begun = stage.world, tolerance, self.total()
+        # An end that refuses what a liar shows restarts the edge before the other end knows, as after a crash without a
+        # disk. So does one that got an edge back that the other never knew to be gone.
+        changing = len(stage.script.steps) > 1 or bool(stage.script.liars)
+        self.forgetful = changing or bool(stage.script.faults.crashing)
+
+    def look(self) -> bool:
+        drift = self.drift(self.begun)
+        if not drift <= self.tolerance:
+            raise AssertionError(f"sum n_i x_i is off by {drift:.3g} (relative)")
+        if not self.replicas_agree(amnesia=self.forgetful):
+            raise AssertionError("the ends of an edge hold different replicas")
+        for host in self.world.hosts:
+            if host.alive:
+                check_invariants(host.core)
+        return False

@@ -31,7 +31,7 @@ from topologies.graph import components
 DEGREES = (2, 3, 4, 5, 6, 7, 8, 10, 12)
 SPECS = ("base:k=1", "complete", "ring")
 DRAWS = 3
-RULES = ("mean", "hampel", "cs+", "scc", "geometric-median", "median", "trimmed-mean", "krum", "multi-krum")
+RULES = ("mean", "hampel", "cs+", "scc", "geometric-median", "median", "trimmed-mean")
 FIRST = ("", "nnm+")
 COMPRESSORS = (
     "none",

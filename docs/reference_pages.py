@@ -338,8 +338,7 @@ def literal(node: ast.expr | None) -> str:
 
 def specs() -> Iterator[str]:
     import p2pfl.methods
-    from p2pfl.aggregate import entry as rules
-    from p2pfl.aggregate import rules as _  # noqa: F401 - entries stand on the classes
+    from p2pfl import aggregate
     from p2pfl.compress.catalog import list_stages
     from p2pfl.config.learning_rate import SCHEDULES
     from p2pfl.core.staleness import STALENESS
@@ -351,7 +350,7 @@ def specs() -> Iterator[str]:
         "",
         "Values of `rule` in `[gossip]`: `p2pfl rules`. n counts a node's m neighbors and itself.",
     )
-    yield from entries((*rules.RULES.values(), *rules.BEFORE.values()), cost="cost", bound="bound")
+    yield from entries((*aggregate.RULES.values(), *aggregate.BEFORE.values()), cost="cost", bound="bound")
     yield from ("", "## Compressors", "", "Values of `compressor` in `[gossip]`, joined by `+`: `p2pfl compressors`.")
     yield ""
     for stage, source in list_stages():

@@ -208,10 +208,12 @@ Made = TypeVar("Made", bound=Callable[..., Any])
 
 
 class Catalog(Mapping[str, E], Generic[E]):
-    """All entries of one kind by name; `what` is the word for this kind."""
+    """All entries of one kind by name; `what` is the word for this kind, `gone` says what to use in place of names that
+    the version before had.
+    """
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, what: str, gone: Mapping[str, str] | None = None) -> None:
+        self.what, self.gone = what, gone or {}
         self.entries: dict[str, E] = {}
 
     def add(self, entry: E) -> Callable[[Made], Made]:
@@ -244,13 +246,15 @@ class Catalog(Mapping[str, E], Generic[E]):
         )
 
     def require(self, word: str, text: str | None = None, besides: Mapping[str, Entry] | None = None) -> E:
-        """Return the entry with this name. Raises ValueError: there is none; the error suggests a similar name, or
-        lists all.
+        """Return the entry with this name. Raises ValueError: there is none; the error says what to use instead,
+        suggests a similar name, or lists all.
 
         Suggestions may include the entries `besides`. `text` is shown instead of the word.
         """
         if word in self.entries:
             return self.entries[word]
+        if instead := self.gone.get(word.lower()):
+            raise ValueError(f"the {self.what} {word} is gone: use {instead}")
         meant: list[Entry] = [*self.values(), *(besides or {}).values()]
         hints = {alias: hint for entry in meant for alias, hint in entry.hints.items()}
         near = hints.get("".join(filter(str.isalnum, word.lower())))

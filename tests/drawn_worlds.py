@@ -36,8 +36,8 @@ COMPRESSORS = (
 )
 """Compressors that include every stage and every kind of chain."""
 RULES = (
-    *("trimmed-mean:b=1", "median:b=1", "geometric-median:b=1", "krum:b=1", "multi-krum:b=1", "nnm+trimmed-mean:b=1"),
-    *("monna:b=1", "scc:b=1", "hampel:b=1", "cs+:b=2", "balance:b=1"),
+    *("trimmed-mean:b=1", "median:b=1", "geometric-median:b=1", "hampel:b=1,cut=6.0", "nnm+median:b=1"),
+    *("nnm+trimmed-mean:b=1", "monna:b=1", "scc:b=1", "hampel:b=1", "cs+:b=2", "nnm+geometric-median:b=1"),
 )
 GRAPHS = ("ring", "path", "star", "complete", "keyed-rings")
 """Topologies that exist for any number of members."""

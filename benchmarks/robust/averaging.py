@@ -25,8 +25,6 @@ RULES = (
     "median",
     "trimmed-mean",
     "geometric-median",
-    "krum",
-    "multi-krum",
     "nnm+trimmed-mean",
     "monna",
     "scc",

@@ -1,38 +1,46 @@
 """Robust rules: how a node mixes when some of its neighbors may be malicious."""
 
-from p2pfl.aggregate.catalog import UserRule, make_rule, rule_from
-from p2pfl.aggregate.centered import Balance, ClippedSum, Hampel, MoNNA, SelfCenteredClipping
-from p2pfl.aggregate.entry import BEFORE, RULES, RuleEntry
+from p2pfl.aggregate.catalog import (
+    ADVICE,
+    Advice,
+    ParsedRule,
+    UserRule,
+    advice,
+    allowed,
+    central,
+    liars_of,
+    make_rule,
+    parse_rule,
+)
 from p2pfl.aggregate.interface import Mixture, Neighborhood, Rule, Vector
 from p2pfl.aggregate.rules import (
+    BEFORE,
     NNM,
+    RULES,
     Average,
-    Bulyan,
-    CenteredClipping,
+    ClippedSum,
     GeometricMedian,
-    Krum,
+    Hampel,
     Median,
-    MultiKrum,
+    MoNNA,
+    RuleEntry,
+    SelfCenteredClipping,
     TrimmedMean,
 )
-from p2pfl.aggregate.spelling import ParsedRule, liars_of, parse_rule
 
 __all__ = [
+    "ADVICE",
     "BEFORE",
     "NNM",
     "RULES",
+    "Advice",
     "Average",
-    "Balance",
-    "Bulyan",
-    "CenteredClipping",
     "ClippedSum",
     "GeometricMedian",
     "Hampel",
-    "Krum",
     "Median",
     "Mixture",
     "MoNNA",
-    "MultiKrum",
     "Neighborhood",
     "ParsedRule",
     "Rule",
@@ -41,8 +49,10 @@ __all__ = [
     "TrimmedMean",
     "UserRule",
     "Vector",
+    "advice",
+    "allowed",
+    "central",
     "liars_of",
     "make_rule",
     "parse_rule",
-    "rule_from",
 ]

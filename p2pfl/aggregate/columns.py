@@ -78,21 +78,6 @@ def trimmed_mean(source: Source, low: int, high: int) -> Vector:
     return out
 
 
-def mean_around_median(source: Source, count: int) -> Vector:
-    """Return the mean of the `count` values in each column nearest to its median; on ties, the lower value."""
-    out = np.empty(source.size, source.dtype)
-    for span, order in sorted_blocks(source, range(source.count), in_order=True):
-        values = np.stack(order).astype(np.float64)
-        median = 0.5 * values[(source.count - 1) // 2] + 0.5 * values[source.count // 2]
-        # Move on while the lowest value of a window is farther from the median than the value after the window.
-        ends = range(source.count - count)
-        further = [median - values[low] > values[low + count] - median for low in ends]
-        first = np.sum(further, axis=0, dtype=np.intp) if further else np.intp(0)
-        at = first + np.arange(count)[:, None]
-        np.copyto(out[span], (np.take_along_axis(values, at, axis=0) / count).sum(axis=0), casting="same_kind")
-    return out
-
-
 def average(parts: Sequence[Vector], out: Vector) -> None:
     """Write the mean into `out`; it is finite if the parts are, even if their sum overflows the dtype."""
     with np.errstate(over="ignore"):

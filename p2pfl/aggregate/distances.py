@@ -52,11 +52,6 @@ def squared_to(center: Vector, rows: Sequence[Vector]) -> Floats:
     return found
 
 
-def squared_lengths(rows: Sequence[Vector]) -> Floats:
-    """Return the squared norms of the rows, (n,)."""
-    return squared_to(np.broadcast_to(rows[0].dtype.type(0), rows[0].shape), rows)
-
-
 @dataclass(frozen=True, slots=True)
 class VectorSpread:
     """The mutual positions of n vectors.
@@ -149,43 +144,20 @@ def within_type(own: Vector, others: Sequence[Vector], pulls: Sequence[float], o
 
 
 def krum_scores(squares: Floats, count: int) -> Floats:
-    """Return the sums (n,) of the squared distances to the `count` nearest other vectors."""
+    """Return the sums (n,) of the squared distances to the `count` nearest other vectors: Blanchard et al. 2017.
+
+    The original counts n - f - 2 of them; with one more, a bound holds whenever n > 2f (Allouah et al. 2023).
+    """
     others = np.sort(squares + np.diag(np.full(len(squares), np.inf)), axis=1)
     return np.asarray(others[:, :count].sum(axis=1))
 
 
-def even(indices: NDArray[np.intp], count: int) -> Floats:
-    """Return equal shares for these vectors and 0 for the others, (count,)."""
-    shares = np.zeros(count)
-    shares[indices] = 1 / len(indices)
-    return shares
-
-
-def bulyan_choice(squares: Floats, liars: int) -> NDArray[np.intp]:
-    """Return the n - 2f vectors that Krum chooses one by one, each time among the rest, in ascending order."""
-    left = np.arange(len(squares))
-    chosen: list[int] = []
-    for _ in range(len(squares) - 2 * liars):
-        among = squares[np.ix_(left, left)]
-        best = int(np.argmin(settled(krum_scores(among, max(1, len(left) - liars - 1)))))
-        chosen.append(int(left[best]))
-        left = np.delete(left, best)
-    return np.sort(np.array(chosen))
-
-
-def krum(squares: Floats, liars: int, keep: int) -> Floats:
-    """Return the `keep` vectors with the lowest scores: Blanchard et al. 2017 with n - f - 1 neighbors, as in Allouah
-    et al. 2023.
-
-    The original counts n - f - 2 of them; with one more, a bound holds whenever n > 2f.
-    """
-    count = len(squares)
-    return even(nearest(krum_scores(squares, max(1, count - liars - 1)), keep), count)
-
-
 def near_one(squares: Floats, liars: int, center: int) -> Floats:
     """Return the n - f vectors nearest to the one at `center`: itself included, or as many copies of it."""
-    return even(nearest(squares[center], len(squares) - liars), len(squares))
+    near = nearest(squares[center], len(squares) - liars)
+    shares = np.zeros(len(squares))
+    shares[near] = 1 / len(near)
+    return shares
 
 
 def near_each(squares: Floats, liars: int) -> Floats:
@@ -220,39 +192,6 @@ def geometric_median(spread: VectorSpread, weights: Floats) -> Floats:
         if length <= CONVERGED * np.median(gaps):
             break
         gaps = np.sqrt(spread.to_point(shares))
-    return shares
-
-
-def smoothed_median(spread: VectorSpread, steps: int, least: float) -> Floats:
-    """Return a smoothed geometric median, Pillutla et al. 2022: `steps` Weiszfeld steps from vector 0; distances below
-    `least` are raised to it.
-
-    Vector 0 is only the starting point, not one of the vectors whose median is computed.
-    """
-    shares = np.zeros(len(spread.gram))
-    shares[0] = 1.0
-    for _ in range(steps):
-        gaps = np.maximum(np.sqrt(spread.to_point(shares)), least)
-        gaps[0] = np.inf
-        shares = (1 / gaps) / (1 / gaps).sum()
-    return shares
-
-
-def clipped_center(spread: VectorSpread, counted: slice, liars: int, radius: float | None, steps: int) -> Floats:
-    """Centered clipping, Karimireddy, He, Jaggi 2021: vector 0 is the center, which moves `steps` times to the mean of
-    the clipped vectors.
-
-    `counted` are the vectors that pull; without a radius each step computes its own, as self-centered clipping does.
-    """
-    shares = np.zeros(len(spread.gram))
-    shares[0] = 1.0
-    for _ in range(steps):
-        squares = spread.to_point(shares)[counted]
-        weights = np.full(len(squares), 1 / len(squares))
-        reach = own_radius(squares, weights, liars) if radius is None else radius
-        pulls = np.zeros_like(shares)
-        pulls[counted] = weights * clipping(squares, reach)
-        shares = (1 - pulls.sum()) * shares + pulls
     return shares
 
 

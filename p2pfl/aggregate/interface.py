@@ -30,14 +30,13 @@ class Neighborhood:
     """What a node has after its own round, before it mixes: finite vectors (d,), all of one dtype.
 
     `weights` (m,) are the a_ij s_j of the Laplacian step: positive, with a sum below 1; the rest is the node's own.
-    `peers` (m,) are the neighbors' member indices, ascending. `progress` is the fraction of rounds done, from 0 to 1.
+    `peers` (m,) are the neighbors' member indices, ascending.
     """
 
     own: Vector
     others: Sequence[Vector]
     weights: NDArray[np.float64]
     peers: tuple[int, ...]
-    progress: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

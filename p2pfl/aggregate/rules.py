@@ -2,41 +2,95 @@
 
 `vectors` is a 2-D torch tensor, a 2-D array or a list of vectors; the result is a vector of the same kind and dtype.
 `f` is the number of vectors that may be lies. Each rule refuses NaN, infinity, vectors of different lengths, and fewer
-vectors than it needs to tolerate f lies. Ties go to the lower index. `centered.py` has the rules that treat one of the
-vectors as the node's own.
+vectors than it needs to tolerate f lies. Ties go to the lower index.
+
+A `Centered` rule treats `vectors[idx]` as the node's own and the others as its neighbors': it maps their distances to
+the share of each pull that passes, so the d values are read once to measure and once to mix.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from p2pfl.aggregate import distances
-from p2pfl.aggregate.columns import MixedRows, PlainRows, Source, mean_around_median, spans, trimmed_mean
-from p2pfl.aggregate.distances import Floats, VectorSpread, combined, moved, spread_of, squared_to
-from p2pfl.aggregate.entry import BEFORE, CONTAINED, KRUM_BOUND, MEDIAN_BOUND, RULES, RuleEntry, liars
-from p2pfl.aggregate.interface import Rows, Vector, as_rows
-from p2pfl.specs import Parameter, number, whole
+from p2pfl.aggregate.columns import SAMPLED, MixedRows, PlainRows, Source, sorted_blocks, spans, trimmed_mean
+from p2pfl.aggregate.distances import (
+    Floats,
+    VectorSpread,
+    combined,
+    moved,
+    nearest,
+    settled,
+    spread_of,
+    squared_to,
+    within_type,
+)
+from p2pfl.aggregate.interface import Mixture, Neighborhood, Rows, Vector, as_rows
+from p2pfl.specs import Catalog, Entry, Parameter, number, whole
 
-RADIUS = number(0, 1e30, above=True)
+MOST_LIARS = 10**6
+MEDIAN_BOUND = "kappa = 4 (1 + b/(n-2b))^2"
+CONTAINED = (
+    "each coordinate of a mix lies between those of honest models that the node saw, its own included, while at most b "
+    "of its neighbors are malicious"
+)
+BOUNDED = "no malicious neighbor pulls a model further than the distance of an honest one of the same weight"
+CUT = number(1, 1e30)
+"""The allowed values of hampel's `cut`. The largest clips nothing unless all but b values are equal; infinity would give
+NaN there.
+"""
+FADES_FROM = 2.0
+"""A pull begins to shrink at this multiple of the (n-b)-th distance from the center."""
 
 
-def lies(f: int) -> int:
-    """Check the number of vectors that may be lies. Raises ValueError unless it is a nonnegative integer."""
-    if isinstance(f, bool) or not isinstance(f, int) or f < 0:
-        raise ValueError(f"f is a whole number from 0, not {f!r}")
-    return f
+@dataclass(frozen=True, kw_only=True)
+class RuleEntry(Entry):
+    """A rule's entry. In its texts n = m + 1 counts the node's own model and m neighbors' models; the first parameter
+    is b.
+    """
+
+    bound: str
+    """A bound on kappa: the squared error is at most kappa times the variance of the honest models."""
+    cost: str
+    weights: bool = False
+    """True if the neighbors' weights, and with them staleness, count."""
+    guaranteed: str = ""
+    """The guarantee that holds for any task; by default it is the bound."""
+
+    @property
+    def b_means(self) -> str:
+        return self.parameters[0].means if self.parameters else "no malicious neighbor is tolerated"
+
+
+RULES: Catalog[RuleEntry] = Catalog(
+    "rule",
+    gone={
+        "krum": "byzfl:Krum,b=1, or nnm+trimmed-mean",
+        "multi-krum": "byzfl:MultiKrum,b=1, or nnm+trimmed-mean",
+        "bulyan": "nnm+trimmed-mean",
+        "centered-clipping": "scc, or a rule of your own around byzfl's CenteredClipping",
+        "balance": "scc, with a fixed radius tau, or a rule of your own",
+    },
+)
+BEFORE: Catalog[RuleEntry] = Catalog("pre-aggregation")
+"""Pre-aggregations that may precede a rule."""
+
+
+def liars(means: str) -> Parameter:
+    """Return the parameter b: the number of malicious neighbors that a node tolerates."""
+    return Parameter("b", whole(1, MOST_LIARS), means, default=1, argument="f")
 
 
 class Aggregator(ABC):
     """A rule that maps vectors (n, d) to one (d,)."""
 
     def __init__(self, f: int = 0) -> None:
-        self.f = lies(f)
+        self.f = _counted("f", f)
 
     @property
     def least(self) -> int:
@@ -46,51 +100,23 @@ class Aggregator(ABC):
     def __call__(self, vectors: Any) -> Any:
         rows, restore = as_rows(vectors)
         self.require(len(rows))
-        return restore(self.of(rows))
+        return restore(self.mixture(rows).model)
 
     def require(self, count: int) -> None:
         if count < self.least:
             raise ValueError(f"{type(self).__name__} tolerates f={self.f} from {self.least} vectors on, not of {count}")
 
     @abstractmethod
-    def of(self, rows: Rows) -> Vector:
-        """Aggregate a sufficient number of finite vectors of one length and dtype; the result is new memory of that
-        dtype.
-        """
+    def mixture(self, rows: Rows) -> Mixture:
+        """Aggregate a sufficient number of finite vectors of one length and dtype; `kept` is of all but the first."""
+
+    def mix(self, around: Neighborhood) -> Mixture:
+        """Aggregate a node's own model and those of sufficiently many neighbors."""
+        return self.mixture([around.own, *around.others])
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{key}={value!r}" for key, value in vars(self).items())
         return f"{type(self).__name__}({arguments})"
-
-
-class DistanceRule(Aggregator):
-    """A rule whose result depends only on distances."""
-
-    @abstractmethod
-    def shares(self, spread: VectorSpread) -> Floats:
-        """Return the share of each vector in the result, shape (n,): from 0 to 1, with sum 1."""
-
-    def shares_after(self, spread: VectorSpread, mixing: Floats) -> Floats:
-        """Return the shares for the rows of `mixing @ vectors`, as shares of the vectors themselves."""
-        return self.shares(spread.mixed(mixing)) @ mixing
-
-    def of(self, rows: Rows) -> Vector:
-        return combined(rows, self.shares(spread_of(rows)).tolist())
-
-
-class ColumnRule(Aggregator):
-    """A rule that treats each coordinate separately."""
-
-    @abstractmethod
-    def trimmed(self, count: int) -> int:
-        """Return how many of the `count` values are trimmed at each end of a column."""
-
-    def of(self, rows: Rows) -> Vector:
-        return self.of_source(PlainRows(rows))
-
-    def of_source(self, source: Source) -> Vector:
-        cut = self.trimmed(source.count)
-        return trimmed_mean(source, cut, cut)
 
 
 @RULES.add(
@@ -108,8 +134,35 @@ class Average(Aggregator):
     def __init__(self) -> None:
         super().__init__(0)
 
-    def of(self, rows: Rows) -> Vector:
-        return combined(rows, [1 / len(rows)] * len(rows))
+    def mixture(self, rows: Rows) -> Mixture:
+        return Mixture(model=combined(rows, [1 / len(rows)] * len(rows)))
+
+
+class ColumnRule(Aggregator):
+    """A rule that treats each coordinate separately: the mean of a column without its ends."""
+
+    @abstractmethod
+    def trimmed(self, count: int) -> int:
+        """Return how many of the `count` values are trimmed at each end of a column."""
+
+    def mixture(self, rows: Rows) -> Mixture:
+        source = PlainRows(rows)
+        return Mixture(model=self.model(source), kept=self._let_through(source)[1:])
+
+    def model(self, source: Source) -> Vector:
+        cut = self.trimmed(source.count)
+        return trimmed_mean(source, cut, cut)
+
+    def _let_through(self, source: Source) -> Floats:
+        """Return the share of each vector's values that was kept, (n,), estimated on evenly spaced columns."""
+        step = max(1, source.size // SAMPLED)
+        values = np.stack(source.read(slice(0, source.size, step)))
+        if not values.size:
+            return np.ones(source.count)
+        cut = self.trimmed(source.count)
+        order = np.sort(values, axis=0)
+        inside = (order[cut] <= values) & (values <= order[source.count - 1 - cut])
+        return np.asarray(inside.mean(axis=1))
 
 
 @RULES.add(
@@ -150,63 +203,6 @@ class Median(ColumnRule):
 
 @RULES.add(
     RuleEntry(
-        name="krum",
-        means="of n models, the one with the least sum of squared distances to its n-b-1 nearest",
-        parameters=(liars("models that a score leaves out"),),
-        bound=KRUM_BOUND,
-        cost="all distances",
-        source="Blanchard et al. 2017, arXiv 1703.02757",
-    )
-)
-class Krum(DistanceRule):
-    def shares(self, spread: VectorSpread) -> Floats:
-        return distances.krum(spread.squares, self.f, 1)
-
-
-@RULES.add(
-    RuleEntry(
-        name="multi-krum",
-        aliases=("mkrum",),
-        means="the mean of the n-b models of least such sum",
-        parameters=(liars("models that a score, and then the mean, leaves out"),),
-        bound=KRUM_BOUND,
-        cost="all distances, one mean",
-        source="Blanchard et al. 2017, arXiv 1703.02757",
-    )
-)
-class MultiKrum(DistanceRule):
-    def shares(self, spread: VectorSpread) -> Floats:
-        return distances.krum(spread.squares, self.f, len(spread.squares) - self.f)
-
-
-@RULES.add(
-    RuleEntry(
-        name="bulyan",
-        means="Krum chooses n-2b models; of each coordinate, the mean of the n-4b values nearest their median",
-        parameters=(liars("malicious models that Krum may choose, and values cut off at each end"),),
-        bound="within the range of the honest, or its width beyond",
-        cost="all distances, a sort of each coordinate",
-        source="El Mhamdi et al. 2018, arXiv 1802.07927",
-    )
-)
-class Bulyan(Aggregator):
-    @property
-    def least(self) -> int:
-        return 4 * self.f + 3 if self.f else 1
-
-    def of(self, rows: Rows) -> Vector:
-        return self.around([rows[index] for index in self.choice(spread_of(rows))])
-
-    def choice(self, spread: VectorSpread) -> NDArray[np.intp]:
-        return distances.bulyan_choice(spread.squares, self.f)
-
-    def around(self, chosen: Sequence[Vector], mixing: Floats | None = None) -> Vector:
-        source: Source = PlainRows(chosen) if mixing is None else MixedRows(chosen, mixing)
-        return mean_around_median(source, source.count - 2 * self.f)
-
-
-@RULES.add(
-    RuleEntry(
         name="geometric-median",
         aliases=("gm", "geomed", "rfa"),
         means="the point of least summed distance to the n models",
@@ -216,75 +212,18 @@ class Bulyan(Aggregator):
         source="Pillutla et al. 2022, arXiv 1912.13445",
     )
 )
-class GeometricMedian(DistanceRule):
-    """The geometric median. Without `T` it is as precise as float64 allows.
-
-    With `T` it is byzfl's: T Weiszfeld steps from zero, smoothed by `nu`. It needs no f, only that fewer than half of
-    the vectors lie.
+class GeometricMedian(Aggregator):
+    """The geometric median, as precise as float64 allows. It needs no f, only that fewer than half of the vectors
+    lie.
     """
 
-    def __init__(self, nu: float = 0.1, T: int | None = None, *, f: int = 0) -> None:
-        super().__init__(f)
-        self.nu, self.T = nu, T
-
-    def of(self, rows: Rows) -> Vector:
-        if self.T is None:
-            return super().of(rows)
-        zero = np.zeros_like(rows[0])
-        return combined([zero, *rows], distances.smoothed_median(spread_of([zero, *rows]), self.T, self.nu).tolist())
+    def mixture(self, rows: Rows) -> Mixture:
+        return _weighted(rows, self.shares(spread_of(rows)))
 
     def shares(self, spread: VectorSpread) -> Floats:
+        """Return the share of each vector in the result, shape (n,): from 0 to 1, with sum 1."""
         count = len(spread.squares)
         return distances.geometric_median(spread, np.full(count, 1 / count))
-
-
-@RULES.add(
-    RuleEntry(
-        name="centered-clipping",
-        aliases=("cc",),
-        means="from the own model, `steps` times to the mean of all n, each no farther than tau; without tau as scc",
-        parameters=(
-            liars("models that the radius leaves out; nothing where tau is given"),
-            Parameter("tau", RADIUS, "the farthest that a step goes", default=None),
-            Parameter("steps", whole(1, 1000), "steps from the own model", default=3, argument="L"),
-        ),
-        bound="with tau, no lies move it farther than steps x tau",
-        cost="all distances, one mean",
-        source="Karimireddy, He, Jaggi 2021, arXiv 2012.10333",
-    )
-)
-class CenteredClipping(Aggregator):
-    """L steps from `m` (zero by default) to the mean of the vectors, each clipped to distance `tau` from the current
-    point.
-
-    Without `tau` each step computes its own radius, from f. Unlike byzfl's version it keeps no state between calls.
-    """
-
-    def __init__(self, m: Any = None, L: int = 1, tau: float | None = 100.0, *, f: int = 0) -> None:
-        super().__init__(f)
-        if tau is not None and not tau >= 0:
-            raise ValueError(f"tau is a number from 0, not {tau!r}")
-        self.m, self.L, self.tau = m, L, tau
-
-    def of(self, rows: Rows) -> Vector:
-        center = np.zeros_like(rows[0]) if self.m is None else as_rows([self.m])[0][0].astype(rows[0].dtype)
-        if center.shape != rows[0].shape:
-            raise ValueError(f"m has shape {center.shape}, the vectors {rows[0].shape}")
-        if self.L == 1:
-            return self.step(center, rows)
-        around = [center, *rows]
-        return combined(around, self.shares(spread_of(around), slice(1, None)).tolist())
-
-    def step(self, center: Vector, rows: Rows) -> Vector:
-        """Do one step, which needs only the distances from the center."""
-        squares = squared_to(center, rows)
-        weights = np.full(len(rows), 1 / len(rows))
-        radius = distances.own_radius(squares, weights, self.f) if self.tau is None else self.tau
-        return moved(center, rows, (weights * distances.clipping(squares, radius)).tolist())
-
-    def shares(self, spread: VectorSpread, counted: slice) -> Floats:
-        """Return the shares of the vectors in `spread`: the first is the center, and those in `counted` pull."""
-        return distances.clipped_center(spread, counted, self.f, self.tau, self.L)
 
 
 @BEFORE.add(
@@ -306,7 +245,7 @@ class NNM:
     """
 
     def __init__(self, f: int = 0) -> None:
-        self.f = lies(f)
+        self.f = _counted("f", f)
 
     def __repr__(self) -> str:
         return f"NNM(f={self.f})"
@@ -325,30 +264,289 @@ class NNM:
         return AfterNNM(self, rule)
 
 
-MIXABLE = (DistanceRule, ColumnRule, Bulyan)
+MIXABLE = (ColumnRule, GeometricMedian)
 """Rules that NNM may precede: they treat the node's own model as one vector among others."""
 
 
 class AfterNNM(Aggregator):
-    """A rule applied to mixed vectors. A rule that depends only on distances is computed without mixing any."""
+    """A rule applied to mixed vectors. The geometric median, which depends on distances alone, is computed without
+    mixing any.
+    """
 
     def __init__(self, nnm: NNM, rule: Aggregator) -> None:
         super().__init__(nnm.f)
         if not isinstance(rule, MIXABLE):
             raise ValueError(f"no NNM before {type(rule).__name__}")  # noqa: TRY004 - one way to refuse
-        self.rule: DistanceRule | ColumnRule | Bulyan = rule
+        self.rule: ColumnRule | GeometricMedian = rule
 
     @property
     def least(self) -> int:
         return max(2 * self.f + 1, self.rule.least)
 
-    def of(self, rows: Rows) -> Vector:
+    def mixture(self, rows: Rows) -> Mixture:
         spread = spread_of(rows)
         mixing = distances.near_each(spread.squares, self.f)
-        match self.rule:
-            case DistanceRule():
-                return combined(rows, self.rule.shares_after(spread, mixing).tolist())
-            case ColumnRule():
-                return self.rule.of_source(MixedRows(rows, mixing))
-            case Bulyan():
-                return self.rule.around(rows, mixing[self.rule.choice(spread.mixed(mixing))])
+        if isinstance(self.rule, GeometricMedian):
+            return _weighted(rows, self.rule.shares(spread.mixed(mixing)) @ mixing)
+        return Mixture(model=self.rule.model(MixedRows(rows, mixing)))
+
+
+class Centered(Aggregator):
+    """Rules that clip the neighbors' vectors around the node's own.
+
+    `weights` (n - 1,) are the neighbors' shares in a mean, 1 / n each by default.
+    """
+
+    def __init__(self, f: int = 0, idx: int = 0) -> None:
+        super().__init__(f)
+        self.idx = _counted("idx", idx)
+
+    def __call__(self, vectors: Any, weights: Any = None) -> Any:
+        rows, restore = as_rows(vectors)
+        self.require(len(rows))
+        return restore(self.mixture(rows, None if weights is None else _weights(weights, len(rows) - 1)).model)
+
+    def mix(self, around: Neighborhood) -> Mixture:
+        return self.mixture([around.own, *around.others], around.weights)
+
+    def mixture(self, rows: Rows, weights: Floats | None = None) -> Mixture:
+        if self.idx >= len(rows):
+            raise ValueError(f"idx={self.idx} of {len(rows)} vectors")
+        own, others = rows[self.idx], [row for index, row in enumerate(rows) if index != self.idx]
+        weights = np.full(len(others), 1 / len(rows)) if weights is None else weights
+        pulls = self.pulls(own, others, weights)
+        return Mixture(model=self.moved(own, others, pulls.tolist()), kept=self.kept(own, others, pulls, weights))
+
+    @abstractmethod
+    def pulls(self, own: Vector, others: Rows, weights: Floats) -> Floats:
+        """Return the step toward each neighbor, (m,): nonnegative, with a sum of at most 1."""
+
+    def moved(self, own: Vector, others: Rows, pulls: Sequence[float]) -> Vector:
+        """Return the node's own model plus the sum of the pulls, (d,); exactly its own model if all are equal."""
+        return moved(own, others, pulls)
+
+    def kept(self, own: Vector, others: Rows, pulls: Floats, weights: Floats) -> Floats:  # noqa: ARG002 - of most rules
+        """Return the share of each neighbor's whole pull that passes, (m,)."""
+        return np.divide(pulls, weights, out=np.zeros_like(pulls), where=weights > 0)
+
+
+@RULES.add(
+    RuleEntry(
+        name="monna",
+        aliases=("nna", "nearestneighboraveraging"),
+        means="the mean of the own model and the m-b nearest to it (NNA)",
+        parameters=(liars("neighbors left out"),),
+        bound="the error is at most 2b/(n-b) times the farthest honest model's distance",
+        cost="distances from the own model, one mean",
+        source="Farhadkhani et al. 2023, arXiv 2209.10931",
+    )
+)
+class MoNNA(Centered):
+    """The mean of the node's own vector and the n - f - 1 vectors nearest to it (nearest neighbor averaging; with
+    momentum it is called MoNNA). A neighbor counts fully or not at all, and weights are ignored.
+    """
+
+    def pulls(self, own: Vector, others: Rows, weights: Floats) -> Floats:  # noqa: ARG002
+        near = nearest(squared_to(own, others), len(others) - self.f)
+        found = np.zeros(len(others))
+        found[near] = 1 / (len(near) + 1)
+        return found
+
+    def kept(self, own: Vector, others: Rows, pulls: Floats, weights: Floats) -> Floats:  # noqa: ARG002
+        return np.where(pulls > 0, 1.0, 0.0)
+
+
+@RULES.add(
+    RuleEntry(
+        name="scc",
+        aliases=("clippedgossip", "selfcenteredclipping"),
+        means="each neighbor's pull, no longer than tau; without tau, a radius from the m-b nearest",
+        parameters=(
+            liars("neighbors that the radius leaves out; nothing where tau is given"),
+            Parameter("tau", number(0, 1e30, above=True), "the longest pull"),
+        ),
+        bound="without tau the error is at most 9/4 the root of (b largest weights x weighted honest squares)",
+        cost="distances from the own model, one mean",
+        weights=True,
+        source="He, Karimireddy, Jaggi 2022, arXiv 2202.01545",
+    )
+)
+class SelfCenteredClipping(Centered):
+    """Clipping around the node's own vector (SCC).
+
+    Without `tau`, as in the paper's experiments, tau^2 is the weighted mean of the m - f smallest squared distances,
+    divided by the share that f neighbors may have.
+    """
+
+    def __init__(self, f: int = 0, idx: int = 0, tau: float | None = None) -> None:
+        super().__init__(f, idx)
+        if tau is not None:
+            RULES["scc"].checked(tau=tau)
+        self.tau = tau
+
+    def pulls(self, own: Vector, others: Rows, weights: Floats) -> Floats:
+        squares = squared_to(own, others)
+        radius = distances.own_radius(squares, weights, self.f) if self.tau is None else self.tau
+        return weights * distances.clipping(squares, radius)
+
+
+@RULES.add(
+    RuleEntry(
+        name="cs+",
+        aliases=("cs", "csplus", "clippedsum"),
+        means="each neighbor's pull, no longer than the (m-2b)-th shortest",
+        parameters=(liars("2b pulls are clipped"),),
+        bound="with equal weights, the squared error of the sum of pulls is at most 2b times the honest pulls' squares",
+        guaranteed=BOUNDED,
+        cost="distances from the own model, one mean",
+        weights=True,
+        source="Gaucher, Dieuleveut, Hendrikx 2025, arXiv 2410.10418",
+    )
+)
+class ClippedSum(Centered):
+    """Clipping at one radius for all neighbors (CS+).
+
+    The paper proves its bound, 2f times the honest pulls' squares, for equal weights. With unequal weights, a neighbor
+    that claims many samples outweighs honest ones that have few, and nothing is proven.
+    """
+
+    @property
+    def least(self) -> int:
+        return 2 * self.f + 2
+
+    def pulls(self, own: Vector, others: Rows, weights: Floats) -> Floats:
+        squares = squared_to(own, others)
+        return weights * distances.clipping(squares, distances.clipped_sum_radius(squares, self.f))
+
+
+@RULES.add(
+    RuleEntry(
+        name="hampel",
+        aliases=("redescending",),
+        means="as cs+, but pulls of outliers fade, and each coordinate of a pull is clipped",
+        parameters=(
+            liars("2b pulls are clipped, b may fade, and b values of each coordinate may be clipped"),
+            Parameter("cut", CUT, "how many times the (b+1)-th longest pull in a coordinate is let through there"),
+        ),
+        bound="no malicious pull is longer than an honest one, or `cut` times (twice) that in a coordinate; "
+        "the squared error of the sum of pulls is at most 9b times the honest pulls' squares",
+        guaranteed=BOUNDED,
+        cost="all distances, a sort of each coordinate, one mean",
+        source="docs/decisions/0015-a-default-rule.md",
+    )
+)
+class Hampel(Centered):
+    """Leaves short pulls unchanged, clips longer ones to a common norm, and fades out the longest.
+
+    After Hampel's three-part redescending M-estimator (Hampel et al. 1986, Robust Statistics). The first bend is the
+    radius of CS+ (`ClippedSum`). Each coordinate is clipped too. Reasons and limits are in
+    docs/decisions/0015-a-default-rule.md. All neighbors have equal weight, whatever they claim.
+
+    For m neighbors, d_j is the distance from the own model and t the (m - 2b)-th smallest of these. For all n = m + 1
+    vectors, c_j is the distance from a center that b malicious vectors cannot move far, and r the (n - b)-th smallest
+    of these. Each coordinate of a pull is clipped at `cut` times the (b + 1)-th longest that the neighbors have there,
+    and the pull is scaled by
+
+        min(1, t / d_j) min(1, (2 r / c_j)^2)
+
+    With at most b malicious neighbors, some honest one is at least t away, and some honest one reaches each
+    coordinate's measure. So no malicious neighbor pulls further than the distance of an honest one, or `cut` times that
+    in any coordinate. At most b vectors fade. A weight only matters if it is 0, which means that the neighbor is
+    absent.
+    """
+
+    def __init__(self, f: int = 0, idx: int = 0, cut: float = 2.0) -> None:
+        super().__init__(f, idx)
+        RULES["hampel"].checked(cut=cut)
+        self.cut = cut
+
+    @property
+    def least(self) -> int:
+        return 2 * self.f + 2
+
+    def pulls(self, own: Vector, others: Rows, weights: Floats) -> Floats:
+        spread = spread_of([own, *others])
+        squares = spread.squares[0, 1:]
+        clipped = distances.clipping(squares, distances.clipped_sum_radius(squares, self.f))
+        return np.where(weights > 0, 1 / (len(others) + 1), 0.0) * clipped * fading(spread, self.f)[1:]
+
+    def kept(self, own: Vector, others: Rows, pulls: Floats, weights: Floats) -> Floats:  # noqa: ARG002
+        """Estimate from evenly spaced coordinates what is left after they are clipped."""
+        step = max(1, own.size // SAMPLED)
+        ways = np.abs(np.stack([row[::step] for row in others]).astype(np.float64) - own[::step])
+        reach = self.cut * np.sort(ways, axis=0)[len(others) - self.f - 1]
+        whole, left = (np.sqrt((part**2).sum(axis=1)) for part in (ways, np.minimum(ways, reach)))
+        uncut = np.divide(left, whole, out=np.ones_like(whole), where=whole > 0)
+        return np.asarray(pulls * (len(pulls) + 1) * uncut)
+
+    def moved(self, own: Vector, others: Rows, pulls: Sequence[float]) -> Vector:
+        out = np.empty_like(own)
+        rank, ways = len(others) - self.f - 1, Ways(own, others)
+        for span, (measure,) in sorted_blocks(ways, range(rank, rank + 1), in_order=False):
+            here, total = own[span], out[span]
+            with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+                reach = self.cut * measure
+                low, high = here - reach, here + reach
+                total[:] = 0
+                for row, pull in zip(others, pulls, strict=True):
+                    cut = _cut(row[span], low, high)
+                    cut -= here
+                    cut *= own.dtype.type(pull)
+                    total += cut
+                total += here
+            if not np.isfinite(total).all():
+                within_type(here, [_cut(row[span], low, high) for row in others], pulls, total)
+        return out
+
+
+def fading(spread: VectorSpread, liars: int) -> Floats:
+    """Compute factors from 0 to 1, (n,)."""
+    squares = spread.to_point(center(spread, liars))
+    start = FADES_FROM**2 * np.sort(squares)[len(squares) - liars - 1]
+    return np.asarray(np.divide(start, squares, out=np.ones_like(squares), where=squares > start))
+
+
+def center(spread: VectorSpread, liars: int) -> Floats:
+    """Return the shares (n,) of the n - f vectors nearest to Krum's choice, itself included.
+
+    Krum's choice mixed with its nearest vectors: Allouah et al. 2023, arXiv 2302.01772.
+    """
+    scores = distances.krum_scores(spread.squares, max(1, len(spread.squares) - liars - 1))
+    return distances.near_one(spread.squares, liars, int(np.argmin(settled(scores))))
+
+
+class Ways:
+    """The others' values minus the node's own, as a source for `columns`."""
+
+    def __init__(self, own: Vector, others: Rows) -> None:
+        self.count, self.size, self.dtype = len(others), own.size, own.dtype
+        self.own, self.others = own, others
+
+    def read(self, span: slice) -> list[Vector]:
+        with np.errstate(over="ignore"):
+            return [np.abs(row[span] - self.own[span]) for row in self.others]
+
+
+def _counted(name: str, value: int) -> int:
+    """Check a count or an index. Raises ValueError unless it is a nonnegative integer."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name} is a whole number from 0, not {value!r}")
+    return value
+
+
+def _weighted(rows: Rows, shares: Floats) -> Mixture:
+    """Mix by shares (n,) from 0 to 1 with sum 1."""
+    return Mixture(model=combined(rows, shares.tolist()), kept=np.minimum(1.0, shares[1:] * len(rows)))
+
+
+def _weights(weights: Any, count: int) -> Floats:
+    told = np.asarray(weights, np.float64)
+    if told.shape != (count,) or not (told >= 0).all() or not told.sum() <= 1:
+        raise ValueError(f"expected {count} weights from 0, at most 1 together")
+    return told
+
+
+def _cut(values: Vector, low: Vector, high: Vector) -> Vector:
+    """Clip like numpy.clip, which takes twice as long if its bounds are arrays."""
+    found = np.maximum(values, low)
+    return np.minimum(found, high, out=found)

@@ -15,8 +15,7 @@ from p2pfl.console.output import Form, cell, format_option, write_facts, write_j
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from p2pfl.aggregate import Rule, RuleEntry
-    from p2pfl.aggregate.advice import Advice
+    from p2pfl.aggregate import Advice, Rule, RuleEntry
     from p2pfl.config.model import FederationConfig
     from p2pfl.errors import UserError
     from p2pfl.reporting.liars import Bearing
@@ -218,7 +217,7 @@ def _instead(federation: FederationConfig, of_all: Sequence[Bearing], expected: 
 
 def _advice(federation: FederationConfig, of_all: Sequence[Bearing], b: int) -> Advice:
     """Return the advice for the node with the fewest neighbors."""
-    from p2pfl.aggregate.advice import advice  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.aggregate import advice  # noqa: PLC0415 - `--help` stays instant
 
     fewest = min(one.neighbors for one in of_all)
     return advice(few_classes=_few_classes(federation), honest_each=max(0, fewest - b) / b)

@@ -11,7 +11,7 @@ from p2pfl.specs import Kind, spelled
 
 def rule() -> Kind:
     def allowed() -> str:
-        from p2pfl.aggregate.spelling import allowed
+        from p2pfl.aggregate import allowed
 
         return allowed()
 

@@ -119,14 +119,10 @@ class Bootstrap(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Mix(Struct, frozen=True, kw_only=True, gc=False):
-    """Apply the robust rule to the model and the replicas of `peers`, with weights a_ij s_j, one each. -> Mixed
-
-    `progress` is the fraction of rounds done, from 0 to 1.
-    """
+    """Apply the robust rule to the model and the replicas of `peers`, with weights a_ij s_j, one each. -> Mixed"""
 
     peers: tuple[int, ...]
     weights: tuple[float, ...]
-    progress: float
 
 
 class NoteLife(Struct, frozen=True, kw_only=True, gc=False):

@@ -160,7 +160,7 @@ class Rounds:
             self.tick.is_waiting = False
             effects = self.tick.complain(now)
             if self.phase in (Phase.TRAINING, Phase.CLOSING):
-                effects += self.mixing.begin(self.training.elapsed_s(now))
+                effects += self.mixing.begin()
                 self.working = any(isinstance(effect, Mix) for effect in effects)
         if not self.working:
             if self.amending.pending_change is not None and self.phase is not Phase.FINISHED:

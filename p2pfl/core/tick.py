@@ -169,7 +169,7 @@ class Mixing:
     _in_a_row: int = 0
     _unmoved: int = 0
 
-    def begin(self, elapsed_s: float) -> list[Effect]:
+    def begin(self) -> list[Effect]:
         """Return the effects once a round's exchanges are done, including `Mix` if there is something to mix."""
         if not self.settings.profile.mixes_by_rule:
             return self._count_exchanged()
@@ -182,7 +182,7 @@ class Mixing:
         self._in_a_row = 0
         weights = tuple(shares[peer] for peer in present)
         effects = [*self._judge(), *self._find(len(present))]
-        return [*effects, Mix(peers=present, weights=weights, progress=self._progress(elapsed_s))]
+        return [*effects, Mix(peers=present, weights=weights)]
 
     def _count_exchanged(self) -> list[Effect]:
         """Count a local round by whether any exchange was completed since the one before."""
@@ -227,11 +227,6 @@ class Mixing:
     def is_safe(self, neighbors: int) -> bool:
         """Return True if, among this many neighbors, the liars cannot choose the result."""
         return neighbors >= self.settings.profile.neighbors_needed
-
-    def _progress(self, elapsed_s: float) -> float:
-        rounds = self.settings.rounds
-        done = self.facts.rounds / rounds if rounds is not None else elapsed_s / (self.settings.time_s or 1.0)
-        return min(1.0, done)
 
     def _miss(self, present: int) -> list[Effect]:
         """Report once that there are too few neighbors."""

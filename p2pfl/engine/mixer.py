@@ -36,7 +36,7 @@ class RuleMixer:
         """
         own, *others = map(_read_only, (own, *replicas))
         weights = np.array(op.weights)
-        around = Neighborhood(own=own, others=others, weights=weights, peers=op.peers, progress=op.progress)
+        around = Neighborhood(own=own, others=others, weights=weights, peers=op.peers)
         try:
             mixture = self.rule.mix(around)
             model = np.ascontiguousarray(mixture.model, dtype=own.dtype)

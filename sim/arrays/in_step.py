@@ -73,7 +73,7 @@ class InStep:
         for number in range(first, rounds + closing):
             if number < rounds:
                 self._train(number)
-            self._mix(number, min(1.0, (number + 1) / max(1, rounds)))
+            self._mix(number)
             yield number + 1
 
     def _train(self, number: int) -> None:
@@ -84,13 +84,13 @@ class InStep:
             self.train(nodes, done, gained, self.memory.given(nodes))
             self.x[part] += self.memory.commit(nodes, done, self.x[part], gained)
 
-    def _mix(self, number: int, progress: float) -> None:
+    def _mix(self, number: int) -> None:
         if self.compressor is not None:
             self._show(self.compressor, number)
         else:
             self.shown = self.x
         if self.by_rule is not None:
-            self.by_rule.mix(self.x, self.shown, number, progress)
+            self.by_rule.mix(self.x, self.shown, number)
             return
         for place, part in self._parts(number):
             shown = self.shown[:, part]

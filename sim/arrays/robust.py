@@ -68,7 +68,7 @@ class ByRule:
             for node, peers in enumerate(self.peers)
         ]
 
-    def mix(self, models: Tensor, shown: Tensor, number: int, progress: float) -> None:
+    def mix(self, models: Tensor, shown: Tensor, number: int) -> None:
         """Mix `models` (n, d), of which their neighbors know `shown` (n, d), in the round of this number."""
         own, known = models.cpu().numpy().copy(), shown.cpu().numpy().copy()
         if self.lies is not None:
@@ -78,7 +78,7 @@ class ByRule:
             if len(peers) < self.least:
                 continue
             around = [told.get((peer, node), known[peer]) for peer in peers]
-            found = self.mixers[node].mix(own[node], around, Mix(peers=peers, weights=weights, progress=progress))
+            found = self.mixers[node].mix(own[node], around, Mix(peers=peers, weights=weights))
             if found is not None:
                 models[node] = torch.from_numpy(found)
 

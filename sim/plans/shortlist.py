@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from p2pfl.aggregate import liars_of
-from p2pfl.aggregate.advice import Advice, advice
+from p2pfl.aggregate import Advice, advice, liars_of
 from p2pfl.config.model import usual_method
 from p2pfl.learn.partition import leaves_few_classes
 from sim.federations import MANY_NODES, PARTITION

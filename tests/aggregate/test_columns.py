@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.aggregate import Bulyan, Median, TrimmedMean
+from p2pfl.aggregate import Median, TrimmedMean
 from p2pfl.aggregate.columns import BLOCK, MixedRows, PlainRows, network, sorted_blocks
 
 
@@ -52,23 +52,6 @@ def test_median_and_trimmed_mean_are_those_of_sorted_columns(count, size, data):
     np.testing.assert_allclose(TrimmedMean(f)(vectors), order[f : count - f].mean(axis=0), **tolerance)
     np.testing.assert_allclose(Median()(vectors), np.median(order, axis=0), **tolerance)
     assert vectors.tobytes() == before.tobytes()
-
-
-@pytest.mark.parametrize(("count", "f"), [(7, 1), (8, 1), (11, 2), (20, 4)])
-def test_bulyan_is_what_its_definition_says(count, f):
-    """Written down naively: Krum again and again, then for each coordinate the values nearest to the median."""
-    vectors = np.random.default_rng(count).standard_normal((count, 300))
-    left, chosen = list(range(count)), []
-    while len(chosen) < count - 2 * f:
-        scores = []
-        for i in left:
-            squares = sorted(((vectors[i] - vectors[j]) ** 2).sum() for j in left if j != i)
-            scores.append(sum(squares[: max(1, len(left) - f - 1)]))
-        chosen.append(left.pop(int(np.argmin(scores))))
-    picked = vectors[sorted(chosen)]
-    near = np.argsort(np.abs(picked - np.median(picked, axis=0)), axis=0)[: count - 4 * f]
-    wanted = np.take_along_axis(picked, near, axis=0).mean(axis=0)
-    np.testing.assert_allclose(Bulyan(f)(vectors), wanted, atol=1e-12)
 
 
 def test_large_models_are_not_stacked():

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.aggregate import Hampel, Neighborhood, distances, make_rule
-from p2pfl.aggregate.centered import center, fading
 from p2pfl.aggregate.distances import spread_of
+from p2pfl.aggregate.rules import center, fading
 
 AXES = np.eye(6)
 

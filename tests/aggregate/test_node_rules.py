@@ -10,17 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from p2pfl.aggregate import RULES, Neighborhood, liars_of, make_rule
-from p2pfl.aggregate.spelling import central
+from p2pfl.aggregate import RULES, Neighborhood, central, liars_of, make_rule
 from p2pfl.errors import UserError
 
 SPECS = (
     *(f"{name}:b={b}" for name in RULES if name != "mean" for b in (1, 2)),
     *(f"nnm+{name}:b=1" for name in central()),
     "scc:b=1,tau=0.5",
-    "centered-clipping:b=1,tau=0.5",
-    "centered-clipping:b=1,steps=1",
-    "balance:b=1,alpha=0.2,gamma=2.0,kappa=0.0",
 )
 
 
@@ -29,10 +25,10 @@ def rule(request):
     return make_rule(request.param)
 
 
-def around(own, others, weights=None, progress=0.0):
+def around(own, others, weights=None):
     count = len(others)
     weights = np.full(count, 1 / (count + 1)) if weights is None else weights
-    return Neighborhood(own=own, others=others, weights=weights, peers=tuple(range(count)), progress=progress)
+    return Neighborhood(own=own, others=others, weights=weights, peers=tuple(range(count)))
 
 
 def models(count, size=700, seed=0, common=3.0):
@@ -53,8 +49,8 @@ def test_a_rule_says_by_which_spec_it_is_made(spec):
 def test_the_mean_is_no_rule_and_a_mistake_names_the_key():
     assert make_rule("mean") is None
     with pytest.raises(UserError) as raised:
-        make_rule("krumm")
-    assert (raised.value.key, raised.value.value) == ("gossip.rule", "krumm")
+        make_rule("hampl")
+    assert (raised.value.key, raised.value.value) == ("gossip.rule", "hampl")
 
 
 def test_a_model_comes_back_in_new_memory_and_nothing_is_written_to(rule):
@@ -83,7 +79,7 @@ def test_it_mixes(rule):
     own, *others = models(rule.least + 4, common=0.6)
     moved = rule.mix(around(own, others)).model - own
     toward = np.mean(others, axis=0) - own
-    assert moved @ toward > (0 if "krum" in rule.spec and "nnm" not in rule.spec else 0.01 * toward @ toward) - 1e-9
+    assert moved @ toward > 0.01 * toward @ toward - 1e-9
 
 
 LIES = {
@@ -103,11 +99,7 @@ def test_as_many_lies_as_it_is_set_to_leave_the_model_near_the_honest_ones(rule)
             others = lies + honest if first else honest + lies
             found = rule.mix(around(own, others)).model
             farthest = max(np.linalg.norm(row - own) for row in honest)
-            # A fixed radius lets each of its steps go so far.
-            radius = 3 * 0.5 if "tau" in rule.spec else 0.0
-            allowed = 5 * farthest + radius
-            if rule.spec.endswith("gamma=2.0,kappa=0.0"):
-                allowed += 2 * np.linalg.norm(own)
+            allowed = 5 * farthest + (0.5 if "tau" in rule.spec else 0.0)
             assert np.linalg.norm(found - np.mean([own, *honest], axis=0)) <= allowed, name
             mean = np.mean([own, *others], axis=0, dtype=np.float64)
             assert np.linalg.norm(found - mean) > 1e-3 * np.linalg.norm(mean - own), name
@@ -148,7 +140,7 @@ def test_finite_models_give_a_finite_model(spec, data, size, extra):
     rule = make_rule(spec)
     floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
     rows = data.draw(hnp.arrays(np.float32, (rule.least + 1 + extra, size), elements=floats))
-    found = rule.mix(around(rows[0], rows[1:], progress=0.5))
+    found = rule.mix(around(rows[0], rows[1:]))
     assert np.isfinite(found.model).all()
 
 
@@ -160,7 +152,7 @@ def test_weights_scale_the_pulls_of_rules_around_the_own_model(spec):
     assert not rule_moves(spec, own, others, np.full(5, 1e-300)).any()
 
 
-@pytest.mark.parametrize("spec", ["trimmed-mean:b=1", "median:b=1", "geometric-median:b=1", "krum:b=1", "monna:b=1"])
+@pytest.mark.parametrize("spec", ["trimmed-mean:b=1", "median:b=1", "geometric-median:b=1", "monna:b=1"])
 def test_no_weight_makes_a_neighbor_count_for_more_than_one(spec):
     own, *others = models(6)
     even = rule_moves(spec, own, others, np.full(5, 0.1))
@@ -169,13 +161,6 @@ def test_no_weight_makes_a_neighbor_count_for_more_than_one(spec):
 
 def rule_moves(spec, own, others, weights):
     return make_rule(spec).mix(around(own, others, weights)).model - own
-
-
-def test_progress_makes_balance_stricter():
-    own, *others = models(6)
-    gap = np.linalg.norm(others[0] - own) / np.linalg.norm(own)
-    rule = make_rule(f"balance:b=1,gamma={1.2 * float(gap)!r}")
-    assert rule.mix(around(own, others)).kept.sum() > rule.mix(around(own, others, progress=1.0)).kept.sum()
 
 
 @pytest.mark.long

@@ -14,16 +14,11 @@ from hypothesis import strategies as st
 from p2pfl.aggregate import (
     NNM,
     Average,
-    Balance,
-    Bulyan,
-    CenteredClipping,
     ClippedSum,
     GeometricMedian,
     Hampel,
-    Krum,
     Median,
     MoNNA,
-    MultiKrum,
     SelfCenteredClipping,
     TrimmedMean,
 )
@@ -39,9 +34,6 @@ KAPPA = {
     "trimmed mean": (TrimmedMean, lambda n, f: 6 * ratio(n, f) * (1 + ratio(n, f))),
     "median": (lambda _: Median(), lambda n, f: 4 * (1 + ratio(n, f)) ** 2),
     "geometric median": (lambda f: GeometricMedian(f=f), lambda n, f: 4 * (1 + ratio(n, f)) ** 2),
-    "krum": (Krum, lambda n, f: 6 * (1 + ratio(n, f))),
-    # Krum's proof, averaged over the n - f that are chosen: their scores are at most those of S, one by one.
-    "multi-krum": (MultiKrum, lambda n, f: 6 * (1 + ratio(n, f))),
 }
 """Each rule for f, and its kappa."""
 
@@ -64,10 +56,10 @@ def lies_of(kind, honest, f, chance):
 
 
 @st.composite
-def attacked(draw, least=2):
-    """Vectors in any order, which of them are honest, and f: n is from 2f + 1 (or `least` f + ...) to 20."""
+def attacked(draw):
+    """Vectors in any order, which of them are honest, and f: n is from 2f + 2 to 22."""
     f = draw(st.integers(1, 4))
-    n = draw(st.integers(max(least * f + (3 if least == 4 else 2), 3), 22))
+    n = draw(st.integers(2 * f + 2, 22))
     size = draw(st.sampled_from([1, 2, 7, 300]))
     chance = np.random.default_rng(draw(st.integers(0, 10_000)))
     honest = chance.standard_normal((n - f, size)) * 10.0 ** draw(st.integers(-3, 3))
@@ -122,17 +114,6 @@ def test_no_coordinate_leaves_the_range_of_honest_ones(make, case):
     assert (found <= vectors[honest].max(axis=0) + slack).all()
 
 
-@given(case=attacked(least=4))
-def test_bulyan_leaves_the_range_of_honest_coordinates_by_no_more_than_its_width(case):
-    """Of the n - 2f chosen n - 3f are honest, so the n - 4f nearest to the median are as near as these."""
-    vectors, honest, f = case
-    found = Bulyan(f)(vectors)
-    low, high = vectors[honest].min(axis=0), vectors[honest].max(axis=0)
-    slack = 1e-12 * (1 + np.abs(vectors[honest]).max())
-    assert (found >= low - (high - low) - slack).all()
-    assert (found <= high + (high - low) + slack).all()
-
-
 def own_first(vectors, honest):
     """An honest vector in front, then all others, and which of them are honest."""
     own = int(np.flatnonzero(honest)[0])
@@ -183,8 +164,8 @@ def test_self_centered_clipping_errs_by_the_root_of_its_liars_share(case):
     assert error <= 2.25 * np.sqrt(f * weight * weight * (gaps**2).sum()) + slack
 
 
-@given(attacked(), st.floats(1e-3, 1e3), st.integers(1, 5))
-def test_a_fixed_radius_bounds_what_one_liar_moves(case, tau, steps):
+@given(attacked(), st.floats(1e-3, 1e3))
+def test_a_fixed_radius_bounds_what_one_liar_moves(case, tau):
     vectors, honest, f = case
     rows, true = own_first(vectors, honest)
     others = np.flatnonzero(~true) + 1
@@ -193,16 +174,6 @@ def test_a_fixed_radius_bounds_what_one_liar_moves(case, tau, steps):
     slack = 1e-9 * (1 + np.abs(rows).max())
     clipped = SelfCenteredClipping(f, tau=tau)
     assert np.linalg.norm(clipped(lied) - clipped(rows)) <= 2 * tau * f / len(rows) + slack
-    centered = CenteredClipping(m=rows[0], L=steps, tau=tau)
-    assert np.linalg.norm(centered(lied) - rows[0]) <= steps * tau * (1 + 1e-9) + slack
-
-
-@given(attacked(), st.floats(0.01, 1.0))
-def test_balance_takes_nothing_from_beyond_its_bound(case, gamma):
-    vectors, honest, f = case
-    rows, _ = own_first(vectors, honest)
-    moved = np.linalg.norm(Balance(f, gamma=gamma)(rows) - rows[0])
-    assert moved <= 0.5 * gamma * np.linalg.norm(rows[0]) * (1 + 1e-9) + 1e-9
 
 
 # --- symmetry ------------------------------------------------------------------------------------------------------
@@ -211,9 +182,6 @@ ALL = {
     "mean": lambda _: Average(),
     "trimmed mean": TrimmedMean,
     "median": lambda _: Median(),
-    "krum": Krum,
-    "multi-krum": MultiKrum,
-    "bulyan": Bulyan,
     "geometric median": lambda f: GeometricMedian(f=f),
     "nna": MoNNA,
     "scc": SelfCenteredClipping,
@@ -221,11 +189,9 @@ ALL = {
     "hampel": Hampel,
     "nnm, trimmed mean": lambda f: NNM(f).before(TrimmedMean(f)),
     "nnm, median": lambda f: NNM(f).before(Median()),
-    "nnm, krum": lambda f: NNM(f).before(Krum(f)),
-    "nnm, bulyan": lambda f: NNM(f).before(Bulyan(f)),
     "nnm, geometric median": lambda f: NNM(f).before(GeometricMedian(f=f)),
 }
-COLUMNS = ("trimmed", "bulyan", "median", "hampel")
+COLUMNS = ("trimmed", "median", "hampel")
 ROTATING = [name for name in ALL if not any(word in name for word in COLUMNS)]
 ROTATING += [name for name in ALL if "geometric" in name]
 
@@ -235,8 +201,7 @@ def general(seed, n=13, size=6):
     return np.random.default_rng(seed).standard_normal((n, size))
 
 
-# Of two that are each other's nearest both have the same score, so in Bulyan's last choices ties are usual.
-@pytest.mark.parametrize("name", [name for name in ALL if "bulyan" not in name])
+@pytest.mark.parametrize("name", ALL)
 @given(st.integers(0, 1000), st.integers(0, 2))
 def test_the_order_of_the_others_does_not_matter(name, seed, f):
     vectors = general(seed)

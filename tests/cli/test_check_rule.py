@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from p2pfl.aggregate.advice import advice
+from p2pfl.aggregate import advice
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_those_settings_are_right_under_the_mean(check):
         ("median:b=1", "between those of honest models"),
         ("cs+:b=1", "no malicious neighbor pulls"),
         ("nnm+median:b=1", "p2pfl rules"),
-        ("krum:b=1", "p2pfl rules"),
+        ("monna:b=1", "p2pfl rules"),
     ],
 )
 def test_what_is_guaranteed_is_told_apart_from_what_is_measured(check, rule, words):

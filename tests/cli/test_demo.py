@@ -17,7 +17,7 @@ from p2pfl.node.assembly import load_learner
         (["--compressor", 'q4"'], "--compressor: unknown stage"),
         (["--compressor", "top-k:2411"], "--compressor: 2411 values to keep, of 2410"),
         (["--compressor", "q2:stochastic"], "--compressor: q2:stochastic is not a contraction"),
-        (["--rule", "krumm"], "--rule: unknown rule 'krumm': did you mean krum? (found 'krumm')"),
+        (["--rule", "hampl"], "--rule: unknown rule 'hampl': did you mean hampel? (found 'hampl')"),
         (["--partition", "x"], "--partition: no such partition"),
         (["--topology", "rng"], "--topology: unknown topology"),
         (["--topology", "random-regular:degre=3"], "--topology: random-regular: unknown parameter"),
@@ -32,7 +32,7 @@ def test_a_mistake_names_the_option_and_no_file(p2pfl, tmp_path, arguments, said
 
 
 def test_all_mistakes_are_told_at_once(p2pfl):
-    outcome = p2pfl("demo", "--compressor", "q3", "--rule", "krumm", "--partition", "x")
+    outcome = p2pfl("demo", "--compressor", "q3", "--rule", "hampl", "--partition", "x")
     told = [line.split(":")[1].strip() for line in outcome.err.splitlines()]
     assert told == ["--compressor", "--rule", "--partition"]
 

@@ -28,7 +28,7 @@ from p2pfl.fleet import lies
             ["--byzantine", "1", "--attack", "noise:-1"],
             "--attack: attack noise: write noise:SIGMA, SIGMA a number above 0",
         ),
-        (["--byzantine", "1", "--attack", "mimic", "--rule", "krumm"], "--rule: unknown rule 'krumm'"),
+        (["--byzantine", "1", "--attack", "mimic", "--rule", "hampl"], "--rule: unknown rule 'hampl'"),
     ],
 )
 def test_a_mistake_ends_the_demo_before_anything_is_made(p2pfl, tmp_path, arguments, said):

@@ -59,7 +59,7 @@ def test_a_graph_file_is_copied(p2pfl, tmp_path):
     [
         ("mean", "mean", "trusts every neighbor"),
         ("median", "median:b=1", "if one neighbor lies to a node; it needs 3 or more"),
-        ("nnm+krum:b=2", "nnm+krum:b=2", "if 2 neighbors lie to a node; it needs 5 or more"),
+        ("nnm+median:b=2", "nnm+median:b=2", "if 2 neighbors lie to a node; it needs 5 or more"),
         ('my"own.py:rule', 'my"own.py:rule,b=1', "if one neighbor lies"),
     ],
 )
@@ -107,7 +107,7 @@ def test_an_empty_folder_is_filled(p2pfl, tmp_path):
         (["--base-port", "65534"], 2, "--base-port"),
         (["--name", "a b"], 2, "--name: no name"),
         (["--task", "mine"], 2, "'own', 'digits'"),
-        (["--rule", "krumm:b=1"], 2, "--rule: unknown rule 'krumm': did you mean krum?"),
+        (["--rule", "hampl:b=1"], 2, "--rule: unknown rule 'hampl': did you mean hampel?"),
         (["--rule", "median:b=0"], 2, "--rule: median: b=0: write a whole number"),
     ],
 )

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from p2pfl.aggregate import RULES, RuleEntry, TrimmedMean, make_rule, parse_rule
-from p2pfl.aggregate.entry import liars
+from p2pfl.aggregate.rules import liars
 from p2pfl.compress import STAGES, StageEntry, make_compressor
 from p2pfl.compress.entry import VALUES
 from p2pfl.compress.floats import Float16

@@ -38,7 +38,7 @@ ONE_LINE = [
     ('# share = "*"', "share = []", "gossip.share", "a list of 0", "a list of texts"),
     ('# share = "*"', 'share = ["head.*", " "]', "gossip.share", ["head.*", " "], "a list of texts"),
     ('# share = "*"', 'share = ["head.*", 1]', "gossip.share", "a list of 2", "a list of texts"),
-    ('rule = "mean"', 'rule = "krum:b=0"', "gossip.rule", "krum:b=0", "trimmed-mean:b=1"),
+    ('rule = "mean"', 'rule = "median:b=0"', "gossip.rule", "median:b=0", "trimmed-mean:b=1"),
     ("# gamma = 1.0", "gamma = 0", "gossip.gamma", 0, "up to 1"),
     ("# gamma = 1.0", "gamma = 1.01", "gossip.gamma", 1.01, "up to 1"),
     ("# gamma = 1.0", "gamma = nan", "gossip.gamma", None, "up to 1"),
@@ -109,7 +109,7 @@ def test_a_repeated_key_names_both_nodes(valid_text, write, keys):
 
 
 def test_all_mistakes_are_found_at_once(valid_text, write):
-    text = valid_text.replace("rounds = 40", "rounds = 0").replace('"mean"', '"krumm"').replace(":8470", "")
+    text = valid_text.replace("rounds = 40", "rounds = 0").replace('"mean"', '"hampl"').replace(":8470", "")
     assert [mistake.key for mistake in federation_mistakes(write(text))] == [
         "training.rounds",
         "gossip.rule",

@@ -300,20 +300,6 @@ def test_in_a_schedule_all_neighbors_share_the_weight_whatever_round_it_is():
     assert node.facts.weight == SAMPLES / 4
 
 
-def test_progress_is_the_share_of_the_rounds_done():
-    around = met(rounds=4)
-    around.rounds(3)
-    assert [mix.progress for mix in around.of(Mix)] == [0.25, 0.5, 0.75]
-
-
-def test_progress_ends_at_one_where_the_last_round_takes_longer_than_there_was_time():
-    around = met(rounds=None, time_s=0.25)
-    around.rounds(2)
-    around.now = 0.3
-    around.carry_out(around.node.handle(RoundTrained(steps=1, samples=30), 0.3))
-    assert [mix.progress for mix in around.of(Mix)] == pytest.approx([0.4, 0.8, 1.0])
-
-
 # -- speed ----------------------------------------------------------------------------------------------------------
 
 
@@ -387,7 +373,7 @@ def mixing_of(facts=None, *, is_open=True, **changes):
 
 
 def kinds(mixing, rounds):
-    return [alarm.kind for _ in range(rounds) for alarm in mixing.begin(0.0)]
+    return [alarm.kind for _ in range(rounds) for alarm in mixing.begin()]
 
 
 def test_who_mixes_with_nobody_in_most_rounds_says_so_once():

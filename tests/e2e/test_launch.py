@@ -276,7 +276,7 @@ def test_nodes_end_when_their_launcher_is_killed(start, ward):
     [
         (["--partition", "halves"], "--partition"),
         (["--topology", "rung"], "ring"),
-        (["--rule", "krumm"], "--rule"),
+        (["--rule", "hampl"], "--rule"),
         (["--compressor", "zip"], "--compressor"),
         (["--report", "/no/such/folder/r.json"], "--report"),
         (["--plot", "picture.txt"], "--plot"),

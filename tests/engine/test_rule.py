@@ -49,7 +49,7 @@ def engine_with(rule, dtype=np.float32):
 
 
 def mix(engine, peers=PEERS, weights=(0.25, 0.25, 0.25)):
-    return engine.run(Mix(peers=peers, weights=weights, progress=0.5))
+    return engine.run(Mix(peers=peers, weights=weights))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -61,7 +61,7 @@ def test_the_rule_sees_the_model_the_replicas_of_those_named_and_their_weights(d
     (around,) = seen
     np.testing.assert_array_equal([vector.dtype for vector in (around.own, *around.others)], [np.dtype(dtype)] * 3)
     np.testing.assert_array_equal(around.others, [before.edges[1].peer, before.edges[3].peer])
-    assert (around.peers, around.weights.tolist(), around.progress) == ((1, 3), [0.25, 0.125], 0.5)
+    assert (around.peers, around.weights.tolist()) == ((1, 3), [0.25, 0.125])
     assert outcome.event == Mixed()
     np.testing.assert_array_equal(engine.state.model, before.model * 2)
 

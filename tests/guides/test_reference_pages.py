@@ -16,7 +16,7 @@ import pytest
 import p2pfl
 import p2pfl.aggregate
 import sim
-from p2pfl.aggregate.entry import BEFORE, RULES
+from p2pfl.aggregate import BEFORE, RULES
 from p2pfl.cli.main import cli
 from p2pfl.compress.catalog import list_stages
 from p2pfl.config import model

@@ -58,7 +58,7 @@ async def test_with_the_mean_no_rounds_are_counted_for_it(ward, start, finish):
 
 
 async def test_the_status_page_can_always_be_written(ward, start):
-    (node, *_) = start(ward(4, federation={"topology": "complete"}, gossip={"rule": "krum:b=1"}))
+    (node, *_) = start(ward(4, federation={"topology": "complete"}, gossip={"rule": "median:b=1"}))
     await node.until(lambda: node.status and node.status.rounds_mixed)
     (first, *_) = json.loads(node.status.to_bytes())["neighbors"]
     assert 0.0 <= first["kept"] <= 1.0

@@ -118,7 +118,7 @@ def test_the_built_in_digits_are_dealt_out_however_many_nodes_there_are():
 @pytest.mark.parametrize(
     ("option", "key"),
     [
-        ({"rule": "krumm"}, "--rule"),
+        ({"rule": "hampl"}, "--rule"),
         ({"compressor": "zip"}, "--compressor"),
         ({"topology": "rign"}, "--topology"),
         ({"topology": "one-peer-exponential"}, "--topology"),

@@ -66,7 +66,6 @@ def test_in_step_each_node_mixes_its_neighbors_by_the_rule():
             others=[own[peer].numpy() for peer in peers],
             weights=weights,
             peers=tuple(peers),
-            progress=1.0,
         )
         np.testing.assert_allclose(run.x[node].numpy(), make_rule("hampel:b=1").mix(around).model, rtol=1e-6)
 

@@ -10,7 +10,7 @@ MISTAKES = {
     ("--topology", "rng"): "--topology: unknown topology (found 'rng'); allowed: did you mean 'ring'?",
     ("--topology", "hypercube", "--nodes", "12"): "--nodes: no hypercube of this size (found 12)",
     ("--partition", "half"): "--partition: no such partition (found 'half')",
-    ("--rule", "krumb"): "--rule: unknown rule 'krumb': did you mean krum? (found 'krumb'); allowed: mean",
+    ("--rule", "hampl"): "--rule: unknown rule 'hampl': did you mean hampel? (found 'hampl'); allowed: mean",
     ("--compressor", "q3"): "--compressor: unknown stage 'q3': ",
     (
         "--byzantine",

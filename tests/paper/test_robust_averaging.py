@@ -30,9 +30,7 @@ def fallen(history):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "rule", ["median:b=1", "trimmed-mean:b=1", "geometric-median:b=1", "nnm+trimmed-mean:b=1"]
-)
+@pytest.mark.parametrize("rule", ["median:b=1", "trimmed-mean:b=1", "geometric-median:b=1", "nnm+trimmed-mean:b=1"])
 def test_a_majority_rule_never_hears_the_world_behind_one_bridge(averaging, rule):
     """He et al., section 3.1: on a dumbbell they do not reach consensus though nobody lies."""
     assert fallen(averaging.average(averaging.dumbbell(5), rule, rounds=20)) == pytest.approx(1.0)

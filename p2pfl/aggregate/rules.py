@@ -41,7 +41,7 @@ CONTAINED = (
 )
 BOUNDED = "no malicious neighbor pulls a model further than the distance of an honest one of the same weight"
 CUT = number(1, 1e30)
-"""The allowed values of `cut`. The largest clips nothing unless all but b values are equal, where infinity gives NaN."""
+"""Allowed values of `cut`: the largest clips nothing unless all but b values are equal, where infinity gives NaN."""
 FADES_FROM = 2.0
 """A pull begins to shrink at this multiple of the (n-b)-th distance from the center."""
 

@@ -464,7 +464,7 @@ TRAINING: Kinds = {
     "speed_correction": number(1).key("largest factor for nodes that take fewer rounds than others; 1 turns it off"),
     "closing_rounds": whole(0).key("rounds of mixing without training, at the end"),
     "when_through": choice("train", "mix", "train-on").key(
-        "a node that finishes first trains ten rounds or a tenth more (train), none (mix), or to the end (train-on)"
+        "a node that finishes first trains some rounds more (train), none (mix), or to the end (train-on)"
     ),
     "stop": stop().key("ends a node's training before its rounds are done"),
     "evaluate_every": or_auto(whole(0)).key(

@@ -39,6 +39,20 @@ MOST_SENDS = 16
 """How many times in a row the same sets go to a neighbor: with a robust rule two nodes may never agree."""
 
 
+def may_wait_s(now: float, through_at: float | None, *, complete: bool) -> float:
+    """Return how long news may wait: while a node is not through (`through_at` is None), for its next Ready.
+
+    Nodes that are through train on until word has spread, so theirs is passed on sooner, and at once if it completes
+    the picture. Where nodes are through at different times, much news would be sent for itself: after a while only
+    what completes the picture is.
+    """
+    if through_at is None:
+        return SEND_WITHIN_S
+    if complete:
+        return 0.0
+    return SOON_S if now < through_at + SOON_FOR_S else SEND_WITHIN_S
+
+
 @dataclass(slots=True)
 class Claims:
     """The sets that one neighbor has sent, as bitmaps, and the digest of its own sets in its latest message."""
@@ -221,7 +235,9 @@ class Census:
 
     def _tell_anew(self, now: float) -> None:
         """Record that the sets, or the members that count, have changed."""
-        self.due_at = min(self.due_at, now + self._may_wait_s(now))
+        complete = not self.begun & self.counted & ~self.through
+        through_at = self.through_at if self.is_through else None
+        self.due_at = min(self.due_at, now + may_wait_s(now, through_at, complete=complete))
         if self.begun == self._members:
             self.begun = self._members
         if self.through == self._members:
@@ -235,19 +251,6 @@ class Census:
             self.half_at = None
         elif self.half_at is None:
             self.half_at = now
-
-    def _may_wait_s(self, now: float) -> float:
-        """Return how long news may wait: while a node is not through, for its next Ready.
-
-        Nodes that are through train on until word has spread, so theirs is passed on sooner, and at once if nothing is
-        missing. Where nodes are through at different times, much news would be sent for itself: after a while only what
-        completes the picture is.
-        """
-        if self.through_at is None or not self.is_through:
-            return SEND_WITHIN_S
-        if not self.begun & self.counted & ~self.through:
-            return 0.0
-        return SOON_S if now < self.through_at + SOON_FOR_S else SEND_WITHIN_S
 
     def _believed_members(self, which: str) -> int:
         """Return the members that enough neighbors name, or that name themselves."""

@@ -1,6 +1,6 @@
 """The end of a federation: all nodes stop together, by a rule that each applies to what its `census` knows.
 
-A node that is through answers its neighbors and trains a few rounds more, spread over the wait (`Training.next_at`);
+A node that is through answers its neighbors and trains a few rounds more, most of them later (`Training.next_at`);
 otherwise the nodes still training would pull the common model toward their own data. Every node stops training, at the
 end of a round, in any of these cases:
 - every member that has begun is through, and so are the connected neighbors;

@@ -10,14 +10,26 @@ from p2pfl.core.edge import Edge
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.settings import Settings
 
-LEAST_BEYOND = 10
-"""A node that is through trains at most this many rounds more, or a tenth of those that it had to if that is more."""
-SPREAD = 10.0
-"""Those rounds are spread over this multiple of its training time, ever farther apart, so that the data of fast nodes
-count until nodes ten times slower are through.
+LEAST_AT_ONCE = 5
+"""A node that is through goes on at once for this many rounds, or for a tenth of those that it had to do if that is
+more: else nodes of nearly equal speed would idle at the end while the slower ones drag the model to their data.
+"""
+SPREAD_ROUNDS, SPREAD = 10, 10.0
+"""Then it trains so many rounds more, spread over `SPREAD` times its training time, ever farther apart, so that the
+data of fast nodes count until nodes ten times slower are through.
 """
 NEWEST = 0.2
 """The weight of the latest round in this node's pace."""
+
+
+def begins_beyond(number: int, asked: int) -> float:
+    """Return when the round of this `number` (from 1) beyond those `asked` may begin, as a multiple of the time that
+    the node trained until it was through; NEVER if it may not.
+    """
+    spread = number - max(LEAST_AT_ONCE, asked // 10)
+    if spread > SPREAD_ROUNDS:
+        return NEVER
+    return 1.0 if spread <= 0 else float(SPREAD ** (spread / SPREAD_ROUNDS))
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -147,9 +159,8 @@ class Training:
             return NEVER
         if how == "train-on" or asked is None:
             return now
-        beyond, most = self.facts.rounds - asked, max(LEAST_BEYOND, asked // 10)
-        wait_s = self.through_s * SPREAD ** ((beyond + 1) / most) - self.elapsed_s(now)
-        return now + max(0.0, wait_s) if beyond < most else NEVER
+        multiple = begins_beyond(self.facts.rounds - asked + 1, asked)
+        return NEVER if multiple == NEVER else now + max(0.0, self.through_s * multiple - self.elapsed_s(now))
 
     def elapsed_s(self, now: float) -> float:
         """Return the seconds trained; rounds taken over are assumed to have taken as long as the node's own."""

@@ -14,7 +14,7 @@ Left out: resyncs, joins, disks and bandwidth. Times are in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from p2pfl.core.training import SPREAD
+from sim.arrays.word import known_s
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -78,10 +78,9 @@ class Course:
     """What decides about time. `ends` (m, 2) are the edges, the lower end first, `latency_s` (m,) one way.
 
     `round_s(nodes)` draws how long their next local rounds take. `start_s` (n,) is when each node begins,
-    `weigh` (taus,) the weight of an exchange by staleness, `factor` (m,) the mixing factor at weight 1. A node trains
-    up to `beyond` rounds more while others are at work, spread over `SPREAD` times its training time as in
-    `p2pfl.core.training`, or at once if there is no bound; `closing` rounds follow that only mix. `known_s` returns
-    when each node knows that all are through (n,), from when each was (n,).
+    `weigh` (taus,) the weight of an exchange by staleness, `factor` (m,) the mixing factor at weight 1. `beyond` says
+    when each of the rounds beyond those asked may begin, as multiples of the node's training time, as in
+    `p2pfl.core.training`; without it they have no bound. `closing` rounds follow that only mix.
     """
 
     nodes: int
@@ -92,11 +91,10 @@ class Course:
     round_s: Callable[[Integers], Floats]
     start_s: Floats
     rounds: int
-    beyond: int | None
+    beyond: Sequence[float] | None
     closing: int
     weigh: Floats
     factor: Floats
-    known_s: Callable[[Floats], Floats]
 
 
 class Clock:
@@ -312,7 +310,7 @@ class Clock:
         """Let each node go on whose version all its edges have exchanged."""
         self._decide(np.flatnonzero((self.phase == NodePhase.EXCHANGING) & (self.late == 0)))
         if (self.known_at == NEVER).any() and (self.through_at < NEVER).all():
-            self.known_at = self.course.known_s(self.through_at)
+            self.known_at = known_s(self.course, self.through_at)
         know = (self.known_at < NEVER) & (self.known_at <= self.again_at)
         waiting = np.flatnonzero((self.phase == NodePhase.WAITING) & know)
         self._close(waiting, np.maximum(self.ready_at[waiting], self.known_at[waiting]))
@@ -335,9 +333,8 @@ class Clock:
         waits = through & ~over & (course.beyond is not None)
         if course.beyond is not None:
             own, at_first = nodes[waits], course.start_s[nodes[waits]]
-            beyond = self.rounds[own] - course.rounds
-            again = at_first + (self.through_at[own] - at_first) * SPREAD ** ((beyond + 1) / max(1, course.beyond))
-            self.again_at[own] = np.where(beyond < course.beyond, np.maximum(again, at[waits]), NEVER)
+            begins = np.append(course.beyond, NEVER)[np.minimum(self.rounds[own] - course.rounds, len(course.beyond))]
+            self.again_at[own] = np.maximum(at_first + (self.through_at[own] - at_first) * begins, at[waits])
             self.phase[own] = NodePhase.WAITING
         trains = ~over & ~waits
         self._start(nodes[trains], at[trains])

@@ -6,10 +6,9 @@ out, and by how much it was off: docs/how-to/simulate.md.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from heapq import heapify, heappop, heappush
+from itertools import count, takewhile
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
@@ -20,9 +19,8 @@ from numpy.typing import NDArray
 from p2pfl.compress import Fragments, make_compressor
 from p2pfl.config.cores import hops
 from p2pfl.config.model import FederationConfig
-from p2pfl.core.census import SEND_WITHIN_S, SOON_FOR_S, SOON_S
 from p2pfl.core.messages import Ready, Reply, Request
-from p2pfl.core.training import LEAST_BEYOND, SPREAD
+from p2pfl.core.training import begins_beyond
 from p2pfl.reporting.figures import ClosingPoint, contraction_between, predicted, spread
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.measures import measures_in
@@ -51,8 +49,6 @@ Floats = NDArray[np.float64]
 POINTS = 40
 MOST_PAIRED = 2_000
 """Up to so many nodes that are apart draw the batches that they draw in the exact simulator."""
-LATEST_SOURCES = 16
-"""Of so many nodes that were the last to be through, the word is followed to every other node."""
 
 
 class Moment(NamedTuple):
@@ -74,8 +70,8 @@ class Apart:
         speeds, steps = node_speeds(world, federation), setting.steps.tolist()
         usual_ns = [speed.estimate_ns(own) for speed, own in zip(speeds, steps, strict=True)]
         rounds, latency_s = federation.training.rounds or 0, setting.latencies_s()
-        start_s = _start_s(federation, setting.ends, latency_s)
-        most = {"mix": 0, "train": max(LEAST_BEYOND, rounds // 10)}.get(federation.training.when_through)
+        begins = takewhile(lambda multiple: multiple < NEVER, (begins_beyond(1 + done, rounds) for done in count()))
+        more = {"mix": (), "train": tuple(begins)}.get(federation.training.when_through)
         self.every = world.evaluate_every_s or fmean(usual_ns) / NS * rounds / POINTS
         self.clock = Clock(
             Course(
@@ -85,15 +81,12 @@ class Apart:
                 engine_s=world.compute.engine_s,
                 shortest_s=min(usual_ns) / NS,
                 round_s=lambda nodes: np.array([speeds[node].round_ns(steps[node], 0) for node in nodes.tolist()]) / NS,
-                start_s=start_s,
+                start_s=_start_s(federation, setting.ends, latency_s),
                 rounds=rounds,
-                beyond=most,
+                beyond=more,
                 closing=federation.training.closing_rounds,
                 weigh=setting.weights_by_staleness(),
                 factor=setting.factor,
-                known_s=lambda through_s: _known_s(
-                    setting.ends, latency_s, through_s, start_s, rounds=rounds, most=most
-                ),
             )
         )
         self.stage = Vectors(ends=setting.ends, train=train, **_kept(setting))
@@ -164,56 +157,6 @@ def _start_s(federation: FederationConfig, ends: Integers, latency_s: Floats) ->
         for one, other in (ends.T, ends.T[::-1]):
             np.maximum.at(at, one, before[other] + latency_s)
     return at
-
-
-def _known_s(
-    ends: Integers, latency_s: Floats, through_s: Floats, start_s: Floats, *, rounds: int, most: int | None
-) -> Floats:
-    """Return when each node knows that all are through, from when each began and was through, and the latencies."""
-    latest = np.argsort(through_s)[-LATEST_SOURCES:].tolist()
-    known, everything = through_s.copy(), (1 << len(latest)) - 1
-    ways: list[list[tuple[int, float]]] = [[] for _ in through_s]
-    for (low, high), hop_s in zip(ends.tolist(), latency_s.tolist(), strict=True):
-        ways[low].append((high, hop_s))
-        ways[high].append((low, hop_s))
-    told, due = [0] * len(ways), [NEVER] * len(ways)
-    events = [(float(through_s[node]), node, 1 << bit) for bit, node in enumerate(latest)]
-    heapify(events)
-    while events:
-        at, node, word = heappop(events)
-        if word & ~told[node]:
-            told[node] |= word
-            if told[node] == everything:
-                known[node] = max(at, known[node])
-            began, own = float(start_s[node]), float(through_s[node])
-            send_at = at if told[node] == everything else at + _may_hold_s(at, began, own, rounds, most)
-            if send_at < due[node]:
-                due[node] = send_at
-                heappush(events, (send_at, node, 0))
-        elif not word and at == due[node]:
-            due[node] = NEVER
-            for other, hop_s in ways[node]:
-                if told[node] & ~told[other]:
-                    heappush(events, (at + hop_s, other, told[node]))
-    return known
-
-
-def _may_hold_s(at_s: float, start_s: float, through_s: float, rounds: int, most: int | None) -> float:
-    """Return how long a node that is through at `through_s` holds word at `at_s`.
-
-    It is what `p2pfl.core.census` allows, or until its next round ends, of the `rounds` or of those beyond: that is
-    told in any case.
-    """
-    own_s, hold_s = through_s - start_s, SEND_WITHIN_S
-    round_s = own_s / max(1, rounds)
-    if at_s < through_s or most is None:
-        return min(hold_s, (through_s - at_s) % round_s)
-    if at_s < through_s + SOON_FOR_S:
-        hold_s = SOON_S
-    place = math.ceil(most * math.log(max(1.0, (at_s - start_s - round_s) / own_s), SPREAD))
-    if place > most or not most:
-        return hold_s
-    return min(hold_s, start_s + own_s * math.pow(SPREAD, max(1, place) / most) + round_s - at_s)
 
 
 def simulate_arrays(

@@ -141,8 +141,8 @@ def test_nodes_of_equal_speed_end_within_two_rounds_of_each_other(nodes):
 
 
 @pytest.mark.long
-def test_beside_faster_nodes_a_slow_one_ends_no_worse_than_among_equal_ones_and_they_train_ten_rounds_more():
-    """They wait for it, and their data count until it is through: their rounds beyond are spread over that time."""
+def test_beside_faster_nodes_a_slow_one_ends_no_worse_than_among_equal_ones_and_they_train_fifteen_rounds_more():
+    """They wait for it, and their data count until it is through: most rounds beyond are spread over that time."""
     of_slow, of_equal = [], []
     for seed in range(5):
         plain = describe(nodes=4, topology="ring", rounds=20, partition="shards:3", seed=seed)
@@ -152,7 +152,7 @@ def test_beside_faster_nodes_a_slow_one_ends_no_worse_than_among_equal_ones_and_
             report = simulate(plain, world=world, references=False)
             found.append(report.nodes[3].accuracy)
             assert report.nodes[3].rounds_beyond <= 1
-            assert max(report.rounds.values()) <= 30
+            assert max(report.rounds.values()) <= 35
     assert np.mean(of_slow) >= np.mean(of_equal)
 
 

@@ -231,7 +231,7 @@ def test_a_relay_and_its_members_may_have_different_versions(ward):
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ward", [TRAINS_ON], indirect=True, ids=["trains on"])
-def test_beside_slow_nodes_one_of_before_trains_on_and_one_of_today_ten_rounds_more(ward):
+def test_beside_slow_nodes_one_of_before_trains_on_and_one_of_today_fifteen_rounds_more(ward):
     ward.new("old")
     file, task = ward.folder / "federation.toml", ward.folder / "pushes.py"
     file.write_text(file.read_text(encoding="utf-8").replace(f"rounds = {LAST}", "rounds = 20"), encoding="utf-8")
@@ -245,7 +245,7 @@ def test_beside_slow_nodes_one_of_before_trains_on_and_one_of_today_ten_rounds_m
     results = [ward.result(node) for node in range(PARTS)]
     assert all(result["finished"] for result in results)
     assert results[0]["rounds_beyond"] > 20
-    assert 0 < results[1]["rounds_beyond"] <= 10
+    assert 0 < results[1]["rounds_beyond"] <= 15
     assert max(result["rounds_beyond"] for result in results[2:]) <= 2
     assert {kind for result in results for kind in result["alarms"]} <= SLOW
 

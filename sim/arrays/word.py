@@ -1,0 +1,61 @@
+"""The word that all nodes are through: when each knows it, by the rules of `p2pfl.core.census`."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from heapq import heapify, heappop, heappush
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from p2pfl.core.census import may_wait_s
+
+if TYPE_CHECKING:
+    from sim.arrays.clock import Course, Floats
+
+LATEST_SOURCES = 16
+"""Of so many nodes that were the last to be through, the word is followed to every other node."""
+
+
+def known_s(course: Course, through_s: Floats) -> Floats:
+    """Return when each node knows that all are through (n,), from when each was."""
+    latest = np.argsort(through_s)[-LATEST_SOURCES:].tolist()
+    known, everything = through_s.copy(), (1 << len(latest)) - 1
+    ways: list[list[tuple[int, float]]] = [[] for _ in through_s]
+    for (low, high), hop_s in zip(course.ends.tolist(), course.latency_s.tolist(), strict=True):
+        ways[low].append((high, hop_s))
+        ways[high].append((low, hop_s))
+    told, due = [0] * len(ways), [math.inf] * len(ways)
+    events = [(float(through_s[node]), node, 1 << bit) for bit, node in enumerate(latest)]
+    heapify(events)
+    while events:
+        at, node, word = heappop(events)
+        if word & ~told[node]:
+            told[node] |= word
+            if complete := told[node] == everything:
+                known[node] = max(at, known[node])
+            own_s, ready_s = float(through_s[node]), _round_ends_s(course, at, node, float(through_s[node]))
+            wait_s = may_wait_s(at, own_s if own_s <= at else None, complete=complete)
+            send_at = min(at + wait_s, ready_s)
+            if send_at < due[node]:
+                due[node] = send_at
+                heappush(events, (send_at, node, 0))
+        elif not word and at == due[node]:
+            due[node] = math.inf
+            for other, hop_s in ways[node]:
+                if told[node] & ~told[other]:
+                    heappush(events, (at + hop_s, other, told[node]))
+    return known
+
+
+def _round_ends_s(course: Course, at_s: float, node: int, through_s: float) -> float:
+    """Return when a round of this node ends next, of those asked or of those beyond: it tells all news."""
+    start_s, rounds = float(course.start_s[node]), max(1, course.rounds)
+    own_s = through_s - start_s
+    if at_s < through_s or course.beyond is None:
+        return at_s + (through_s - at_s) % (own_s / rounds)
+    ends = list(accumulate(course.beyond, lambda end, begins: max(end, begins) + 1 / rounds, initial=1.0))
+    place = bisect_right(ends, (at_s - start_s) / own_s)
+    return start_s + own_s * ends[place] if place < len(ends) else math.inf

@@ -14,7 +14,6 @@ from p2pfl.features.shared_noise.rounds import SumRounds
 from p2pfl.features.sums import rounds
 from p2pfl.features.sums.messages import Refused
 from p2pfl.features.sums.rounds import CommonState
-from p2pfl.features.sums.sessions import NodeSums
 from p2pfl.features.sums.standings import Place, Standings
 from p2pfl.features.sums.talk import SumTalk
 from p2pfl.learn.privacy.shared import SharedRounds
@@ -211,20 +210,6 @@ async def test_of_three_two_crash_with_a_sum_that_the_third_has_and_it_goes_back
 
 
 @pytest.mark.long
-async def test_a_stopped_node_misses_rounds_and_goes_on_with_the_others_state(shared_ward, start, seen):
-    field = shared_ward(training={"rounds": 8})
-    nodes = start(field)
-    await nodes[2].until(lambda: nodes[2].rounds == 2)
-    assert (await nodes[2].stop()).finished is False
-    await nodes[0].until(lambda: nodes[0].rounds >= 4)
-    (nodes[2],) = start(field, 2)
-    results = [await node.result() for node in nodes]
-    assert all(result.finished and result.rounds == 8 for result in results)
-    np.testing.assert_array_equal(alike(field), field.model(2))
-    assert seen.rounds[2].status()["fetched"] >= 1
-
-
-@pytest.mark.long
 async def test_a_node_that_is_through_and_starts_again_alone_ends(shared_ward, start):
     field = shared_ward(3)
     await finished(start(field))
@@ -395,24 +380,3 @@ async def test_another_initial_model_of_one_node_gives_way_to_that_of_most(share
     learner.initial = lambda: np.ones(learner.size, np.float32)
     await finished(nodes)
     np.testing.assert_allclose(alike(field), pooled(nodes[0]), atol=1e-5)
-
-
-@pytest.mark.long
-async def test_a_disk_that_refuses_what_is_signed_ends_that_node_and_not_the_others(
-    shared_ward, start, seen, monkeypatch
-):
-    keep = NodeSums._keep
-
-    def refuse(sums, data, members):
-        if sums is seen.rounds[1].sums and seen.rounds[1].course.facts.rounds == 2:
-            raise OSError("the disk is full")
-        keep(sums, data, members)
-
-    monkeypatch.setattr(NodeSums, "_keep", refuse)
-    field = shared_ward()
-    nodes = start(field)
-    with pytest.raises(OSError, match="full"):
-        await nodes[1].result()
-    results = [await nodes[index].result() for index in (0, 2, 3)]
-    assert all(result.rounds == ROUNDS for result in results)
-    assert (field.model(0) == field.model(2)).all()

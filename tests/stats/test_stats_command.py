@@ -116,13 +116,6 @@ def test_where_nothing_is_offered_check_says_nothing(tmp_path):
     assert (found.told(), inspected.brief, inspected.mistakes) == (None, {}, [])
 
 
-@pytest.mark.long
-def test_check_prints_what_each_node_offers(p2pfl, tmp_path):
-    ward = made_ward(tmp_path, THREE, OPEN)
-    assert "north offers age, chol, ill to all members" in p2pfl("check", ward).out
-    assert "statistics: what each node offers" in p2pfl("check", ward, "--all").out
-
-
 @pytest.mark.parametrize(
     ("line", "text"),
     [

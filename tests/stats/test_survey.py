@@ -121,15 +121,6 @@ def test_too_few_rows_at_all_are_refused(rows):
         surveyed(asked("age"), sites)
 
 
-def test_a_group_of_all_but_one_row_is_refused():
-    sites = hospitals()
-    for site in sites:
-        site["sex"][:] = 0
-    sites[0]["sex"][0] = 1
-    with pytest.raises(TooFew, match="no group by sex can be shown"):
-        surveyed(asked("age", by="sex"), sites)
-
-
 @pytest.mark.parametrize("values", [[7.0], [0.0, 1.0], [-1e60, 0.0, 1e60], [-3.5, -1e-30, 1e-30, 2.0]])
 def test_odd_columns_have_figures(values):
     sites = [{"age": np.resize(np.array(values), 40)} for _ in range(3)]
@@ -153,34 +144,6 @@ def test_sums_of_no_tables_are_a_value_error(name, by):
 
     with pytest.raises(ValueError):
         surveyed(asked("age"), hospitals(), spoil=spoil)
-
-
-def rows_below(one):
-    """Return the rows below each edge of a histogram; those from a hidden bar on are not known."""
-    rows, found = 0, {}
-    for bar in one.histogram:
-        if bar.rows is None or bar.high is None:
-            break
-        rows += bar.rows
-        found[bar.high] = rows
-    return found
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_a_question_with_groups_and_one_without_tell_nothing_of_few_rows_together(seed):
-    """Rows below an edge in all groups, less those in one, are the rows of the other."""
-    sites, rng = hospitals(seed), np.random.default_rng(seed + 100)
-    for site in sites:
-        site["age"] = np.round(rng.normal(60, 12, len(site["age"])))
-    grouped = surveyed(asked("age", by="sex"), sites)
-    everybody = rows_below(figure(surveyed(asked("age"), sites), "age"))
-    women, men = (rows_below(figure(grouped, "age", name)) for name in ("f", "m"))
-    assert women
-    for own, other in ((women, men), (men, women)):
-        found = own | {edge: rows - other[edge] for edge, rows in everybody.items() if edge in other}
-        between = np.diff([0, *(found[edge] for edge in sorted(found))])
-        assert not ((between > 0) & (between < 10)).any()
-        assert other.keys() <= everybody.keys()
 
 
 def test_if_a_group_is_hidden_no_group_has_a_histogram_from_which_its_own_would_follow():

@@ -18,7 +18,6 @@ from p2pfl.features.sums.messages import (
     SendToNeighbor,
     SlotQuit,
     SlotVote,
-    SumDone,
     Total,
     bits_of,
     decode_statement,
@@ -335,9 +334,3 @@ def test_a_reveal_before_the_certificate_is_found():
     world = world_of()
     world.watch.see(posted(1, Reveal(setup=bytes(16), number=0, own=b"", shares=())))
     assert world.watch.found == ["1 reveals before there is a certificate"]
-
-
-def test_a_sum_that_is_done_names_its_slot():
-    world = world_of()
-    world.run()
-    assert all(isinstance(done, SumDone) and done.number == 0 for _, done in world.done)

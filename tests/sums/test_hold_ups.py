@@ -237,6 +237,7 @@ def run(world, labels=("one", "two", "three", "four"), most_s=60.0):
     return {member for _, by, member, _ in world.held_up if by in honest}
 
 
+STEPS = ("Keys", "SetupOpening", "Parcel", "Ack", "VectorReady", "Wave", "MemberList", "SlotVote", "Reveal")
 UNNAMED = {"proposes and never signs", "gives no part of the wave", "sends no shares", "sends shares to some"}
 UNNAMED |= {"tells the others later keys"}
 """Nobody waits for these for long: they are left out, or their signature is not needed."""
@@ -277,7 +278,7 @@ def spoiled(founding, keys):
     return keys
 
 
-@pytest.mark.parametrize("step", ["Keys", "SetupOpening", "Parcel", "Ack", "Wave", "MemberList", "SlotVote", "Reveal"])
+@pytest.mark.parametrize("step", STEPS)
 def test_whenever_the_lowest_member_leaves_sums_go_on_within_a_minute(step):
     world = world_with(lambda *a: [a[2]])
     say = world._send

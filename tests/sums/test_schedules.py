@@ -10,12 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pfl.features.sums.messages import Post, decode_statement
-
 sys.path.insert(0, str(Path(__file__).parent))
 from sum_world import Link, SumWorld, complete, ring
 
-STEPS = ("Keys", "SetupOpening", "Parcel", "Ack", "VectorReady", "Wave", "MemberList", "SlotVote", "Reveal")
 LABELS = ("first", "second", "third")
 
 
@@ -164,30 +161,6 @@ def test_the_larger_side_of_a_partition_gets_a_sum_and_the_smaller_one_is_refuse
         (index, (0, 1, 2, 3)) for index in range(4)
     }
     assert [(index, refused.reason) for index, refused in world.refused] == [(4, "too few members are ready")]
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_one_of_five_may_die_at_any_step(step):
-    """The others get the sum, with the dead member's vector or without it."""
-    world = SumWorld(5, complete(5))
-    world.ask_all("one")
-    world.on_message = killer(world, step, 2)
-    world.run()
-    world.check()
-    assert world.nodes[2] is None
-    assert sorted(index for index, _ in world.done if index != 2) == [0, 1, 3, 4]
-
-
-def killer(world, step, index):
-    """Kills a member when it is first about to make a statement of this kind."""
-
-    def look(sender, message):
-        if isinstance(message, Post) and type(decode_statement(message.body)).__name__ == step:
-            author_is_due = message.author == index or step in {"SetupOpening", "Wave", "MemberList"}
-            if author_is_due and world.nodes[index] is not None:
-                world.later(lambda: world.crash(index))
-
-    return look
 
 
 def test_a_member_that_has_forgotten_how_often_it_started_is_in_the_next_set_up():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,6 @@ HIDDEN = "hidden"
 @click.option("--by", metavar="COLUMN", help="Figures of each group by this categorical column.")
 @click.option("--node", metavar="NAME", help="The node that asks, or answers; without it, all nodes are here.")
 @click.option("--answer", "answers", is_flag=True, help="Answer questions of others, until stopped.")
-@click.option("--questions", type=click.IntRange(1), help="With --answer: stop after so many questions.")
 @format_option("table", "json")
 def stats(
     *,
@@ -37,7 +37,6 @@ def stats(
     by: str | None,
     node: str | None,
     answers: bool,
-    questions: int | None,
     form: Form,
 ) -> int:
     """Show counts, means and quantiles of all sites' tables.
@@ -55,7 +54,8 @@ def stats(
     log_to_stderr()
     if answers:
         name = _required("--node", node, "the node that answers")
-        answer_others(folder, name, on_start=lambda: click.echo(f"{name} answers"), on_end=_tell, questions=questions)
+        answering = answer_others(folder, name, on_start=lambda: click.echo(f"{name} answers"), on_end=_tell)
+        asyncio.run(answering)
         return 0
     names = tuple(filter(None, map(str.strip, _required("--columns", columns, "names of columns").split(","))))
     if not names:

@@ -409,37 +409,14 @@ def ask_others(folder: Path, name: str, columns: tuple[str, ...], by: str | None
     return FederationStatistics(federation=federation.name, nodes=names, statistics=found)
 
 
-def answer_others(
-    folder: Path,
-    name: str,
-    *,
-    on_start: Callable[[], object],
-    on_end: Callable[[Ended], object],
-    questions: int | None = None,
+async def answer_others(
+    folder: Path, name: str, *, on_start: Callable[[], object], on_end: Callable[[Ended], object]
 ) -> None:
-    """Answer questions until a signal comes, or so many have ended. Raises UserError, StorageError."""
+    """Answer questions until a signal comes. Raises UserError, StorageError."""
     federation, node = _node(folder, name)
     schema_at(federation, node)
-    asyncio.run(_answer(federation, node, on_start, on_end, questions))
-
-
-async def _answer(
-    federation: FederationConfig,
-    node: NodeConfig,
-    on_start: Callable[[], object],
-    on_end: Callable[[Ended], object],
-    questions: int | None,
-) -> None:
-    stop, left = asyncio.Event(), questions
-
-    def ended(end: Ended) -> None:
-        nonlocal left
-        on_end(end)
-        left = None if left is None else left - 1
-        if left == 0:
-            stop.set()
-
-    async with open_stats(federation, node, load_identity(federation, node), on_end=ended) as stats:
+    stop = asyncio.Event()
+    async with open_stats(federation, node, load_identity(federation, node), on_end=on_end) as stats:
         running = asyncio.create_task(stats.run())
         async with on_a_leash(stop.set, launched=False):
             on_start()

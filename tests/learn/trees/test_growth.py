@@ -271,13 +271,6 @@ def test_a_state_that_is_nested_without_end_is_refused():
             Forest.unpack(packed)
 
 
-def test_a_state_whose_trees_contradict_themselves_is_refused():
-    state = msgspec.msgpack.decode(PACKED[-1])
-    state["rounds"][0][0][3][0] = 0  # the root is its own left child
-    with pytest.raises(ValueError, match="contradicts"):
-        TreeGrowth.unpack(msgspec.msgpack.encode(state), SCHEMA, SETTINGS, SITE)
-
-
 @pytest.mark.parametrize("packed", [PACKED[0], PACKED[-1]])
 def test_a_state_of_other_settings_or_columns_is_refused(packed):
     """A neighbor's state must not lower what its receiver insists on."""

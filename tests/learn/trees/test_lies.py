@@ -130,6 +130,7 @@ CONTRADICTIONS = [
     (TREE, ("growing", "trees", 0, 4, 1), float("nan")),
     (TREE, ("growing", "trees", 0, 4, 1), 1e300),
     (END, ("rounds", 0, 0, 5, 0), float("inf")),
+    (END, ("rounds", 0, 0, 3, 0), 0),  # the root is its own left child
     (END, ("losses", 0, 0), float("nan")),
     (END, ("losses",), [[0.1, 0.1]] * 9),
 ]

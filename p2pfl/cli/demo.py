@@ -17,7 +17,7 @@ from p2pfl.console.output import Form, format_option, log_option, report_target
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
-    from p2pfl.fleet.lies import Attackers, Lies
+    from p2pfl.fleet.fleet import Attackers, Lies
 
 MARK = ".p2pfl-demo"
 MOST_NODES = 64
@@ -69,7 +69,6 @@ Examples:
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
 @click.option("--references", is_flag=True, help=REFERENCES)
-@click.option("--spawn", is_flag=True, help="Start each node separately: slower, but they share nothing.")
 @click.option("--quiet", is_flag=True, help="No live view.")
 @log_option
 @format_option("table", "json")
@@ -89,7 +88,6 @@ def demo(
     report: Path | None,
     plot: Path | None,
     references: bool,
-    spawn: bool,
     quiet: bool,
     log: tuple[str, ...],
     form: Form,
@@ -126,7 +124,6 @@ def demo(
         report=report,
         plot=plot,
         references=references,
-        spawn=spawn,
         quiet=quiet,
         form=form,
         lies=lies,
@@ -139,7 +136,7 @@ def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers
     other.
     """
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.fleet.lies import find_attackers  # noqa: PLC0415 - as above
+    from p2pfl.fleet.fleet import find_attackers  # noqa: PLC0415 - as above
 
     if not byzantine and attack is None:
         return None
@@ -156,7 +153,7 @@ def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers
 
 
 def _lies(attackers: Attackers | None, federation: FederationConfig, byzantine: int, attack: str | None) -> Lies | None:
-    from p2pfl.fleet.lies import Lies  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.fleet.fleet import Lies  # noqa: PLC0415 - `--help` stays instant
 
     if attackers is None or attack is None:
         return None

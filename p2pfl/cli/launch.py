@@ -31,8 +31,7 @@ from p2pfl.console.output import (
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, NodeConfig
-    from p2pfl.fleet.fleet import Fleet
-    from p2pfl.fleet.lies import Lies
+    from p2pfl.fleet.fleet import Fleet, Lies
     from p2pfl.reporting.logs import Logs
     from p2pfl.reporting.report import EdgeTraffic, NodeReport, Report
 
@@ -53,10 +52,7 @@ MOST_ALONE = 0.1
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
 @click.option("--references", is_flag=True, help=REFERENCES)
-@click.option("--spawn", is_flag=True, help="Start each node separately: slower, but they share nothing.")
-@click.option("--restart", is_flag=True, help="Start a node that dies again, up to five times in a row.")
 @click.option("--quiet", is_flag=True, help="No live view.")
-@click.option("-v", "--verbose", is_flag=True, help="Nodes log sessions and exchanges too.")
 @log_option
 @format_option("table", "json")
 def launch(
@@ -65,10 +61,7 @@ def launch(
     report: Path | None,
     plot: Path | None,
     references: bool,
-    spawn: bool,
-    restart: bool,
     quiet: bool,
-    verbose: bool,
     log: tuple[str, ...],
     form: Form,
 ) -> int:
@@ -84,7 +77,7 @@ def launch(
     described = load_config(federation)
     _require_here(described)
     if references:
-        from p2pfl.fleet.references import refuse_references  # noqa: PLC0415 - as above
+        from p2pfl.fleet.report import refuse_references  # noqa: PLC0415 - as above
 
         refuse_references(described, "--references")
     _require_flawless(described)
@@ -94,10 +87,7 @@ def launch(
         report=report,
         plot=plot,
         references=references,
-        spawn=spawn,
-        restart=restart,
         quiet=quiet,
-        verbose=verbose,
         form=form,
         log=log,
     )
@@ -144,18 +134,15 @@ def run_fleet(
     *,
     report: Path,
     plot: Path | None,
-    spawn: bool,
     quiet: bool,
     form: Form,
     references: bool = False,
-    restart: bool = False,
-    verbose: bool = False,
     lies: Lies | None = None,
     log: tuple[str, ...] = (),
 ) -> int:
     """Start the nodes, show their progress, write report and picture, and return the exit code."""
-    from p2pfl.fleet.claim import claimed  # noqa: PLC0415 - as above
     from p2pfl.fleet.fleet import Fleet  # noqa: PLC0415 - as above
+    from p2pfl.fleet.starting import claimed  # noqa: PLC0415 - as above
     from p2pfl.reporting.logs import check_logs, open_logs  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
     from p2pfl.reporting.targets import check_target  # noqa: PLC0415 - as above
@@ -164,7 +151,7 @@ def run_fleet(
     check_logs(log)
     if plot is not None:
         check_picture(plot)
-    fleet = Fleet(federation, lies, spawn=spawn, restart=restart, verbose=verbose)
+    fleet = Fleet(federation, lies)
     with claimed(federation, [child.node for child in fleet.children]):
         _require_free_ports([child.node for child in fleet.children])
         logs = open_logs(log)
@@ -203,7 +190,7 @@ def _require_free_ports(nodes: Iterable[NodeConfig]) -> None:
 
 def _compare(written: Report, fleet: Fleet) -> None:
     """Add what the nodes learn without each other, except after Ctrl-C, or if no node has ended well."""
-    from p2pfl.fleet.references import add_references  # noqa: PLC0415 - as above
+    from p2pfl.fleet.report import add_references  # noqa: PLC0415 - as above
 
     if fleet.stopping or not any(node.finished for node in written.nodes):
         click.echo("no references: the run did not end", err=True)

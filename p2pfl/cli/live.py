@@ -20,8 +20,7 @@ from rich.text import Text
 
 from p2pfl.console.output import figure, footnote, size, spent_of
 from p2pfl.console.progress import point_in_words
-from p2pfl.fleet.child import Child
-from p2pfl.fleet.fleet import Fleet
+from p2pfl.fleet.fleet import Child, Fleet
 from p2pfl.fleet.report import History
 from p2pfl.learn.doubts import about_lone_classes
 from p2pfl.learn.metrics import LOSS, Measure

@@ -1,55 +1,165 @@
-"""All nodes of a federation as processes on this machine: start them, read their lines, end them."""
+"""All nodes of a federation as processes on this machine: start them, read their lines, end them.
+
+Lying nodes are commands of another package, found by the entry point group `p2pfl.attackers`: p2pfl itself contains no
+liar, and a deployed node imports none.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import time
 from asyncio.subprocess import Process
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from p2pfl.config.load import load_node, node_file
-from p2pfl.config.model import FederationConfig
-from p2pfl.fleet.child import STOPPED, Child, ending
-from p2pfl.fleet.fork_server import ForkedProcess
-from p2pfl.fleet.lies import Lies
-from p2pfl.fleet.restarts import Restarts
-from p2pfl.fleet.starter import Starter
-from p2pfl.reporting.status import NodeLine
+from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.errors import UserError
+from p2pfl.fleet.starting import ForkedProcess, Starter, shared_modules
+from p2pfl.foreign import UNREADABLE
+from p2pfl.learn.interface import Vector
+from p2pfl.node.workshop import WAITING_FOR_DISK
+from p2pfl.reporting.status import NodeLine, NodeResult
 
-log = logging.getLogger("p2pfl")
-
+STOPPED = 130
+LOG_FILE = "node.log"
+GROUP = "p2pfl.attackers"
 PATIENCE_S = 15.0
 """The time that a stopped node may take to end; a node that waits for a full disk gets more."""
 STRANDED_S = 5.0
 """The time that nodes must have waited without neighbors before they are stopped."""
 
 
+class Attackers(Protocol):
+    """The object behind the entry point. `spec` is the text that specifies an attack."""
+
+    def check(self, spec: str) -> None:
+        """Check the spec. Raises UserError: there is no such attack."""
+        ...
+
+    def choose(self, federation: FederationConfig, count: int) -> tuple[str, ...]:
+        """Choose the names of `count` nodes, spread over the graph."""
+        ...
+
+    def command(self, federation: FederationConfig, name: str, spec: str, liars: Sequence[str]) -> list[str]:
+        """Return the arguments for Python that make node `name` lie, as one of `liars`; the arguments of `p2pfl run`
+        are appended.
+        """
+        ...
+
+    def success(
+        self, spec: str, federation: FederationConfig, node: NodeConfig, models: Mapping[str, Vector]
+    ) -> dict[str, float]:
+        """Return the attack's success, from 0 to 1, on each of the `models` (d,), by node; empty if accuracy already
+        shows it. `node` is one that has data.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lies:
+    """The lies in a run: `names` are the nodes that lie, using the attack `spec`."""
+
+    attackers: Attackers
+    spec: str
+    names: tuple[str, ...]
+
+
+def find_attackers() -> Attackers:
+    """Find the attack package. Raises UserError: none is installed."""
+    for entry in entry_points(group=GROUP):
+        found: Attackers = entry.load()
+        return found
+    raise UserError("no package of attacks is installed", key="--byzantine", allowed="`attackers`, from p2pfl's source")
+
+
+@dataclass(slots=True, kw_only=True)
+class Child:
+    """One node process. `lines` is what it printed. The figures of a `byzantine` node are never results."""
+
+    name: str
+    node: NodeConfig
+    byzantine: bool = False
+    lines: list[NodeLine] = field(default_factory=list)
+    process: Process | ForkedProcess | None = None
+    exit_code: int | None = None
+    stranded: bool = False
+    """True if it was stopped because it was waiting for neighbors that were gone."""
+
+    @property
+    def last(self) -> NodeLine | None:
+        return self.lines[-1] if self.lines else None
+
+    @property
+    def phase(self) -> str:
+        return "starting" if self.last is None else self.last.phase
+
+    @property
+    def log_path(self) -> Path:
+        return self.node.path.parent / LOG_FILE
+
+    @property
+    def died(self) -> bool:
+        """Return True if it ended neither by finishing nor by a clean stop."""
+        return self.exit_code is not None and self.exit_code not in (0, STOPPED)
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Return True if its last line says so and it has not ended since. A liar's state is ignored."""
+        return self.exit_code is None and not self.byzantine and self.phase == WAITING_FOR_DISK
+
+    @property
+    def state(self) -> str:
+        if self.exit_code is None:
+            return self.phase
+        if self.stranded:
+            return "waited in vain"
+        return ending(self.exit_code)
+
+    @property
+    def waits_alone(self) -> bool:
+        """Return True if it runs, still has rounds to train and finds no neighbor."""
+        line = self.last
+        return self.exit_code is None and line is not None and line.phase == "waiting" and not line.peers
+
+    def let_go(self) -> None:
+        """Close the node's stdin, which stops it even before it has installed signal handlers."""
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def result(self) -> NodeResult | None:
+        """Read the result that the node left behind, if this process of it reached the end, or a later one did."""
+        path = self.node.state_dir / "result.json"
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=NodeResult)
+        except (OSError, *UNREADABLE):
+            return None
+
+
+def ending(exit_code: int) -> str:
+    """Describe an exit code; a negative one is a signal."""
+    if exit_code < 0:
+        return f"died ({signal.Signals(-exit_code).name})"
+    return {0: "finished", STOPPED: "stopped"}.get(exit_code, f"failed (exit {exit_code})")
+
+
 class Fleet:
     """The processes of a federation. `run` returns when every child has ended.
 
-    `stop` asks all of them to end cleanly; called again, it asks those that wait for a full disk to give up. With
-    `spawn`, each child is started separately and shares no import. With `restart`, a child that dies is restarted a few
-    times, after increasing pauses. With `verbose`, the children's logs are verbose.
+    `stop` asks all of them to end cleanly; called again, it asks those that wait for a full disk to give up.
     """
 
-    def __init__(
-        self,
-        federation: FederationConfig,
-        lies: Lies | None = None,
-        *,
-        spawn: bool = False,
-        restart: bool = False,
-        verbose: bool = False,
-    ) -> None:
+    def __init__(self, federation: FederationConfig, lies: Lies | None = None) -> None:
         self.federation = federation
         self.lies = lies
-        self.restart = restart
-        self.starter = Starter(federation, lies, spawn=spawn, verbose=verbose)
+        self._starter = Starter(shared_modules(federation))
         liars = () if lies is None else lies.names
         self.children = [
             Child(
@@ -91,7 +201,7 @@ class Fleet:
             self._signal(signal.SIGTERM, [child for child in self.children if child.waits_for_disk])
             return
         self.stopping = True
-        self.starter.give_up()
+        self._starter.give_up()
         for child in self.children:
             child.let_go()
         asyncio.get_running_loop().call_later(PATIENCE_S, self._end)
@@ -122,30 +232,35 @@ class Fleet:
             on_tick()
 
     async def _start_all(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        """Start those that share no import first, because the others wait for it."""
         runs = []
-        async with self.starter.sharing(self.children) as in_order:
-            for child in in_order:
-                child.process = await self.starter.start(child)
-                if child.process is None:
-                    child.exit_code = STOPPED
-                else:
-                    runs.append(group.create_task(self._follow(child, child.process)))
+        for child in sorted(self.children, key=self._may_share):
+            shared = self._may_share(child)
+            child.process = await self._starter.start(self._command(child), child.log_path, shared=shared)
+            if child.process is None:
+                child.exit_code = STOPPED
+            else:
+                runs.append(group.create_task(self._follow(child, child.process)))
         return runs
 
+    def _may_share(self, child: Child) -> bool:
+        """Return True if the child may be forked. The shared import fixes the number of linear algebra threads at one,
+        the nodes' default.
+        """
+        return child.node.threads == 1 and self._command(child)[0] == "-m"
+
+    def _command(self, child: Child) -> list[str]:
+        if child.byzantine and self.lies is not None:
+            command = self.lies.attackers.command(self.federation, child.name, self.lies.spec, self.lies.names)
+        else:
+            command = ["-m", "p2pfl.cli.main", "run", str(self.federation.path), "--node", child.name]
+        return [*command, "--format", "json", "--launched"]
+
     async def _follow(self, child: Child, process: Process | ForkedProcess) -> None:
-        restarts = Restarts()
-        while True:
-            if self._is_stopping():
-                child.let_go()
-            began = time.monotonic()
-            await self._listen(child, process)
-            exit_code = await process.wait()
-            pause_s = restarts.next_pause_s(exit_code, time.monotonic() - began)
-            again = None if pause_s is None else await self._start_again(child, exit_code, pause_s)
-            if again is None:
-                break
-            process = child.process = again
-        child.exit_code, child.between_lives = exit_code, ""
+        if self._is_stopping():
+            child.let_go()
+        await self._listen(child, process)
+        child.exit_code = await process.wait()
         for other in self.children if child.died else ():
             self._tell_ended(other, [child])
         self._dismiss()
@@ -157,22 +272,6 @@ class Fleet:
         for one in ended:
             with suppress(OSError, ValueError):  # it has been let go, or is dying
                 child.process.stdin.write(f"{one.name}\n".encode())
-
-    async def _start_again(self, child: Child, exit_code: int, pause_s: float) -> Process | None:
-        """Start a child again after a pause; return None without `restart`, or if all are to stop."""
-        if not self.restart or child.byzantine or child.stranded:
-            return None
-        log.warning("%s %s: started again in %g s", child.name, ending(exit_code), pause_s)
-        child.between_lives = f"{ending(exit_code)}, start {child.starts + 1} follows"
-        end = time.monotonic() + pause_s
-        while not self._is_stopping() and time.monotonic() < end:  # noqa: ASYNC110 - `stop` may come from anywhere
-            await asyncio.sleep(0.05)
-        if self._is_stopping() or child.stranded:
-            return None
-        again = await self.starter.start_alone(child)
-        child.ended_lives.append(child.last)
-        child.between_lives = f"start {child.starts}"
-        return again
 
     def _dismiss(self) -> None:
         """End the liars once the honest nodes have ended, because a liar without listeners may wait for ever."""
@@ -210,7 +309,6 @@ class Fleet:
         async for raw in process.stdout:
             with suppress(ValueError):
                 child.lines.append(msgspec.json.decode(raw, type=NodeLine))
-                child.between_lives = ""
                 if not is_told:  # what was said before its core was there was lost
                     is_told = True
                     self._tell_ended(child, [one for one in self.children if one.died])

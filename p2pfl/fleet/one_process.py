@@ -9,22 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from p2pfl.config.load import load_node, node_file
 from p2pfl.config.model import Compute, FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import LearningError
 from p2pfl.features import FEATURES, import_declared
-from p2pfl.fleet.child import STOPPED, Child
-from p2pfl.fleet.lies import Lies
-from p2pfl.fleet.own_loop import run_in_own_loop
-from p2pfl.fleet.references import add_references, refuse_references
-from p2pfl.fleet.report import History, final_report
+from p2pfl.fleet.fleet import STOPPED, Child, Lies
+from p2pfl.fleet.report import History, add_references, final_report, refuse_references
 from p2pfl.net.address import free_ports
 from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.transport import MakeTransport
@@ -41,7 +41,11 @@ from p2pfl.reporting.secure_sum import SecureSum
 
 log = logging.getLogger("p2pfl")
 
+T = TypeVar("T")
+
 LOOK_EVERY_S = 0.2
+LISTEN_EVERY_S = 0.1
+"""Ctrl-C takes effect within this time."""
 
 OnProgress = Callable[[Point], None]
 
@@ -232,3 +236,52 @@ def _refuse_failure(report: Report) -> None:
     if failed:
         text = "every round raised an error or gave no finite model (learning_rate too high?)"
         raise LearningError(f"{', '.join(failed)}: {text}")
+
+
+def run_in_own_loop(work: Callable[[], Coroutine[Any, Any, T]], cancel: Callable[[], object] | None = None) -> T:
+    """Run `work` to its end in a loop and a thread of its own, and return its result, or raise its error.
+
+    Ctrl-C calls `cancel`, by default to cancel all of the work, and waits for the end.
+    """
+    outcome: Future[T] = Future()
+    is_there, tasks = threading.Event(), list[Callable[[], object]]()
+    is_cancelled = False
+
+    async def run() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work())
+        tasks.append(lambda: loop.call_soon_threadsafe(task.cancel))
+        if is_cancelled:  # Ctrl-C came before there was anything to cancel
+            task.cancel()
+        return await task
+
+    def find() -> None:
+        try:
+            outcome.set_result(asyncio.run(run()))
+        except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
+            outcome.set_exception(_first(error))
+        finally:
+            is_there.set()
+
+    def stop() -> None:
+        nonlocal is_cancelled
+        is_cancelled = True
+        with suppress(RuntimeError):  # the loop is closed: it is over
+            for one in tasks:
+                one()
+
+    thread = threading.Thread(target=find, name="p2pfl")
+    try:
+        thread.start()
+        while not is_there.wait(LISTEN_EVERY_S):
+            pass
+    finally:
+        (cancel or stop)()
+        if thread in threading.enumerate():  # Ctrl-C may come while the thread starts
+            is_there.wait()  # in Python 3.11 a thread whose join was interrupted counts as stopped
+            thread.join()
+    return outcome.result()
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the first real error: the nodes that are stopped because of it have none of their own."""
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

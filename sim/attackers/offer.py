@@ -1,4 +1,4 @@
-"""The offer of attacks to `p2pfl demo --byzantine`, by the entry point group `p2pfl.attackers`: see `p2pfl.fleet.lies`.
+"""The offer of attacks to `p2pfl demo --byzantine`, by the entry point group `p2pfl.attackers` (`p2pfl.fleet`).
 
 It also chooses the nodes that lie: spread out, so that the honest nodes have as few liars among their neighbors as the
 graph allows.

@@ -16,7 +16,7 @@ from p2pfl.engine.engine import Engine, Outcome
 from p2pfl.engine.state import NodeState
 from p2pfl.features import FEATURES
 from p2pfl.features.status.feature import Shown
-from p2pfl.fleet.child import STOPPED, Child
+from p2pfl.fleet.fleet import STOPPED, Child
 from p2pfl.fleet.one_process import InProcessFleet, _with_keys
 from p2pfl.node.application import Application, OneProcess
 from p2pfl.node.assembly import Setup

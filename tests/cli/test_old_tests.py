@@ -12,7 +12,7 @@ from p2pfl.cli.launch import _show
 from p2pfl.cli.live import LiveView
 from p2pfl.cli.run import _in_words
 from p2pfl.console.output import figure, footnote
-from p2pfl.fleet.child import Child
+from p2pfl.fleet.fleet import Child
 from p2pfl.fleet.report import _node
 from p2pfl.reporting.report import Report
 from p2pfl.reporting.status import MeanAndMax, NodeLine, PrivacyStatus

@@ -10,8 +10,7 @@ import pytest
 from p2pfl.cli.live import LiveView
 from p2pfl.cli.main import main
 from p2pfl.config.load import load_config
-from p2pfl.fleet.fleet import Fleet
-from p2pfl.fleet.lies import Lies
+from p2pfl.fleet.fleet import Fleet, Lies
 from p2pfl.fleet.report import History, final_report
 from p2pfl.reporting.history import Statistic
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeResult

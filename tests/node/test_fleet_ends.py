@@ -11,9 +11,8 @@ import pytest
 from msgspec.structs import fields
 
 from p2pfl.fleet import fleet
-from p2pfl.fleet.child import Child
-from p2pfl.fleet.fleet import Fleet
-from p2pfl.fleet.starter import Starter
+from p2pfl.fleet.fleet import Child, Fleet
+from p2pfl.fleet.starting import Starter
 from p2pfl.reporting.status import NodeLine
 
 
@@ -49,7 +48,7 @@ def child(phase, **more):
 def stopping(monkeypatch):
     monkeypatch.setattr(fleet, "PATIENCE_S", 0.01)
     launcher = Fleet.__new__(Fleet)
-    launcher.stopping, launcher.starter = False, Starter(None)
+    launcher.stopping, launcher._starter = False, Starter([])
     launcher.children = [child("training"), child("waiting for disk"), child("waiting for disk", byzantine=True)]
     return launcher
 
@@ -87,19 +86,9 @@ def test_a_node_that_waits_is_shown_so_and_one_that_has_said_nothing_as_starting
     assert (silent.last, silent.state, silent.waits_alone, silent.waits_for_disk) == (None, "starting", False, False)
 
 
-def test_a_node_that_has_died_before_is_shown_so():
-    again = child("training", ended_lives=[None])
-    assert (again.starts, again.state) == (2, "training, start 2")
-    again.between_lives = "died (SIGKILL), start 3 follows"
-    assert again.state == "died (SIGKILL), start 3 follows"
-    again.exit_code = 0
-    assert again.state == "finished"
-
-
 @pytest.mark.parametrize(("code", "told"), [(2, [b"training\n"]), (-9, [b"training\n"]), (0, []), (130, [])])
 async def test_the_others_are_told_of_a_node_that_has_ended_for_good(stopping, code, told):
     ended, waiting, _ = stopping.children
-    stopping.restart = False
     ended.process.stdout = asyncio.StreamReader()
     ended.process.stdout.feed_eof()
     ended.process.exit_code = code

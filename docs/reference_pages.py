@@ -348,22 +348,22 @@ def specs() -> Iterator[str]:
     yield from (
         "## Rules",
         "",
-        "Values of `rule` in `[gossip]`: `p2pfl rules`. n counts a node's m neighbors and itself.",
+        "Values of `rule` in `[gossip]`: `p2pfl list rules`. n counts a node's m neighbors and itself.",
     )
     yield from entries((*aggregate.RULES.values(), *aggregate.BEFORE.values()), cost="cost", bound="bound")
-    yield from ("", "## Compressors", "", "Values of `compressor` in `[gossip]`, joined by `+`: `p2pfl compressors`.")
+    yield from ("", "## Compressors", "", "Values of `compressor` in `[gossip]`, joined by `+`: `p2pfl list compressors`.")
     yield ""
     for stage, source in list_stages():
         yield from item(
             stage.written or stage.name, stage.means, {"example": code(stage.shown), "source": prose(source)}
         )
-    yield from ("", "## Methods", "", "Values of `method` in `[training]`: `p2pfl methods`.")
+    yield from ("", "## Methods", "", "Values of `method` in `[training]`: `p2pfl list methods`.")
     yield from entries(p2pfl.methods.METHODS.values())
     yield from (
         "",
         "## Staleness",
         "",
-        "Values of `staleness` in `[gossip]`: `p2pfl staleness`. Parameters go by their place.",
+        "Values of `staleness` in `[gossip]`: `p2pfl list staleness`. Parameters go by their place.",
     )
     yield from entries(STALENESS.values(), by_place=True)
     yield from ("", "## Schedules", "", "Values of `schedule` in `[training]`: how the learning rate changes.")

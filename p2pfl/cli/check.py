@@ -7,21 +7,47 @@ of one is timed (a round, if it is short), on a learner that is thrown away.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from p2pfl.aggregate import liars_of
 from p2pfl.cli.check_brief import WORDS, print_brief, print_words, round_is, round_s, verdict
 from p2pfl.cli.check_folders import findings_of, look_into_folders
 from p2pfl.cli.check_names import unknown_names
+from p2pfl.cli.mixing import mistake_of_rule, print_rule, print_traffic, rule_facts, traffic_facts, try_own_rule
+from p2pfl.config.charter import compacted
+from p2pfl.config.federation_id import federation_id
+from p2pfl.config.load import read_federation
 from p2pfl.console.output import MOST_MISTAKES, Form, format_option, show_mistakes, write_facts, write_json, write_rows
+from p2pfl.crypto.identity import public_text
+from p2pfl.engine.codecs import codecs_of
+from p2pfl.engine.state import NodeState
+from p2pfl.errors import UserError
+from p2pfl.learn.doubts import about_lone_classes, own_classes, unscaled
+from p2pfl.learn.interface import Learner, device_of
+from p2pfl.learn.load import make_learner
+from p2pfl.learn.methods import method_of
+from p2pfl.learn.privacy.protection import protection_of
+from p2pfl.learn.shift import label_shift, targets_of
+from p2pfl.learn.table.mistakes import mistakes_of
+from p2pfl.node.assembly import durability_of, load_learner
+from p2pfl.node.engine_thread import needs_of
+from p2pfl.node.findings import Findings, Inspected
+from p2pfl.node.memory_needs import memory_needs, program_bytes
+from p2pfl.reporting.alarms import ALARMS
+from p2pfl.reporting.figures import predicted
+from p2pfl.reporting.liars import bearings
+from p2pfl.reporting.traffic import slowest_send_s
+from topologies import Topology, TopologyError
+from topologies.metrics.byzantine import local_tolerance, warnings
+from topologies.metrics.describe import survey
+from topologies.spectral import EPSILON, rounds_to_consensus
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, Member, NodeConfig
-    from p2pfl.errors import UserError
-    from p2pfl.learn.interface import Learner
-    from p2pfl.node.findings import Findings, Inspected
 
 
 @click.command(
@@ -43,9 +69,6 @@ def check(federation: Path, byzantine: int | None, form: Form, *, in_full: bool)
     is a mistake, with 3 if the only one is a graph that is not connected.
     """
     from p2pfl.cli.main import exit_code  # noqa: PLC0415 - the commands are imported by it
-    from p2pfl.config.charter import compacted  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.config.load import read_federation  # noqa: PLC0415 - as above
-    from p2pfl.node.findings import Inspected  # noqa: PLC0415 - as above
 
     described, mistakes = read_federation(federation)
     report: dict[str, Any] = {}
@@ -67,11 +90,6 @@ def check(federation: Path, byzantine: int | None, form: Form, *, in_full: bool)
 
 
 def _survey(inspected: Inspected, findings: Sequence[Findings], liars: int | None) -> dict[str, Any]:
-    from p2pfl.cli.compressors import traffic_facts  # noqa: PLC0415 - as above
-    from p2pfl.cli.rules import mistake_of_rule, rule_facts, try_own_rule  # noqa: PLC0415 - as above
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.reporting.liars import bearings  # noqa: PLC0415 - as above
-
     federation = inspected.federation
     folders = look_into_folders(federation)
     inspected.mistakes += folders.mistakes
@@ -131,9 +149,6 @@ def _survey(inspected: Inspected, findings: Sequence[Findings], liars: int | Non
 
 
 def _look_at_method(federation: FederationConfig, inspected: Inspected) -> None:
-    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.learn.methods import method_of  # noqa: PLC0415 - as above
-
     inspected.warnings.extend(federation.notices)
     optimizer = federation.training.optimizer
     if optimizer != "sgd" and federation.method.startswith("variate"):
@@ -152,9 +167,6 @@ def _load_learners(federation: FederationConfig, inspected: Inspected) -> None:
     """Load the learners. If no node's folder is here, load the first node's learner without data, for the model's
     size.
     """
-    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.learn.table.mistakes import mistakes_of  # noqa: PLC0415 - as above
-
     alone = [0] if inspected.has_model else []
     indices = [index for index in sorted(inspected.here) or alone if index not in inspected.unusable]
     for index in indices:
@@ -174,10 +186,6 @@ def _load_learners(federation: FederationConfig, inspected: Inspected) -> None:
 
 
 def _learner(federation: FederationConfig, member: Member, node: NodeConfig | None) -> Learner:
-    from p2pfl.learn.load import make_learner  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.learn.privacy.protection import protection_of  # noqa: PLC0415 - as above
-    from p2pfl.node.assembly import load_learner  # noqa: PLC0415 - as above
-
     if node is not None:
         return load_learner(federation, node)
     return make_learner(
@@ -210,8 +218,6 @@ def _warn(federation: FederationConfig, inspected: Inspected) -> None:
 
 def _warn_of_data(federation: FederationConfig, inspected: Inspected) -> None:
     """Warn about the data of nodes whose folders are here; about classes only if all are here."""
-    from p2pfl.learn.doubts import about_lone_classes, own_classes, unscaled  # noqa: PLC0415 - as above
-
     names = {member.index: member.name for member in federation.present}
     here = {names[index]: one for index, one in inspected.learners.items() if index in inspected.here}
     for name, learner in here.items():
@@ -227,9 +233,6 @@ def _warn_of_data(federation: FederationConfig, inspected: Inspected) -> None:
 
 def _warn_of_links(federation: FederationConfig, inspected: Inspected, size: int) -> None:
     """Warn if a round, with its wait for exchanges, is shorter than one over the links that a node here states."""
-    from p2pfl.reporting.alarms import ALARMS  # noqa: PLC0415 - as above
-    from p2pfl.reporting.traffic import slowest_send_s  # noqa: PLC0415 - as above
-
     wait_s = federation.gossip.max_wait_s
     slow = {index: slowest_send_s(federation, index, node.network, size) for index, node in inspected.here.items()}
     if max(slow.values(), default=0.0) <= wait_s or federation.privacy is not None:
@@ -243,14 +246,6 @@ def _warn_of_links(federation: FederationConfig, inspected: Inspected, size: int
 
 def _look_for_room(federation: FederationConfig, inspected: Inspected) -> None:
     """Check that disks and memory have room for the nodes that are here."""
-    from p2pfl.engine.codecs import codecs_of  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.engine.state import NodeState  # noqa: PLC0415 - as above
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.learn.methods import method_of  # noqa: PLC0415 - as above
-    from p2pfl.node.assembly import durability_of  # noqa: PLC0415 - as above
-    from p2pfl.node.engine_thread import needs_of  # noqa: PLC0415 - as above
-    from p2pfl.node.memory_needs import memory_needs, program_bytes  # noqa: PLC0415 - as above
-
     program = program_bytes(inspected.learners.values())
     for index in sorted(inspected.here.keys() & inspected.learners.keys()):
         node, learner = inspected.here[index], inspected.learners[index]
@@ -280,8 +275,6 @@ def _look_for_room(federation: FederationConfig, inspected: Inspected) -> None:
 
 
 def _head(federation: FederationConfig, inspected: Inspected) -> dict[str, Any]:
-    from p2pfl.config.federation_id import federation_id  # noqa: PLC0415 - `--help` stays instant
-
     training, edition = federation.training, federation.edition
     has_steps = not federation.grows_trees and round_is(inspected) is None
     mixes = not federation.in_step_by
@@ -301,9 +294,6 @@ def _head(federation: FederationConfig, inspected: Inspected) -> dict[str, Any]:
 
 
 def _member_row(federation: FederationConfig, member: Member, inspected: Inspected) -> dict[str, Any]:
-    from p2pfl.crypto.identity import public_text  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.learn.interface import device_of  # noqa: PLC0415 - as above
-
     learner = inspected.learners.get(member.index) if member.index in inspected.here else None
     return {
         "name": member.name,
@@ -319,10 +309,6 @@ def _member_row(federation: FederationConfig, member: Member, inspected: Inspect
 
 def _targets(federation: FederationConfig, inspected: Inspected) -> dict[str, Any] | None:
     """Return how much the targets of the nodes here differ, or None if they cannot, or must not, be compared."""
-    from dataclasses import asdict  # noqa: PLC0415 - `--help` stays instant
-
-    from p2pfl.learn.shift import label_shift, targets_of  # noqa: PLC0415 - as above
-
     if federation.privacy is not None:
         return None
     here = sorted(inspected.learners.keys() & inspected.here.keys())
@@ -362,9 +348,6 @@ def _print(report: dict[str, Any], inspected: Inspected | None, findings: Sequen
 
 
 def _print_in_full(report: dict[str, Any], inspected: Inspected, findings: Sequence[Findings]) -> None:
-    from p2pfl.cli.compressors import print_traffic  # noqa: PLC0415 - as above
-    from p2pfl.cli.rules import print_rule  # noqa: PLC0415 - as above
-
     click.echo()
     write_facts({key: value for key, value in report["federation"].items() if key != "id"})
     targets = report["targets"] or {"nodes": {}}
@@ -428,13 +411,6 @@ def graph_facts(
     figures are for the union of all rounds. Under a robust rule, mixing is not a Laplacian step, so these figures are
     None; nor are there any where rounds are sums. Warnings assume this number of `liars`, or the rule's own.
     """
-    from p2pfl.aggregate import liars_of  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.reporting.figures import predicted  # noqa: PLC0415 - as above
-    from topologies import Topology, TopologyError  # noqa: PLC0415 - as above
-    from topologies.metrics.byzantine import warnings  # noqa: PLC0415 - as above
-    from topologies.metrics.describe import survey  # noqa: PLC0415 - as above
-    from topologies.spectral import EPSILON, rounds_to_consensus  # noqa: PLC0415 - as above
-
     names = [member.name for member in federation.members]
     topology = Topology(federation.topology, len(names), federation.edges, federation.seed, names=names)
     borne = liars_of(federation.gossip.rule)
@@ -468,9 +444,6 @@ def graph_facts(
 
 def liars_at_most(federation: FederationConfig) -> list[int]:
     """Return, for each member, the most malicious neighbors with which it could still mix under any rule."""
-    from topologies import Topology  # noqa: PLC0415 - `--help` stays instant
-    from topologies.metrics.byzantine import local_tolerance  # noqa: PLC0415 - as above
-
     topology = Topology(federation.topology, len(federation.members), federation.edges, federation.seed)
     found: list[int] = local_tolerance(topology).tolist()
     return found

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.compressors import describe_frozen
+from p2pfl.cli.mixing import describe_frozen
 from p2pfl.console.output import age, size, write_facts
+from p2pfl.errors import P2PFLError
+from p2pfl.learn.interface import Learner, RoundStart
+from p2pfl.node.assembly import load_learner
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
-    from p2pfl.learn.interface import Learner
     from p2pfl.node.findings import Inspected
 
 SHORT_ROUND_S = 2.0
@@ -121,9 +123,6 @@ def round_s(federation: FederationConfig, inspected: Inspected) -> float | None:
 
     None: no node here can train.
     """
-    from p2pfl.errors import P2PFLError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.node.assembly import load_learner  # noqa: PLC0415 - as above
-
     index = min(inspected.here.keys() & inspected.learners.keys(), default=None)
     if index is None or inspected.mistakes:
         return None
@@ -159,8 +158,6 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _train_s(learner: Learner) -> float:
-    from p2pfl.learn.interface import RoundStart  # noqa: PLC0415 - `--help` stays instant
-
     start = RoundStart(learner.initial())
     began = perf_counter()
     learner.train(start, 0)

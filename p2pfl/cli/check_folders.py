@@ -9,9 +9,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from p2pfl.config.load import load_node, node_file, node_mistakes
+from p2pfl.config.members_file import members_file
+from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.errors import UserError
+from p2pfl.features import FEATURES, import_declared
+from p2pfl.net.address import is_hidden, misses, parse_address
+from p2pfl.net.tls import SOON_DAYS, certificate_of
+from p2pfl.net.ways import outlet_of
+from p2pfl.node.plug_ins import all_features
+from p2pfl.storage.disk import refuse_shared
+
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, Member, NodeConfig
-    from p2pfl.errors import UserError
     from p2pfl.node.findings import Findings, Inspected
 
 
@@ -26,14 +36,8 @@ class FoldersFound:
 
 def findings_of(inspected: Inspected) -> list[Findings]:
     """Return the findings of all features. A mistake in the user's own features is added to `inspected`."""
-    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.features import import_declared  # noqa: PLC0415 - as above
-
     said: list[Findings] = [kind() for kind in import_declared("FINDINGS")]
     if inspected.federation.plug_ins:
-        from p2pfl.features import FEATURES  # noqa: PLC0415 - what nodes need costs a launcher more than its own
-        from p2pfl.node.plug_ins import all_features  # noqa: PLC0415 - as above
-
         try:
             added = all_features(inspected.federation, FEATURES)[len(FEATURES) :]
             said += [one for feature in added if (one := feature.findings()) is not None]
@@ -50,8 +54,6 @@ def look_into_folders(federation: FederationConfig) -> FoldersFound:
 
 
 def _look_into(federation: FederationConfig, member: Member, folders: FoldersFound) -> None:
-    from p2pfl.config.load import load_node, node_file, node_mistakes  # noqa: PLC0415 - `--help` stays instant
-
     file = node_file(federation, member.name)
     if not file.parent.is_dir():
         return
@@ -72,8 +74,6 @@ def _no_folders(node: NodeConfig) -> list[UserError]:
     """Return a mistake for each folder that the node cannot make. Who may write there shows when it runs: this may be
     another user.
     """
-    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-
     found = []
     folders = {"state_dir": node.state_dir} | ({"checkpoint_dir": node.checkpoint_dir} if node.checkpoint_every else {})
     for key, folder in folders.items():
@@ -85,8 +85,6 @@ def _no_folders(node: NodeConfig) -> list[UserError]:
 
 
 def _look_at_address(federation: FederationConfig, member: Member, node: NodeConfig, folders: FoldersFound) -> None:
-    from p2pfl.net.address import is_hidden  # noqa: PLC0415 - `--help` stays instant
-
     if is_hidden(member.address, node.listen):
         text = f"{member.name} listens on {node.listen}, where nobody reaches its address {member.address}"
         folders.warnings.append(f"{text}: set listen in {node.path}")
@@ -96,11 +94,6 @@ def _look_at_address(federation: FederationConfig, member: Member, node: NodeCon
 
 def _look_at_tls(member: Member, node: NodeConfig, folders: FoldersFound) -> None:
     """Look at the node's certificate, and at its proxy."""
-    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.net.address import parse_address  # noqa: PLC0415 - as above
-    from p2pfl.net.tls import SOON_DAYS, certificate_of  # noqa: PLC0415 - as above
-    from p2pfl.net.ways import outlet_of  # noqa: PLC0415 - as above
-
     address = None if member.address is None else parse_address(member.address, "address")
     try:
         outlet_of(node)
@@ -126,10 +119,6 @@ INVALID = "is not valid by the clock of this machine (timedatectl set-ntp true, 
 
 def wrong_port(federation: FederationConfig, member: Member, node: NodeConfig) -> UserError | None:
     """Return the mistake if others dial a port on which the node does not listen, and which no router forwards."""
-    from p2pfl.config.members_file import members_file  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.net.address import misses, parse_address  # noqa: PLC0415 - as above
-
     if member.address is None or not misses(member.address, node.listen, node.forwarded_port):
         return None
     signed = federation.edition is not None
@@ -143,10 +132,6 @@ def wrong_port(federation: FederationConfig, member: Member, node: NodeConfig) -
 
 
 def _look_at_key(federation: FederationConfig, member: Member, node: NodeConfig, folders: FoldersFound) -> None:
-    from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.storage.disk import refuse_shared  # noqa: PLC0415 - as above
-
     try:
         with suppress(OSError):  # there is none yet, or only the node's user may read it
             refuse_shared(node.state_dir, user=node.state_dir.stat().st_uid)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from p2pfl.net.address import parse_address
+from p2pfl.net.names import unknown_hosts
+from p2pfl.net.proxy import is_near, proxies_of
 
+if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, NodeConfig
 
 
 def unknown_names(federation: FederationConfig, here: Iterable[NodeConfig]) -> list[str]:
     """Return a warning for each member whose name is unknown; none where a proxy may know it."""
-    from p2pfl.net.address import parse_address  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.net.names import unknown_hosts  # noqa: PLC0415 - as above
-    from p2pfl.net.proxy import is_near, proxies_of  # noqa: PLC0415 - as above
-
     if any(node.network.proxy not in (None, "none") for node in here):
         return []
     proxies = proxies_of(None, None)

@@ -8,16 +8,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from p2pfl.aggregate import make_rule, parse_rule
 from p2pfl.cli.launch import REFERENCES, REPORT_FILE, run_fleet
+from p2pfl.cli.new import check_graph
+from p2pfl.compress.catalog import make_compressor, require_fit
+from p2pfl.config.load import load_config
+from p2pfl.config.model import GOSSIP, FederationConfig, TrainingConfig, usual_method
+from p2pfl.config.tables import Mistakes, read_table
 from p2pfl.console.output import Form, format_option, log_option, report_target
-
-if TYPE_CHECKING:
-    from p2pfl.config.model import FederationConfig
-    from p2pfl.fleet.fleet import Attackers, Lies
+from p2pfl.errors import UserError
+from p2pfl.fleet.fleet import Attackers, Lies, find_attackers
+from p2pfl.learn.methods import make_method
+from p2pfl.learn.partition import parse_partition
+from p2pfl.methods.method import CONSERVATIVE, ROBUST
+from p2pfl.methods.spelling import allowed, from_here
+from p2pfl.net.address import free_ports
+from p2pfl.node.folders import appearing, check_result, make_node, own_graph
+from p2pfl.reporting.liars import bearings, names
+from p2pfl.reporting.logs import check_logs
+from p2pfl.reporting.plot import check_picture
+from p2pfl.reporting.targets import check_target
 
 MARK = ".p2pfl-demo"
 MOST_NODES = 64
@@ -44,9 +57,13 @@ Examples:
     help="Who holds which digits: iid, dirichlet:ALPHA[,LEAST], shards:K, classes:K, sizes:A,B,..., draw:K.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of model and partition.")
-@click.option("--compressor", default="q4", show_default=True, help="Compression of messages: see `p2pfl compressors`.")
-@click.option("--rule", default="mean", show_default=True, help="Rule for mixing neighbors: see `p2pfl rules`.")
-@click.option("--method", metavar="SPEC", help="Learning method: see `p2pfl methods`.  [default: the rule's usual one]")
+@click.option(
+    "--compressor", default="q4", show_default=True, help="How messages are compressed: `p2pfl list compressors`."
+)
+@click.option("--rule", default="mean", show_default=True, help="Rule for mixing neighbors: see `p2pfl list rules`.")
+@click.option(
+    "--method", metavar="SPEC", help="Learning method: `p2pfl list methods`.  [default: the rule's usual one]"
+)
 @click.option(
     "--byzantine",
     type=click.IntRange(0),
@@ -55,7 +72,7 @@ Examples:
     show_default=True,
     help="Number of malicious nodes, spread over the graph.",
 )
-@click.option("--attack", metavar="NAME", help="What malicious nodes do: see `p2pfl sim attacks`.")
+@click.option("--attack", metavar="NAME", help="What malicious nodes do: see `p2pfl list attacks`.")
 @click.option(
     "--dir",
     "folder",
@@ -97,10 +114,6 @@ def demo(
     Each node is a process with images of a few of the ten digits, which come with p2pfl, and talks only to its
     neighbors in the graph. A report follows at the end. After Ctrl-C, `p2pfl launch DIR` continues the run.
     """
-    from p2pfl.reporting.logs import check_logs  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
-    from p2pfl.reporting.targets import check_target  # noqa: PLC0415 - as above
-
     report, form = report_target(report, form)
     check_logs(log, coming=folder)
     if report is not None:
@@ -112,7 +125,6 @@ def demo(
         raise ModuleNotFoundError("the digits are learned with torch", name="torch")
     options = {"rounds": rounds, "compressor": compressor, "rule": rule, "method": _own_method(method, rule)}
     federation = _make(folder, nodes=nodes, topology=topology, partition=partition, seed=seed, options=options)
-    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
 
     described = load_config(federation)
     lies = _lies(attackers, described, byzantine, attack)
@@ -135,9 +147,6 @@ def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers
     """Return the attackers, or None if the options ask for none. Raises UserError: the options contradict each
     other.
     """
-    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.fleet.fleet import find_attackers  # noqa: PLC0415 - as above
-
     if not byzantine and attack is None:
         return None
     if not byzantine:
@@ -153,8 +162,6 @@ def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers
 
 
 def _lies(attackers: Attackers | None, federation: FederationConfig, byzantine: int, attack: str | None) -> Lies | None:
-    from p2pfl.fleet.fleet import Lies  # noqa: PLC0415 - `--help` stays instant
-
     if attackers is None or attack is None:
         return None
     lies = Lies(attackers=attackers, spec=attack, names=attackers.choose(federation, byzantine))
@@ -165,8 +172,6 @@ def _lies(attackers: Attackers | None, federation: FederationConfig, byzantine: 
 
 def _warnings(federation: FederationConfig, liars: Sequence[str]) -> Iterator[str]:
     """Warn if the rule does not tolerate these malicious nodes, or if a node can mix with nobody under it."""
-    from p2pfl.reporting.liars import bearings, names  # noqa: PLC0415 - `--help` stays instant
-
     of_all = bearings(federation)
     if liars and not of_all[0].liars:
         yield f'rule = "{of_all[0].rule}" trusts every neighbor: expect malicious nodes to ruin what honest nodes learn'
@@ -183,11 +188,6 @@ def _warnings(federation: FederationConfig, liars: Sequence[str]) -> Iterator[st
 
 def _make(folder: Path, *, nodes: int, topology: str, partition: str, seed: int, options: dict[str, object]) -> Path:
     """Write the demo's federation file into a new folder; remove only what an earlier demo left there."""
-    from p2pfl.cli.new import check_graph  # noqa: PLC0415 - as above
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.net.address import free_ports  # noqa: PLC0415 - as above
-    from p2pfl.node.folders import appearing, check_result, make_node, own_graph  # noqa: PLC0415 - as above
-
     _check_options(partition, str(options["compressor"]), str(options["rule"]))
     options = options | {"rule": _own_rule(str(options["rule"]))}
     check_graph(topology, nodes, seed)
@@ -206,12 +206,6 @@ def _make(folder: Path, *, nodes: int, topology: str, partition: str, seed: int,
 
 def _check_options(partition: str, compressor: str, rule: str) -> None:
     """Collect all mistakes in these options, each under its option's name."""
-    from p2pfl.compress.catalog import make_compressor, require_fit  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.config.model import GOSSIP  # noqa: PLC0415 - as above
-    from p2pfl.config.tables import Mistakes, read_table  # noqa: PLC0415 - as above
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.learn.partition import parse_partition  # noqa: PLC0415 - as above
-
     found = Mistakes(Path())
     gossip = read_table({"compressor": compressor, "rule": rule}, "gossip.", GOSSIP, found)
     mistakes = found.found
@@ -236,9 +230,6 @@ def _own_rule(rule: str) -> str:
 
     Raises UserError: the rule is the user's own and cannot be imported.
     """
-    from p2pfl.aggregate import make_rule, parse_rule  # noqa: PLC0415 - as above
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-
     parsed = parse_rule(rule)
     if not parsed.is_object:
         return rule
@@ -255,12 +246,6 @@ def _own_method(method: str | None, rule: str) -> str:
 
     Raises UserError: there is no such method, it cannot be imported, or is incompatible with the rule.
     """
-    from p2pfl.config.model import TrainingConfig, usual_method  # noqa: PLC0415 - as above
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.learn.methods import make_method  # noqa: PLC0415 - as above
-    from p2pfl.methods.method import CONSERVATIVE, ROBUST  # noqa: PLC0415 - as above
-    from p2pfl.methods.spelling import allowed, from_here  # noqa: PLC0415 - `--help` stays instant
-
     if method is None:
         return usual_method(rule)
     try:

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from p2pfl.cli.check_folders import findings_of, look_into_folders
+from p2pfl.cli.live import LiveView
+from p2pfl.cli.mixing import mistake_of_rule
+from p2pfl.config.load import load_config, node_file
 from p2pfl.console.output import (
     Form,
     beyond_facts,
@@ -28,11 +32,21 @@ from p2pfl.console.output import (
     write_report,
     write_rows,
 )
+from p2pfl.errors import UserError
+from p2pfl.fleet.fleet import Fleet, Lies
+from p2pfl.fleet.report import add_references, final_report, refuse_references
+from p2pfl.fleet.starting import claimed
+from p2pfl.net.address import require_free
+from p2pfl.node.findings import Inspected
+from p2pfl.reporting.liars import bearings, in_words
+from p2pfl.reporting.logs import Logs, check_logs, open_logs
+from p2pfl.reporting.measures import measures_of, value_of
+from p2pfl.reporting.plot import check_picture
+from p2pfl.reporting.targets import check_target
+from p2pfl.reporting.traffic import compressor_mistakes
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, NodeConfig
-    from p2pfl.fleet.fleet import Fleet, Lies
-    from p2pfl.reporting.logs import Logs
     from p2pfl.reporting.report import EdgeTraffic, NodeReport, Report
 
 REPORT_FILE = "report.json"
@@ -71,14 +85,10 @@ def launch(
     they continue where they stopped. While they run, a second launch is refused. Exits with 0 if every node finished, 1
     if one died, 130 after Ctrl-C, and 5 if a node waited for neighbors in vain or trained too long without any.
     """
-    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
-
     report, form = report_target(report, form)
     described = load_config(federation)
     _require_here(described)
     if references:
-        from p2pfl.fleet.report import refuse_references  # noqa: PLC0415 - as above
-
         refuse_references(described, "--references")
     _require_flawless(described)
     report = report or described.path.parent / REPORT_FILE
@@ -94,9 +104,6 @@ def launch(
 
 
 def _require_here(federation: FederationConfig) -> None:
-    from p2pfl.config.load import node_file  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-
     elsewhere = [one.name for one in federation.present if not node_file(federation, one.name).parent.is_dir()]
     if elsewhere:
         text = f"no folder here for {', '.join(elsewhere)}: launch needs all members on this machine"
@@ -110,12 +117,6 @@ def _require_flawless(federation: FederationConfig) -> None:
 
     Raises ExceptionGroup of UserErrors.
     """
-    from p2pfl.cli.check_folders import findings_of, look_into_folders  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.cli.rules import mistake_of_rule  # noqa: PLC0415 - as above
-    from p2pfl.node.findings import Inspected  # noqa: PLC0415 - as above
-    from p2pfl.reporting.liars import bearings  # noqa: PLC0415 - as above
-    from p2pfl.reporting.traffic import compressor_mistakes  # noqa: PLC0415 - as above
-
     folders = look_into_folders(federation)
     mistakes = [*compressor_mistakes(federation), *folders.mistakes]
     if (borne := bearings(federation)) and (alone := mistake_of_rule(federation, borne)):
@@ -141,12 +142,6 @@ def run_fleet(
     log: tuple[str, ...] = (),
 ) -> int:
     """Start the nodes, show their progress, write report and picture, and return the exit code."""
-    from p2pfl.fleet.fleet import Fleet  # noqa: PLC0415 - as above
-    from p2pfl.fleet.starting import claimed  # noqa: PLC0415 - as above
-    from p2pfl.reporting.logs import check_logs, open_logs  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
-    from p2pfl.reporting.targets import check_target  # noqa: PLC0415 - as above
-
     check_target(report, key="--report")
     check_logs(log)
     if plot is not None:
@@ -172,9 +167,6 @@ def run_fleet(
 
 def _require_free_ports(nodes: Iterable[NodeConfig]) -> None:
     """Refuse ports that other processes use, where nodes would fail to start. Raises ExceptionGroup of UserErrors."""
-    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.net.address import require_free  # noqa: PLC0415 - as above
-
     mistakes = []
     for node in nodes:
         for key, place in (("listen", node.listen), ("status_listen", node.status_listen)):
@@ -190,8 +182,6 @@ def _require_free_ports(nodes: Iterable[NodeConfig]) -> None:
 
 def _compare(written: Report, fleet: Fleet) -> None:
     """Add what the nodes learn without each other, except after Ctrl-C, or if no node has ended well."""
-    from p2pfl.fleet.report import add_references  # noqa: PLC0415 - as above
-
     if fleet.stopping or not any(node.finished for node in written.nodes):
         click.echo("no references: the run did not end", err=True)
         return
@@ -227,9 +217,6 @@ def _left_alone(nodes: list[NodeReport]) -> int:
 
 
 async def _watch(fleet: Fleet, *, quiet: bool, logs: Logs) -> Report:
-    from p2pfl.cli.live import LiveView  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.fleet.report import final_report  # noqa: PLC0415 - as above
-
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, fleet.stop)
@@ -239,9 +226,6 @@ async def _watch(fleet: Fleet, *, quiet: bool, logs: Logs) -> Report:
 
 
 def _show(report: Report, form: Form) -> None:
-    from p2pfl.reporting.liars import in_words  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.reporting.measures import measures_of, value_of  # noqa: PLC0415 - as above
-
     if form == "json":
         click.echo(report.to_json())
         return

@@ -12,17 +12,20 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from p2pfl.cli.evaluate_all import evaluate_all
 from p2pfl.console.output import Form, format_option, write_facts, write_json
 from p2pfl.errors import StorageError, UserError
+from p2pfl.learn.table.stored_model import onnx_file, table_model, xgboost_file
+from p2pfl.node.folders import appearing
+from p2pfl.node.outcomes import Learned, read_learned
 from p2pfl.reporting.instead_of_scores import SCORE
+from p2pfl.software import software
 
-if TYPE_CHECKING:
-    from p2pfl.node.outcomes import Learned
-
+SOFTWARE = f"p2pfl {software()}"
 STDOUT = Path("-")
 FOLDERS = ("peft", "merged")
 """The formats that are a folder; a task says which of them it has."""
@@ -68,10 +71,7 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finet
     most a quarter of an hour.
     """
     if federation == ALL:
-        from p2pfl.cli.evaluate_all import evaluate_all  # noqa: PLC0415 - `--help` stays instant
-
         return evaluate_all(snapshot, node, finetune, form)
-    from p2pfl.node.outcomes import read_learned  # noqa: PLC0415 - as above
 
     learned = read_learned(snapshot, federation=federation, node=node)
     for warning in learned.warnings:
@@ -128,9 +128,6 @@ def export(
     preprocessing of raw rows, for `p2pfl predict`; OUTPUT.schema.json, next to it, is a readable copy of that. Trees
     have no module: `p2pfl predict` reads them, XGBoost their JSON.
     """
-    from p2pfl.cli.main import software_version  # noqa: PLC0415 - the commands are imported by it
-    from p2pfl.node.outcomes import read_learned  # noqa: PLC0415 - `--help` stays instant
-
     form = form or FORMS.get(output.suffix, "safetensors")
     if form in FOLDERS:
         _check_free_folder(output, force=force)
@@ -145,8 +142,7 @@ def export(
     if form in FOLDERS:
         _write_folder(output, form, learned)
         return
-    version = software_version()
-    content = learned.export(version) if form == "safetensors" else _for_others(learned, form, version)
+    content = learned.export(SOFTWARE) if form == "safetensors" else _for_others(learned, form)
     if beside is not None and learned.preprocessing:
         readable = json.dumps(learned.preprocessing, indent=2, ensure_ascii=False).encode() + b"\n"
         if not beside.is_file() or beside.read_bytes() != readable:  # another export of this model has the same
@@ -158,15 +154,13 @@ def export(
         _write(output, content)
 
 
-def _for_others(learned: Learned, form: str, software: str) -> bytes:
+def _for_others(learned: Learned, form: str) -> bytes:
     """Return a file in a form for other programs. Raises UserError: there is none of such a model."""
-    from p2pfl.learn.table.stored_model import onnx_file, table_model, xgboost_file  # noqa: PLC0415 - instant `--help`
-
     if not learned.preprocessing:
         text = "this format is for models of tables, the task csv"
         raise UserError(text, key="--format", value=form, allowed="safetensors, for torch.onnx.export of your module")
     model = table_model(learned.preprocessing, learned.learner.state_dict(learned.vector))
-    return onnx_file(model, learned.metadata(software)) if form == "onnx" else xgboost_file(model)
+    return onnx_file(model, learned.metadata(SOFTWARE)) if form == "onnx" else xgboost_file(model)
 
 
 def _facts(learned: Learned) -> dict[str, Any]:
@@ -220,12 +214,9 @@ def _check_free_folder(output: Path, *, force: bool) -> None:
 
 def _write_folder(output: Path, form: str, learned: Learned) -> None:
     """Write the folder completely or not at all, and readable only by its owner, as `_write`."""
-    from p2pfl.cli.main import software_version  # noqa: PLC0415 - the commands are imported by it
-    from p2pfl.node.folders import appearing  # noqa: PLC0415 - `--help` stays instant
-
     with appearing(output.absolute(), replacing=output.is_dir()) as folder:
         learned.write_folder(form, folder)
-        origin = json.dumps(learned.metadata(software_version()), ensure_ascii=False, indent=1)
+        origin = json.dumps(learned.metadata(SOFTWARE), ensure_ascii=False, indent=1)
         (folder / ORIGIN_FILE).write_text(f"{origin}\n", encoding="utf-8")
         folder.chmod(0o700)
 

@@ -11,19 +11,19 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from p2pfl.console.groups import Command, Group, Named
+from p2pfl.console.groups import GONE, Command, Group, Named
 from p2pfl.console.output import show_mistakes
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.features import commands
+from p2pfl.software import software
 from topologies.errors import TopologyError
 
-DISTRIBUTION = "p2pfl-gossip"
 ENTRY_POINTS = "p2pfl.commands"
 
 COMMANDS: Mapping[str, Command] = {
@@ -33,19 +33,11 @@ COMMANDS: Mapping[str, Command] = {
     "new": Command("Create an example federation to edit.", "p2pfl.cli.new:new", Group.START),
     "check": Command("Find the mistakes in a federation, and what it costs.", "p2pfl.cli.check:check", Group.START),
     "launch": Command("Run all nodes of a federation on this machine.", "p2pfl.cli.launch:launch", Group.START),
-    "completion": Command(
-        "Print a script that completes commands in your shell.", "p2pfl.cli.shell_completion:completion", Group.START
-    ),
     "run": Command("Run one node; a second start resumes.", "p2pfl.cli.run:run", Group.RUN),
     "key": Command("Create a node's key, or show its public half.", "p2pfl.cli.new:key", Group.RUN),
     "evaluate": Command("Test the model that a node has learned.", "p2pfl.cli.learned:evaluate", Group.USE),
     "export": Command("Write that model to a plain file.", "p2pfl.cli.learned:export", Group.USE),
-    "rules": Command("List rules for mixing with neighbors that may lie.", "p2pfl.cli.rules:rules", Group.STUDY),
-    "methods": Command("List learning methods.", "p2pfl.cli.methods:methods", Group.STUDY),
-    "compressors": Command(
-        "List compressors, and the size of a message.", "p2pfl.cli.compressors:compressors", Group.STUDY
-    ),
-    "staleness": Command("List how much a late exchange counts.", "p2pfl.cli.staleness:staleness", Group.STUDY),
+    "list": Command("List rules, methods, compressors, staleness, attacks.", "p2pfl.cli.lists:list_kind", Group.STUDY),
 }
 JOINED: Mapping[str, str] = {
     "plan": "Find the graph, rule and compressor that fit your machines.",
@@ -118,13 +110,6 @@ class MainCommands(Named):
                 formatter.write(f"  {name:{width}}{line}".rstrip() + "\n")
 
 
-def software_version() -> str:
-    try:
-        return f"p2pfl {version(DISTRIBUTION)}"
-    except PackageNotFoundError:
-        return "p2pfl, not installed: running from its source"
-
-
 @cache
 def _joined() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
@@ -132,7 +117,7 @@ def _joined() -> dict[str, EntryPoint]:
 
 def _show_version(ctx: click.Context, _parameter: click.Parameter, is_given: bool) -> None:  # noqa: FBT001 - click's
     if is_given:
-        click.echo(software_version())
+        click.echo(f"p2pfl {software()}")
         ctx.exit()
 
 
@@ -162,7 +147,7 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
         result = command.main(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        (_with_format(error) if isinstance(error, click.NoSuchOption) else error).show()
+        (_with_hint(error) if isinstance(error, click.NoSuchOption) else error).show()
         return error.exit_code
     except ModuleNotFoundError as error:
         if error.name is None or error.name not in EXTRAS:
@@ -184,8 +169,11 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
     return result if isinstance(result, int) else 0
 
 
-def _with_format(error: click.NoSuchOption) -> click.NoSuchOption:
-    """Suggest `--format json` for `--json`, and so on, where the command has that form."""
+def _with_hint(error: click.NoSuchOption) -> click.ClickException:
+    """Say what to use in place of an option that is gone; suggest `--format json` for `--json` where there is that."""
+    name = f"{error.ctx.info_name if error.ctx else ''} {error.option_name}"
+    if name in GONE:
+        return click.UsageError(f"{error.option_name} is gone: {GONE[name]}", error.ctx)
     form = error.option_name.lstrip("-")
     for option in error.ctx.command.params if error.ctx else ():
         if "--format" in option.opts and isinstance(option.type, click.Choice) and form in option.type.choices:

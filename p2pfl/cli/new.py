@@ -12,11 +12,18 @@ from typing import Any
 
 import click
 
-from p2pfl.config.tables import NAME
+from p2pfl.config.graph import DisconnectedGraph, federation_graph
+from p2pfl.config.model import GOSSIP
+from p2pfl.config.tables import NAME, Mistakes, read_table
+from p2pfl.config.tables import name as kind
 from p2pfl.config.writing import TASK_TEXT, federation_text
 from p2pfl.console.founding import FoundingPlan
+from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.features import import_declared
+from p2pfl.node.folders import KEY_FILE, appearing, check_result, make_node, own_graph
+from topologies import TopologyError
+from topologies.graph import components
 
 MOST_NODES = 1_000
 THREE = ("node0", "node1", "node2")
@@ -67,7 +74,7 @@ def with_brought(command: click.Command) -> click.Command:
     show_default=True,
     help="own: a task.py for you to edit, of digits at first. csv: your TABLEs. lora: adapters of a language model.",
 )
-@click.option("--rule", default="mean", show_default=True, help="Rule for mixing neighbors: see `p2pfl rules`.")
+@click.option("--rule", default="mean", show_default=True, help="Rule for mixing neighbors: see `p2pfl list rules`.")
 @click.option(
     "--base-port",
     type=click.IntRange(1, LAST_PORT),
@@ -95,8 +102,6 @@ def new(
     With --task csv the TABLEs stay where they are: DIR gets a schema.toml for you to correct, which says how to read
     them.
     """
-    from p2pfl.node.folders import appearing, check_result, make_node, own_graph  # noqa: PLC0415 - `--help` stays instant
-
     place = directory.absolute()
     name, rule = _checked_name(name, place), _checked_rule(rule)
     plan, parts = FoundingPlan(task=task, nodes=nodes, topology=topology), [kind() for kind in import_declared("NEW")]
@@ -137,10 +142,6 @@ def new(
 
 
 def check_graph(topology: str, nodes: int, seed: int = 0, *, names: Sequence[str] = ()) -> None:
-    from p2pfl.config.graph import DisconnectedGraph, federation_graph  # noqa: PLC0415 - `--help` stays instant
-    from topologies import TopologyError  # noqa: PLC0415 - as above
-    from topologies.graph import components  # noqa: PLC0415 - as above
-
     names = names or [f"node{index}" for index in range(nodes)]
     try:
         graph, _ = federation_graph(topology, names, seed, Path())
@@ -161,9 +162,6 @@ def key(path: Path) -> None:
     PATH may be a folder, for node.key in it. The command prints the public key, for `key` in federation.toml. The file
     itself is secret: it stays on its node, and an existing one is never overwritten.
     """
-    from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.node.folders import KEY_FILE  # noqa: PLC0415 - as above
-
     file = path / KEY_FILE if path.is_dir() else path
     if file.exists():
         identity = Identity.load(file)
@@ -175,8 +173,6 @@ def key(path: Path) -> None:
 
 
 def _checked_name(name: str | None, target: Path) -> str:
-    from p2pfl.config.tables import name as kind  # noqa: PLC0415 - read where it is used
-
     wanted = target.name if name is None else name
     try:
         kind().read(wanted)
@@ -192,9 +188,6 @@ def _checked_name(name: str | None, target: Path) -> str:
 
 def _checked_rule(rule: str) -> str:
     """Return the spec in its canonical spelling."""
-    from p2pfl.config.model import GOSSIP  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.config.tables import Mistakes, read_table  # noqa: PLC0415 - as above
-
     found = Mistakes(Path())
     values = read_table({"rule": rule}, "gossip.", GOSSIP, found)
     for mistake in found.found:

@@ -16,8 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
+import msgspec
 
+from p2pfl.config.load import find_member, load_config, load_node, load_stranger, node_file
 from p2pfl.console.output import Form, cell, figure, format_option, log_option, log_to_stderr, spent_of
+from p2pfl.errors import StorageError
+from p2pfl.net.address import is_hidden, misses
+from p2pfl.reporting.logs import check_logs, open_logs
+from p2pfl.reporting.measures import measures_of, value_of
 
 if TYPE_CHECKING:
     from p2pfl.config.model import Member, NodeConfig
@@ -79,16 +85,6 @@ def be_node(
     """Run the node and exit the process. `maker`, called once thread limits are set, may supply another
     `Application`.
     """
-    from p2pfl.config.load import (  # noqa: PLC0415 - for `--help`
-        find_member,
-        load_config,
-        load_node,
-        load_stranger,
-        node_file,
-    )
-    from p2pfl.errors import StorageError  # noqa: PLC0415 - as above
-    from p2pfl.reporting.logs import check_logs, open_logs  # noqa: PLC0415 - as above
-
     check_logs(log)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node installs its own handlers
     _log_to_stderr(name, verbose=verbose)
@@ -128,8 +124,6 @@ def be_node(
 
 def _warn_of_hiding(member: Member, node: NodeConfig) -> None:
     """Warn about a loopback address, as `p2pfl new` writes it, because its effects look like a network fault."""
-    from p2pfl.net.address import is_hidden, misses  # noqa: PLC0415 - `--help` stays instant
-
     if is_hidden(member.address, node.listen):
         text = "listens on %s, where no other machine reaches its address %s: set listen in its node.toml"
         logging.getLogger("p2pfl").warning(text, node.listen, member.address)
@@ -159,8 +153,6 @@ def _log_to_stderr(name: str, *, verbose: bool) -> None:
 
 
 def _write_json(line: NodeLine) -> None:
-    import msgspec  # noqa: PLC0415 - `--help` stays instant
-
     PRINTER.put(msgspec.json.encode(line).decode())
 
 
@@ -181,8 +173,6 @@ class _Text:
 
 
 def _in_words(line: NodeLine) -> str:
-    from p2pfl.reporting.measures import measures_of, value_of  # noqa: PLC0415 - `--help` stays instant
-
     tested = {"test loss" if one.name == "loss" else one.label: value_of(line, one) for one in measures_of([line])}
     if len(tested) > 1:
         del tested["test loss"]

@@ -460,7 +460,7 @@ TRAINING: Kinds = {
     "keep_optimizer": flag().key("true: keep the state of momentum or Adam from round to round"),
     "momentum": number(0, 1, below=True).key("momentum of sgd"),
     "weight_decay": number(0).key("weight decay of the optimizer"),
-    "method": method().key("the learning method: see `p2pfl methods`"),
+    "method": method().key("the learning method: see `p2pfl list methods`"),
     "speed_correction": number(1).key("largest factor for nodes that take fewer rounds than others; 1 turns it off"),
     "closing_rounds": whole(0).key("rounds of mixing without training, at the end"),
     "when_through": choice("train", "mix", "train-on").key(
@@ -479,11 +479,11 @@ def _staleness(spec: str) -> str:
 
 
 GOSSIP: Kinds = {
-    "compressor": compressor().key("how models are compressed for sending: see `p2pfl compressors`"),
+    "compressor": compressor().key("how models are compressed for sending: see `p2pfl list compressors`"),
     "share": texts().key("parameters to share, the rest stays on each node: patterns of their names"),
-    "rule": rule().key("how a node mixes with its neighbors, and how many liars it tolerates: see `p2pfl rules`"),
+    "rule": rule().key("how a node mixes with its neighbors, and how many liars it tolerates: see `p2pfl list rules`"),
     "staleness": spelled(lambda: STALENESS.usages, _staleness).key(
-        "how much a neighbor's old model counts: see `p2pfl staleness`"
+        "how much a neighbor's old model counts: see `p2pfl list staleness`"
     ),
     "gamma": number(0, 1, above=True).key("step size of mixing with the rule mean"),
     "start_wait_s": number(0).key("longest wait for neighbors before the first round, in seconds"),

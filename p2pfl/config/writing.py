@@ -145,7 +145,7 @@ def _tuning(rule: str, given: Mapping[str, Any]) -> str:
 def _protects(liars: int) -> str:
     """Describe in one line how a rule protects against malicious neighbors."""
     if not liars:
-        return "trusts every neighbor: a malicious one can ruin the model; see `p2pfl rules`"
+        return "trusts every neighbor: a malicious one can ruin the model; see `p2pfl list rules`"
     who = "one neighbor lies" if liars == 1 else f"{liars} neighbors lie"
     return f"bounds the harm if {who} to a node; it needs {2 * liars + 1} or more there to mix: `p2pfl check`"
 

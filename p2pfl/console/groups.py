@@ -12,6 +12,16 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+GONE: Mapping[str, str] = {
+    **{name: f"use p2pfl list {name}" for name in ("rules", "methods", "compressors", "staleness")},
+    "completion": "_P2PFL_COMPLETE=bash_source p2pfl prints the script (or zsh_source, fish_source)",
+    **dict.fromkeys(("demo --spawn", "launch --spawn"), "without it, too, nodes share nothing where they must not"),
+    "launch --restart": "systemd starts a node again, as deploy/p2pfl@.service does",
+    **dict.fromkeys(("launch -v", "launch --verbose"), "use p2pfl run -v for one node"),
+    "sim attacks": "use p2pfl list attacks",
+}
+"""What to use in place of commands and options of the version before."""
+
 
 class Group(StrEnum):
     """The headings in `p2pfl --help`, in order."""
@@ -68,6 +78,9 @@ class Named(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
+            name = " ".join([*ctx.command_path.split()[1:], args[0]])
+            if name in GONE:
+                raise click.UsageError(f"{args[0]} is gone: {GONE[name]}", ctx) from None
             if close := difflib.get_close_matches(args[0], self.lines(), n=1):
                 raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
             raise

@@ -44,6 +44,10 @@ class Attackers(Protocol):
         """Check the spec. Raises UserError: there is no such attack."""
         ...
 
+    def listed(self) -> list[dict[str, str]]:
+        """List all attacks: how each is written, what it shows, what a liar must know for it, and its source."""
+        ...
+
     def choose(self, federation: FederationConfig, count: int) -> tuple[str, ...]:
         """Choose the names of `count` nodes, spread over the graph."""
         ...

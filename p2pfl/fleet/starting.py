@@ -273,7 +273,7 @@ def become(arguments: list[str], streams: Sequence[Connection], environment: dic
     _show_as([sys.executable, *arguments])
     out = cast("TextIOWrapper", sys.stdout)  # of the server, which may have a terminal
     out.reconfigure(line_buffering=False)
-    sys.stdin = open(0, encoding=out.encoding, errors=out.errors, closefd=False)  # noqa: PTH123, SIM115 - for ever
+    sys.stdin = open(0, encoding=out.encoding, errors=out.errors, closefd=False)  # noqa: SIM115 - for ever
     sys.argv, sys.path[0] = arguments[1:], str(Path.cwd())
     runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
 

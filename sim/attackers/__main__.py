@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command(epilog="\b\nExample:\n  python -m sim.attackers ward-7 --node node2 --attack sign-flip")
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @click.option("--node", "name", required=True, metavar="NAME", help="Which member of the federation lies.")
-@click.option("--attack", required=True, metavar="SPEC", help="How it lies: `p2pfl sim attacks`.")
+@click.option("--attack", required=True, metavar="SPEC", help="How it lies: `p2pfl list attacks`.")
 @click.option("--with", "league", multiple=True, metavar="NAME", help="Another liar, which it does not lie to; repeat.")
 @click.option(
     "--config", type=click.Path(path_type=Path), help="Its node.toml; by default NAME/node.toml beside FEDERATION."

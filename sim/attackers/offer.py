@@ -13,7 +13,7 @@ from p2pfl.chance import generator
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Vector
-from sim.attacks import ALLOWED_ATTACKS, Attack, make_attack, with_absolute_path
+from sim.attacks import ALLOWED_ATTACKS, ATTACKS, Attack, make_attack, with_absolute_path
 
 TRIES = 32
 Cost = tuple[int, bool, int]
@@ -37,6 +37,10 @@ def attack_of(spec: str) -> Attack:
 class LyingNodes:
     def check(self, spec: str) -> None:
         attack_of(spec)
+
+    def listed(self) -> list[dict[str, str]]:
+        found = ATTACKS.values()
+        return [{"attack": one.usage, "shows": one.shows, "knows": one.knows, "source": one.source} for one in found]
 
     def choose(self, federation: FederationConfig, count: int) -> tuple[str, ...]:
         chosen = spread_out(len(federation.members), federation.edges, count, federation.seed)

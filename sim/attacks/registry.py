@@ -10,7 +10,7 @@ from sim.attacks.attack import ATTACKS, LARGEST, Attack, OwnLie, WrapEntry
 
 ALLOWED_ATTACKS = (
     ", ".join(entry.usage for entry in ATTACKS.values())
-    + f"; numbers up to {LARGEST:g}; `p2pfl sim attacks` says what they do. Or your own: file.py:object, module:object"
+    + f"; numbers up to {LARGEST:g}; `p2pfl list attacks` says what they do. Or your own: file.py:object, module:object"
 )
 
 

@@ -14,10 +14,9 @@ COMMANDS: Mapping[str, str] = {
     "run": "One federation in one world: what it learns, what it costs.",
     "sweep": "Many runs from one file, in parallel: means and confidence intervals.",
     "compare": "Several graphs with very many nodes: one table, one picture.",
-    "attacks": "How liars can lie, what each needs to know, and where it comes from.",
     "plot": "A picture of reports, side by side, or of a sweep.",
 }
-"""One line of help per command name, which is also the module with its `command`; `attacks` is in the module `run`."""
+"""One line of help per command name, which is also the module with its `command`."""
 
 EXAMPLES = """\b
 Examples:
@@ -26,7 +25,6 @@ Examples:
   p2pfl sim run ward-7 --world bad.toml --report bad.json
   p2pfl sim plot good.json bad.json --output both.png
   p2pfl sim sweep sweep.toml
-  p2pfl sim attacks
 """
 
 
@@ -41,8 +39,6 @@ class SimCommands(Named):
         return COMMANDS
 
     def find(self, name: str) -> Any:
-        if name == "attacks":
-            return import_module("sim.cli.run").attacks
         return import_module(f"sim.cli.{name}").command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:

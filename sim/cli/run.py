@@ -1,4 +1,4 @@
-"""`p2pfl sim run`: one federation in one world, and `p2pfl sim attacks`: the ways in which liars can lie in it."""
+"""`p2pfl sim run`: one federation in one world."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.console.output import Form, format_option, log_option, write_rows
+from p2pfl.console.output import Form, format_option, log_option
 
 if TYPE_CHECKING:
     from p2pfl.reporting.logs import Logs
@@ -60,7 +60,7 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
     help="Keys of [privacy], as epsilon=8; or none.",
 )
 @click.option("--byzantine", type=click.IntRange(0), metavar="K", help="Number of liars, chosen at random.")
-@click.option("--attack", metavar="NAME", help="See `p2pfl sim attacks`.")
+@click.option("--attack", metavar="NAME", help="See `p2pfl list attacks`.")
 @click.option("--world", metavar="FILE", help="Speeds, links, faults, liars.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all randomness.  [default: 0]")
 @click.option("--arrays", is_flag=True, help="As arrays, for very many nodes.")
@@ -125,21 +125,6 @@ def command(
         logs.close()
     _deliver(found, report, plot, form)
     return 0
-
-
-@click.command("attacks", epilog="\b\nExample:\n  p2pfl sim attacks")
-@format_option("table", "json", "csv")
-def attacks(form: Form) -> None:
-    """List what may stand after `--attack` and in a world's [liars]. Parts in brackets may be left out.
-
-    Your own attack is `file.py:object` or `module:object`: docs/how-to/liars.md.
-    """
-    from sim.attacks import ATTACKS  # noqa: PLC0415 - `--help` stays instant
-
-    rows = [
-        {"attack": one.usage, "shows": one.shows, "knows": one.knows, "source": one.source} for one in ATTACKS.values()
-    ]
-    write_rows(rows, form, title="attacks")
 
 
 def _check_targets(report: Path | None, plot: Path | None) -> None:

@@ -317,7 +317,7 @@ AMEND: Kinds = {
     "topology": text().key("graph of those who are members from then on; without it, the spec of before"),
 }
 
-LIARS: Kinds = {"attack": attack().key("what malicious nodes show or learn: `p2pfl sim attacks`")}
+LIARS: Kinds = {"attack": attack().key("what malicious nodes show or learn: `p2pfl list attacks`")}
 
 RUN: Kinds = {
     "evaluate_every_s": seconds(0.001).key("time between two points of the history; without it, about forty in a run"),

@@ -184,8 +184,8 @@ def test_those_settings_are_right_under_the_mean(check):
     [
         ("median:b=1", "between those of honest models"),
         ("cs+:b=1", "no malicious neighbor pulls"),
-        ("nnm+median:b=1", "p2pfl rules"),
-        ("monna:b=1", "p2pfl rules"),
+        ("nnm+median:b=1", "p2pfl list rules"),
+        ("monna:b=1", "p2pfl list rules"),
     ],
 )
 def test_what_is_guaranteed_is_told_apart_from_what_is_measured(check, rule, words):

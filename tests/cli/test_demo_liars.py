@@ -9,7 +9,7 @@ import pytest
 
 from p2pfl.cli.demo import MARK, _own_rule, _warnings
 from p2pfl.config.load import load_config
-from p2pfl.fleet import lies
+from p2pfl.fleet import fleet as lies
 
 
 @pytest.mark.parametrize(

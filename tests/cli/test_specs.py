@@ -57,7 +57,7 @@ def test_a_rule_is_known_by_its_class_alone(p2pfl):
         parse_rule("plaything")
     with pytest.raises(ValueError, match=r"as in b=1,pull=0\.5"):
         parse_rule("toy-mean:push=1")
-    rows = {row["rule"]: row for row in json.loads(p2pfl("rules", "--format", "json").out)}
+    rows = {row["rule"]: row for row in json.loads(p2pfl("list", "rules", "--format", "json").out)}
     row = rows["toy-mean:b=1"]
     assert (row["does"], row["b_means"], row["source"]) == ("plays", "toys", "here")
     assert row["parameters"] == "pull=0.5 (a number from 0, below 2): how far it goes"
@@ -75,7 +75,7 @@ def test_a_method_is_known_by_its_class_alone(p2pfl):
     assert "toy:pull=0.5" in method().allowed
     with pytest.raises(ValueError, match="did you mean toy"):
         parse_method("plaything")
-    rows = {row["method"]: row for row in json.loads(p2pfl("methods", "--format", "json").out)}
+    rows = {row["method"]: row for row in json.loads(p2pfl("list", "methods", "--format", "json").out)}
     assert rows["toy:pull=0.5"]["does"] == "plays"
     assert "below 2" in rows["toy:pull=0.5"]["parameters"]
 
@@ -93,7 +93,7 @@ def test_a_code_for_values_is_known_by_its_class_alone(p2pfl):
         parse_compressor("plaything")
     with pytest.raises(ValueError, match="each is a code for the values"):
         parse_compressor("toy16+q8")
-    stages = {row["stage"]: row for row in json.loads(p2pfl("compressors", "--format", "json").out)["stages"]}
+    stages = {row["stage"]: row for row in json.loads(p2pfl("list", "compressors", "--format", "json").out)["stages"]}
     assert stages["toy16"]["does"] == "plays"
 
 

@@ -101,6 +101,15 @@ def starter(place):
     forkserver._forkserver._stop()
 
 
+def of_server(what):
+    return Path(f"/proc/{server_pid()}/{what}").read_text()
+
+
+async def server_is_there():
+    while server_pid() is None:  # noqa: ASYNC110 - nothing tells when that is
+        await asyncio.sleep(0.01)
+
+
 def logged(place):
     return (place / "log").read_text()
 
@@ -114,8 +123,8 @@ async def test_a_forked_process_is_as_a_plain_one_and_draws_for_itself(place, st
     arguments = ["-m", "probe", "one", "two words"]
     starting = starter(*SHARED, *SHARED_WITH_TORCH)
     processes = [await starting.start(arguments, place / "log", shared=shared) for shared in (True, True, False)]
-    assert "Threads:\t1\n" in Path(f"/proc/{server_pid()}/status").read_text()
-    assert "libtorch" in Path(f"/proc/{server_pid()}/maps").read_text()
+    assert "Threads:\t1\n" in of_server("status")
+    assert "libtorch" in of_server("maps")
     seen = [json.loads(await process.stdout.readline()) for process in processes]
     for process, one in zip(processes, seen, strict=True):
         assert one["own"] == dict.fromkeys(("pid", "session", "group"), process.pid)
@@ -149,12 +158,11 @@ async def test_without_a_server_nodes_are_started_by_themselves_and_it_is_told(p
     if when == "between":
         await is_here(first := await starting.start(WORKING, place / "log", shared=True))
         os.kill(server_pid(), signal.SIGKILL)
-        os.waitid(os.P_PID, server_pid(), os.WEXITED | os.WNOWAIT)
+        os.waitid(os.P_PID, server_pid(), os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it is quick
         first.stdin.close()
     task = asyncio.create_task(starting.start(WORKING, place / "log", shared=True))
     if when == "before":
-        while server_pid() is None:
-            await asyncio.sleep(0.01)
+        await server_is_there()
         os.kill(server_pid(), signal.SIGKILL)
     process = await task
     await is_here(process)
@@ -167,8 +175,7 @@ async def test_whoever_gives_up_need_not_wait_for_an_import(place, starter):
     (place / "slow.py").write_text("import time\ntime.sleep(1000)")
     starting = starter("slow")
     task = asyncio.create_task(starting.start(WORKING, place / "log", shared=True))
-    while server_pid() is None:
-        await asyncio.sleep(0.01)
+    await server_is_there()
     starting.give_up()
     assert await task is None
 

@@ -1,35 +1,28 @@
-"""`p2pfl rules`, which lists the rules for mixing, and the part of `p2pfl check` about a federation's rule.
+"""The parts of `p2pfl check` about how a federation mixes: its rule, and what its compressors send.
 
-The check reports how many malicious nodes a rule tolerates in this federation and which settings work against it, and
+About the rule it says how many malicious nodes it tolerates in this federation and which settings work against it, and
 separates guarantees from mere measurements: docs/how-to/liars.md has the figures.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
-import click
+import numpy as np
 
-from p2pfl.console.output import Form, cell, format_option, write_facts, write_json, write_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from p2pfl.aggregate import Advice, Rule, RuleEntry
-    from p2pfl.config.model import FederationConfig
-    from p2pfl.errors import UserError
-    from p2pfl.reporting.liars import Bearing
-
-SHOWN = {
-    "does": "does",
-    "b_means": "b is",
-    "parameters": "parameters",
-    "neighbors_needed": "neighbors needed",
-    "bound": "bound",
-    "cost": "cost",
-    "weights": "weights",
-    "source": "from",
-}
+from p2pfl.aggregate import Advice, Neighborhood, advice, parse_rule
+from p2pfl.compress.spelling import parse
+from p2pfl.config.cores import rule_of
+from p2pfl.config.model import FederationConfig
+from p2pfl.config.tables import read_document
+from p2pfl.console.output import cell, size, write_facts, write_rows
+from p2pfl.errors import UserError
+from p2pfl.learn.interface import Learner
+from p2pfl.learn.methods import method_of
+from p2pfl.learn.partition import leaves_few_classes
+from p2pfl.reporting.liars import Bearing, count, names
+from p2pfl.reporting.traffic import compressor_mistakes, traffic
 
 TRUST = 'rule = "mean" is no protection against malicious neighbors: one of them can ruin the model of all'
 TRUST_SUMS = "a secure sum is no protection against malicious members: one of them can spoil every sum, unnoticed"
@@ -42,27 +35,6 @@ NEAREST_DECIDE = ("cs+", "hampel")
 TRIED_AT_MOST = 10**7
 """The largest total size, in numbers, at which a user's own rule is tested."""
 MEASURED = "how well honest nodes learn among malicious ones: docs/how-to/liars.md"
-
-
-@click.command(epilog="\b\nExamples:\n  p2pfl rules\n  p2pfl rules trimmed-mean:b=2 nnm+median:b=1 --format json")
-@click.argument("specs", metavar="[SPEC]...", nargs=-1)
-@format_option("table", "json", "csv")
-def rules(*, specs: tuple[str, ...], form: Form) -> None:
-    """List the rules for mixing with neighbors, some of which may be malicious.
-
-    SPEC is a value of `rule` in federation.toml; without it all are shown, with b=1. m neighbors are present, n = m + 1
-    models with the node's own, and b neighbors may be malicious. With fewer than "neighbors needed" a node does not
-    mix. kappa: the squared error is at most kappa times the variance of the honest models. weights: staleness counts.
-    `p2pfl check` says what a rule tolerates on a federation's graph.
-    """
-    rows = _rows(specs)
-    if form == "json":
-        write_json(rows)
-    elif form == "csv":
-        write_rows(rows, "csv")
-    else:
-        for row in rows:
-            write_facts({shown: row[key] for key, shown in SHOWN.items()}, title=row["rule"])
 
 
 def rule_facts(
@@ -102,8 +74,6 @@ def rule_facts(
 
 def mistake_of_rule(federation: FederationConfig, all_of_them: Sequence[Bearing]) -> UserError | None:
     """Return the mistake of a rule under which no node at all mixes; if only some do not, that is a warning."""
-    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-
     if federation.in_step_by or any(one.mixes for one in all_of_them):
         return None
     most, needed = max(one.neighbors for one in all_of_them), all_of_them[0].needed
@@ -122,11 +92,6 @@ def try_own_rule(federation: FederationConfig, all_of_them: list[Bearing], size:
 
     Raises UserError: it fails, or does not return a model.
     """
-    import numpy as np  # noqa: PLC0415 - `--help` stays instant
-
-    from p2pfl.aggregate import Neighborhood, parse_rule  # noqa: PLC0415 - as above
-    from p2pfl.config.cores import rule_of  # noqa: PLC0415 - as above
-
     rule, count = rule_of(federation), all_of_them[0].needed
     mixed = any(one.mixes for one in all_of_them) and parse_rule(federation.gossip.rule).is_object
     if rule is None or not mixed or (count + 1) * size > TRIED_AT_MOST:
@@ -138,12 +103,10 @@ def try_own_rule(federation: FederationConfig, all_of_them: list[Bearing], size:
 
 def guaranteed(rule: str) -> str:
     """Say what the rule by itself guarantees, whatever the task."""
-    from p2pfl.aggregate import parse_rule  # noqa: PLC0415 - `--help` stays instant
-
     parsed = parse_rule(rule)
     if parsed.is_object:
         return "nothing: the rule is your own"
-    proven = f"its bound: p2pfl rules {rule}"
+    proven = f"its bound: p2pfl list rules {rule}"
     return proven if parsed.before else parsed.entry.guaranteed or proven
 
 
@@ -164,50 +127,6 @@ def print_rule(facts: Mapping[str, Any]) -> None:
     )
 
 
-def _rows(specs: Sequence[str]) -> list[dict[str, Any]]:
-    """Parse all specs; raise all mistakes together."""
-    from p2pfl.aggregate import BEFORE, RULES, make_rule  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-
-    rows, mistakes = [], []
-    for spec in specs or _example_specs((*RULES.values(), *BEFORE.values())):
-        try:
-            rows.append(_row(make_rule(spec)))
-        except UserError as error:
-            mistakes.append(_of_argument(error, spec))
-    if mistakes:
-        raise ExceptionGroup("no such rules", mistakes)
-    return rows
-
-
-def _example_specs(entries: Iterable[RuleEntry]) -> list[str]:
-    """Return an example spec, with b only, for each rule that tolerates a liar."""
-    return [entry.example or f"{entry.name}:b=1" for entry in entries if entry.parameters]
-
-
-def _row(rule: Rule | None) -> dict[str, Any]:
-    from p2pfl.aggregate import parse_rule  # noqa: PLC0415 - as above
-
-    found = parse_rule(rule.spec if rule else "mean").entry
-    return {
-        "rule": rule.spec if rule else "mean",
-        "b": rule.liars if rule else 0,
-        "neighbors_needed": rule.least if rule else 0,
-        "does": found.means,
-        "b_means": found.b_means,
-        "parameters": "; ".join(one.in_words for one in found.parameters[1:]) or None,
-        "bound": found.bound,
-        "cost": found.cost,
-        "weights": found.weights,
-        "source": found.source,
-    }
-
-
-def _of_argument(error: UserError, spec: str) -> UserError:
-    error.key, error.value = "SPEC", spec
-    return error
-
-
 def _instead(federation: FederationConfig, of_all: Sequence[Bearing], expected: int | None) -> str:
     rule = _advice(federation, of_all, expected or 1).rules[0]
     if not expected:
@@ -217,21 +136,15 @@ def _instead(federation: FederationConfig, of_all: Sequence[Bearing], expected: 
 
 def _advice(federation: FederationConfig, of_all: Sequence[Bearing], b: int) -> Advice:
     """Return the advice for the node with the fewest neighbors."""
-    from p2pfl.aggregate import advice  # noqa: PLC0415 - `--help` stays instant
-
     fewest = min(one.neighbors for one in of_all)
     return advice(few_classes=_few_classes(federation), honest_each=max(0, fewest - b) / b)
 
 
 def _few_classes(federation: FederationConfig) -> bool:
-    from p2pfl.learn.partition import leaves_few_classes  # noqa: PLC0415 - as above
-
     return leaves_few_classes(str(federation.task.options.get("partition", "")))
 
 
 def _about_nodes(federation: FederationConfig, of_all: list[Bearing], expected: int | None) -> Iterator[str]:
-    from p2pfl.reporting.liars import count, names  # noqa: PLC0415 - `--help` stays instant
-
     rule, b, needed = federation.gossip.rule, of_all[0].liars, of_all[0].needed
     if expected is not None and expected > b:
         yield f"{rule} tolerates {b} malicious among a node's neighbors, and you expect {expected}. Raise b."
@@ -256,9 +169,6 @@ def _about_nodes(federation: FederationConfig, of_all: list[Bearing], expected: 
 
 def _about_radius(federation: FederationConfig, of_all: list[Bearing]) -> Iterator[str]:
     """Warn about nodes that b malicious neighbors can isolate with the `mirror` attack."""
-    from p2pfl.aggregate import parse_rule  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.reporting.liars import count, names  # noqa: PLC0415 - as above
-
     rule, b = federation.gossip.rule, of_all[0].liars
     if parse_rule(rule).name not in NEAREST_DECIDE:
         return
@@ -295,8 +205,6 @@ def _about_graph(rule: str, b: int, graph: Mapping[str, Any]) -> Iterator[str]:
 
 def _about_keys(federation: FederationConfig) -> Iterator[str]:
     """Warn about settings that a robust rule ignores, and about settings that work against it."""
-    from p2pfl.compress.spelling import parse  # noqa: PLC0415 - `--help` stays instant
-
     told = _file_tables(federation)
     if "gamma" in told.get("gossip", {}):
         yield "gossip.gamma has no effect here: it scales exchanges that move models, and these move none."
@@ -320,8 +228,6 @@ def _about_keys(federation: FederationConfig) -> Iterator[str]:
 
 def _file_tables(federation: FederationConfig) -> dict[str, dict[str, Any]]:
     """Read the file itself, because a Federation does not distinguish a default from the same value in the file."""
-    from p2pfl.config.tables import read_document  # noqa: PLC0415 - `--help` stays instant
-
     found = read_document(federation.path)
     return {key: table for key, table in found.items() if isinstance(table, dict)}
 
@@ -329,3 +235,81 @@ def _file_tables(federation: FederationConfig) -> dict[str, dict[str, Any]]:
 def _range(bounds: Mapping[str, int]) -> str:
     low, high = bounds["min"], bounds["max"]
     return cell(low) if low == high else cell([low, high])
+
+
+def traffic_facts(
+    federation: FederationConfig, learners: Collection[Learner]
+) -> tuple[dict[str, Any] | None, list[UserError]]:
+    """Return figures and mistakes; no figures if there is a mistake or the model's size is unknown.
+
+    `personal_parameters` has the minimum and maximum over these learners.
+    """
+    shared = next((learner.size for learner in learners), None)
+    mistakes = compressor_mistakes(federation, shared)
+    if shared is None or mistakes:
+        return None, mistakes
+    personal = [learner.personal for learner in learners]
+    facts = {
+        "share": list(federation.gossip.share),
+        "personal_parameters": [min(personal), max(personal)],
+        "frozen_parameters": max(getattr(learner, "frozen", 0) for learner in learners),
+        "share_frozen": federation.gossip.share_frozen,
+    }
+    try:
+        channels = len(method_of(federation).channels)
+    except UserError:  # the check of the method reports it
+        channels = 1
+    return facts | traffic(federation, shared * channels) | {"parameters": shared}, []
+
+
+def print_traffic(facts: dict[str, Any]) -> None:
+    """Print the traffic as a table."""
+    few, most = facts["personal_parameters"]
+    bound, least = ("", "") if facts["exact"] else ("at most ", "at least ")
+    write_facts(
+        {
+            "": "",
+            "parameters shared": f"{facts['parameters']}, {size(facts['model_bytes'])} as float32",
+            "parameters personal": None if not most else str(most) if few == most else f"{few} to {most}",
+            "parameters frozen": describe_frozen(facts),
+            "share": None if not most else ", ".join(facts["share"]),
+            "bytes per round, busiest node": bound + _sizes(facts["bytes_per_round_busiest_node"]),
+            "bytes per round, all nodes": bound + _sizes(facts["bytes_per_round_all_nodes"]),
+            "bytes in float32": _sizes(facts["float32_bytes_per_round_all_nodes"]),
+            "times smaller": least + cell(facts["times_smaller"]),
+        }
+    )
+    write_rows([compressor_row(row) for row in facts["compressors"]], "table")
+    if facts["edges"]:
+        rows = [{"edge": " - ".join(row["between"]), **_message(row)} for row in facts["edges"]]
+        write_rows(rows, "table")
+
+
+def describe_frozen(facts: dict[str, Any]) -> str | None:
+    """Say how many parameters are not trained, and whether they are sent; None if all are trained."""
+    if not facts["frozen_parameters"]:
+        return None
+    sent = "are sent with the others" if facts["share_frozen"] else "are not sent: nodes compare a hash of them"
+    return f"{facts['frozen_parameters']:,}, which {sent}"
+
+
+def compressor_row(row: dict[str, Any]) -> dict[str, str]:
+    """Return the columns for one compressor's figures."""
+    told = {"edges": cell(row["edges"])} if "edges" in row else {}
+    return (
+        _message(row)
+        | {"bits per parameter": f"{row['bits_per_parameter']:.3g}"}
+        | {"times smaller": ("" if row["exact"] else "at least ") + cell(row["times_smaller"])}
+        | {key: cell(row[key]) for key in ("delta", "gamma", "random")}
+        | told
+    )
+
+
+def _message(row: dict[str, Any]) -> dict[str, str]:
+    bound = "" if row["exact"] else "at most "
+    return {"compressor": row["compressor"], "message": bound + size(row["message_bytes"])}
+
+
+def _sizes(bounds: list[int]) -> str:
+    low, high = bounds
+    return f"{size(low)} to {size(high)}"

@@ -351,7 +351,12 @@ def specs() -> Iterator[str]:
         "Values of `rule` in `[gossip]`: `p2pfl list rules`. n counts a node's m neighbors and itself.",
     )
     yield from entries((*aggregate.RULES.values(), *aggregate.BEFORE.values()), cost="cost", bound="bound")
-    yield from ("", "## Compressors", "", "Values of `compressor` in `[gossip]`, joined by `+`: `p2pfl list compressors`.")
+    yield from (
+        "",
+        "## Compressors",
+        "",
+        "Values of `compressor` in `[gossip]`: `p2pfl list compressors`.",
+    )
     yield ""
     for stage, source in list_stages():
         yield from item(

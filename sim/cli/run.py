@@ -51,9 +51,9 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
     help="Who holds which rows: iid, shards:K, dirichlet:ALPHA[,LEAST], classes:K, sizes:A,B,..., natural, draw:K.  "
     "[default: shards:2; over 500 nodes draw:14]",
 )
-@click.option("--rule", metavar="SPEC", help="See `p2pfl rules`.  [default: mean]")
-@click.option("--compressor", metavar="SPEC", help="See `p2pfl compressors`.  [default: q4]")
-@click.option("--method", metavar="SPEC", help="See `p2pfl methods`.")
+@click.option("--rule", metavar="SPEC", help="See `p2pfl list rules`.  [default: mean]")
+@click.option("--compressor", metavar="SPEC", help="See `p2pfl list compressors`.  [default: q4]")
+@click.option("--method", metavar="SPEC", help="See `p2pfl list methods`.")
 @click.option(
     "--privacy",
     metavar="SPEC",

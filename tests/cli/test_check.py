@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from p2pfl.cli.check import readable
 from p2pfl.compress import entropy
 from p2pfl.config.load import load_config
 from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.features.lan import discovery
 from p2pfl.learn.privacy import accounting
 from p2pfl.learn.privacy.accounting import Spend, epsilon_of
 from p2pfl.reporting.figures import predicted
@@ -77,8 +77,8 @@ def test_zstd_where_its_library_is_not_installed_is_a_mistake_and_not_a_crash_of
 def test_discovery_where_its_library_is_not_installed_is_a_mistake_that_says_what_to_install(
     p2pfl, ward, change, monkeypatch, command
 ):
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "zeroconf" else find_spec(name))
+    find_spec = discovery.find_spec
+    monkeypatch.setattr(discovery, "find_spec", lambda name: None if name == "zeroconf" else find_spec(name))
     change("federation.toml", "# discovery = false", "discovery = true")
     outcome = p2pfl(*command)
     assert outcome.code == 2

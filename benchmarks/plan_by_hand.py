@@ -19,9 +19,8 @@ from pathlib import Path
 
 from p2pfl.errors import P2PFLError
 from p2pfl.learn.metrics import Measure
-from sim.plans.planning import make_plan, ranked
-from sim.plans.shortlist import PlannedGraph, PlannedSystem, keep_graph
-from sim.plans.trials import ATTACKS, HONEST, Bench, SystemStanding, TrialLook, standing
+from sim.plans.search import ATTACKS, HONEST, Bench, SystemStanding, TrialLook, make_plan, ranked
+from sim.plans.systems import PlannedGraph, PlannedSystem, keep_graph
 from sim.plans.wishes import PlanWishes, SlowWish
 from sim.sweeps.run import Folder
 from topologies.errors import TopologyError
@@ -101,7 +100,7 @@ def climb(
             except (P2PFLError, TopologyError):
                 continue
             if whole:
-                tried[system.choices] = standing(bench, system, look, measure)
+                tried[system.choices] = bench.standing(system, look)
         ranking = ranked(wishes, list(tried.values()), measure)
         if ranking[0].system.choices == best.system.choices:
             break
@@ -109,12 +108,12 @@ def climb(
     return list(ranked(wishes, list(tried.values()), measure))
 
 
-def judged(bench: Bench, system: PlannedSystem, measure: Measure) -> SystemStanding | None:
+def judged(bench: Bench, system: PlannedSystem) -> SystemStanding | None:
     """Return the figures for all rounds on fresh seeds; None if a run failed."""
     attacks = (HONEST, *(ATTACKS if bench.wishes.liars else ()))
     look = TrialLook(attacks=attacks, seeds=FRESH, rounds=bench.wishes.full)
     bench.perform(bench.trials(look, [system]), time.monotonic() + 1e6)
-    return standing(bench, system, look, measure) if bench.complete([system], look) else None
+    return bench.standing(system, look) if bench.complete([system], look) else None
 
 
 def line(name: str, one: SystemStanding | None) -> str:
@@ -159,8 +158,8 @@ def main() -> None:
         print(f"{'':28} {'worst':>6} {'honest':>6} {'bytes a day':>12}")
         print(line("plan, as it saw it", won))
         print(line("hand, as it saw it", ranking[0]))
-        print(line("plan, fresh seeds", judged(bench, won.system, plan.measure)))
-        print(line("hand, fresh seeds", judged(bench, ranking[0].system, plan.measure)), flush=True)
+        print(line("plan, fresh seeds", judged(bench, won.system)))
+        print(line("hand, fresh seeds", judged(bench, ranking[0].system)), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ import msgspec
 
 from p2pfl.reporting.history import Reference
 from p2pfl.reporting.report import Report
-from sim.sweeps.model import Job, SweepPlan
-from sim.sweeps.work import build
+from sim.sweeps.job import Job, build
+from sim.sweeps.plan import SweepPlan
 from sim.worlds.drawn import settle
 from sim.worlds.speeds import node_speeds
 

@@ -30,12 +30,11 @@ from results import COMPRESSOR, PLACES, SERVED, SETTINGS, Results, Served, note_
 
 from p2pfl.errors import P2PFLError
 from sim.cli.views import SweepView
-from sim.sweeps.model import Job, SweepFile
-from sim.sweeps.plan import load_sweep, located, make_plan
+from sim.sweeps.job import Job, build, run
+from sim.sweeps.plan import SweepFile, load_sweep, located, make_plan
 from sim.sweeps.run import replace as replace_file
 from sim.sweeps.run import run_sweep
 from sim.sweeps.runners import cores, run_here
-from sim.sweeps.work import build, run
 
 HERE = Path(__file__).parent
 FULL, QUICK, SMALLEST = "full", "quick", "smallest"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -28,10 +28,14 @@ Examples:
 """
 
 
-GONE = {
-    "--replay": "a seed repeats a run without it; `make faults` of a checkout checks every invariant after every event",
-}
-"""Options that are gone, and what to use instead."""
+def gone(option: str, instead: str) -> Callable[[Any], Any]:
+    """Declare an option that was there in the version before: whoever gives it hears what to use `instead`."""
+
+    def refuse(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(f"{option} is gone: {instead}", ctx)
+
+    return click.option(option, hidden=True, expose_value=False, is_flag=False, flag_value="", callback=refuse)
 
 
 class SimCommands(Named):
@@ -40,12 +44,6 @@ class SimCommands(Named):
 
     def find(self, name: str) -> Any:
         return import_module(f"sim.cli.{name}").command
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        for word in (word.partition("=")[0] for word in args):
-            if word in GONE:
-                raise click.UsageError(f"{word} is gone: {GONE[word]}", ctx)
-        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=SimCommands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})

@@ -10,10 +10,11 @@ import click
 
 from p2pfl.console.output import Form, cell, format_option, report_target, write_json, write_rows
 from p2pfl.errors import UserError
+from sim.cli import gone
 from sim.cli.audit_report import write_report
 
 if TYPE_CHECKING:
-    from sim.audits.audit import Auditor, Effort
+    from sim.audits.audit import Auditor
     from sim.audits.found import AuditFound
 
 EPILOG = """\b
@@ -35,9 +36,7 @@ SHARE = "recognizable"
 @click.option("--attacks", metavar="NAMES", help="Only these attacks, separated by commas.  [default: all but sums]")
 @click.option("--node", metavar="NAME", help="The node to attack.  [default: the one with most neighbors]")
 @click.option("--quick", is_flag=True, help="One minute: fewer rounds and tries, no membership attack.")
-@click.option(
-    "--budget-s", type=click.FloatRange(1), metavar="SECONDS", help="Start no attack after this time.  [default: 300]"
-)
+@gone("--budget-s", "use --quick, or --attacks with fewer")
 @click.option("--colluders", type=click.IntRange(1), help="For sums: how many members may cheat.  [default: 1]")
 @click.option("--simulated", is_flag=True, help="Use the simulator alone, without real nodes.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write everything to this file, as JSON; - is stdout.")
@@ -51,7 +50,6 @@ def audit(
     attacks: str | None,
     node: str | None,
     quick: bool,
-    budget_s: float | None,
     colluders: int | None,
     simulated: bool,
     report: Path | None,
@@ -66,11 +64,11 @@ def audit(
     the nodes whose folders are here, in the simulator and with real nodes in this process. Nothing leaves the machine.
     Exits with 1 if the mechanism does not do what it claims; 0 means that what was tried has found no such mistake.
     """
-    from sim.audits.audit import SUMS, Auditor  # noqa: PLC0415 - `--help` stays instant
+    from sim.audits.audit import QUICK, SUMS, Auditor, Effort  # noqa: PLC0415 - `--help` stays instant
     from sim.audits.scene import scene_of  # noqa: PLC0415 - as above
 
     report, form = report_target(report, form)
-    names, effort = _attack_names(attacks, quick=quick), _effort(quick=quick, budget_s=budget_s)
+    names, effort = _attack_names(attacks, quick=quick), QUICK if quick else Effort()
     _check_targets(report, picture, names)
     if names == (SUMS,):
         from sim.cli.audit_sums import audit_sums  # noqa: PLC0415 - as above
@@ -81,7 +79,6 @@ def audit(
             colluders=colluders,
             seed=seed,
             quick=quick,
-            budget_s=budget_s,
             report=report,
             quiet=quiet,
             form=form,
@@ -121,15 +118,6 @@ def _attack_names(attacks: str | None, *, quick: bool) -> tuple[str, ...]:
     if SUMS in names and len(set(names)) > 1:
         raise UserError("attacks no rows, but sums", key="--attacks", value=SUMS, allowed="sums by itself")
     return names
-
-
-def _effort(*, quick: bool, budget_s: float | None) -> Effort:
-    from dataclasses import replace  # noqa: PLC0415 - as above
-
-    from sim.audits.audit import QUICK, Effort  # noqa: PLC0415 - as above
-
-    effort = QUICK if quick else Effort()
-    return effort if budget_s is None else replace(effort, budget_s=budget_s)
 
 
 def _check_targets(report: Path | None, picture: Path | None, names: Sequence[str]) -> None:

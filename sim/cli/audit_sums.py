@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -29,7 +28,6 @@ def audit_sums(
     colluders: int | None,
     seed: int | None,
     quick: bool,
-    budget_s: float | None,
     report: Path | None,
     quiet: bool,
     form: Form,
@@ -37,12 +35,11 @@ def audit_sums(
     """Play, attack and print. Returns 1 if something learns what it should not. Raises UserError."""
     federation = compacted(load_config(path))
     cast = cast_of(federation, 1 if colluders is None else colluders)
-    effort = auditor.QUICK_SUMS if quick else SumsEffort()
     found = SumsAuditor(
         cast,
         _victim(federation, cast, node),
         seed=federation.seed if seed is None else seed,
-        effort=effort if budget_s is None else replace(effort, budget_s=budget_s),
+        effort=auditor.QUICK_SUMS if quick else SumsEffort(),
         on_progress=lambda text: None if quiet else click.echo(f"  {text}", err=True),
     ).run()
     _deliver(found, report, form)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,8 +15,7 @@ from p2pfl.console.output import Form, format_option, size, write_json, write_ro
 from topologies.cli.terminal import Bytes
 
 if TYPE_CHECKING:
-    from sim.plans.planning import SystemPlan
-    from sim.plans.trials import SystemStanding
+    from sim.plans.search import SystemPlan, SystemStanding
 
 STOPPED, REFUSED = 130, 1
 OUT = Path("p2pfl-plan")
@@ -37,62 +37,53 @@ DIVERGED = 1e29
 
 
 class _WithUnit(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
-    """An option that is written with a unit."""
+    """An option that is written with a unit, in the form of `pattern`; `read` returns None for what is not allowed."""
 
-    form: ClassVar[re.Pattern[str]]
-    allowed: ClassVar[str]
+    def __init__(self, name: str, pattern: str, allowed: str, read: Callable[[re.Match[str]], Any]) -> None:
+        self.name, self.pattern, self.allowed, self.read = name, pattern, allowed, read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        match = self.form.fullmatch(value.strip())
+        match = re.fullmatch(self.pattern, value.strip())
         found = None if match is None else self.read(match)
         if found is None:
             self.fail(f"{value!r}; allowed: {self.allowed}", param, ctx)
         return found
 
-    def read(self, match: re.Match[str]) -> Any:
-        """Return the value; None if it is not allowed."""
-        raise NotImplementedError
+
+def _share(match: re.Match[str]) -> float | None:
+    share = float(match[1]) / (100.0 if match[2] else 1.0)
+    return share if share < 1.0 else None
 
 
-class Share(_WithUnit):
-    name = "percent"
-    form = re.compile(r"(\d{1,3}(?:\.\d{1,6})?|\.\d{1,6})(%?)")
-    allowed = "a share below one, as 5% or 0.05"
+def _slow(match: re.Match[str]) -> Any:
+    from sim.plans.wishes import SlowWish  # noqa: PLC0415 - `--help` stays instant
 
-    def read(self, match: re.Match[str]) -> float | None:
-        share = float(match[1]) / (100.0 if match[2] else 1.0)
-        return share if share < 1.0 else None
+    count, times = int(match[1]), float(match[2])
+    return SlowWish(count, times) if count >= 1 and times >= 1.0 else None
 
 
-class Duration(_WithUnit):
-    name = "time"
-    form = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*([smh]?)")
-    allowed = "a time above zero, as 90s, 5m or 1h"
-
-    def read(self, match: re.Match[str]) -> float | None:
-        return float(match[1]) * {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2]] or None
+def _duration(match: re.Match[str]) -> float | None:
+    return float(match[1]) * {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2]] or None
 
 
-class Slow(_WithUnit):
-    name = "nodes x times"
-    form = re.compile(r"(\d{1,7})\s*x\s*(\d{1,6}(?:\.\d{1,3})?)")
-    allowed = "how many nodes, and how many times slower they are, from 1: as 5x10"
-
-    def read(self, match: re.Match[str]) -> Any:
-        from sim.plans.wishes import SlowWish  # noqa: PLC0415 - `--help` stays instant
-
-        count, times = int(match[1]), float(match[2])
-        return SlowWish(count, times) if count >= 1 and times >= 1.0 else None
+SHARE = _WithUnit("percent", r"(\d{1,3}(?:\.\d{1,6})?|\.\d{1,6})(%?)", "a share below one, as 5% or 0.05", _share)
+SLOW = _WithUnit(
+    "nodes x times",
+    r"(\d{1,7})\s*x\s*(\d{1,6}(?:\.\d{1,3})?)",
+    "how many nodes, and how many times slower they are, from 1: as 5x10",
+    _slow,
+)
+DURATION = _WithUnit("time", r"(\d{1,6}(?:\.\d{1,3})?)\s*([smh]?)", "a time above zero, as 90s, 5m or 1h", _duration)
 
 
 @click.command("plan", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--nodes", type=click.IntRange(2), metavar="N", help="Number of nodes; with --task FOLDER that of it.")
 @click.option("--max-degree", type=click.IntRange(1), metavar="D", help="Most neighbors of a node.  [default: 12]")
 @click.option("--liars", type=click.IntRange(0), default=0, metavar="K", help="So many nodes may lie, whichever.")
-@click.option("--loss", type=Share(), default=0.0, metavar="SHARE", help="Messages that are lost, as 5%.")
-@click.option("--slow", type=Slow(), metavar="NxT", help="N nodes are T times slower, as 5x10.")
+@click.option("--loss", type=SHARE, default=0.0, metavar="SHARE", help="Messages that are lost, as 5%.")
+@click.option("--slow", type=SLOW, metavar="NxT", help="N nodes are T times slower, as 5x10.")
 @click.option("--far", multiple=True, metavar="NODES=TIME", help="Nodes far away, one way, as 28-29=60ms; repeatable.")
 @click.option("--bytes-per-day", type=Bytes(), metavar="BYTES", help="Most that any node may send in a day, as 1G.")
 @click.option(
@@ -104,7 +95,7 @@ class Slow(_WithUnit):
 )
 @click.option("--rounds", type=click.IntRange(1), metavar="N", help="Rounds of each node.  [default: the task's]")
 @click.option("--partition", metavar="SPEC", help="Who holds which rows: see `p2pfl sim run --help`.")
-@click.option("--within", type=Duration(), default="5m", show_default=True, metavar="TIME", help="Time for all of it.")
+@click.option("--within", type=DURATION, default="5m", show_default=True, metavar="TIME", help="Time for all of it.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Runs at a time.  [default: one for each core]")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="The first seed.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="The folder.")
@@ -113,7 +104,7 @@ class Slow(_WithUnit):
 def plan(*, within: float, jobs: int | None, out: Path, quiet: bool, form: Form, **wished: Any) -> int:
     """Find the system for your wishes: which graph, rule, compressor and method, by simulation."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is loaded: threads take turns on small matrices
-    from sim.plans.planning import make_plan  # noqa: PLC0415 - `--help` stays instant
+    from sim.plans.search import make_plan  # noqa: PLC0415 - `--help` stays instant
     from sim.plans.winner import evidence, write_plan  # noqa: PLC0415 - as above
     from sim.plans.wishes import PlanWishes  # noqa: PLC0415 - as above
     from sim.sweeps.run import ended_by_signals, undisturbed  # noqa: PLC0415 - as above
@@ -185,8 +176,8 @@ def _figure(value: float) -> str:
 
 
 def _advise(found: SystemPlan, winner: Path) -> None:
-    from sim.plans.shortlist import MEAN, advised  # noqa: PLC0415 - `--help` stays instant
-    from sim.plans.trials import HONEST  # noqa: PLC0415 - as above
+    from sim.plans.search import HONEST  # noqa: PLC0415 - as above
+    from sim.plans.systems import MEAN, advised  # noqa: PLC0415 - `--help` stays instant
     from sim.plans.winner import command_of  # noqa: PLC0415 - as above
 
     label, best = found.measure.label, found.winner

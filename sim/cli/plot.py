@@ -10,6 +10,7 @@ import click
 
 from p2pfl.errors import UserError
 from p2pfl.foreign import UNREADABLE, read_file
+from sim.cli import gone
 
 if TYPE_CHECKING:
     from p2pfl.reporting.plot import X
@@ -39,8 +40,8 @@ Examples:
     type=click.Choice(["time", "rounds", "bytes"]),
     help="The horizontal axis.  [default: time; rounds if real and simulated runs are mixed; a sweep's axes]",
 )
-@click.option("--mean", is_flag=True, help="For a sweep: the mean accuracy of the nodes, not the worst node's.")
-def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None, mean: bool) -> None:
+@gone("--mean", "a sweep is drawn by its worst node; results.json has the means, too")
+def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None) -> None:
     """Draw runs over time: accuracy from the worst to the best node, consensus distance, bytes.
 
     Reports of real runs and of simulated ones go together. One REPORT may be a sweep's folder, or its results.json:
@@ -54,9 +55,7 @@ def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None, mean
     contents = [read_file(file, allowed=WANTED) for file in files]
     sweeps = [_sweep(content) for content in contents]
     if any(sweeps):
-        _draw_sweep(sweeps, files, target, x, mean=mean)
-    elif mean:
-        raise UserError("runs are drawn from the worst to the best node", key="--mean", allowed="with a sweep")
+        _draw_sweep(sweeps, files, target, x)
     else:
         _draw_runs(contents, files, target, x)
     click.echo(f"picture: {target}", err=True)
@@ -76,16 +75,14 @@ def _sweep(content: bytes) -> dict[str, Any] | None:
     return plain
 
 
-def _draw_sweep(
-    sweeps: Sequence[dict[str, Any] | None], files: Sequence[Path], target: Path, x: X | None, *, mean: bool
-) -> None:
+def _draw_sweep(sweeps: Sequence[dict[str, Any] | None], files: Sequence[Path], target: Path, x: X | None) -> None:
     from sim.sweeps.figure import draw_sweep  # noqa: PLC0415 - as above
 
     if len(files) > 1 or sweeps[0] is None:
         raise UserError("a sweep is drawn by itself", key="REPORT", value=len(files), allowed="one sweep, or reports")
     if x is not None:
         raise UserError("the axes of a sweep decide what runs across", key="--x", value=x, allowed="not with a sweep")
-    draw_sweep(sweeps[0], target, mean=mean)
+    draw_sweep(sweeps[0], target)
 
 
 def _draw_runs(contents: Sequence[bytes], files: Sequence[Path], target: Path, x: X | None) -> None:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.console.output import Form, format_option, log_option
+from p2pfl.console.output import Form, format_option, log_option, report_target, write_report
+from p2pfl.errors import UserError
+from sim.cli import gone
 
 if TYPE_CHECKING:
+    from p2pfl.config.model import FederationConfig
     from p2pfl.reporting.logs import Logs
     from p2pfl.reporting.report import Report
-    from sim.cli.from_options import Options
     from sim.cli.views import RunView
     from sim.simulation import RunProgress
+    from sim.worlds.model import WorldSpec
 
 STOPPED = 130
 
@@ -54,15 +59,14 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
 @click.option("--rule", metavar="SPEC", help="See `p2pfl list rules`.  [default: mean]")
 @click.option("--compressor", metavar="SPEC", help="See `p2pfl list compressors`.  [default: q4]")
 @click.option("--method", metavar="SPEC", help="See `p2pfl list methods`.")
-@click.option(
-    "--privacy",
-    metavar="SPEC",
-    help="Keys of [privacy], as epsilon=8; or none.",
-)
+@click.option("--privacy", metavar="SPEC", help="Keys of [privacy], as epsilon=8; or none.")
 @click.option("--byzantine", type=click.IntRange(0), metavar="K", help="Number of liars, chosen at random.")
 @click.option("--attack", metavar="NAME", help="See `p2pfl list attacks`.")
 @click.option("--world", metavar="FILE", help="Speeds, links, faults, liars.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all randomness.  [default: 0]")
+@gone("--replay", "a seed repeats a run; `make faults` of a checkout checks every invariant after every event")
+@gone("--no-batching", "there is one way to compute a run")
+@gone("--workers", "use p2pfl sim sweep --jobs")
 @click.option("--arrays", is_flag=True, help="As arrays, for very many nodes.")
 @click.option("--clock", type=click.Choice(["apart", "in-step"]), help="Of --arrays.  [default: apart]")
 @click.option(
@@ -72,7 +76,7 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
     help="Also each node alone; no: nothing else.",
 )
 @click.option("--limit-s", type=float, metavar="S", help="End at this virtual time at the latest.")
-@click.option("--evaluate-every-s", type=float, metavar="S", help="Virtual time between two points of the history.")
+@click.option("--evaluate-every-s", type=float, metavar="S", help="Between two points of the history.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write the report, as JSON; - is stdout.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw accuracy, distance and bytes over time.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
@@ -80,8 +84,6 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
 @format_option("table", "json")
 def command(
     *,
-    federation: Path | None,
-    seed: int | None,
     arrays: bool,
     clock: str | None,
     references: bool | None,
@@ -98,52 +100,106 @@ def command(
     nodes learn the built-in digits. A node whose folder is beside the file learns from its own data. Exits with 130
     after Ctrl-C.
     """
-    from p2pfl.console.output import report_target  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.reporting.logs import open_logs  # noqa: PLC0415 - as above
-    from sim.cli.from_options import Options  # noqa: PLC0415 - as above
+    from p2pfl.reporting.logs import open_logs  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
+    from p2pfl.reporting.targets import check_target  # noqa: PLC0415 - as above
+    from sim.cli.views import show  # noqa: PLC0415 - as above
 
     report, form = report_target(report, form)
-    _check_targets(report, plot)
-    alone = {"--references": references or None} if arrays else {"--clock": clock}
-    for key, value in alone.items():
+    if report is not None:
+        check_target(report, key="--report")
+    if plot is not None:
+        check_picture(plot)
+    for key, value in {"--references": references or None}.items() if arrays else {"--clock": clock}.items():
         if value is not None:
             how_else = "without" if arrays else "with"
             raise UserError(f"is for runs {how_else} --arrays", key=key, value=value, allowed=f"{how_else} --arrays")
-    options = Options(file=federation, seed=seed, **asked)
     if "P2PFL_COMPILED" in os.environ:
         click.echo("note: P2PFL_COMPILED is ignored: there is no compiled unit any more", err=True)
+    asked = {key: value for key, value in asked.items() if value is not None}
     how = {"references": references is not False, "alone": bool(references), "arrays": arrays, "clock": clock}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     logs = open_logs(log)
     try:
-        found = _simulate(options, how, logs, quiet=quiet)
+        federation, world = _build(asked | {"arrays": arrays, "clock": clock})
+        with _named_as_asked(asked):
+            found = _simulate(federation, world, how, logs, data="federation" in asked, quiet=quiet)
     except KeyboardInterrupt:
         click.echo(f"stopped; {'no report' if log else 'nothing'} was written", err=True)
         return STOPPED
     finally:
         logs.close()
-    _deliver(found, report, plot, form)
+    if report is not None:
+        write_report(found, report)
+    click.echo(found.to_json()) if form == "json" else show(found)
+    if report is not None:
+        click.echo(f"report: {report}", err=True)
+    if plot is not None:
+        found.plot(plot)
+        click.echo(f"picture: {plot}", err=True)
     return 0
 
 
-def _check_targets(report: Path | None, plot: Path | None) -> None:
-    from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.reporting.targets import check_target  # noqa: PLC0415 - as above
+def _build(asked: Mapping[str, Any]) -> tuple[FederationConfig, WorldSpec]:
+    """Build what the options describe; paths in them start in the working folder. Raises UserError as `build_run`."""
+    from p2pfl.methods.spelling import allowed, from_here  # noqa: PLC0415 - `--help` stays instant
+    from sim.attacks import ALLOWED_ATTACKS, make_attack, with_absolute_path  # noqa: PLC0415 - as above
+    from sim.sweeps.job import build_run  # noqa: PLC0415 - as above
 
-    if report is not None:
-        check_target(report, key="--report")
-    if plot is not None:
-        check_picture(plot)
+    options = dict(asked)
+    if "federation" in options:
+        options["base"] = str(options.pop("federation"))
+    if options.get("world") == "random" and not Path("random").exists():
+        instead = "a file; `python tests/faults/many_worlds.py` of a checkout draws worlds"
+        raise UserError("random worlds are gone", key="--world", value="random", allowed=instead)
+    method, attack = options.get("method"), options.get("attack")
+    try:
+        if method is not None:
+            options["method"] = from_here(method)
+    except ValueError as error:
+        raise UserError(str(error), key="--method", value=method, allowed=allowed()) from None
+    if attack is not None:
+        if options.get("byzantine") == 0:
+            text, instead = "an attack without liars", "with --byzantine K, or [liars]"
+            raise UserError(text, key="--attack", value=attack, allowed=instead)
+        try:
+            make_attack(attack)
+        except (UserError, ValueError) as error:
+            given = (
+                error if isinstance(error, UserError) else UserError(str(error), value=attack, allowed=ALLOWED_ATTACKS)
+            )
+            given.key = "--attack"
+            raise given from None
+        options["attack"] = with_absolute_path(attack, Path())
+    return build_run(options)
 
 
-def _simulate(options: Options, how: dict[str, Any], logs: Logs, *, quiet: bool) -> Report:
-    from sim.cli.from_options import build, without_file  # noqa: PLC0415 - as above
+@contextmanager
+def _named_as_asked(asked: Mapping[str, Any]) -> Iterator[None]:
+    """Name options instead of FEDERATION in errors: all of them if there is no file, otherwise only a compressor, which
+    must fit the model, and privacy.
+    """
+    try:
+        yield
+    except UserError as error:
+        table, _, name = (error.key or "").partition(".")
+        if error.key == "gossip.compressor" and "compressor" in asked:
+            error.file, error.key = None, "--compressor"
+        elif table.startswith("privacy") and "privacy" in asked:
+            error.file, error.key = None, f"--privacy {error.key}".replace("privacy privacy.", "privacy ")
+        elif "federation" not in asked and table in ("federation", "task", "training", "gossip") and name:
+            known = {one.name for one in command.params}
+            error.file, error.key = None, f"--{name}" if name in known else name
+        raise
+
+
+def _simulate(
+    federation: FederationConfig, world: WorldSpec, how: dict[str, Any], logs: Logs, *, data: bool, quiet: bool
+) -> Report:
     from sim.cli.views import RunView  # noqa: PLC0415 - `--help` stays instant
     from sim.federations import own_tables  # noqa: PLC0415 - as above
     from sim.simulation import simulate  # noqa: PLC0415 - as above
 
-    federation, world = build(options, directed=how["arrays"] and how["clock"] == "in-step")
     if world.path is not None and world.links.loss:
         text = "links.loss now loses packets, which TCP sends again; messages that vanish for good are links.drop"
         click.echo(f"note: {world.path}: {text}", err=True)
@@ -151,9 +207,9 @@ def _simulate(options: Options, how: dict[str, Any], logs: Logs, *, quiet: bool)
         import torch  # noqa: PLC0415 - the task's
 
         torch.set_num_threads(1)
-    with RunView(quiet=quiet) as view, without_file(options):
-        data = None if options.file is None else own_tables(federation)
-        report = simulate(federation, world=world, data=data, on_progress=partial(_tell, view, logs), **how)
+    with RunView(quiet=quiet) as view:
+        tables = own_tables(federation) if data else None
+        report = simulate(federation, world=world, data=tables, on_progress=partial(_tell, view, logs), **how)
     for text in report.warnings:
         click.echo(f"warning: {text}", err=True)
     logs.point(report.history[-1] if report.history else None)
@@ -163,17 +219,3 @@ def _simulate(options: Options, how: dict[str, Any], logs: Logs, *, quiet: bool)
 def _tell(view: RunView, logs: Logs, progress: RunProgress) -> None:
     logs.point(progress.point)
     view.update(progress)
-
-
-def _deliver(report_of_run: Report, report: Path | None, plot: Path | None, form: Form) -> None:
-    from p2pfl.console.output import write_report  # noqa: PLC0415 - `--help` stays instant
-    from sim.cli.views import show  # noqa: PLC0415 - as above
-
-    if report is not None:
-        write_report(report_of_run, report)
-    click.echo(report_of_run.to_json()) if form == "json" else show(report_of_run)
-    if report is not None:
-        click.echo(f"report: {report}", err=True)
-    if plot is not None:
-        report_of_run.plot(plot)
-        click.echo(f"picture: {plot}", err=True)

@@ -11,7 +11,8 @@ import click
 from p2pfl.console.output import Form, format_option, write_json, write_rows
 
 if TYPE_CHECKING:
-    from sim.sweeps.run import Runner, Sweep
+    from sim.sweeps.run import Sweep
+    from sim.sweeps.runners import Runner
 
 STOPPED = 130
 EPILOG = """\b
@@ -74,7 +75,6 @@ def command(
     from sim.sweeps.plan import load_sweep  # noqa: PLC0415 - as above
     from sim.sweeps.run import default_folder, run_sweep  # noqa: PLC0415 - as above
     from sim.sweeps.runners import cores  # noqa: PLC0415 - as above
-    from sim.sweeps.work import build, run  # noqa: PLC0415 - as above
 
     if plot is not None:
         from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
@@ -83,7 +83,7 @@ def command(
     runner = _runner(engine, scheduler, jobs or cores())
     with SweepView(quiet=quiet) as view:
         described, out = load_sweep(file), out or default_folder(file)
-        sweep = run_sweep(described, out, run_job=run, check=build, runner=runner, retry=retry, on_change=view.update)
+        sweep = run_sweep(described, out, runner=runner, retry=retry, on_change=view.update)
     _show(sweep, form)
     if plot is not None:
         from sim.sweeps.figure import draw_sweep  # noqa: PLC0415 - as above

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,7 @@ from p2pfl.config.tables import parse_document, read_document
 from p2pfl.config.writing import toml_value
 from p2pfl.errors import UserError
 from sim.federations import describe
-from sim.plans.planning import SystemPlan
-from sim.plans.trials import HONEST, SystemStanding
+from sim.plans.search import HONEST, SystemPlan, SystemStanding
 from sim.plans.wishes import PlanWishes
 from sim.sweeps.run import replace
 
@@ -98,46 +97,33 @@ def with_values(text: str, values: Values) -> str:
     except UserError:
         right = False
     if not right:
-        said = "; ".join(
-            f"[{table}] {key} = {toml_value(value)}" for (table, key), value in values.items() if value is not None
-        )
+        given = [(*place, toml_value(value)) for place, value in values.items() if value is not None]
+        said = "; ".join(f"[{table}] {key} = {value}" for table, key, value in given)
         text = "cannot be changed line by line, as it is written in another way"
         raise UserError(text, file=FEDERATION, allowed=f"these values, by hand: {said}")
     return changed
 
 
 def _set(lines: list[str], table: str, key: str, value: Any) -> None:
-    active, shown, header = _places(lines, table, key)
-    if value is None:
-        if active is not None:
-            lines[active] = f"# {lines[active]}"
-        return
+    heads = [index for index, line in enumerate(lines) if _HEADER.match(line)]
+    head = next((index for index in heads if (found := _HEADER.match(lines[index])) and found[1] == table), None)
+    end = next((index for index in heads if head is not None and index > head), len(lines))
+    inside = range(len(lines) if head is None else head + 1, end)
+    active = [index for index in inside if re.match(rf"\s*{key}\s*=", lines[index])]
+    shown = [index for index in inside if re.match(rf"#\s*{key}\s*=", lines[index])]
     new = f"{key} = {toml_value(value)}"
-    if active is not None or shown is not None:
-        place = active if active is not None else shown or 0
-        comment = re.search(r"\s{2,}# .*$", lines[place]) if active is None else None
-        lines[place] = new + (comment[0] if comment else "")
-    elif header is not None:
-        lines.insert(header + 1, new)
+    if value is None:
+        for place in active:
+            lines[place] = f"# {lines[place]}"
+    elif active:
+        lines[active[0]] = new
+    elif shown:
+        comment = re.search(r"\s{2,}# .*$", lines[shown[0]])
+        lines[shown[0]] = new + (comment[0] if comment else "")
+    elif head is not None:
+        lines.insert(head + 1, new)
     else:
         lines[len(lines) :] = [f"[{table}]", new, ""]
-
-
-def _places(lines: Sequence[str], table: str, key: str) -> tuple[int | None, int | None, int | None]:
-    """Return the lines of the key, of the first comment that shows it, and of the table's head."""
-    active, shown, header = None, None, None
-    current = ""
-    for index, line in enumerate(lines):
-        if match := _HEADER.match(line):
-            current = match[1]
-            if current == table and header is None:
-                header = index
-        elif current == table:
-            if re.match(rf"\s*{key}\s*=", line):
-                active = index
-            elif re.match(rf"#\s*{key}\s*=", line):
-                shown = index if shown is None else shown
-    return active, shown, header
 
 
 def _values(plan: SystemPlan) -> Values:

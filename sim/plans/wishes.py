@@ -1,7 +1,8 @@
-"""What a person wants of a federation and of the network it runs on, and which of it contradicts itself."""
+"""The wishes for a federation and its network, which of them contradict each other, and the world of them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ from pathlib import Path
 from p2pfl.config.load import load_config
 from p2pfl.config.model import FederationConfig, TrainingConfig
 from p2pfl.errors import UserError
+from sim.sweeps.run import replace
 from sim.worlds.model import ComputeSpec
 from topologies.design.candidates import Goal
 from topologies.errors import TopologyError
@@ -20,6 +22,7 @@ LEAST_NODES = 2
 DAY_S = 86_400.0
 USUAL_STEPS = 20
 """The local steps of a round by which the time of training is estimated where rounds are counted in epochs."""
+SELDOM_S = 1e9
 DEGREE_LIMIT = 12
 """The highest degree that is looked at if no limit is given: a node has so many neighbors at most."""
 
@@ -112,6 +115,27 @@ class PlanWishes:
             return None
         names = () if self.base is None else [member.name for member in self.base.present]
         return latencies(self.count, names=names, far=[read_far(text) for text in self.far])
+
+
+def world_text(wishes: PlanWishes) -> str:
+    """Return the text of the world file. Nodes are tested at the end alone: a third of a run would go into curves."""
+    parts = [f"[run]\nevaluate_every_s = {SELDOM_S!r}\n"]
+    if wishes.loss:
+        parts.append(f"[links]\nloss = {wishes.loss!r}\n")
+    if wishes.slow is not None:
+        parts.append(f"[[slow]]\ncount = {wishes.slow.count}\nspeed = {1.0 / wishes.slow.times!r}\n")
+    told = map(read_far, wishes.far)
+    parts += [f"[[slow]]\nnodes = {json.dumps(one.named)}\nfar_s = {one.time_s!r}\n" for one in told]
+    return "\n".join(parts)
+
+
+def write_world(wishes: PlanWishes, folder: Path) -> Path:
+    """Write the world file, so that a command can repeat every run of the plan. Raises StorageError if the disk
+    refused.
+    """
+    path = (folder / "world.toml").absolute()
+    replace(path, world_text(wishes).encode())
+    return path
 
 
 def check_wishes(wishes: PlanWishes) -> None:

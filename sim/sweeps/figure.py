@@ -1,8 +1,7 @@
 """One figure of a sweep: every combination as a point with its confidence interval, axes as color, marker and panels.
 
-If the compressor is an axis, the horizontal axis is bytes, to show what accuracy costs; if there are many compressors,
-their names are written beside their points, each in the nearest free place. Otherwise the horizontal axis is one of the
-sweep's: numbers to scale and joined by lines, names side by side. Two more axes become color and marker, the rest
+If the compressor is an axis, the horizontal axis is bytes, to show what accuracy costs. Otherwise it is an axis of
+the sweep: numbers to scale and joined by lines, names side by side. Two more axes become color and marker, the rest
 panels.
 """
 
@@ -10,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from p2pfl.errors import UserError
-from sim.sweeps.marks import BYTES, NOTHING, Roles, assign, bytes_ticks, draw_rows, legend
+from topologies.cli.terminal import readable_bytes
 from topologies.plots import DARK, counted, new_figure, plain, save, shown
 
 HEIGHTS: Mapping[str, str] = {
@@ -24,120 +24,114 @@ HEIGHTS: Mapping[str, str] = {
     "consensus_distance": "consensus distance",
 }
 """Measures to draw if the task has no main measure of its own: the first one that any run has."""
-MEAN = "accuracy_mean"
 MOST_PANELS = 24
 MOST_COLUMNS = 4
 POWERS_FROM = 20.0
 """The scale is logarithmic if the largest value is this many times the smallest."""
 
-FONT_POINTS = 7.0
-LETTER = 0.63
-"""The approximate width of a letter relative to the font size; the real font's width would make the picture depend on
-the machine.
-"""
-POINT_RADIUS = 4.0
-NEAR = 7.0
-DISTANCES = (NEAR, 13.0, 20.0, 28.0, 37.0, 47.0, 58.0, 70.0, 84.0, 100.0)
-DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (0.8, 0.6), (0.8, -0.6), (-0.8, 0.6), (-0.8, -0.6))
-DETOUR = 2 * len(DIRECTIONS)
-"""How many places farther a name may move to stay clear of lines."""
-POINTS_PER_INCH = 72
-LEADER = {"arrowstyle": "-", "linewidth": 0.5, "color": "#999999", "shrinkA": 0, "shrinkB": 3}
+BYTES = "bytes_per_node"
+NOTHING = ""
+"""The only value of the only axis of a sweep without axes."""
+MOST_SIGNS = 8
+"""The maximum number of colors or markers that people can distinguish."""
+FEWEST_NUMBERS = 3
+"""The minimum number of numeric values to be joined by a line."""
 
-PAPER = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.4}
-"""The background of the text, because an interval may run through it."""
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#a89b00")
+"""The colors of Okabe and Ito, which everybody can tell apart; yellow is darkened for thin lines."""
+GREY = "#555555"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINES = ("-", "--", ":", "-.")
+SIDE_BY_SIDE = 0.7
+"""The share of the space between two names that their points may take."""
+APART_POINTS = 2.5
+FEW_BYTES_APART = 3.0
+"""Bytes within this factor are drawn on a linear scale."""
+
+Row = Mapping[str, Any]
 
 
-def draw_sweep(results: Mapping[str, Any], path: Path, *, mean: bool = False) -> None:
-    """Write the picture of what `results.json` holds; a .png, .svg or .pdf file.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """The axis that each visual property shows; None if there are too few axes.
 
-    With `mean`, the vertical axis shows the nodes' mean accuracy instead of the worst node's. Raises UserError if there
-    is nothing to draw.
+    If `across` is None, the horizontal axis is bytes; `numeric` means to scale. Compressors that are too many for
+    colors take markers, too.
     """
-    heights = (*_task_measures(results, "_mean" if mean else "_worst"), *((MEAN,) if mean else ()), *HEIGHTS)
-    height = next((name for name in heights if any(row["metrics"].get(name) for row in results["rows"])), None)
+
+    across: str | None
+    color: str | None
+    marker: str | None
+    panels: tuple[str, ...]
+    numeric: bool
+    values: Mapping[str, Sequence[Any]] = field(repr=False)
+
+    def place(self, name: str | None, row: Mapping[str, Any]) -> int:
+        return 0 if name is None else self.values[name].index(row["values"].get(name, NOTHING))
+
+    def many(self, name: str | None) -> int:
+        """Return the number of values on an axis: one if the axis is None."""
+        return 1 if name is None else len(self.values[name])
+
+
+def assign(axes: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> Roles:
+    """Assign axes with more than one value in `rows` to roles, in the file's order."""
+    present = {name: _present(name, given, rows) for name, given in axes.items()}
+    values = {name: found for name, found in present.items() if len(found) > 1}
+    values = values or dict(list(present.items())[:1]) or {NOTHING: [NOTHING]}
+    across = _horizontal_axis(values, rows)
+    rest = [name for name in values if name != across]
+    if across is None and len(values["compressor"]) > MOST_SIGNS:
+        signs = ["compressor"]
+    elif across is None and len(rest) > 1 and "compressor" in rest:
+        # bytes already distinguish most compressors
+        rest.sort(key=lambda name: name == "compressor")
+        signs = [name for name in rest if len(values[name]) <= MOST_SIGNS]
+        signs = [*signs[:1], *(["compressor"] if "compressor" in signs[1:] else signs[1:2])]
+    else:
+        signs = [name for name in rest if len(values[name]) <= MOST_SIGNS][:2]
+    color, marker = (*signs, None, None)[:2]
+    panels = tuple(name for name in rest if name not in signs)
+    numeric = across is not None and _numeric(values[across])
+    return Roles(across=across, color=color, marker=marker, panels=panels, numeric=numeric, values=values)
+
+
+def draw_sweep(results: Mapping[str, Any], path: Path) -> None:
+    """Write the picture of what `results.json` holds; a .png, .svg or .pdf file. Raises UserError if there is nothing
+    to draw.
+    """
+    height = next(
+        (
+            name
+            for name in (*_task_measures(results), *HEIGHTS)
+            if any(row["metrics"].get(name) for row in results["rows"])
+        ),
+        None,
+    )
     if height is None:
         raise UserError("no run of this sweep is done: nothing to draw", key="--plot", value=str(path))
     rows = [row for row in results["rows"] if row["metrics"][height]]
     save(_figure(results, rows, height), path)
 
 
-def _task_measures(results: Mapping[str, Any], end: str) -> list[str]:
+def _task_measures(results: Mapping[str, Any]) -> list[str]:
     """Return the task's own main measure, if it has one: the measure that also has a worst node."""
     known = {name for row in results["rows"] for name, found in row["metrics"].items() if found}
-    main = [name.removesuffix("_worst") for name in known if name.endswith("_worst") and name not in HEIGHTS]
-    return [f"{name}{end}" for name in sorted(main)]
+    return sorted(name for name in known if name.endswith("_worst") and name not in HEIGHTS)
 
 
-def _label(height: str) -> str:
-    measure, _, which = height.rpartition("_")
-    return HEIGHTS.get(height) or (
-        f"{measure} of the worst node" if which == "worst" else f"mean {measure} of the nodes"
-    )
-
-
-def legend_width(roles: Roles) -> float:
+def _legend_width(roles: Roles) -> float:
     """Return the width of the legend, in inches."""
     names = [str(value) for axis in (roles.color, roles.marker) if axis for value in (axis, *roles.values[axis])]
     return 0.5 + 0.075 * max(len(shown(name, 34)) for name in names) if names else 0.0
-
-
-class Box(NamedTuple):
-    """A rectangle, in points of the figure."""
-
-    left: float
-    bottom: float
-    right: float
-    top: float
-
-    def meets(self, other: Box) -> bool:
-        return (
-            self.left < other.right and other.left < self.right and self.bottom < other.top and other.bottom < self.top
-        )
-
-    def inside(self, other: Box) -> bool:
-        return (
-            other.left <= self.left
-            and self.right <= other.right
-            and other.bottom <= self.bottom
-            and self.top <= other.top
-        )
-
-
-class Spot(NamedTuple):
-    """A place for a name: the distance of its middle from its point, in points of the figure, and the box that it
-    fills.
-    """
-
-    across: float
-    up: float
-    box: Box
-
-
-def name_points(axes: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height: str) -> None:
-    """Write the value of the axis `roles.label` beside each point; the scales must already be final."""
-    if roles.label is None or not rows:
-        return
-    axes.figure.draw_without_rendering()
-    to_points = POINTS_PER_INCH / axes.figure.dpi
-    ends = [(row["metrics"][BYTES]["mean"], row["metrics"][height]["mean"]) for row in rows]
-    places = [tuple(float(one) * to_points for one in axes.transData.transform(end)) for end in ends]
-    frame = Box(*(float(one) * to_points for one in axes.get_window_extent().extents))
-    taken = [Box(x - POINT_RADIUS, y - POINT_RADIUS, x + POINT_RADIUS, y + POINT_RADIUS) for x, y in places]
-    lines = [_interval(place, row["metrics"][height], axes) for place, row in zip(places, rows, strict=True)]
-    for index in sorted(range(len(rows)), key=lambda one: places[one]):
-        text = shown(str(rows[index]["values"][roles.label]), 34)
-        spot = _free_place(places[index], text, taken, lines, frame)
-        taken.append(spot.box)
-        _write(axes, text, ends[index], spot)
 
 
 def _figure(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], height: str) -> Any:
     roles = assign(results["axes"], rows)
     cells, columns = _grid(roles)
     lines = -(-len(cells) // columns)
-    width = max(6.0, 1.2 + _panel_width(roles) * columns + legend_width(roles))
-    figure = new_figure(width, 1.5 + (2.9 if roles.label is None else 4.2) * lines)
+    width = max(6.0, 1.2 + _panel_width(roles) * columns + _legend_width(roles))
+    figure = new_figure(width, 1.5 + 2.9 * lines)
     panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     for axes, wanted in itertools.zip_longest(panels.flat, cells):
         if wanted is None:
@@ -146,13 +140,11 @@ def _figure(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], heigh
         _panel(axes, _within(rows, wanted), roles, height, wanted)
     _scales(panels, rows, roles, height)
     for line in panels:
-        line[0].set_ylabel(_label(height), fontsize=9)
+        line[0].set_ylabel(HEIGHTS.get(height) or f"{height.removesuffix('_worst')} of the worst node", fontsize=9)
     for axes in panels[-1]:
         axes.set_xlabel("bytes that a node sends" if roles.across is None else roles.across, fontsize=9)
     figure.suptitle(_title(results, rows, roles), fontsize=9.5, color=DARK, x=0.01, ha="left")
-    legend(figure, roles)
-    for axes, wanted in zip(panels.flat, cells, strict=False):
-        name_points(axes, _within(rows, wanted), roles, height)
+    _legend(figure, roles)
     return figure
 
 
@@ -161,8 +153,6 @@ def _within(rows: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> lis
 
 
 def _panel_width(roles: Roles) -> float:
-    if roles.label is not None:
-        return 5.5 if roles.panels else 7.5
     if roles.across is None or roles.numeric:
         return 3.6 if roles.panels else 5.0
     points = roles.many(roles.across) * max(2, roles.many(roles.color) * roles.many(roles.marker))
@@ -191,22 +181,20 @@ def _panel(axes: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height: s
         names = [shown(f"{name} = {value}", 40) for name, value in values.items()]
         lines = [", ".join(names[start : start + 2]) for start in range(0, len(names), 2)]
         axes.set_title("\n".join(lines), fontsize=8.5, color=DARK)
-    draw_rows(axes, rows, roles, height)
+    _draw_rows(axes, rows, roles, height)
 
 
 def _scales(panels: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height: str) -> None:
     """Set the scales, which all panels share."""
     axes = panels.flat[0]
     means = [row["metrics"][height]["mean"] for row in rows]
-    if roles.label is not None:
-        _fit_seeds(axes, [value for row in rows for value in row["metrics"][height]["values"]])
-    elif height in {"accuracy_worst", MEAN}:
+    if height == "accuracy_worst":
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, -0.03), min(high, 1.03))
     elif min(means) > 0 and max(means) / min(means) >= POWERS_FROM:
         axes.set_yscale("log")
     if roles.across is None:
-        bytes_ticks(axes, [row["metrics"][BYTES]["mean"] for row in rows])
+        _bytes_ticks(axes, [row["metrics"][BYTES]["mean"] for row in rows])
     elif roles.numeric:
         places = [float(value) for value in roles.values[roles.across]]
         if min(places) > 0 and max(places) / min(places) >= POWERS_FROM:
@@ -215,13 +203,6 @@ def _scales(panels: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height
         axes.minorticks_off()
     else:
         _names(panels, roles)
-
-
-def _fit_seeds(axes: Any, values: Sequence[float]) -> None:
-    """Clip the interval of a compressor if it is so wide that it would squeeze all others together."""
-    low, high = min(values), max(values)
-    margin = 0.12 * (high - low) or 0.01
-    axes.set_ylim(low - margin, high + margin)
 
 
 def _names(panels: Any, roles: Roles) -> None:
@@ -252,51 +233,134 @@ def _title(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], roles:
     return "\n".join(lines)
 
 
-def _interval(place: tuple[float, ...], metric: Mapping[str, Any], axes: Any) -> Box:
-    """Return the box of the interval drawn through the point."""
-    half = 0.0 if metric["high"] is None else metric["high"] - metric["mean"]
-    low, high = (float(axes.transData.transform((1.0, metric["mean"] + end))[1]) for end in (-half, half))
-    to_points = POINTS_PER_INCH / axes.figure.dpi
-    return Box(place[0] - 1, low * to_points, place[0] + 1, high * to_points)
+def _draw_rows(axes: Any, rows: Sequence[Row], roles: Roles, height: str) -> None:
+    """Draw one series per color and marker: faint dots are the seeds, marks their means."""
+    for color in range(roles.many(roles.color)):
+        for marker in range(roles.many(roles.marker)):
+            own = [row for row in rows if _sign(row, roles) == (color, marker)]
+            if own:
+                _series(axes, own, roles, height)
 
 
-def _free_place(place: tuple[float, ...], text: str, boxes: Sequence[Box], lines: Sequence[Box], frame: Box) -> Spot:
-    """Return the nearest free place, free also of `lines` if that is not much farther; the first place if none is
-    free.
+def _bytes_ticks(axes: Any, values: Sequence[float]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator  # noqa: PLC0415 - slow, and an extra
+
+    if min(values) > 0 and max(values) / min(values) > FEW_BYTES_APART:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.minorticks_off()
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: readable_bytes(value)))
+
+
+def _legend(figure: Any, roles: Roles) -> None:
+    """Draw the legend outside the panels, with color and marker separate, so that any number of combinations takes
+    little room.
     """
-    found = list(_places(place, text))
-    free = [one for one in found if one.box.inside(frame) and not any(one.box.meets(other) for other in boxes)]
-    clear = next((one for one in free if not any(one.box.meets(line) for line in lines)), None)
-    nearest = free[0] if free else found[0]
-    if clear is None or found.index(clear) > found.index(nearest) + DETOUR:
-        return nearest
-    return clear
+    from matplotlib.lines import Line2D  # noqa: PLC0415 - as above
+
+    entries = []
+    for name, by_color in ((roles.color, True), (roles.marker, False)):
+        if name is None:
+            continue
+        entries.append(Line2D([], [], linestyle="none", label=rf"$\bf{{{_bold(name)}}}$"))
+        for index, value in enumerate(roles.values[name]):
+            color, marker = (COLORS[index % MOST_SIGNS], index // MOST_SIGNS) if by_color else (GREY, index)
+            look: dict[str, Any] = {"color": color, "marker": MARKERS[marker % MOST_SIGNS], "markersize": 5.5}
+            look["linestyle"] = LINES[index % len(LINES)] if roles.numeric and not by_color else "none"
+            entries.append(Line2D([], [], label=shown(str(value), 34), **look))
+    if entries:
+        figure.legend(handles=entries, loc="outside right upper", frameon=False, fontsize=8, handlelength=1.6)
 
 
-def _places(place: tuple[float, ...], text: str) -> Iterator[Spot]:
-    """Yield places on all sides, from near to far."""
-    wide, high = LETTER * FONT_POINTS * len(text), 1.25 * FONT_POINTS
-    for distance in DISTANCES:
-        for across, up in DIRECTIONS:
-            dx = across * distance + (wide / 2 if across > 0 else -wide / 2 if across < 0 else 0.0)
-            dy = up * distance
-            x, y = place[0] + dx, place[1] + dy
-            yield Spot(dx, dy, Box(x - wide / 2, y - high / 2, x + wide / 2, y + high / 2))
+def _present(name: str, values: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+    found = {row["values"][name] for row in rows}
+    return [value for value in values if value in found]
 
 
-def _write(axes: Any, text: str, end: tuple[float, float], spot: Spot) -> None:
-    wide = LETTER * FONT_POINTS * len(text)
-    far = abs(spot.up) > NEAR or abs(spot.across) > NEAR + wide / 2
-    axes.annotate(
-        text,
-        end,
-        xytext=(spot.across, spot.up),
-        textcoords="offset points",
-        ha="center",
-        va="center",
-        fontsize=FONT_POINTS,
-        color=DARK,
-        arrowprops=LEADER if far else None,
-        zorder=4,
-        bbox=PAPER,
-    ).set_in_layout(False)
+def _horizontal_axis(values: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> str | None:
+    if "compressor" in values and all(row["metrics"][BYTES] for row in rows):
+        return None
+    lines = [name for name in values if _numeric(values[name])]
+    return next(iter(lines), next(iter(values), None))
+
+
+def _numeric(values: Sequence[Any]) -> bool:
+    return len(values) >= FEWEST_NUMBERS and all(isinstance(value, int | float) for value in values)
+
+
+def _sign(row: Row, roles: Roles) -> tuple[int, int]:
+    return roles.place(roles.color, row), roles.place(roles.marker, row)
+
+
+def _series(axes: Any, rows: Sequence[Row], roles: Roles, height: str) -> None:
+    color, marker = _sign(rows[0], roles)
+    places = [_across(row, roles) for row in rows]
+    found = [row["metrics"][height] for row in rows]
+    means = [metric["mean"] for metric in found]
+    look: dict[str, Any] = {
+        "color": COLORS[color % MOST_SIGNS],
+        "transform": _shift_sideways(axes, roles, color, marker),
+    }
+    for place, metric in zip(places, found, strict=True):
+        if metric["count"] > 1:
+            axes.plot([place] * metric["count"], metric["values"], ".", alpha=0.3, markersize=4, **look)
+    # the interval, drawn separately, should not change the scales by itself
+    ends = [(place, value) for place, one in zip(places, found, strict=True) for value in _reach(one)]
+    axes.update_datalim(ends)
+    axes.autoscale_view()
+    if roles.across is None:
+        halves = [_half(row["metrics"][BYTES]) for row in rows]
+        axes.errorbar(places, means, xerr=halves, fmt="none", elinewidth=0.8, **look)
+    axes.errorbar(
+        places,
+        means,
+        yerr=[_half(metric) for metric in found],
+        fmt=MARKERS[(marker + color // MOST_SIGNS) % MOST_SIGNS],
+        linestyle=LINES[marker % len(LINES)] if roles.numeric else "none",
+        linewidth=1.3,
+        elinewidth=1.1,
+        capsize=2.5,
+        markersize=5.5,
+        markeredgecolor="white",
+        markeredgewidth=0.6,
+        zorder=3,
+        **look,
+    )
+
+
+def _shift_sideways(axes: Any, roles: Roles, color: int, marker: int) -> Any:
+    """Shift points sideways if their intervals at the same number would hide each other."""
+    from matplotlib.transforms import ScaledTranslation  # noqa: PLC0415 - slow, and an extra
+
+    if not roles.numeric:
+        return axes.transData
+    count = roles.many(roles.color) * roles.many(roles.marker)
+    own = color * roles.many(roles.marker) + marker
+    inches = (own - (count - 1) / 2) * APART_POINTS / 72
+    return axes.transData + ScaledTranslation(inches, 0, axes.figure.dpi_scale_trans)
+
+
+def _across(row: Row, roles: Roles) -> float:
+    if roles.across is None:
+        return float(row["metrics"][BYTES]["mean"])
+    if roles.numeric:
+        return float(row["values"][roles.across])
+    color, marker = _sign(row, roles)
+    count = roles.many(roles.color) * roles.many(roles.marker)
+    aside = (color * roles.many(roles.marker) + marker + 0.5) / count - 0.5
+    return roles.place(roles.across, row) + aside * SIDE_BY_SIDE
+
+
+def _half(metric: Mapping[str, Any]) -> float:
+    return 0.0 if metric["high"] is None else metric["high"] - metric["mean"]
+
+
+def _reach(metric: Mapping[str, Any]) -> tuple[float, float]:
+    half = _half(metric)
+    return min(*metric["values"], metric["mean"] - half), max(*metric["values"], metric["mean"] + half)
+
+
+def _bold(name: str) -> str:
+    return name.replace("_", r"\_")

@@ -1,4 +1,4 @@
-"""From the file to runs: the product of the axes, each run built once before anything is computed.
+"""A sweep from its file to its runs: the product of the axes, each run built once before anything is computed.
 
 What a combination means as a whole is checked when it is built.
 """
@@ -7,37 +7,94 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from p2pfl.config.model import Kinds
 from p2pfl.config.tables import Mistakes, read_document, read_table, unknown_keys
 from p2pfl.errors import P2PFLError, UserError
+from p2pfl.specs import Kind, whole
 from sim.attacks import with_absolute_path
-from sim.sweeps.fingerprint import make_job
-from sim.sweeps.model import (
-    EXCLUSIVE,
-    FILES,
-    HEAD,
-    NONE,
-    OPTIONS,
-    Combination,
-    Job,
-    SweepFile,
-    SweepPlan,
-    name_of,
-    report_once,
-)
+from sim.sweeps.job import EXCLUSIVE, FILES, NONE, OPTIONS, Job, Options, make_job
+from sim.worlds.model import flag
 from topologies.errors import TopologyError
 from topologies.families import parse
 from topologies.files.content import is_file
 
-TABLES = ("sweep", "axes")
 SEEDS = (0, 1, 2)
 MOST_COMBINATIONS = 100_000
-
 SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combination:
+    """One value for each axis, as in the file, with a job for each seed. `impossible` has reasons by job key."""
+
+    values: Mapping[str, Any]
+    jobs: tuple[Job, ...]
+    impossible: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def possible(self) -> tuple[Job, ...]:
+        return tuple(job for job in self.jobs if job.key not in self.impossible)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepFile:
+    """The content of a sweep file, with paths as written. `fixed` applies to every run, unless an axis has the same
+    name.
+    """
+
+    path: Path
+    fixed: Options
+    axes: Mapping[str, tuple[Any, ...]]
+    seeds: tuple[int, ...]
+    skip_impossible: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPlan:
+    file: SweepFile
+    combinations: tuple[Combination, ...]
+
+    @property
+    def jobs(self) -> dict[str, Job]:
+        """Return every possible run once, by its key; combinations that mean the same share their runs."""
+        return {job.key: job for one in self.combinations for job in one.possible}
+
+
+def name_of(values: Mapping[str, Any]) -> str:
+    """Name a combination for people: `topology=ring, nodes=10`."""
+    return ", ".join(f"{name}={value}" for name, value in values.items()) or "the only combination"
+
+
+def report_once(reason: str, names: Sequence[str]) -> str:
+    """Report one complaint shared by many combinations: the first names, and how many more there are."""
+    others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return f"{names[0]}{others}: {reason}"
+
+
+# -- the file --------------------------------------------------------------------------------------------------------
+
+
+def _read_seeds(value: object) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return tuple(range(whole(1, 100_000).read(value)))
+    if not isinstance(value, list) or not value:
+        raise ValueError
+    listed = tuple(whole(0).read(one) for one in value)
+    if len(set(listed)) < len(listed):
+        raise ValueError
+    return listed
+
+
+HEAD: Kinds = {
+    "seeds": Kind("how many, as 5 for 0 to 4, or a list of different whole numbers from 0", _read_seeds),
+    "skip_impossible": flag(),
+    **OPTIONS,
+}
 
 
 def load_sweep(path: Path) -> SweepFile:
@@ -48,7 +105,7 @@ def load_sweep(path: Path) -> SweepFile:
 def sweep_from(document: Mapping[str, Any], path: Path) -> SweepFile:
     """Read the sweep that `document` describes; `path` names it in errors and locates its files. Raises as above."""
     mistakes = Mistakes(path)
-    unknown_keys(document, "", TABLES, mistakes)
+    unknown_keys(document, "", ("sweep", "axes"), mistakes)
     head = read_table(document.get("sweep", {}), "sweep.", HEAD, mistakes)
     axes = _read_axes(document.get("axes", {}), mistakes)
     for first, second in EXCLUSIVE:
@@ -75,57 +132,6 @@ def sweep_from(document: Mapping[str, Any], path: Path) -> SweepFile:
         seeds=head.get("seeds", SEEDS),
         skip_impossible=head.get("skip_impossible", False),
     )
-
-
-def located(name: str, value: Any, folder: Path) -> Any:
-    """Make every path in an option's value absolute; a relative path starts beside the file."""
-    if name in FILES:
-        return value if value == NONE else str((folder / value).absolute())
-    if name == "attack":
-        return with_absolute_path(value, folder)
-    return _located_spec(value, folder) if name == "topology" else value
-
-
-def make_plan(file: SweepFile) -> SweepPlan:
-    return SweepPlan(file=file, combinations=tuple(_combinations(file)))
-
-
-def check_plan(plan: SweepPlan, check: Callable[[Job], object], known: Collection[str]) -> SweepPlan:
-    """Build every run that is not `known` to be possible, and mark or refuse those that are not.
-
-    Raises UserError if some are impossible and the file does not say `skip_impossible`, or if nothing is left.
-    """
-    reasons: dict[str, str] = {}
-    for key, job in plan.jobs.items():
-        if key in known:
-            continue
-        try:
-            check(job)
-        except (P2PFLError, TopologyError) as error:
-            reasons[key] = str(error)
-    impossible = [{job.key: reasons[job.key] for job in one.jobs if job.key in reasons} for one in plan.combinations]
-    pairs = zip(plan.combinations, impossible, strict=True)
-    marked = replace(plan, combinations=tuple(replace(one, impossible=own) for one, own in pairs))
-    if reasons and (not plan.file.skip_impossible or not marked.jobs):
-        raise _refusal(marked)
-    return marked
-
-
-def _located_spec(spec: str, folder: Path) -> str:
-    if is_file(spec):
-        return str((folder / spec).absolute())
-    labels = parse(spec).parameters.get("labels")
-    return spec.replace(str(labels), str((folder / labels).absolute())) if labels else spec
-
-
-def _check_place(name: str, value: Any, folder: Path, key: str, mistakes: Mistakes) -> None:
-    try:
-        found = located(name, value, folder)
-    except TopologyError as error:
-        mistakes.add(f"{value}: {error.message}", key, error.value, error.allowed)
-        return
-    if name in FILES and value != NONE and not Path(found).exists():
-        mistakes.add("no such file", key, value, 'an existing file, relative to this one, or "none"')
 
 
 def _read_axes(table: Any, mistakes: Mistakes) -> dict[str, tuple[Any, ...]]:
@@ -157,34 +163,77 @@ def _read_axis(name: str, values: Any, mistakes: Mistakes) -> tuple[Any, ...]:
     return tuple(read)
 
 
-def _combinations(file: SweepFile) -> list[Combination]:
-    found = []
-    folder = file.path.parent
+def _check_place(name: str, value: Any, folder: Path, key: str, mistakes: Mistakes) -> None:
+    try:
+        found = located(name, value, folder)
+    except TopologyError as error:
+        mistakes.add(f"{value}: {error.message}", key, error.value, error.allowed)
+        return
+    if name in FILES and value != NONE and not Path(found).exists():
+        mistakes.add("no such file", key, value, 'an existing file, relative to this one, or "none"')
+
+
+def located(name: str, value: Any, folder: Path) -> Any:
+    """Make every path in an option's value absolute; a relative path starts beside the file."""
+    if name in FILES:
+        return value if value == NONE else str((folder / value).absolute())
+    if name == "attack":
+        return with_absolute_path(value, folder)
+    if name != "topology":
+        return value
+    if is_file(value):
+        return str((folder / value).absolute())
+    labels = parse(value).parameters.get("labels")
+    return value.replace(str(labels), str((folder / labels).absolute())) if labels else value
+
+
+# -- its runs --------------------------------------------------------------------------------------------------------
+
+
+def make_plan(file: SweepFile) -> SweepPlan:
+    found, folder = [], file.path.parent
     for values in itertools.product(*file.axes.values()):
         chosen = dict(zip(file.axes, values, strict=True))
         options = {name: located(name, value, folder) for name, value in {**file.fixed, **chosen}.items()}
         found.append(Combination(values=chosen, jobs=tuple(make_job(options, seed) for seed in file.seeds)))
-    return found
+    return SweepPlan(file=file, combinations=tuple(found))
+
+
+def check_plan(plan: SweepPlan, check: Callable[[Job], object], known: Collection[str]) -> SweepPlan:
+    """Build every run that is not `known` to be possible, and mark or refuse those that are not.
+
+    Raises UserError if some are impossible and the file does not say `skip_impossible`, or if nothing is left.
+    """
+    reasons: dict[str, str] = {}
+    for key, job in plan.jobs.items():
+        if key in known:
+            continue
+        try:
+            check(job)
+        except (P2PFLError, TopologyError) as error:
+            reasons[key] = str(error)
+    impossible = [{job.key: reasons[job.key] for job in one.jobs if job.key in reasons} for one in plan.combinations]
+    pairs = zip(plan.combinations, impossible, strict=True)
+    marked = replace(plan, combinations=tuple(replace(one, impossible=own) for one, own in pairs))
+    if reasons and (not plan.file.skip_impossible or not marked.jobs):
+        raise _refusal(marked)
+    return marked
 
 
 def _refusal(plan: SweepPlan) -> UserError:
     """Refuse the impossible combinations, naming the first few; a complaint shared by many is reported once."""
     by_reason: dict[str, list[str]] = {}
-    for combination in plan.combinations:
-        for reason in dict.fromkeys(combination.impossible.values()):
-            by_reason.setdefault(reason, []).append(_complaint_of(combination, reason))
+    for one in plan.combinations:
+        for reason in dict.fromkeys(one.impossible.values()):
+            seeds = [job.seed for job in one.jobs if one.impossible.get(job.key) == reason]
+            name = name_of(one.values)
+            by_reason.setdefault(reason, []).append(name if len(seeds) == len(one.jobs) else f"{name}, seed={seeds[0]}")
     lines = [report_once(reason, who) for reason, who in list(by_reason.items())[:SHOWN]]
     if len(by_reason) > SHOWN:
         lines.append(f"and {len(by_reason) - SHOWN} more")
-    count = sum(bool(combination.impossible) for combination in plan.combinations)
+    count = sum(bool(one.impossible) for one in plan.combinations)
     text = f"{count} of {len(plan.combinations)} combinations are impossible:\n  " + "\n  ".join(lines)
     hint = "axes whose combinations are all possible, or skip_impossible = true in [sweep]"
     if not plan.jobs:
         hint = "axes with at least one possible combination"
     return UserError(text, file=plan.file.path, key="axes", allowed=hint)
-
-
-def _complaint_of(combination: Combination, reason: str) -> str:
-    seeds = [job.seed for job in combination.jobs if combination.impossible.get(job.key) == reason]
-    name = name_of(combination.values)
-    return name if len(seeds) == len(combination.jobs) else f"{name}, seed={seeds[0]}"

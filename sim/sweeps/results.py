@@ -1,15 +1,12 @@
 """From reports to one row for each combination: means and 95% confidence intervals over few seeds.
 
-The intervals are Student's t, since the spread is estimated from the same values. The rows go to files (`as_json`,
-`as_csv`) and to a person (`readable_rows`: `mean ± half of the interval`). `Results` is what a picture needs of a
-results.json when it is read again.
+The intervals are Student's t, since the spread is estimated from the same values. The rows go to results.json and to a
+person (`readable_rows`: `mean ± half of the interval`). `Results` is what a picture needs of that file when it is read
+again.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,39 +17,23 @@ import msgspec
 
 from p2pfl.reporting.measures import worst
 from p2pfl.reporting.report import Report
-from sim.sweeps.model import Combination, SweepPlan, name_of, report_once
+from sim.sweeps.plan import Combination, SweepPlan, name_of, report_once
 from topologies.cli.terminal import readable_bytes
 
 LEVEL = 0.95
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A mean with the half width `half` of its interval; None for fewer than two values, which have no spread."""
-
-    mean: float
-    half: float | None
-    count: int
-
-    @property
-    def low(self) -> float | None:
-        return None if self.half is None else self.mean - self.half
-
-    @property
-    def high(self) -> float | None:
-        return None if self.half is None else self.mean + self.half
-
-
-def estimate(values: Sequence[float]) -> Estimate | None:
-    """Estimate the mean; None without values."""
+def estimate(values: Sequence[float]) -> dict[str, Any] | None:
+    """Return the mean with the ends of its interval, which are None for one value; None without values."""
     count = len(values)
     if count == 0:
         return None
-    mean = math.fsum(values) / count
-    if count == 1:
-        return Estimate(mean, None, 1)
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    return Estimate(mean, student_t(count - 1) * deviation / math.sqrt(count), count)
+    mean, half = math.fsum(values) / count, None
+    if count > 1:
+        deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+        half = student_t(count - 1) * deviation / math.sqrt(count)
+    low, high = (None, None) if half is None else (mean - half, mean + half)
+    return {"mean": mean, "low": low, "high": high, "count": count, "values": list(values)}
 
 
 @cache
@@ -173,22 +154,9 @@ def results(plan: SweepPlan, tally: SweepTally) -> dict[str, Any]:
     }
 
 
-def as_json(contents: Mapping[str, Any]) -> str:
-    return json.dumps(contents, indent=1, allow_nan=False) + "\n"
-
-
 def flat_rows(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return one flat row per combination, all with the same keys, for a spreadsheet."""
     return [_flat(row) for row in contents["rows"]]
-
-
-def as_csv(contents: Mapping[str, Any]) -> str:
-    rows = flat_rows(contents)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def readable_rows(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -262,21 +230,13 @@ def _row(combination: Combination, tally: SweepTally, names: Sequence[str]) -> d
         "failed": failed,
         "impossible": impossible,
         "keys": list(keys),
-        "metrics": {name: _metric(name, done) for name in names},
+        "metrics": {name: estimate([one[name] for one in done if name in one]) for name in names},
     }
 
 
 def _as_text(value: Any) -> Any:
     """Write name patterns as one string."""
     return ", ".join(value) if isinstance(value, tuple) else value
-
-
-def _metric(name: str, done: Sequence[Mapping[str, float]]) -> dict[str, Any] | None:
-    values = [one[name] for one in done if name in one]
-    found = estimate(values)
-    if found is None:
-        return None
-    return {"mean": found.mean, "low": found.low, "high": found.high, "count": found.count, "values": values}
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,21 +14,20 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import current_process
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from p2pfl.errors import StorageError, UserError
 from p2pfl.reporting.plot import check_picture
-from sim.sweeps.model import Endings, Job, RunJob, RunOutcome, SweepFile, SweepPlan
-from sim.sweeps.plan import check_plan, load_sweep, make_plan, sweep_from
-from sim.sweeps.results import SweepTally, as_csv, as_json, figures, flat_rows, results
-from sim.sweeps.runners import cores, run_here
-from sim.sweeps.work import build, run
+from sim.sweeps.job import Job, RunJob, RunOutcome, build, run
+from sim.sweeps.plan import SweepFile, SweepPlan, check_plan, load_sweep, make_plan, sweep_from
+from sim.sweeps.results import SweepTally, figures, flat_rows, results
+from sim.sweeps.runners import Runner, cores, run_here
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -36,13 +35,7 @@ if TYPE_CHECKING:
 WRITE_EVERY_S = 1.0
 
 RUNS, FAILURES, LOCK = "runs", "failures", "lock"
-RESULTS_JSON, RESULTS_CSV = "results.json", "results.csv"
-
-
-class Runner(Protocol):
-    """Yields each job with its outcome as it ends. If closed early, it stops the running jobs."""
-
-    def __call__(self, jobs: Iterable[Job], run_job: RunJob, /) -> Endings: ...
+RESULTS = "results.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +67,7 @@ class Sweep:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of results.csv, one for each combination."""
+        """One flat row for each combination, as `--format csv` prints them."""
         return flat_rows(self.results)
 
     def to_frame(self) -> DataFrame:
@@ -97,9 +90,9 @@ def run_sweep(
     file: SweepFile,
     out: Path,
     *,
-    run_job: RunJob,
-    check: Callable[[Job], object],
     runner: Runner,
+    run_job: RunJob = run,
+    check: Callable[[Job], object] = build,
     retry: bool = False,
     on_change: Callable[[SweepStanding], None] | None = None,
 ) -> Sweep:
@@ -141,9 +134,10 @@ class _Run:
         self.write()
         self.on_change(self.standing())
         try:
-            with ended_by_signals(), closing(_outcomes(runner, missing, run_job)) as ended:
-                for job, outcome in ended:
-                    self.take(job, outcome)
+            if missing:
+                with ended_by_signals(), closing(runner(missing, run_job)) as ended:
+                    for job, outcome in ended:
+                        self.take(job, outcome)
         except KeyboardInterrupt:
             interrupted = True
         return Sweep(results=self.write(), standing=self.standing(), interrupted=interrupted)
@@ -167,8 +161,7 @@ class _Run:
 
     def write(self) -> dict[str, Any]:
         found = results(self.plan, self.tally)
-        replace(self.folder.path / RESULTS_JSON, as_json(found).encode())
-        replace(self.folder.path / RESULTS_CSV, as_csv(found).encode())
+        replace(self.folder.path / RESULTS, (json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
         self.written_at = time.monotonic()
         return found
 
@@ -199,7 +192,7 @@ def sweep(
     else:
         file, out = load_sweep(Path(what)), out or default_folder(Path(what))
     runner = partial(run_here, count=jobs or cores())
-    return run_sweep(file, Path(out), run_job=run, check=build, runner=runner, retry=retry, on_change=on_change)
+    return run_sweep(file, Path(out), runner=runner, retry=retry, on_change=on_change)
 
 
 class Folder:
@@ -269,7 +262,11 @@ def replace(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
-        _sync(path.parent)
+        number = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(number)  # a rename is durable only when its folder is
+        finally:
+            os.close(number)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
@@ -294,12 +291,6 @@ def _figures(report: bytes) -> dict[str, float] | None:
         return figures(report)
     except ValueError:
         return None
-
-
-def _outcomes(runner: Runner, missing: list[Job], run_job: RunJob) -> Endings:
-    """Start processes only if there is something to run."""
-    if missing:
-        yield from runner(missing, run_job)
 
 
 def _keep(folder: Folder, tally: SweepTally, job: Job, outcome: RunOutcome) -> None:
@@ -340,15 +331,6 @@ def ended_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before:
             signal.signal(number, handler)
-
-
-def _sync(folder: Path) -> None:
-    """Flush the folder: renames are durable only when it is."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def _read(path: Path) -> bytes | None:

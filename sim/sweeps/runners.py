@@ -1,9 +1,8 @@
 """The runners of a sweep's jobs: processes of this machine, or Dask, whose `distributed` is an extra.
 
-A local process that dies loses only its own run, and is replaced. The standard library's pool fails as a whole if one
-of its processes is killed, and its tasks wait in pipes that outlive the parent; here each process has one run at a
-time, and exits when the parent is gone. The processes of Dask, on many machines or on this one, must see the same files
-and have the same software: a job records both, and its run refuses others.
+A pool of `concurrent.futures` fails as a whole if one of its processes is killed, so each process here is a pool of its
+own: one that dies loses only its own run, and is replaced. The processes of Dask, on many machines or on this one, must
+see the same files and have the same software: a job records both, and its run refuses others.
 """
 
 from __future__ import annotations
@@ -15,22 +14,24 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, TypeAlias
 
 from p2pfl.errors import UserError
 from sim.processes import how_it_died
-from sim.sweeps.model import Endings, Job, RunJob, RunOutcome, in_one_line, perform
+from sim.sweeps.job import Job, RunJob, RunOutcome, in_one_line, perform
+
+Endings: TypeAlias = "Generator[tuple[Job, RunOutcome], None, None]"
+"""Yields each job with its outcome as it ends; if closed early, it stops the running jobs."""
+Runner: TypeAlias = Callable[[Iterable[Job], RunJob], Endings]
 
 ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Variables that libraries read when they are loaded: threads in addition to processes only compete for cores."""
 ORPHANED = 1
-SPAWN = multiprocessing.get_context("spawn")
-
 CONNECT_S = 15
 
 
@@ -40,37 +41,27 @@ def cores() -> int:
 
 
 class Worker:
-    """One process and its current run."""
+    """One process, as a pool of its own."""
 
-    def __init__(self, run_job: RunJob) -> None:
-        self.job: Job | None = None
-        self.pipe: Connection
-        self.pipe, theirs = SPAWN.Pipe()
-        self.process: BaseProcess = SPAWN.Process(target=_work, args=(theirs, run_job), daemon=True)
+    def __init__(self) -> None:
+        before = set(multiprocessing.active_children())
+        self.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_begin)
         with _quiet_start():
-            self.process.start()
-        theirs.close()
+            self.pool.submit(int)  # this starts the process
+        (self.process,) = set(multiprocessing.active_children()) - before
 
-    def begin(self, job: Job) -> None:
-        """Send a job. A process that has just died does not respond; `take` notices that."""
-        self.job = job
-        with suppress(OSError):
-            self.pipe.send(job)
-
-    def take(self) -> RunOutcome:
-        """Receive the outcome. Called when the pipe is readable, even if only because it was closed."""
+    def outcome(self, future: Future[RunOutcome]) -> RunOutcome | None:
+        """Return the outcome of a run that has ended; None if its process died."""
         try:
-            found: RunOutcome = self.pipe.recv()
-        except (EOFError, OSError):
-            self.process.join()
-            return RunOutcome(reason=how_it_died(self.process.exitcode))
-        return found
+            return future.result()
+        except BrokenProcessPool:
+            return None
 
-    def stop(self) -> None:
-        """Kill the process, which holds nothing worth waiting for."""
+    def stop(self) -> int | None:
+        """Kill the process, which holds nothing worth waiting for; return its exit code."""
         self.process.kill()
-        self.process.join()
-        self.pipe.close()
+        self.pool.shutdown(cancel_futures=True)
+        return self.process.exitcode
 
 
 def run_here(
@@ -79,34 +70,36 @@ def run_here(
     count: int,
     *,
     until: float | None = None,
-    pool: list[Worker] | None = None,
+    idle: list[Worker] | None = None,
 ) -> Endings:
     """Yield each job with its outcome as it ends; if closed early, or at `until` on the monotonic clock, stop the
     running jobs.
 
-    Processes without a job stay in `pool` for the next call, and the caller stops them; by default they end.
+    Processes without a job stay in `idle` for the next call, and the caller stops them; by default they end.
     """
-    left = deque(jobs)
-    workers: list[Worker] = [] if pool is None else pool
+    left, busy = deque(jobs), dict[Future[RunOutcome], tuple[Worker, Job]]()
+    spare: list[Worker] = [] if idle is None else idle
     try:
-        while left or any(worker.job for worker in workers):
-            idle = [worker for worker in workers if worker.job is None]
-            while left and (idle or len(workers) < count):
-                if not idle:
-                    workers.append(Worker(run_job))
-                (idle.pop() if idle else workers[-1]).begin(left.popleft())
-            busy = [worker.pipe for worker in workers if worker.job is not None]
-            ready = wait(busy, None if until is None else max(0.0, until - time.monotonic()))
-            if not ready:
+        while left or busy:
+            while left and len(busy) < count:
+                worker, job = spare.pop() if spare else Worker(), left.popleft()
+                busy[worker.pool.submit(perform, run_job, job)] = worker, job
+            rest_s = None if until is None else max(0.0, until - time.monotonic())
+            ended, _ = wait(busy, rest_s, FIRST_COMPLETED)
+            if not ended:
                 return
-            for worker in [worker for worker in workers if worker.pipe in ready]:
-                job, outcome = worker.job, worker.take()
-                _give_next(worker, workers, left, keep=pool is not None)
-                if job is not None:
-                    yield job, outcome
+            for future in ended:
+                worker, job = busy.pop(future)
+                outcome = worker.outcome(future)
+                if outcome is None:
+                    outcome = RunOutcome(reason=how_it_died(worker.stop()))
+                elif left or idle is not None:
+                    spare.append(worker)
+                else:
+                    worker.stop()
+                yield job, outcome
     finally:
-        for worker in [worker for worker in workers if pool is None or worker.job is not None]:
-            workers.remove(worker)
+        for worker in [*(worker for worker, _ in busy.values()), *(spare if idle is None else ())]:
             worker.stop()
 
 
@@ -133,24 +126,10 @@ def run_by_dask(jobs: Iterable[Job], run_job: RunJob, count: int, scheduler: str
             yield job, outcome
 
 
-def _give_next(worker: Worker, workers: list[Worker], left: deque[Job], *, keep: bool) -> None:
-    """Give the worker its next job; a dead one, or one without a job unless it is to `keep`, leaves the pool."""
-    worker.job = None
-    alive = worker.process.is_alive()
-    if alive and left:
-        worker.begin(left.popleft())
-    elif not alive or not keep:
-        workers.remove(worker)
-        worker.stop()
-
-
-def _work(pipe: Connection, run_job: RunJob) -> None:
-    """Work in a process: receive jobs, send outcomes."""
+def _begin() -> None:
+    """Begin in a process of runs."""
     os.dup2(2, 1)  # a task's prints are not our data
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
-    with suppress(EOFError, OSError):
-        while True:
-            pipe.send(perform(run_job, pipe.recv()))
 
 
 def _end_with_the_parent() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from p2pfl.learn.methods import method_of
+from sim.sweeps.job import build
 from sim.sweeps.plan import load_sweep, make_plan
-from sim.sweeps.work import build
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"

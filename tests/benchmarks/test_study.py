@@ -11,8 +11,8 @@ import pytest
 from p2pfl.errors import UserError
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.task import NodeContext
+from sim.sweeps.job import build
 from sim.sweeps.plan import make_plan
-from sim.sweeps.work import build
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "study"))

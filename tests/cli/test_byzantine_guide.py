@@ -16,7 +16,7 @@ from p2pfl.reporting.liars import bearings
 from sim import simulate
 from sim.attacks import ATTACKS, parse_attack
 from sim.federations import describe
-from sim.plans.shortlist import ROBUST_RULES
+from sim.plans.systems import ROBUST_RULES
 from sim.worlds.model import SECTIONS, LiarSpec, WorldSpec
 
 GUIDE_FOLDER = Path(__file__).parents[2] / "docs" / "how-to"

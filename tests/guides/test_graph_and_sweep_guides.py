@@ -13,8 +13,8 @@ import page_kit as pages
 
 from p2pfl.config.load import load_config
 from p2pfl.learn.partition import ALIASES, ALLOWED, parse_partition
+from sim.sweeps.job import build
 from sim.sweeps.plan import load_sweep, make_plan
-from sim.sweeps.work import build
 from sim.worlds.world import read_world
 
 GRAPHS = "docs/how-to/which-graph.md"

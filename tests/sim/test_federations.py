@@ -10,8 +10,7 @@ from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from sim import simulate, simulation
 from sim.federations import describe, own_tables
-from sim.sweeps.fingerprint import make_job
-from sim.sweeps.work import run
+from sim.sweeps.job import make_job, run
 
 FILE = """
 [federation]

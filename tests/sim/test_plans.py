@@ -20,14 +20,13 @@ from p2pfl.reporting.history import Statistic
 from p2pfl.reporting.report import NodeReport, Report
 from sim.cli import sim
 from sim.cli.plan import _figure, plan
-from sim.plans import planning, shortlist, trials
-from sim.plans.planning import make_plan
-from sim.plans.shortlist import find_graphs, gains, systems
-from sim.plans.trials import HONEST, result_of
+from sim.plans import search
+from sim.plans import systems as shortlist
+from sim.plans.search import HONEST, make_plan, result_of
+from sim.plans.systems import find_graphs, gains, systems
 from sim.plans.winner import command_of, with_values, write_plan
-from sim.plans.wishes import PlanWishes, SlowWish, check_wishes
-from sim.plans.world_file import world_text
-from sim.sweeps.model import RunOutcome
+from sim.plans.wishes import PlanWishes, SlowWish, check_wishes, world_text
+from sim.sweeps.job import RunOutcome
 from topologies import design as designing
 from topologies.metrics.byzantine import tolerance
 
@@ -164,7 +163,7 @@ class Pretended:
 def pretend(monkeypatch):
     def install(*args, **options):
         pretended = Pretended(*args, **options)
-        monkeypatch.setattr(trials, "run_here", pretended)
+        monkeypatch.setattr(search, "run_here", pretended)
         return pretended
 
     return install
@@ -182,7 +181,7 @@ def test_the_best_by_the_worst_condition_wins_and_not_the_best_without_liars(tmp
     assert best.system.rule == "mean"  # no attack in this made-up world touches it more
     assert best.lied_to == ("mirror", pytest.approx(0.6))
     assert best.seeds == 3
-    assert best.attacks == len(trials.ATTACKS)
+    assert best.attacks == len(search.ATTACKS)
 
 
 def test_bytes_of_liars_do_not_count_and_a_system_over_the_limit_comes_last(tmp_path, pretend):
@@ -285,14 +284,14 @@ def test_the_best_get_a_closer_look_also_where_the_first_one_is_as_short_as_the_
 
 def test_a_system_is_not_looked_at_closer_before_there_is_another_to_compare_with(tmp_path, monkeypatch):
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    find = planning.find_graphs
+    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    find = search.find_graphs
 
     def slowly(*args):
         clock.now += 45.0
         return find(*args)
 
-    monkeypatch.setattr(planning, "find_graphs", slowly)
+    monkeypatch.setattr(search, "find_graphs", slowly)
 
     class HalfASecondARound(Pretended):
         def __call__(self, jobs, run_job, count, *, until, **options):
@@ -306,7 +305,7 @@ def test_a_system_is_not_looked_at_closer_before_there_is_another_to_compare_wit
         def report(self, options):
             return msgspec.structs.replace(super().report(options), wall_time_s=0.5 * options["rounds"])
 
-    monkeypatch.setattr(trials, "run_here", pretended := HalfASecondARound({}))
+    monkeypatch.setattr(search, "run_here", pretended := HalfASecondARound({}))
     make_plan(PlanWishes(nodes=6), tmp_path / "out", within_s=100.0, jobs=1, tell=silent)
     rounds = [job.options["rounds"] for job in pretended.jobs]
     assert rounds.count(5) > 2
@@ -315,7 +314,7 @@ def test_a_system_is_not_looked_at_closer_before_there_is_another_to_compare_wit
 
 def test_where_a_closer_look_would_show_no_more_the_time_serves_to_look_at_more_systems(tmp_path, pretend, monkeypatch):
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
     class TwentySecondsEach(Pretended):
         def __call__(self, jobs, run_job, count, *, until, **options):
@@ -329,7 +328,7 @@ def test_where_a_closer_look_would_show_no_more_the_time_serves_to_look_at_more_
         def report(self, options):
             return msgspec.structs.replace(super().report(options), wall_time_s=20.0)
 
-    monkeypatch.setattr(trials, "run_here", pretended := TwentySecondsEach({}))
+    monkeypatch.setattr(search, "run_here", pretended := TwentySecondsEach({}))
     found = make_plan(PlanWishes(nodes=6, rounds=3), tmp_path / "out", within_s=100.0, jobs=1, tell=silent)
     assert len(pretended.jobs) == 1 + found.tried == 4  # the exact run that says how long such a run takes
     assert found.hurried
@@ -346,7 +345,7 @@ def test_a_promise_of_privacy_is_simulated_for_all_rounds_for_fewer_would_take_l
 
 
 def test_no_time_for_one_run_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(trials, "run_here", lambda *_, **__: (_ for _ in ()))
+    monkeypatch.setattr(search, "run_here", lambda *_, **__: (_ for _ in ()))
     with pytest.raises(UserError, match="not even the first system"):
         plan_of(tmp_path, nodes=6)
 
@@ -444,7 +443,7 @@ def test_bytes_and_time_of_arrays_are_scaled_by_the_system_that_was_run_as_both(
                     node.bytes_sent //= 2
             return found
 
-    monkeypatch.setattr(trials, "run_here", HalfAsMuch({}, ends_after=4))
+    monkeypatch.setattr(search, "run_here", HalfAsMuch({}, ends_after=4))
     found = plan_of(tmp_path, nodes=6)
     assert found.interrupted
     assert all(one.arrays for one in found.ranking)

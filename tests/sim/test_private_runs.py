@@ -14,8 +14,7 @@ from p2pfl.errors import UserError
 from sim import simulate
 from sim.federations import describe
 from sim.privacy import refuse_broken, with_privacy
-from sim.sweeps.fingerprint import make_job
-from sim.sweeps.work import build
+from sim.sweeps.job import build, make_job
 from sim.worlds.model import ComputeSpec, CrashSpec, WorldSpec
 
 SPEC = "noise=0.8,delta=1e-3,accountant=rdp"

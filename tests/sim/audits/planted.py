@@ -32,7 +32,7 @@ def plant(folder: Path, file: str, right: str, wrong: str) -> Path:
 
 def audited(code: Path, ward: Path, *arguments: str, timeout_s: float = 240.0) -> subprocess.CompletedProcess[str]:
     """What `p2pfl audit` of that code says of a federation."""
-    command = [sys.executable, "-m", "p2pfl", "audit", str(ward), "--quiet", "--budget-s", "600", *arguments]
+    command = [sys.executable, "-m", "p2pfl", "audit", str(ward), "--quiet", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(code), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         command, env=environment, cwd=code, capture_output=True, text=True, timeout=timeout_s, check=False

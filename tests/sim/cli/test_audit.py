@@ -1,6 +1,7 @@
 """`p2pfl audit`: one table, exit codes, and one clear error for a mistake."""
 
 import json
+from functools import partial
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_the_table_has_attacks_layers_epsilon_and_accuracy(ward, tmp_path, capsy
 def test_a_whole_audit_with_real_nodes_ends_with_a_table_and_a_picture(ward, tmp_path, capsys):
     picture = tmp_path / "rebuilt.png"
 
-    assert run(ward, "--picture", picture, "--budget-s", "100") == 0
+    assert run(ward, "--picture", picture) == 0
 
     said = capsys.readouterr()
     for text in ("real nodes", "figures told of private rows", "epsilon proven by the canary", "membership, AUC"):
@@ -66,8 +67,9 @@ def test_json_goes_to_stdout_and_a_mistake_in_the_mechanism_is_an_error(ward, ca
 
 
 @pytest.mark.long
-def test_no_time_is_no_failure(ward, capsys):
-    assert run(ward, "--simulated", "--attacks", "rank-one,membership", "--budget-s", "1", "--quiet") == 0
+def test_no_time_is_no_failure(ward, capsys, monkeypatch):
+    monkeypatch.setattr(audits, "Effort", partial(audits.Effort, budget_s=1.0))
+    assert run(ward, "--simulated", "--attacks", "rank-one,membership", "--quiet") == 0
     assert "no time" in capsys.readouterr().out
 
 

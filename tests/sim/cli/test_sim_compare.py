@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sim.sweeps import runners
-from sim.sweeps.model import perform
+from sim.sweeps.job import perform
 from topologies import build, spectrum
 
 

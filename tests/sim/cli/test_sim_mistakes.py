@@ -18,14 +18,14 @@ MISTAKES = {
         "--attack",
         "nan",
     ): "--byzantine: not all of the 8 nodes can lie (found 8); allowed: 0 to 7",
-    ("--byzantine", "2"): "--byzantine: liars with no attack; allowed: with --attack: sign-flip[:SCALE],",
+    ("--byzantine", "2"): "--byzantine: liars with no attack; allowed: with an attack: sign-flip[:SCALE],",
     (
         "--byzantine",
         "0",
         "--attack",
         "nan",
     ): "--attack: an attack without liars (found 'nan'); allowed: with --byz",
-    ("--attack", "nan"): "--attack: an attack without liars (found 'nan'); allowed: with --byzantine K",
+    ("--attack", "nan"): "--attack: an attack without liars (found 'nan'); allowed: with a number of byzantine nodes",
     (
         "--byzantine",
         "2",
@@ -35,6 +35,7 @@ MISTAKES = {
     ("--world", "nix.toml"): "nix.toml: cannot be read: No such file or directory",
     ("--world", "random"): "--world: random worlds are gone (found 'random'); allowed: a file; `python tests/faults",
     ("--clock", "apart"): "--clock: is for runs with --arrays (found 'apart'); allowed: with --arrays",
+    ("--arrays", "--references"): "--references: is for runs without --arrays (found True); allowed: without --arrays",
     ("--limit-s", "0"): "--limit-s: no such time (found 0.0); allowed: seconds, from 0.001",
     ("--limit-s", "1e12"): "--limit-s: no such time (found 1000000000000.0); allowed: seconds, from 0.001 to 1e+09",
     ("--evaluate-every-s", "1e-9"): "--evaluate-every-s: no such time (found 1e-09)",
@@ -82,6 +83,13 @@ def test_a_number_out_of_range_is_refused_with_its_option(p2pfl, unused, options
     outcome = p2pfl("sim", "run", *options)
     assert outcome.code == 2
     assert f"'{options[0]}'" in outcome.err
+
+
+@pytest.mark.parametrize("option", ["--replay", "--workers", "--no-batching"])
+def test_an_option_that_is_gone_says_what_to_use(p2pfl, unused, option):
+    outcome = p2pfl("sim", "run", option, "2")
+    assert outcome.code == 2
+    assert f"{option} is gone: " in outcome.err
 
 
 def test_a_graph_in_parts_is_code_3(p2pfl, unused):

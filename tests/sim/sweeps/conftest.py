@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.sweeps import fingerprint
+from sim.sweeps import job as jobs
 from sim.sweeps.plan import load_sweep
 from sim.sweeps.run import run_sweep
 from sim.sweeps.runners import run_here
@@ -20,7 +20,7 @@ import fake_jobs
 
 @pytest.fixture(autouse=True)
 def same_software(monkeypatch):
-    monkeypatch.setattr(fingerprint, "software", lambda: fake_jobs.SOFTWARE)
+    monkeypatch.setattr(jobs, "software", lambda: fake_jobs.SOFTWARE)
 
 
 @pytest.fixture

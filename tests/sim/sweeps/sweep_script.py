@@ -6,7 +6,7 @@ from pathlib import Path
 
 import fake_jobs
 
-from sim.sweeps import fingerprint
+from sim.sweeps import job as jobs
 from sim.sweeps.plan import load_sweep
 from sim.sweeps.run import run_sweep
 from sim.sweeps.runners import run_here
@@ -19,7 +19,7 @@ def say(standing):
 
 def main():
     file, out, count, *retry = sys.argv[1:]
-    fingerprint.software = lambda: fake_jobs.SOFTWARE
+    jobs.software = lambda: fake_jobs.SOFTWARE
     sweep = run_sweep(
         load_sweep(Path(file)),
         Path(out),

@@ -9,7 +9,7 @@ import fake_jobs
 import pytest
 
 from p2pfl.errors import UserError
-from sim.sweeps import work
+from sim.sweeps import job
 from sim.sweeps.plan import load_sweep
 from sim.sweeps.run import run_sweep
 from sim.sweeps.runners import run_by_dask, run_here
@@ -63,9 +63,9 @@ def test_a_sweep_of_arrays_runs_on_dask_as_here(write, tmp_path, monkeypatch):
     file = write(text + "[axes]\nrule = ['mean', 'median:b=1']\ntopology = ['ring', 'base:k=1']\n")
     runners = {"dask": partial(run_by_dask, count=2, scheduler=None), "here": partial(run_here, count=1)}
     found = {
-        name: run_sweep(load_sweep(file), tmp_path / name, run_job=work.run, check=work.build, runner=runner)
+        name: run_sweep(load_sweep(file), tmp_path / name, run_job=job.run, check=job.build, runner=runner)
         for name, runner in runners.items()
     }
     rows = [[row["metrics"]["accuracy_mean"] for row in one.results["rows"]] for one in found.values()]
     assert rows[0] == rows[1]
-    assert [one is not None for one in rows[0]] == [True, True, False, False]
+    assert [one is not None for one in rows[0]] == [True, True, True, False]  # robust rules on one graph alone

@@ -8,8 +8,7 @@ import re
 import pytest
 
 from p2pfl.errors import UserError
-from sim.sweeps.figure import Box, _free_place, draw_sweep
-from sim.sweeps.marks import assign
+from sim.sweeps.figure import assign, draw_sweep
 from sim.sweeps.results import estimate
 
 TOPOLOGY = ["ring", "random-regular:degree=4", "complete"]
@@ -20,19 +19,16 @@ CHAINS = [
 ]
 
 
-def metric(values):
-    found = estimate(values)
-    return {"mean": found.mean, "low": found.low, "high": found.high, "count": found.count, "values": values}
-
-
 def results_of(axes, *, seeds=3, heights=("accuracy_worst",), without=()):
     rows = []
-    for number, values in enumerate(itertools.product(*axes.values())):
+    for number, chosen in enumerate(itertools.product(*axes.values())):
         metrics = dict.fromkeys(("accuracy_worst", "loss", "consensus_distance"))
         if number not in without:
-            metrics |= {name: metric([0.9 - 0.01 * number - 0.001 * seed for seed in range(seeds)]) for name in heights}
-        metrics["bytes_per_node"] = metric([1e5 * (number + 1)] * seeds)
-        rows.append({"values": dict(zip(axes, values, strict=True)), "metrics": metrics, "done": seeds})
+            metrics |= {
+                name: estimate([0.9 - 0.01 * number - 0.001 * seed for seed in range(seeds)]) for name in heights
+            }
+        metrics["bytes_per_node"] = estimate([1e5 * (number + 1)] * seeds)
+        rows.append({"values": dict(zip(axes, chosen, strict=True)), "metrics": metrics, "done": seeds})
     return {"axes": axes, "fixed": {"rounds": 40}, "seeds": list(range(seeds)), "level": 0.95, "rows": rows}
 
 
@@ -51,33 +47,13 @@ def test_bytes_go_across_where_the_compressor_is_an_axis():
 
 
 @pytest.mark.long
-def test_more_compressors_than_colors_have_their_names_beside_the_points(tmp_path):
+def test_more_compressors_than_colors_take_markers_too(tmp_path):
     axes = {"compressor": CHAINS, "topology": ["ring", "complete"]}
     roles = roles_of(**axes)
-    assert (roles.across, roles.label, roles.color, roles.panels) == (None, "compressor", "topology", ())
+    assert (roles.across, roles.color, roles.marker, roles.panels) == (None, "compressor", None, ("topology",))
     draw_sweep(results_of(axes), tmp_path / "sweep.svg")
     written = words(tmp_path / "sweep.svg")
     assert set(CHAINS) <= set(written)
-
-
-def test_the_mean_of_the_nodes_may_be_drawn_instead_of_the_worst(tmp_path):
-    found = results_of({"topology": TOPOLOGY}, heights=("accuracy_worst", "accuracy_mean"))
-    draw_sweep(found, tmp_path / "sweep.svg", mean=True)
-    assert "mean accuracy of the nodes" in words(tmp_path / "sweep.svg")
-
-
-def test_no_name_stands_on_another_or_on_a_point():
-    """Sixteen points within a few millimeters of each other."""
-    frame, taken = Box(0, 0, 500, 300), []
-    for index in range(len(CHAINS)):
-        place = (200.0 + 3 * index, 150.0 + 2 * (index % 3))
-        taken.append(Box(place[0] - 2, place[1] - 2, place[0] + 2, place[1] + 2))
-    points = list(taken)
-    for point, chain in zip(points, CHAINS, strict=True):
-        _, _, box = _free_place((point.left + 2, point.bottom + 2), chain, taken, [], frame)
-        assert box.inside(frame)
-        assert not any(box.meets(other) for other in taken)
-        taken.append(box)
 
 
 def test_numbers_go_across_before_names():

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.sweeps import fingerprint
-from sim.sweeps.fingerprint import make_job
+from sim.sweeps import job as jobs
+from sim.sweeps.job import make_job
 from sim.sweeps.plan import load_sweep, make_plan
 
 FEDERATION = '[federation]\nname = "x"\ntopology = "./graph.edges"\n[task]\nname = "task.py:task"\ndata_path = "rows"\n'
@@ -75,12 +75,12 @@ def test_fixed_or_on_an_axis_and_in_whatever_order_it_is_the_same_run(write):
 
 def test_other_software_is_another_run(monkeypatch):
     before = make_job({}, 0).key
-    monkeypatch.setattr(fingerprint, "software", lambda: {"version": "later", "source": "0"})
+    monkeypatch.setattr(jobs, "software", lambda: {"version": "later", "source": "0"})
     assert make_job({}, 0).key != before
 
 
 def test_the_digest_of_the_source_covers_what_a_run_goes_through():
-    names = {name for name, _ in fingerprint._source()}
+    names = {name for name, _ in jobs._source()}
     decides = {"p2pfl/core/core.py", "p2pfl/aggregate/rules.py", "p2pfl/chance.py", "p2pfl/reporting/figures.py"}
     assert decides | {"sim/kernel.py", "topologies/graph.py"} <= names
     idle = {part for part in ("cli", "sweeps", "plots.py") if list(Path(sim.__file__).parents[1].glob(f"*/{part}"))}

@@ -8,7 +8,7 @@ import sys
 import fake_jobs
 import pytest
 
-from sim.sweeps.fingerprint import make_job
+from sim.sweeps.job import make_job
 from sim.sweeps.runners import run_here
 
 

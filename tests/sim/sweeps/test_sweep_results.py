@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
 
 import fake_jobs
 import numpy as np
 import pytest
 
-from sim.sweeps.model import perform
+from sim.sweeps.job import perform
 from sim.sweeps.plan import load_sweep, make_plan
 from sim.sweeps.results import (
     SweepTally,
-    as_csv,
-    as_json,
     complaints,
     estimate,
     figures,
@@ -68,7 +63,7 @@ def test_a_row_has_the_success_of_an_attack_that_has_one_and_a_table_a_column_of
     assert poisoned["attack_success_most"]["values"] == pytest.approx([0.3, 0.4])
     assert other["attack_success"] is other["attack_success_most"] is None
     assert [row["attack success"] for row in readable_rows(rows)] == ["0.200", "-"]
-    assert [row["attack_success"] for row in csv.DictReader(io.StringIO(as_csv(rows)))] == ["0.2", ""]
+    assert [row["attack_success"] for row in flat_rows(rows)] == [0.2, None]
     assert "attack success" not in readable_rows(found(head + "['mimic']\n"))[0]
 
 
@@ -107,19 +102,11 @@ def test_the_same_complaint_of_many_runs_is_one_line(found):
     assert complaints(rows) == ["nodes=4, seed=1 (and 3 more): failed: no power"]
 
 
-def test_csv_has_a_flat_row_for_each_combination(found):
-    rows = found("[sweep]\nseeds = 2\n[axes]\ntopology = ['ring', 'base:k=1']\n")
-    read = list(csv.DictReader(io.StringIO(as_csv(rows))))
-    assert [row["topology"] for row in read] == ["ring", "base:k=1"]
-    assert read == [{key: "" if value is None else str(value) for key, value in row.items()} for row in flat_rows(rows)]
-    assert (
-        float(read[0]["accuracy_worst_low"]) < float(read[0]["accuracy_worst"]) < float(read[0]["accuracy_worst_high"])
-    )
-
-
 def test_json_is_plain_json(found):
     rows = found("[sweep]\nseeds = 2\n[axes]\nnodes = [4]\n")
-    assert json.loads(as_json(rows)) == rows
+    assert json.loads(json.dumps(rows, allow_nan=False)) == rows
+    assert list(flat_rows(rows)[0])[:4] == ["nodes", "runs", "done", "failed"]
+    assert {"accuracy_worst", "accuracy_worst_low", "accuracy_worst_high"} <= flat_rows(rows)[0].keys()
 
 
 def test_a_report_that_is_none_has_no_figures():
@@ -136,14 +123,6 @@ def test_what_is_shared_is_told_as_one_text(found):
 def test_every_chain_is_a_value_of_the_axis_in_its_canonical_spelling(found):
     told = found("[sweep]\nseeds = 1\nnodes = 4\n[axes]\ncompressor = ['top-k:0.050+q8+zstd', 'rotate+sign']\n")
     assert told["axes"]["compressor"] == ["top-k:0.05+q8+zstd", "rotate+sign"]
-    assert "top-k:0.05+q8+zstd" in as_csv(told)
-
-
-@pytest.mark.parametrize(
-    ("freedom", "t"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (30, 2.042), (120, 1.980)]
-)
-def test_quantiles_are_those_of_the_printed_tables(freedom, t):
-    assert student_t(freedom) == pytest.approx(t, abs=5e-4)
 
 
 def test_quantiles_agree_with_scipy_for_every_number_of_seeds():
@@ -156,27 +135,13 @@ def test_the_interval_covers_the_truth_in_95_of_100_samples_of_three():
     """With the normal quantile it would be 81: the reason for Student's t."""
     chance = np.random.default_rng(0)
     found = [estimate(list(chance.normal(5.0, 2.0, 3))) for _ in range(4000)]
-    covered = np.mean([one.low <= 5.0 <= one.high for one in found])
+    covered = np.mean([one["low"] <= 5.0 <= one["high"] for one in found])
     assert 0.94 < covered < 0.96
 
 
 def test_one_value_has_a_mean_and_no_interval():
-    one = estimate([0.5])
-    assert (one.mean, one.low, one.high, one.count) == (0.5, None, None, 1)
-
-
-def test_no_values_have_no_estimate():
+    assert estimate([0.5]) == {"mean": 0.5, "low": None, "high": None, "count": 1, "values": [0.5]}
     assert estimate([]) is None
-
-
-def test_equal_values_have_an_interval_of_no_width():
-    same = estimate([0.25, 0.25, 0.25])
-    assert (same.low, same.high) == (0.25, 0.25)
-
-
-def test_the_half_width_is_t_times_the_standard_error():
-    found = estimate([1.0, 2.0, 3.0])
-    assert found.half == pytest.approx(student_t(2) / math.sqrt(3))
 
 
 def test_what_a_task_is_measured_by_has_columns_of_its_own():

@@ -120,21 +120,12 @@ def systems(wishes: PlanWishes, graphs: Sequence[PlannedGraph]) -> list[PlannedS
         rules = [f"{name}:b={wishes.liars}" for name in sorted(ROBUST_RULES, key=lambda name: name not in first)]
     compressors = list(dict.fromkeys([*(FRUGAL if wishes.bytes_per_day else ()), *COMPRESSORS]))
     found = []
-    choices = product(enumerate(graphs), enumerate([*rules, MEAN]), enumerate(compressors))
-    for (i, graph), (j, rule), (k, compressor) in choices:
+    for (i, graph), (j, rule), (k, compressor) in product(*map(enumerate, (graphs, [*rules, MEAN], compressors))):
         usual = usual_method(rule)
         methods = [MOMENTUM, usual] if wishes.liars else [usual, MOMENTUM]
-        methods += [TRACKING] if rule == MEAN else []
-        for position, method in enumerate(methods):
-            found.append(
-                PlannedSystem(
-                    graph=graph,
-                    rule=rule,
-                    compressor=compressor,
-                    method=method,
-                    changes=sum(index > 0 for index in (i, j, k, position)),
-                )
-            )
+        for position, method in enumerate([*methods, *([TRACKING] if rule == MEAN else [])]):
+            changes = sum(index > 0 for index in (i, j, k, position))
+            found.append(PlannedSystem(graph=graph, rule=rule, compressor=compressor, method=method, changes=changes))
     unique = {system.choices: system for system in reversed(found)}
     return sorted(unique.values(), key=lambda system: system.changes)
 
@@ -215,9 +206,7 @@ def gains(scores: Mapping[PlannedSystem, float], first: PlannedSystem) -> Callab
     base = scores[first]
     known: dict[tuple[int, str], float] = {}
     for system, score in scores.items():
-        different = [
-            i for i, (one, other) in enumerate(zip(system.choices, first.choices, strict=True)) if one != other
-        ]
+        different = set(enumerate(system.choices)).difference(enumerate(first.choices))
         if len(different) == 1:
-            known[different[0], system.choices[different[0]]] = score - base
+            known[different.pop()] = score - base
     return lambda system: base + sum(known.get(pair, 0.0) for pair in enumerate(system.choices))

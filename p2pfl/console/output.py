@@ -104,7 +104,7 @@ def write_facts(facts: Mapping[str, Any], title: str | None = None) -> None:
     for name, value in facts.items():
         if value is not None:
             table.add_row(name, cell(value))
-    _console().print(table)
+    table_console().print(table)
 
 
 def cell(value: Any) -> str:
@@ -329,7 +329,7 @@ def _write_table(rows: Sequence[Mapping[str, Any]], title: str | None) -> None:
     from rich import box  # noqa: PLC0415 - only for who prints a table
     from rich.table import Table  # noqa: PLC0415 - as above
 
-    console = _console()
+    console = table_console()
     columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
     texts = {name: [cell(value) for value in values] for name, values in columns.items()}
     for widths in _parts(texts, console.width - EDGES):
@@ -381,7 +381,7 @@ def _longest_word(text: str) -> int:
     return max(map(len, text.split()), default=0)
 
 
-def _console() -> Console:
+def table_console() -> Console:
     """Return the console of stdout; output into a pipe is neither wrapped nor truncated."""
     from rich.console import Console  # noqa: PLC0415 - only for who prints a table
 

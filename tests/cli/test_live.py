@@ -10,6 +10,7 @@ from rich.console import Console
 
 from p2pfl.cli import live
 from p2pfl.cli.live import LiveView
+from p2pfl.console.overview import view
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.status import MeanAndMax, NodeLine
 
@@ -74,40 +75,33 @@ class Terminal(io.StringIO):
 
 
 def test_words_stand_left_and_figures_right_and_a_node_that_has_said_nothing_has_none():
-    table = LiveView(fleet_of(child("pi1", line("pi1", 4)), child("pi2")), quiet=True)._table()
-    assert {column.header: column.justify for column in table.columns} == {
-        "node": "left",
-        "state": "left",
-        **dict.fromkeys(("round", "accuracy", "loss", "staleness", "sent", "peers", "distance"), "right"),
-    }
+    overview = LiveView(fleet_of(child("pi1", line("pi1", 4)), child("pi2")), quiet=True).overview()
     out = io.StringIO()
-    Console(file=out, width=100).print(table)
-    rows = [text.split() for text in out.getvalue().splitlines() if text.strip().startswith("pi")]
-    assert rows[0][:3] == ["pi1", "running", "4/9"]
-    assert rows[1] == ["pi2", "running", *["-"] * 7]
-    assert "pi1" in table.caption
-    assert "pi2" not in table.caption
+    Console(file=out, width=100).print(view(overview, width=100))
+    lines = [text.split() for text in out.getvalue().splitlines()]
+    assert ["member", "state", "round", "accuracy", "staleness", "sent", "peers"] in lines
+    rows = [words for words in lines if words and words[0].startswith("pi")]
+    assert rows == [["pi1", "running", "4", "0.750*", "0.0", "100", "B", "1"], ["pi2", "running", *["-"] * 5]]
+    assert "* pi1: tested after round 3 of 9, not since" in out.getvalue()
+    assert out.getvalue().count("pi2") == 1
 
 
 def test_on_a_terminal_the_table_is_drawn(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with LiveView(fleet_of(child("pi1", line("pi1", 4)))) as view:
-        view.update()
-    assert "ward: ring, 4 s" in sys.stderr.getvalue()
+    with LiveView(fleet_of(child("pi1", line("pi1", 4)))) as live_view:
+        live_view.update()
+    assert "1 members of ring, 4 s" in sys.stderr.getvalue()
 
 
-def test_on_a_narrow_terminal_whole_columns_are_left_out(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setenv("COLUMNS", "80")
+def test_on_a_narrow_terminal_whole_columns_are_left_out():
     told = line("pi1", 4)
     told.metrics = dict.fromkeys(("auc", "average_precision", "balanced_accuracy"), 0.75)
     told.measures = [Measure(name, name, higher_is_better=True) for name in ("accuracy", *told.metrics)]
-    with LiveView(fleet_of(child("hospital-north", told))) as view:
-        table = view._table()
-        out = io.StringIO()
-        Console(file=out, width=80).print(table)
-    assert [column.header for column in table.columns][:4] == ["node", "state", "round", "accuracy"]
-    assert "average_precision" not in {column.header for column in table.columns}
+    out = io.StringIO()
+    overview = LiveView(fleet_of(child("hospital-north", told)), quiet=True).overview()
+    Console(file=out, width=80).print(view(overview, width=80))
+    assert ["member", "state", "round", "accuracy"] in [line.split()[:4] for line in out.getvalue().splitlines()]
+    assert "average_precision" not in out.getvalue()
     assert "…" not in out.getvalue()
 
 
@@ -124,13 +118,13 @@ def test_a_node_that_has_died_is_named_once_at_once(monkeypatch, capsys, tmp_pat
     log = tmp_path / "log"
     log.write_text("1\n2\n3\nerror: why\n")
     fleet = fleet_of(child("pi1", line("pi1", 4)), child("pi2", line("pi2", 6)))
-    view = LiveView(fleet, quiet=True)
-    view.update()
+    quiet = LiveView(fleet, quiet=True)
+    quiet.update()
     fleet.children[1].died, fleet.children[1].state, fleet.children[1].log_path = True, "failed (exit 2)", log
-    view.update()
-    view.update()
+    quiet.update()
+    quiet.update()
     assert capsys.readouterr().err == f"pi2 failed (exit 2); its log: {log}\n  2\n  3\n  error: why\n"
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with LiveView(fleet) as view:
-        view.update()
+    with LiveView(fleet) as live_view:
+        live_view.update()
     assert "pi2 failed (exit 2); its log" in sys.stderr.getvalue()

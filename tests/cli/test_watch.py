@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from p2pfl.features.status.commands import NARROW, view
+from p2pfl.console.overview import view
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pages import KNOWN, ROW, note_address, serving
@@ -18,9 +18,9 @@ from pages import KNOWN, ROW, note_address, serving
 SAID = {"federation": "ward", "node": "node0", "phase": "training", "rounds": 12}
 
 
-def drawn(known, *, rows=50, width=80, **options):
+def drawn(known, *, height=90, width=80, **options):
     out = io.StringIO()
-    Console(file=out, width=width, highlight=False, **options).print(view(known, rows=rows, narrow=width < NARROW))
+    Console(file=out, width=width, highlight=False, **options).print(view(known, width=width, height=height))
     return out.getvalue()
 
 
@@ -33,7 +33,7 @@ def test_everything_fits_into_80_columns():
 
 def test_what_is_wrong_comes_first_and_the_rest_is_counted():
     well = [{"index": index, "name": f"w{index}"} | ROW for index in range(4, 60)]
-    text = drawn(KNOWN | {"members": KNOWN["members"] + well}, rows=5)
+    text = drawn(KNOWN | {"members": KNOWN["members"] + well}, height=7 + 3 + 6 + 5)
     lines = [line.split()[0] for line in text.splitlines() if line.startswith(" node")]
     assert lines[:3] == ["node3", "node1", "node0"]
     assert "and 55 more" in text

@@ -17,10 +17,8 @@ from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfi
 from p2pfl.crypto.identity import Identity
 from p2pfl.features import FEATURES
 from p2pfl.features.status.feature import Display
-from p2pfl.features.status.overview import Overview
-from p2pfl.features.status.own_row import Hearing, OwnRow
 from p2pfl.features.status.spread import Roster, VitalsTold, period_s
-from p2pfl.features.status.watchdog import MemberNews
+from p2pfl.features.status.watchdog import Hearing
 from p2pfl.learn.intervals import wilson
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 from p2pfl.node.feed import Feed
@@ -103,25 +101,13 @@ class Made:
         self.hearing = Hearing(self.came)
         self.display = Display(
             identity=identity_of(0),
-            own_row=OwnRow(
-                federation=roster.federation,
-                own=roster.own,
-                status=status,
-                line=lambda: self.line(0),
-                feed=self.feed,
-                measures=lambda: self.measures,
-                hearing=self.hearing,
-            ),
             roster=roster,
-            overview=Overview(roster=roster, feed=self.feed, measures=lambda: self.measures, privacy=status.privacy),
-            news=MemberNews(
-                core=core,
-                feed=self.feed,
-                raise_alarm=self.alarm,
-                software=software(),
-                began_at=self.began,
-                measures=lambda: self.measures,
-            ),
+            status=status,
+            line=lambda: self.line(0),
+            feed=self.feed,
+            measures=lambda: self.measures,
+            hearing=self.hearing,
+            raise_alarm=self.alarm,
             send=lambda peer, told, *, urgent=False: True,  # noqa: ARG005 - they are not there
         )
         for peer in neighbors:

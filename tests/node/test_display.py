@@ -247,7 +247,7 @@ def test_a_node_whose_log_ends_long_before_what_it_has_signed_says_so_once(made,
     """A kill may lose a few rounds, and one that has begun a new life knows that it has lost them all."""
     run(made, clock, 2)
     made.rounds[0] = float(rounds_before)
-    own = msgspec.structs.replace(made.display.own_row.vitals(), counter=900)
+    own = msgspec.structs.replace(made.display.vitals(), counter=900)
     later = sign(msgspec.structs.replace(own, life=own.life + life), identity_of(0), realm_of(made.federation))
     made.rounds[0] = 17.0
     for peer in (1, 4):

@@ -309,7 +309,7 @@ def test_every_command_that_rooms_bring_is_one():
 def test_the_node_names_no_feature():
     """Nor does anything below it; `lint-imports` holds the imports."""
     names = re.compile(
-        r"Budget\b|LedgerFile|Charter[TK]|Display|Lookout|MemberNews|Roster|Discovery|StatusPage|VitalsSpread"
+        r"Budget\b|LedgerFile|Charter[TK]|Display|Watchdog|MemberNews|Roster|Discovery|StatusPage|VitalsSpread"
     )
     found = [
         file.name

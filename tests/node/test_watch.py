@@ -13,7 +13,7 @@ from p2pfl.core.course import Course
 from p2pfl.core.facts import Phase
 from p2pfl.features.status.feature import StatusFeature
 from p2pfl.features.status.spread import VitalsRow
-from p2pfl.features.status.watchdog import ALONE_S, DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, Lookout, MemberNews
+from p2pfl.features.status.watchdog import ALONE_S, DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, MemberNews, Watchdog
 from p2pfl.learn.losses import WINDOW
 from p2pfl.node.feed import Feed
 from p2pfl.node.plug_ins import alarm_texts
@@ -37,7 +37,7 @@ class World:
         self.feed = Feed("pi{}".format, texts=alarm_texts([StatusFeature()]))
         self.raised = []
         self.core = Training(self.facts, self.edge)
-        self.watch = Lookout(
+        self.watch = Watchdog(
             core=self.core,
             feed=self.feed,
             raise_alarm=self.alarm,

@@ -1,10 +1,7 @@
-"""Publish a node's vitals, collect those of the others, and prepare all of them for readers.
+"""The display of one node: vitals for the other members, the page for people, its address for commands on this
+machine.
 
 This is only for people: the core sees none of it. `tick` is called once a second.
-
-
-The display of one node: vitals for the other members, the page for people, its address for commands on this
-machine.
 """
 
 from __future__ import annotations
@@ -12,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
@@ -21,20 +18,25 @@ import msgspec
 
 from p2pfl.config.model import NodeConfig
 from p2pfl.crypto.identity import Identity
+from p2pfl.engine.ledger import Signed
+from p2pfl.features.privacy.budget import BudgetGuard
+from p2pfl.features.privacy.evidence import LostAccount
 from p2pfl.features.privacy.feature import PrivacyFeature, Private
 from p2pfl.features.status.overview import Overview
-from p2pfl.features.status.own_row import Hearing, OwnRow, Witness, account_alone
 from p2pfl.features.status.page import StatusPage
 from p2pfl.features.status.running import address_at, keep_file, page_token
 from p2pfl.features.status.spread import CHANNEL, Roster, SendVitals, VitalsRow, VitalsSpread, VitalsTold
-from p2pfl.features.status.watchdog import ALARMS, STARTING_S, Lookout, MemberNews
+from p2pfl.features.status.watchdog import ALARMS, STARTING_S, Hearing, MemberNews, Watchdog
 from p2pfl.learn.metrics import Measure
 from p2pfl.net.side import Feeding
 from p2pfl.node.assembly import Setup
-from p2pfl.node.engine_thread import needs_of
+from p2pfl.node.engine_thread import Correct, EngineThread, needs_of
 from p2pfl.node.feature import Attached, Feature, NodeView
-from p2pfl.reporting.status import NodeResult
-from p2pfl.reporting.vitals import Vitals, realm_of, word
+from p2pfl.node.feed import Feed
+from p2pfl.node.status import Status
+from p2pfl.reporting.measures import value_of
+from p2pfl.reporting.status import NodeLine, NodeResult
+from p2pfl.reporting.vitals import MOST_WORDS, Vitals, bitmap, figure, in_row, realm_of, word
 from p2pfl.software import software
 from p2pfl.storage.disk import free_bytes
 
@@ -42,27 +44,84 @@ LEAST_BETWEEN_S = 0.9
 """The minimum time between two of this node's rows, whatever happens."""
 LAST_EVERY_S = 0.25
 """The period in which a node that is about to end retries to send its last rows."""
+LAST_WORDS_S, LAST_WORD_S, MOST_LAST_WORDS_S = 1.0, 0.5, 10.0
+"""The longest time that a finished node waits for the others' last rows: a base, an increment per member, and an upper
+limit.
+
+Each row shows how its node ended. An edge carries three rows per second, and all nodes end at the same time.
+"""
+PAGE_LINGERS_S = 2.0
+"""The time that an open page has to read how the node ended."""
+NOTHING = Signed(0, 0, 0)
+
+log = logging.getLogger("p2pfl")
+notice = logging.getLogger("p2pfl.notice")
+
+
+class SpendEvidence:
+    """Connects the ledger with the rows of vitals, on the event loop: the account in the node's own rows, and its
+    neighbors' memory of it.
+    """
+
+    def __init__(self, budget: BudgetGuard, thread: EngineThread) -> None:
+        self.budget, self.thread = budget, thread
+
+    def account(self) -> Signed:
+        """Return the account that this node signs now. All of it is in the ledger file next to the key before it is
+        paid for.
+        """
+        return self.budget.evidence.account(self.thread.engine.state.ledger) or NOTHING
+
+    def opened(self, peer: int) -> None:
+        self.budget.evidence.opened(peer, time.monotonic())
+
+    def note_rows(self, peer: int) -> None:
+        self.budget.evidence.note_rows(peer)
+
+    def hear_own(self, vitals: Vitals) -> None:
+        """Compare the ledger with a row that this node signed in an earlier process and a neighbor now sends."""
+        if not vitals.budget:
+            return
+        evidence, before = self.budget.evidence, self.thread.engine.state.ledger
+        seen = LostAccount(Signed(vitals.begun, vitals.budget, vitals.paid), vitals.epsilon)
+        after = evidence.hear(before, seen)
+        if after is None or (after is not before and not after.is_whole):
+            self.budget.doubt()
+        self.thread.jobs.put(Correct(lambda ledger: evidence.hear(ledger, seen)))
+
+
+def account_alone(own: Vitals) -> Vitals:
+    """Return a row with nothing but the budget's account, for a federation without vitals."""
+    unknown = dict.fromkeys(("accuracy", "loss", "distance", "staleness", "tested_round"))
+    zero = dict.fromkeys(("rounds", "bytes_sent", "bytes_received", "exchanges", "alarms", "charter"), 0)
+    empty = {"phase": "", "software": "", "live": b"", "unheard": b"", "standing": (), "metrics": ()}
+    return msgspec.structs.replace(own, **unknown, **zero, **empty)
 
 
 class Display:
     """Publishes this node's row, collects the others' rows, and feeds the page.
 
-    `send` passes vitals to a neighbor, and returns False if its line is busy. There is a `witness` if there is a
-    privacy budget: then a row with only the budget's account is sent even if vitals are off.
+    `line` returns the node's short status; `measures` are its task's measures, the main one first. `send` passes vitals
+    to a neighbor, and returns False if its line is busy. There is `spent` if there is a privacy budget: then a row with
+    only the budget's account is sent even if vitals are off.
     """
 
     def __init__(
         self,
         *,
         identity: Identity,
-        own_row: OwnRow,
         roster: Roster,
-        overview: Overview,
-        news: MemberNews,
+        status: Status,
+        line: Callable[[], NodeLine],
+        feed: Feed,
+        measures: Callable[[], Sequence[Measure]],
+        hearing: Hearing,
+        raise_alarm: Callable[[str, int | None, str], None],
         send: SendVitals,
-        witness: Witness | None = None,
+        spent: SpendEvidence | None = None,
     ) -> None:
-        self.own_row, self.roster, self.overview = own_row, roster, overview
+        self.roster = roster
+        self.overview = Overview(roster=roster, feed=feed, measures=measures, privacy=status.privacy)
         self.spread = VitalsSpread(
             own=roster.own,
             identity=identity,
@@ -72,11 +131,51 @@ class Display:
             on_row=self._note_row,
             on_own=self._hear_own,
         )
-        self._news, self._witness = news, witness
+        self._status, self._line, self._feed, self._measures = status, line, feed, measures
+        self._hearing, self._spent = hearing, spent
+        self._news = MemberNews(
+            core=status.core,
+            feed=feed,
+            raise_alarm=raise_alarm,
+            software=word(software()),
+            began_at=time.monotonic(),
+            measures=measures,
+        )
         self._published_at = float("-inf")
         self._urgent: object = None
         self._has_heard = asyncio.Event()
         """Set when a row from another member has arrived."""
+
+    def vitals(self) -> Vitals:
+        """Return this node's current vitals, still without a counter."""
+        line, core = self._line(), self._status.core
+        account = NOTHING if self._spent is None else self._spent.account()
+        return Vitals(
+            member=self.roster.own,
+            counter=0,
+            life=core.life.name,
+            phase=word(line.phase),
+            rounds=line.rounds,
+            accuracy=figure(line.accuracy),
+            loss=figure(line.loss),
+            distance=figure(line.neighbor_distance),
+            staleness=None if line.staleness is None else figure(float(line.staleness.mean)),
+            bytes_sent=line.bytes_sent,
+            bytes_received=line.bytes_received,
+            exchanges=line.exchanges,
+            live=bitmap(self._hearing.live),
+            unheard=bitmap(self._hearing.unheard),
+            alarms=sum(self._status.alarms.values()),
+            standing=tuple(word(kind) for kind in self._feed.kinds[:MOST_WORDS]),
+            charter=self.roster.federation().charter_version,
+            software=word(software()),
+            metrics=tuple(figure(value_of(line, one)) for one in in_row(self._measures())),
+            epsilon=None if line.privacy is None else figure(line.privacy.epsilon),
+            budget=account.name,
+            begun=account.order,
+            paid=account.steps,
+            tested_round=line.tested_round if line.test_is_stale else None,
+        )
 
     @property
     def tells(self) -> bool:
@@ -85,17 +184,17 @@ class Display:
 
     @property
     def _spreads(self) -> bool:
-        return self.tells or self._witness is not None
+        return self.tells or self._spent is not None
 
     def opened(self, peer: int) -> None:
-        if self._witness is not None:
-            self._witness.opened(peer)
+        if self._spent is not None:
+            self._spent.opened(peer)
         if self._spreads:
             self.spread.opened(peer, time.monotonic())
 
     def closed(self, peer: int) -> None:
-        if self._witness is not None:
-            self._witness.note_rows(peer)
+        if self._spent is not None:
+            self._spent.note_rows(peer)
         self.spread.closed(peer)
 
     def hear(self, peer: int, message: VitalsTold) -> None:
@@ -105,13 +204,13 @@ class Display:
             self._has_heard.set()
             if self.spread.hurries:
                 self.spread.tick(now)
-        if self._witness is not None:
-            self._witness.note_rows(peer)
+        if self._spent is not None:
+            self._spent.note_rows(peer)
 
     def _hear_own(self, vitals: Vitals) -> None:
-        self._news.hear_own(vitals, self.own_row.vitals())
-        if self._witness is not None:
-            self._witness.hear_own(vitals)
+        self._news.hear_own(vitals, self.vitals())
+        if self._spent is not None:
+            self._spent.hear_own(vitals)
 
     def tick(self) -> None:
         now = time.monotonic()
@@ -128,7 +227,7 @@ class Display:
         `wait_s`.
         """
         now = time.monotonic()
-        own = self.own_row.vitals()
+        own = self.vitals()
         self._say(own if self.tells else account_alone(own), now)
         self.spread.tick(now, last=True)
         until = asyncio.get_running_loop().time() + wait_s
@@ -144,12 +243,12 @@ class Display:
 
     def see_end(self) -> None:
         """Store this node's final row for open pages."""
-        self.roster.note_own(self.own_row.vitals(), time.monotonic(), last=True, intervals=self.own_row.intervals)
+        self.roster.note_own(self.vitals(), time.monotonic(), last=True, intervals=self._line().intervals)
 
     def _publish(self, now: float) -> None:
         """Publish this node's row regularly, and soon after something notable."""
-        own = self.own_row.vitals()
-        self.roster.note_own(own, now, intervals=self.own_row.intervals)
+        own = self.vitals()
+        self.roster.note_own(own, now, intervals=self._line().intervals)
         urgent: object = (own.phase, own.standing, own.live, own.unheard)
         if not self.tells:
             own, urgent = account_alone(own), own.paid
@@ -183,15 +282,6 @@ class Display:
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
 
-LAST_WORDS_S, LAST_WORD_S, MOST_LAST_WORDS_S = 1.0, 0.5, 10.0
-"""The longest time that a finished node waits for the others' last rows: a base, an increment per member, and an upper
-limit.
-
-Each row shows how its node ended. An edge carries three rows per second, and all nodes end at the same time.
-"""
-PAGE_LINGERS_S = 2.0
-"""The time that an open page has to read how the node ended."""
-
 
 class StatusFeature(Feature):
     name = "status"
@@ -215,11 +305,10 @@ class Shown(Attached):
         setup, engine = node.setup(), node.thread.engine
         needs = needs_of(engine.state, setup.durability, engine.codecs, engine.method)
         private = private_of(node)
-        witness = None if private is None else Witness(private.budget, node.thread)
         roster = Roster(lambda: node.setup().federation, setup.member.index)
         self._hearing = Hearing(self._came)
         node.presence.silent_s = self._hearing.silent_s
-        self._lookout = Lookout(
+        self._watchdog = Watchdog(
             core=node.core,
             feed=node.feed,
             raise_alarm=node.alarm,
@@ -231,28 +320,15 @@ class Shown(Attached):
         )
         self.display = Display(
             identity=setup.identity,
-            own_row=OwnRow(
-                federation=roster.federation,
-                own=roster.own,
-                status=node.status,
-                line=node.line,
-                feed=node.feed,
-                measures=self._measures,
-                hearing=self._hearing,
-                witness=witness,
-            ),
             roster=roster,
-            overview=Overview(roster=roster, feed=node.feed, measures=self._measures, privacy=node.status.privacy),
-            news=MemberNews(
-                core=node.core,
-                feed=node.feed,
-                raise_alarm=node.alarm,
-                software=word(software()),
-                began_at=time.monotonic(),
-                measures=self._measures,
-            ),
+            status=node.status,
+            line=node.line,
+            feed=node.feed,
+            measures=self._measures,
+            hearing=self._hearing,
+            raise_alarm=node.alarm,
             send=self._send,
-            witness=witness,
+            spent=None if private is None else SpendEvidence(private.budget, node.thread),
         )
 
     def _came(self, peer: int) -> tuple[int, int] | None:
@@ -309,7 +385,7 @@ class Shown(Attached):
     async def run(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            self._lookout.look(time.monotonic())
+            self._watchdog.look(time.monotonic())
             self._hearing.look(self._node.core.peers)
             self.display.tick()
 

@@ -1,18 +1,12 @@
-"""The alarms that need a view of the whole node: what each means, what the node does, and what to do about it.
+"""What needs a view of the whole node: problems that no single part of it sees, news of other members, and silence.
 
-Report notable events of other members, based on their rows.
-
-A member joins, finishes or starts over, is no longer heard, or runs different software.
-
-
-Check once a second for problems that no single part of a node can see.
-
-These are rounds without neighbors, a growing loss, and a disk that fills up.
+Problems are rounds without neighbors, a growing loss, and a disk that fills up; they are looked for once a second.
+Other members join, finish or start over, are no longer heard, or run different software: their rows show it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from p2pfl.core.course import Course
@@ -23,6 +17,7 @@ from p2pfl.features.status.spread import OVER, VitalsRow
 from p2pfl.learn.losses import DRIVEN, NOISY, Growth, Losses
 from p2pfl.learn.metrics import Measure
 from p2pfl.node.feed import Feed
+from p2pfl.node.status import SILENT_S
 from p2pfl.reporting.alarms import AlarmText
 from p2pfl.reporting.vitals import Vitals, scores
 
@@ -65,6 +60,10 @@ ROUNDS_A_KILL_LOSES = 10
 LINES = 12.0
 """The most events that may be reported in a burst for members other than neighbors; after that, one in five minutes."""
 LINES_PER_S = 1 / 300
+UNHEARD_LOOKS = round(SILENT_S)
+"""A neighbor with a session counts as silent after this many checks without a byte."""
+GONE_LOOKS = 2
+"""A session counts as closed after this many checks without one: a renewed session is back at once."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -158,7 +157,7 @@ DISK_EVERY_S = 30.0
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Lookout:
+class Watchdog:
     """The checks of one node.
 
     `raise_alarm` takes kind, member and text. `room_bytes` is the free space on the disk, `snapshot_bytes` the space
@@ -263,3 +262,54 @@ class Lookout:
         else:
             text = f"{room:,.0f} bytes are left on the volume of the state, a snapshot takes {self.snapshot_bytes:,}"
             self._raise_alarm("disk-low", text)
+
+
+class Hearing:
+    """The neighbors from which bytes arrive, by checking their sessions about once a second.
+
+    A silent session stays open until `Limits.silence_s`, because a slow line may take that long for one encrypted
+    chunk. Meanwhile the chunk's bytes keep arriving, and they count here. Checks are counted instead of seconds, so
+    that a process that was stopped for a minute does not count a minute of silence. `came` returns the number of a
+    neighbor's session and the bytes received over it, or None if there is no session.
+
+    """
+
+    def __init__(self, came: Callable[[int], tuple[int, int] | None]) -> None:
+        self._came = came
+        self._latest: dict[int, tuple[int, int]] = {}
+        self._silent: dict[int, int] = {}
+        self._away: dict[int, int] = {}
+
+    def look(self, neighbors: Iterable[int]) -> None:
+        """Check all sessions; call this about once a second."""
+        there = set(neighbors)
+        for known in (self._latest, self._silent, self._away):
+            for peer in known.keys() - there:
+                del known[peer]
+        for peer in sorted(there):
+            now = self._came(peer)
+            if now is None:
+                self._away[peer] = self._away.get(peer, GONE_LOOKS) + 1
+            else:
+                self._away[peer] = 0
+                self._silent[peer] = self._silent.get(peer, 0) + 1 if now == self._latest.get(peer) else 0
+                self._latest[peer] = now
+
+    @property
+    def live(self) -> frozenset[int]:
+        """Return the neighbors with a session, silent or not."""
+        return frozenset(peer for peer, looks in self._away.items() if looks < GONE_LOOKS)
+
+    @property
+    def unheard(self) -> frozenset[int]:
+        """Return the neighbors with a session over which nothing has arrived for long."""
+        return frozenset(peer for peer in self.live if self.silent_s(peer) >= UNHEARD_LOOKS)
+
+    def silent_s(self, peer: int) -> float:
+        """Return the seconds since data arrived over the session with a neighbor, if there is one or was one
+        recently.
+        """
+        now = self._came(peer)
+        if now is not None and now[0] != self._latest.get(peer, now)[0]:
+            return 0.0  # it has a new session since the last check
+        return float(self._silent.get(peer, 0))

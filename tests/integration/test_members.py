@@ -17,7 +17,7 @@ from p2pfl.config.charter import amended, signed
 from p2pfl.config.invites import invite_of
 from p2pfl.config.load import load_config, load_node
 from p2pfl.config.members_file import members_text
-from p2pfl.config.successors import with_member, with_replacement, with_settings, without_member
+from p2pfl.config.successors import with_member, with_settings, without_member
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.features.members import arriving as arrival
@@ -208,54 +208,3 @@ async def test_a_newcomer_exchanges_and_nobody_is_started_again(chartered, start
     for node in (nodes[0], nodes[2], newcomer):
         await node.until(lambda node=node: len(node.status.neighbors) == 2 and node.status.peers == 2)
         assert node.status.alarms == {}
-
-
-async def test_who_is_removed_after_an_index_was_given_twice_is_cut_off_without_a_restart(chartered, start):
-    """Nothing else of that charter can hold: the nodes have run with somebody else under the index."""
-    field = chartered(3)
-    nodes = start(field)
-    await under_way(nodes)
-    federation = field.federation()
-    two = [with_member(federation, name=name, key=Identity.generate().public, address=None) for name in ("one", "two")]
-    lost, won = sorted(map(sign, two), key=lambda charter: charter.digest)
-    for charter in (lost, won):
-        await reach_all(nodes, federation, charter)
-    for node in nodes:
-        await node.until(lambda node=node: "charter-waits" in node.status.alarms)
-    removed = sign(without_member(amended(federation, won), "node1"))
-    await reach_all(nodes, federation, removed)
-    assert (await nodes[1].result()).removed
-    for node in (nodes[0], nodes[2]):
-        await node.until(lambda node=node: node.status.peers == 1 and "node1" not in names_around(node))
-        links = node.application.links
-        assert federation.members[1].key not in links._greeter.members
-        assert lost.members[3].key not in links._greeter.members, "whom no charter lists any more"
-
-
-def names_around(node):
-    return [neighbor.name for neighbor in node.status.neighbors]
-
-
-async def test_a_node_whose_only_neighbor_was_replaced_while_it_was_off_gets_in(chartered, start):
-    field = chartered(3)
-    field.tables["federation"]["topology"] = "path"
-    field.write()
-    old = field.write("old/federation.toml")
-    assert load_config(old).edition is None
-    federation = field.federation()
-    assert federation.edges == ((0, 1), (1, 2))
-    port, identity = free_ports(1)[0], Identity.generate()
-    charter = with_replacement(federation, name="node1", key=identity.public, address=f"127.0.0.1:{port}")
-    charter = sign(charter)
-    for path in ("node.key", "node.toml"):
-        (field.folder / "node1" / path).unlink()
-    identity.save(field.folder / "node1" / "node.key")
-    (field.folder / "node1" / "node.toml").write_text(f'[node]\nlisten = "127.0.0.1:{port}"\n', encoding="utf-8")
-    (field.folder / "members.toml").write_text(members_text(charter, "ward"), encoding="utf-8")
-    newer = start(field, 1, 2)
-    for node in newer:
-        await node.until(lambda node=node: node.status and node.status.peers)
-    late = start(field, 0, file="old/federation.toml")[0]
-    await late.until(lambda: version_of(late) == 1)
-    await late.until(lambda: late.status.peers == 1 and late.status.neighbors[0].exchanges)
-    assert late.status.neighbors[0].name == "node1"

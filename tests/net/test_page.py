@@ -11,7 +11,6 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from p2pfl.errors import UserError
 from p2pfl.features.status.page import CONNECTIONS, FILES, MOST_LOCAL_PAGES, MOST_PAGES, WEB, PageStream, StatusPage
 
 TOKEN = "a-token-of-a-test"
@@ -392,11 +391,6 @@ async def test_open_pages_do_not_keep_the_node_from_ending(site):
         async with asyncio.timeout(20), page_of(site) as page:
             response = await http.get(f"http://127.0.0.1:{page.port}/live")
         response.close()
-
-
-def test_a_bad_address_is_still_the_users_mistake(site):
-    with pytest.raises(UserError, match="status_listen"):
-        page_of(site, listen="8480")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from relay_kit import QUICK, TOKEN, RelayHere, by_relay, nothing_listed, until
 
 from p2pfl.core.messages import Resync
 from p2pfl.features.relay import feature
-from p2pfl.features.relay.feature import AN_HOUR, CHANNEL, DirectWays, PlacesTold, RelayFeature
+from p2pfl.features.relay.feature import DirectWays, RelayFeature
 from p2pfl.features.relay.frames import Challenge, FrameKind, struct_in, unpack
 from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServer
 from p2pfl.features.relay.switchboard import Switchboard
@@ -136,34 +136,6 @@ async def test_two_nodes_at_a_relay_end_on_a_direct_line_if_both_share_their_add
         for node in nodes:
             assert not node.alarms
             assert node.links.counters.total.faults == 0
-
-
-async def test_the_places_of_a_liar_are_dialed_a_bounded_number_of_times(federation, network, hosts):
-    """It tells other places in each message, and has the session opened anew as often as it can."""
-    lan, clock = LanHere(), Clock()
-    async with RelayHere(network) as relay:
-        a, liar = (make(federation, network, lan, relay, index) for index in range(2))
-        ways, lies = attach(federation, a, clock=clock), attach(federation, liar)
-        ways.hosts = lies.hosts = []
-        hinted, hint = set(), a.links.hint
-        a.links.hint = lambda peer, new, old=(): (hinted.update(new), hint(peer, new, old))
-        numbers = iter(range(1, 2000))
-        async with a.links, liar.links:
-            task = asyncio.create_task(ways.run())
-            for _ in range(5):
-                await a.until(lambda: 1 in a.open and 0 in liar.open and 1 in ways._told)
-                for _ in range(3):
-                    places = tuple((bytes([10, 7, 0, next(numbers)]), 4001) for _ in range(8))
-                    await until(lambda p=places: liar.links.sides.say(0, CHANNEL, PlacesTold(places=p)))
-                await until(lambda: len(lan.dialed) >= 4)
-                liar.links.close(0, liar.open[0], "again")
-                await a.until(lambda: not a.open)
-            assert len(hinted) == AN_HOUR
-            assert set(lan.dialed) <= hinted
-            clock.now += 1000.0
-            await until(lambda: not a.links._dialer.route(1).hints)
-            task.cancel()
-    assert not a.alarms
 
 
 async def test_places_are_told_again_when_they_change_and_every_hour(federation, network, hosts):

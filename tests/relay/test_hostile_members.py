@@ -6,12 +6,10 @@ import asyncio
 import logging
 from contextlib import asynccontextmanager
 
-import msgspec
 import pytest
 from relay_kit import TOKEN, RelayHere, dialer, nobody, parts, until
 
 from p2pfl.features.relay.frames import (
-    MOST_PAIR_LINES,
     PASSED_ON,
     Challenge,
     FrameKind,
@@ -25,7 +23,6 @@ from p2pfl.features.relay.frames import (
 from p2pfl.features.relay.link import RelayLink
 from p2pfl.features.relay.tickets import register
 from p2pfl.net.in_memory import MemoryNetwork
-from p2pfl.net.line import GoneError
 
 
 @pytest.fixture
@@ -57,17 +54,6 @@ async def registered(network, relay, identity, *, name="", token=TOKEN):
     answer = register(identity, challenge, relay=name or f"{relay.name}/p2pfl", token=token)
     await line.send(pack_struct(FrameKind.REGISTER, answer))
     return line, unpack(await line.receive())
-
-
-async def test_a_registration_nested_beyond_reason_is_a_fault_of_the_stranger(network):
-    async with RelayHere(network) as relay:
-        line = await dialer(network)(relay.url)
-        await line.receive()
-        values = msgspec.msgpack.encode([1, "", bytes(32), bytes(64), b"", b"", b""])
-        await line.send(pack(FrameKind.REGISTER, 0, b"\x98" + values[1:] + b"\x91" * 3500))
-        with pytest.raises(GoneError):
-            await line.receive()
-        assert relay.server.faults == 1
 
 
 async def test_who_registers_again_and_again_is_told_to_wait_and_others_are_not(federation, network):
@@ -110,17 +96,6 @@ async def test_a_relay_that_passes_a_members_answer_on_to_another_relay_gains_no
         await until(lambda: met == [b.public])
         assert link.is_registered
         await double.close(0.1)
-
-
-async def test_one_member_cannot_take_all_lines_of_another(federation, network):
-    bad, good, asked = federation.identities[:3]
-    async with RelayHere(network) as relay, linked(relay, network, good, asked, meet=take) as (link, _):
-        line, _ = await registered(network, relay, bad)
-        for number in range(1, 200):
-            await line.send(pack(FrameKind.OPEN, number, asked.public))
-        kinds = [unpack(await line.receive()).kind for _ in range(199)]
-        assert kinds.count(FrameKind.ACCEPT) == MOST_PAIR_LINES
-        assert (await link.dial(asked.public)).end is None
 
 
 async def test_a_flood_of_small_frames_leaves_time_for_others(federation, network):

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from message_kit import REPLY, REQUEST
-from msgspec import structs
 from relay_kit import QUICK, RelayHere, by_relay, nobody, parts, until
 
-from p2pfl.core.messages import Reply, Resync, request_digest
+from p2pfl.core.messages import Resync
 from p2pfl.features.relay import transport as by_relay_module
-from p2pfl.features.relay.frames import FrameKind, unpack
 from p2pfl.features.relay.link import RelayLink
 from p2pfl.features.relay.transport import LASTING_LOOKS, ByRelayTransport
 from p2pfl.net.in_memory import MemoryNetwork
-from p2pfl.net.limits import Limits
-from p2pfl.net.line import GoneError, Line
+from p2pfl.net.line import Line
 from p2pfl.net.measuring import ExchangeTimes
 
 
@@ -217,96 +212,6 @@ def test_an_exchange_that_never_ends_counts_for_as_long_as_it_lasts():
     assert times.typical_s(8.0) is None
     assert times.typical_s(40.0) == 40.0
     assert times.typical_s(400.0) == 400.0
-
-
-class Holding(SlowLine):
-    """Holds back what is sealed, for `relay.delay_s`, and nothing else."""
-
-    def __init__(self, inner, relay):
-        super().__init__(inner, relay)
-        self.held = asyncio.Queue()
-        self.pump = asyncio.create_task(self._let_go())
-
-    async def _push(self, data):
-        if unpack(data).kind is FrameKind.DATA:
-            self.held.put_nowait((asyncio.get_running_loop().time() + self.slow.delay_s, data))
-        else:
-            await self.inner.send(data)
-
-    async def _let_go(self):
-        with suppress(GoneError):
-            while True:
-                at, data = await self.held.get()
-                await asyncio.sleep(at - asyncio.get_running_loop().time())
-                await self.inner.send(data)
-
-    async def close(self, within_s):
-        self.pump.cancel()
-        await self.inner.close(within_s)
-
-
-class Jumping(asyncio.SelectorEventLoop):
-    """A loop whose clock jumps to what is due next: work takes no time, however busy the machine is."""
-
-    now = 0.0
-
-    def time(self):
-        return self.now
-
-    def _run_once(self):
-        if self._scheduled and not self._ready:
-            self.now = max(self.now, self._scheduled[0]._when)
-        super()._run_once()
-
-
-def test_two_nodes_leave_a_relay_that_holds_back_what_is_sealed_and_lose_no_exchange(federation):
-    done, slow = [], []
-
-    def ask(node, peer, session):
-        request = structs.replace(REQUEST, seq=len(done) + 1)
-        node.links.send(peer, session, structs.replace(request, digest=request_digest(request)))
-
-    def hear(node, peer, session, message):
-        if isinstance(message, Reply) and message.seq == len(done) + 1:
-            done.append(message.seq)
-            ask(node, peer, session)
-        elif not isinstance(message, Reply):
-            reply = structs.replace(REPLY, seq=message.seq, request_digest=message.digest)
-            node.links.send(peer, session, reply)
-
-    async def run():
-        network = MemoryNetwork()
-        liar, honest = RelayHere(network, "liar:1"), slow_relay(network, "honest:1", 0.2)
-        liar.delay_s, liar.wrap = 1.0, lambda line: Holding(line, liar)
-        urls, nodes = (liar.url, honest.url), []
-        for index in range(2):
-            by = by_relay(network, federation.identities[index], *urls)
-            heard = {
-                "on_open": lambda *told: ask(nodes[0], *told) if told[0] else None,
-                "on_message": lambda *told: hear(nodes[1 - told[0]], *told),
-                "on_close": lambda *_: None,
-            }
-            nodes.append(federation.new(index, limits=Limits(), neighbors={1 - index}, transport=by, **heard))
-        a, b = nodes
-        a.links.transport.on_slow = lambda relay, *_: slow.append(relay.url)
-        async with liar, a.links, b.links:
-            while not done:  # noqa: ASYNC110 - as below: in this loop's time
-                await asyncio.sleep(0.1)
-            assert relay_of(a, 1) == liar.url
-            async with honest:
-                await asyncio.sleep(125.0)
-                assert relay_of(a, 1) == relay_of(b, 0) == honest.url
-                before = len(done)
-                while len(done) < before + 20:  # noqa: ASYNC110
-                    await asyncio.sleep(0.1)
-        return a, b
-
-    with asyncio.Runner(loop_factory=Jumping) as runner:
-        a, b = runner.run(run())
-    assert done == list(range(1, len(done) + 1))
-    assert slow == ["ws://liar:1/p2pfl"]
-    for node in (a, b):
-        assert node.links.counters.total.faults == node.links.counters.total.refusals == 0
 
 
 async def test_with_one_relay_nothing_is_measured():

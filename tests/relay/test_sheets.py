@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from relay_kit import RelayHere, nobody, parts, until
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from charter_kit import ADMIN, STRANGER, added, after, first, key_of, sign, ward
+from charter_kit import ADMIN, STRANGER, after, first, key_of, sign, ward
 
 from p2pfl.config.charter import CharterError, realm_of
 from p2pfl.config.successors import without_member
@@ -305,9 +305,3 @@ def test_a_node_says_once_that_its_ticket_expires_soon_and_that_it_has_a_new_one
         look()
     alarm = "it expires at 1970-01-01 05:33 UTC, and by this machine's clock it is 1970-01-01 02:46 UTC"
     assert said == [("relay-ticket", alarm), "relay-ticket-renewed"]
-
-
-def test_a_member_that_was_added_has_a_ticket_in_the_next_file(setup):
-    federation = after(setup.federation, first(WARD))
-    federation = after(federation, added(federation, 7))
-    assert write_tickets(federation, ADMIN, now_s=5_000.0).ticket_of(key_of(7).public).is_genuine()

@@ -26,8 +26,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import LearningError
 from p2pfl.learn.gauge import Gauge
 from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
-from p2pfl.learn.methods import Method
-from p2pfl.methods.plain import Plain
+from p2pfl.methods import Method
 from sim.attacks import boast, passable
 from sim.liars import ShowLie
 
@@ -48,7 +47,7 @@ class ExactPlan:
     neighbors: tuple[int, ...]
     learner: Learner
     codecs: Codecs
-    method: Method = field(default_factory=Plain)
+    method: Method = field(default_factory=Method)
     rule: Rule | None = None
     dtype: type[np.floating[Any]] = np.float32
     durable: bool = True

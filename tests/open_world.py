@@ -18,8 +18,7 @@ from p2pfl.core.profiles import Conservative, Profile, Robust
 from p2pfl.core.settings import Settings
 from p2pfl.engine.codecs import Codecs, fragments_of
 from p2pfl.learn.interface import Learner
-from p2pfl.learn.methods import Method
-from p2pfl.methods.plain import Plain
+from p2pfl.methods import Method
 from sim.cluster import Cluster, Surroundings, all_neighbors
 from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS
@@ -59,7 +58,7 @@ class OpenPlan:
     edge_compressors: Mapping[tuple[int, int], Compressor] = field(default_factory=dict)
     shares: Mapping[tuple[int, int], float] = field(default_factory=dict)
     """The mixing weight of each edge, if the graph's file has weights."""
-    method: Method = field(default_factory=Plain)
+    method: Method = field(default_factory=Method)
     rule: Rule | None = None
     """That of the robust profile, with one liar; None: the conservative one."""
     dtype: type[np.floating] = np.float32

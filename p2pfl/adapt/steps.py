@@ -17,7 +17,7 @@ import numpy as np
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart, Vector
-from p2pfl.methods.method import overrides
+from p2pfl.methods import overrides
 
 
 def corrected(start: RoundStart, before: Vector, after: Vector, rate: float) -> Vector:

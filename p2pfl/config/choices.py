@@ -39,7 +39,7 @@ def compressor() -> Kind:
 
 def method() -> Kind:
     def allowed() -> str:
-        from p2pfl.methods.spelling import allowed
+        from p2pfl.methods import allowed
 
         return allowed()
 

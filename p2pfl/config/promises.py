@@ -1,7 +1,7 @@
 """Find settings in a federation file that contradict `[privacy]`: they would reveal rows without noise, or have no
 bound.
 
-Checks that need the model, the data or imported code are in `learn.methods.catalog` and `learn.privacy`.
+Checks that need the model, the data or imported code are in `p2pfl.methods` and `learn.privacy`.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Request(Struct, frozen=True, kw_only=True, gc=False):
     """A request opens a transaction.
 
     `weight` is a_i = n_i/(deg_i+1), `staleness` is s_i, `pace_s` is in seconds per local step, and `terms` are the
-    sender's numbers for the learning method (`p2pfl.learn.methods`), as many as that method uses. `echo` is the version
+    sender's numbers for the learning method (`p2pfl.methods`), as many as that method uses. `echo` is the version
     of the receiver's model that the sender's replica holds. `audit` is the digest of both replicas before this
     transaction, or empty. `digest` is never sent: both ends compute it (`request_digest`).
     """

@@ -17,8 +17,7 @@ from p2pfl.engine.scratch import TILE, Bodies, tiles
 from p2pfl.engine.state import EdgeState, NodeState, zeros
 from p2pfl.errors import PeerFault
 from p2pfl.learn.interface import Vector
-from p2pfl.learn.methods import Method, New, Round
-from p2pfl.methods.method import MODEL
+from p2pfl.methods import MODEL, Method, New, Round
 
 LEAST_MOVE = 0.1
 SAMPLED = 4096

@@ -21,8 +21,8 @@ from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.scratch import Bodies
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import Vector
-from p2pfl.learn.methods import Method
 from p2pfl.learn.privacy.accounting import Spend
+from p2pfl.methods import Method
 
 
 class RequestWasFrozen(Struct, frozen=True, kw_only=True, gc=False):

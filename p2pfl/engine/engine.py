@@ -77,10 +77,8 @@ from p2pfl.engine.scratch import Bodies, gathered_values
 from p2pfl.engine.state import EdgeState, NodeState
 from p2pfl.errors import LearningError, PeerFault
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
-from p2pfl.learn.methods import Method, Round
 from p2pfl.learn.privacy.accounting import Spend
-from p2pfl.methods.method import overrides
-from p2pfl.methods.plain import Plain
+from p2pfl.methods import Method, Round, overrides
 from p2pfl.plugins import FAILURES, describe_failure, own_failures
 
 NORM_CEILING = 1e15
@@ -127,7 +125,7 @@ class Engine:
         self.state = state
         self.codecs = codecs
         state.fit_replicas(codecs.need_replicas)
-        self.method = method or Plain()
+        self.method = method or Method()
         self.mixer = None if rule is None else RuleMixer(rule, NORM_CEILING)
         self.show: Show = as_it_is
         self.claim: Claim = as_weighed

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.scratch import works_in_tiles
 from p2pfl.engine.state import NodeState
-from p2pfl.learn.methods import Method
-from p2pfl.methods.method import overrides
+from p2pfl.methods import Method, overrides
 
 PAYLOADS = 2
 """Payloads on each edge: the one that is kept until it is answered, and one that comes or goes."""

@@ -23,8 +23,7 @@ from p2pfl.engine.mapped import MappedVectors
 from p2pfl.engine.scratch import Scratch
 from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
-from p2pfl.learn.methods import Method
-from p2pfl.methods.plain import Plain
+from p2pfl.methods import Method
 
 log = logging.getLogger("p2pfl")
 
@@ -131,7 +130,7 @@ class NodeState:
         method: Method | None = None,
     ) -> NodeState:
         """Return the state before the first round, from `model` (d,); `method` is `plain` by default."""
-        method = method or Plain()
+        method = method or Method()
         more = np.zeros((len(method.channels) - 1) * model.size, model.dtype)
         channels = np.concatenate([model, more])
         state = cls(channels, samples, model.size, terms=method.no_terms, local=local or {})

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from p2pfl.learn.intervals import Interval
 from p2pfl.learn.privacy.plan import Plan
-from p2pfl.methods.method import Method
+from p2pfl.methods import Method
 
 Vector = NDArray[np.floating[Any]]
 """A one-dimensional array of float32, or of float64 in some tests."""

@@ -1,17 +1,13 @@
-"""The learning method of a federation, checked against its rule, training and privacy. `p2pfl.methods` contains all
-methods, and the base class for a user's own.
-"""
+"""The learning method of a federation, checked against its rule, training and privacy."""
 
 from __future__ import annotations
 
 from p2pfl.aggregate import liars_of
 from p2pfl.config.model import FederationConfig
 from p2pfl.errors import UserError
-from p2pfl.methods import METHODS, Method, New, NodeVectors, Round, like, make_method
-from p2pfl.methods.catalog import KEY
-from p2pfl.methods.method import CONSERVATIVE, ROBUST
+from p2pfl.methods import CONSERVATIVE, KEY, METHODS, ROBUST, Method, like, make_method
 
-__all__ = ["Method", "New", "NodeVectors", "Round", "like", "make_method", "method_of"]
+__all__ = ["like", "method_of"]  # files of users take `like` from here, as the page on methods said
 
 
 def method_of(federation: FederationConfig) -> Method:

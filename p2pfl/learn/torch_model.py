@@ -30,7 +30,7 @@ from p2pfl.learn.optimizers import make_optimizer, remember, remembered
 from p2pfl.learn.params import FlatModule
 from p2pfl.learn.samples import Samples
 from p2pfl.learn.task import Task
-from p2pfl.methods.method import Method
+from p2pfl.methods import Method
 from p2pfl.plugins import FAILURES, describe_failure
 
 PIECE = 1 << 18

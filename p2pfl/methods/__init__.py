@@ -1,9 +1,53 @@
-"""Learning methods, one per file: they define how local rounds and mixing change a node's model. Nothing here depends
-on tasks, files or torch. `catalog` makes a method from the spec in `[training] method`.
+"""Learning methods define how local rounds and mixing change a node's model. Nothing here depends on tasks or torch.
+
+`method` has the interface, with `plain` as its base class, and makes a method from a spec; `published` has the others.
 """
 
-from p2pfl.methods.catalog import make_method
-from p2pfl.methods.method import METHODS, Method, New, NodeVectors, Round, like
-from p2pfl.methods.spelling import parse_method
+from p2pfl.methods.method import (
+    CONSERVATIVE,
+    KEY,
+    METHODS,
+    MODEL,
+    ROBUST,
+    Array,
+    Method,
+    New,
+    NodeVectors,
+    Number,
+    Round,
+    TrainingKeys,
+    Vectors,
+    allowed,
+    from_here,
+    like,
+    make_method,
+    overrides,
+    parse_method,
+)
+from p2pfl.methods.published import FLOW, Momentum, Tracking, Variate
 
-__all__ = ["METHODS", "Method", "New", "NodeVectors", "Round", "like", "make_method", "parse_method"]
+__all__ = [
+    "CONSERVATIVE",
+    "FLOW",
+    "KEY",
+    "METHODS",
+    "MODEL",
+    "ROBUST",
+    "Array",
+    "Method",
+    "Momentum",
+    "New",
+    "NodeVectors",
+    "Number",
+    "Round",
+    "Tracking",
+    "TrainingKeys",
+    "Variate",
+    "Vectors",
+    "allowed",
+    "from_here",
+    "like",
+    "make_method",
+    "overrides",
+    "parse_method",
+]

@@ -7,18 +7,28 @@ computed again after a crash.
 
 `like` converts numbers to a vector's dtype. A per-node number is a Python float in a node, and a column (nodes, 1) if
 rows are computed together.
+
+`make_method` makes a method from `training.method`, for instance `variate:beta=0.1`:
+
+    NAME[:key=value,...] | module:object[,key=value,...] | file.py:object[,key=value,...]
 """
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from p2pfl.specs import Catalog, Entry
+from p2pfl.core.messages import MOST_TERMS
+from p2pfl.errors import UserError
+from p2pfl.plugins import FAILURES, describe_failure, find_object
+from p2pfl.specs import Catalog, Entry, read_any_parameters
 
 Array = Any
 """A numpy array (d,), a tile of it, or rows (nodes, d); in `gradient`, a torch tensor, or a numpy array if the task
@@ -32,6 +42,14 @@ METHODS: Catalog[Entry] = Catalog("method")
 
 CONSERVATIVE, ROBUST = "conservative", "robust"
 MODEL = "model"
+KEY = "training.method"
+CODE_DIGITS = 16
+TAKEN = frozenset({MODEL, "anchor", "own", "peer", "local", "kept", "pending", "reply"})
+"""Names that already have another meaning in a round, or in the files of a state."""
+_UNFIT = {
+    ROBUST: "this method needs exchanges that move models, and under a robust rule none do",
+    CONSERVATIVE: "this method is for robust rules only",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +116,14 @@ class NodeVectors(Protocol):
         ...
 
 
+@METHODS.add(
+    Entry(
+        name="plain",
+        aliases=("fedavg", "sgd", "none", "dsgd"),
+        means="local steps and mixing, nothing else",
+        source="Lian et al., arXiv 1705.09056",
+    )
+)
 class Method:
     """The base class is `plain`: each local round is added to the model, and mixing moves it.
 
@@ -209,3 +235,133 @@ def like(vector: Array, number: Number) -> Any:
 def overrides(method: Method, name: str) -> bool:
     """Return True if a method overrides this function; functions that are not overridden need not be called."""
     return getattr(type(method), name) is not getattr(Method, name)
+
+
+# -- as it is written, and what it makes -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedMethod:
+    """A parsed spec; `str` gives its canonical spelling."""
+
+    name: str
+    """A name in METHODS, or `module:object`, or `file.py:object`."""
+    parameters: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def is_object(self) -> bool:
+        """Return True if the method is the user's own, and must be imported."""
+        return self.name not in METHODS
+
+    def __str__(self) -> str:
+        told = ",".join(f"{key}={value!r}" for key, value in self.parameters.items())
+        return self.name + ("," if self.is_object else ":") * bool(told) + told
+
+
+def allowed() -> str:
+    """Describe all methods."""
+    known = ", ".join(entry.shown for entry in METHODS.values())
+    return f"{known}; or your own: module:object,key=1 or file.py:object,key=1"
+
+
+def parse_method(text: str) -> ParsedMethod:
+    """Parse a method's spec. Raises ValueError, which names the wrong word, what is wrong with it and what is
+    allowed.
+    """
+    if own := METHODS.own(text):
+        return ParsedMethod(name=own[0], parameters=read_any_parameters(*own))
+    entry, values = METHODS.read(text)
+    return ParsedMethod(name=entry.name, parameters=values)
+
+
+def from_here(spec: str) -> str:
+    """Make a file's path in a spec absolute, relative to the working folder, because a federation file may be
+    elsewhere.
+
+    Raises ValueError in the same cases as `parse_method`.
+    """
+    parsed = parse_method(spec)
+    return str(replace(parsed, name=str(Path(parsed.name).absolute())) if ".py:" in parsed.name else parsed)
+
+
+def make_method(
+    spec: str, training: TrainingKeys, *, profile: str | None = CONSERVATIVE, folder: Path | None = None
+) -> Method:
+    """Make the method for a spec, ready to use. A path to a `file.py` is relative to `folder`; without a `profile`, the
+    profile is not checked.
+
+    Raises UserError: the spec is wrong, or the method is invalid in this profile or with these training settings.
+    """
+    try:
+        parsed = parse_method(spec)
+    except ValueError as error:
+        raise UserError(str(error), key=KEY, value=spec, allowed=allowed()) from None
+    made = _from_user(parsed, folder or Path()) if parsed.is_object else METHODS[parsed.name].make(parsed.parameters)
+    _check(made, str(parsed))
+    made.spec, made.is_users = str(parsed), parsed.is_object
+    made.code = f"{parsed.name}@{_digest(made)}" if parsed.is_object else parsed.name
+    if profile is not None and profile not in made.profiles:
+        raise UserError(made.unfit or _UNFIT[profile], key=KEY, value=spec, allowed=_methods_for(profile))
+    try:
+        made.prepare(training)
+    except ValueError as error:
+        raise UserError(str(error), key=KEY, value=spec) from None
+    except FAILURES as error:
+        raise UserError(f"the method failed: {describe_failure(error)}", key=KEY, value=spec) from error
+    return made
+
+
+def _from_user(parsed: ParsedMethod, folder: Path) -> Method:
+    found = find_object(parsed.name, folder, what="method", key=KEY, allowed=allowed())
+    try:
+        made = found(**parsed.parameters) if callable(found) else found
+    except FAILURES as error:
+        raise UserError(f"the method failed: {describe_failure(error)}", key=KEY, value=str(parsed)) from error
+    if not isinstance(made, Method):
+        text = f"{parsed.name} is not a method"
+        raise UserError(text, key=KEY, value=type(made).__name__, allowed="a class derived from p2pfl.Method")
+    return made
+
+
+def _methods_for(profile: str) -> str:
+    if profile == CONSERVATIVE:
+        return "another method, or a robust rule"
+    fitting = [name for name, entry in METHODS.items() if profile in getattr(entry.made, "profiles", ())]
+    return f"{', '.join(fitting)}; or gossip.rule = mean"
+
+
+def _check(method: Method, spec: str) -> None:
+    """Refuse, at the start, what would make a user's method fail later."""
+    for name in ("channels", "kept", "kept_edges", "given"):
+        names = getattr(method, name)
+        if not isinstance(names, tuple) or not all(isinstance(one, str) and one.isidentifier() for one in names):
+            raise UserError(
+                f"{name} of the method is not a tuple of names", key=KEY, value=repr(names), allowed='("a", "b")'
+            )
+        if len(set(names)) < len(names) or (name != "channels" and TAKEN.intersection(names)):
+            text = f"{name} of the method has a duplicate or reserved name"
+            raise UserError(text, key=KEY, value=repr(names), allowed=f"others than {', '.join(sorted(TAKEN))}")
+    if method.channels[:1] != (MODEL,):
+        text = f"the first channel of a method is the model; this one has {method.channels}"
+        raise UserError(text, key=KEY, value=spec, allowed=f'channels = ("{MODEL}", ...)')
+    terms = method.no_terms
+    if (
+        not isinstance(terms, tuple)
+        or len(terms) > MOST_TERMS
+        or not all(isinstance(t, float) and t >= 0 for t in terms)
+    ):
+        raise UserError("no_terms is not a tuple of numbers", key=KEY, value=repr(terms), allowed="(0.0,)")
+    if not isinstance(method.profiles, frozenset) or not method.profiles <= {CONSERVATIVE, ROBUST}:
+        allowed = f'frozenset({{"{CONSERVATIVE}", "{ROBUST}"}})'
+        raise UserError("profiles of the method is not a set of profiles", key=KEY, value=spec, allowed=allowed)
+
+
+def _digest(method: Method) -> str:
+    """Hash the file that defines the method's class, and the names of what the method keeps and exchanges."""
+    try:
+        text = Path(inspect.getfile(type(method))).read_bytes()
+    except (OSError, TypeError):
+        text = type(method).__qualname__.encode()
+    digest = hashlib.blake2b(text, digest_size=CODE_DIGITS // 2, person=b"p2pfl-method")
+    digest.update(repr((method.channels, method.kept, method.kept_edges, len(method.no_terms))).encode())
+    return digest.hexdigest()

@@ -36,10 +36,10 @@ from p2pfl.learn.doubts import unscaled
 from p2pfl.learn.gauge import Gauge, gauge_of
 from p2pfl.learn.interface import Learner, device_of, plan_by
 from p2pfl.learn.load import make_learner
-from p2pfl.learn.methods import Method, method_of
+from p2pfl.learn.methods import method_of
 from p2pfl.learn.privacy.protection import protection_of
 from p2pfl.learn.table.agreed import with_agreed
-from p2pfl.methods.plain import Plain
+from p2pfl.methods import Method
 from p2pfl.reporting.traffic import compressor_mistakes
 from p2pfl.storage import Durability, Loaded, Store
 
@@ -309,7 +309,7 @@ def replay(loaded: Loaded, method: Method | None = None) -> NodeState:
     by_peer = {int(peer): make_compressor(spec) for peer, spec in header["compressors"].items()}
     codecs = Codecs(make_compressor(header["compressor"]), by_peer)
     known = method is not None and is_whole(header) and method_then(header) == method.code
-    by = method if method is not None and known else Plain()
+    by = method if method is not None and known else Method()
     for record in loaded.records:
         step = change(record.kind, record.header, record.blobs, np.dtype(state.model.dtype))
         redo(state, step, codecs=codecs, method=by)

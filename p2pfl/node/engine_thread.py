@@ -38,8 +38,8 @@ from p2pfl.engine.engine import Engine
 from p2pfl.engine.ledger import Ledger
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
-from p2pfl.learn.methods import Method
 from p2pfl.learn.privacy import Spend
+from p2pfl.methods import Method
 from p2pfl.node.flushing import Flushing
 from p2pfl.storage import Durability, State, Store, disk
 from p2pfl.storage.disk import LEAST_LOG_BYTES

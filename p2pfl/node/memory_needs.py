@@ -23,8 +23,7 @@ from p2pfl.engine.memory_plan import MemoryPlan, memory_plan
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.interface import Learner
-from p2pfl.learn.methods import Method
-from p2pfl.methods.method import overrides
+from p2pfl.methods import Method, overrides
 from p2pfl.storage import disk
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from p2pfl.config.model import Compute
 from p2pfl.learn.devices import Device
 from p2pfl.learn.interface import RoundStart, Score
-from p2pfl.learn.methods import Method
 from p2pfl.learn.torch_model import TorchModel
+from p2pfl.methods import Method
 from sim.learning.nodes import TorchNodes
 
 Integers = NDArray[np.int64]

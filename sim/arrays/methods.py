@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from p2pfl.methods.method import MODEL, Array, Method, Number, Round, Vectors, overrides
+from p2pfl.methods import MODEL, Array, Method, Number, Round, Vectors, overrides
 
 if TYPE_CHECKING:
     from sim.arrays.setting import Setting

@@ -14,7 +14,8 @@ from p2pfl.compress import Compressor, Fragments, make_compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.staleness import LIMIT, parse_staleness
 from p2pfl.errors import UserError
-from p2pfl.learn.methods import Method, method_of
+from p2pfl.learn.methods import method_of
+from p2pfl.methods import Method
 from sim.arrays.methods import is_simulated
 from sim.attacks import Attack, parse_attack
 from sim.learning.batching import ManyModels

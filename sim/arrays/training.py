@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from p2pfl.chance import generator
 from p2pfl.learn.interface import Score
-from p2pfl.learn.methods import Method
-from p2pfl.methods.method import overrides
+from p2pfl.methods import Method, overrides
 from sim.arrays.convolutions import OneByOne, has_convolutions
 from sim.learning.batching import Batch, ManyModels
 

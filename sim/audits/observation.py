@@ -19,7 +19,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Operation
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import Vector
-from p2pfl.methods.variate import FLOW
+from p2pfl.methods import FLOW
 
 ROUNDING = 1e-5
 """A change below this fraction of the model's norm is a float32 rounding error."""

@@ -8,9 +8,7 @@ import numpy as np
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.learn.interface import Vector
-from p2pfl.learn.methods import Method
-from p2pfl.methods.method import Vectors
-from p2pfl.methods.variate import FLOW, Variate
+from p2pfl.methods import FLOW, Method, Variate, Vectors
 from sim.audits.observation import RoundSeen
 
 

@@ -142,7 +142,7 @@ def command(
 
 def _build(asked: Mapping[str, Any]) -> tuple[FederationConfig, WorldSpec]:
     """Build what the options describe; paths in them start in the working folder. Raises UserError as `build_run`."""
-    from p2pfl.methods.spelling import allowed, from_here  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.methods import allowed, from_here  # noqa: PLC0415 - `--help` stays instant
     from sim.attacks import ALLOWED_ATTACKS, make_attack, with_absolute_path  # noqa: PLC0415 - as above
     from sim.sweeps.job import build_run  # noqa: PLC0415 - as above
 

@@ -15,8 +15,8 @@ from torch.func import functional_call, grad, vmap
 from p2pfl.learn.batches import batch_sizes
 from p2pfl.learn.evaluation import loss_of, score_of
 from p2pfl.learn.interface import Score
-from p2pfl.learn.methods import Method
 from p2pfl.learn.optimizers import make_optimizer
+from p2pfl.methods import Method
 from sim.learning.nodes import Pool, TorchNodes
 
 Integers = NDArray[np.int64]

@@ -26,12 +26,13 @@ from p2pfl.learn.batches import draw_rows
 from p2pfl.learn.devices import seeded
 from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
 from p2pfl.learn.load import learner_for, load_task
-from p2pfl.learn.methods import Method, method_of
+from p2pfl.learn.methods import method_of
 from p2pfl.learn.privacy.draws import Seeded
 from p2pfl.learn.privacy.protection import Protection, protection_of
 from p2pfl.learn.samples import Distinct, Samples, TensorSamples, place_in_memory, read_samples
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.trainer import TorchLearner, try_out
+from p2pfl.methods import Method
 from p2pfl.reporting.references import mean_score
 from sim.attacks import Poison
 from sim.attacks.poison import LABELED, classes_of

@@ -16,7 +16,7 @@ from p2pfl.config.model import TrainingConfig  # noqa: E402
 from p2pfl.errors import LearningError, UserError  # noqa: E402
 from p2pfl.learn.interface import RoundStart  # noqa: E402
 from p2pfl.learn.task import NodeContext  # noqa: E402
-from p2pfl.methods.variate import Variate  # noqa: E402
+from p2pfl.methods import Variate  # noqa: E402
 
 
 class Mean(NumPyClient):

@@ -19,7 +19,7 @@ from p2pfl.config.model import TrainingConfig  # noqa: E402
 from p2pfl.errors import UserError  # noqa: E402
 from p2pfl.learn.interface import RoundStart  # noqa: E402
 from p2pfl.learn.task import NodeContext  # noqa: E402
-from p2pfl.methods.variate import Variate  # noqa: E402
+from p2pfl.methods import Variate  # noqa: E402
 
 X, Y = make_classification(200, 6, n_informative=4, n_classes=3, random_state=0)
 STEADY = {"learning_rate": "constant", "eta0": 0.01}

@@ -13,8 +13,7 @@ from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import LocalRound
-from p2pfl.methods.plain import Plain
-from p2pfl.methods.variate import Variate
+from p2pfl.methods import Method, Variate
 
 SIZE = 300
 
@@ -23,7 +22,7 @@ class Pair:
     """Engines 0 (initiator) and 1; `changes` are what each has to make durable, in order."""
 
     def __init__(self, *, spec="q8", dtype=np.float32, beta=0.0, samples=(30, 90), size=SIZE, seed=0, method=None):
-        self.method = method or (Variate(beta) if beta else Plain())
+        self.method = method or (Variate(beta) if beta else Method())
         chance = np.random.default_rng(seed)
         self.codecs = Codecs(make_compressor(spec))
         self.engines = []

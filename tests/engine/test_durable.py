@@ -22,9 +22,8 @@ from p2pfl.engine.durable import change, entry, image, restore
 from p2pfl.engine.ledger import Ledger
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError
-from p2pfl.learn.methods import make_method
 from p2pfl.learn.privacy import Spend
-from p2pfl.methods.plain import Plain
+from p2pfl.methods import Method, make_method
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import Pair, picture
@@ -286,7 +285,7 @@ def test_a_change_of_the_graph_is_replayed_as_it_happened():
     read = change(kind, json.loads(json.dumps(header)), blobs, np.dtype(np.float32))
     assert read == wanted
     stays = state.edges[2]
-    redo(state, read, codecs=Codecs(make_compressor("none")), method=Plain())
+    redo(state, read, codecs=Codecs(make_compressor("none")), method=Method())
     assert list(state.edges) == [0, 2, 7]
     assert state.edges[2] is stays
     for peer in (0, 7):

@@ -21,7 +21,7 @@ from p2pfl.engine.durable import change, entry, image, restore
 from p2pfl.engine.engine import Engine, recode
 from p2pfl.engine.fragment_mean import FragmentMean
 from p2pfl.engine.state import NodeState
-from p2pfl.methods.tracking import Tracking
+from p2pfl.methods import Tracking
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import Pair, picture

@@ -13,9 +13,7 @@ from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.memory_plan import memory_plan
 from p2pfl.engine.scratch import SMALL
 from p2pfl.engine.state import NodeState
-from p2pfl.methods.plain import Plain
-from p2pfl.methods.tracking import Tracking
-from p2pfl.methods.variate import Variate
+from p2pfl.methods import Method, Tracking, Variate
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import Pair
@@ -44,16 +42,16 @@ def test_the_plan_is_what_an_engine_holds_after_an_exchange(spec, dtype):
 def test_a_large_vector_has_scratch_only_where_its_compressor_does_not_work_in_tiles(spec, models):
     codecs, size = Codecs(make_compressor(spec)), SMALL + 1
     state = NodeState.new(np.zeros(size, np.float32), 10, (1,))
-    assert memory_plan(state, codecs, Plain()).scratch == models * 4 * size
+    assert memory_plan(state, codecs, Method()).scratch == models * 4 * size
 
 
 @pytest.mark.parametrize(
     ("spec", "method", "models"),
     [
         ("q4", Variate(), 1 + 6 * 2 + 6 + 2 + 2),
-        ("q4", Plain(), 1 + 6 * 2 + 2 + 1),
+        ("q4", Method(), 1 + 6 * 2 + 2 + 1),
         ("fragment:10", Variate(), 1 + 6 + 2),
-        ("fragment:10", Plain(), 1 + 1),
+        ("fragment:10", Method(), 1 + 1),
         ("fragment:10", Tracking(), 2 * (1 + 6) + 2 + 3),
     ],
 )

@@ -12,7 +12,7 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.core.events import ReplyApplied, RequestApplied, RequestRefused
 from p2pfl.engine.scratch import TILE
 from p2pfl.errors import LearningError
-from p2pfl.learn.methods import Method, New, make_method
+from p2pfl.methods import Method, New, make_method
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import Pair, picture

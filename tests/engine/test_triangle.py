@@ -21,7 +21,7 @@ from p2pfl.engine.durable import change, entry
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import LocalRound
-from p2pfl.methods.variate import Variate
+from p2pfl.methods import Variate
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import picture

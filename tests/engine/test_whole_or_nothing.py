@@ -22,7 +22,7 @@ from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import image, restore
 from p2pfl.engine.scratch import TILE
 from p2pfl.engine.state import EdgeState
-from p2pfl.methods.tracking import Tracking
+from p2pfl.methods import Tracking
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import Pair, flow_of, picture

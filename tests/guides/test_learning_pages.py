@@ -20,7 +20,7 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.config.stop import parse_stop
 from p2pfl.core.staleness import parse_staleness
 from p2pfl.learn.metrics import BUILT_IN
-from p2pfl.methods.catalog import METHODS, make_method
+from p2pfl.methods import METHODS, make_method
 
 HOW_TO = ("gpu", "methods", "metrics", "personal-layers", "python", "training")
 PAGES = (

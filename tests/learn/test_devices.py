@@ -23,7 +23,7 @@ from p2pfl.learn.load import make_learner
 from p2pfl.learn.optimizers import make_optimizer
 from p2pfl.learn.params import FlatModule
 from p2pfl.learn.trainer import TorchLearner
-from p2pfl.methods.variate import Variate
+from p2pfl.methods import Variate
 
 ACCELERATORS = [device for device in available_devices() if device.type != "cpu"]
 needs_accelerator = pytest.mark.skipif(not ACCELERATORS, reason="torch finds no accelerator on this machine")

@@ -18,7 +18,7 @@ from p2pfl.learn.load import learner_for, make_learner
 from p2pfl.learn.params import FlatModule
 from p2pfl.learn.task import Task
 from p2pfl.learn.tensors_file import from_safetensors, to_safetensors
-from p2pfl.methods.variate import Variate
+from p2pfl.methods import Variate
 
 BACKBONE, HEAD = 4 * 8 + 8, 8 * 3 + 3
 NORMED = ["head.norm.weight", "head.norm.bias", "head.norm.running_mean", "head.norm.running_var"]

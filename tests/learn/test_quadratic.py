@@ -9,7 +9,7 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.quadratic import QuadraticTask
-from p2pfl.methods.variate import Variate
+from p2pfl.methods import Variate
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ from p2pfl.learn.devices import seeded
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.trainer import TorchLearner
-from p2pfl.methods.method import Method
-from p2pfl.methods.variate import Variate
+from p2pfl.methods import Method, Variate
 
 
 def dropout_model():

@@ -20,8 +20,7 @@ from p2pfl.core.staleness import parse_staleness
 from p2pfl.engine.arithmetic import NodeSeen
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
-from p2pfl.methods.plain import Plain
-from p2pfl.methods.variate import Variate
+from p2pfl.methods import Method, Variate
 from p2pfl.reporting.sketch import consensus_distance
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -65,7 +64,7 @@ def quadratics(*, beta, samples, rounds=150, **changes):
             settings=settings,
             compressor=make_compressor("none"),
             dtype=np.float64,
-            method=Variate(beta) if beta else Plain(),
+            method=Variate(beta) if beta else Method(),
             **changes,
         )
     )

@@ -17,9 +17,9 @@ from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
 from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import parse_staleness
-from p2pfl.learn.methods import make_method
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
+from p2pfl.methods import make_method
 from p2pfl.reporting.sketch import consensus_distance
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

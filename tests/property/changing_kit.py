@@ -14,7 +14,7 @@ from p2pfl.compress import make_compressor
 from p2pfl.config.model import Edges
 from p2pfl.core.profiles import Conservative
 from p2pfl.core.staleness import turns_of
-from p2pfl.methods.plain import Plain
+from p2pfl.methods import Method
 from sim.worlds.model import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -146,7 +146,7 @@ class ChangingWorld(OpenWorld):
                 default_round_s=0.002 if hasty else 0.05,
                 engine_s=0.01 if hasty else 0.0005,
                 start_s=joins,
-                method=method or Plain(),
+                method=method or Method(),
                 members=found[0].ever,
             )
         )

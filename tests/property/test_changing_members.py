@@ -19,7 +19,7 @@ from p2pfl.core.effects import CommitRound
 from p2pfl.core.facts import Phase as NodePhase
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
-from p2pfl.methods.variate import Variate
+from p2pfl.methods import Variate
 from sim.worlds.model import LinkSpec, Spread
 
 sys.path.insert(0, str(Path(__file__).parent))

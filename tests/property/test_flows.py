@@ -21,7 +21,7 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.engine.arithmetic import NodeSeen
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
-from p2pfl.methods.variate import Variate
+from p2pfl.methods import Variate
 from sim.worlds.model import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -13,8 +13,7 @@ from oracle import checked
 from p2pfl.config.model import TaskConfig
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
-from p2pfl.methods import METHODS, Method, New
-from p2pfl.methods.method import CONSERVATIVE, MODEL, like
+from p2pfl.methods import CONSERVATIVE, METHODS, MODEL, Method, New, like
 from sim import simulate
 from sim.federations import describe
 from sim.worlds.model import ComputeSpec, CrashSpec, LinkSpec, Spread, WorldSpec

@@ -26,7 +26,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.features.privacy.ledger_file import LedgerFile
 from p2pfl.learn.interface import LocalRound
 from p2pfl.learn.privacy import Spend
-from p2pfl.methods.plain import Plain
+from p2pfl.methods import Method
 from p2pfl.node import engine_thread
 from p2pfl.node.engine_thread import Checkpoint, EngineThread, Operate, Pay
 from p2pfl.storage import Store
@@ -118,7 +118,7 @@ def recovered(store):
         return None
     state = restore(loaded.state.header, loaded.state.arrays, loaded.state.blobs)
     for record in loaded.records:
-        redo(state, change(record.kind, record.header, record.blobs, np.dtype("f4")), codecs=CODECS, method=Plain())
+        redo(state, change(record.kind, record.header, record.blobs, np.dtype("f4")), codecs=CODECS, method=Method())
     kept = state.ledger.as_recovered(private=True, complete=loaded.complete)
     state.ledger = reconcile(kept, beside(store._folder).read())
     return state

@@ -22,7 +22,7 @@ from p2pfl.compress import make_compressor
 from p2pfl.config.load import load_config
 from p2pfl.engine.changes import ReplyWasApplied, redo
 from p2pfl.engine.codecs import Codecs
-from p2pfl.methods.plain import Plain
+from p2pfl.methods import Method
 from p2pfl.node.assembly import replay
 from p2pfl.storage import peek
 
@@ -274,7 +274,7 @@ def check_nothing_is_lost(folder):
         ours, theirs = states[low].edges[high], states[high].edges[low]
         if ours.record.pending is not None and theirs.record.seq == ours.record.pending.seq:
             applied = ReplyWasApplied(peer=high, reply=theirs.record.reply, chain=theirs.record.chain)
-            redo(states[low], applied, codecs=codecs, method=Plain())
+            redo(states[low], applied, codecs=codecs, method=Method())
         assert ours.record.seq == theirs.record.seq > 0
         assert ours.record.chain == theirs.record.chain
         np.testing.assert_array_equal(ours.own, theirs.peer)

@@ -11,9 +11,8 @@ from p2pfl.errors import UserError
 from p2pfl.federation import Federation
 from p2pfl.learn import torch_model
 from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.methods import Method, Round, make_method, method_of
-from p2pfl.methods.method import ROBUST
-from p2pfl.methods.spelling import from_here
+from p2pfl.learn.methods import method_of
+from p2pfl.methods import ROBUST, Method, Round, from_here, make_method
 
 TEN_LINES = '''\
 """FedProx (arXiv 1812.06127): each step is also drawn back to the model that its round began with."""
@@ -223,7 +222,7 @@ def test_a_large_gradient_is_corrected_piece_by_piece_in_its_own_memory_with_the
 
 
 def test_a_method_made_from_one_of_ours_gets_the_anchor_though_ours_does_not_read_it(learner, tmp_path):
-    text = TEN_LINES.replace("import Method", "import Method\nfrom p2pfl.methods.momentum import Momentum")
+    text = TEN_LINES.replace("import Method", "import Method\nfrom p2pfl.methods import Momentum")
     (tmp_path / "own.py").write_text(text.replace("(Method)", "(Momentum)"))
     method = make_method("own.py:prox,mu=0.5", TrainingConfig(), folder=tmp_path)
     one = learner()

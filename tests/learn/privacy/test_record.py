@@ -16,9 +16,9 @@ from p2pfl.config.model import Compute, TrainingConfig
 from p2pfl.config.privacy import MEMBER
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.methods import make_method
 from p2pfl.learn.privacy.draws import Secret
 from p2pfl.learn.samples import DatasetSamples
+from p2pfl.methods import make_method
 from tests.learn.privacy.conftest import QUIET
 
 ROWS, WIDTH, CLASSES = 24, 4, 3

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from p2pfl.learn.interface import RoundStart
-from p2pfl.methods.variate import Variate
+from p2pfl.methods import Variate
 from sim.learning.batching import ManyModels
 from sim.learning.nodes import load_learners
 

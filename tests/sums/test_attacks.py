@@ -307,7 +307,7 @@ def test_two_survivor_lists_are_found(monkeypatch):
 
 def sign_all(self, *_):
     done = self.__dict__.setdefault("signed_by_mistake", set())
-    for name, proposal in list(self._tally.ballot.lists.items()):
+    for name, proposal in list(self._tally.lists.items()):
         if name not in done and self._tree.total(proposal.total) is not None:
             done.add(name)
             yield SlotVote(setup=self.setup.id, number=self.number, chosen=name)

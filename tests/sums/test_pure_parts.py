@@ -36,7 +36,7 @@ from p2pfl.features.sums.messages import (
     members_of,
     quorum,
 )
-from p2pfl.features.sums.records import Ballot, SetupTally, SlotTally, SumHistory, atoms
+from p2pfl.features.sums.records import SetupTally, SlotTally, SumHistory, atoms
 from p2pfl.features.sums.summing import Asked, Sum
 from p2pfl.features.sums.tree import Tree
 
@@ -86,14 +86,19 @@ def test_a_ballot_counts_the_first_vote_of_each_signer_in_any_order():
         MemberList(setup=bytes(16), number=0, members=bits_of(members), terms=b"", total=b"")
         for members in ((0, 1, 2), (1, 2, 3))
     )
-    ballot = Ballot(3)
-    for author, name in ((0, b"b"), (1, b"a"), (1, b"b"), (2, b"a"), (3, b"a"), (0, b"a")):
-        ballot.sign(author, name)
-    assert ballot.certified is None
-    ballot.propose(b"b", second)
-    assert ballot.certified is None
-    ballot.propose(b"a", first)
-    assert ballot.certified == (b"a", first)
+    whole, names = SetupTally(3), [id_of(0, encode_statement(each)) for each in (first, second)]
+
+    def say(author, statement):
+        post = Post(author=author, body=encode_statement(statement), signature=bytes(64))
+        whole.take(Taken(id=id_of(author, post.body), author=author, statement=statement, post=post, peer=1), 0)
+
+    for author, place in ((0, 1), (1, 0), (1, 1), (2, 0), (3, 0), (0, 0)):
+        say(author, SlotVote(setup=bytes(16), number=0, chosen=names[place]))
+    assert whole.slots[0].certified is None
+    say(0, second)
+    assert whole.slots[0].certified is None
+    say(0, first)
+    assert whole.slots[0].certified == first
 
 
 @pytest.mark.long
@@ -176,7 +181,7 @@ def test_sets_of_members_survive_their_way(members):
 
 def slot(*statements, needed=3):
     """What member 0 of four has of a sum for which it has given a vector, once it has heard all this."""
-    tally = SlotTally(ballot=Ballot(needed))
+    tally = SlotTally(needed=needed)
     setup = SimpleNamespace(id=bytes(16), settings=SimpleNamespace(index=0, count=4))
     each = Sum(setup, 0, tally, Tree(), SumHistory(3), 0.0, Blame(0))
     each.asked = Asked(label="x", values=np.zeros(1, "<u8"), terms=bytes(32), data=bytes(32), pause_s=0.0, at=0.0)

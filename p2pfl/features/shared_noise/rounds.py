@@ -63,25 +63,33 @@ class SharedNoiseFindings(Findings):
         if privacy is None or not privacy.is_shared:
             return
         shared = next(filter(None, map(shared_by, inspected.learners.values())), None)
-        entries = None if shared is None else shared.entries
         if (mistake := too_large(federation, shared)) is not None:
             inspected.mistakes.append(mistake)
-        self._facts = facts = _facts(federation, entries)
-        rounds, members = federation.training.rounds or 0, facts["members"]
+        members, rounds = len(federation.present), federation.training.rounds or 0
+        least = privacy.least_of(members)
+        each = None if shared is None else bytes_each(shared.entries, members)
+        self._facts = {
+            "members": members,
+            "least": least,
+            "colluders": privacy.colluders,
+            "colluders_at_most": least - 2,
+            "noise_times": math.sqrt(members / (least - privacy.colluders)),
+            "bytes_each": each,
+        }
         is_record = privacy.unit == "record"
         rows = sum(inspected.learners[index].samples for index in inspected.here.keys() & inspected.learners.keys())
         if is_record and privacy.delta * rows > 1.0:
             inspected.warnings.append(delta_exceeds(privacy.delta, rows))
         what = f"one step: each row of all nodes is in it with probability {privacy.rate:g}" if is_record else "one sum"
-        each, brief = facts["bytes_each"], inspected.brief
+        brief = inspected.brief
         brief["a round"] = what if each is None else f"{what}; estimate: {size(each)} sent by each node"
         if each is not None:
             brief["sent"] = f"estimate: {size(each * members * rounds)} by all nodes in {rounds} rounds"
         brief["shared noise"] = (
-            f"of a sum of {facts['least']} or more of {members} nodes; {facts['colluders']} may work together "
+            f"of a sum of {least} or more of {members} nodes; {privacy.colluders} may work together "
             f"against another; the budget pays for {planned_rounds(federation)} sums"
         )
-        brief["waits"] = f"a round waits for {facts['least']} nodes; with fewer nothing is learned until they are back"
+        brief["waits"] = f"a round waits for {least} nodes; with fewer nothing is learned until they are back"
 
     def told(self) -> dict[str, Any] | None:
         return self._facts
@@ -99,23 +107,6 @@ class SharedNoiseFindings(Findings):
         )
 
 
-def _facts(federation: FederationConfig, entries: int | None) -> dict[str, Any]:
-    privacy = federation.privacy
-    if privacy is None:
-        raise ValueError("no [privacy]")
-    members = len(federation.present)
-    least = privacy.least_of(members)
-    each = None if entries is None else bytes_each(entries, members)
-    return {
-        "members": members,
-        "least": least,
-        "colluders": privacy.colluders,
-        "colluders_at_most": least - 2,
-        "noise_times": math.sqrt(members / (least - privacy.colluders)),
-        "bytes_each": each,
-    }
-
-
 ROWS_FILE = "rows-of-all.json"
 
 
@@ -128,8 +119,13 @@ class NoiseState(AlikeState):
 
     def recall(self) -> None:
         """Read the rows of all nodes, if they are known and no round has been done."""
-        if self._shared.rows is None and self._file.is_file():
-            self._shared.rows = _read_rows(self._file)
+        if self._shared.rows is not None or not self._file.is_file():
+            return
+        try:
+            self._shared.rows = int(msgspec.json.decode(self._file.read_bytes(), type=dict[str, int])["rows"])
+        except (OSError, KeyError, *UNREADABLE) as error:
+            text = f"{self._file} is damaged ({error}): remove it, and the others' state will be fetched"
+            raise StorageError(text) from error
 
     def write_rows(self) -> None:
         if self._shared.rows is not None:
@@ -152,14 +148,6 @@ class NoiseState(AlikeState):
             self.write_rows()
 
         return rounds, model, adopt_all
-
-
-def _read_rows(file: Path) -> int:
-    try:
-        return int(msgspec.json.decode(file.read_bytes(), type=dict[str, int])["rows"])
-    except (OSError, KeyError, *UNREADABLE) as error:
-        text = f"{file} is damaged ({error}): remove it, and the others' state will be fetched"
-        raise StorageError(text) from error
 
 
 notice = logging.getLogger("p2pfl.notice")

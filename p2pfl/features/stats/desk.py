@@ -137,40 +137,38 @@ MOST_KEPT = 50
 Rows = Counter[bytes]
 
 
-class AnsweredTable(Struct, frozen=True, kw_only=True, array_like=True):
-    """Hashes of rows, one after the other, by value in the column of the groups; with none there is one group."""
+class HashedTable(Struct, frozen=True, array_like=True):
+    """Keyed hashes of rows, one after the other, by value in the column of the groups; with none there is one group."""
 
     by: str | None
     groups: dict[int, bytes]
 
-
-@dataclass(frozen=True, slots=True)
-class HashedTable:
-    """The rows of a table in each group."""
-
-    by: str | None
-    groups: Mapping[int, Rows]
-
-    @property
-    def rows(self) -> Rows:
-        return sum(self.groups.values(), Counter())
+    def rows(self, group: int | None = None) -> Rows:
+        """The rows of a group, or of all."""
+        raw = b"".join(self.groups.values()) if group is None else self.groups.get(group, b"")
+        return Counter(raw[at : at + HASH_BYTES] for at in range(0, len(raw), HASH_BYTES))
 
     @property
     def digest(self) -> bytes:
         """32 bytes by which sums of these rows are known, whatever is asked about them."""
-        hashes = b"".join(sorted(self.rows.elements()))
+        hashes = b"".join(sorted(self.rows().elements()))
         return hashlib.blake2b(hashes, digest_size=32, person=b"p2pfl-stats-rows").digest()
+
+    def is_near(self, before: HashedTable, least_rows: int) -> bool:
+        """True if the tables differ by fewer rows, but not by none, in all or in a group."""
+        groups = self.groups.keys() | before.groups.keys() if self.by == before.by else ()
+        pairs = [(self.rows(group), before.rows(group)) for group in (None, *groups)]
+        return any(0 < max((one - other).total(), (other - one).total()) < least_rows for one, other in pairs)
 
 
 def hashed(columns: Mapping[str, NDArray[np.float64]], by: str | None, key: bytes) -> HashedTable:
     """Hash each row of columns (n,) with a key of the site."""
     table = np.ascontiguousarray(np.stack([columns[name] for name in sorted(columns)], axis=1))
     groups = np.zeros(len(table)) if by is None else np.nan_to_num(columns[by], nan=-1.0)
-    found: dict[int, Rows] = {}
+    found: dict[int, list[bytes]] = {}
     for row, group in zip(table, groups.astype(np.int64).tolist(), strict=True):
-        name = hashlib.blake2b(row.tobytes(), digest_size=HASH_BYTES, key=key).digest()
-        found.setdefault(group, Counter())[name] += 1
-    return HashedTable(by, found)
+        found.setdefault(group, []).append(hashlib.blake2b(row.tobytes(), digest_size=HASH_BYTES, key=key).digest())
+    return HashedTable(by, {group: b"".join(sorted(found[group])) for group in sorted(found)})
 
 
 class AnsweredRows:
@@ -180,17 +178,16 @@ class AnsweredRows:
         self._path = folder / ROWS_FILE
         self._tables: list[HashedTable] = []
         try:
-            kept = msgspec.msgpack.decode(self._path.read_bytes(), type=list[AnsweredTable])
+            self._tables = msgspec.msgpack.decode(self._path.read_bytes(), type=list[HashedTable])
         except FileNotFoundError:
             return
         except (OSError, *UNREADABLE) as error:
             text = "without it a question might tell of the few rows by which the table has changed"
             raise StorageError(f"{self._path} cannot be read: {error}: {text}") from error
-        self._tables = [_unpacked(one) for one in kept]
 
     def is_too_near(self, table: HashedTable, least_rows: int) -> bool:
         """Return True if this table differs from an earlier one by fewer rows, but not by none."""
-        return any(_differ_by_few(table, before, least_rows) for before in self._tables)
+        return any(table.is_near(before, least_rows) for before in self._tables)
 
     def keep(self, table: HashedTable) -> None:
         """Remember a table; it is on the disk when this returns. Raises StorageError."""
@@ -199,31 +196,7 @@ class AnsweredRows:
         self._tables = [*self._tables, table][-MOST_KEPT:]
         with storage_errors(self._path):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(self._path, [msgspec.msgpack.encode([_packed(one) for one in self._tables])])
-
-
-def _differ_by_few(table: HashedTable, before: HashedTable, least_rows: int) -> bool:
-    if _is_few(table.rows, before.rows, least_rows):
-        return True
-    groups = table.groups.keys() | before.groups.keys() if table.by == before.by else ()
-    none = Rows()
-    return any(_is_few(table.groups.get(one, none), before.groups.get(one, none), least_rows) for one in groups)
-
-
-def _is_few(now: Rows, before: Rows, least_rows: int) -> bool:
-    return 0 < max((now - before).total(), (before - now).total()) < least_rows
-
-
-def _packed(table: HashedTable) -> AnsweredTable:
-    groups = {group: b"".join(sorted(rows.elements())) for group, rows in sorted(table.groups.items())}
-    return AnsweredTable(by=table.by, groups=groups)
-
-
-def _unpacked(kept: AnsweredTable) -> HashedTable:
-    found = {}
-    for group, raw in kept.groups.items():
-        found[group] = Counter(raw[at : at + HASH_BYTES] for at in range(0, len(raw), HASH_BYTES))
-    return HashedTable(kept.by, found)
+        replace_file(self._path, [msgspec.msgpack.encode(self._tables)])
 
 
 LOG_FILE = "stats.log"

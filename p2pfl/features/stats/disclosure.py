@@ -346,8 +346,12 @@ class Disclosure:
         """The groups (groups,) of which nothing is shown."""
         if self.hidden[self.rows > 0].all():
             raise TooFew(f"no group by {asked.by} can be shown: too few have {few}")
-        numeric = [column for column in asked.columns if categories_of(schema, column) is None]
-        self._unsummed = {column: self._hidden_sums(column) for column in numeric}
+        self._unsummed: dict[str, Mask] = {}
+        """The groups (groups,) of which no sum of a numeric column's values is made."""
+        for column in asked.columns:
+            if categories_of(schema, column) is None:
+                known, sites = self.cells[column][:, :, 0]
+                self._unsummed[column] = with_complement(known, sites, self._bounds, forced=self.hidden)
         self.names = group_names(schema, asked.by)
 
     @property
@@ -368,11 +372,6 @@ class Disclosure:
             known = self.cells[column][0, :, 0]
             if not (hidden & (self.rows > 0)).any() and known.any():
                 yield column, int(known.sum())
-
-    def _hidden_sums(self, column: str) -> Mask:
-        """Return the groups (groups,) of which no sum of a numeric column's values is made."""
-        known, sites = self.cells[column][:, :, 0]
-        return with_complement(known, sites, self._bounds, forced=self.hidden)
 
     def counts(self, column: str, bars: Mapping[int, tuple[Bar, ...]]) -> ShownCounts:
         """Return which counts of a column may be shown, with these bars of groups."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,16 +52,6 @@ Arrays = dict[str, Counts]
 Columns = Mapping[str, Values]
 
 
-class Counting(Protocol):
-    """A numeric column in one group, the mean of all sites' values, and where buckets and bins begin."""
-
-    column: str
-    group: int
-    mean: float
-    cuts: list[int]
-    edges: list[float]
-
-
 class SiteSums:
     """One site's `columns` (n,), whose missing values are NaN and whose categories are indices."""
 
@@ -85,19 +75,19 @@ class SiteSums:
             found[f"cells {column}"] = table.reshape(self._groups, width)
         return {name: _and_sites(table) for name, table in found.items()}
 
-    def sums(self, spreads: Sequence[Counting]) -> Arrays:
+    def sums(self, spreads: Sequence[_Spread]) -> Arrays:
         """Return `sums` (spreads, LIMBS), and the first buckets."""
         values = list(self._known(spreads))
         sums = np.stack([limbs_of(math.fsum(one)) for one in values])
         return {"sums": sums} | self._buckets(values, spreads)
 
-    def squares(self, spreads: Sequence[Counting]) -> Arrays:
+    def squares(self, spreads: Sequence[_Spread]) -> Arrays:
         """Return `squares` (spreads, LIMBS), about the mean of all sites, and finer buckets."""
         values = list(self._known(spreads))
         squares = [math.fsum((one - each.mean) ** 2) for one, each in zip(values, spreads, strict=True)]
         return {"squares": np.stack([limbs_of(one) for one in squares])} | self._buckets(values, spreads)
 
-    def histograms(self, spreads: Sequence[Counting]) -> Arrays:
+    def histograms(self, spreads: Sequence[_Spread]) -> Arrays:
         """Return the finest buckets, and `bins PLACE` (2, edges + 1): rows, and 1 where this site has any."""
         values, found = list(self._known(spreads)), Arrays()
         for place, (one, each) in enumerate(zip(values, spreads, strict=True)):
@@ -106,12 +96,12 @@ class SiteSums:
         return found | self._buckets(values, spreads)
 
     @staticmethod
-    def _buckets(values: Sequence[Values], spreads: Sequence[Counting]) -> Arrays:
+    def _buckets(values: Sequence[Values], spreads: Sequence[_Spread]) -> Arrays:
         """Return `buckets PLACE` (cuts,)."""
         pairs = enumerate(zip(values, spreads, strict=True))
         return {f"buckets {place}": counted(as_cells(one), each.cuts) for place, (one, each) in pairs}
 
-    def _known(self, spreads: Sequence[Counting]) -> Iterator[Values]:
+    def _known(self, spreads: Sequence[_Spread]) -> Iterator[Values]:
         for one in spreads:
             values = self._columns[one.column]
             yield values[~np.isnan(values) & ((self._group == one.group) | (one.group == ALL))]
@@ -245,11 +235,11 @@ def _statistics(
         counts = shown.counts(column, {group: one.bars for group, one in here.items()})
         values = categories_of(schema, column)
         figures += _categories(column, values, shown, counts) if values else _numbers(column, shown, counts, here)
-    groups = {str(shown.names[group]): _unless(shown.hidden[group], shown.rows[group]) for group in shown.groups}
+    rows = {group: None if shown.hidden[group] else int(shown.rows[group]) for group in shown.groups}
     return Statistics(
         asked=asked,
         rows=int(shown.rows.sum()),
-        groups=groups if asked.by is not None else {},
+        groups={str(shown.names[group]): count for group, count in rows.items()} if asked.by is not None else {},
         figures=tuple(figures),
     )
 
@@ -281,10 +271,6 @@ def _numbers(
                 histogram=tuple(replace(bar, rows=count) for bar, count in pairs),
             )
         yield found
-
-
-def _unless(is_hidden: Any, rows: Any) -> int | None:
-    return None if is_hidden else int(rows)
 
 
 def _counts(sums: Any) -> Counts:

@@ -270,8 +270,3 @@ def withstands(circle: Sequence[int], reach: int, left: Collection[int], collude
         if inside and outside:
             return False
     return True
-
-
-def holders_left(partners_of: dict[int, tuple[int, ...]], left: Collection[int], member: int) -> int:
-    """The number of those who are left and hold shares of this member."""
-    return sum(partner in left for partner in partners_of[member])

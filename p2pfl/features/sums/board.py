@@ -5,8 +5,6 @@ what they have when a session opens, and while something is going on; what one l
 that is connected for long enough all get all statements, in any order. What an author may say is bounded, for each slot
 and in all: a statement is kept and passed on only if it belongs to a set-up whose opening is here and names its author,
 and few of those that come before their opening wait for it. What is said of sums long ended is dropped.
-
-`Blame` keeps who holds sums up, by what a member signed, or failed to sign in its time.
 """
 
 from __future__ import annotations
@@ -58,6 +56,15 @@ PROVEN = 10**9
 
 
 class Blame:
+    """Who holds sums up, as far as this member sees it.
+
+    Who was struck once has its turn last, to open a set-up and to lead a sum. With `MOST_STRIKES` it is left out of the
+    next set-ups, where enough others are there. A strike is forgiven with time, or to who has been in so many sums
+    since; a proof never. Each member judges for itself, and nobody signs another list for it: how few may be in a sum,
+    and the history of sums, stay as they are. But the opener's judgment decides who is in its set-up: a slow member
+    that it has struck is out for all until a strike is forgiven, or somebody else opens one.
+    """
+
     def __init__(self, own: int) -> None:
         self._own, self._at = own, 0.0
         """The latest time at which strikes were forgiven."""
@@ -166,6 +173,12 @@ class Taken:
     statement: Statement
     post: Post
     peer: int | None
+
+    @property
+    def wave(self) -> Wave:
+        if not isinstance(self.statement, Wave):
+            raise TypeError("no wave")
+        return self.statement
 
 
 def fingers(neighbors: Sequence[int], index: int) -> list[int]:

@@ -142,7 +142,7 @@ class Sums:
             for each in self._sums.values():
                 if each.missing_total and neighbors:
                     # Each time another one is asked.
-                    self._tree.want(each.missing_total, neighbors[self._beats % len(neighbors)], effects)
+                    effects.say(neighbors[self._beats % len(neighbors)], Want(total=each.missing_total))
             self._due.everything()
         return self._settled(now, effects)
 
@@ -176,7 +176,7 @@ class Sums:
     def _hear_total(self, peer: int, total: Total, effects: Effects) -> None:
         """Take a total that some list names: on each way the list comes first."""
         slot = self.records.tally(total.setup).slots.get(total.number)
-        lists = slot.ballot.lists if slot is not None else {}
+        lists = slot.lists if slot is not None else {}
         if slot is None or all(proposal.members != total.members for proposal in lists.values()):
             return
         digest = total_digest(total.setup, total.number, total.members, total.vector)

@@ -29,39 +29,41 @@ from p2pfl.features.sums.messages import (
 )
 
 
-class Ballot:
-    """All votes on one slot, as they come in: in any order, any number of times."""
+@dataclass(slots=True, kw_only=True)
+class SlotTally:
+    """What is said about one number, and all votes on it, as they come in: in any order, any number of times."""
 
-    def __init__(self, needed: int) -> None:
-        self.needed = needed
-        self.lists: dict[bytes, MemberList] = {}
-        """The lists proposed, by digest."""
-        self.signed: dict[int, bytes] = {}
-        """The digest of the list that each signer has signed first."""
-        self.quit: dict[int, str] = {}
-        """The reason of each who has given the slot up."""
-
-    def propose(self, digest: bytes, proposal: MemberList) -> None:
-        self.lists.setdefault(digest, proposal)
-
-    def sign(self, author: int, digest: bytes) -> None:
-        self.signed.setdefault(author, digest)
-
-    def give_up(self, author: int, reason: str) -> None:
-        self.quit.setdefault(author, reason)
+    needed: int
+    """The signers of a list that is certified."""
+    lists: dict[bytes, MemberList] = field(default_factory=dict)
+    """The lists proposed, by id."""
+    authors: dict[bytes, int] = field(default_factory=dict)
+    """Who has proposed each list, by id."""
+    signed: dict[int, bytes] = field(default_factory=dict)
+    """The id of the list that each signer has signed first."""
+    quit: dict[int, str] = field(default_factory=dict)
+    """The reason of each who has given the slot up."""
+    ready: dict[int, bytes] = field(default_factory=dict)
+    """The terms of each member who has its vector."""
+    waves: dict[bytes, Taken] = field(default_factory=dict)
+    """The waves, by id."""
+    own: dict[int, list[bytes]] = field(default_factory=dict)
+    """The secrets that members have revealed of their own."""
+    shares: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    """For each member the shares revealed of it, by holder."""
+    news: set[int] = field(default_factory=set)
+    """The members of whom something was revealed that nobody has looked at yet."""
 
     @property
-    def certified(self) -> tuple[bytes, MemberList] | None:
-        """The list with a quorum and its digest, once both are known. Two authors' lists that say the same are one:
-        members may differ about whose turn it was.
+    def certified(self) -> MemberList | None:
+        """The list with a quorum, once both are known. Two authors' lists that say the same are one: members may differ
+        about whose turn it was.
         """
         if len(self.signed) < self.needed:
             return None
-        counts = Counter(self.lists[digest] for digest in self.signed.values() if digest in self.lists)
+        counts = Counter(self.lists[name] for name in self.signed.values() if name in self.lists)
         found, count = counts.most_common(1)[0] if counts else (None, 0)
-        if found is None or count < self.needed:
-            return None
-        return next((digest, found) for digest, each in self.lists.items() if each == found)
+        return found if count >= self.needed else None
 
     @property
     def is_dead(self) -> bool:
@@ -71,28 +73,9 @@ class Ballot:
     def commonest_reason(self) -> str:
         return min(Counter(self.quit.values()).most_common(), key=lambda each: (-each[1], each[0]))[0]
 
-
-@dataclass(slots=True, kw_only=True)
-class SlotTally:
-    """What is said about one number."""
-
-    ballot: Ballot
-    ready: dict[int, bytes] = field(default_factory=dict)
-    """The terms of each member who has its vector."""
-    waves: dict[bytes, Taken] = field(default_factory=dict)
-    """The waves, by id."""
-    authors: dict[bytes, int] = field(default_factory=dict)
-    """Who has proposed each list, by id."""
-    own: dict[int, list[bytes]] = field(default_factory=dict)
-    """The secrets that members have revealed of their own."""
-    shares: dict[int, dict[int, bytes]] = field(default_factory=dict)
-    """For each member the shares revealed of it, by holder."""
-    news: set[int] = field(default_factory=set)
-    """The members of whom something was revealed that nobody has looked at yet."""
-
     def last_epoch(self, most: int) -> int:
         """Return the latest epoch; above `most` there is none but a liar's."""
-        epochs = [_wave(taken).epoch for taken in self.waves.values()]
+        epochs = [taken.wave.epoch for taken in self.waves.values()]
         return max((epoch for epoch in epochs if epoch <= most), default=-1)
 
     def take_reveal(self, author: int, reveal: Reveal) -> None:
@@ -115,7 +98,7 @@ class SetupTally:
         self.parcels: list[tuple[int, Parcel]] = []
         """Those for this node, with their dealers, who may have dealt a false one first."""
         self.acks: dict[int, set[int]] = defaultdict(set)
-        self.slots: dict[int, SlotTally] = defaultdict(lambda: SlotTally(ballot=Ballot(needed)))
+        self.slots: dict[int, SlotTally] = defaultdict(lambda: SlotTally(needed=needed))
 
     def take(self, taken: Taken, index: int) -> None:  # noqa: C901 - a table
         """`index` is this node's."""
@@ -134,22 +117,16 @@ class SetupTally:
                 self.slots[statement.number].waves[taken.id] = taken
             case MemberList():
                 slot = self.slots[statement.number]
-                slot.ballot.propose(taken.id, statement)
+                slot.lists.setdefault(taken.id, statement)
                 slot.authors[taken.id] = author
             case SlotVote():
-                self.slots[statement.number].ballot.sign(author, statement.chosen)
+                self.slots[statement.number].signed.setdefault(author, statement.chosen)
             case SlotQuit():
-                self.slots[statement.number].ballot.give_up(author, statement.reason)
+                self.slots[statement.number].quit.setdefault(author, statement.reason)
             case Reveal():
                 self.slots[statement.number].take_reveal(author, statement)
             case _:
                 raise TypeError(f"{type(statement).__name__} belongs to no set-up")
-
-
-def _wave(taken: Taken) -> Wave:
-    if not isinstance(taken.statement, Wave):
-        raise TypeError("no wave")
-    return taken.statement
 
 
 MOST_KEYS = 4

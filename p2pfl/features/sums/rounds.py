@@ -439,7 +439,7 @@ class RoundsInStep(Attached):
     async def run(self) -> None:
         await self.state.know()
         if not self.is_done:
-            await self.waiting.until(self._has_company, self._company_in_words)
+            await self.waiting.until(self._are_enough, self._missing_in_words)
         while not self.course.is_over and not self.is_done:
             place = self.state.next_place()
             if place is not None:
@@ -515,10 +515,10 @@ class RoundsInStep(Attached):
 
     # -- waiting and ending -------------------------------------------------------------------------------------------
 
-    def _has_company(self) -> bool:
+    def _are_enough(self) -> bool:
         return len(self.state.standings.latest) >= self.least
 
-    def _company_in_words(self) -> str:
+    def _missing_in_words(self) -> str:
         missing = self.waiting.names(range(self.sums.members), without=self.state.standings.latest)
         return f"{self.least - len(self.state.standings.latest)} more of {missing}: {self.least} must give their parts"
 

@@ -30,7 +30,6 @@ from p2pfl.features.sums.arithmetic import (
     combined,
     commitment,
     deal,
-    holders_left,
     order,
     own_seed,
     pair_seed,
@@ -176,7 +175,7 @@ class SumSetup:
             return "a member who is not on the roster"
         if len(left) < settings.least:
             return f"{len(left)} members are fewer than {settings.least}"
-        if any(holders_left(self.partners, left, member) < settings.threshold for member in self.roster):
+        if any(len(left.intersection(self.partners[member])) < settings.threshold for member in self.roster):
             return "too few are left who hold shares"
         if not withstands(self.circle, self.reach, left, settings.colluders):
             return "too few masks are left"
@@ -281,7 +280,7 @@ bytes a large vector would be waited for for hours.
 
 
 class SumPatience:
-    """Measures whole stages of the protocol that nobody was late for, in seconds."""
+    """How long to wait, from how long whole stages that nobody was late for have taken: nobody types a time-out."""
 
     def __init__(self, first_s: float = FIRST_S) -> None:
         self._first_s = first_s
@@ -505,19 +504,18 @@ class SetupFounding:
     def _prepare(self, attempt: Attempt, now: float) -> Iterator[Statement]:
         index, tally = self._settings.index, self._records.tally(attempt.setup.id)
         since = (now - attempt.began) / self._patience.wait_s
-        if self._blame.is_banned(attempt.opener) and tally.slots[ROSTER].ballot.certified is None:
+        if self._blame.is_banned(attempt.opener) and tally.slots[ROSTER].certified is None:
             self.attempt = None
             return
         yield from self._acknowledge(attempt, tally, since)
         if since > AGAIN:
             yield from self._send_again(attempt, tally)
         slot = tally.slots[ROSTER]
-        ballot = slot.ballot
         yield from self._vote(attempt, tally, since + NEXT)
-        if index not in {*ballot.signed, *slot.authors.values()} and self._may_propose(attempt, tally, index, since):
+        if index not in {*slot.signed, *slot.authors.values()} and self._may_propose(attempt, tally, index, since):
             yield from self._propose(attempt, tally, since)
-        if ballot.certified is not None:
-            self._certified(attempt, frozenset(members_of(ballot.certified[1].members)), now)
+        if slot.certified is not None:
+            self._certified(attempt, frozenset(members_of(slot.certified.members)), now)
         elif since > OVER:
             self.attempt = None
             self._patience.failed()
@@ -525,15 +523,15 @@ class SetupFounding:
                 self._mute = frozenset(attempt.setup.members) - tally.acks.keys()
             if attempt.opener not in tally.acks:
                 self._blame.strike(attempt.opener, "it has opened a set-up and taken no part in it")
-            for member in sorted(tally.acks.keys() - ballot.signed.keys()) if index in ballot.signed else ():
+            for member in sorted(tally.acks.keys() - slot.signed.keys()) if index in slot.signed else ():
                 self._blame.strike(member, "it has signed no roster in time")
 
     def _vote(self, attempt: Attempt, tally: SetupTally, since: float) -> Iterator[SlotVote]:
         slot = tally.slots[ROSTER]
-        for name, proposal in list(slot.ballot.lists.items()):
+        for name, proposal in list(slot.lists.items()):
             author = slot.authors[name]
             is_turn = self._may_propose(attempt, tally, author, since)
-            if self._settings.index in slot.ballot.signed:
+            if self._settings.index in slot.signed:
                 return
             if is_turn and attempt.setup.may_be_roster(members_of(proposal.members), tally.acks):
                 if author != attempt.opener:

@@ -112,10 +112,10 @@ class Sum:
         """Begin with this member's vector; too late for that, the sum is that of the others."""
         self.asked = asked
         self._clock.began = self._clock.moved = now
-        if self.outcome is None and self._tally.ballot.certified is None:
+        if self.outcome is None and self._tally.certified is None:
             masked = self.setup.masked(asked.values, self.number)
             self._tree.own[self.key] = self._index, asked.terms, masked
-        elif (certified := self._tally.ballot.certified) is not None and certified[1].terms != asked.terms:
+        elif (certified := self._tally.certified) is not None and certified.terms != asked.terms:
             self.outcome = SumOutcome(reason=STRANGE)
 
     def moved(self, now: float) -> None:
@@ -123,25 +123,23 @@ class Sum:
         self._clock.moved = now
 
     def has_voted(self) -> bool:
-        ballot = self._tally.ballot
-        return self._index in ballot.signed or self._index in ballot.quit
+        return self._index in self._tally.signed or self._index in self._tally.quit
 
     def is_out(self) -> bool:
         """True if this member's masked vector may be in a list that others certify, now or later."""
-        asked, ballot = self.asked, self._tally.ballot
-        statements = [taken.statement for taken in self._tally.waves.values()]
-        if asked is None or all(not isinstance(s, Wave) or s.terms != asked.terms for s in statements):
+        asked, tally = self.asked, self._tally
+        if asked is None or all(taken.wave.terms != asked.terms for taken in tally.waves.values()):
             return False
-        if ballot.certified is not None:
-            return self._index in members_of(ballot.certified[1].members)
-        return not ballot.is_dead
+        if tally.certified is not None:
+            return self._index in members_of(tally.certified.members)
+        return not tally.is_dead
 
     def must_end_here(self) -> bool:
         """True if this member has voted, or others have without it, or may: the sum is not given up for a new set-up.
 
         Otherwise the same vector might be in two sums.
         """
-        return self.has_voted() or self._tally.ballot.certified is not None or self.is_out()
+        return self.has_voted() or self._tally.certified is not None or self.is_out()
 
     def refused(self, asked: Asked, reason: str) -> Refused:
         """Say that there is no sum here, and what is known of the others."""
@@ -158,11 +156,11 @@ class Sum:
         """What to do now, one thing after the other; each is done before the next is asked for."""
         if self.outcome is not None:
             return
-        ballot = self._tally.ballot
-        if ballot.certified is not None:
-            yield from self._finish(*ballot.certified, now, wait_s)
-        elif ballot.is_dead:
-            self.outcome = SumOutcome(reason=ballot.commonest_reason())
+        tally = self._tally
+        if tally.certified is not None:
+            yield from self._finish(tally.certified, now, wait_s)
+        elif tally.is_dead:
+            self.outcome = SumOutcome(reason=tally.commonest_reason())
         elif self.asked is not None:
             yield from self._agree(self.asked, now, wait_s)
 
@@ -170,7 +168,7 @@ class Sum:
         tally = self._tally
         if self._index not in tally.ready:
             yield VectorReady(setup=self.setup.id, number=self.number, terms=asked.terms)
-        if self._index not in tally.ballot.quit:
+        if self._index not in tally.quit:
             yield from self._lead(asked, now, wait_s)
             yield from self._vote(asked, now, wait_s)
         yield from self._tire(asked, now, wait_s)
@@ -185,7 +183,7 @@ class Sum:
         gathered = self._tree.gathered.get(self.key)
         if gathered is not None:
             yield from self._propose(asked, *gathered[1:], frozenset(ready))
-        elif self._index in tally.ballot.signed:
+        elif self._index in tally.signed:
             return
         elif clock.is_quorum and self._own_waves() < MOST_TURNS and self._is_turn(ready, now, wait_s):
             clock.moved = now
@@ -258,7 +256,7 @@ class Sum:
         strange = self._ready.strange
         if len(strange) > settings.count - settings.quorum and not self.has_voted():
             yield self._quit(f"member {min(strange)} sums other things")
-        for name, proposal in list(self._tally.ballot.lists.items()):
+        for name, proposal in list(self._tally.lists.items()):
             if self.has_voted():
                 return
             author = self._tally.authors[name]
@@ -266,10 +264,11 @@ class Sum:
                 continue
             members = frozenset(members_of(proposal.members))
             flaw = self._flaws.of(name, members, asked)
-            if flaw and self._rank(author) == MINE and not self.setup.flaw(members):
-                yield self._quit(flaw)
+            if flaw and (own := self.setup.flaw(members)):
+                # What anybody can see its author could see too; only who signs knows its own history.
+                self._blame.strike(author, f"it has proposed a list that nobody may: {own}", is_proof=True)
             elif flaw:
-                self._blame_proposer(author, members)
+                yield from [self._quit(flaw)] if self._rank(author) == MINE else []
             elif (total := self._tree.total(proposal.total)) is None:
                 self.missing_total = proposal.total
             elif len(total.vector) != asked.values.nbytes:
@@ -280,19 +279,14 @@ class Sum:
                 yield Keep(data=asked.data, members=members)
                 yield SlotVote(setup=self.setup.id, number=self.number, chosen=name)
 
-    def _blame_proposer(self, author: int, members: frozenset[int]) -> None:
-        """What anybody can see is wrong with a list its author could see too; only who signs knows its own history."""
-        if flaw := self.setup.flaw(members):
-            self._blame.strike(author, f"it has proposed a list that nobody may: {flaw}", is_proof=True)
-
     def _blame_leaders(self, chosen: MemberList, now: float, wait_s: float) -> None:
         """Whose turn was over when the last one proposed this list has held the sum up."""
         tally = self._tally
-        last = max(self._rank(tally.authors[name]) for name, each in tally.ballot.lists.items() if each == chosen)
+        last = max(self._rank(tally.authors[name]) for name, each in tally.lists.items() if each == chosen)
         turns = (now - self._clock.quorum) / wait_s
         over = {False: min(last, turns / TURN - NEXT), True: min(last, turns / TURN - NEXT, turns - NEXT - WAVE)}
         out = {taken.author for taken in tally.waves.values()}
-        ranks = {member: self._rank(member) for member in self._ready.alike - tally.ballot.quit.keys()}
+        ranks = {member: self._rank(member) for member in self._ready.alike - tally.quit.keys()}
         for member in (member for member, rank in ranks.items() if rank < over[member in out]):
             self._blame.strike(member, "it was to lead a sum, and nobody could sign a list of its in time")
 
@@ -311,12 +305,12 @@ class Sum:
                 self._blame.strike(first, "it was to lead a sum of which no list could be signed")
             yield self._quit(reason)
         if now > start + OVER * wait_s:
-            signed, gone = self._tally.ballot.signed, self._tally.ballot.quit.keys()
+            signed, gone = self._tally.signed, self._tally.quit.keys()
             for member in sorted(self._ready.alike - signed.keys() - gone) if self._index in signed else ():
                 self._blame.strike(member, "it was ready and has signed no list in time")
             self.outcome = SumOutcome(reason=reason, waited=True)
 
-    def _finish(self, _: bytes, chosen: MemberList, now: float, wait_s: float) -> Iterator[Step]:
+    def _finish(self, chosen: MemberList, now: float, wait_s: float) -> Iterator[Step]:
         """There is a certificate: reveal, collect what others reveal, and unmask."""
         clock = self._clock
         if self._secrets is None:

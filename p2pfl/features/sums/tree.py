@@ -25,7 +25,6 @@ from p2pfl.features.sums.messages import (
     Poll,
     Total,
     Want,
-    Wave,
     Working,
     bits_of,
     members_of,
@@ -62,20 +61,14 @@ class Branch:
     """The polls of this wave."""
 
     @property
-    def wave(self) -> Wave:
-        if not isinstance(self.taken.statement, Wave):
-            raise TypeError("no wave")
-        return self.taken.statement
-
-    @property
     def key(self) -> Key:
-        return self.wave.setup, self.wave.number
+        return self.taken.wave.setup, self.taken.wave.number
 
     def merged(self, own: tuple[int, bytes, Words] | None) -> tuple[frozenset[int], Words]:
         """All parts and one's own vector, added; without a part that overlaps with others or has another length."""
         members: frozenset[int] = frozenset()
         total: Words = np.zeros(0, "<u8")
-        if own is not None and self.wave.terms == own[1]:
+        if own is not None and self.taken.wave.terms == own[1]:
             members, total = frozenset({own[0]}), own[2].copy()
         for _, (others, vector) in sorted(self.parts.items()):
             if not others or members & others or (members and vector.size != total.size):
@@ -109,7 +102,7 @@ class Tree:
         branch = Branch(taken=taken, waiting=set(neighbors) - {taken.peer})
         place = branch.key, taken.author
         before = self._branches.get(place)
-        if before is not None and before.wave.epoch >= branch.wave.epoch:
+        if before is not None and before.taken.wave.epoch >= taken.wave.epoch:
             return
         if taken.peer is None:
             self.gathered.pop(branch.key, None)
@@ -219,9 +212,6 @@ class Tree:
         for child in sorted(branch.parts) if branch is not None else ():
             if child != peer:
                 effects.say(child, total)
-
-    def want(self, digest: bytes, peer: int, effects: Effects) -> None:
-        effects.say(peer, Want(total=digest))
 
     def hear_want(self, peer: int, want: Want, effects: Effects) -> None:
         total = self.total(want.total)

@@ -180,9 +180,8 @@ class GrownState(AlikeState):
         try:
             found = msgspec.msgpack.decode(raw, type=GrowingFile)
             if found.rounds == len(state.rounds):
-                growth = TreeGrowth.resumed(
-                    found.state, state.rounds, learner.table.schema, learner.settings, learner.site
-                )
+                schema, settings = learner.table.schema, learner.settings
+                growth = TreeGrowth.unpack(found.state, schema, settings, learner.site, state.rounds)
                 if growth.state.step > state.step:
                     learner.adopt(growth)
         except UNREADABLE as error:
@@ -361,10 +360,10 @@ class TreeRounds(RoundsInStep):
             self._begun = None
         self.grown.write()
 
-    def _has_company(self) -> bool:
+    def _are_enough(self) -> bool:
         return self._members <= self.state.standings.latest.keys() or self.state.is_behind()
 
-    def _company_in_words(self) -> str:
+    def _missing_in_words(self) -> str:
         missing = self._members - self.state.standings.latest.keys()
         names = self.waiting.names(sorted(missing))
         return f"{len(missing)} more of {names}: all {len(self._members)} must give their parts"

@@ -72,14 +72,19 @@ class TreeGrowth:
         return cls(GrowthState(settings=settings, cuts=cuts, sizes=_sizes(schema)), site)
 
     @classmethod
-    def unpack(cls, packed: bytes | memoryview, schema: Schema, settings: TreeSettings, site: SiteRows) -> TreeGrowth:
-        """Go on from `pack()`, of this node or another. Raises ValueError: these bytes are no state, or one of other
-        settings or columns.
-        """
-        return cls._of(GrowthState.unpack(packed), schema, settings, site)
+    def unpack(
+        cls,
+        packed: bytes | memoryview,
+        schema: Schema,
+        settings: TreeSettings,
+        site: SiteRows,
+        rounds: list[list[DecisionTree]] | None = None,
+    ) -> TreeGrowth:
+        """Go on from `pack()`, of this node or another; or from `pack_present()`, behind these rounds.
 
-    @classmethod
-    def _of(cls, state: GrowthState, schema: Schema, settings: TreeSettings, site: SiteRows) -> TreeGrowth:
+        Raises ValueError: these bytes are no state, or one of other settings or columns.
+        """
+        state = GrowthState.unpack(packed, rounds)
         if state.settings != settings:
             raise ValueError("a state of trees with other settings")
         columns = len(state.cuts) - (settings.objective == "squared") if state.grid is None else len(state.grid.edges)
@@ -93,20 +98,8 @@ class TreeGrowth:
         return self.state.pack()
 
     def pack_present(self) -> bytes:
-        """Return the state without the trees of whole rounds, for `resumed`."""
+        """Return the state without the trees of whole rounds."""
         return msgspec.structs.replace(self.state, rounds=[]).pack()
-
-    @classmethod
-    def resumed(
-        cls,
-        packed: bytes,
-        rounds: list[list[DecisionTree]],
-        schema: Schema,
-        settings: TreeSettings,
-        site: SiteRows,
-    ) -> TreeGrowth:
-        """Go on from `pack_present()` behind these rounds. Raises ValueError as `unpack` does."""
-        return cls._of(GrowthState.unpack(packed, rounds), schema, settings, site)
 
     @property
     def done(self) -> bool:

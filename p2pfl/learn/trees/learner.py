@@ -35,12 +35,6 @@ FOREST = "forest"
 """The name of the array with the packed trees."""
 
 
-def preprocessing_of_trees(schema: Schema, missing: Mapping[str, Iterable[str]]) -> dict[str, Any]:
-    """Return what is stored with the trees, as JSON values. `missing` has codes by column."""
-    columns = [*schema.numeric, *schema.categories]
-    return reading_of(schema, missing) | {"trees": FOREST, "inputs": columns}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTrees(ScoresTables):
     schema: Schema
@@ -104,7 +98,8 @@ class TreeLearner:
         self.digest = task.schema.digest() if task.is_shared_file else b""
         self.metrics = {name: BUILT_IN[name] for name in task.metrics}
         self.measures = measured_by(self.metrics, task.metric, labels=task.schema.classes is not None)
-        self.preprocessing = preprocessing_of_trees(task.schema, missing)
+        columns = [*task.schema.numeric, *task.schema.categories]
+        self.preprocessing = reading_of(task.schema, missing) | {"trees": FOREST, "inputs": columns}
         # Nodes with other settings or columns cannot grow trees together.
         about = msgspec.json.encode((settings, task.schema.contents()))
         self.shape_digest = hashlib.blake2b(about, digest_size=16, person=b"p2pfl-trees").digest()

@@ -31,7 +31,7 @@ from p2pfl.reporting.plot import check_picture
 from p2pfl.reporting.targets import check_target
 
 MARK = ".p2pfl-demo"
-MOST_NODES = 64
+MOST_OF_DEMO = 64
 PARAMETERS = 2_410
 """The number of parameters in the digits model, known here without importing torch."""
 
@@ -45,7 +45,7 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--nodes", type=click.IntRange(2, MOST_NODES), default=8, show_default=True, help="How many processes.")
+@click.option("--nodes", type=click.IntRange(2, MOST_OF_DEMO), default=8, show_default=True, help="How many processes.")
 @click.option("--topology", default="ring", show_default=True, help="The graph: see `p2pfl topology list`.")
 @click.option("--rounds", type=click.IntRange(1), default=40, show_default=True, help="Rounds that each node trains.")
 @click.option(

@@ -177,19 +177,3 @@ def test_a_pipe_a_device_or_a_folder_is_refused_at_once(p2pfl, pair, tmp_path, c
         assert (outcome.code, outcome.err.count("\n")) == (2, 1), outcome.err
         if table:
             assert p2pfl(command, pair, path).code == 2
-
-
-@pytest.mark.long
-def test_the_curve_is_drawn_into_a_file(p2pfl, pair, model, tmp_path):
-    pytest.importorskip("matplotlib")
-    table = write(tmp_path / "test.csv", ["3,1", "2,2", "-1,1", "-2,0", "-3,0", "1,0"])
-    assert p2pfl("score", pair, table, "--plot", "roc.png").code == 0
-    assert (tmp_path / "roc.png").read_bytes().startswith(b"\x89PNG")
-    number = model(NUMBER, [[1.0]], "number.safetensors")
-    assert p2pfl("score", number, write(tmp_path / "n.csv", ["1,12", "2,15"]), "--plot", "n.svg").code == 0
-    three = model(THREE, [[-1.0], [0.0], [1.0]], "three.safetensors")
-    assert p2pfl("score", three, write(tmp_path / "t.csv", ["-2,a", "2,c", "1,b"]), "--plot", "t.svg").code == 0
-    for plot, said in (("roc.txt", ".png"), ("no/roc.png", "folder")):
-        outcome = p2pfl("score", pair, table, "--plot", plot)
-        assert outcome.code == 2
-        assert said in outcome.err

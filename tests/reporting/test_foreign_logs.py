@@ -46,7 +46,6 @@ def library(monkeypatch):
 
     def make(name, **contents):
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(**contents))
-        monkeypatch.delitem(sys.modules, OURS[name].partition(":")[0], raising=False)
 
     return make
 

@@ -18,16 +18,14 @@ OWN = "the node has learned from rows of this very table: it will do worse on ot
 
 
 @click.command(
-    epilog="\b\nExample:\n  p2pfl score hospitals/site1 test.csv\n"
-    "  p2pfl score model.safetensors test.csv --plot roc.png"
+    epilog="\b\nExample:\n  p2pfl score hospitals/site1 test.csv\n  p2pfl score model.safetensors test.csv"
 )
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
 @click.argument("table", metavar="TABLE", type=click.Path(path_type=Path))
-@click.option("--plot", type=click.Path(path_type=Path), help="Also draw the ROC curve, or errors of numbers.")
 @click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above MODEL.")
 @click.option("--node", metavar="NAME", help="The node, if MODEL does not say.")
 @format_option(*FORMS)
-def score(*, model: Path, table: Path, plot: Path | None, federation: Path | None, node: str | None, form: Form) -> int:
+def score(*, model: Path, table: Path, federation: Path | None, node: str | None, form: Form) -> int:
     """Measure how good a model is on TABLE.
 
     MODEL is the folder of a node whose task is csv, its state folder, or a file from `p2pfl export`. TABLE has the
@@ -38,10 +36,6 @@ def score(*, model: Path, table: Path, plot: Path | None, federation: Path | Non
     from p2pfl.learn.table.reading import read_table, say_what_is_odd  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.testing import tested  # noqa: PLC0415 - as above
 
-    if plot is not None:
-        from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
-
-        check_picture(plot)
     found, layout, learned_from = read_model(model, table, federation, node)
     rows = read_table(table, found.schema, layout, testing=True)
     for text in say_what_is_odd(rows, "TABLE"):
@@ -53,11 +47,6 @@ def score(*, model: Path, table: Path, plot: Path | None, federation: Path | Non
     if undefined := [one.label for one in figures if one.value is None]:
         click.echo(f"warning: not defined here: {', '.join(undefined)}: {result.why_undefined()}", err=True)
     _show(result, figures, form, left_out=rows.without_target)
-    if plot is not None:
-        from p2pfl.reporting.score_plot import draw_scores  # noqa: PLC0415 - as above
-
-        draw_scores(result, plot)
-        click.echo(f"picture: {plot}", err=True)
     return 0
 
 

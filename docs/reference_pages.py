@@ -457,8 +457,8 @@ BESIDE: Mapping[str, Mapping[str, str]] = {
         "NodeResult": "p2pfl.reporting.status",
         "Contraction": "p2pfl.reporting.report",
         "Cost": "p2pfl.reporting.report",
-        "References": "p2pfl.reporting.history",
-        "Point": "p2pfl.reporting.history",
+        "References": "p2pfl.reporting.measures",
+        "Point": "p2pfl.reporting.measures",
     },
 }
 """Names beside `__all__` that a user's code gets or makes."""

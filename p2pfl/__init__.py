@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from p2pfl.learn.task import Task
     from p2pfl.methods.method import Method
     from p2pfl.node.round_callback import RoundState
-    from p2pfl.reporting.report import Report
-    from p2pfl.reporting.secure_sum import SecureSum
+    from p2pfl.reporting.report import Report, SecureSum
 
 __all__ = [
     "Compressor",
@@ -48,7 +47,7 @@ _HOME = {
     "Report": "p2pfl.reporting.report",
     "RoundState": "p2pfl.node.round_callback",
     "Rule": "p2pfl.aggregate.interface",
-    "SecureSum": "p2pfl.reporting.secure_sum",
+    "SecureSum": "p2pfl.reporting.report",
     "Task": "p2pfl.learn.task",
     "UserError": "p2pfl.errors",
     "load_federation": "p2pfl.federation",

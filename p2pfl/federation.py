@@ -32,9 +32,8 @@ from p2pfl.specs import whole
 
 if TYPE_CHECKING:
     from p2pfl.node.round_callback import RoundState
-    from p2pfl.reporting.history import Point
-    from p2pfl.reporting.report import Report
-    from p2pfl.reporting.secure_sum import SecureSum
+    from p2pfl.reporting.measures import Point
+    from p2pfl.reporting.report import Report, SecureSum
 
 WHERE = "Federation"
 """The name used in error messages instead of a file."""
@@ -186,7 +185,7 @@ class Federation:
         Raises UserError: the task or its data are wrong, or there are more than 64 nodes: simulate those;
         LearningError: the task failed, or at some node no round gave a finite model.
         """
-        from p2pfl.console.progress import ProgressView, point_in_words  # noqa: PLC0415 - who simulates needs no network
+        from p2pfl.console.output import ProgressView, point_in_words  # noqa: PLC0415 - who simulates needs no network
         from p2pfl.fleet.one_process import TRANSPORTS, Wishes, run_together  # noqa: PLC0415 - as above
         from p2pfl.reporting.measures import measures_of  # noqa: PLC0415 - as above
 

@@ -18,7 +18,7 @@ from p2pfl.engine.codecs import codecs_of, fragments_of
 from p2pfl.learn.gauge import gauge_of
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.plan import planned_rounds
-from p2pfl.reporting.sketch import Sketch
+from p2pfl.reporting.status import Sketch
 from sim.attacks import Attack, parse_attack
 from sim.cluster import Cluster, Surroundings, all_neighbors, all_turns
 from sim.exact import ExactEngine, ExactPlan

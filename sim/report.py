@@ -27,16 +27,23 @@ from p2pfl.learn.doubts import about_lone_classes, own_classes
 from p2pfl.learn.interface import Score
 from p2pfl.learn.metrics import Measure
 from p2pfl.learn.shift import LabelShift, flat_targets, label_shift
-from p2pfl.reporting.comparison import against
 from p2pfl.reporting.figures import about_mixing, by_compressor, configuration, contraction, overall_staleness, spread
-from p2pfl.reporting.history import ModelScore, Point, References
-from p2pfl.reporting.liars import held_against
-from p2pfl.reporting.measures import mean_intervals, measures_in, metrics_in, model_score, rounded, spreads
+from p2pfl.reporting.measures import (
+    ModelScore,
+    Point,
+    References,
+    mean_intervals,
+    measures_in,
+    metrics_in,
+    model_score,
+    rounded,
+    spreads,
+)
+from p2pfl.reporting.mixing import held_against
+from p2pfl.reporting.references import against, centralized, of_alone, round_seconds
 from p2pfl.reporting.references import alone as alone_of
-from p2pfl.reporting.references import centralized, of_alone, round_seconds
 from p2pfl.reporting.report import Cost, NodeReport, Report
-from p2pfl.reporting.sketch import consensus_distance
-from p2pfl.reporting.status import ClosedRound, NeighborStatus, rounds_beyond
+from p2pfl.reporting.status import ClosedRound, NeighborStatus, consensus_distance, rounds_beyond
 from sim.learning.nodes import Learners, Pool, make_learners, success
 from sim.learning.references import fedavg
 from sim.prepared_run import PreparedRun, Script

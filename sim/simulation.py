@@ -20,9 +20,9 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.config.stop import parse_stop
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import Measure
-from p2pfl.reporting.history import Point
+from p2pfl.reporting.measures import Point
+from p2pfl.reporting.mixing import compressor_mistakes
 from p2pfl.reporting.report import Report
-from p2pfl.reporting.traffic import compressor_mistakes
 from sim.attacks import parse_attack
 from sim.heap import return_free_memory
 from sim.kernel import NS

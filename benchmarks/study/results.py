@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from p2pfl.reporting.history import Reference
+from p2pfl.reporting.measures import Reference
 from p2pfl.reporting.report import Report
 from sim.sweeps.job import Job, build
 from sim.sweeps.plan import SweepPlan

@@ -15,8 +15,7 @@ import click
 
 from p2pfl.aggregate import liars_of
 from p2pfl.cli.check_brief import WORDS, print_brief, print_words, round_is, round_s, verdict
-from p2pfl.cli.check_folders import findings_of, look_into_folders
-from p2pfl.cli.check_names import unknown_names
+from p2pfl.cli.check_folders import findings_of, look_into_folders, unknown_names
 from p2pfl.cli.mixing import mistake_of_rule, print_rule, print_traffic, rule_facts, traffic_facts, try_own_rule
 from p2pfl.config.charter import compacted
 from p2pfl.config.federation_id import federation_id
@@ -39,8 +38,7 @@ from p2pfl.node.findings import Findings, Inspected
 from p2pfl.node.memory_needs import memory_needs, program_bytes
 from p2pfl.reporting.alarms import ALARMS
 from p2pfl.reporting.figures import predicted
-from p2pfl.reporting.liars import bearings
-from p2pfl.reporting.traffic import slowest_send_s
+from p2pfl.reporting.mixing import bearings, slowest_send_s
 from topologies import Topology, TopologyError
 from topologies.metrics.byzantine import local_tolerance, warnings
 from topologies.metrics.describe import survey

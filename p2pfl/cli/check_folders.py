@@ -1,10 +1,11 @@
-"""Mistakes in the folders of the nodes that are here: settings, keys and ports, and the features' findings.
+"""Mistakes in the folders of the nodes that are here: settings, keys and ports; and addresses whose names are unknown.
 
 `p2pfl check` uses this, and so does `launch` before it starts a node, so nothing here imports torch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.features import FEATURES, import_declared
 from p2pfl.net.address import is_hidden, misses, parse_address
+from p2pfl.net.names import unknown_hosts
+from p2pfl.net.proxy import is_near, proxies_of
 from p2pfl.net.tls import SOON_DAYS, certificate_of
 from p2pfl.net.ways import outlet_of
 from p2pfl.node.plug_ins import all_features
@@ -143,3 +146,21 @@ def _look_at_key(federation: FederationConfig, member: Member, node: NodeConfig,
         text = f"not the key that {federation.path.name} lists for {member.name}"
         shown, allowed = public_text(public), public_text(member.key)
         folders.mistakes.append(UserError(text, file=node.key_file, key="public key", value=shown, allowed=allowed))
+
+
+def unknown_names(federation: FederationConfig, here: Iterable[NodeConfig]) -> list[str]:
+    """Return a warning for each member whose name is unknown; none where a proxy may know it."""
+    if any(node.network.proxy not in (None, "none") for node in here):
+        return []
+    proxies = proxies_of(None, None)
+    asked = {}
+    for member in federation.present:
+        address = None if member.address is None else parse_address(member.address, "address")
+        if address is not None and not is_near(address.host) and proxies.of(address) is None:
+            asked[member.name] = address
+    unknown = unknown_hosts(address.host for address in asked.values())
+    return [
+        f"the name in the address of {name}, {address}, is unknown here: correct it, or the DNS of this machine"
+        for name, address in asked.items()
+        if address.host in unknown
+    ]

@@ -21,8 +21,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.partition import leaves_few_classes
-from p2pfl.reporting.liars import Bearing, count, names
-from p2pfl.reporting.traffic import compressor_mistakes, traffic
+from p2pfl.reporting.mixing import Bearing, compressor_mistakes, count, names, traffic
 
 TRUST = 'rule = "mean" is no protection against malicious neighbors: one of them can ruin the model of all'
 TRUST_SUMS = "a secure sum is no protection against malicious members: one of them can spoil every sum, unnoticed"

@@ -1,4 +1,4 @@
-"""The output of subcommands: data to stdout, as a table, JSON or CSV, and the report file.
+"""The output of subcommands: data to stdout, as a table, JSON or CSV, the report file, and progress on stderr.
 
 Colors appear only on a terminal, and never with NO_COLOR.
 """
@@ -9,9 +9,10 @@ import csv
 import json
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal, Self, TypeVar
 
 import click
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from p2pfl.learn.metrics import Measure
-    from p2pfl.reporting.history import Comparison, ModelScore
+    from p2pfl.reporting.measures import Comparison, ModelScore, Point
     from p2pfl.reporting.report import NodeReport, Report
     from p2pfl.reporting.status import PrivacyStatus
 
@@ -398,3 +399,60 @@ def _state(node: NodeReport) -> str:
     failed = f", {node.failed_rounds} rounds failed" if node.failed_rounds else ""
     again = f", started {node.starts} times" if (node.starts or 1) > 1 else ""
     return f"{node.state}{again}{failed}{alone}{', lies' if node.byzantine else ''}"
+
+
+class ProgressView:
+    """Words on stderr: in one line with a bar on a terminal, elsewhere now and then in a line of their own."""
+
+    bar_width: ClassVar[int] = 40
+    line_every_s: ClassVar[float] = 10.0
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.bar: Any = None
+        self.task: Any = None
+        if not quiet and sys.stderr.isatty():
+            self.bar, self.task = _bar(self.bar_width)
+        self.printed_at = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def show(self, words: str, done: float, total: float | None, *, due: bool = False) -> None:
+        """Show how much of the `total`, if that is known, is done; in a line if one is `due`, or the last is old."""
+        if self.bar is not None:
+            self.bar.update(self.task, total=total, completed=min(done, total or 0), words=words)
+        elif not self.quiet and (due or time.monotonic() - self.printed_at >= self.line_every_s):
+            self.printed_at = time.monotonic()
+            click.echo(words, err=True)
+
+
+def point_in_words(point: Point, measures: Sequence[Measure]) -> str:
+    from p2pfl.reporting.measures import in_words  # noqa: PLC0415 - `--help` stays instant
+
+    parts = [f"{point.time_s:6.1f} s"]
+    if point.rounds is not None:
+        parts.append(f"round {point.rounds.mean:.0f}")
+    if learned := in_words(point, measures):
+        parts.append(learned)
+    if point.consensus_distance is not None:
+        parts.append(f"apart {point.consensus_distance:.2e}")
+    parts.append(f"sent {size(point.bytes_sent or 0)}")
+    return ", ".join(parts)
+
+
+def _bar(width: int) -> tuple[Any, Any]:
+    from rich.console import Console  # noqa: PLC0415 - only for who has a terminal
+    from rich.progress import BarColumn, TextColumn  # noqa: PLC0415 - as above
+    from rich.progress import Progress as Bar  # noqa: PLC0415 - as above
+
+    columns = (BarColumn(bar_width=width), TextColumn("{task.fields[words]}", markup=False))
+    # what is printed to a file or a pipe meanwhile must not go to the terminal
+    bar = Bar(*columns, console=Console(stderr=True), transient=True, redirect_stdout=sys.stdout.isatty())
+    return bar, bar.add_task("", total=None, words="setting up")

@@ -27,7 +27,7 @@ from p2pfl.learn.tensors_file import of_torch
 from p2pfl.node.assembly import load_identity
 from p2pfl.node.kept_charter import newest_here
 from p2pfl.node.outcomes import Learned, read_learned
-from p2pfl.reporting.secure_sum import SecureSum
+from p2pfl.reporting.report import SecureSum
 
 EVERYWHERE = "the folders of all nodes, or --node NAME on each node's machine, at about the same time"
 

@@ -35,9 +35,8 @@ from p2pfl.node.feature import Feature
 from p2pfl.node.folders import KEY_FILE
 from p2pfl.node.local_rounds import compute_thread
 from p2pfl.node.round_callback import OnRound
-from p2pfl.reporting.history import Point
-from p2pfl.reporting.report import Report
-from p2pfl.reporting.secure_sum import SecureSum
+from p2pfl.reporting.measures import Point
+from p2pfl.reporting.report import Report, SecureSum
 
 log = logging.getLogger("p2pfl")
 

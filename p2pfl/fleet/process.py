@@ -13,7 +13,7 @@ from p2pfl.node.application import Application
 from p2pfl.node.assembly import Setup, read_setup
 from p2pfl.node.leash import on_a_leash
 from p2pfl.node.round_callback import OnRound
-from p2pfl.reporting.secure_sum import SecureSum
+from p2pfl.reporting.report import SecureSum
 from p2pfl.reporting.status import NodeLine, NodeResult
 
 

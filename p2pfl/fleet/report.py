@@ -22,14 +22,12 @@ from p2pfl.learn.doubts import about_lone_classes
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.shift import label_shift, targets_of
 from p2pfl.node.assembly import load_learner, replay
-from p2pfl.reporting.comparison import Pair, against, paired
 from p2pfl.reporting.figures import about_mixing, by_compressor, configuration, contraction, overall_staleness, spread
-from p2pfl.reporting.history import Point, References
-from p2pfl.reporting.instead_of_scores import instead
-from p2pfl.reporting.liars import held_against
-from p2pfl.reporting.measures import mean_intervals, measures_of, model_score, spreads
-from p2pfl.reporting.report import PRIVATE_FIGURES, SCORES, NodeReport, Report, Withheld
-from p2pfl.reporting.sketch import consensus_distance
+from p2pfl.reporting.measures import Point, References, mean_intervals, measures_of, model_score, spreads
+from p2pfl.reporting.mixing import held_against
+from p2pfl.reporting.references import Pair, against, paired
+from p2pfl.reporting.report import PRIVATE_FIGURES, SCORES, NodeReport, Report, Withheld, instead
+from p2pfl.reporting.status import consensus_distance
 from p2pfl.storage import peek
 from topologies import Topology, describe
 

@@ -46,9 +46,8 @@ from p2pfl.node.round_callback import EachRound, OnRound
 from p2pfl.node.status import Status
 from p2pfl.node.stopping import Stopping
 from p2pfl.node.workshop import TrainingFigures, Workshop
-from p2pfl.reporting.liars import bearings
-from p2pfl.reporting.sketch import Sketch
-from p2pfl.reporting.status import NodeLine, NodeResult
+from p2pfl.reporting.mixing import bearings
+from p2pfl.reporting.status import NodeLine, NodeResult, Sketch
 from p2pfl.storage import Store
 
 log = logging.getLogger("p2pfl")

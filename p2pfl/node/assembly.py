@@ -40,7 +40,7 @@ from p2pfl.learn.methods import method_of
 from p2pfl.learn.privacy.protection import protection_of
 from p2pfl.learn.table.agreed import with_agreed
 from p2pfl.methods import Method
-from p2pfl.reporting.traffic import compressor_mistakes
+from p2pfl.reporting.mixing import compressor_mistakes
 from p2pfl.storage import Durability, Loaded, Store
 
 log = logging.getLogger("p2pfl")

@@ -16,7 +16,7 @@ from p2pfl.node.assembly import Setup
 from p2pfl.node.driver import Driver
 from p2pfl.node.engine_thread import Checkpoint, EngineThread, Look
 from p2pfl.node.status import Status
-from p2pfl.reporting.liars import bearings
+from p2pfl.reporting.mixing import bearings
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")

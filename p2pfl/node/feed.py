@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from p2pfl.reporting.alarms import ALARMS, LASTS_S, OTHER, AlarmText
-from p2pfl.reporting.overview import NotableEvent, StandingAlarm
+from p2pfl.reporting.vitals import NotableEvent, StandingAlarm
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")

@@ -28,8 +28,8 @@ from p2pfl.net.refusals import REASON_BYTES, clip
 from p2pfl.node.feed import Feed
 from p2pfl.node.workshop import Moment, Workshop
 from p2pfl.reporting.alarms import BACK, LOST
-from p2pfl.reporting.liars import Bearing
 from p2pfl.reporting.measures import rounded
+from p2pfl.reporting.mixing import Bearing
 from p2pfl.reporting.status import (
     MeanAndMax,
     NeighborStatus,

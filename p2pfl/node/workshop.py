@@ -29,7 +29,7 @@ from p2pfl.node.model_files import ModelFiles
 from p2pfl.node.reloading import DataNews, Reloading
 from p2pfl.node.round_callback import EachRound
 from p2pfl.reporting.measures import measures_in
-from p2pfl.reporting.sketch import Sketch
+from p2pfl.reporting.status import Sketch
 
 log = logging.getLogger("p2pfl")
 

@@ -14,10 +14,9 @@ from p2pfl.aggregate import liars_of
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.reporting.alarms import ALARMS
-from p2pfl.reporting.history import Statistic
+from p2pfl.reporting.measures import Statistic
 from p2pfl.reporting.report import Contraction, EdgeTraffic, NodeReport
-from p2pfl.reporting.sketch import consensus_distance
-from p2pfl.reporting.status import ClosedRound, MeanAndMax
+from p2pfl.reporting.status import ClosedRound, MeanAndMax, consensus_distance
 from topologies import Topology
 from topologies import contraction as of_laplacian
 from topologies.eigen.iterations import Krylov

@@ -1,8 +1,10 @@
-"""The figures of a run in progress, for other programs: `--log csv:FILE`, `--log tensorboard:DIR`, and what the entry
-point group `p2pfl.loggers` has.
+"""The figures of a run in progress, for other programs: `--log csv:FILE`, `--log tensorboard:DIR`, and `--log
+NAME:PLACE` for what the entry point group `p2pfl.loggers` has, here MLflow, Weights & Biases and OpenTelemetry.
 
-A row is about one node, or about all honest ones together (`mean`, `min` and `max`). If a log can no longer be written,
-it is abandoned with a warning, and the run goes on.
+An entry point names a class that is made with PLACE, a text, and is a `Sink`. If it has `needs`, that is the module
+without which a run is refused. A row is about one node, or about all honest ones together (`mean`, `min` and `max`); it
+has only figures that may be shown. If a log can no longer be written, it is abandoned with a warning, and the run goes
+on.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -18,11 +21,28 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from p2pfl.errors import UserError
 from p2pfl.plugins import FAILURES, describe_failure
-from p2pfl.reporting.history import Point, Statistic
+from p2pfl.reporting.measures import Point, Statistic
 from p2pfl.reporting.status import MeanAndMax, NodeLine
 
 if TYPE_CHECKING:
     from tensorboardX import SummaryWriter
+
+
+def check_target(path: Path, *, key: str, coming: Path | None = None) -> None:
+    """Check that a file can be written there, in place of an older one. `coming` is a folder that the run will create.
+
+    Raises UserError: there is no such folder, it cannot be written to, or the path is a folder.
+    """
+    if path.is_dir():
+        raise UserError("is a folder", key=key, value=str(path), allowed="a file")
+    folder = path.absolute().parent
+    if coming is not None and folder == coming.absolute():
+        return
+    if not folder.is_dir():
+        raise UserError("no such folder", key=key, value=str(path.parent), allowed="a folder that exists")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError("cannot be written to", key=key, value=str(folder), allowed="a folder of yours")
+
 
 log = logging.getLogger("p2pfl")
 
@@ -301,3 +321,90 @@ def rows_of(point: Point) -> list[Row]:
 def _other_metrics(metrics: Mapping[str, float | None]) -> dict[str, float]:
     """Return the known metrics that do not have a column."""
     return {name: value for name, value in metrics.items() if value is not None and name not in FIGURES}
+
+
+class MlflowLog:
+    """The runs of an experiment. Where they go is MLflow's own setting, `MLFLOW_TRACKING_URI`."""
+
+    needs = "mlflow"
+
+    def __init__(self, place: str) -> None:
+        from mlflow import MlflowClient  # noqa: PLC0415 - an extra
+
+        self._client = MlflowClient()
+        known = self._client.get_experiment_by_name(place)
+        self._experiment = known.experiment_id if known is not None else self._client.create_experiment(place)
+        self._runs: dict[str, str] = {}
+
+    def write(self, row: Row) -> None:
+        node = str(row["node"])
+        if node not in self._runs:
+            self._runs[node] = self._client.create_run(self._experiment, run_name=node).info.run_id
+        for name, value in figures_in(row).items():
+            self._client.log_metric(self._runs[node], name, value, step=round_of(row, name))
+
+    def close(self) -> None:
+        for run in self._runs.values():
+            self._client.set_terminated(run)
+
+
+ROUNDS = "rounds"
+
+
+class WandbLog:
+    """The runs of a project. Where they go is W&B's own settings: `WANDB_MODE=offline` keeps them here."""
+
+    needs = "wandb"
+
+    def __init__(self, place: str) -> None:
+        import wandb  # noqa: PLC0415 - an extra
+
+        self._init, self._project = wandb.init, place
+        self._runs: dict[str, Any] = {}
+
+    def write(self, row: Row) -> None:
+        node = str(row["node"])
+        if node not in self._runs:
+            run = self._runs[node] = self._init(project=self._project, name=node, reinit="create_new")
+            run.define_metric("*", step_metric=ROUNDS)
+        by_round: dict[int, dict[str, float]] = {}
+        for name, value in figures_in(row).items():
+            by_round.setdefault(round_of(row, name), {})[name] = value
+        for rounds, figures in sorted(by_round.items()):
+            self._runs[node].log({ROUNDS: rounds, **figures})
+
+    def close(self) -> None:
+        for run in self._runs.values():
+            run.finish()
+
+
+EVERY_MS = 5_000.0
+
+
+class OpenTelemetryLog:
+    """The gauges, at the collector's URL, such as http://localhost:4318/v1/metrics."""
+
+    needs = "opentelemetry.exporter.otlp.proto.http.metric_exporter"
+
+    def __init__(self, place: str, reader: Any = None) -> None:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415 - an extra
+        from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - as above
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415 - as above
+
+        if reader is None:
+            exporter = OTLPMetricExporter(endpoint=place)
+            reader = PeriodicExportingMetricReader(exporter, export_interval_millis=EVERY_MS)
+        self._provider = MeterProvider(metric_readers=[reader])
+        self._meter = self._provider.get_meter("p2pfl")
+        self._gauges: dict[str, Any] = {}
+
+    def write(self, row: Row) -> None:
+        tested = row.get("tested_round")
+        known = {"rounds": row["rounds"] or 0} | ({} if tested is None else {"tested_round": tested})
+        for name, value in {**known, **figures_in(row)}.items():
+            gauge = self._gauges.get(name) or self._meter.create_gauge(f"p2pfl.{name}")
+            self._gauges[name] = gauge
+            gauge.set(value, {"node": str(row["node"])})
+
+    def close(self) -> None:
+        self._provider.shutdown()

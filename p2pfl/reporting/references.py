@@ -1,30 +1,162 @@
-"""References without a network of peers: each node trained alone on its own data, and one model trained on all data.
+"""References without a network of peers, and whether the nodes together are better than those.
 
-Both use the same optimizer, batch size and round length, and plain steps. If nodes have their own test sets, a model's
-score is the mean over the nodes, as for the federation. A learning rate schedule by time assumes rounds as long as they
-were in the run. Import this module only when needed, because it may import torch.
+A reference is each node trained alone on its own data, or one model trained on all data, with the same optimizer, batch
+size and round length, and plain steps. If nodes have their own test sets, a model's score is the mean over the nodes,
+as for the federation. A learning rate schedule by time assumes rounds as long as they were in the run.
+
+Two models tested on the same rows are compared row by row, by a bootstrap of the difference with a fixed seed (Efron
+and Tibshirani 1993, chapter 16), widened as in `learn.intervals`. If the rows are not available, two intervals must not
+overlap, which is a stricter test.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
+from p2pfl.chance import generator
 from p2pfl.config.learning_rate import RateSchedule, parse_schedule
 from p2pfl.config.model import TrainingConfig
 from p2pfl.learn.batches import batch_sizes
 from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
-from p2pfl.learn.intervals import Interval, of_mean
-from p2pfl.learn.metrics import ACCURACY
-from p2pfl.learn.samples import Distinct, Samples, TensorSamples
-from p2pfl.learn.trainer import TorchLearner
+from p2pfl.learn.intervals import RESAMPLES, Interval, of_mean, percentiles
+from p2pfl.learn.metrics import ACCURACY, Measure
 from p2pfl.reporting.figures import spread
-from p2pfl.reporting.history import Alone, Centralized, ModelScore, Point, Reference, ReferencePoint
-from p2pfl.reporting.measures import mean_intervals, metrics_in, model_score, rounded, spreads
+from p2pfl.reporting.measures import (
+    Alone,
+    Centralized,
+    Comparison,
+    ModelScore,
+    Point,
+    Reference,
+    ReferencePoint,
+    Statistic,
+    mean_intervals,
+    metrics_in,
+    model_score,
+    rounded,
+    spreads,
+    value_of,
+)
+from p2pfl.reporting.report import Report
+
+if TYPE_CHECKING:
+    from p2pfl.learn.samples import Samples, TensorSamples
+    from p2pfl.learn.trainer import TorchLearner
+
+FEWEST_ROWS = 30
+FEWEST_OF_A_CLASS = 5
+"""The fewest test rows per class, over all nodes, that allow a comparison: a rule of thumb."""
+MOST_VALUES = 20_000
+LEAST_RESAMPLES = 200
+BETTER, WORSE, OPEN = "better", "worse", "open"
+Value = Callable[[Any, Any], float]
+Bounded = tuple[float, Interval | None]
+"""A value and its interval."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """The outputs (n, ...) of a node's model and of another one on the same test rows, and their targets (n, ...).
+
+    `place` is equal for pairs that share a test set.
+    """
+
+    together: Any
+    other: Any
+    targets: Any
+    place: int
+
+    def difference(self, value: Value, rows: Any = slice(None)) -> float:
+        """Return the value of `together` minus that of `other`."""
+        targets = self.targets[rows]
+        return float(value(self.together[rows], targets)) - float(value(self.other[rows], targets))
+
+
+def paired(pairs: Sequence[Pair], measure: Measure, value: Value) -> Comparison | None:
+    """Compare means over nodes, with one pair per node; `value` computes the measure from outputs and targets. Return
+    None if it is undefined for all pairs.
+    """
+    pairs = [pair for pair in pairs if math.isfinite(pair.difference(value))]
+    if not pairs:
+        return None
+    sets = {pair.place: pair.targets for pair in pairs}
+    rows = sum(map(len, sets.values()))
+    difference = float(np.mean([pair.difference(value) for pair in pairs]))
+    few = _too_few(list(sets.values()), rows)
+    ends = None if few else _ends(pairs, value, rows - len(sets) + 1)
+    if ends is None:
+        verdict, why = OPEN, few or "too few of the tables drawn from these rows define it"
+    elif ends[0] <= 0 <= ends[1]:
+        verdict, why = OPEN, f"the difference may be chance, on {rows:,} test rows"
+    else:
+        verdict, why = _verdict(difference, measure), f"on the same {rows:,} test rows"
+    return Comparison(measure=measure.name, difference=difference, interval=ends, rows=rows, verdict=verdict, why=why)
+
+
+def by_intervals(together: Bounded, other: Bounded, measure: Measure) -> Comparison | None:
+    """Compare two values that have intervals; return None if one has none."""
+    (value, ends), (against, others) = together, other
+    if ends is None or others is None:
+        return None
+    difference, overlap = value - against, ends[0] <= others[1] and others[0] <= ends[1]
+    return Comparison(
+        measure=measure.name,
+        difference=difference,
+        interval=None,
+        verdict=OPEN if overlap else _verdict(difference, measure),
+        why="their 95% intervals overlap" if overlap else "their 95% intervals do not overlap",
+    )
+
+
+def against(report: Report, other: Alone | ModelScore | None) -> Comparison | None:
+    """Compare a report's mean over the nodes with a reference, by the main measure and its intervals."""
+    main = report.main_measure
+    value, reference = value_of(report, main), None if other is None else value_of(other, main)
+    if value is None or reference is None or other is None:
+        return None
+    known = float(reference.mean if isinstance(reference, Statistic) else reference)
+    together = value.mean, report.intervals.get(main.name)
+    return by_intervals(together, (known, other.intervals.get(main.name)), main)
+
+
+def _verdict(difference: float, measure: Measure) -> str:
+    return BETTER if (difference > 0) == measure.higher_is_better else WORSE
+
+
+def _too_few(sets: Sequence[Any], rows: int) -> str:
+    """Say why these targets cannot decide anything; return an empty string if they may."""
+    if rows < FEWEST_ROWS:
+        return f"there are only {rows} test rows"
+    arrays = [np.asarray(targets) for targets in sets]
+    if all(one.ndim == 1 and one.dtype.kind in "iu" for one in arrays):
+        least = int(np.unique(np.concatenate(arrays), return_counts=True)[1].min())
+        if least < FEWEST_OF_A_CLASS:
+            return f"there are only {least} test rows of a class"
+    return ""
+
+
+def _ends(pairs: Sequence[Pair], value: Value, rows: int) -> Interval | None:
+    """Resample each test set, once for all nodes that share it. If a resample leaves a node's measure undefined, that
+    node ignores it.
+    """
+    draws, found = generator(0, "comparison"), []
+    sizes = {pair.place: len(pair.targets) for pair in pairs}
+    for _ in range(max(LEAST_RESAMPLES, min(RESAMPLES, MOST_VALUES // (2 * len(pairs))))):
+        chosen = {place: draws.integers(size, size=size) for place, size in sizes.items()}
+        differences = [pair.difference(value, chosen[pair.place]) for pair in pairs]
+        known = [one for one in differences if math.isfinite(one)]
+        if not known:
+            return None
+        found.append(float(np.mean(known)))
+    return percentiles(found, rows)
+
 
 EVALUATIONS = 20
 """The most evaluations in one history."""
@@ -67,6 +199,8 @@ def centralized(
 def joined(sets: Sequence[Samples]) -> TensorSamples | None:
     """Join all rows in one set; return None if they are read row by row, or differ in shape or dtype."""
     import torch  # noqa: PLC0415 - a task without torch has no such sets
+
+    from p2pfl.learn.samples import TensorSamples  # noqa: PLC0415 - as above
 
     tensors = [samples for samples in sets if isinstance(samples, TensorSamples)]
     kinds = {(s.inputs.shape[1:], s.inputs.dtype, s.targets.shape[1:], s.targets.dtype) for s in tensors}
@@ -175,6 +309,8 @@ def _mean(values: Iterable[tuple[float | None, int]]) -> float:
 
 def _tests_of(learners: Sequence[TorchLearner]) -> list[tuple[Samples, int]]:
     """Return the distinct test sets, each with the number of nodes that have it."""
+    from p2pfl.learn.samples import Distinct  # noqa: PLC0415 - torch
+
     distinct, counts = Distinct(), Counter[int]()
     for learner in learners:
         counts[distinct.add(learner.test_set)] += 1
@@ -215,5 +351,7 @@ class _Pooled:
 
 
 def _pooled_learner(first: TorchLearner, rows: TensorSamples, training: TrainingConfig) -> TorchLearner:
+    from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - torch
+
     learner = TorchLearner(first.task, replace(first.context, node=0), training)
     return learner.at_node(learner.context, rows, None)

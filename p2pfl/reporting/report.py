@@ -1,4 +1,4 @@
-"""The report of a run, real or simulated, in one shape, so that the two can be compared.
+"""The report of a run, real or simulated, in one shape, so that the two can be compared; and what a secure sum gives.
 
 A field that is null is unknown, or does not apply. Sizes are in bytes, times in seconds. JSON has neither NaN nor
 infinity: both are written as null, and a null in a `Statistic` is read as NaN.
@@ -7,21 +7,59 @@ infinity: both are written as null, and a null in a `Statistic` is read as NaN.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
+from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import Measure
 from p2pfl.learn.shift import LabelShift
-from p2pfl.reporting.history import ModelScore, Point, References, Statistic
-from p2pfl.reporting.measures import measures_of, value_of
+from p2pfl.reporting.measures import ModelScore, Point, References, Statistic, measures_of, value_of
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus, PrivacyStatus
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+TABLES = "csv"
+"""The task whose models are scored on tables."""
+SCORE = "`p2pfl score NODE TABLE` says how good the model is, on a labelled table of your own"
+
+
+def instead(task: str) -> str | None:
+    """Return the command to use if scores are withheld, for the task with this name, or None if there is none."""
+    return SCORE if task == TABLES else None
+
+
+MOST_NAMED = 8
+"""The members that a short text names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SecureSum:
+    """Sums of arrays over some nodes of a federation, of which nobody has seen a summand."""
+
+    sums: Mapping[str, NDArray[Any]]
+    """The sums by name, each of the shape of its summands; whole numbers where all summands are."""
+    members: tuple[str, ...]
+    """The names of the nodes whose arrays are in all of the sums."""
+
+    def mean(self) -> dict[str, NDArray[Any]]:
+        """The sums divided by the number of members."""
+        return {name: total / len(self.members) for name, total in self.sums.items()}
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.members[:MOST_NAMED])
+        others = f" and {len(self.members) - MOST_NAMED} more" if len(self.members) > MOST_NAMED else ""
+        arrays = ", ".join(
+            f"{name!r}: {total.item() if not total.ndim else f'{total.dtype} {total.shape}'}"
+            for name, total in self.sums.items()
+        )
+        return f"SecureSum(of {names}{others}; {arrays})"
 
 
 PRIVATE_FIGURES = ("losses in training", "scores on a node's own data", "which classes a node has")

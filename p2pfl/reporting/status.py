@@ -1,6 +1,11 @@
 """A node's status in three forms: one line in a live view, its status page, and the result that it leaves behind.
 
 Each form has all fields of the one before. Times are in seconds, sizes in bytes; a field that is null is unknown.
+
+A line has a count sketch of the model, which estimates distances between models in different processes from a few
+numbers per model (Charikar, Chen, Farach-Colton 2002): with `width` buckets the squared distance is unbiased and its
+relative standard deviation is sqrt(2/width), 9% at 256, so 4.4% of the distance itself. It is used for the history of a
+run on one machine; the final distance is computed from the models themselves.
 """
 
 from __future__ import annotations
@@ -8,7 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+from p2pfl.learn.interface import Vector
 from p2pfl.learn.metrics import Measure
 
 
@@ -210,3 +218,40 @@ class NodeResult(NodeStatus, kw_only=True):
     cpu_time_running_s: float | None
     """The CPU time from the core's start to its end; null if the process runs other nodes too."""
     cpu_time_training_s: float
+
+
+WIDTH = 256
+BLOCK = 2**16
+"""The number of values processed at a time, so that a large model needs no second copy in memory."""
+
+
+class Sketch:
+    """A sketch that is the same for all nodes of a federation: it depends only on the seed and the model's size.
+
+    It takes two bytes per value.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        chance = np.random.default_rng([seed, size])
+        self.bucket = chance.integers(0, WIDTH, size, dtype=np.uint8)
+        self.sign = 2 * chance.integers(0, 2, size, dtype=np.int8) - 1
+
+    def of(self, vector: Vector) -> NDArray[np.float64]:
+        """Map (d,) -> (256,)."""
+        buckets = np.zeros(WIDTH)
+        for start in range(0, vector.size, BLOCK):
+            part = slice(start, start + BLOCK)
+            signed = np.multiply(self.sign[part], vector[part], dtype=np.float64)
+            buckets += np.bincount(self.bucket[part], weights=signed, minlength=WIDTH)
+        return buckets
+
+
+def consensus_distance(rows: NDArray[np.float64]) -> float:
+    """Compute the root mean square distance between the rows (k, m) and their mean, divided by that mean's norm. It is
+    exactly 0 for equal rows.
+    """
+    from_first = rows - rows[0]
+    center = from_first.mean(axis=0)
+    norm = float(np.linalg.norm(rows[0] + center))
+    distance = float(np.sqrt(np.mean(np.sum((from_first - center) ** 2, axis=1))))
+    return distance / norm if norm > 0 else 0.0

@@ -22,8 +22,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.core.messages import Ready, Reply, Request
 from p2pfl.core.training import begins_beyond
 from p2pfl.reporting.figures import ClosingPoint, contraction_between, predicted, spread
-from p2pfl.reporting.history import Point
-from p2pfl.reporting.measures import measures_in
+from p2pfl.reporting.measures import Point, measures_in
 from p2pfl.reporting.report import Contraction, EdgeTraffic, NodeReport, Report
 from p2pfl.reporting.status import MeanAndMax, rounds_beyond
 from p2pfl.wire import PREFIX_BYTES, header_bytes

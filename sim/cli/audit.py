@@ -121,8 +121,8 @@ def _attack_names(attacks: str | None, *, quick: bool) -> tuple[str, ...]:
 
 
 def _check_targets(report: Path | None, picture: Path | None, names: Sequence[str]) -> None:
+    from p2pfl.reporting.logs import check_target  # noqa: PLC0415 - as above
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
-    from p2pfl.reporting.targets import check_target  # noqa: PLC0415 - as above
 
     if report is not None:
         check_target(report, key="--report")

@@ -127,7 +127,7 @@ def plan(*, within: float, jobs: int | None, out: Path, quiet: bool, form: Form,
 
 
 def _view(within_s: float, *, quiet: bool) -> Any:
-    from p2pfl.console.progress import ProgressView  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.console.output import ProgressView  # noqa: PLC0415 - `--help` stays instant
     from sim.cli.views import duration  # noqa: PLC0415 - as above
 
     class PlanView(ProgressView):

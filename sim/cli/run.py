@@ -100,9 +100,8 @@ def command(
     nodes learn the built-in digits. A node whose folder is beside the file learns from its own data. Exits with 130
     after Ctrl-C.
     """
-    from p2pfl.reporting.logs import open_logs  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting.logs import check_target, open_logs  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
-    from p2pfl.reporting.targets import check_target  # noqa: PLC0415 - as above
     from sim.cli.views import show  # noqa: PLC0415 - as above
 
     report, form = report_target(report, form)

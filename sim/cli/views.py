@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from p2pfl.console.output import (
+    ProgressView,
     beyond_facts,
     cell,
     learned_facts,
@@ -23,7 +24,6 @@ from p2pfl.console.output import (
     write_facts,
     write_rows,
 )
-from p2pfl.console.progress import ProgressView
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.measures import in_words, measures_of, merit, value_of
 from p2pfl.reporting.report import NodeReport, Report

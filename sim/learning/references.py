@@ -15,7 +15,7 @@ from p2pfl.chance import generator
 from p2pfl.compress.interface import Compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.learn.interface import RoundStart, Vector
-from p2pfl.reporting.history import Reference, ReferencePoint
+from p2pfl.reporting.measures import Reference, ReferencePoint
 from p2pfl.reporting.references import moments, reference_point, with_history
 from sim.learning.nodes import Learners
 

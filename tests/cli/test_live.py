@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
-from p2pfl.cli import live
-from p2pfl.cli.live import LiveView
+from p2pfl.cli import launch as live
+from p2pfl.cli.launch import LiveView
 from p2pfl.console.overview import view
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.status import MeanAndMax, NodeLine

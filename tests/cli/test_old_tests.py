@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from p2pfl.cli.launch import _show
-from p2pfl.cli.live import LiveView
+from p2pfl.cli.launch import LiveView, _show
 from p2pfl.cli.run import _in_words
 from p2pfl.console.output import figure, footnote
 from p2pfl.console.overview import view as overview

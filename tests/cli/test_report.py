@@ -8,9 +8,9 @@ import pytest
 
 from p2pfl.console.output import write_report
 from p2pfl.errors import StorageError, UserError
-from p2pfl.reporting import targets
+from p2pfl.reporting import logs as targets
+from p2pfl.reporting.logs import check_target
 from p2pfl.reporting.report import Report
-from p2pfl.reporting.targets import check_target
 
 
 def report(**more):

@@ -8,8 +8,7 @@ from functools import partial
 
 import pytest
 
-from p2pfl.cli.check_folders import look_into_folders
-from p2pfl.cli.check_names import unknown_names
+from p2pfl.cli.check_folders import look_into_folders, unknown_names
 from p2pfl.cli.main import main
 from p2pfl.config.load import federation_mistakes, load_config, load_node, node_mistakes
 from p2pfl.crypto.identity import Identity

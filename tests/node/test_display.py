@@ -20,8 +20,7 @@ from p2pfl.features.status import feature as module
 from p2pfl.features.status.overview import MOST_LINES, MOST_POINTS, Curves
 from p2pfl.features.status.spread import VitalsTold
 from p2pfl.learn.metrics import LOSS, Measure
-from p2pfl.reporting.overview import FederationStatus, FederationStep
-from p2pfl.reporting.vitals import Vitals, realm_of, sign
+from p2pfl.reporting.vitals import FederationStatus, FederationStep, Vitals, realm_of, sign
 
 
 @pytest.fixture

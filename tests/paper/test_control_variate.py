@@ -21,7 +21,7 @@ from p2pfl.engine.arithmetic import NodeSeen
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
 from p2pfl.methods import Method, Variate
-from p2pfl.reporting.sketch import consensus_distance
+from p2pfl.reporting.status import consensus_distance
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from open_world import OpenPlan, OpenWorld

@@ -20,7 +20,7 @@ from p2pfl.core.staleness import parse_staleness
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
 from p2pfl.methods import make_method
-from p2pfl.reporting.sketch import consensus_distance
+from p2pfl.reporting.status import consensus_distance
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from open_world import OpenPlan, OpenWorld

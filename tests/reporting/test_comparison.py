@@ -7,8 +7,8 @@ import pytest
 
 from p2pfl.console.output import reference_facts
 from p2pfl.learn.metrics import ACCURACY, BUILT_IN, Measure
-from p2pfl.reporting.comparison import Pair, by_intervals, paired
-from p2pfl.reporting.history import Alone, References, Statistic
+from p2pfl.reporting.measures import Alone, References, Statistic
+from p2pfl.reporting.references import Pair, by_intervals, paired
 from p2pfl.reporting.report import NodeReport, Report
 
 AUC = Measure("auc", "AUC", higher_is_better=True)

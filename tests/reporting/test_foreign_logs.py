@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from p2pfl.errors import UserError
 from p2pfl.reporting import logs
-from p2pfl.reporting.history import Point, Statistic
+from p2pfl.reporting.measures import Point, Statistic
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OURS = PROJECT["entry-points"][logs.GROUP]

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from p2pfl.cli.live import LiveView
+from p2pfl.cli.launch import LiveView
 from p2pfl.errors import UserError
-from p2pfl.reporting.history import Point, Statistic
 from p2pfl.reporting.logs import COLUMNS, OLDER_COLUMNS, Logs, check_logs, open_logs
+from p2pfl.reporting.measures import Point, Statistic
 from p2pfl.reporting.status import MeanAndMax, NodeLine
 
 POINT = Point(

@@ -9,8 +9,9 @@ import pytest
 
 from p2pfl.learn.interface import Score
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
-from p2pfl.reporting.history import Point, Statistic
 from p2pfl.reporting.measures import (
+    Point,
+    Statistic,
     in_words,
     measures_in,
     measures_of,

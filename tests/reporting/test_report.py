@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import Measure
-from p2pfl.reporting.history import Centralized, ModelScore, Point, Reference, ReferencePoint, References, Statistic
+from p2pfl.reporting.measures import Centralized, ModelScore, Point, Reference, ReferencePoint, References, Statistic
 from p2pfl.reporting.report import Contraction, Cost, EdgeTraffic, HeldAgainst, NodeReport, Report
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus
 

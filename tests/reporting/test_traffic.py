@@ -8,8 +8,8 @@ import pytest
 
 from p2pfl.compress import make_compressor
 from p2pfl.reporting.figures import by_compressor, configuration
+from p2pfl.reporting.mixing import MESSAGE_BYTES, compressor_mistakes, traffic
 from p2pfl.reporting.report import EdgeTraffic
-from p2pfl.reporting.traffic import MESSAGE_BYTES, compressor_mistakes, traffic
 from sim.federations import describe
 
 SIZE = 1000

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from p2pfl.cli.check import check
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import ACCURACY
-from p2pfl.reporting.history import Statistic
+from p2pfl.reporting.measures import Statistic
 from p2pfl.reporting.report import NodeReport, Report
 from sim.cli import sim
 from sim.cli.plan import _figure, plan

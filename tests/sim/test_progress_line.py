@@ -11,7 +11,7 @@ import pytest
 from p2pfl import Federation
 from p2pfl.config.model import TaskConfig
 from p2pfl.fleet import one_process
-from p2pfl.reporting.history import Point, Statistic
+from p2pfl.reporting.measures import Point, Statistic
 from sim import simulate
 from sim.federations import describe
 

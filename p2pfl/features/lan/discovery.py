@@ -46,7 +46,7 @@ from nacl.secret import SecretBox
 
 from p2pfl.config.federation_id import federation_id
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
-from p2pfl.console.founding import Founding, FoundingPlan
+from p2pfl.console.groups import Founding, FoundingPlan
 from p2pfl.core.messages import PROTOCOL
 from p2pfl.errors import UserError
 from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover

@@ -22,8 +22,7 @@ from p2pfl.config.load import load_config
 from p2pfl.config.members_file import members_file
 from p2pfl.config.model import MEMBER, FederationConfig
 from p2pfl.config.successors import successor, with_member, with_replacement, with_settings, without_member
-from p2pfl.console.founding import Founding, FoundingPlan
-from p2pfl.console.groups import Named
+from p2pfl.console.groups import Founding, FoundingPlan, Named
 from p2pfl.console.output import Form, format_option, write_rows
 from p2pfl.console.wall_clock import seconds_now
 from p2pfl.crypto.identity import Identity, fingerprint, public_text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from p2pfl.console.output import write_facts, write_rows
 from p2pfl.node.findings import Findings, Inspected
-from p2pfl.reporting.instead_of_scores import SCORE, TABLES
+from p2pfl.reporting.report import SCORE, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 from p2pfl.config.invites import in_words
 from p2pfl.config.load import load_config
 from p2pfl.config.model import NETWORK, NodeConfig
-from p2pfl.console.founding import Founding, FoundingPlan
+from p2pfl.console.groups import Founding, FoundingPlan
 from p2pfl.console.wall_clock import seconds_now
 from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import Identity

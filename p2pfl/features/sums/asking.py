@@ -28,7 +28,7 @@ from p2pfl.features.sums.talk import SumTalk
 from p2pfl.learn.load import resolved
 from p2pfl.learn.task import NodeContext
 from p2pfl.net.transport import MakeTransport
-from p2pfl.reporting.secure_sum import SecureSum
+from p2pfl.reporting.report import SecureSum
 from p2pfl.specs import whole
 from p2pfl.storage.disk import lock_folder
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.console.founding import Founding, FoundingPlan
+from p2pfl.console.groups import Founding, FoundingPlan
 from p2pfl.errors import UserError
 
 if TYPE_CHECKING:

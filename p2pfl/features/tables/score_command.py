@@ -17,9 +17,7 @@ FORMS: tuple[Form, ...] = ("table", "json", "csv")
 OWN = "the node has learned from rows of this very table: it will do worse on others"
 
 
-@click.command(
-    epilog="\b\nExample:\n  p2pfl score hospitals/site1 test.csv\n  p2pfl score model.safetensors test.csv"
-)
+@click.command(epilog="\b\nExample:\n  p2pfl score hospitals/site1 test.csv\n  p2pfl score model.safetensors test.csv")
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
 @click.argument("table", metavar="TABLE", type=click.Path(path_type=Path))
 @click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above MODEL.")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.reporting.history import Point, Statistic
+from p2pfl.reporting.measures import Point, Statistic
 from sim.cli.views import RunView, run_in_words
 from sim.simulation import RunProgress
 

@@ -1,23 +1,117 @@
-"""Traffic on the edges of a federation: mistakes in its compressors, the cost of each compressor, and the cost of a
-round.
+"""How a federation mixes, for reports: the malicious neighbors that each node tolerates under its rule and against
+which it has proof, and the traffic on the edges, with mistakes in the compressors.
 
-Bytes of a round are those of messages: the compressed models, with header and seal, and the short messages by which
-neighbors ask for them. Vitals, new sessions, TCP and WebSocket are not counted.
+`topologies.metrics.byzantine` computes the effect of the graph, `aggregate` has the rules, and the core defines the
+faults that count. Bytes of a round are those of messages: the compressed models, with header and seal, and the short
+messages by which neighbors ask for them. Vitals, new sessions, TCP and WebSocket are not counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from p2pfl.aggregate import liars_of
 from p2pfl.compress import Compressor, make_compressor
 from p2pfl.compress.catalog import require_fit, require_library, require_replicas
+from p2pfl.config.cores import rule_of
 from p2pfl.config.model import Edges, FederationConfig, OwnNetwork
 from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.errors import UserError
+from p2pfl.reporting.report import HeldAgainst, NodeReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bearing:
+    """The number of malicious neighbors that one node tolerates. `liars` is the rule's b, 0 if it gives no protection.
+
+    `needed` is the fewest neighbors with which it mixes: at least 2 b + 1, because b liars could be half of 2 b.
+    """
+
+    rule: str
+    neighbors: int
+    liars: int
+    needed: int
+
+    @property
+    def mixes(self) -> bool:
+        return self.neighbors >= self.needed
+
+    @property
+    def borne(self) -> int:
+        """Return the number of its neighbors that may lie; 0 for a node that never mixes, because no neighbor can harm
+        or help it.
+        """
+        return self.liars if self.mixes else 0
+
+    def __str__(self) -> str:
+        """Describe the tolerance in one sentence."""
+        if self.liars and not self.mixes:
+            return f"mixes with nobody: {self.rule} needs {self.needed} neighbors and has {self.neighbors}"
+        borne = f"tolerates {count(self.liars, 'malicious neighbor')} of {self.neighbors}"
+        if not self.liars:
+            return f'{borne}: rule = "{self.rule}" trusts all of them'
+        return f"{borne} under {self.rule}, and mixes while {self.needed} of them are connected"
+
+
+def bearings(federation: FederationConfig) -> list[Bearing]:
+    """Return the tolerance of each member, in order. Raises UserError: the rule is the user's own and cannot be
+    imported.
+    """
+    rule, degrees = rule_of(federation), Counter(node for edge in federation.edges for node in edge)
+    liars, needed = (0, 1) if rule is None else (rule.liars, rule.least)
+    return [
+        Bearing(rule=federation.gossip.rule, neighbors=degrees[node], liars=liars, needed=needed)
+        for node in range(len(federation.members))
+    ]
+
+
+def count(number: int, what: str) -> str:
+    """Write a number with its noun: `1 liar`, `2 liars`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def names(federation: FederationConfig, nodes: Sequence[int], most: int = 5) -> str:
+    """Write the first few names, and how many others there are."""
+    told = ", ".join(federation.members[node].name for node in nodes[:most])
+    return f"{told} and {len(nodes) - most} more" if len(nodes) > most else told
+
+
+def held_against(nodes: Iterable[NodeReport]) -> list[HeldAgainst]:
+    """Return one entry for each neighbor against which a node has proven a fault."""
+    return [
+        HeldAgainst(
+            node=node.name,
+            neighbor=neighbor.name,
+            standing=neighbor.standing,
+            faults=neighbor.faults,
+            quarantines=neighbor.quarantines,
+        )
+        for node in nodes
+        for neighbor in node.neighbors or []
+        if neighbor.faults
+    ]
+
+
+def in_words(held: Sequence[HeldAgainst]) -> str | None:
+    """Describe the faults: `node3: payload 40, flood 2, told by 4 neighbors, quarantined by 3`; return None if there
+    are none.
+    """
+    told = []
+    for name in sorted({one.neighbor for one in held}):
+        against = [one for one in held if one.neighbor == name]
+        kinds: Counter[str] = Counter()
+        for one in against:
+            kinds.update(one.faults)
+        faults = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()))
+        away = sum(one.quarantines > 0 for one in against)
+        quarantined = f", quarantined by {away}" if away else ""
+        told.append(f"{name}: {faults}, told by {count(len(against), 'neighbor')}{quarantined}")
+    return "; ".join(told) or None
+
 
 VALUE_BYTES = 4
 MESSAGE_BYTES = 100

@@ -41,10 +41,11 @@ from p2pfl.reporting.measures import (
 )
 from p2pfl.reporting.mixing import held_against
 from p2pfl.reporting.references import against, centralized, of_alone, round_seconds
-from p2pfl.reporting.references import alone as alone_of
 from p2pfl.reporting.report import Cost, NodeReport, Report
 from p2pfl.reporting.status import ClosedRound, NeighborStatus, consensus_distance, rounds_beyond
-from sim.learning.nodes import Learners, Pool, make_learners, success
+from sim.learning.batching import make_learners
+from sim.learning.nodes import Learners, Pool, success
+from sim.learning.references import alone as each_alone
 from sim.learning.references import fedavg
 from sim.prepared_run import PreparedRun, Script
 from sim.worlds.drawn import sample
@@ -335,8 +336,8 @@ def _references(stage: PreparedRun, nodes: list[NodeReport], history: list[Point
     rounds = max(1, round(fmean(taken)))
     round_s = round_seconds(history)
     if alone:
-        for node, learner in zip(nodes, learners.learners, strict=True):
-            node.alone = None if node.byzantine else alone_of(learner, rounds, round_s)
+        for node, score in zip(nodes, each_alone(learners, rounds, round_s), strict=True):
+            node.alone = None if node.byzantine else score
     every, pool = learners.nodes, None if learners.nodes is None else learners.nodes.pool
     pooled = None
     if every is not None and isinstance(pool, Pool):

@@ -26,7 +26,7 @@ from p2pfl.reporting.report import Report
 from sim.attacks import parse_attack
 from sim.heap import return_free_memory
 from sim.kernel import NS
-from sim.learning.nodes import make_learners
+from sim.learning.batching import make_learners
 from sim.machine import Watch
 from sim.prepared_run import PreparedRun, Script, script
 from sim.report import Figures, cost_of, final_report
@@ -228,6 +228,7 @@ def _simulate(
         references_cpu_s=figures.references_cpu_s,
         events=stage.world.kernel.events,
     )
+    report.computed = f"operations one at a time; training {script.learners.how}"
     report.wall_time_s = round(time.monotonic() - wall, 3)
     return report
 

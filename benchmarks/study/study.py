@@ -197,7 +197,7 @@ def serve(part: Part, size: str, folder: Path) -> None:
 
 def _served(job: Job, identity: dict[str, Any]) -> Served:
     from p2pfl.compress import make_compressor  # noqa: PLC0415 - as above
-    from sim.learning.nodes import make_learners  # noqa: PLC0415 - as above
+    from sim.learning.batching import make_learners  # noqa: PLC0415 - as above
     from sim.learning.references import fedavg  # noqa: PLC0415 - as above
 
     began_s = time.process_time()

@@ -289,7 +289,7 @@ class Report(msgspec.Struct, kw_only=True):
     cost: Cost | None = None
     """The CPU-seconds that a simulation used, by part."""
     computed: str | None = None
-    """How a simulation as arrays was computed: its clock, and the way in which nodes were trained."""
+    """How a simulation was computed: whether local rounds were batched and, if not, why; of arrays the clock, too."""
     privacy: Withheld | None = None
     """The privacy of a real run with a budget; null if nothing is withheld."""
     sweep: dict[str, Any] | None = None

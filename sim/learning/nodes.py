@@ -24,9 +24,8 @@ from p2pfl.config.privacy import SHARED
 from p2pfl.errors import UserError
 from p2pfl.learn.batches import draw_rows
 from p2pfl.learn.devices import seeded
-from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
+from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.load import learner_for, load_task
-from p2pfl.learn.methods import method_of
 from p2pfl.learn.privacy.draws import Seeded
 from p2pfl.learn.privacy.protection import Protection, protection_of
 from p2pfl.learn.samples import Distinct, Samples, TensorSamples, place_in_memory, read_samples
@@ -36,6 +35,9 @@ from p2pfl.methods import Method
 from p2pfl.reporting.references import mean_score
 from sim.attacks import Poison
 from sim.attacks.poison import LABELED, classes_of
+
+Begun = tuple[int, RoundStart, int]
+"""A round: the node, its start, and its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,10 @@ class Learners:
     """The learners of all nodes, which learn by one `method`.
 
     Nodes share `size` values, have `personal` ones beside them, and exchange `exchanged_size` (one model a channel).
+    `how` says how rounds are computed, "batched" or "one at a time", and why.
     """
+
+    how = "one at a time"
 
     def __init__(self, learners: Sequence[Learner], method: Method) -> None:
         self.learners, self.method = learners, method
@@ -173,6 +178,7 @@ class Learners:
         self.exchanged_size = self.size * len(method.channels)
         self.nodes = learners if isinstance(learners, TorchNodes) else None
         self.samples: list[int] = [one.samples for one in learners] if self.nodes is None else self.nodes.counts
+        self._begun: dict[int, Begun] = {}
 
     def initial(self) -> Vector:
         """Return the model that every node starts from, (d,)."""
@@ -184,6 +190,22 @@ class Learners:
         if isinstance(learner, TorchLearner):
             return learner.steps_with(self.samples[node])
         return learner.train(RoundStart(self.initial()), 0).steps
+
+    def begin(self, node: int, start: RoundStart, index: int) -> None:
+        """Begin a round; its vectors must not be written to before `end` or `drop`."""
+        self._begun[node] = node, start, index
+
+    def drop(self, node: int) -> None:
+        """Forget the round, begun or done, of a node that has crashed."""
+        self._begun.pop(node, None)
+
+    def end(self, node: int) -> LocalRound:
+        """End the round and return its result. Raises LearningError if the user's code failed."""
+        return self.train([self._begun.pop(node)])[0]
+
+    def train(self, work: Sequence[Begun]) -> list[LocalRound]:
+        """Train these rounds. Raises LearningError if the user's code failed."""
+        return [self.learners[node].train(start, index) for node, start, index in work]
 
     def evaluate(self, models: NDArray[Any], part: str, nodes: NDArray[np.int64]) -> list[Score | None]:
         """Score each of `models` (b, d) on the `part`, "test" or "local", of its node; None without such data."""
@@ -197,11 +219,6 @@ class Learners:
             first = np.array(nodes, dtype=np.int64)[places]
         rows = np.repeat(np.asarray(model)[None], len(first), axis=0)
         return mean_score(zip(self.evaluate(rows, "test", first), counts.tolist(), strict=True))
-
-
-def make_learners(federation: FederationConfig, **how: Any) -> Learners:
-    """Build all members' learners, from one task; `how` is for `load_learners`, which raises UserError."""
-    return Learners(load_learners(federation, **how), method_of(federation))
 
 
 def load_learners(

@@ -15,9 +15,12 @@ from p2pfl.chance import generator
 from p2pfl.compress.interface import Compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.learn.interface import RoundStart, Vector
-from p2pfl.reporting.measures import Reference, ReferencePoint
+from p2pfl.reporting.measures import ModelScore, Reference, ReferencePoint, model_score
+from p2pfl.reporting.references import alone as one_alone
 from p2pfl.reporting.references import moments, reference_point, with_history
 from sim.learning.nodes import Learners
+
+_BLOCK_FLOATS = 16_000_000
 
 
 def fedavg(
@@ -55,6 +58,19 @@ def fedavg(
     return with_history(history)
 
 
+def alone(learners: Learners, rounds: int, round_s: float = 0.0) -> list[ModelScore | None]:
+    """Score each node's model on its test set after so many rounds on its own data, `round_s` each."""
+    if learners.personal:
+        return [one_alone(learner, rounds, round_s) for learner in learners.learners]
+    found, initial = list[ModelScore | None](), np.asarray(learners.initial(), dtype=np.float32)
+    for nodes in _blocks(learners):
+        rows = np.repeat(initial[None], len(nodes), axis=0)
+        for index in range(rounds):
+            rows, _ = _trained(learners, nodes, rows, index, index * round_s)
+        found += [model_score(score) for score in learners.evaluate(rows, "test", nodes)]
+    return found
+
+
 def _round(
     learners: Learners, links: _Squeezed | None, model: NDArray[np.float32], index: int, elapsed_s: float
 ) -> tuple[NDArray[np.float32], float]:
@@ -62,14 +78,32 @@ def _round(
 
     Raises LearningError if the user's code failed.
     """
-    total, loss, samples = np.zeros(learners.size), 0.0, sum(learners.samples)
-    for node, learner in enumerate(learners.learners):
-        local = learner.train(RoundStart(model.copy(), elapsed_s=elapsed_s), index)
-        arrived = local.vector if links is None else links.hear(node, local.vector - model)
-        weight = learners.samples[node] / samples
-        total += weight * arrived.astype(np.float64)
-        loss += weight * local.loss
+    total, loss, weights = np.zeros(learners.size), 0.0, np.array(learners.samples) / sum(learners.samples)
+    for nodes in _blocks(learners):
+        rows, losses = _trained(learners, nodes, np.repeat(model[None], len(nodes), axis=0), index, elapsed_s)
+        heard = rows if links is None else links.hear(nodes, rows - model)
+        total += weights[nodes] @ heard.astype(np.float64)
+        loss += float(weights[nodes] @ losses)
     return total.astype(np.float32) if links is None else links.tell(model, total), loss
+
+
+def _blocks(learners: Learners) -> list[NDArray[np.int64]]:
+    """Split all nodes into blocks whose models fit well into memory."""
+    nodes, block = np.arange(len(learners.learners)), max(1, _BLOCK_FLOATS // learners.size)
+    return np.split(nodes, range(block, len(nodes), block))
+
+
+def _trained(
+    learners: Learners, nodes: NDArray[np.int64], models: NDArray[np.float32], index: int, elapsed_s: float
+) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Train a round of each node from its row of `models` (b, d); return the models and the losses (b,).
+
+    Raises LearningError if the user's code failed.
+    """
+    starts = [RoundStart(model, elapsed_s=elapsed_s) for model in models]
+    rounds = learners.train([(node, start, index) for node, start in zip(nodes.tolist(), starts, strict=True)])
+    trained = np.stack([one.vector for one in rounds]).astype(np.float32, copy=False)
+    return trained, np.array([one.loss for one in rounds])
 
 
 class _Squeezed:
@@ -83,19 +117,19 @@ class _Squeezed:
         self.compressor, self.chance = compressor, generator(seed, "server")
         self.heard, self.model = np.zeros((nodes, len(model)), np.float32), model.astype(np.float64)
 
-    def hear(self, node: int, change: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the change (d,) of this node, as far as it arrives."""
-        self.heard[node] += self._sent(change - self.heard[node])
-        arrived: NDArray[np.float32] = self.heard[node]
-        return arrived
+    def hear(self, nodes: NDArray[np.int64], changes: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the changes (b, d) of these nodes, as far as they arrive."""
+        self.heard[nodes] += self._sent(changes - self.heard[nodes])
+        return self.heard[nodes]
 
     def tell(self, known: NDArray[np.float32], change: NDArray[np.float64]) -> NDArray[np.float32]:
         """Move the hub's model by `change` (d,) and return the nodes' updated copy of it (d,), previously `known`."""
         self.model += change
-        told: NDArray[np.float32] = known + self._sent((self.model - known).astype(np.float32))
+        arrived = self._sent((self.model - known).astype(np.float32)[None])[0]
+        told: NDArray[np.float32] = known + arrived
         return told
 
-    def _sent(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
-        chances = self.chance.integers(2**63, size=1).tolist() if self.compressor.random else None
-        arrived: NDArray[np.float32] = self.compressor.quantize_rows(row[None], chances=chances)[0]
+    def _sent(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        chances = self.chance.integers(2**63, size=len(rows)).tolist() if self.compressor.random else None
+        arrived: NDArray[np.float32] = self.compressor.quantize_rows(rows, chances=chances)
         return arrived

@@ -11,7 +11,7 @@ from p2pfl.compress import make_compressor
 from p2pfl.errors import PeerFault, UserError
 from sim import simulate
 from sim.federations import describe
-from sim.learning.nodes import make_learners
+from sim.learning.batching import make_learners
 from sim.prepared_run import PreparedRun, script
 from sim.worlds.drawn import settle
 from sim.worlds.model import LiarSpec, WorldSpec

@@ -9,7 +9,7 @@ from drawn_worlds import draw
 
 from sim.exact import LOG_ENTRIES
 from sim.kernel import NS
-from sim.learning.nodes import make_learners
+from sim.learning.batching import make_learners
 from sim.prepared_run import PreparedRun, script
 from sim.worlds.drawn import settle
 from sim.worlds.model import ChurnSpec, ComputeSpec, WorldSpec

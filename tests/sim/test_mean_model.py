@@ -11,7 +11,7 @@ from p2pfl.config.model import TaskConfig
 from sim import simulate
 from sim.federations import describe
 from sim.kernel import NS
-from sim.learning.nodes import make_learners
+from sim.learning.batching import make_learners
 from sim.prepared_run import PreparedRun, script
 from sim.report import Figures, distance, final_report, mean_of, score_of_mean
 from sim.worlds.drawn import settle

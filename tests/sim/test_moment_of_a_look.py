@@ -12,7 +12,7 @@ from p2pfl.config.model import TaskConfig
 from p2pfl.core.facts import Phase
 from sim import simulate
 from sim.federations import describe
-from sim.learning.nodes import make_learners
+from sim.learning.batching import make_learners
 from sim.prepared_run import PreparedRun, script
 from sim.report import Figures
 from sim.simulation import evaluation_interval_ns

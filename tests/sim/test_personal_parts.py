@@ -21,7 +21,7 @@ from sim import simulate
 from sim.exact import ExactEngine, ExactPlan
 from sim.federations import describe
 from sim.kernel import NS
-from sim.learning.nodes import make_learners
+from sim.learning.batching import make_learners
 from sim.prepared_run import PreparedRun, script
 from sim.worlds.drawn import settle
 from sim.worlds.model import ComputeSpec, CrashSpec, WorldSpec

@@ -16,7 +16,7 @@ from p2pfl.engine.codecs import Codecs
 from sim import simulate
 from sim.exact import ExactEngine, ExactPlan
 from sim.federations import describe
-from sim.learning.nodes import make_learners
+from sim.learning.batching import make_learners
 from sim.worlds.model import CrashSpec, WorldSpec
 
 ROUNDS = 60

@@ -10,7 +10,8 @@ import torch
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
-from sim.learning.nodes import load_learners, make_learners
+from sim.learning.batching import make_learners
+from sim.learning.nodes import load_learners
 
 TASK = """
 import numpy as np

@@ -9,7 +9,7 @@ from p2pfl.compress import make_compressor
 from p2pfl.learn.interface import RoundStart
 from p2pfl.reporting import references
 from p2pfl.reporting.references import EVALUATIONS
-from sim.learning.nodes import make_learners
+from sim.learning.batching import make_learners
 from sim.learning.references import fedavg
 
 

@@ -135,16 +135,17 @@ class Told:
         self.interfaces = [interface("lo", "127.0.0.1/8", loopback=True)]
         known = {
             "about": b"sealed",
-            "port": 4000,
             "interfaces": lambda: cover(self.interfaces, host),
             "members": lambda: self.members,
-            "on_hint": lambda index, addresses: self.hints.put_nowait((index, addresses)),
-            "on_change": lambda _: None,
-            "is_complete": lambda: False,
         }
-        self.discovery = Discovery(**(known | changes))
+        self.port, self.is_complete = changes.pop("port", 4000), False
+        self.end_stale = changes.pop("on_change", lambda _: None)
+        self.discovery = Discovery(links=self, **(known | changes))
 
-    async def hint(self):
+    def hint(self, index, addresses):
+        self.hints.put_nowait((index, addresses))
+
+    async def hinted(self):
         return await asyncio.wait_for(self.hints.get(), 30)
 
 
@@ -162,22 +163,22 @@ async def two(monkeypatch, **changes):
 async def test_two_nodes_hear_where_the_other_listens(monkeypatch):
     pytest.importorskip("zeroconf")
     async with two(monkeypatch) as (a, b):
-        assert await a.hint() == (1, ["127.0.0.1:5000"])
-        assert await b.hint() == (0, ["127.0.0.1:4000"])
+        assert await a.hinted() == (1, ["127.0.0.1:5000"])
+        assert await b.hinted() == (0, ["127.0.0.1:4000"])
 
 
 @pytest.mark.long
 async def test_who_is_listed_later_is_found_although_it_was_heard_of_before(monkeypatch):
     pytest.importorskip("zeroconf")
     async with two(monkeypatch) as (a, b):
-        await a.hint()
+        await a.hinted()
         listed, b.members = b.members, {}
         while not b.hints.empty():
             b.hints.get_nowait()
         b.interfaces = [interface("lo", "127.0.0.2/8", "127.0.0.1/8", loopback=True)]
-        await a.hint()
+        await a.hinted()
         b.members = listed
-        assert (await b.hint())[0] == 0
+        assert (await b.hinted())[0] == 0
 
 
 @pytest.mark.long
@@ -185,9 +186,9 @@ async def test_a_change_of_interfaces_is_announced(monkeypatch):
     pytest.importorskip("zeroconf")
     async with two(monkeypatch, host="0.0.0.0") as (a, b):
         b.interfaces = [interface("eth9", "127.0.0.1/8")]
-        assert await a.hint() == (1, ["127.0.0.1:5000"])
+        assert await a.hinted() == (1, ["127.0.0.1:5000"])
         b.interfaces = [interface("eth9", "127.0.0.9/8", "127.0.0.1/8")]
-        index, addresses = await a.hint()
+        index, addresses = await a.hinted()
         assert (index, set(addresses)) == (1, {"127.0.0.1:5000", "127.0.0.9:5000"})
 
 
@@ -243,7 +244,7 @@ async def test_what_is_on_no_network_of_ours_is_no_hint(monkeypatch):
     pytest.importorskip("zeroconf")
     async with two(monkeypatch, host="0.0.0.0") as (a, b):
         b.interfaces = [interface("eth9", "127.0.0.1/8", "198.51.100.7/24")]
-        assert await a.hint() == (1, ["127.0.0.1:5000"])
+        assert await a.hinted() == (1, ["127.0.0.1:5000"])
 
 
 @pytest.mark.long
@@ -261,9 +262,9 @@ async def test_of_two_that_want_one_name_both_are_found(monkeypatch):
     second = Told({}, prefix=prefix, port=5000)
     third = Told({prefix: 1}, prefix=secrets.token_hex(PREFIX_BYTES))
     async with third.discovery, first.discovery:
-        assert await third.hint() == (1, ["127.0.0.1:4000"])
+        assert await third.hinted() == (1, ["127.0.0.1:4000"])
         async with second.discovery:
-            while (await third.hint()) != (1, ["127.0.0.1:5000"]):
+            while (await third.hinted()) != (1, ["127.0.0.1:5000"]):
                 pass
     assert next(endings, None) is None
 
@@ -272,7 +273,7 @@ async def test_whoever_listens_beside_it_hears_what_a_node_announces(monkeypatch
     """As the doctor does, while a node runs on the same machine."""
     pytest.importorskip("zeroconf")
     async with two(monkeypatch) as (a, _):
-        await a.hint()
+        await a.hinted()
         beside = Overhearing(a.interfaces, {f"127.0.0.{number}" for number in range(10)})  # other tests too, at once
         await beside.run(1.0)
     (tally,) = beside.tallies

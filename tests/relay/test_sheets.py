@@ -20,8 +20,7 @@ from charter_kit import ADMIN, STRANGER, after, first, key_of, sign, ward
 from p2pfl.config.charter import CharterError, realm_of
 from p2pfl.config.successors import without_member
 from p2pfl.errors import PeerFault, StorageError, UserError
-from p2pfl.features.members.charters import TICKETS, CharterTalk, CharterTold
-from p2pfl.features.members.feature import MembersDoor
+from p2pfl.features.members.charters import TICKETS, CharterKeeper, CharterTalk, CharterTold
 from p2pfl.features.relay.feature import TICKET_LOOK_S, TicketAge
 from p2pfl.features.relay.link import RelayLink
 from p2pfl.features.relay.server import Admissions, ListedFederation
@@ -184,22 +183,16 @@ def test_tickets_that_the_disk_refuses_are_used_meanwhile_and_written_later(setu
     assert len(disk) == 1
 
 
-def test_a_visitor_may_bring_tickets_as_it_brings_a_charter():
-    brought = []
-    keeper = SimpleNamespace(bring=brought.append, left_behind=None, may_ask=None)
-    door = MembersDoor(keeper, SimpleNamespace(offer=opened_or_refused))
-    door.bring(b"a charter")
-    assert brought == [b"a charter"]
-    door.bring(sheet_of(1).packed())
+def test_a_visitor_may_bring_tickets_as_it_brings_a_charter(setup):
+    sheets = sheets_at(setup)
+    keeper = CharterKeeper(
+        WARD, setup.node.state_dir / "charter", on_charter=print, on_alarm=print, on_tickets=sheets.offer
+    )
+    keeper.bring(first(WARD).packed())
+    keeper.bring(sheet_of(1).packed())
+    assert (keeper.version, sheets.version) == (1, 1_000)
     with pytest.raises(PeerFault, match="tickets that cannot be accepted"):
-        door.bring(sheet_of(1, admin=STRANGER).packed())
-
-
-def opened_or_refused(raw):
-    try:
-        opened(raw)
-    except TicketError as error:
-        raise CharterError(str(error)) from None
+        keeper.bring(sheet_of(1, admin=STRANGER).packed())
 
 
 def test_a_relay_learns_who_was_removed_from_an_admin_alone_and_never_forgets_it():

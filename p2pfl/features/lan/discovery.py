@@ -1,27 +1,14 @@
-"""The announcement of a node on the LAN, and how to recognize listed members in it.
+"""A node announces itself on the LAN and finds the others, by multicast DNS (python-zeroconf, an extra).
 
 A name under `_p2pfl._tcp.local.` is a hash of the federation's name and the member's public key, with a random suffix
 that changes whenever the node starts to announce itself, so that two nodes with the same key do not conflict. A reader
 without the key learns neither the key nor the federation. The text record is encrypted with a key derived from the same
-two values; `p2pfl doctor` can read it on any machine that lists the member. An announcement is only a hint: anyone who
-knows a member's public key can forge it.
+two values; `p2pfl doctor` can read it on any machine that lists the member.
 
-
-A node announces itself on the LAN and finds the others, by multicast DNS (python-zeroconf, an extra).
-
-Announcements are hints: addresses at which to dial listed members. Nothing else in them is trusted, and nothing waits
-for them. Interfaces are checked every few seconds. If one appears, disappears or changes its address, the node
-announces itself again under a new name, and queries the others again. It also queries them now and then while a
-neighbor is missing, because their announcements may have been lost.
-
-
-A node's announcement on its LAN and the members that it looks for, as its files define them.
-
-The findings of `p2pfl check` and `launch` about discovery: whether its library is installed.
-
-`p2pfl new --lan`: nodes on several machines of one LAN, which find each other without addresses.
-
-The discovery of one node: it announces itself on its LAN and finds the others.
+Announcements are hints: addresses at which to dial listed members; anyone who knows a member's public key can forge
+one. Nothing else in them is trusted, and nothing waits for them. Interfaces are checked every few seconds. If one
+appears, disappears or changes its address, the node announces itself again under a new name, and queries the others
+again. It also queries them now and then while a neighbor is missing, because their announcements may have been lost.
 """
 
 from __future__ import annotations
@@ -69,6 +56,18 @@ ENDING_BYTES = 4
 ABOUT = b"about"
 """The key of the encrypted entry in the text record."""
 MOST_ABOUT_BYTES = 200
+FEDERATION_BYTES = 8
+log = logging.getLogger("p2pfl.net")
+LOOK_S = 2.0
+ASK_AGAIN_S = 30.0
+RESOLVE_S = 3.0
+MOST_LOOKUPS = 8
+"""The most names per member that are resolved at the same time."""
+GOODBYE_S = 1.0
+MOST_ADDRESSES = 4
+QUERY, POINTER, INTERNET = 0, 12, 1
+"""DNS constants: the flags of a query, the type PTR and the class IN."""
+INSTALL = "pip install '.[lan]' in a checkout of p2pfl"
 
 
 class About(msgspec.Struct, frozen=True, array_like=True):
@@ -79,9 +78,6 @@ class About(msgspec.Struct, frozen=True, array_like=True):
     """The software version."""
     federation: bytes
     """The first bytes of the federation id."""
-
-
-FEDERATION_BYTES = 8
 
 
 @lru_cache(maxsize=4096)
@@ -129,22 +125,6 @@ def _hash(federation: str, key: bytes, person: bytes, size: int) -> bytes:
     return hashlib.blake2b(len(name).to_bytes(8, "little") + name + key, digest_size=size, person=person).digest()
 
 
-log = logging.getLogger("p2pfl.net")
-
-LOOK_S = 2.0
-ASK_AGAIN_S = 30.0
-RESOLVE_S = 3.0
-MOST_LOOKUPS = 8
-"""The most names per member that are resolved at the same time."""
-GOODBYE_S = 1.0
-MOST_ADDRESSES = 4
-QUERY, POINTER, INTERNET = 0, 12, 1
-"""DNS constants: the flags of a query, the type PTR and the class IN."""
-INSTALL = "pip install '.[lan]' in a checkout of p2pfl"
-
-OnHint = Callable[[int, Sequence[str]], Any]
-
-
 def require_zeroconf(file: object = None) -> None:
     """Check that python-zeroconf, which `file` requires, is installed. Raises UserError: it is not."""
     if find_spec("zeroconf") is None:
@@ -155,11 +135,11 @@ def require_zeroconf(file: object = None) -> None:
 class Discovery:
     """An async context that announces this node and looks for others.
 
-    This node's name starts with `prefix`; `port` is the port on which it listens. `interfaces` returns all interfaces
-    of this machine, with the reason if the node does not announce itself on one; it is called in a thread. `members`
-    returns the current prefixes of the other members with their indices. `on_hint` is called with an index and up to
-    four addresses of one machine. `on_change` is called when interfaces have changed, with a function that tells
-    whether an address belongs to this machine. `is_complete` returns True if all neighbors have been found.
+    This node's name starts with `prefix`. `interfaces` returns all interfaces of this machine, with the reason if the
+    node does not announce itself on one; it is called in a thread. `members` returns the current prefixes of the other
+    members with their indices. `links` must already be bound, because their port is announced. They are told where
+    members may be, up to four addresses of one machine at a time, and which addresses are own ones when interfaces
+    change.
     """
 
     def __init__(
@@ -167,16 +147,12 @@ class Discovery:
         *,
         prefix: str,
         about: bytes,
-        port: int,
+        links: NetworkView,
         interfaces: Callable[[], list[Interface]],
         members: Callable[[], Mapping[str, int]],
-        on_hint: OnHint,
-        on_change: Callable[[Callable[[str], bool]], Any],
-        is_complete: Callable[[], bool],
     ) -> None:
-        self._prefix, self._about, self._port, self._interfaces = prefix, about, port, interfaces
-        self._members, self._is_complete = members, is_complete
-        self._on_hint, self._on_change = on_hint, on_change
+        self._prefix, self._about, self._links = prefix, about, links
+        self._interfaces, self._members = interfaces, members
         self._mdns: _Mdns | None = None
         self._watch: asyncio.Task[None] | None = None
         self._last_text: object = None
@@ -208,11 +184,11 @@ class Discovery:
             members = set(self._members())
             if self._mdns is None or self._mdns.interfaces != usable:
                 if found:
-                    self._on_change(_ownership(found))
+                    self._links.end_stale(_ownership(found))
                 await self._close()
                 await self._open(usable, found)
                 asked_at = loop.time()
-            elif members - asked_for or (loop.time() - asked_at >= ASK_AGAIN_S and not self._is_complete()):
+            elif members - asked_for or (loop.time() - asked_at >= ASK_AGAIN_S and not self._links.is_complete):
                 asked_at = loop.time()
                 self._mdns.ask()
             asked_for = members
@@ -233,7 +209,7 @@ class Discovery:
             return
         mdns = self._mdns = _Mdns(usable, lambda name: member_of(name, self._members()), self._pass_hints)
         try:
-            await mdns.open(instance_of(self._prefix), self._port, self._about)
+            await mdns.open(instance_of(self._prefix), self._links.port, self._about)
         except Exception as error:  # noqa: BLE001 - of sockets, and of zeroconf, which has errors of many kinds
             await self._close()
             self._tell(logging.WARNING, f"discovery: cannot announce: {str(error) or type(error).__name__}")
@@ -264,7 +240,7 @@ class Discovery:
         if usable:
             hints = [str(Address(text, port)) for text in usable[:MOST_ADDRESSES]]
             log.debug("discovery: member %d may be at %s", index, ", ".join(hints))
-            self._on_hint(index, hints)
+            self._links.hint(index, hints)
 
 
 def _ownership(interfaces: Sequence[Interface]) -> Callable[[str], bool]:
@@ -403,12 +379,9 @@ def discovery_of(
     return Discovery(
         prefix=prefix_of(now.name, member.key),
         about=seal(own_about(federation_id(now)), now.name, member.key),
-        port=links.port,
+        links=links,
         interfaces=lambda: cover(all_interfaces(), host, node.interfaces),
         members=others,
-        on_hint=links.hint,
-        on_change=links.end_stale,
-        is_complete=lambda: links.is_complete,
     )
 
 
@@ -425,13 +398,7 @@ class LanFindings(Findings):
 
 
 class LanFounding(Founding):
-    parameters = (
-        click.Option(
-            ["--lan"],
-            is_flag=True,
-            help="For one LAN: nodes find each other on it.",
-        ),
-    )
+    parameters = (click.Option(["--lan"], is_flag=True, help="For one LAN: nodes find each other on it."),)
     after = "topology"
 
     def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:

@@ -32,6 +32,11 @@ UNKNOWN_SECTIONS = frozenset(LEARNED)
 """The sections that are known only after the task has been loaded, such as the model's shape."""
 MOST_PLACES = 8
 """The most addresses that are tried per member."""
+BLOCKED = (
+    "Look in switch and access point for client isolation, IGMP snooping without a querier, or guest network; "
+    "in firewalls for UDP port 5353. mDNS does not pass routers, VPNs or container networks. "
+    "An address for each node always works: list it in federation.toml."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,13 +315,6 @@ def _of_interface(diagnosis: Diagnosis, tally: Tally) -> Problem | None:
         remedy="run `p2pfl doctor` on another machine at the same time: each hears the other if multicast works. "
         + BLOCKED,
     )
-
-
-BLOCKED = (
-    "Look in switch and access point for client isolation, IGMP snooping without a querier, or guest network; "
-    "in firewalls for UDP port 5353. mDNS does not pass routers, VPNs or container networks. "
-    "An address for each node always works: list it in federation.toml."
-)
 
 
 def _is_near(address: str, interface: Interface) -> bool:

@@ -1,10 +1,8 @@
 """Find out which node answers at an address, by exchanging only the first two messages of a handshake.
 
 The dialer's key is generated for the occasion, because only the third message would reveal it. So anyone who has the
-federation file can probe, even while a node with the same files runs, without disturbing that node's sessions.
-
-
-The ways through relays, as the doctor tries them: on a seat of its own, so that the node that runs keeps its own.
+federation file can probe, even while a node with the same files runs, without disturbing that node's sessions. Through
+a relay it probes on a seat of its own, so that the node that runs keeps its own.
 """
 
 from __future__ import annotations
@@ -47,6 +45,13 @@ MOST_TRIES = 64
 """The most members that are tried, with one handshake each, to find out which one answers instead of the expected
 one.
 """
+SETTLED_S = 12.0
+"""How long a relay may take to let this machine in, or to refuse it."""
+LINE_S = 4.0
+"""How long it may take until a member has taken a line."""
+LOOK_S = 0.02
+ADMIN_FILE = "admin.key"
+SEE = "docs/how-to/relay.md, 'When it does not work'"
 
 
 class AnswerKind(Enum):
@@ -188,14 +193,6 @@ def of_unreached(error: UnreachedError) -> Answer:
     return Answer(kind=kind, detail=detail, remedy=error.remedy)
 
 
-SETTLED_S = 12.0
-"""How long a relay may take to let this machine in, or to refuse it."""
-LINE_S = 4.0
-"""How long it may take until a member has taken a line."""
-LOOK_S = 0.02
-ADMIN_FILE = "admin.key"
-
-
 @dataclass(frozen=True, slots=True)
 class RelayTried:
     """What one way to a relay has led to. `link` is None if this machine was not let in; `answer` says why."""
@@ -283,9 +280,6 @@ class RelayVisits:
         except UnreachedError as error:
             obstacles.append(at_relay(error, passage.address))
             raise obstacles[-1] from None
-
-
-SEE = "docs/how-to/relay.md, 'When it does not work'"
 
 
 def _answer_from_here(federation: FederationConfig, node: NodeConfig | None) -> AnswerChallenge:

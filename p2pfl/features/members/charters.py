@@ -33,6 +33,7 @@ from p2pfl.config.charter import (
 from p2pfl.config.model import Edition, FederationConfig
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault, StorageError, UserError
+from p2pfl.features.relay.tickets import SHEET_MAGIC
 from p2pfl.net.side import SideChannel
 from p2pfl.node.amendment import without_members
 from p2pfl.node.feature import Say
@@ -47,6 +48,17 @@ WAITS = "charter-waits"
 """The kinds of alarms. Conflict: a version was signed twice. Waits: the newest one cannot take effect in this
 process.
 """
+OnCharter = Callable[[FederationConfig], object]
+OnAlarm = Callable[[str, int | None, str], object]
+PATIENCE_S = 30.0
+"""The seconds to wait for the next piece of a requested charter before asking again."""
+MOST_ASKS = 3
+"""The most requests for one charter in one session."""
+BODIES_PER_S, BODIES_AT_ONCE = 0.1, 8.0
+"""The rate limits on charters requested from a neighbor and sent to it: an honest one needs each only once."""
+MOST_PART_BYTES = 48 * 1024
+"""The largest size of a charter's piece in one message."""
+Counter = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
 class Verdict(Enum):
@@ -57,10 +69,6 @@ class Verdict(Enum):
     OLDER = auto()
 
 
-OnCharter = Callable[[FederationConfig], object]
-OnAlarm = Callable[[str, int | None, str], object]
-
-
 class CharterKeeper:
     """Stores the newest charter.
 
@@ -68,12 +76,21 @@ class CharterKeeper:
     charter has been accepted, with the federation to follow from now on. This is the amended one or, if the running
     node cannot follow the whole charter, the previous one without the removed members. It may raise UserError if the
     node cannot follow that either. `on_alarm` is called with a kind, the peer from which the charter came, and a text.
+    `on_tickets` is called with tickets that a visitor brings.
     """
 
-    def __init__(self, federation: FederationConfig, file: Path, *, on_charter: OnCharter, on_alarm: OnAlarm) -> None:
+    def __init__(
+        self,
+        federation: FederationConfig,
+        file: Path,
+        *,
+        on_charter: OnCharter,
+        on_alarm: OnAlarm,
+        on_tickets: Callable[[bytes], object] = lambda raw: None,  # noqa: ARG005 - where there are no relays
+    ) -> None:
         self.federation = federation
         self._file = file
-        self._on_charter = on_charter
+        self._on_charter, self._on_tickets = on_charter, on_tickets
         self.alarm = on_alarm
         self.on_taken: Callable[[], object] = lambda: None
         """Called when a newer charter has been accepted and is on disk, before it takes effect."""
@@ -97,11 +114,13 @@ class CharterKeeper:
         return self.edition.version
 
     def bring(self, raw: bytes) -> None:
-        """Accept a charter from a visitor, which need not be a member. Raises PeerFault: it is not a charter."""
+        """Accept a charter, or tickets, from a visitor, which need not be a member. Raises PeerFault: it is neither."""
+        is_sheet = raw.startswith(SHEET_MAGIC)
         try:
-            self.offer(raw)
+            (self._on_tickets if is_sheet else self.offer)(raw)
         except CharterError as error:
-            raise PeerFault(f"a charter that cannot be accepted: {error}") from None
+            what = "tickets" if is_sheet else "a charter"
+            raise PeerFault(f"{what} that cannot be accepted: {error}") from None
 
     def left_behind(self, version: int, peer: int | None) -> None:
         """Raise an alarm, once for each version, if a member says that it has a newer charter that does not list this
@@ -199,18 +218,6 @@ class CharterKeeper:
     def keys(self) -> frozenset[bytes]:
         """Return the keys of all members in the newest charter, even if it has to wait for a restart."""
         return frozenset(member.key for member in self.federation.present)
-
-
-PATIENCE_S = 30.0
-"""The seconds to wait for the next piece of a requested charter before asking again."""
-MOST_ASKS = 3
-"""The most requests for one charter in one session."""
-BODIES_PER_S, BODIES_AT_ONCE = 0.1, 8.0
-"""The rate limits on charters requested from a neighbor and sent to it: an honest one needs each only once."""
-MOST_PART_BYTES = 48 * 1024
-"""The largest size of a charter's piece in one message."""
-
-Counter = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
 class CharterSaid(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):

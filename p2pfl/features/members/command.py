@@ -1,8 +1,7 @@
 """`p2pfl member`: the signed list of members, and the commands that change it.
 
 Each command reads the charter, makes the next one, signs it with the admin key, writes members.toml and sends it to
-running nodes, which pass it on.
-`p2pfl new --admin` creates that key, and the first list.
+running nodes, which pass it on. `p2pfl new --admin` creates that key, and the first list.
 """
 
 from __future__ import annotations
@@ -55,6 +54,14 @@ LINES = {
     "set": "Change the number of rounds, the graph or addresses while nodes run.",
     "hand": "Send the newest list of members to the nodes again, and new tickets for relays.",
 }
+_federation = click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
+_key = click.option(
+    "--key", "key_file", type=click.Path(path_type=Path), help="The admin key; by default admin.key in FEDERATION."
+)
+_yes = click.option("--yes", is_flag=True, help="Do not ask: for scripts.")
+_offline = click.option(
+    "--offline", is_flag=True, help="Dial nobody: only write members.toml, for you to copy to the nodes."
+)
 
 
 class MemberCommands(Named):
@@ -77,17 +84,6 @@ class MemberCommands(Named):
 @click.group(cls=MemberCommands, epilog="\b\nExamples:\n  p2pfl member list ward\n  p2pfl member remove ward pi4")
 def member() -> None:
     """List and change the members of a federation that has an admin key, while its nodes run."""
-
-
-_federation = click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
-_key = click.option(
-    "--key", "key_file", type=click.Path(path_type=Path), help="The admin key; by default admin.key in FEDERATION."
-)
-
-_yes = click.option("--yes", is_flag=True, help="Do not ask: for scripts.")
-_offline = click.option(
-    "--offline", is_flag=True, help="Dial nobody: only write members.toml, for you to copy to the nodes."
-)
 
 
 @click.command("list", epilog="\b\nExamples:\n  p2pfl member list ward\n  p2pfl member list ward --format csv")

@@ -1,12 +1,7 @@
-"""The alarms about charters: what each means, what the node does, and what to do about it.
-
-Ask the other members for a newer charter while the node has no sessions.
-
-All its neighbors may have been replaced while it was off, and the new ones may not know its address.
-
-
-The charter of one node: it is stored, sent to neighbors, received from visitors, and requested when no neighbor is
+"""The charter of one node: it is stored, sent to neighbors, received from visitors, and requested when no neighbor is
 connected.
+
+Then all its neighbors may have been replaced while it was off, and the new ones may not know its address.
 """
 
 from __future__ import annotations
@@ -19,9 +14,8 @@ from typing import Any
 from p2pfl.config.charter import CharterError
 from p2pfl.config.model import FederationConfig, Member
 from p2pfl.crypto.identity import Identity
-from p2pfl.errors import PeerFault
 from p2pfl.features.members.charters import CHANNEL, TICKETS, CharterKeeper, CharterTalk
-from p2pfl.features.relay.tickets import SHEET_MAGIC, Sheets
+from p2pfl.features.relay.tickets import Sheets
 from p2pfl.net.address import Relayed
 from p2pfl.net.errands import DialThrough, Errand, UnreachableError
 from p2pfl.net.line import Line
@@ -118,42 +112,17 @@ class MembersFeature(Feature):
         return Members(node) if node.setup().federation.admin else None
 
 
-class MembersDoor:
-    """What visitors may hand over, the charter or tickets, and ask for, the charter alone."""
-
-    def __init__(self, keeper: CharterKeeper, tickets: Sheets) -> None:
-        self._keeper, self._tickets = keeper, tickets
-        self.left_behind, self.may_ask = keeper.left_behind, keeper.may_ask
-
-    @property
-    def version(self) -> int:
-        return self._keeper.version
-
-    @property
-    def packed(self) -> bytes:
-        return self._keeper.packed
-
-    def bring(self, raw: bytes) -> None:
-        """Accept a newer charter, or newer tickets. Raises PeerFault: it is neither."""
-        if not raw.startswith(SHEET_MAGIC):
-            self._keeper.bring(raw)
-            return
-        try:
-            self._tickets.offer(raw)
-        except CharterError as error:
-            raise PeerFault(f"tickets that cannot be accepted: {error}") from None
-
-
 class Members(Attached):
     def __init__(self, node: NodeView) -> None:
         setup = node.setup()
         self._node = node
         file = setup.node.state_dir / FILE_NAME
-        self.keeper = CharterKeeper(setup.federation, file, on_charter=self._follow, on_alarm=node.alarm)
+        tickets = Sheets(setup.federation, setup.node.state_dir, node.alarm)
+        self.door = self.keeper = CharterKeeper(
+            setup.federation, file, on_charter=self._follow, on_alarm=node.alarm, on_tickets=tickets.offer
+        )
         self.talk = CharterTalk(self.keeper, node.say, node.clock)
-        self.tickets = Sheets(setup.federation, setup.node.state_dir, node.alarm)
-        self._ticket_talk = CharterTalk(self.tickets, node.say, node.clock, TICKETS)
-        self.door = MembersDoor(self.keeper, self.tickets)
+        self._ticket_talk = CharterTalk(tickets, node.say, node.clock, TICKETS)
 
     def feedings(self) -> tuple[Feeding, ...]:
         return (

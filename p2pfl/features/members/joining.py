@@ -38,6 +38,9 @@ from p2pfl.node.folders import KEY_FILE, appearing
 INVITE_FILE = "invite"
 USUAL_PORT = 8470
 PRIVATE = 0o700
+SQUARES = 3
+"""The width of the QR code's quiet zone, in squares: on a terminal, fewer than the standard's four are enough."""
+MOST_DAYS = 366
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +147,6 @@ def _is_free(port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-SQUARES = 3
-"""The width of the QR code's quiet zone, in squares: on a terminal, fewer than the standard's four are enough."""
-MOST_DAYS = 366
 
 
 @click.command(epilog="\b\nExamples:\n  p2pfl invite ward pi4\n  p2pfl invite ward pi2 --replace")

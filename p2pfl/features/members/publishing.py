@@ -42,6 +42,12 @@ USUAL_DAYS = 3
 """The default validity of an invite in days. It also applies to invites from an earlier version, from the date of the
 record.
 """
+AT_ONCE = 8
+ENOUGH = 3
+"""The number of answers after which no other nodes are dialed."""
+MOST_TRIES = 24
+NOWHERE: Places = MappingProxyType({})
+Result = TypeVar("Result")
 
 
 def require_admin(federation: FederationConfig) -> None:
@@ -224,15 +230,6 @@ def _remember(federation: FederationConfig, issued: list[IssuedInvite]) -> None:
 def changed_edges(before: Edges, after: Edges) -> tuple[int, int]:
     """Return the numbers of edges added and removed."""
     return len(set(after) - set(before)), len(set(before) - set(after))
-
-
-AT_ONCE = 8
-ENOUGH = 3
-"""The number of answers after which no other nodes are dialed."""
-MOST_TRIES = 24
-NOWHERE: Places = MappingProxyType({})
-
-Result = TypeVar("Result")
 
 
 @dataclass(slots=True)

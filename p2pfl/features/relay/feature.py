@@ -86,6 +86,8 @@ ALARMS: Mapping[str, AlarmText] = {
         advice="If this is frequent, find out who runs that relay, or what changes data on the way to it.",
     ),
 }
+Place = tuple[Annotated[bytes, Meta(min_length=4, max_length=16)], Annotated[int, Meta(ge=1, le=65535)]]
+"""An IPv4 or IPv6 address, 4 or 16 bytes, and a port."""
 
 
 class RelayFeature(Feature):
@@ -218,10 +220,6 @@ class TicketAge:
 
 
 # -- addresses that neighbors tell ------------------------------------------------------------------------------------
-
-
-Place = tuple[Annotated[bytes, Meta(min_length=4, max_length=16)], Annotated[int, Meta(ge=1, le=65535)]]
-"""An IPv4 or IPv6 address, 4 or 16 bytes, and a port."""
 
 
 class PlacesTold(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, tag=1):

@@ -44,6 +44,7 @@ REMOVED_BYTES = 64 * 1024
 
 T = TypeVar("T", bound=Struct)
 V = TypeVar("V")
+_Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
 class FrameKind(IntEnum):
@@ -107,9 +108,6 @@ class Closing(_Reason):
     OVERRUN = 6, "more was sent than the other end allows"
     USED_UP = 7, "the relay has passed on what it may for this federation this month"
     """From relays of earlier versions."""
-
-
-_Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
 class Challenge(Struct, array_like=True, frozen=True):

@@ -1,7 +1,7 @@
 """The display of a node: the rows that members send each other, the page, `watch`, and checks that need the whole node.
 
 It is only for people, so a failure here affects nothing but the display. The exception is `[privacy]`: then a failure
-stops the node's training, because the rows also contain what neighbors remember of its spending (`witness`).
+stops the node's training, because the rows also contain what neighbors remember of its spending.
 """
 
 from __future__ import annotations

@@ -56,6 +56,8 @@ NOTHING = Signed(0, 0, 0)
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
+log = logging.getLogger("p2pfl")
+notice = logging.getLogger("p2pfl.notice")
 
 
 class SpendEvidence:
@@ -277,10 +279,6 @@ class Display:
             self.roster.note(row)
         starting_s = max(STARTING_S, self.roster.quiet_after_s)
         self._news.hear(row, before, time.monotonic(), starting_s=starting_s)
-
-
-log = logging.getLogger("p2pfl")
-notice = logging.getLogger("p2pfl.notice")
 
 
 class StatusFeature(Feature):

@@ -1,12 +1,8 @@
-"""The history of a federation in bounded memory: a few figures per member, at a resolution that decreases over time.
+"""The view of a federation for readers: everything one node knows, the changes since the last step, and the history.
 
-At MOST_POINTS points, every second one is dropped, and from then on points are added half as often. If there are many
+A step is an update that all open pages get once. The history has a few figures per member in bounded memory: at
+MOST_POINTS points, every second one is dropped, and from then on points are added half as often. If there are many
 members, a reader gets only the minimum, median and maximum of each figure.
-
-
-The view of a federation for readers: everything one node knows, the changes since the last step, and the history.
-
-`roster` has what is known about the members. A step is an update that all open pages get once.
 """
 
 from __future__ import annotations

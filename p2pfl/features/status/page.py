@@ -1,21 +1,16 @@
-"""Guard a node's page: check the host names in requests, the pages they come from, and the token beyond loopback.
+"""The node's HTTP pages for its operator: a page at `/`, `/status` as JSON, `/metrics` for Prometheus.
 
-A web page elsewhere may point its own name at this machine (DNS rebinding). So Host must be a literal address,
-localhost or a configured name, none of which others can redirect. A request from another page has that page in Origin.
-A reader on another machine, or behind a proxy with a name, needs the token: as a bearer token, or as the cookie for
-which the page exchanges it.
+`Guard` decides which requests may read them. A web page elsewhere may point its own name at this machine (DNS
+rebinding). So Host must be a literal address, localhost or a configured name, none of which others can redirect. A
+request from another page has that page in Origin. A reader on another machine, or behind a proxy with a name, needs the
+token: as a bearer token, or as the cookie for which the page exchanges it.
 
+`PageStream` sends changes to all open pages (server-sent events); a change is computed once for all of them. A page
+that reads too slowly misses steps and gets the whole view again instead, so that nothing is buffered for it except in
+its socket.
 
-The stream of changes to all open pages (server-sent events). A change is computed once for all of them.
-
-A page that reads too slowly misses steps and gets the whole view again instead, so that nothing is buffered for it
-except in its socket.
-
-
-The node's HTTP pages for its operator: a page at `/`, `/status` as JSON, `/metrics` for Prometheus.
-
-`page_guard` decides which requests may read them. GET changes nothing. The page's files are read once. They request
-nothing from other hosts, which a strict content security policy would prevent anyway.
+GET changes nothing. The page's files are read once. They request nothing from other hosts, which a strict content
+security policy would prevent anyway.
 """
 
 from __future__ import annotations
@@ -65,6 +60,47 @@ PROXIED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Prot
 
 Some proxies replace the requested host name by this machine's.
 """
+log = logging.getLogger("p2pfl.page")
+STEP_S = 1.0
+MOST_PAGES = 32
+MOST_LOCAL_PAGES = 24
+"""The most open pages without the token. Readers on this machine need none, and must not take the places of those with
+it.
+"""
+DRAIN_S = 20.0
+"""The time that a page may take to read before it is dropped."""
+KEY = "status_listen"
+CONNECTIONS = 32
+"""The most connections without the token that are not streams; the same number of connections may have the token."""
+CONNECTION_BYTES = 2**17
+"""The most bytes that requests may send on one connection in the 10 s that it has without the token."""
+LOOPBACKS = ("127.0.0.1", "::1")
+MOST_BODY_BYTES = 4096
+WEB = Path(__file__).parent / "web"
+FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/graph.js": ("graph.js", "text/javascript; charset=utf-8"),
+    "/curves.js": ("curves.js", "text/javascript; charset=utf-8"),
+    "/uplot.js": ("uplot/uPlot.iife.min.js", "text/javascript; charset=utf-8"),
+    "/uplot.css": ("uplot/uPlot.min.css", "text/css; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/icon-wrong.svg": ("icon-wrong.svg", "image/svg+xml"),
+}
+ENTER = "/enter"
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a user may have written
+HEADERS = {
+    "Server": "p2pfl",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+}
 
 
 def new_token() -> str:
@@ -179,18 +215,6 @@ def _name_in(header: str) -> str | None:
     return None if match is None else match[1].strip("[]").rstrip(".").lower()
 
 
-log = logging.getLogger("p2pfl.page")
-
-STEP_S = 1.0
-MOST_PAGES = 32
-MOST_LOCAL_PAGES = 24
-"""The most open pages without the token. Readers on this machine need none, and must not take the places of those with
-it.
-"""
-DRAIN_S = 20.0
-"""The time that a page may take to read before it is dropped."""
-
-
 class Site(Protocol):
     """The source of the pages' data. `step` returns None if the change is only in `whole`."""
 
@@ -299,40 +323,6 @@ class PageStream:
     def _turn(self) -> None:
         following, self._next = self._next, asyncio.Event()
         following.set()
-
-
-KEY = "status_listen"
-CONNECTIONS = 32
-"""The most connections without the token that are not streams; the same number of connections may have the token."""
-CONNECTION_BYTES = 2**17
-"""The most bytes that requests may send on one connection in the 10 s that it has without the token."""
-LOOPBACKS = ("127.0.0.1", "::1")
-MOST_BODY_BYTES = 4096
-WEB = Path(__file__).parent / "web"
-FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/graph.js": ("graph.js", "text/javascript; charset=utf-8"),
-    "/curves.js": ("curves.js", "text/javascript; charset=utf-8"),
-    "/uplot.js": ("uplot/uPlot.iife.min.js", "text/javascript; charset=utf-8"),
-    "/uplot.css": ("uplot/uPlot.min.css", "text/css; charset=utf-8"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
-    "/icon-wrong.svg": ("icon-wrong.svg", "image/svg+xml"),
-}
-ENTER = "/enter"
-EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a user may have written
-HEADERS = {
-    "Server": "p2pfl",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-}
 
 
 class PageFile(NamedTuple):

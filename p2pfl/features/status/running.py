@@ -1,10 +1,8 @@
-"""A file with a running node's addresses, next to its state, so that a reader of the folder need not know its ports.
+"""Find running nodes and query them: by the address of a status page, or by a federation's folder on this machine.
 
-The file is removed when the node ends cleanly. After a crash it stays, but its process no longer exists. If another
-process has the same number, whatever answers at the address belongs to another node, or nothing answers.
-
-
-Query running nodes over HTTP, by the address of a status page or by a federation's folder on this machine.
+A node keeps a file with its addresses next to its state, so that a reader of the folder need not know its ports. The
+file is removed when the node ends cleanly. After a crash it stays, but its process no longer exists. If another process
+has the same number, whatever answers at the address belongs to another node, or nothing answers.
 """
 
 from __future__ import annotations
@@ -43,6 +41,14 @@ TOKEN_NAME = "page-token"  # noqa: S105 - the name of a file
 TOKEN_BYTES = 18
 MOST_FILE_BYTES = 4096
 LOCAL = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - nothing is bound here
+TIMEOUT_S = 5.0
+MOST_BYTES = 16 << 20
+ALLOWED = "http://HOST:PORT or HOST:PORT, as the node's log says with `p2pfl run -v`; or the folder of a federation"
+DIED = "died: its process is gone and did not end cleanly"
+REPLACED = "not here: the key in its folder is no longer the member's"
+NOT_A_NODE = "not the status of a node"
+STATUS, FEDERATION = "/status", "/federation"
+NO_TOKEN = "needs the token: give the whole link from the node's log, in quotes"  # noqa: S105 - a reason
 
 
 class Whereabouts(msgspec.Struct, kw_only=True, frozen=True):
@@ -132,16 +138,6 @@ def read_token(folder: Path) -> str | None:
     except (OSError, UnicodeError):
         return None
     return text if 16 <= len(text) <= 128 else None
-
-
-TIMEOUT_S = 5.0
-MOST_BYTES = 16 << 20
-ALLOWED = "http://HOST:PORT or HOST:PORT, as the node's log says with `p2pfl run -v`; or the folder of a federation"
-DIED = "died: its process is gone and did not end cleanly"
-REPLACED = "not here: the key in its folder is no longer the member's"
-NOT_A_NODE = "not the status of a node"
-STATUS, FEDERATION = "/status", "/federation"
-NO_TOKEN = "needs the token: give the whole link from the node's log, in quotes"  # noqa: S105 - a reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,9 @@
-"""Spread vitals: each node passes rows on to the neighbors that have older ones, a few at a time.
+"""The rows of vitals of all members: how they spread, and what a node knows by them.
 
-An edge carries at most EDGE_BYTES_PER_S in both directions together, and only while nothing else is waiting to be sent.
-A restarted node has lost its counter, and learns it from its own last row, which its neighbors still have. A row is
-verified once before it is used, and never stops the node: an invalid row is dropped and counted.
-
-
-A node's information about each member: its newest row of vitals, whether it is still there, and how much it sends.
-
-The rows come from `spread`.
+Each node passes rows on to the neighbors that have older ones, a few at a time. An edge carries at most
+EDGE_BYTES_PER_S in both directions together, and only while nothing else is waiting to be sent. A restarted node has
+lost its counter, and learns it from its own last row, which its neighbors still have. A row is verified once before it
+is used, and never stops the node: an invalid row is dropped and counted.
 """
 
 from __future__ import annotations
@@ -54,6 +50,14 @@ MOST_ROWS = 16
 # Opaque here: the receiver verifies its signature.
 Row = Annotated[bytes, Meta(min_length=1, max_length=MOST_ROW_BYTES)]
 Age = Annotated[int, Meta(ge=0, lt=2**53)]
+Intervals = Mapping[str, tuple[float, float]]
+QUIET_PERIODS = 3
+QUIET_EXTRA_S = 15.0
+"""A member counts as quiet this many seconds after QUIET_PERIODS periods; they allow for network delays."""
+QUIET = (*OVER, "paused")
+"""The phases in which nothing is expected of a member."""
+LEAST_RATED_S = 0.5
+"""The minimum time between two rows for computing a rate: delayed rows arrive together, and give no meaningful rate."""
 
 
 class VitalsTold(Struct, frozen=True, kw_only=True, array_like=True, tag=1, forbid_unknown_fields=True, gc=False):
@@ -271,16 +275,6 @@ class VitalsSpread:
 
 def _standing(vitals: Vitals) -> tuple[str, bytes, bytes]:
     return vitals.phase, vitals.live, vitals.unheard
-
-
-Intervals = Mapping[str, tuple[float, float]]
-QUIET_PERIODS = 3
-QUIET_EXTRA_S = 15.0
-"""A member counts as quiet this many seconds after QUIET_PERIODS periods; they allow for network delays."""
-QUIET = (*OVER, "paused")
-"""The phases in which nothing is expected of a member."""
-LEAST_RATED_S = 0.5
-"""The minimum time between two rows for computing a rate: delayed rows arrive together, and give no meaningful rate."""
 
 
 class Roster:

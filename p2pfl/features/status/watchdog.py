@@ -64,6 +64,10 @@ UNHEARD_LOOKS = round(SILENT_S)
 """A neighbor with a session counts as silent after this many checks without a byte."""
 GONE_LOOKS = 2
 """A session counts as closed after this many checks without one: a renewed session is back at once."""
+ROUNDS_ALONE = 10
+ALONE_S = 60.0
+"""The number of consecutive rounds without a neighbor, and the minimum time they must span, that raise an alarm."""
+DISK_EVERY_S = 30.0
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -148,12 +152,6 @@ class MemberNews:
         more = f" (and {self.left_out} earlier events of other members)" if self.left_out else ""
         self.left_out = 0
         self.feed.tell(kind, member, text + more)
-
-
-ROUNDS_ALONE = 10
-ALONE_S = 60.0
-"""The number of consecutive rounds without a neighbor, and the minimum time they must span, that raise an alarm."""
-DISK_EVERY_S = 30.0
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

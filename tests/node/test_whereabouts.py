@@ -9,29 +9,29 @@ import pytest
 
 from p2pfl.features.status.running import (
     TOKEN_NAME,
-    Whereabouts,
+    NodeAddresses,
     address_at,
     page_token,
-    read,
+    read_addresses,
     read_token,
-    remove,
-    write,
+    remove_addresses,
+    write_addresses,
 )
 
 
 def there(pid=None):
-    return Whereabouts(
+    return NodeAddresses(
         federation="ward", node="pi1", pid=pid or os.getpid(), listen="10.0.0.1:8470", status="127.0.0.1:8480"
     )
 
 
 def test_what_is_written_is_read_and_removed(tmp_path):
-    write(tmp_path, there())
-    assert read(tmp_path) == there()
-    assert read(tmp_path).is_running
-    remove(tmp_path)
-    remove(tmp_path)
-    assert read(tmp_path) is None
+    write_addresses(tmp_path, there())
+    assert read_addresses(tmp_path) == there()
+    assert read_addresses(tmp_path).is_running
+    remove_addresses(tmp_path)
+    remove_addresses(tmp_path)
+    assert read_addresses(tmp_path) is None
 
 
 def test_a_process_that_is_gone_is_recognized():

@@ -238,16 +238,16 @@ class TrafficBounds(Attached):
         return None if self._pause is None else ASK_AGAIN
 
     def status(self) -> Mapping[str, Any]:
-        own, found = self._own, dict[str, Any]()
+        own, shown = self._own, dict[str, Any]()
         if own.max_kbit_s is not None:
-            found["max_kbit_s"] = own.max_kbit_s
+            shown["max_kbit_s"] = own.max_kbit_s
         if own.hours is not None:
-            found["hours"] = own.hours
+            shown["hours"] = own.hours
         if self._month is not None:
-            found |= {"month_gb": own.month_gb, "month_used_gb": round(self._month.used / GB, 3)}
+            shown |= {"month_gb": own.month_gb, "month_used_gb": round(self._month.used / GB, 3)}
         if self._pause is not None:
             until = self._pause.until.isoformat(timespec="minutes")
-            found |= {"paused_until": until, "paused_because": self._pause.why}
+            shown |= {"paused_until": until, "paused_because": self._pause.why}
         neighbors: dict[str, dict[str, Any]] = {
             name: {"max_kbit_s": one.max_kbit_s} for name, one in own.neighbors.items() if one.max_kbit_s is not None
         }
@@ -255,7 +255,7 @@ class TrafficBounds(Attached):
             back = self._now() + timedelta(seconds=absence.back_at - self._node.clock())
             name = self._node.setup().federation.members[peer].name
             neighbors.setdefault(name, {})["says_paused_until"] = back.isoformat(timespec="minutes")
-        return found | ({"by_neighbor": neighbors} if neighbors else {})
+        return shown | ({"by_neighbor": neighbors} if neighbors else {})
 
     async def over(self, result: NodeResult) -> None:  # noqa: ARG002 - whatever it is
         if self._month is not None:

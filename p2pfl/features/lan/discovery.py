@@ -179,14 +179,14 @@ class Discovery:
         asked_at, asked_for = 0.0, set(self._members())
         loop = asyncio.get_running_loop()
         while True:
-            found = await self._look()
-            usable = [interface for interface in found if interface.skipped is None]
+            interfaces = await self._look()
+            usable = [interface for interface in interfaces if interface.skipped is None]
             members = set(self._members())
             if self._mdns is None or self._mdns.interfaces != usable:
-                if found:
-                    self._links.end_stale(_ownership(found))
+                if interfaces:
+                    self._links.end_stale(_ownership(interfaces))
                 await self._close()
-                await self._open(usable, found)
+                await self._open(usable, interfaces)
                 asked_at = loop.time()
             elif members - asked_for or (loop.time() - asked_at >= ASK_AGAIN_S and not self._links.is_complete):
                 asked_at = loop.time()
@@ -373,8 +373,10 @@ def discovery_of(
     now, host = federation(), parse_address(node.listen, "listen").host
 
     def others() -> dict[str, int]:
-        found = federation()
-        return {prefix_of(found.name, other.key): other.index for other in found.members if other.index != member.index}
+        current = federation()
+        return {
+            prefix_of(current.name, other.key): other.index for other in current.members if other.index != member.index
+        }
 
     return Discovery(
         prefix=prefix_of(now.name, member.key),
@@ -423,5 +425,5 @@ class Lan(Attached):
 
     async def opened(self, until_closed: AsyncExitStack) -> None:
         setup = self._node.setup()
-        found = discovery_of(setup.member, setup.node, lambda: self._node.setup().federation, self._node.network)
-        await until_closed.enter_async_context(found)
+        discovery = discovery_of(setup.member, setup.node, lambda: self._node.setup().federation, self._node.network)
+        await until_closed.enter_async_context(discovery)

@@ -20,7 +20,7 @@ from p2pfl.features.lan.discovery import FEDERATION_BYTES, INSTALL, About, membe
 from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover, own_addresses
 from p2pfl.features.lan.overhear import Announced, Overhearing, Tally
 from p2pfl.features.lan.probe import Answer, AnswerKind, Prober, RelayTried, RelayVisits
-from p2pfl.features.status.running import find
+from p2pfl.features.status.running import find_running
 from p2pfl.net.address import Address, is_hidden, parse_address
 from p2pfl.net.errands import LEARNED, visitors_binding
 from p2pfl.net.ways import Outlet, Passage, outlet_of
@@ -139,7 +139,7 @@ async def examine(
     for patient in diagnosis.patients:
         if patient.here and node is not None:
             patient.hides = is_hidden(patient.member.address, node.listen)
-            if (running := find(node.state_dir)) is not None:
+            if (running := find_running(node.state_dir)) is not None:
                 patient.listens = running.listen
     if usable and discovery:
         overhearing = Overhearing(usable, own_addresses())
@@ -167,7 +167,7 @@ def _interfaces(listen: str, named: Sequence[str]) -> list[Interface]:
 async def _machines(patients: Sequence[Patient]) -> list[str]:
     """Return the configured addresses that are numeric."""
     loop = asyncio.get_running_loop()
-    found: list[str] = []
+    machines: list[str] = []
     for patient in patients:
         if patient.member.address is not None and not patient.here:
             host = parse_address(patient.member.address, "address").host
@@ -175,8 +175,8 @@ async def _machines(patients: Sequence[Patient]) -> list[str]:
                 answers = await asyncio.wait_for(loop.getaddrinfo(host, None, type=socket.SOCK_DGRAM), RESOLVE_S)
             except (OSError, TimeoutError):
                 continue
-            found += [str(answer[4][0]) for answer in answers]
-    return list(dict.fromkeys(found))
+            machines += [str(answer[4][0]) for answer in answers]
+    return list(dict.fromkeys(machines))
 
 
 def _recognize(federation: FederationConfig, patient: Patient, overhearing: Overhearing) -> None:
@@ -229,16 +229,16 @@ async def _visit(diagnosis: Diagnosis, node: NodeConfig | None) -> None:
 
 def _places(patient: Patient) -> dict[str, list[str]]:
     """Return each address of a member, with its sources."""
-    found: dict[str, list[str]] = {}
+    places: dict[str, list[str]] = {}
     if patient.member.address is not None:
-        found[patient.member.address] = ["file"]
+        places[patient.member.address] = ["file"]
     if patient.listens is not None:
-        found.setdefault(patient.listens, []).append("state")
+        places.setdefault(patient.listens, []).append("state")
     for one in patient.heard:
         for text in sorted(one.addresses):
             if one.port:
-                found.setdefault(str(Address(text, one.port)), []).extend(sorted(one.interfaces))
-    return found
+                places.setdefault(str(Address(text, one.port)), []).extend(sorted(one.interfaces))
+    return places
 
 
 # -- problems with the LAN ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.console.output import Form, format_option, write_json, write_rows
 from p2pfl.features.lan.doctor import AddressTried, Diagnosis, OwnNode, Patient, Problem, examine
 from p2pfl.features.lan.overhear import Tally
-from p2pfl.features.status.running import ask_federation, ask_status, find, place_of
+from p2pfl.features.status.running import ask_federation, ask_status, find_running, place_of
 from p2pfl.foreign import printable
 from p2pfl.net.refusals import DIFFERS
 from p2pfl.node.kept_charter import newest_here
@@ -54,10 +54,10 @@ def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) ->
     node = _node(described, name)
     if form == "table":
         click.echo(f"listening on the LAN and asking at every address, about {seconds:g} s ...", err=True)
-    found = asyncio.run(examine(described, node, seconds, _ask_here(node)))
-    found.problems += _behind(described, node)
-    write_json(_as_object(found)) if form == "json" else _print(found)
-    return WRONG if found.problems else 0
+    diagnosis = asyncio.run(examine(described, node, seconds, _ask_here(node)))
+    diagnosis.problems += _behind(described, node)
+    write_json(_as_object(diagnosis)) if form == "json" else _print(diagnosis)
+    return WRONG if diagnosis.problems else 0
 
 
 def _node(federation: FederationConfig, name: str | None) -> NodeConfig | None:
@@ -74,7 +74,7 @@ def _node(federation: FederationConfig, name: str | None) -> NodeConfig | None:
 
 def _ask_here(node: NodeConfig | None) -> OwnNode:
     """Return what the node that runs here says of its neighbors; nothing if none runs or it does not answer."""
-    here = None if node is None else find(node.state_dir)
+    here = None if node is None else find_running(node.state_dir)
     if node is None or here is None or here.status is None:
         return OwnNode()
     said, known = ask_status(place_of(here.status)), ask_federation(place_of(here.status))
@@ -88,7 +88,7 @@ def _ask_here(node: NodeConfig | None) -> OwnNode:
 
 def _behind(federation: FederationConfig, node: NodeConfig | None) -> list[Problem]:
     """Report members whose list of members is older than the newest one known to the node that runs here."""
-    here = None if node is None else find(node.state_dir)
+    here = None if node is None else find_running(node.state_dir)
     if federation.edition is None or here is None or here.status is None:
         return []
     told = ask_federation(place_of(here.status))

@@ -52,7 +52,7 @@ def all_interfaces() -> list[Interface]:
     """
     import ifaddr  # noqa: PLC0415 - an extra
 
-    found = []
+    listed = []
     for adapter in ifaddr.get_adapters():
         addresses = []
         for one in adapter.ips:
@@ -62,7 +62,7 @@ def all_interfaces() -> list[Interface]:
                 addresses.append(address)
         if addresses and adapter.index is not None:
             name, flags = str(adapter.name), _flags(str(adapter.name))
-            found.append(
+            listed.append(
                 Interface(
                     name=name,
                     index=adapter.index,
@@ -71,7 +71,7 @@ def all_interfaces() -> list[Interface]:
                     skipped=_unfit(name, flags),
                 )
             )
-    return sorted(found, key=lambda interface: interface.index)
+    return sorted(listed, key=lambda interface: interface.index)
 
 
 def own_addresses() -> set[str]:
@@ -90,7 +90,7 @@ def cover(interfaces: Iterable[Interface], listen: str, named: Sequence[str] = (
     If interfaces are `named`, all others are skipped. Loopback counts only if the node listens only there.
     """
     hosts = hosts_of(listen)
-    found = []
+    covered = []
     for interface in interfaces:
         answering = tuple(
             address
@@ -104,8 +104,8 @@ def cover(interfaces: Iterable[Interface], listen: str, named: Sequence[str] = (
             unfit = None if any(str(address.ip) in hosts for address in answering) else "loopback"
         if unfit is None and not answering:
             unfit = f"listen = {listen} does not cover it"
-        found.append(replace(interface, announced=() if unfit else answering, skipped=unfit))
-    return found
+        covered.append(replace(interface, announced=() if unfit else answering, skipped=unfit))
+    return covered
 
 
 def _flags(name: str) -> int:

@@ -273,13 +273,13 @@ async def find_nearby(federation: FederationConfig, *, named: Sequence[str] = ()
 
 def _announced_places(overhearing: Overhearing, keys: Mapping[str, bytes], interfaces: Sequence[Interface]) -> Places:
     """Return the announced addresses on this network, IPv4 first. Addresses beyond a router are useless here."""
-    found: dict[bytes, list[str]] = {}
+    places_of: dict[bytes, list[str]] = {}
     for one in overhearing.announced.values():
         prefix = member_of(one.name, keys)
         near = [text for text in one.addresses if any(interface.reaches(text) for interface in interfaces)]
         if prefix is not None and 0 < one.port < 65536 and near:
             near.sort(key=lambda text: (ip_address(text).version, text))
-            places = found.setdefault(keys[prefix], [])
+            places = places_of.setdefault(keys[prefix], [])
             places += [str(Address(text, one.port)) for text in near]
             del places[MOST_ADDRESSES:]
-    return found
+    return places_of

@@ -223,8 +223,8 @@ class RelayVisits:
             self.tried = [RelayTried(url.partition("#")[0], "relay", closed) for url in urls]
         else:
             if answer is not None:
-                found = await asyncio.gather(*(self._try(url, answer) for url in urls))
-                self.tried = [one for each in found for one in each]
+                tried = await asyncio.gather(*(self._try(url, answer) for url in urls))
+                self.tried = [one for each in tried for one in each]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -248,12 +248,12 @@ class RelayVisits:
         return await self._prober.greet(line, member.index)
 
     async def _try(self, url: str, answer: AnswerChallenge) -> list[RelayTried]:
-        found: list[RelayTried] = []
+        tried: list[RelayTried] = []
         for passage in self._prober.outlet.of(parse_address(url, "network.relays")):
-            found.append(await self._enter(url, passage, answer))
-            if found[-1].link is not None:
+            tried.append(await self._enter(url, passage, answer))
+            if tried[-1].link is not None:
                 break
-        return found
+        return tried
 
     async def _enter(self, url: str, passage: Passage, answer: AnswerChallenge) -> RelayTried:
         obstacles: list[UnreachedError] = []
@@ -288,9 +288,9 @@ def _answer_from_here(federation: FederationConfig, node: NodeConfig | None) -> 
     Raises UserError: neither is here, or it cannot be read.
     """
     if node is not None:
-        found = Credentials(federation, node, Identity.load(node.key_file))
-        found.require()
-        return partial(found.answer, visiting=True)
+        credentials = Credentials(federation, node, Identity.load(node.key_file))
+        credentials.require()
+        return partial(credentials.answer, visiting=True)
     file = federation.path.parent / ADMIN_FILE
     if not file.exists():
         allowed = "`p2pfl doctor` with --node where a node is, or where the admin key is"

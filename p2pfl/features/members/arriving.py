@@ -110,7 +110,7 @@ async def wait_for_charter(
     """
     said, said_at = "", float("-inf")
     while True:
-        found: list[str] = []
+        answers: list[str] = []
         obstacle = "" if relays is None else relays.obstacle()
         urls = () if relays is None or obstacle else relays.urls
         errand = Errand.of(federation, identity, None if relays is None else relays.through, relays=urls)
@@ -119,14 +119,14 @@ async def wait_for_charter(
             try:
                 federation = await _ask(federation, errand, contact, folder)
             except (UnreachableError, CharterError) as error:
-                found.append(f"{_name_of(federation, contact)} at {contact.address.partition('#')[0]}: {error}")
+                answers.append(f"{_name_of(federation, contact)} at {contact.address.partition('#')[0]}: {error}")
                 continue
             if any(member.key == identity.public for member in federation.members):
                 return federation
             shown = contact.address.partition("#")[0]
-            found.append(f"{_name_of(federation, contact)} at {shown} has no newer list of members")
-        found = [obstacle, *found] if obstacle else found
-        reasons = "; ".join(found[:MOST_SHOWN]) or (NOBODY if interfaces is None else NOBODY_NEAR)
+            answers.append(f"{_name_of(federation, contact)} at {shown} has no newer list of members")
+        answers = [obstacle, *answers] if obstacle else answers
+        reasons = "; ".join(answers[:MOST_SHOWN]) or (NOBODY if interfaces is None else NOBODY_NEAR)
         if time.monotonic() - said_at >= (SAY_AGAIN_S if reasons == said else SAY_NEWS_S):
             said, said_at = reasons, time.monotonic()
             text = "not a member yet: waits until `p2pfl member add` adds the key %s (%s). Asked: %s"
@@ -142,8 +142,8 @@ def _contacts(
     """
     heard = [Contact(key, place) for key, places in sorted(nearby.items()) for place in places]
     listed = [Contact(one.key, one.address) for one in federation.present if one.address is not None]
-    found = dict.fromkeys([*invite.contacts, *heard, *listed])
-    yield from [contact for contact in found if contact.key != own][: len(invite.contacts) + MOST_ASKED]
+    contacts = dict.fromkeys([*invite.contacts, *heard, *listed])
+    yield from [contact for contact in contacts if contact.key != own][: len(invite.contacts) + MOST_ASKED]
     keys = [one.key for one in invite.contacts] + [one.key for one in federation.present]
     others = [key for key in dict.fromkeys(keys) if key != own][:MOST_ASKED]
     yield from [Contact(key, url) for key in others for url in relays]

@@ -91,7 +91,7 @@ def member() -> None:
 @format_option("table", "json", "csv")
 def show(*, federation: Path, form: Form) -> None:
     """Show the members, including removed ones, and how many neighbors each has."""
-    found = newest_here(load_config(federation))
+    newest = newest_here(load_config(federation))
     rows = [
         {
             "index": one.index,
@@ -99,11 +99,11 @@ def show(*, federation: Path, form: Form) -> None:
             "key": public_text(one.key),
             "address": one.address,
             "state": "removed" if one.retired else "member",
-            "neighbors": len(found.neighbors(one.index)),
+            "neighbors": len(newest.neighbors(one.index)),
         }
-        for one in found.members
+        for one in newest.members
     ]
-    write_rows(rows, form, title=f"{found.name}, version {found.charter_version} of its members, {found.topology}")
+    write_rows(rows, form, title=f"{newest.name}, version {newest.charter_version} of its members, {newest.topology}")
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl member add ward 'p2pfl-request:...'")
@@ -205,14 +205,14 @@ def hand_again(context: click.Context, *, federation: Path, key_file: Path | Non
     here = load_config(federation)
     admin = load_admin(here, key_file)
     nearby = {} if offline else _listen(here)
-    found = here if offline else asyncio.run(newest_from(here, admin, nearby))[0]
-    has_relays = bool(found.relays) or tickets_file(found).exists()
-    charter = charter_of(found) if found.charter or not has_relays else None
-    if charter is not None and found.edition != here.edition:
-        click.echo(f"the nodes have version {charter.version} already: wrote {keep(found, charter)}", err=True)
-    sheet = _write_tickets(found, admin) if has_relays else b""
+    newest = here if offline else asyncio.run(newest_from(here, admin, nearby))[0]
+    has_relays = bool(newest.relays) or tickets_file(newest).exists()
+    charter = charter_of(newest) if newest.charter or not has_relays else None
+    if charter is not None and newest.edition != here.edition:
+        click.echo(f"the nodes have version {charter.version} already: wrote {keep(newest, charter)}", err=True)
+    sheet = _write_tickets(newest, admin) if has_relays else b""
     if not offline:
-        handed = asyncio.run(hand(found, charter, admin, nearby, sheet))
+        handed = asyncio.run(hand(newest, charter, admin, nearby, sheet))
         _tell(handed)
         if not handed.received_by:
             context.exit(1)
@@ -237,15 +237,15 @@ def _admit(
         allowed = "a terminal, to check the key and say yes; or --yes, which adds whoever answered the invite"
         raise UserError("there is no terminal to ask at", key="--yes", allowed=allowed)
     opened = _open(path, key_file, offline=offline)
-    found = opened.federation
-    require_invited(found, asked, now=seconds_now())
-    charter = successor(found, name=asked.name, key=asked.key, address=asked.address)
-    _show_request(found, charter, asked)
+    federation = opened.federation
+    require_invited(federation, asked, now=seconds_now())
+    charter = successor(federation, name=asked.name, key=asked.key, address=asked.address)
+    _show_request(federation, charter, asked)
     if not yes and not click.confirm("add it?", err=True):
         click.echo("nothing was changed, and the invite still holds", err=True)
         return False
     _sign(opened, charter)
-    use_up(found, asked)
+    use_up(federation, asked)
     return True
 
 
@@ -290,15 +290,15 @@ def _open(path: Path, key_file: Path | None, *, offline: bool) -> _OpenFederatio
     if offline:
         return _OpenFederation(here, admin, {}, offline)
     nearby = _listen(here)
-    found, answers = asyncio.run(newest_from(here, admin, nearby))
-    if found.edition is not None and found.edition != here.edition:
+    newest, answers = asyncio.run(newest_from(here, admin, nearby))
+    if newest.edition is not None and newest.edition != here.edition:
         click.echo(
-            f"the nodes have version {found.edition.version} of the members already: the change starts there", err=True
+            f"the nodes have version {newest.edition.version} of the members already: the change starts there", err=True
         )
     if not answers:
         text = "no node answers: the change is made from members.toml here, which should be the newest"
         click.echo(text, err=True)
-    return _OpenFederation(found, admin, nearby, offline)
+    return _OpenFederation(newest, admin, nearby, offline)
 
 
 def _listen(federation: FederationConfig) -> Places:

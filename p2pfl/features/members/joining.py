@@ -118,10 +118,10 @@ def find_invite(federation: Path | str, name: str) -> Invite | None:
 
 def require_same(federation: FederationConfig, invite: Invite) -> None:
     """Check that the copied files are the ones for which the invite was made. Raises UserError: they differ."""
-    found = difference(federation, invite)
-    if found is not None:
+    unlike = difference(federation, invite)
+    if unlike is not None:
         allowed = "a copy from the machine that made the invite, or from a node"
-        raise UserError(found.text, file=found.file, allowed=allowed)
+        raise UserError(unlike.text, file=unlike.file, allowed=allowed)
 
 
 def _check(federation: FederationConfig, invite: Invite) -> FederationConfig:
@@ -163,9 +163,9 @@ def invite(*, federation: Path, name: str, replacing: bool, days: int, no_qr: bo
     On the new machine: p2pfl join 'LINE'. The line contains no code and no signing key. Its only secret is a token,
     valid for a few days and for one request.
     """
-    found = load_config(federation)
-    require_admin(found)
-    made = issue(found, name, now=seconds_now(), days=days, replacing=replacing)
+    described = load_config(federation)
+    require_admin(described)
+    made = issue(described, name, now=seconds_now(), days=days, replacing=replacing)
     line = made.line()
     click.echo(line)
     if not no_qr:
@@ -176,10 +176,10 @@ def invite(*, federation: Path, name: str, replacing: bool, days: int, no_qr: bo
     )
     if made.until is not None:
         click.echo(f"it is valid for one answer, until {in_words(made.until)}", err=True)
-    if found.relays:
+    if described.relays:
         text = f"{name} meets the members at relays, which open to a ticket only: `p2pfl member {command}` makes it"
         click.echo(f"{text}; then copy tickets.toml to {name}, beside its federation.toml", err=True)
-    elif not made.contacts and not found.discovery:
+    elif not made.contacts and not described.discovery:
         text = f"no member has an address, so that {name} cannot ask to be added: p2pfl member set"
         click.echo(f"{text} {federation} --address NAME=HOST:PORT, or discovery = true on one LAN", err=True)
     if made.contacts and all(is_loopback(parse_address(one.address, "address").host) for one in made.contacts):
@@ -210,19 +210,19 @@ def join(*, line: str, directory: Path | None, source: Path | None, address: str
     this machine. The line contains no code: copy federation.toml and the task's file into DIR, before or after, or give
     their location with --from. They must be the files for which the invite was made.
     """
-    found = read_invite(line)
-    require_current(found, seconds_now())
+    invited = read_invite(line)
+    require_current(invited, seconds_now())
     if address is not None:
         try:
             MEMBER["address"].read(address)
         except ValueError as reason:
             allowed = MEMBER["address"].allowed
             raise UserError(str(reason) or "not an address", key="--address", value=address, allowed=allowed) from None
-    target = (directory or Path(found.federation_name)).absolute()
-    joined = make_folder(found, target, source=source, address=address)
-    shown = directory or Path(found.federation_name)
+    target = (directory or Path(invited.federation_name)).absolute()
+    joined = make_folder(invited, target, source=source, address=address)
+    shown = directory or Path(invited.federation_name)
     click.echo(joined.line)
-    click.echo(f"made {shown / found.name}: its key stays on this machine", err=True)
+    click.echo(f"made {shown / invited.name}: its key stays on this machine", err=True)
     text = "send the line above to whoever made the invite, for p2pfl member add, or replace"
     click.echo(f"{text}: what `p2pfl invite` has named there", err=True)
     click.echo(f"the command asks there whether the key is {fingerprint(joined.request.key)}: compare", err=True)
@@ -232,4 +232,4 @@ def join(*, line: str, directory: Path | None, source: Path | None, address: str
     elif load_config(target).relays:
         text = f"once it is added, ask for tickets.toml, and copy it to {shown}: relays open to a ticket only"
         click.echo(text, err=True)
-    click.echo(f"then, before or after you are added: p2pfl run {shown} --node {found.name}", err=True)
+    click.echo(f"then, before or after you are added: p2pfl run {shown} --node {invited.name}", err=True)

@@ -126,8 +126,8 @@ def _bearable(federation: FederationConfig, needed: int) -> str:
     for spec in specs:
         mistakes = Mistakes(federation.path)
         edges, _, _ = read_graph(spec, federation.members, federation.seed, mistakes)
-        found = replace(federation, edges=edges, schedule=(), topology=spec)
-        if not mistakes.found and all(one.mixes for _, one in _bearings(found)):
+        denser = replace(federation, edges=edges, schedule=(), topology=spec)
+        if not mistakes.found and all(one.mixes for _, one in _bearings(denser)):
             return f"at least {needed} neighbors each, as --topology {spec} gives (`p2pfl member set`)"
     return f"a graph in which every node has {needed} neighbors or more"
 
@@ -165,16 +165,16 @@ def require_invited(federation: FederationConfig, request: JoinRequest, *, now: 
         text = "for another federation, or for another federation.toml than the one here"
         allowed = "a request that was made with this very file: `p2pfl invite` and `join` again"
         raise UserError(text, file=federation.path, key="REQUEST", value=request.name, allowed=allowed)
-    found = next((one for one in _read_invites(federation) if one.token == request.token.hex()), None)
+    issued = next((one for one in _read_invites(federation) if one.token == request.token.hex()), None)
     allowed = f"the answer to a new invite: `p2pfl invite {federation.path.parent.name} {request.name}`"
-    if found is None or found.name != request.name:
+    if issued is None or issued.name != request.name:
         raise UserError(
             "does not answer an invite from this machine", key="REQUEST", value=request.name, allowed=allowed
         )
-    if found.used:
-        raise _used_up(federation, found, request)
-    if found.until is not None and now > found.until:
-        text = f"its invite ended at {in_words(found.until)}"
+    if issued.used:
+        raise _used_up(federation, issued, request)
+    if issued.until is not None and now > issued.until:
+        text = f"its invite ended at {in_words(issued.until)}"
         raise UserError(text, key="REQUEST", value=request.name, allowed=allowed)
 
 
@@ -255,16 +255,16 @@ async def newest_from(
 
         known = [(member, _places(member, nearby, federation.relays)) for member in federation.present]
         answers, _ = await _visit(known, ask, enough=ENOUGH)
-    found = federation
+    newest = federation
     for raw in answers.values():
         if raw is not None:
             try:
                 charter = checked(raw, federation)
             except CharterError:
                 continue
-            if found.edition is None or charter.edition > found.edition:
-                found = amended(found, charter)
-    return found, len(answers)
+            if newest.edition is None or charter.edition > newest.edition:
+                newest = amended(newest, charter)
+    return newest, len(answers)
 
 
 async def hand(

@@ -364,12 +364,12 @@ def places_of(addresses: Iterable[tuple[str, int]]) -> tuple[Place, ...]:
 
 def addresses_in(told: PlacesTold) -> list[str]:
     """Return the addresses that may be dialed, as `host:port`."""
-    found = []
+    addresses = []
     for packed, port in told.places:
         host = str(ip_address(packed)) if len(packed) in (4, 16) else ""
         if is_plausible(host) and (port == HTTPS or port >= LEAST_PORT):
-            found.append(str(Address(host, port)))
-    return list(dict.fromkeys(found))
+            addresses.append(str(Address(host, port)))
+    return list(dict.fromkeys(addresses))
 
 
 # -- before there are nodes -------------------------------------------------------------------------------------------

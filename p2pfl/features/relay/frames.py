@@ -224,8 +224,8 @@ def names_called(text: str) -> tuple[str, ...]:
 
 def latest(table: dict[bytes, V], key: bytes, make: Callable[[], V], most: int) -> V:
     """Return what a table counts for a member, made anew if it is not there; only the `most` latest are remembered."""
-    found = table.pop(key, None)
-    table[key] = found = make() if found is None else found
+    value = table.pop(key, None)
+    table[key] = value = make() if value is None else value
     if len(table) > most:
         del table[next(iter(table))]
-    return found
+    return value

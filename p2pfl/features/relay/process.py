@@ -137,9 +137,9 @@ def own_certificate(cert: Path | None, key: Path | None) -> OwnCertificate | Non
         return None
     if cert is None or key is None:
         raise UserError("one is of no use without the other", key="--cert, --key", allowed="both or none")
-    found = OwnCertificate(cert, key)
-    if found.days_left < SOON_DAYS:
-        when = f"expires in {found.days_left:.0f} days" if found.days_left >= 0 else INVALID
+    certificate = OwnCertificate(cert, key)
+    if certificate.days_left < SOON_DAYS:
+        when = f"expires in {certificate.days_left:.0f} days" if certificate.days_left >= 0 else INVALID
         log.warning("the certificate %s %s: renew it, unless members pin it", cert, when)
-    log.info("its certificate has sha256=%s", found.pin)
-    return found
+    log.info("its certificate has sha256=%s", certificate.pin)
+    return certificate

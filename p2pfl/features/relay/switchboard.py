@@ -201,10 +201,10 @@ class FairQueue:
                 self._turns[owner] = self._turns.pop(owner)
                 continue
             turn.deficit_bytes -= size_bytes
-            found = turn.items.popleft()
+            frame = turn.items.popleft()
             if not turn.items:
                 del self._turns[owner]
-            return found
+            return frame
         return None
 
 
@@ -241,8 +241,8 @@ class Switchboard:
             self.leave(before, Refusal.REPLACED)
         if len(seats) >= self.most_members:
             return None
-        found = seats[place] = Seat(tenant, place, wake, end)
-        return found
+        made = seats[place] = Seat(tenant, place, wake, end)
+        return made
 
     def leave(self, seat: Seat, why: Refusal | None = None) -> None:
         """End a seat, its lines and its connection; `why` is told to the member."""

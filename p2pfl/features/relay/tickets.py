@@ -141,8 +141,8 @@ class SheetHead:
     @classmethod
     def unpack(cls, raw: bytes) -> Self:
         """Read a head; nothing is verified. Raises TicketError: these bytes are none."""
-        found = _decoded(raw[ROW_BYTES:], tuple[_Key, _Time, _Time, _Key, _Removed], "the head of a sheet")
-        fields = dict(zip(("realm", "issued", "until", "rows", "removed"), found, strict=True))
+        values = _decoded(raw[ROW_BYTES:], tuple[_Key, _Time, _Time, _Key, _Removed], "the head of a sheet")
+        fields = dict(zip(("realm", "issued", "until", "rows", "removed"), values, strict=True))
         return cls(**fields, signer=raw[:KEY_BYTES], signature=raw[KEY_BYTES:ROW_BYTES])
 
     def statement(self) -> bytes:
@@ -388,8 +388,8 @@ def _edition(sheet: Sheet | None) -> Edition:
 
 def _state_of(path: Path) -> tuple[int, int, int] | None:
     with suppress(OSError):
-        found = path.stat()
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        stat = path.stat()
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
     return None
 
 

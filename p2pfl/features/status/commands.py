@@ -48,6 +48,12 @@ DETAILS = {
     "bounds": "bounds",
 }
 """What the overview has no column for, with the words that stand before it."""
+COLUMNS = (
+    *("url", "node", "phase", "round", "of", "accuracy", "metric", "main", "metrics", "tested_round", "test_is_stale"),
+    *("loss", "staleness", "peers", "pace_set_by", "rule", "liars_borne", "rounds_alone", "held_against", "kept"),
+    *("bytes_sent", "compressors", "distance", "alarms", "standing_alarms", "disk_refuses", "device", "privacy"),
+    *("bounds", "second_hand"),
+)
 HIDDEN = ("well", "federation", "measures")
 """What a row has for the overview alone."""
 PIPE_WIDTH = 100
@@ -65,9 +71,8 @@ def status(*, targets: tuple[str, ...], form: Form) -> int:
     the whole link from the node's log. If a node in FOLDER has ended, its result is shown. Exits with 1 if a node does
     not answer and no other node has news of it.
     """
-    found = [row for target in targets for row in (_of_folder(target) if is_folder(target) else [target])]
-    asked = iter(_ask_all([one for one in found if isinstance(one, str)]))
-    rows = [next(asked) if isinstance(one, str) else one for one in found]
+    asked = iter(_ask_all([target for target in targets if not is_folder(target)]))
+    rows = [row for target in targets for row in (_of_folder(target) if is_folder(target) else [next(asked)])]
     shown = [{key: value for key, value in row.items() if key not in HIDDEN} for row in rows]
     if form == "table":
         console = table_console()
@@ -81,7 +86,6 @@ def status(*, targets: tuple[str, ...], form: Form) -> int:
 
 
 def _ask_all(urls: list[str]) -> list[dict[str, Any]]:
-
     places = [place_of(url) for url in urls]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(ask_status, places))
@@ -139,29 +143,26 @@ def _latest_rows(folder: LocalFederation, own: list[dict[str, Any] | str]) -> di
 
 def _second_hand(name: str, reason: str, report: Mapping[str, Any]) -> dict[str, Any]:
     """Make a row from what members send each other, which is less than a node's own status."""
-    row = _row("", reason)
-    told = {key: report.get(key) for key in ("accuracy", "loss", "staleness", "distance", "bytes_sent", "phase")}
-    scores = report.get("scores") or {}
+    scores, standing, after = report.get("scores") or {}, report.get("standing") or (), report.get("tested_round")
     main = next(iter(scores), None)
-    told |= {"metric": main, "main": scores.get(main), "metrics": scores}
-    after = report.get("tested_round")
-    told |= {"tested_round": after, "test_is_stale": after is not None}
     over = report.get("phase") in ("finished", "stopped")
     missed = not over and bool(report.get("quiet") or report.get("lost"))
-    if missed:
-        told["phase"] = "not heard"
-    if reason == DIED:
-        told["phase"] = "died"
+    same = {key: report.get(key) for key in ("accuracy", "loss", "staleness", "distance", "bytes_sent", "of")}
     return (
-        row
-        | told
+        _row("", reason)
+        | same
         | {
             "node": name,
+            "phase": "died" if reason == DIED else "not heard" if missed else report.get("phase"),
             "round": report.get("rounds"),
-            "of": report.get("of"),
+            "metric": main,
+            "main": scores.get(main),
+            "metrics": scores,
+            "tested_round": after,
+            "test_is_stale": after is not None,
             "peers": None if report.get("live") is None else len(report["live"]),
-            "alarms": dict.fromkeys(report.get("standing") or (), 1),
-            "standing_alarms": list(report.get("standing") or ()),
+            "alarms": dict.fromkeys(standing, 1),
+            "standing_alarms": list(standing),
             "privacy": None if report.get("epsilon") is None else {"epsilon": report["epsilon"]},
             "second_hand": {"by": report["by"], "age_s": round(report["age_s"], 1), "instead_of": reason},
             "well": reason != DIED and not missed,
@@ -171,41 +172,24 @@ def _second_hand(name: str, reason: str, report: Mapping[str, Any]) -> dict[str,
 
 def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
     said: dict[str, Any] = {} if isinstance(answer, str) else answer
-    return {
+    computed = {
         "url": url,
-        "node": said.get("node"),
         "phase": answer if isinstance(answer, str) else said["phase"],
         "round": said.get("rounds"),
         "of": said.get("rounds_to_do"),
-        "accuracy": said.get("accuracy"),
         "metric": _main(said),
         "main": scores_of(said).get(_main(said) or ""),
         "metrics": scores_of(said),
-        "tested_round": said.get("tested_round"),
-        "test_is_stale": said.get("test_is_stale"),
-        "loss": said.get("loss"),
         "staleness": (said.get("staleness") or {}).get("mean"),
-        "peers": said.get("peers"),
-        "pace_set_by": said.get("pace_set_by"),
-        "rule": said.get("rule"),
-        "liars_borne": said.get("liars_borne"),
-        "rounds_alone": said.get("rounds_alone"),
         "held_against": _standings(said.get("neighbors")),
         "kept": _of_each(said.get("neighbors"), "kept"),
-        "bytes_sent": said.get("bytes_sent"),
         "compressors": _of_each(said.get("neighbors"), "compressor"),
         "distance": said.get("neighbor_distance"),
-        "alarms": said.get("alarms"),
-        "standing_alarms": said.get("standing_alarms"),
-        "disk_refuses": said.get("disk_refuses"),
-        "device": said.get("device"),
-        "privacy": said.get("privacy"),
         "bounds": (said.get("features") or {}).get("bounds") or None,
         "second_hand": None,
         "well": not isinstance(answer, str),
-        "federation": said.get("federation"),
-        "measures": said.get("measures"),
     }
+    return {key: computed[key] if key in computed else said.get(key) for key in (*COLUMNS, *HIDDEN)}
 
 
 def _main(status: Mapping[str, Any]) -> str | None:

@@ -354,8 +354,8 @@ class Shown(Attached):
             return
 
         def full() -> dict[str, Any]:
-            found: dict[str, Any] = msgspec.to_builtins(status.full())
-            return found | {"software": software(), "standing_alarms": self._node.feed.kinds}
+            known: dict[str, Any] = msgspec.to_builtins(status.full())
+            return known | {"software": software(), "standing_alarms": self._node.feed.kinds}
 
         token = page_token(node.state_dir)
         page = StatusPage(
@@ -400,8 +400,8 @@ class Shown(Attached):
 
 def private_of(node: NodeView) -> Private | None:
     """Return the feature that pays for the node's rounds, or None if there is none."""
-    found = node.other(PrivacyFeature.name)
-    return found if isinstance(found, Private) else None
+    feature = node.other(PrivacyFeature.name)
+    return feature if isinstance(feature, Private) else None
 
 
 def page_address(node: NodeConfig, page: StatusPage | None) -> str | None:

@@ -52,8 +52,8 @@ class Curves:
         """Store a point, and return it for readers. `members` has the figures of each member, by name."""
         if len(self.times) >= MOST_POINTS:
             self.times, self.values, self.step_s = self.times[::2], self.values[::2], 2 * self.step_s
-        found = [[one.get(figure) for one in members] for figure in FIGURES]
-        row = np.array(found, np.float32).reshape(1, len(FIGURES), len(members))
+        figures = [[one.get(figure) for one in members] for figure in FIGURES]
+        row = np.array(figures, np.float32).reshape(1, len(FIGURES), len(members))
         count = max(len(members), self.values.shape[2])
         self.values = np.concatenate([_widen(self.values, count), _widen(row, count)])
         self.times.append(now)
@@ -155,7 +155,7 @@ class Overview:
         said = msgspec.structs.asdict(row.vitals)
         for name in ("member", "counter", "live", "unheard", "standing", "metrics", "budget", "begun", "paid"):
             del said[name]
-        found = scores(row.vitals, self.measures())
+        by_name = scores(row.vitals, self.measures())
         rate, source = self.roster.bytes_per_s.get(member.index), row.source
         return MemberRow(
             index=member.index,
@@ -168,8 +168,8 @@ class Overview:
             unheard=members_of(row.vitals.unheard),
             standing=list(row.vitals.standing),
             bytes_per_s=None if rate is None or row.vitals.phase in OVER else round(rate, 1),
-            scores=found,
-            main=next(iter(found.values())),
+            scores=by_name,
+            main=next(iter(by_name.values())),
             intervals=self.roster.intervals if member.index == self.roster.own else {},
             **said,
         )
@@ -177,7 +177,7 @@ class Overview:
     def whole(self) -> bytes:
         """Return the whole view, as of the latest step: JSON of a `FederationStatus`."""
         federation, now = self.roster.federation(), time.monotonic()
-        found = FederationStatus(
+        status = FederationStatus(
             federation=federation.name,
             node=self.roster.name_of(self.roster.own),
             number=self._number,
@@ -196,7 +196,7 @@ class Overview:
             alarms=self.feed.standing(),
             events=list(self.feed.events),
         )
-        return msgspec.json.encode(found)
+        return msgspec.json.encode(status)
 
     def step(self) -> tuple[int, bytes | None]:
         """Return the number of a new step and the changes since the last one, or None if the change is only in
@@ -208,7 +208,7 @@ class Overview:
         self._number += 1
         shape = (members, self.roster.federation().edges, self.roster.federation().training.rounds, *self.measures())
         has_new_shape, self._shape = shape != self._shape, shape
-        found = FederationStep(
+        update = FederationStep(
             number=self._number,
             now=round(now, 1),
             members=[row for row in self._step_rows.values() if before.get(row.index) is not row],
@@ -218,9 +218,9 @@ class Overview:
             point=self._point,
         )
         self._events_shown, self._alarms_shown, self._point = self.feed.event_count, self.feed.changes, None
-        return self._number, None if has_new_shape else msgspec.json.encode(found)
+        return self._number, None if has_new_shape else msgspec.json.encode(update)
 
     def history(self, member: int | None) -> bytes:
         """Return the curves since the node started, for all members or for one."""
-        found: dict[str, Any] = self.curves.as_dict() if member is None else self.curves.of_member(member)
-        return msgspec.json.encode(found)
+        curves: dict[str, Any] = self.curves.as_dict() if member is None else self.curves.of_member(member)
+        return msgspec.json.encode(curves)

@@ -356,10 +356,10 @@ class Rarely(logging.Filter):
 
 
 def _rarely() -> logging.Logger:
-    found = logging.getLogger("p2pfl.page.faults")
-    if not found.filters:
-        found.addFilter(Rarely())
-    return found
+    faults = logging.getLogger("p2pfl.page.faults")
+    if not faults.filters:
+        faults.addFilter(Rarely())
+    return faults
 
 
 class PageHandler(TerseHandler):

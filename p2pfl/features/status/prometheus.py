@@ -126,8 +126,8 @@ def exposition(status: Status, kinds: Collection[str] = ALARMS) -> str:
 
 def _of_neighbors(neighbors: Any) -> Iterator[str]:
     for metric in OF_NEIGHBOR:
-        found = [(_neighbor_labels(one), _number(one.get(metric.key))) for one in neighbors]
-        samples = [(labels, value) for labels, value in found if value is not None]
+        values = [(_neighbor_labels(one), _number(one.get(metric.key))) for one in neighbors]
+        samples = [(labels, value) for labels, value in values if value is not None]
         yield from _lines(metric.name, metric.kind, metric.help, samples)
     faults = [
         ((*_neighbor_labels(one), *labels), value)
@@ -155,11 +155,11 @@ def _phases(status: Status) -> list[Sample]:
 
 def _count_by_kind(counts: Mapping[str, float], known: Collection[str]) -> list[Sample]:
     """Return counts by kind; kinds that this version does not know are combined."""
-    found: dict[str, float] = {}
+    by_label: dict[str, float] = {}
     for kind, count in counts.items():
         label = kind if kind in known else OTHER
-        found[label] = found.get(label, 0) + count
-    return [((("kind", kind),), count) for kind, count in found.items()]
+        by_label[label] = by_label.get(label, 0) + count
+    return [((("kind", kind),), count) for kind, count in by_label.items()]
 
 
 def _value_at(status: Status, key: str) -> Any:

@@ -51,7 +51,7 @@ STATUS, FEDERATION = "/status", "/federation"
 NO_TOKEN = "needs the token: give the whole link from the node's log, in quotes"  # noqa: S105 - a reason
 
 
-class Whereabouts(msgspec.Struct, kw_only=True, frozen=True):
+class NodeAddresses(msgspec.Struct, kw_only=True, frozen=True):
     """Addresses as host:port, with the ports that are actually bound."""
 
     federation: str
@@ -79,43 +79,43 @@ def address_at(listen: str, port: int) -> str:
     return f"{LOCAL.get(host, host)}:{port}"
 
 
-def write(folder: Path, whereabouts: Whereabouts) -> None:
+def write_addresses(folder: Path, addresses: NodeAddresses) -> None:
     """Write the file. Raises StorageError: it cannot be written."""
-    replace_file(folder / FILE_NAME, [msgspec.json.encode(whereabouts)])
+    replace_file(folder / FILE_NAME, [msgspec.json.encode(addresses)])
 
 
 @contextmanager
 def keep_file(node: NodeConfig, federation: str, port: int, status: str | None) -> Iterator[None]:
     """Keep the file in place while the block runs. If it cannot be written, run without it."""
     listen = address_at(node.listen, port)
-    there = Whereabouts(federation=federation, node=node.name, pid=os.getpid(), listen=listen, status=status)
+    there = NodeAddresses(federation=federation, node=node.name, pid=os.getpid(), listen=listen, status=status)
     try:
-        write(node.state_dir, there)
+        write_addresses(node.state_dir, there)
     except StorageError as error:
         log.warning("%s", error)
     try:
         yield
     finally:
-        remove(node.state_dir)
+        remove_addresses(node.state_dir)
 
 
-def remove(folder: Path) -> None:
+def remove_addresses(folder: Path) -> None:
     with suppress(OSError):
         (folder / FILE_NAME).unlink()
 
 
-def read(folder: Path) -> Whereabouts | None:
+def read_addresses(folder: Path) -> NodeAddresses | None:
     """Read the file in a folder; return None if there is none, or if it cannot be read."""
     try:
         with (folder / FILE_NAME).open("rb") as file:
-            return msgspec.json.decode(file.read(MOST_FILE_BYTES), type=Whereabouts)
+            return msgspec.json.decode(file.read(MOST_FILE_BYTES), type=NodeAddresses)
     except (OSError, *UNREADABLE):
         return None
 
 
-def find(folder: Path) -> Whereabouts | None:
+def find_running(folder: Path) -> NodeAddresses | None:
     """Find the node that runs in a folder; return None if none runs there, or if we may not read it."""
-    there = read(folder)
+    there = read_addresses(folder)
     return there if there is not None and there.is_running else None
 
 
@@ -215,7 +215,7 @@ def _has_other_key(file: Path, key: bytes) -> bool:
 
 def _find_local_member(name: str, state: Path) -> LocalMember:
     """Find the address of a member's page from its state folder, or why it has none."""
-    there = read(state)
+    there = read_addresses(state)
     if there is None:
         result = _result(state)
         reason = "not running here" if result is None else "has ended"
@@ -230,12 +230,12 @@ def _find_local_member(name: str, state: Path) -> LocalMember:
 def _result(state: Path) -> dict[str, Any] | None:
     """Return the `result.json` of a node that has ended, with its phase, or None if there is no readable one."""
     try:
-        found = _told(read_file(state / RESULT_FILE, MOST_BYTES), NodeResult)
+        result = _told(read_file(state / RESULT_FILE, MOST_BYTES), NodeResult)
     except UserError:
         return None
-    if not frozenset({"node", "rounds"}) <= found.keys():
+    if not frozenset({"node", "rounds"}) <= result.keys():
         return None
-    return found | {"phase": "finished" if found.get("finished") else "stopped"}
+    return result | {"phase": "finished" if result.get("finished") else "stopped"}
 
 
 def ended_federation(folder: LocalFederation) -> dict[str, Any] | None:
@@ -283,10 +283,10 @@ def scores_of(said: dict[str, Any]) -> dict[str, Any]:
 def _told(content: bytes, form: type[Struct]) -> dict[str, Any]:
     """Return the fields of a JSON object that are those of `form`, empty if it is none."""
     try:
-        found = read_json(content)
+        fields = read_json(content)
     except UNREADABLE:
         return {}
-    return fitting(found, form) if isinstance(found, dict) else {}
+    return fitting(fields, form) if isinstance(fields, dict) else {}
 
 
 def ask(place: PageAddress, path: str, form: type[Struct], *needed: str) -> dict[str, Any] | str:

@@ -371,11 +371,11 @@ class Roster:
         """Return the neighbors of each member, recomputed when the edges change."""
         edges = self.federation().edges
         if self._joined[0] is not edges:
-            found = defaultdict[int, list[int]](list)
+            neighbors = defaultdict[int, list[int]](list)
             for a, b in edges:
-                found[a].append(b)
-                found[b].append(a)
-            self._joined = edges, dict(found)
+                neighbors[a].append(b)
+                neighbors[b].append(a)
+            self._joined = edges, dict(neighbors)
         return self._joined[1]
 
     def _counts(self, row: VitalsRow, now: float) -> bool:

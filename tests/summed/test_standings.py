@@ -15,7 +15,6 @@ from p2pfl.features.sums.standings import (
     LOST_S,
     MOST_VAIN,
     PIECE_BYTES,
-    Following,
     Place,
     Standings,
     StandingsTalk,
@@ -160,20 +159,18 @@ def test_a_node_ahead_that_nobody_will_follow_goes_back_and_nobody_else_does():
 
 
 def test_a_node_goes_back_only_after_a_refused_sum_and_forgets_that_once_it_has_another_state():
-    following = Following(view(P1, P0, P0))
-    following.moved(P1)
+    following = view(P1, P0, P0)
     assert following.next_place(0.0) is None
     following.refused()
     assert following.next_place(0.0) == P0
-    following.moved(P1)
+    following.state(P1, NOW)
     assert following.next_place(0.0) == P0
-    following.moved(FORK)
+    following.state(FORK, NOW)
     assert following.next_place(0.0) is None
 
 
 def test_a_state_asked_for_in_vain_time_and_again_is_left_alone_for_a_while():
-    following = Following(view(P0, P2, P2))
-    following.moved(P0)
+    following = view(P0, P2, P2)
     for _ in range(MOST_VAIN):
         assert following.next_place(0.0) == P2
         following.asked_in_vain(P2, 0.0)

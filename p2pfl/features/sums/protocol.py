@@ -81,14 +81,10 @@ class Sums:
         self._sums: dict[int, Sum] = {}
         self._asked: Asked | None = None
         self._ended_at = 0.0
-        self._beat_at: float | None = None
+        self.deadline: float | None = None
+        """When to call `wake`."""
         self._beats = 0
         self._due = _Due()
-
-    @property
-    def deadline(self) -> float | None:
-        """When to call `wake`."""
-        return self._beat_at
 
     def opened(self, peer: int, now: float) -> list[Effect]:
         effects = Effects()
@@ -133,8 +129,8 @@ class Sums:
 
     def wake(self, now: float) -> list[Effect]:
         effects = Effects()
-        if self._beat_at is not None and now >= self._beat_at:
-            self._beat_at = None
+        if self.deadline is not None and now >= self.deadline:
+            self.deadline = None
             self._beats += 1
             self._board.compare(effects)
             self._tree.poll(effects, more=self.patience.more_beats(self._entries, self.settings.count))
@@ -238,7 +234,7 @@ class Sums:
             self._advance(now, effects)
         self._tire(now, effects)
         beat_s = self._beat_s()
-        self._beat_at = None if beat_s is None else min(now + beat_s, self._beat_at or math.inf)
+        self.deadline = None if beat_s is None else min(now + beat_s, self.deadline or math.inf)
         self.blame.tell(effects)
         return effects.found
 

@@ -37,7 +37,7 @@ from p2pfl.errors import PeerFault
 from p2pfl.features.sums.arithmetic import Words
 from p2pfl.features.sums.messages import Refused, SumDone
 from p2pfl.features.sums.sessions import NodeSums
-from p2pfl.features.sums.standings import CHANNEL, Following, Place, Standings, StandingsTalk, state_digest
+from p2pfl.features.sums.standings import CHANNEL, Place, Standings, StandingsTalk, state_digest
 from p2pfl.features.sums.talk import CHANNEL as SUMS
 from p2pfl.learn.interface import LocalRound, Vector
 from p2pfl.net.side import Feeding
@@ -227,9 +227,8 @@ class CommonState:
     def __init__(
         self, node: NodeView, course: SummedRounds, alike: AlikeState, standings: Standings, *, life: int
     ) -> None:
-        self._node, self.course, self._alike, self.standings, self._life = node, course, alike, standings, life
+        self._node, self.course, self.alike, self.standings, self._life = node, course, alike, standings, life
         self.talk = StandingsTalk(standings, node.say, alike.most_bytes)
-        self.following = Following(standings)
         self.fetched = 0
         """How often a state of others was taken over."""
         self.slowest_s, self._told_at = 0.0, 0.0
@@ -237,22 +236,17 @@ class CommonState:
 
     @property
     def place(self) -> Place:
-        return self.following.place
-
-    async def know(self) -> None:
-        """Recall what is kept, and tell where this node stands."""
-        self._alike.recall()
-        await self.tell()
+        return self.standings.place
 
     async def tell(self) -> None:
         """Tell all where this node stands."""
         model = await self.look(lambda engine: engine.state.model.copy())
-        state = self._alike.packed(model, self.course.facts.rounds)
-        self.following.moved(Place(self._alike.sums_after(self.course.facts.rounds), state_digest(state)))
+        state = self.alike.packed(model, self.course.facts.rounds)
+        place = Place(self.alike.sums_after(self.course.facts.rounds), state_digest(state))
         now = time.monotonic()
         self.slowest_s, self._told_at = max(self.slowest_s, now - (self._told_at or now)), now
-        self.talk.fetching.keep(state, self.following.place.digest)
-        self.talk.spread(self.standings.state(self.following.place, self._life * SERIALS))
+        self.talk.fetching.keep(state, place.digest)
+        self.talk.spread(self.standings.state(place, self._life * SERIALS))
 
     async def take_over(self, place: Place) -> bool:
         """Fetch the state of the others, and go on from it. False: nobody gives it now."""
@@ -260,11 +254,11 @@ class CommonState:
         state = await self.talk.fetch(place)
         if state is None:
             if self.talk.has_peers:
-                self.following.asked_in_vain(place, time.monotonic())
+                self.standings.asked_in_vain(place, time.monotonic())
             await asyncio.sleep(PAUSE_S)
             return False
         try:
-            rounds, model, adopt = self._alike.unpack(state)
+            rounds, model, adopt = self.alike.unpack(state)
         except ValueError as error:
             raise PeerFault(f"more than {self.standings.needed - 1} members have signed for {error}") from error
         adopt()
@@ -306,7 +300,7 @@ class CommonState:
 
     def next_place(self) -> Place | None:
         """Return the state of the others that this node should have in place of its own, None if there is none."""
-        return self.following.next_place(time.monotonic())
+        return self.standings.next_place(time.monotonic())
 
     async def look(self, use: Callable[[Engine], T]) -> T:
         """Use the engine between two operations, and return what came of it."""
@@ -437,7 +431,8 @@ class RoundsInStep(Attached):
         return figures | {"fetched": self.state.fetched, "waits_for": self.waiting.whom or None}
 
     async def run(self) -> None:
-        await self.state.know()
+        self.state.alike.recall()
+        await self.state.tell()
         if not self.is_done:
             await self.waiting.until(self._are_enough, self._missing_in_words)
         while not self.course.is_over and not self.is_done:
@@ -497,7 +492,7 @@ class RoundsInStep(Attached):
             self._refused += 1
             self.course.phase = Phase.WAITING
             self.was_refused(ended)
-            self.state.following.refused()
+            self.state.standings.refused()
             if not self.state.is_behind():
                 missing = self.waiting.names(ended.missing)
                 text = f"{label}: {ended.reason}; missing: {missing}" if missing else f"{label}: {ended.reason}"

@@ -31,6 +31,14 @@ Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A number of sums that ended well, and the digest of the state after them."""
+
+    sums: int
+    digest: bytes
+
+
 class StandingTold(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A message about where members stand."""
 
@@ -45,6 +53,10 @@ class SumStanding(StandingTold, frozen=True, kw_only=True, tag=1):
     sums: Count
     digest: Digest
     signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
+
+    @property
+    def place(self) -> Place:
+        return Place(self.sums, self.digest)
 
 
 class StateWanted(StandingTold, frozen=True, kw_only=True, tag=2):
@@ -63,21 +75,19 @@ class StatePiece(StandingTold, frozen=True, kw_only=True, tag=3):
     part: Annotated[bytes, Meta(max_length=PIECE_BYTES)]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Place:
-    """A number of sums that ended well, and the digest of the state after them."""
-
-    sums: int
-    digest: bytes
-
-
 def state_digest(state: bytes) -> bytes:
     """Return the digest (32 bytes) of a packed state."""
     return hashlib.blake2b(state, digest_size=32, person=b"p2pfl-shared").digest()
 
 
+MOST_VAIN, LOST_S = 10, 30.0
+"""After so many times in vain a state is not asked for during so many seconds."""
+
+
 class Standings:
-    """The latest standings. `needed` is how many members must have signed for a state that is taken over."""
+    """The latest standings, and whose state this node should have in place of its own: that of most, unless nobody
+    gives it any more. `needed` is how many members must have signed for a state that is taken over.
+    """
 
     def __init__(
         self, federation: FederationConfig, federation_id: bytes, identity: Identity, own: int, needed: int
@@ -89,9 +99,18 @@ class Standings:
         self.latest: dict[int, SumStanding] = {}
         self._least_serial = 0
         """Above the serials that this node has signed in earlier lives, as far as they are known."""
+        self.place = Place(0, b"")
+        """This node's own state."""
+        self._was_refused = False
+        """True once a sum from this state was refused: then the node may go back to an earlier one."""
+        self._vain = 0
+        self._lost: dict[Place, float] = {}
+        """Until when which state is not asked for."""
 
     def state(self, place: Place, least_serial: int) -> SumStanding:
         """Sign where this node stands, with a serial of at least that."""
+        if place != self.place:
+            self.place, self._was_refused, self._vain = place, False, 0
         before = self.latest.get(self._own)
         serial = max(least_serial, self._least_serial, 0 if before is None else before.serial + 1)
         signed = self._signed(self._own, serial, place.sums, place.digest)
@@ -104,8 +123,7 @@ class Standings:
 
     def restated(self) -> SumStanding:
         """Sign once more where this node stands, later than all that it has signed before."""
-        own = self.latest[self._own]
-        return self.state(Place(own.sums, own.digest), 0)
+        return self.state(self.place, 0)
 
     def hear(self, standing: SumStanding) -> bool:
         """Take a standing; return True if it is news. Raises PeerFault: its member has not signed it.
@@ -141,7 +159,23 @@ class Standings:
 
     def place_of(self, member: int) -> Place | None:
         standing = self.latest.get(member)
-        return None if standing is None else Place(standing.sums, standing.digest)
+        return None if standing is None else standing.place
+
+    def next_place(self, now: float) -> Place | None:
+        """Return the state that this node should take over, None if its own is right."""
+        lost = [place for place, until in self._lost.items() if now < until]
+        ahead = self.ahead_of(self.place, but=lost)
+        return self.common_before(self.place) if ahead is None and self._was_refused else ahead
+
+    def refused(self) -> None:
+        """Note that a sum from the present state was refused."""
+        self._was_refused = True
+
+    def asked_in_vain(self, place: Place, now: float) -> None:
+        """Note that no neighbor gave that state. After some times in a row all who had it count as gone for a while."""
+        self._vain += 1
+        if self._vain >= MOST_VAIN:
+            self._vain, self._lost[place] = 0, now + LOST_S
 
     def ahead_of(self, own: Place, but: Collection[Place] = ()) -> Place | None:
         """Return the state of the others that this node should take over, None if there is none; none of `but`.
@@ -149,7 +183,7 @@ class Standings:
         That is the latest one for which enough others have signed; of two after equally many sums, the one that more
         members have.
         """
-        others = Counter(Place(one.sums, one.digest) for member, one in self.latest.items() if member != self._own)
+        others = Counter(one.place for member, one in self.latest.items() if member != self._own)
         vouched = [place for place, count in others.items() if count >= self.needed and place not in but]
         best = max(vouched, key=lambda place: (place.sums, others[place], place.digest), default=None)
         if best is None or best.sums < own.sums or best == own:
@@ -164,7 +198,7 @@ class Standings:
         So few members have its own state that nobody will take it over, and enough have signed for the earlier one: a
         sum that few got, while the others cannot go on without them.
         """
-        others = Counter(Place(one.sums, one.digest) for member, one in self.latest.items() if member != self._own)
+        others = Counter(one.place for member, one in self.latest.items() if member != self._own)
         if others[own] + 1 >= self.needed:
             return None
         earlier = [place for place, count in others.items() if count >= self.needed and place.sums < own.sums]
@@ -172,49 +206,11 @@ class Standings:
 
     def who(self, fits: Callable[[Place], bool]) -> set[int]:
         """Return the members, this one included, whose standing fits."""
-        return {member for member, one in self.latest.items() if fits(Place(one.sums, one.digest))}
+        return {member for member, one in self.latest.items() if fits(one.place)}
 
     def _signed(self, member: int, serial: int, sums: int, digest: bytes) -> bytes:
         numbers = b"".join(number.to_bytes(8, "little") for number in (member, serial, sums))
         return DOMAIN + self._id + numbers + digest
-
-
-MOST_VAIN, LOST_S = 10, 30.0
-"""After so many times in vain a state is not asked for during so many seconds."""
-
-
-class Following:
-    """Decides for one node, by all standings. `place` is its own state; it is told of all that happens."""
-
-    def __init__(self, standings: Standings) -> None:
-        self._standings = standings
-        self.place = Place(0, b"")
-        self._was_refused = False
-        """True once a sum from this state was refused: then the node may go back to an earlier one."""
-        self._vain = 0
-        self._lost: dict[Place, float] = {}
-        """Until when which state is not asked for."""
-
-    def next_place(self, now: float) -> Place | None:
-        """Return the state that the node should take over, None if its own is right."""
-        lost = [place for place, until in self._lost.items() if now < until]
-        ahead = self._standings.ahead_of(self.place, but=lost)
-        return self._standings.common_before(self.place) if ahead is None and self._was_refused else ahead
-
-    def moved(self, place: Place) -> None:
-        """Note that the node has this state now."""
-        if place != self.place:
-            self.place, self._was_refused, self._vain = place, False, 0
-
-    def refused(self) -> None:
-        """Note that a sum from the present state was refused."""
-        self._was_refused = True
-
-    def asked_in_vain(self, place: Place, now: float) -> None:
-        """Note that no neighbor gave that state. After some times in a row all who had it count as gone for a while."""
-        self._vain += 1
-        if self._vain >= MOST_VAIN:
-            self._vain, self._lost[place] = 0, now + LOST_S
 
 
 PATIENCE_S = 5.0

@@ -33,7 +33,7 @@ from nacl.signing import VerifyKey
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "sums"))
 from sum_world import SumWorld
 
-from p2pfl.features.sums import board
+from p2pfl.features.sums import statement_log
 from p2pfl.features.sums.messages import BranchPart, Message, Total
 
 ENCODE = msgspec.msgpack.Encoder().encode
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--degree", type=int, default=4)
     parser.add_argument("--sums", type=int, default=64)
     options = parser.parse_args()
-    board.VerifyKey = Once
+    statement_log.VerifyKey = Once
     gc.disable()  # it would look through all members again and again, and finds nothing
     print(HEAD)
     for members in options.members:

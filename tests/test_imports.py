@@ -134,7 +134,7 @@ def test_no_node_imports_the_clock_that_ends_invites():
         "p2pfl.features.members.command",
         "p2pfl.features.relay.feature",
         "p2pfl.features.relay.server",
-        "p2pfl.features.stats.desk",
+        "p2pfl.features.stats.query_policy",
         "p2pfl.features.stats.command",
     }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from p2pfl import Federation
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.stats.desk import Desk
+from p2pfl.features.stats.query_policy import QueryPolicy
 from tests.stats.stats_world import SCHEMA, SITES, hospitals
 
 POLICY = {"columns": ["age", "chol", "ill"], "to": ["north"], "by": "sex"}
@@ -82,4 +82,4 @@ def desk_of(place, site, clock=None):
     federation = load_config(place)
     node = load_node(node_file(federation, site), federation, site)
     identity = Identity.load(node.key_file)
-    return Desk(federation, node, identity, **({} if clock is None else {"now": clock}))
+    return QueryPolicy(federation, node, identity, **({} if clock is None else {"now": clock}))

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from p2pfl.errors import StorageError
-from p2pfl.features.stats.desk import MOST_REFUSALS
+from p2pfl.features.stats.query_policy import MOST_REFUSALS
 from p2pfl.storage.disk import storage_errors
 from tests.stats.desks import POLICY, Clock, cells_of, desk_of, made_ward, write_table
 from tests.stats.stats_world import hospitals
@@ -183,7 +183,7 @@ def test_why_a_table_cannot_be_read_is_an_error_in_the_site_s_own_log_alone(tmp_
 
 def test_a_question_about_too_many_categories_in_groups_is_refused(tmp_path, monkeypatch):
     """Which counts are to be hidden takes a time and a memory that grow with the square of their number."""
-    monkeypatch.setattr("p2pfl.features.stats.desk.MOST_CELLS", 11)
+    monkeypatch.setattr("p2pfl.features.stats.query_policy.MOST_CELLS", 11)
     desk = desk_of(made_ward(tmp_path), "east")
     assert desk.answer("north", 1, ("age", "ill"), None).table is not None
     found = desk.answer("north", 2, ("age", "ill"), "sex")

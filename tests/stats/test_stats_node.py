@@ -19,8 +19,8 @@ from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServe
 from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.tickets import make_token, read_token
 from p2pfl.features.stats import node
-from p2pfl.features.stats.desk import MOST_REFUSALS
 from p2pfl.features.stats.node import open_stats
+from p2pfl.features.stats.query_policy import MOST_REFUSALS
 from p2pfl.features.stats.statements import (
     CHANNEL,
     NONE,

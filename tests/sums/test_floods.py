@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 from p2pfl.errors import PeerFault
-from p2pfl.features.sums.board import MOST_EARLY_BYTES, MOST_SETUPS_IN_ALL
 from p2pfl.features.sums.messages import (
     Ack,
     BranchPart,
@@ -31,6 +30,7 @@ from p2pfl.features.sums.messages import (
     id_of,
 )
 from p2pfl.features.sums.setup import SetupSecrets
+from p2pfl.features.sums.statement_log import MOST_EARLY_BYTES, MOST_SETUPS_IN_ALL
 from p2pfl.features.sums.talk import HELD_UP, WINDOW, Credit, Incoming, SumTalk
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -119,12 +119,12 @@ def test_an_opening_that_is_taken_is_kept_however_many_members_have_opened_one()
     world = SumWorld(16, complete(16))
     world.ask_all("one")
     world.run()
-    board = world.nodes[0]._board
+    log = world.nodes[0]._log
     for author in range(1, 15):
         for statement in opened(world, 0, author):
             world.nodes[0].hear(author, posted(author, statement, {"count": 16}), world.now)
-        assert author in {by for by, _ in board.opened_by.values()}
-    assert len(board.opened_by) == MOST_SETUPS_IN_ALL
+        assert author in {by for by, _ in log.opened_by.values()}
+    assert len(log.opened_by) == MOST_SETUPS_IN_ALL
 
 
 def test_a_set_of_more_members_than_there_are_is_a_fault():

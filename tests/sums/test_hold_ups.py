@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.features.sums.board import FORGIVEN, FORGIVEN_S, Blame
 from p2pfl.features.sums.messages import (
     MOST_EPOCH,
     Ack,
@@ -36,6 +35,7 @@ from p2pfl.features.sums.messages import (
     total_digest,
 )
 from p2pfl.features.sums.setup import SetupSecrets
+from p2pfl.features.sums.statement_log import FORGIVEN, FORGIVEN_S, Blame
 from p2pfl.features.sums.summing import Sum
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -22,7 +22,6 @@ from p2pfl.features.sums.arithmetic import (
     rebuild_checked,
     withstands,
 )
-from p2pfl.features.sums.board import Blame, Taken
 from p2pfl.features.sums.messages import (
     MemberList,
     Post,
@@ -37,6 +36,7 @@ from p2pfl.features.sums.messages import (
     quorum,
 )
 from p2pfl.features.sums.records import SetupTally, SlotTally, SumHistory, atoms
+from p2pfl.features.sums.statement_log import Blame, Taken
 from p2pfl.features.sums.summing import Asked, Sum
 from p2pfl.features.sums.tree import Tree
 

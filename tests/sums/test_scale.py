@@ -8,7 +8,6 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from p2pfl.features.sums.board import LOOK_EVERY, MOST_SETUPS, MOST_SLOTS, Blame, Board, fingers
 from p2pfl.features.sums.messages import (
     Ack,
     BranchPart,
@@ -22,6 +21,7 @@ from p2pfl.features.sums.messages import (
     encode_statement,
     id_of,
 )
+from p2pfl.features.sums.statement_log import LOOK_EVERY, MOST_SETUPS, MOST_SLOTS, Blame, StatementLog, fingers
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sum_world import IDENTITIES, Link, SumWorld, complete, posted, ring, settings_of
@@ -37,12 +37,12 @@ def test_statements_of_sums_long_ended_leave_the_board_and_all_keep_the_same():
     world.run()
     world.check()
     assert len(world.done) == 4 * 30
-    boards = [node._board for node in world.nodes.values()]
+    logs = [node._log for node in world.nodes.values()]
     of_setup, of_sum = 5, 5
-    for board in boards:
-        assert len(board._posts) <= 4 * (of_setup + of_sum * MOST_SLOTS)
-        assert len(board._seen) <= 4 * (of_setup + of_sum * MOST_SLOTS) + 4 * 3, "parcels that were handed on"
-    assert len({board._digest for board in boards}) == 1
+    for log in logs:
+        assert len(log._posts) <= 4 * (of_setup + of_sum * MOST_SLOTS)
+        assert len(log._seen) <= 4 * (of_setup + of_sum * MOST_SLOTS) + 4 * 3, "parcels that were handed on"
+    assert len({log._digest for log in logs}) == 1
 
 
 def test_who_has_dropped_other_set_ups_of_an_author_than_its_neighbor_is_not_sent_them_again_and_again():
@@ -51,20 +51,20 @@ def test_who_has_dropped_other_set_ups_of_an_author_than_its_neighbor_is_not_sen
     for number in range(2 * MOST_SETUPS):
         opening = SetupOpening(members=bits_of(range(5)), keys=bytes([number]) * 16 * 5)
         posts += [posted(2, opening), posted(2, Ack(setup=id_of(2, encode_statement(opening)), holds=b""))]
-    boards = [Board(settings_of(index, 5), IDENTITIES[index], Blame(index)) for index in range(2)]
-    for board, order in zip(boards, (posts, posts[::-1]), strict=True):
+    logs = [StatementLog(settings_of(index, 5), IDENTITIES[index], Blame(index)) for index in range(2)]
+    for log, order in zip(logs, (posts, posts[::-1]), strict=True):
         for post in order:
-            board.hear(4, post, id_of(2, post.body), Effects())
-        board.opened(1 - boards.index(board), Effects())
-    assert len({board._digest for board in boards}) == 2
-    assert all(len(board._posts) <= 2 * MOST_SETUPS for board in boards)
+            log.hear(4, post, id_of(2, post.body), Effects())
+        log.opened(1 - logs.index(log), Effects())
+    assert len({log._digest for log in logs}) == 2
+    assert all(len(log._posts) <= 2 * MOST_SETUPS for log in logs)
 
     def posts_sent():
         """From one comparison to the end of what follows from it."""
         count, todo = 0, []
-        for index, board in enumerate(boards):
+        for index, log in enumerate(logs):
             effects = Effects()
-            board.compare(effects)
+            log.compare(effects)
             todo += [(index, each) for each in effects.found]
         while todo:
             index, effect = todo.pop(0)
@@ -73,9 +73,9 @@ def test_who_has_dropped_other_set_ups_of_an_author_than_its_neighbor_is_not_sen
             effects = Effects()
             if isinstance(effect.message, Post):
                 count += 1
-                boards[effect.peer].hear(index, effect.message, id_of(2, effect.message.body), effects)
+                logs[effect.peer].hear(index, effect.message, id_of(2, effect.message.body), effects)
             else:
-                boards[effect.peer].hear_have(index, effect.message, effects)
+                logs[effect.peer].hear_have(index, effect.message, effects)
             todo += [(effect.peer, each) for each in effects.found]
         return count
 

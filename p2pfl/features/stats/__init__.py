@@ -1,7 +1,7 @@
 """Statistics over all sites' tables: a member asks, each site answers what its `[stats]` allows, and sums do the rest.
 
-`desk` decides at one site, and keeps the log; `statements` are what members sign, and `node` takes part. `survey` makes
-the figures, and `disclosure` decides what may be shown. What each learns: docs/how-to/statistics.md.
+`query_policy` decides at one site, and keeps the log; `statements` are what members sign, and `node` takes part.
+`survey` makes the figures, and `disclosure` decides what may be shown. What each learns: docs/how-to/statistics.md.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from p2pfl.console.groups import Command, Group
 
-FINDINGS = "p2pfl.features.stats.desk:StatsFindings"
+FINDINGS = "p2pfl.features.stats.query_policy:StatsFindings"
 COMMANDS: Mapping[str, Command] = {
     "stats": Command(
         "Show counts, means and quantiles of all sites' tables.",

@@ -25,17 +25,17 @@ from p2pfl.errors import StorageError, UserError
 from p2pfl.features import import_declared
 from p2pfl.features.lan.discovery import discovery_of
 from p2pfl.features.relay.transport import through_relays
-from p2pfl.features.stats.desk import (
+from p2pfl.features.stats.disclosure import Statistics, SurveyAsked, TooFew
+from p2pfl.features.stats.query_policy import (
     PROGRAM,
     WITHHELD,
-    Desk,
-    DeskAnswer,
+    PolicyAnswer,
+    QueryPolicy,
     SiteTable,
     check_question,
     keep_bound,
     schema_at,
 )
-from p2pfl.features.stats.disclosure import Statistics, SurveyAsked, TooFew
 from p2pfl.features.stats.statements import (
     CHANNEL,
     MOST_REASON,
@@ -163,7 +163,7 @@ class StatsNode:
         self._federation, self._node, self._identity = federation, node, identity
         self._index = federation.member(node.name).index
         self._on_end = on_end
-        self.desk = Desk(federation, node, identity)
+        self.policy = QueryPolicy(federation, node, identity)
         self._kept = KeptSums(node.state_dir, [member.key for member in federation.members])
         self._coming: asyncio.Queue[OpenQuestion] = asyncio.Queue()
         self._waiting = Counter[int]()
@@ -173,7 +173,7 @@ class StatsNode:
             self._index,
             identity,
             links.sides.say,
-            is_new=lambda member, serial: self.desk.is_new(self._name(member), serial, self._waiting[member]),
+            is_new=lambda member, serial: self.policy.is_new(self._name(member), serial, self._waiting[member]),
             on_question=self._come,
         )
         self._sums = QuestionSums(links.sides.say)
@@ -190,7 +190,7 @@ class StatsNode:
 
     async def ask(self, columns: tuple[str, ...], by: str | None) -> Statistics:
         """Ask all sites, this one first. Raises UserError: one refuses or does not answer, or the sums fail."""
-        asked = Question(serial=self.desk.next_serial(), columns=columns, by=by)
+        asked = Question(serial=self.policy.next_serial(), columns=columns, by=by)
         answer = await self._decide(self._node.name, asked)
         if answer.table is None:
             raise UserError(f"{self._node.name} refuses: {answer.refusal}")
@@ -215,21 +215,21 @@ class StatsNode:
             failure = error.message if isinstance(error, UserError) else str(error)
         self._on_end(Ended(asker=asker, words=in_words(asked.columns, asked.by), failure=failure))
 
-    async def _decide(self, asker: str, asked: Question) -> DeskAnswer:
+    async def _decide(self, asker: str, asked: Question) -> PolicyAnswer:
         """Decide on a question. A site whose disk refuses to log it does not take part."""
         async with self._deciding:
             busy = BUSY if self._is_busy else ""
             try:
                 found = await asyncio.to_thread(
-                    self.desk.answer, asker, asked.serial, asked.columns, asked.by, busy=busy
+                    self.policy.answer, asker, asked.serial, asked.columns, asked.by, busy=busy
                 )
             except StorageError as error:
                 log.error("%s", error)  # noqa: TRY400 - one line says all
-                found = DeskAnswer(least_rows=self._node.stats.least_rows, refusal="its log cannot be written")
+                found = PolicyAnswer(least_rows=self._node.stats.least_rows, refusal="its log cannot be written")
             self._is_busy |= found.table is not None
             return found
 
-    async def _take_part(self, question: OpenQuestion, answer: DeskAnswer) -> Statistics:
+    async def _take_part(self, question: OpenQuestion, answer: PolicyAnswer) -> Statistics:
         """Raises UserError: some site refuses or does not answer, or the sums fail; StorageError."""
         if answer.table is None:
             self._refuse(question)
@@ -375,8 +375,8 @@ def _answers(
         for node in nodes:
             held.enter_context(alone(node))
         for node in nodes:
-            desk = Desk(federation, node, load_identity(federation, node))
-            answer = desk.answer(PROGRAM, desk.next_serial(), columns, by)
+            policy = QueryPolicy(federation, node, load_identity(federation, node))
+            answer = policy.answer(PROGRAM, policy.next_serial(), columns, by)
             least_rows = max(least_rows, answer.least_rows)
             if answer.table is None:
                 refusals.append(f"{node.name} refuses: {answer.refusal}")

@@ -22,7 +22,6 @@ from typing import assert_never
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
 from p2pfl.features.sums.arithmetic import Words
-from p2pfl.features.sums.board import Blame, Board, Taken
 from p2pfl.features.sums.messages import (
     ROSTER,
     BranchPart,
@@ -50,6 +49,7 @@ from p2pfl.features.sums.messages import (
 )
 from p2pfl.features.sums.records import Records, SumHistory
 from p2pfl.features.sums.setup import FIRST_S, Draw, SetupFounding, SumPatience, SumSetup
+from p2pfl.features.sums.statement_log import Blame, StatementLog, Taken
 from p2pfl.features.sums.summing import Asked, Sum
 from p2pfl.features.sums.tree import Key, Tree
 
@@ -72,7 +72,7 @@ class Sums:
         self.settings = settings
         self.patience = SumPatience(first_wait_s)
         self.blame, self._tree = Blame(settings.index), Tree()
-        self._board, self.records = Board(settings, identity, self.blame), Records(settings, self.blame)
+        self._log, self.records = StatementLog(settings, identity, self.blame), Records(settings, self.blame)
         self._founding = SetupFounding(settings, draw, self.records, self.patience, self.blame)
         self._history = SumHistory(settings.least, past)
         self.setup: SumSetup | None = None
@@ -88,12 +88,12 @@ class Sums:
 
     def opened(self, peer: int, now: float) -> list[Effect]:
         effects = Effects()
-        self._board.opened(peer, effects)
+        self._log.opened(peer, effects)
         return self._settled(now, effects)
 
     def closed(self, peer: int, now: float) -> list[Effect]:
         effects = Effects()
-        self._board.closed(peer)
+        self._log.closed(peer)
         self._tree.gone(peer, effects)
         self._due.everything()
         return self._settled(now, effects)
@@ -132,9 +132,9 @@ class Sums:
         if self.deadline is not None and now >= self.deadline:
             self.deadline = None
             self._beats += 1
-            self._board.compare(effects)
+            self._log.compare(effects)
             self._tree.poll(effects, more=self.patience.more_beats(self._entries, self.settings.count))
-            neighbors = self._board.neighbors
+            neighbors = self._log.neighbors
             for each in self._sums.values():
                 if each.missing_total and neighbors:
                     # Each time another one is asked.
@@ -153,7 +153,7 @@ class Sums:
             case Poll(wave=post):
                 self._hear_post(peer, post, now, effects, is_poll=True)
             case Have():
-                self._board.hear_have(peer, message, effects)
+                self._log.hear_have(peer, message, effects)
             case Working():
                 self._tree.hear_working(peer, message, effects)
                 self._moved(now)
@@ -182,7 +182,7 @@ class Sums:
 
     def _hear_post(self, peer: int, post: Post, now: float, effects: Effects, *, is_poll: bool) -> None:
         name = id_of(post.author, post.body)
-        taken = self._board.hear(peer, post, name, effects)
+        taken = self._log.hear(peer, post, name, effects)
         for each in taken:
             self._take(each, now, effects)
         if taken:
@@ -200,9 +200,9 @@ class Sums:
             return
         self.records.take(taken)
         if isinstance(statement, SetupOpening):
-            self.records.keep_only(self._board.opened_by.keys() | ({self.setup.id} if self.setup else set()))
+            self.records.keep_only(self._log.opened_by.keys() | ({self.setup.id} if self.setup else set()))
         if isinstance(statement, Wave):
-            self._tree.wave(taken, self._board.neighbors, effects)
+            self._tree.wave(taken, self._log.neighbors, effects)
         if isinstance(statement, Keys | SetupOpening):
             self._due.founding = True
             return
@@ -214,7 +214,7 @@ class Sums:
             each.moved(now)
 
     def _state(self, statement: Statement, now: float, effects: Effects) -> None:
-        self._take(self._board.state(statement, effects), now, effects)
+        self._take(self._log.state(statement, effects), now, effects)
 
     def _settled(self, now: float, effects: Effects) -> list[Effect]:
         """Do all that can be done now, where something has changed; what only waits is looked at when it wakes."""
@@ -246,7 +246,7 @@ class Sums:
     @property
     def _is_used_up(self) -> bool:
         """True if no sum can begin in the present set-up."""
-        return self.setup is None or self._next >= self.settings.sums or self.setup.id not in self._board.opened_by
+        return self.setup is None or self._next >= self.settings.sums or self.setup.id not in self._log.opened_by
 
     def _adopt(self, now: float, effects: Effects) -> None:
         """Go over to a new set-up, unless this member has voted in a sum of the old one, which it ends first."""

@@ -1,4 +1,4 @@
-"""All that the board has brought, sorted by set-up and slot: monotone, so that the order of statements does not matter.
+"""All that was said of sums, sorted by set-up and slot: monotone, so that the order of statements does not matter.
 
 A slot is one question of one set-up: its roster, or who is in the sum of a number. A member signs at most one list for
 a slot, ever, or gives the slot up and then signs none. A quorum is more than (n + t) / 2 of all n members of the
@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from p2pfl.features.sums.board import Blame, Taken
 from p2pfl.features.sums.messages import (
     Ack,
     Keys,
@@ -27,6 +26,7 @@ from p2pfl.features.sums.messages import (
     Wave,
     members_of,
 )
+from p2pfl.features.sums.statement_log import Blame, Taken
 
 
 @dataclass(slots=True, kw_only=True)

@@ -41,7 +41,6 @@ from p2pfl.features.sums.arithmetic import (
     stream,
     withstands,
 )
-from p2pfl.features.sums.board import Blame
 from p2pfl.features.sums.messages import (
     PAIR_BYTES,
     ROSTER,
@@ -58,6 +57,7 @@ from p2pfl.features.sums.messages import (
     members_of,
 )
 from p2pfl.features.sums.records import Records, SetupTally
+from p2pfl.features.sums.statement_log import Blame
 
 Draw = Callable[[int], bytes]
 """Returns so many random bytes: `os.urandom`, and in tests what a seed gives."""

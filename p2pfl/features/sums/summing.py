@@ -11,7 +11,6 @@ from typing import TypeAlias
 import numpy as np
 
 from p2pfl.features.sums.arithmetic import MOST_TRIES, Words
-from p2pfl.features.sums.board import Blame
 from p2pfl.features.sums.messages import (
     Keep,
     MemberList,
@@ -29,6 +28,7 @@ from p2pfl.features.sums.messages import (
 )
 from p2pfl.features.sums.records import SlotTally, SumHistory
 from p2pfl.features.sums.setup import SumSetup
+from p2pfl.features.sums.statement_log import Blame
 from p2pfl.features.sums.tree import Tree
 
 MOST_EPOCHS = 4

@@ -18,7 +18,6 @@ from typing import TypeAlias
 import numpy as np
 
 from p2pfl.features.sums.arithmetic import WORD_BYTES, Words
-from p2pfl.features.sums.board import Taken
 from p2pfl.features.sums.messages import (
     BranchPart,
     Effects,
@@ -29,6 +28,7 @@ from p2pfl.features.sums.messages import (
     bits_of,
     members_of,
 )
+from p2pfl.features.sums.statement_log import Taken
 
 Key: TypeAlias = tuple[bytes, int]
 """A set-up and the number of a sum."""

@@ -1,4 +1,4 @@
-"""The board: every member's copy of all signed statements, filled by flooding, with gaps filled on request.
+"""The statement log: every member's copy of all signed statements, filled by flooding, with gaps filled on request.
 
 A statement is taken once and passed on to the neighbors, or to some where they are many. Neighbors compare digests of
 what they have when a session opens, and while something is going on; what one lacks, the other sends. So in any graph
@@ -230,7 +230,7 @@ class Comparing:
         return True
 
 
-class Board:
+class StatementLog:
     def __init__(self, settings: SumSettings, identity: Identity, blame: Blame) -> None:
         self._settings, self._identity, self._blame = settings, identity, blame
         self._domain = settings.domain()

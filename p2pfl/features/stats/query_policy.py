@@ -279,7 +279,7 @@ WITHHELD = "under [privacy] nothing is answered from rows without noise: ask for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeskAnswer:
+class PolicyAnswer:
     """The site's answer. With a `refusal` there is no table."""
 
     least_rows: int
@@ -289,7 +289,7 @@ class DeskAnswer:
     """32 bytes that name the rows of the table."""
 
 
-class Desk:
+class QueryPolicy:
     """Raises StorageError: what was kept there is damaged, or the disk refuses."""
 
     def __init__(
@@ -317,7 +317,7 @@ class Desk:
 
     def answer(
         self, asker: str, serial: int, columns: tuple[str, ...], by: str | None, *, busy: str = ""
-    ) -> DeskAnswer:
+    ) -> PolicyAnswer:
         """Decide on a question, and log it. `busy` says why none is answered just now.
 
         Raises StorageError: the log cannot be written, so there is no answer.
@@ -335,23 +335,23 @@ class Desk:
         self._log.add(line)
         return found
 
-    def _decide(self, asker: str, columns: tuple[str, ...], by: str | None, busy: str) -> DeskAnswer:
+    def _decide(self, asker: str, columns: tuple[str, ...], by: str | None, busy: str) -> PolicyAnswer:
         policy = self._node.stats
         refusal = self._refusal(asker, columns, by) or busy
         if refusal:
-            return DeskAnswer(least_rows=policy.least_rows, refusal=refusal)
+            return PolicyAnswer(least_rows=policy.least_rows, refusal=refusal)
         try:
             table = read_site(self._federation, self._node)
             check_question(table.schema, columns, by, self._node.path)
         except UserError as error:
             log.error("%s", error)  # noqa: TRY400 - the command shows errors only, and one line says all
-            return DeskAnswer(least_rows=policy.least_rows, refusal="its table cannot be read: its log says why")
+            return PolicyAnswer(least_rows=policy.least_rows, refusal="its table cannot be read: its log says why")
         rows = hashed(table.columns, by, self._key)
         refusal = self._refusal_of(table, rows, columns, by)
         if refusal:
-            return DeskAnswer(least_rows=policy.least_rows, refusal=refusal)
+            return PolicyAnswer(least_rows=policy.least_rows, refusal=refusal)
         self._rows.keep(rows)
-        return DeskAnswer(least_rows=policy.least_rows, table=table, data=rows.digest)
+        return PolicyAnswer(least_rows=policy.least_rows, table=table, data=rows.digest)
 
     def _refusal(self, asker: str, columns: tuple[str, ...], by: str | None) -> str:
         """Return what speaks against a question before the table is read; empty if nothing does."""

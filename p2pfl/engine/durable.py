@@ -21,7 +21,7 @@ from p2pfl.core.early_stopping import Best
 from p2pfl.core.lives import Life
 from p2pfl.core.messages import Reply, Request
 from p2pfl.core.records import EdgeRecord
-from p2pfl.engine import changes as ch
+from p2pfl.engine.changes import BudgetWasSpent, Change, EdgeWasReset, EdgesWereChanged, LifeWasHeard, ModelWasReplaced, ReplyWasApplied, RequestWasApplied, RequestWasFrozen, RoundWasCommitted
 from p2pfl.engine.ledger import Ledger
 from p2pfl.engine.state import EdgeState, NodeState, as_bytes, zeros
 from p2pfl.errors import StorageError
@@ -130,34 +130,34 @@ def _best(header: Mapping[str, Any]) -> Best | None:
     return None if best is None else Best(*best)
 
 
-def entry(change: ch.Change) -> Entry:
+def entry(change: Change) -> Entry:
     """Return a change as a log entry: kind, header, blobs.
 
     The blobs are the change's own memory, which is not written to again.
     """
     match change:
-        case ch.RequestWasFrozen(peer=peer, request=request):
+        case RequestWasFrozen(peer=peer, request=request):
             return "frozen", {"peer": peer, "request": _plain(request)}, [request.body]
-        case ch.RequestWasApplied(peer=peer, request=request, reply=reply, chain=chain):
+        case RequestWasApplied(peer=peer, request=request, reply=reply, chain=chain):
             header = {"peer": peer, "request": _plain(request), "reply": _plain(reply), "chain": chain}
             return "request", header, [request.body, reply.body]
-        case ch.ReplyWasApplied(peer=peer, reply=reply, chain=chain):
+        case ReplyWasApplied(peer=peer, reply=reply, chain=chain):
             return "reply", {"peer": peer, "reply": _plain(reply), "chain": chain}, [reply.body]
-        case ch.EdgeWasReset(peer=peer, incarnation=incarnation):
+        case EdgeWasReset(peer=peer, incarnation=incarnation):
             return "reset", {"peer": peer, "incarnation": incarnation}, []
-        case ch.EdgesWereChanged(added=added, dropped=dropped):
+        case EdgesWereChanged(added=added, dropped=dropped):
             return "edges", {"added": list(added), "dropped": list(dropped)}, []
-        case ch.RoundWasCommitted():
+        case RoundWasCommitted():
             return _round_entry(change)
-        case ch.ModelWasReplaced(model=model, rounds=rounds, elapsed_s=elapsed_s):
+        case ModelWasReplaced(model=model, rounds=rounds, elapsed_s=elapsed_s):
             return "model", {"rounds": rounds, "elapsed_s": elapsed_s}, [as_bytes(model)]
-        case ch.LifeWasHeard(member=member, life=life):
+        case LifeWasHeard(member=member, life=life):
             return "life", {"member": member, "life": list(life)}, []
-        case ch.BudgetWasSpent(spend=spend):
+        case BudgetWasSpent(spend=spend):
             return "budget", spend._asdict(), []
 
 
-def _round_entry(change: ch.RoundWasCommitted) -> Entry:
+def _round_entry(change: RoundWasCommitted) -> Entry:
     names = ("version", "rounds", "samples", "terms", "elapsed_s", "alone", "best")
     header = {name: getattr(change, name) for name in names}
     blobs: list[Payload] = [] if change.delta is None else [as_bytes(change.delta)]
@@ -170,7 +170,7 @@ def _round_entry(change: ch.RoundWasCommitted) -> Entry:
     return "round", header, blobs
 
 
-def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> ch.Change:
+def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> Change:
     """Return the change from which a log entry was made. Arrays that will stay in the state are copied, so that they do
     not hold the blobs' memory.
 
@@ -178,9 +178,9 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype
     """
     match kind:
         case "frozen":
-            return ch.RequestWasFrozen(peer=header["peer"], request=_request(header["request"], blobs[0]))
+            return RequestWasFrozen(peer=header["peer"], request=_request(header["request"], blobs[0]))
         case "request":
-            return ch.RequestWasApplied(
+            return RequestWasApplied(
                 peer=header["peer"],
                 request=_request(header["request"], blobs[0]),
                 reply=_reply(header["reply"], blobs[1]),
@@ -188,23 +188,23 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype
             )
         case "reply":
             reply = _reply(header["reply"], blobs[0])
-            return ch.ReplyWasApplied(peer=header["peer"], reply=reply, chain=header["chain"])
+            return ReplyWasApplied(peer=header["peer"], reply=reply, chain=header["chain"])
         case "reset":
-            return ch.EdgeWasReset(peer=header["peer"], incarnation=header["incarnation"])
+            return EdgeWasReset(peer=header["peer"], incarnation=header["incarnation"])
         case "edges":
-            return ch.EdgesWereChanged(added=tuple(header["added"]), dropped=tuple(header["dropped"]))
+            return EdgesWereChanged(added=tuple(header["added"]), dropped=tuple(header["dropped"]))
         case "round":
             return _round(header, blobs, dtype)
         case "model":
-            return ch.ModelWasReplaced(model=np.frombuffer(blobs[0], dtype=dtype), **header)
+            return ModelWasReplaced(model=np.frombuffer(blobs[0], dtype=dtype), **header)
         case "life":
-            return ch.LifeWasHeard(member=header["member"], life=Life(*header["life"]))
+            return LifeWasHeard(member=header["member"], life=Life(*header["life"]))
         case "budget":
-            return ch.BudgetWasSpent(spend=Spend(**header))
+            return BudgetWasSpent(spend=Spend(**header))
     raise StorageError(f"unknown log entry {kind!r}")
 
 
-def _round(header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> ch.RoundWasCommitted:
+def _round(header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> RoundWasCommitted:
     """Return the committed round of an entry.
 
     Blobs: the delta, if there is one, then the vectors `kept`, then `local`.
@@ -221,7 +221,7 @@ def _round(header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[
     }
     delta = np.frombuffer(blobs[0], dtype) if len(blobs) > len(rest) + len(own) else None
     vectors = {name: np.frombuffer(blob, dtype).copy() for name, blob in zip(kept, own, strict=True)}
-    return ch.RoundWasCommitted(**plain, delta=delta, local=None if named is None else local, kept=vectors or None)
+    return RoundWasCommitted(**plain, delta=delta, local=None if named is None else local, kept=vectors or None)
 
 
 def _plain(message: Request | Reply) -> dict[str, Any]:

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.errors import StorageError
-from p2pfl.storage.digests import FAST, PLAIN, FileFormat, format_for
 from p2pfl.storage.disk import replace_file, snapshot_generations, snapshot_path
+from p2pfl.storage.wal import FAST, PLAIN, FileFormat, format_for
 
 _DIGEST_BYTES = 32
 _HEAD_BYTES = len(PLAIN.snapshot_magic) + _DIGEST_BYTES

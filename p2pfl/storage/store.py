@@ -19,7 +19,6 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from p2pfl.errors import StorageError
 from p2pfl.storage import disk
-from p2pfl.storage.digests import FileFormat, format_for
 from p2pfl.storage.disk import (
     Piece,
     discard_before,
@@ -34,7 +33,7 @@ from p2pfl.storage.disk import (
     sync_folder,
 )
 from p2pfl.storage.snapshot import Snapshot, State, load_latest, save, size_bytes
-from p2pfl.storage.wal import DIGEST_BYTES, Flush, Log, Record, Wal, read_log
+from p2pfl.storage.wal import DIGEST_BYTES, FileFormat, Flush, Log, Record, Wal, format_for, read_log
 
 TRIES = 10
 

@@ -11,20 +11,60 @@ little-endian.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+from xxhash import xxh3_128
 
 from p2pfl.errors import StorageError
-from p2pfl.storage.digests import FAST, PLAIN, FileFormat, blake2b
 from p2pfl.storage.disk import Piece, create_file, storage_errors, truncate_file, write_all
+
+LARGE_BYTES = 16 << 20
+"""The size from which on a snapshot is large; the log beside it counts as the snapshot does."""
+
+
+class FileFormat(NamedTuple):
+    """How a log and a snapshot begin, and whether the digest over their contents is the fast one."""
+
+    log_magic: bytes
+    snapshot_magic: bytes
+    is_fast: bool
+
+    def digest(self, person: bytes, begin: bytes, pieces: Iterable[Piece]) -> bytes:
+        """Return a digest of `begin` and of the pieces one after the other, 32 bytes. `begin` is short."""
+        if not self.is_fast:
+            return blake2b(person, 32, begin, pieces)
+        seed = int.from_bytes(blake2b(b"p2pfl seed", 8, begin, []), "little")
+        fast = xxh3_128(seed=seed)
+        for piece in pieces:
+            fast.update(piece)
+        return blake2b(person, 32, begin, [fast.digest()])
+
+
+PLAIN = FileFormat(b"p2pfll1\n", b"p2pfls1\n", is_fast=False)
+FAST = FileFormat(b"p2pfll2\n", b"p2pfls2\n", is_fast=True)
+
+
+def format_for(size_bytes: int) -> FileFormat:
+    """Return the format for a snapshot of that size."""
+    return FAST if size_bytes >= LARGE_BYTES else PLAIN
+
+
+def blake2b(person: bytes, size: int, begin: bytes, pieces: Iterable[Piece]) -> bytes:
+    """Return BLAKE2b of `begin` and of the pieces, `size` bytes."""
+    digest = hashlib.blake2b(begin, digest_size=size, person=person)
+    for piece in pieces:
+        digest.update(piece)
+    return digest.digest()
+
 
 DIGEST_BYTES = 32
 SALT_BYTES = 16

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from p2pfl.storage.digests import FAST, PLAIN
-from p2pfl.storage.wal import Wal, read_log
+from p2pfl.storage.wal import FAST, PLAIN, Wal, read_log
 
 PREVIOUS = bytes(32)
 HEAD_BYTES = 64

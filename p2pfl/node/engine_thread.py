@@ -43,7 +43,7 @@ from p2pfl.methods import Method
 from p2pfl.node.flushing import Flushing
 from p2pfl.storage import Durability, State, Store, disk
 from p2pfl.storage.disk import LEAST_LOG_BYTES
-from p2pfl.storage.snapshot import size_bytes
+from p2pfl.storage.store import size_bytes
 
 log = logging.getLogger("p2pfl")
 

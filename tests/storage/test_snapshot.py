@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from p2pfl.errors import StorageError
 from p2pfl.storage import State, wal
-from p2pfl.storage.snapshot import Snapshot, load, load_latest, pieces_of, save, state_of
+from p2pfl.storage.store import Snapshot, load, load_latest, pieces_of, save, state_of
 
 END = bytes(range(32))
 STATE = State(

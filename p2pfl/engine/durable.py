@@ -21,11 +21,22 @@ from p2pfl.core.early_stopping import Best
 from p2pfl.core.lives import Life
 from p2pfl.core.messages import Reply, Request
 from p2pfl.core.records import EdgeRecord
-from p2pfl.engine.changes import BudgetWasSpent, Change, EdgeWasReset, EdgesWereChanged, LifeWasHeard, ModelWasReplaced, ReplyWasApplied, RequestWasApplied, RequestWasFrozen, RoundWasCommitted
-from p2pfl.engine.ledger import Ledger
+from p2pfl.engine.changes import (
+    BudgetWasSpent,
+    Change,
+    EdgesWereChanged,
+    EdgeWasReset,
+    LifeWasHeard,
+    ModelWasReplaced,
+    ReplyWasApplied,
+    RequestWasApplied,
+    RequestWasFrozen,
+    RoundWasCommitted,
+)
 from p2pfl.engine.state import EdgeState, NodeState, as_bytes, zeros
 from p2pfl.errors import StorageError
 from p2pfl.learn.privacy.accounting import Spend
+from p2pfl.learn.privacy.ledger import Ledger
 
 FORMAT = 3
 EDGE_VECTOR, KEPT = re.compile(r"([A-Za-z_]\w*)\.(\d+)"), "kept."

@@ -18,11 +18,11 @@ from p2pfl.core.early_stopping import Best
 from p2pfl.core.lives import FIRST_LIFE, Life
 from p2pfl.core.messages import DIGEST_BYTES
 from p2pfl.core.records import EdgeRecord
-from p2pfl.engine.ledger import Ledger
 from p2pfl.engine.mapped import MappedVectors
 from p2pfl.engine.scratch import Scratch
 from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
+from p2pfl.learn.privacy.ledger import Ledger
 from p2pfl.methods import Method
 
 log = logging.getLogger("p2pfl")

@@ -35,10 +35,10 @@ from p2pfl.engine.changes import Change
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import entry, image
 from p2pfl.engine.engine import Engine
-from p2pfl.engine.ledger import Ledger
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.privacy import Spend
+from p2pfl.learn.privacy.ledger import Ledger
 from p2pfl.methods import Method
 from p2pfl.node.flushing import Flushing
 from p2pfl.storage import Durability, State, Store, disk

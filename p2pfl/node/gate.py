@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from p2pfl.core.events import RoundRefused
-from p2pfl.engine.ledger import Ledger
 from p2pfl.learn.privacy import Spend
+from p2pfl.learn.privacy.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ from torch import Tensor
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.config.privacy import RECORD
-from p2pfl.engine.ledger import Ledger
 from p2pfl.learn.evaluation import loss_of
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.privacy import Plan
 from p2pfl.learn.privacy.draws import Chance, Secret
 from p2pfl.learn.privacy.gradients import Loss
+from p2pfl.learn.privacy.ledger import Ledger
 from p2pfl.learn.privacy.plan import MOST_TIMES
 from p2pfl.learn.privacy.protection import Protection
 from p2pfl.learn.task import NodeContext, Task

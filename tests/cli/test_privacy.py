@@ -11,12 +11,12 @@ import pytest
 from p2pfl.cli.main import main
 from p2pfl.config.load import load_config
 from p2pfl.engine.durable import image
-from p2pfl.engine.ledger import Ledger, Promise
 from p2pfl.engine.state import NodeState
 from p2pfl.features.privacy import spending
 from p2pfl.features.privacy.ledger_file import LedgerFile
 from p2pfl.features.privacy.permission import give_permission, permission_file, read_permission
 from p2pfl.learn.privacy import Spend
+from p2pfl.learn.privacy.ledger import Ledger, Promise
 from p2pfl.storage import State, Store
 
 PRIVACY = "\n[privacy]\nepsilon = 8.0\ndelta = 1e-4\n"

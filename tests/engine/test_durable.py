@@ -19,10 +19,10 @@ from p2pfl.core.records import EdgeRecord
 from p2pfl.engine.changes import EdgesWereChanged, redo
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import change, entry, image, restore
-from p2pfl.engine.ledger import Ledger
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError
 from p2pfl.learn.privacy import Spend
+from p2pfl.learn.privacy.ledger import Ledger
 from p2pfl.methods import Method, make_method
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -12,7 +12,6 @@ import pytest
 
 from p2pfl.config.privacy import PrivacyConfig
 from p2pfl.engine.durable import image
-from p2pfl.engine.ledger import Ledger, Promise, Signed, reconcile
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features.privacy import budget
@@ -21,6 +20,7 @@ from p2pfl.features.privacy.evidence import WAIT_S, Evidence, LostAccount
 from p2pfl.features.privacy.ledger_file import LedgerFile, ledger_path
 from p2pfl.features.privacy.permission import discard_permission, give_permission, permission_file, read_permission
 from p2pfl.learn.privacy import Spend
+from p2pfl.learn.privacy.ledger import Ledger, Promise, Signed, reconcile
 from p2pfl.learn.privacy.plan import planned_in_words
 from p2pfl.node.assembly import durability_of
 

@@ -2,7 +2,7 @@
 
 The package also defines which figures of a private node are withheld (`budget.withheld`). Only what a node with
 `[privacy]` needs besides its learner belongs here. `p2pfl.learn.privacy` makes rounds private, `p2pfl.config.privacy`
-has the settings, and `p2pfl.engine.ledger` the ledger, which is part of the state.
+has the settings, and `p2pfl.learn.privacy.ledger` the ledger, which is part of the state.
 """
 
 from __future__ import annotations

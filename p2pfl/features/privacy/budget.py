@@ -13,7 +13,6 @@ import msgspec
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.config.privacy import PUBLIC
 from p2pfl.core.events import RoundRefused
-from p2pfl.engine.ledger import Ledger, Promise, reconcile
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features.privacy.evidence import Evidence
@@ -28,6 +27,7 @@ from p2pfl.features.privacy.permission import (
 )
 from p2pfl.learn.interface import plan_by
 from p2pfl.learn.privacy import Plan, Spend
+from p2pfl.learn.privacy.ledger import Ledger, Promise, reconcile
 from p2pfl.learn.privacy.plan import planned_in_words
 from p2pfl.node.assembly import Setup
 from p2pfl.reporting.status import PrivacyStatus

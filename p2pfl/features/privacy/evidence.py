@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from p2pfl.engine.ledger import Ledger, Signed
+from p2pfl.learn.privacy.ledger import Ledger, Signed
 
 WAIT_S = 5.0
 """The time after a session opens during which the first round of a process waits for that neighbor's rows."""

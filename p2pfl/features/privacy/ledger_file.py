@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from p2pfl.engine.ledger import Ledger
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.privacy.permission import beside
 from p2pfl.foreign import UNREADABLE, refuse_special
+from p2pfl.learn.privacy.ledger import Ledger
 from p2pfl.storage.disk import is_full, lock_file, replace_file
 
 log = logging.getLogger("p2pfl")

@@ -15,9 +15,9 @@ from typing import Any
 
 from p2pfl.config.privacy import PRIVACY
 from p2pfl.config.tables import Mistakes, choice, matching, parse_document, read_table, require
-from p2pfl.engine.ledger import Promise
 from p2pfl.errors import StorageError, UserError
 from p2pfl.foreign import refuse_special
+from p2pfl.learn.privacy.ledger import Promise
 from p2pfl.storage.disk import replace_file, storage_errors, sync_folder
 
 SUFFIX = ".budget"

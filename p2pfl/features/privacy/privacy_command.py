@@ -65,8 +65,8 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
     revealed: with --again, the promise for these data is the sum of both budgets. A model that was trained
     without [privacy] gets no budget: remove the node's state first.
     """
-    from p2pfl.engine.ledger import Promise  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.privacy.permission import give_permission  # noqa: PLC0415 - as above
+    from p2pfl.learn.privacy.ledger import Promise  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.privacy.plan import planned_in_words  # noqa: PLC0415 - as above
 
     if again and raises:

@@ -9,13 +9,13 @@ from typing import Any
 
 from p2pfl.config.load import find_member, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
-from p2pfl.engine.ledger import Ledger, Promise, reconcile
 from p2pfl.errors import UserError
 from p2pfl.features.privacy.budget import MISSING, BudgetGuard, promise_of, unpaid_mistake
 from p2pfl.features.privacy.ledger_file import LedgerFile
 from p2pfl.features.privacy.permission import permission_file
 from p2pfl.learn.privacy import plan_of
 from p2pfl.learn.privacy.accounting import epsilon_of
+from p2pfl.learn.privacy.ledger import Ledger, Promise, reconcile
 from p2pfl.node.assembly import replay
 from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.storage import peek

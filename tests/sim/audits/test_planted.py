@@ -10,7 +10,7 @@ from p2pfl import Federation
 CHANCE, RECORD, GRID = (f"p2pfl/learn/privacy/{name}.py" for name in ("chance", "record", "grid"))
 GRADIENTS, MEMBER, PLAN = (f"p2pfl/learn/privacy/{name}.py" for name in ("gradients", "member", "plan"))
 ACCOUNTING, PROTECTION = (f"p2pfl/learn/privacy/{name}.py" for name in ("accounting", "protection"))
-LEDGER = "p2pfl/engine/ledger.py"
+LEDGER = "p2pfl/learn/privacy/ledger.py"
 
 ROWS = "return np.flatnonzero(words < np.uint64(rate * 2.0**BITS))"
 SUM = "factors, fine = factors_of(squares.sqrt(), clip)"
@@ -147,7 +147,7 @@ IN_REAL_NODES = {
         "same chance",
     ),
     "rounds that are not paid for": (
-        "p2pfl/engine/ledger.py",
+        "p2pfl/learn/privacy/ledger.py",
         "        *before, last = self.spent or (spend._replace(steps=0),)\n",
         (
             "        if self.spent:\n            return self\n"

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.engine.scratch import TILE, Bodies, tiles
-from p2pfl.engine.state import EdgeState, NodeState, zeros
+from p2pfl.engine.state import TILE, Bodies, EdgeState, NodeState, tiles, zeros
 from p2pfl.errors import PeerFault
 from p2pfl.learn.interface import Vector
 from p2pfl.methods import MODEL, Method, New, Round

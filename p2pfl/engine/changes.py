@@ -18,8 +18,7 @@ from p2pfl.core.lives import Life
 from p2pfl.core.messages import Reply, Request
 from p2pfl.engine import arithmetic
 from p2pfl.engine.codecs import Codecs
-from p2pfl.engine.scratch import Bodies
-from p2pfl.engine.state import NodeState
+from p2pfl.engine.state import Bodies, NodeState
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.accounting import Spend
 from p2pfl.methods import Method

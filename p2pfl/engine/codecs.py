@@ -16,8 +16,7 @@ from p2pfl.aggregate import liars_of
 from p2pfl.compress import Compressor, Fragments, Payload, make_compressor
 from p2pfl.compress.catalog import require_replicas
 from p2pfl.config.model import FederationConfig
-from p2pfl.engine.scratch import Bodies
-from p2pfl.engine.state import NodeState
+from p2pfl.engine.state import Bodies, NodeState
 from p2pfl.learn.interface import Vector
 
 _PLACE = struct.Struct("<QQQQ")

@@ -73,8 +73,7 @@ from p2pfl.engine.codecs import (
 )
 from p2pfl.engine.fragment_mean import FragmentMean, gathered
 from p2pfl.engine.mixer import RuleMixer
-from p2pfl.engine.scratch import Bodies, gathered_values
-from p2pfl.engine.state import EdgeState, NodeState
+from p2pfl.engine.state import Bodies, EdgeState, NodeState, gathered_values
 from p2pfl.errors import LearningError, PeerFault
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.learn.privacy.accounting import Spend

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from p2pfl.engine.scratch import Bodies
-from p2pfl.engine.state import NodeState, zeros
+from p2pfl.engine.state import Bodies, NodeState, zeros
 from p2pfl.learn.interface import Vector
 
 MOST = 255

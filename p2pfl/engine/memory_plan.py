@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2pfl.engine.codecs import Codecs
-from p2pfl.engine.scratch import works_in_tiles
-from p2pfl.engine.state import NodeState
+from p2pfl.engine.state import NodeState, works_in_tiles
 from p2pfl.methods import Method, overrides
 
 PAYLOADS = 2

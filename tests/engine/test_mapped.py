@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from p2pfl.core.effects import ChangeEdges, ResetEdge
-from p2pfl.engine.mapped import MappedVectors
 from p2pfl.engine.memory_plan import memory_plan
+from p2pfl.engine.state import MappedVectors
 from p2pfl.errors import StorageError
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -11,8 +11,7 @@ import pytest
 from p2pfl.compress import make_compressor
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.memory_plan import memory_plan
-from p2pfl.engine.scratch import SMALL
-from p2pfl.engine.state import NodeState
+from p2pfl.engine.state import SMALL, NodeState
 from p2pfl.methods import Method, Tracking, Variate
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -10,7 +10,7 @@ import pytest
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.core.events import ReplyApplied, RequestApplied, RequestRefused
-from p2pfl.engine.scratch import TILE
+from p2pfl.engine.state import TILE
 from p2pfl.errors import LearningError
 from p2pfl.methods import Method, New, make_method
 

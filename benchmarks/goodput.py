@@ -41,7 +41,7 @@ from p2pfl.core.messages import CHUNK_BYTES, Message, Ready, Reply, Request, req
 from p2pfl.crypto.handshake import FederationBinding, SessionKeys
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
-from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.durable import entry, image
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from p2pfl.config.cores import all_hops, all_shares, rule_of, settings_of
 from p2pfl.config.model import Edges, EvaluateEvery, FederationConfig
 from p2pfl.core.settings import Settings
-from p2pfl.engine.arithmetic import NodeSeen
-from p2pfl.engine.codecs import codecs_of, fragments_of
+from p2pfl.engine.arithmetic import NodeSeen, codecs_of, fragments_of
 from p2pfl.learn.gauge import gauge_of
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.plan import planned_rounds

@@ -9,8 +9,8 @@ import numpy as np
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import FederationConfig
+from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.changes import ReplyWasApplied, redo
-from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.methods import method_of
 from p2pfl.node.assembly import replay

@@ -22,7 +22,7 @@ from p2pfl.config.federation_id import federation_id
 from p2pfl.config.load import read_federation
 from p2pfl.console.output import MOST_MISTAKES, Form, format_option, show_mistakes, write_facts, write_json, write_rows
 from p2pfl.crypto.identity import public_text
-from p2pfl.engine.codecs import codecs_of
+from p2pfl.engine.arithmetic import codecs_of
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.learn.doubts import about_lone_classes, own_classes, unscaled

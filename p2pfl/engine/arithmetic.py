@@ -7,16 +7,203 @@ same as on the whole vector, in the same order, so the bits do not depend on the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import logging
+import struct
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.engine.state import TILE, Bodies, EdgeState, NodeState, tiles, zeros
+from p2pfl.aggregate import Neighborhood, Rule, liars_of
+from p2pfl.compress import Compressor, Fragments, Payload, make_compressor
+from p2pfl.compress.catalog import require_replicas
+from p2pfl.config.model import FederationConfig
+from p2pfl.core.effects import Mix
+from p2pfl.engine.state import TILE, Bodies, EdgeState, NodeState, tiles, works_in_tiles, zeros
 from p2pfl.errors import PeerFault
 from p2pfl.learn.interface import Vector
-from p2pfl.methods import MODEL, Method, New, Round
+from p2pfl.methods import MODEL, Method, New, Round, overrides
+
+_PLACE = struct.Struct("<QQQQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Codecs:
+    """A node's compressors: `default` for every neighbor not in `by_peer`."""
+
+    default: Compressor
+    by_peer: Mapping[int, Compressor] = field(default_factory=dict)
+
+    def of(self, peer: int) -> Compressor:
+        return self.by_peer.get(peer, self.default)
+
+    def fragments_of(self, peer: int) -> Fragments | None:
+        """Return the compressor of an edge without replicas; None if the edge has replicas."""
+        codec = self.of(peer)
+        return codec if isinstance(codec, Fragments) else None
+
+    def need_replicas(self, peer: int) -> bool:
+        return self.fragments_of(peer) is None
+
+    def bodies(self, state: NodeState, peer: int, incoming: Payload, outgoing: Payload | None = None) -> Bodies:
+        """Return the payloads of an exchange, to be decoded: the neighbor's and, if given, the node's own.
+
+        Raises PeerFault.
+        """
+        size, fragments, scratch = state.channels.size, self.fragments_of(peer), state.scratch
+        scratch.fit(state.channels.dtype)
+        if fragments is None:
+            bodies = Bodies(scratch, (slice(0, size),), scratch.shown("peer", self.of(peer), incoming, size))
+        else:
+            fragment = fragments.read_fragment(incoming)
+            slices = slices_of(state, fragments, fragment)
+            bodies = Bodies(scratch, slices, fragments.fragment_reader(incoming, _total(slices)), fragment=fragment)
+        if outgoing is not None:
+            self.take_own(bodies, peer, outgoing)
+        return bodies
+
+    def take_own(self, bodies: Bodies, peer: int, outgoing: Payload) -> None:
+        """Add this node's own payload to those of an exchange."""
+        fragments, size = self.fragments_of(peer), _total(bodies.slices)
+        if fragments is None:
+            bodies.own = bodies.scratch.shown("own", self.of(peer), outgoing, size)
+        else:
+            bodies.own = fragments.fragment_reader(outgoing, size)
+
+    @property
+    def specs(self) -> dict[int, str]:
+        """Specs of the neighbors that have their own compressor."""
+        return {peer: codec.spec for peer, codec in self.by_peer.items()}
+
+    def largest_bytes(self, size: int) -> int:
+        """Return the size of the largest payload for a vector of `size` values, over all edges."""
+        return max(codec.size_bytes(size) for codec in (self.default, *self.by_peer.values()))
+
+
+def codecs_of(federation: FederationConfig, index: int) -> Codecs:
+    """Return the codecs that member `index` uses with its neighbors.
+
+    Raises UserError if a compressor does not exist, if error feedback would not converge with it, or if it leaves no
+    replicas for a robust rule.
+    """
+    own = {i + j - index: spec for (i, j), spec in federation.edge_compressors.items() if index in (i, j)}
+    made = {peer: make_compressor(spec) for peer, spec in own.items()}
+    codecs = Codecs(make_compressor(federation.gossip.compressor), made)
+    if liars_of(federation.gossip.rule):
+        for codec in (codecs.default, *made.values()):
+            require_replicas(codec, federation.gossip.rule)
+    return codecs
+
+
+def fragments_of(codecs: Codecs, peers: Iterable[int]) -> dict[int, int]:
+    """Return the neighbors whose edges have no replicas, and how many fragments each takes."""
+    found = ((peer, codecs.fragments_of(peer)) for peer in peers)
+    return {peer: fragments.count for peer, fragments in found if fragments is not None}
+
+
+def gammas_of(federation: FederationConfig, index: int, size: int) -> dict[int, float]:
+    """Return the mixing step between member `index` and each of its neighbors, for models of `size` values."""
+    codecs, gamma = codecs_of(federation, index), federation.gossip.gamma
+    return {peer: gamma * codecs.of(peer).gamma(size) for peer in federation.neighbors(index)}
+
+
+def chance_of(sender: int, receiver: int, incarnation: int, seq: int) -> int:
+    """Return a 64-bit random seed for the payload from `sender` in this transaction, the same in nodes and
+    simulations.
+    """
+    place = _PLACE.pack(sender, receiver, incarnation, seq)
+    return int.from_bytes(blake2b(place, digest_size=8, person=b"p2pfl-chance").digest(), "little")
+
+
+def slices_of(state: NodeState, fragments: Fragments, fragment: int) -> list[slice]:
+    """Return the places of a fragment in the channels."""
+    return fragments.slices(fragment, state.channels.size, state.channels.size // max(1, state.model.size))
+
+
+def _total(slices: Sequence[slice]) -> int:
+    return sum(part.stop - part.start for part in slices)
+
+
+class Occasion(NamedTuple):
+    """The transaction for which a vector is shown: sequence number `seq` within an incarnation of the edge."""
+
+    incarnation: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forgery:
+    """Bytes that no encoder has made, sent in place of a vector; a neighbor must refuse them."""
+
+    body: Payload
+
+
+Show = Callable[[Vector, int, Occasion], Vector | Forgery]
+"""(channels (c d,), peer, occasion) -> the vector (c d,) that this neighbor sees; it must be finite and not change
+later.
+"""
+Claim = Callable[[float], float]
+"""The weight a_i of this node -> the weight that its messages carry."""
+
+
+def as_it_is(channels: Vector, peer: int, occasion: Occasion) -> Vector:
+    """Show the channels unchanged."""
+    del peer, occasion
+    return channels
+
+
+def as_weighed(weight: float) -> float:
+    """Send the weight unchanged."""
+    return weight
+
+
+PAYLOADS = 2
+"""Payloads on each edge: the one that is kept until it is answered, and one that comes or goes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """The bytes of an engine's vectors, by what they are for; `round` has those of a round but not the learner's.
+
+    `mapped` are those in a mapped file, which need no memory: replicas, and the flows of edges.
+    """
+
+    model: int
+    replicas: int
+    flows: int
+    scratch: int
+    messages: int
+    round: int
+    mapped: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.model + self.replicas + self.flows + self.scratch + self.messages + self.round
+
+
+def memory_plan(state: NodeState, codecs: Codecs, method: Method, *, mapped: bool = False) -> MemoryPlan:
+    """Return the plan for a state whose edges have the replicas that they need, in memory or in a `mapped` file."""
+    model, channels, peers = state.model.nbytes, state.channels.nbytes, tuple(state.edges)
+    size, item = state.channels.size, state.channels.itemsize
+    whole = any(codecs.need_replicas(peer) and not works_in_tiles(codecs.of(peer), size) for peer in peers)
+    whole_item = 2 * 4 + (0 if item == 4 else item)  # two decoded payloads, and what is encoded if it is no float32
+    more = len(method.channels) > 1
+    replicas = sum(edge.own.nbytes + edge.peer.nbytes for edge in state.edges.values())
+    of_edges = channels * len(method.kept_edges) * len(peers)
+    return MemoryPlan(
+        model=channels,
+        replicas=0 if mapped else replicas,
+        flows=(0 if mapped else of_edges) + model * len(method.kept),
+        mapped=replicas + of_edges if mapped else 0,
+        scratch=whole * size * whole_item,
+        messages=PAYLOADS * sum(codecs.of(peer).size_bytes(size) for peer in peers),
+        round=model * (1 + len(method.given) * overrides(method, "gradient") + len(method.kept))
+        + (2 * channels - model) * more,
+    )
+
 
 LEAST_MOVE = 0.1
 SAMPLED = 4096
@@ -248,3 +435,92 @@ def _square(tile: Vector) -> float:
         return square
     wide: NDArray[np.float64] = tile.astype(np.float64)
     return float(np.dot(wide, wide))
+
+
+MOST = 255
+
+
+class FragmentMean:
+    """The mean of what neighbors have shown of each value of the channels (c d,), each message with equal weight."""
+
+    def __init__(self, channels: Vector) -> None:
+        self.mean = zeros(channels)
+        self.counts = np.zeros(channels.size, np.uint8)
+
+    def take(self, bodies: Bodies) -> None:
+        """Take in what the neighbor has shown in an exchange."""
+        for part, here in bodies.tiles():
+            counts, mean = self.counts[part], self.mean[part]
+            counts += counts < MOST
+            step = bodies.shown_by_peer(here) - mean
+            step /= counts.astype(mean.dtype)
+            mean += step
+
+    def result(self, other: Vector) -> Vector:
+        """Return the mean (c d,), with the value in `other` (c d,) where nobody has shown one."""
+        return np.where(self.counts > 0, self.mean, other)
+
+
+def gathered(gathering: FragmentMean | None, state: NodeState, bodies: Bodies) -> FragmentMean:
+    """Return the gathering, a new one if there is none, with the fragment of an exchange."""
+    gathering = gathering or FragmentMean(state.channels)
+    gathering.take(bodies)
+    return gathering
+
+
+log = logging.getLogger("p2pfl")
+
+NEWEST = 0.1
+"""The weight of the latest round in `RuleMixer.kept`."""
+
+
+class RuleMixer:
+    """Applies the rule and checks its result: a failing rule, or a norm above `longest`, yields no model."""
+
+    def __init__(self, rule: Rule, longest: float) -> None:
+        self.rule, self.longest = rule, longest
+        self.kept: dict[int, float] = {}
+        """The share of each neighbor's pull that the rule recently let through.
+
+        The mapping is only ever replaced, because other threads read it.
+        """
+        self._last_warning = ""
+
+    def mix(self, own: Vector, replicas: Sequence[Vector], op: Mix) -> Vector | None:
+        """Return the mixed model (c d,) in its own memory, or None. `replicas` (c d,) are in the order of
+        `op.peers`.
+        """
+        own, *others = map(_read_only, (own, *replicas))
+        weights = np.array(op.weights)
+        around = Neighborhood(own=own, others=others, weights=weights, peers=op.peers)
+        try:
+            mixture = self.rule.mix(around)
+            model = np.ascontiguousarray(mixture.model, dtype=own.dtype)
+        except Exception as error:  # noqa: BLE001 - a neighbor must not stop the node, whatever the rule raises
+            self._say(f"the rule raised {type(error).__name__}: {error}")
+            return None
+        if model.shape != own.shape or not norm(model) <= self.longest:
+            return None
+        if any(np.may_share_memory(model, given) for given in (own, *others)):
+            model = model.copy()
+        if mixture.kept is not None:
+            known, kept = self.kept, zip(op.peers, mixture.kept.tolist(), strict=True)
+            self.kept = known | {peer: (1 - NEWEST) * known.get(peer, part) + NEWEST * part for peer, part in kept}
+        return model
+
+    def forget(self, peers: Collection[int]) -> None:
+        """Forget peers that are no longer neighbors."""
+        self.kept = {peer: share for peer, share in self.kept.items() if peer not in peers}
+
+    def _say(self, text: str) -> None:
+        """Log once: a failing rule fails in every round, mostly for the same reason."""
+        if text != self._last_warning:
+            self._last_warning = text
+            log.warning("%s", text)
+
+
+def _read_only(vector: Vector) -> Vector:
+    """Return a read-only view of the same memory: the rule must not change replicas, which the neighbors also hold."""
+    view = vector.view()
+    view.flags.writeable = False
+    return view

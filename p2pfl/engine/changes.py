@@ -17,7 +17,7 @@ from p2pfl.core.early_stopping import Best
 from p2pfl.core.lives import Life
 from p2pfl.core.messages import Reply, Request
 from p2pfl.engine import arithmetic
-from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.state import Bodies, NodeState
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.accounting import Spend

@@ -45,7 +45,28 @@ from p2pfl.core.fragment_turns import turn_of
 from p2pfl.core.messages import Reply, Request, request_digest
 from p2pfl.core.records import next_chain
 from p2pfl.core.standing import Fault
-from p2pfl.engine.arithmetic import NodeSeen, check_moved, distance, has_moved, lead, median, norm, round_change
+from p2pfl.engine.arithmetic import (
+    Claim,
+    Codecs,
+    Forgery,
+    FragmentMean,
+    NodeSeen,
+    Occasion,
+    RuleMixer,
+    Show,
+    as_it_is,
+    as_weighed,
+    chance_of,
+    check_moved,
+    distance,
+    gathered,
+    has_moved,
+    lead,
+    median,
+    norm,
+    round_change,
+    slices_of,
+)
 from p2pfl.engine.changes import (
     BudgetWasSpent,
     Change,
@@ -60,19 +81,6 @@ from p2pfl.engine.changes import (
     redo,
     settle,
 )
-from p2pfl.engine.codecs import (
-    Claim,
-    Codecs,
-    Forgery,
-    Occasion,
-    Show,
-    as_it_is,
-    as_weighed,
-    chance_of,
-    slices_of,
-)
-from p2pfl.engine.fragment_mean import FragmentMean, gathered
-from p2pfl.engine.mixer import RuleMixer
 from p2pfl.engine.state import Bodies, EdgeState, NodeState, gathered_values
 from p2pfl.errors import LearningError, PeerFault
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector

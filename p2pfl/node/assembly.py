@@ -26,8 +26,8 @@ from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import turns_of
 from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.engine.arithmetic import Codecs, codecs_of, fragments_of, gammas_of
 from p2pfl.engine.changes import redo
-from p2pfl.engine.codecs import Codecs, codecs_of, fragments_of, gammas_of
 from p2pfl.engine.durable import change, restore
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState

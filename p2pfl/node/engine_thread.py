@@ -31,8 +31,8 @@ from p2pfl.core.events import (
     StorageFailed,
     StorageRestored,
 )
+from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.changes import Change
-from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import entry, image
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.engine.codecs import codecs_of
+from p2pfl.engine.arithmetic import codecs_of
 from p2pfl.engine.engine import recode
 from p2pfl.net.links import Links
 from p2pfl.node import assembly

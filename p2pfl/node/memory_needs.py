@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from p2pfl.config.model import NodeConfig
-from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.arithmetic import Codecs, MemoryPlan, memory_plan
 from p2pfl.engine.engine import Engine
-from p2pfl.engine.memory_plan import MemoryPlan, memory_plan
 from p2pfl.engine.state import MappedVectors, NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.interface import Learner

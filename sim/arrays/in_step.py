@@ -20,7 +20,7 @@ from torch.nn.functional import embedding_bag
 
 from p2pfl.compress import Compressor, Fragments
 from p2pfl.core.fragment_turns import turn_of
-from p2pfl.engine.codecs import chance_of
+from p2pfl.engine.arithmetic import chance_of
 from sim.arrays.methods import Flows, Memory
 from sim.arrays.robust import ByRule
 from sim.arrays.vectors import CHUNK_FLOATS, Integers, Train

@@ -1,7 +1,7 @@
 """Robust rules and liars in step, node by node and by the shipped functions.
 
 After each round every node shows its model to its neighbors, a liar what its attack says; then each node mixes what it
-was shown by its rule, as `p2pfl.engine.mixer` does.
+was shown by its rule, as `p2pfl.engine.arithmetic` does.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from torch import Tensor
 
 from p2pfl.config.cores import rule_of
 from p2pfl.core.effects import Mix
-from p2pfl.engine.codecs import chance_of
+from p2pfl.engine.arithmetic import RuleMixer, chance_of
 from p2pfl.engine.engine import NORM_CEILING
-from p2pfl.engine.mixer import RuleMixer
 from sim.attacks import Attack
 from sim.liars import Liars, ShownModels
 

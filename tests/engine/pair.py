@@ -8,8 +8,7 @@ import numpy as np
 
 from p2pfl.compress import make_compressor
 from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze
-from p2pfl.engine.arithmetic import NodeSeen
-from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.arithmetic import Codecs, NodeSeen
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import LocalRound

@@ -16,8 +16,8 @@ from p2pfl.core.early_stopping import Best
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, ResetEdge
 from p2pfl.core.events import RequestApplied
 from p2pfl.core.records import EdgeRecord
+from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.changes import EdgesWereChanged, redo
-from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import change, entry, image, restore
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError

@@ -14,12 +14,10 @@ from p2pfl.compress import make_compressor
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, Freeze
 from p2pfl.core.events import ReplyRefused, RequestRefused
 from p2pfl.core.standing import Fault
-from p2pfl.engine.arithmetic import distance, neighbor_distance, norm
+from p2pfl.engine.arithmetic import Codecs, FragmentMean, distance, neighbor_distance, norm
 from p2pfl.engine.changes import redo
-from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import change, entry, image, restore
 from p2pfl.engine.engine import Engine, recode
-from p2pfl.engine.fragment_mean import FragmentMean
 from p2pfl.engine.state import NodeState
 from p2pfl.methods import Tracking
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from p2pfl.compress import make_compressor
-from p2pfl.engine.codecs import Codecs
-from p2pfl.engine.memory_plan import memory_plan
+from p2pfl.engine.arithmetic import Codecs, memory_plan
 from p2pfl.engine.state import SMALL, NodeState
 from p2pfl.methods import Method, Tracking, Variate
 

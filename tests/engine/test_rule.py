@@ -14,8 +14,8 @@ from p2pfl.aggregate import Mixture, make_rule
 from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze, Mix
 from p2pfl.core.events import Mixed, ReplyRefused, RequestRefused
 from p2pfl.core.standing import Fault
+from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.changes import ModelWasReplaced, redo
-from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import change, entry
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState

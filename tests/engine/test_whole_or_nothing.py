@@ -17,8 +17,7 @@ from p2pfl.core.effects import ApplyReply, Bootstrap
 from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, RequestRefused
 from p2pfl.core.records import EdgeRecord
 from p2pfl.engine import state
-from p2pfl.engine.arithmetic import neighbor_distance
-from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.arithmetic import Codecs, neighbor_distance
 from p2pfl.engine.durable import image, restore
 from p2pfl.engine.state import TILE, EdgeState
 from p2pfl.methods import Tracking

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from p2pfl.config.model import TrainingConfig
-from p2pfl.engine.memory_plan import MemoryPlan
+from p2pfl.engine.arithmetic import MemoryPlan
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.learn.devices import Device

@@ -13,7 +13,7 @@ from p2pfl.aggregate import make_rule
 from p2pfl.compress import make_compressor
 from p2pfl.core.effects import ApplyRequest, Freeze
 from p2pfl.core.messages import Request
-from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.state import NodeState
 from sim import simulate
 from sim.exact import ExactEngine, ExactPlan

@@ -12,7 +12,7 @@ from p2pfl.config.model import TaskConfig
 from p2pfl.core.early_stopping import Best
 from p2pfl.core.effects import CommitRound
 from p2pfl.core.termination import Reason
-from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.arithmetic import Codecs
 from sim import simulate
 from sim.exact import ExactEngine, ExactPlan
 from sim.federations import describe

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from p2pfl.compress import make_compressor
 from p2pfl.core.effects import CommitRound, Freeze
 from p2pfl.core.events import RoundRefused
+from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.changes import redo
-from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import change, restore
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState

@@ -11,9 +11,8 @@ from p2pfl.aggregate import make_rule
 from p2pfl.compress import make_compressor
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Freeze
 from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, RequestRefused
-from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.arithmetic import Codecs, RuleMixer
 from p2pfl.engine.engine import NORM_CEILING, Engine
-from p2pfl.engine.mixer import RuleMixer
 from p2pfl.engine.state import NodeState
 from sim.attackers.liar import Deceiver
 from sim.attacks import ATTACKS, BOAST, parse_attack

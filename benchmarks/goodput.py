@@ -42,7 +42,7 @@ from p2pfl.crypto.handshake import FederationBinding, SessionKeys
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
 from p2pfl.engine.arithmetic import Codecs
-from p2pfl.engine.durable import entry, image
+from p2pfl.engine.changes import entry, image
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.net.links import Links, Membership

@@ -19,8 +19,7 @@ from p2pfl.core.events import Event, RoundCommitted
 from p2pfl.core.lives import Life, Start
 from p2pfl.core.memory import Memory
 from p2pfl.engine.arithmetic import Codecs, Forgery, Occasion, as_weighed
-from p2pfl.engine.changes import redo
-from p2pfl.engine.durable import Entry, Image, change, entry, image, restore
+from p2pfl.engine.changes import Entry, Image, change, entry, image, redo, restore
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import LearningError

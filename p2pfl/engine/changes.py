@@ -7,20 +7,28 @@ holds the same bits as before. A live operation has already computed and checked
 
 from __future__ import annotations
 
-from typing import assert_never
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, assert_never
 
+import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
+from p2pfl.compress import Payload
 from p2pfl.core.early_stopping import Best
 from p2pfl.core.lives import Life
 from p2pfl.core.messages import Reply, Request
+from p2pfl.core.records import EdgeRecord
 from p2pfl.engine import arithmetic
 from p2pfl.engine.arithmetic import Codecs
-from p2pfl.engine.state import Bodies, NodeState
+from p2pfl.engine.state import Bodies, EdgeState, NodeState, as_bytes, zeros
+from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.accounting import Spend
+from p2pfl.learn.privacy.ledger import Ledger
 from p2pfl.methods import Method
 
 
@@ -182,3 +190,240 @@ def _commit(state: NodeState, change: RoundWasCommitted) -> None:
         state.local = change.local
     if change.kept is not None:
         state.kept = change.kept
+
+
+FORMAT = 3
+EDGE_VECTOR, KEPT = re.compile(r"([A-Za-z_]\w*)\.(\d+)"), "kept."
+"""Array names: `flow.3` belongs to the edge to member 3, `kept.momentum` to the node."""
+
+Array = NDArray[np.generic]
+Entry = tuple[str, dict[str, Any], list[Payload]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A node's state, ready for a store; `header` is JSON-serializable."""
+
+    header: dict[str, Any]
+    arrays: dict[str, Array]
+    blobs: dict[str, Payload]
+
+
+def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Image:
+    """Return the image of everything that must survive.
+
+    If vectors are not `copied`, they are the state's own memory.
+    """
+    vectors = {"model": state.channels} | {KEPT + name: vector for name, vector in state.kept.items()}
+    blobs: dict[str, Payload] = {}
+    edges: dict[str, Any] = {}
+    for peer, edge in state.edges.items():
+        record = edge.record
+        if not with_replicas:
+            record = record.without_replicas()
+        else:
+            vectors |= {f"own.{peer}": edge.own, f"peer.{peer}": edge.peer} if edge.has_replicas else {}
+            vectors |= {f"{name}.{peer}": vector for name, vector in edge.kept.items()}
+        edges[str(peer)] = _without_bodies(record, peer, blobs)
+    header = {
+        "format": FORMAT,
+        "samples": state.samples,
+        "version": state.version,
+        "rounds": state.rounds,
+        "size": state.size,
+        "terms": list(state.terms),
+        "elapsed_s": state.elapsed_s,
+        "alone": state.alone,
+        "best": state.best,
+        "ended": state.ended,
+        "unpaid": state.unpaid,
+        "whole": with_replicas,
+        "life": list(state.life),
+        "lives": {str(member): list(life) for member, life in state.lives.items()},
+        "edges": edges,
+    }
+    if state.ledger is not None:
+        header["ledger"] = state.ledger.plain()
+    arrays: dict[str, Array] = {name: v.copy() if copied else v for name, v in vectors.items()}
+    arrays |= {f"local.{name}": value for name, value in state.local.items()}
+    return Image(header=header, arrays=arrays, blobs=blobs)
+
+
+def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mapping[str, Payload]) -> NodeState:
+    """Return the state from which `image` was made.
+
+    Raises StorageError if it was written by another version of this software, or by other software.
+    """
+    if header.get("format") != FORMAT:
+        raise StorageError(f"state has format {header.get('format')!r}, this software reads {FORMAT}")
+    state = NodeState(
+        channels=_vector(arrays["model"]),
+        size=header["size"],
+        samples=header["samples"],
+        version=header["version"],
+        rounds=header["rounds"],
+        terms=tuple(header["terms"]),
+        elapsed_s=header["elapsed_s"],
+        alone=header["alone"],
+        best=_best(header),
+        ended=header["ended"],
+        life=Life(*header["life"]),
+        lives={int(member): Life(*life) for member, life in header["lives"].items()},
+        ledger=(ledger := Ledger.of(header.get("ledger"))),
+        unpaid=header.get("unpaid", 0 if ledger is not None and ledger.has_paid else header["rounds"]),
+    )
+    state.local = {name.removeprefix("local."): np.array(a) for name, a in arrays.items() if name.startswith("local.")}
+    for key, plain in header["edges"].items():
+        record = _with_bodies(plain, key, blobs)
+        # Where something was exchanged without replicas, there are none; elsewhere they are zero.
+        bare = record.has_replicas and not record.is_blank
+        own, peer = (
+            _vector(arrays[name]) if name in arrays else state.channels[:0].copy() if bare else zeros(state.channels)
+            for name in (f"own.{key}", f"peer.{key}")
+        )
+        state.edges[int(key)] = EdgeState(record, own, peer)
+    state.kept = {name.removeprefix(KEPT): _vector(a) for name, a in arrays.items() if name.startswith(KEPT)}
+    for name, array in arrays.items():
+        match = EDGE_VECTOR.fullmatch(name)
+        if match and match[1] not in {"own", "peer"} and match[2] in header["edges"]:
+            state.edges[int(match[2])].kept[match[1]] = _vector(array)
+    return state
+
+
+def _best(header: Mapping[str, Any]) -> Best | None:
+    best = header["best"]
+    return None if best is None else Best(*best)
+
+
+def entry(change: Change) -> Entry:
+    """Return a change as a log entry: kind, header, blobs.
+
+    The blobs are the change's own memory, which is not written to again.
+    """
+    match change:
+        case RequestWasFrozen(peer=peer, request=request):
+            return "frozen", {"peer": peer, "request": _plain(request)}, [request.body]
+        case RequestWasApplied(peer=peer, request=request, reply=reply, chain=chain):
+            header = {"peer": peer, "request": _plain(request), "reply": _plain(reply), "chain": chain}
+            return "request", header, [request.body, reply.body]
+        case ReplyWasApplied(peer=peer, reply=reply, chain=chain):
+            return "reply", {"peer": peer, "reply": _plain(reply), "chain": chain}, [reply.body]
+        case EdgeWasReset(peer=peer, incarnation=incarnation):
+            return "reset", {"peer": peer, "incarnation": incarnation}, []
+        case EdgesWereChanged(added=added, dropped=dropped):
+            return "edges", {"added": list(added), "dropped": list(dropped)}, []
+        case RoundWasCommitted():
+            return _round_entry(change)
+        case ModelWasReplaced(model=model, rounds=rounds, elapsed_s=elapsed_s):
+            return "model", {"rounds": rounds, "elapsed_s": elapsed_s}, [as_bytes(model)]
+        case LifeWasHeard(member=member, life=life):
+            return "life", {"member": member, "life": list(life)}, []
+        case BudgetWasSpent(spend=spend):
+            return "budget", spend._asdict(), []
+
+
+def _round_entry(change: RoundWasCommitted) -> Entry:
+    names = ("version", "rounds", "samples", "terms", "elapsed_s", "alone", "best")
+    header = {name: getattr(change, name) for name in names}
+    blobs: list[Payload] = [] if change.delta is None else [as_bytes(change.delta)]
+    if change.kept:
+        header["kept"] = list(change.kept)
+        blobs += [as_bytes(vector) for vector in change.kept.values()]
+    if change.local is not None:
+        header["local"] = [(name, array.dtype.str, array.shape) for name, array in change.local.items()]
+        blobs += [as_bytes(array) for array in change.local.values()]
+    return "round", header, blobs
+
+
+def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> Change:
+    """Return the change from which a log entry was made. Arrays that will stay in the state are copied, so that they do
+    not hold the blobs' memory.
+
+    Raises StorageError if the kind is unknown.
+    """
+    match kind:
+        case "frozen":
+            return RequestWasFrozen(peer=header["peer"], request=_request(header["request"], blobs[0]))
+        case "request":
+            return RequestWasApplied(
+                peer=header["peer"],
+                request=_request(header["request"], blobs[0]),
+                reply=_reply(header["reply"], blobs[1]),
+                chain=header["chain"],
+            )
+        case "reply":
+            reply = _reply(header["reply"], blobs[0])
+            return ReplyWasApplied(peer=header["peer"], reply=reply, chain=header["chain"])
+        case "reset":
+            return EdgeWasReset(peer=header["peer"], incarnation=header["incarnation"])
+        case "edges":
+            return EdgesWereChanged(added=tuple(header["added"]), dropped=tuple(header["dropped"]))
+        case "round":
+            return _round(header, blobs, dtype)
+        case "model":
+            return ModelWasReplaced(model=np.frombuffer(blobs[0], dtype=dtype), **header)
+        case "life":
+            return LifeWasHeard(member=header["member"], life=Life(*header["life"]))
+        case "budget":
+            return BudgetWasSpent(spend=Spend(**header))
+    raise StorageError(f"unknown log entry {kind!r}")
+
+
+def _round(header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> RoundWasCommitted:
+    """Return the committed round of an entry.
+
+    Blobs: the delta, if there is one, then the vectors `kept`, then `local`.
+    """
+    apart = {"local", "kept", "terms", "best"}
+    plain: dict[str, Any] = {"terms": tuple(header["terms"]), "best": _best(header)}
+    plain |= {key: value for key, value in header.items() if key not in apart}
+    named, kept = header.get("local"), header.get("kept", ())
+    rest = list(blobs)[len(blobs) - len(named or ()) :]
+    own = list(blobs)[len(blobs) - len(rest) - len(kept) : len(blobs) - len(rest)]
+    local = {
+        name: np.frombuffer(blob, np.dtype(kind)).reshape(shape).copy()
+        for (name, kind, shape), blob in zip(named or (), rest, strict=True)
+    }
+    delta = np.frombuffer(blobs[0], dtype) if len(blobs) > len(rest) + len(own) else None
+    vectors = {name: np.frombuffer(blob, dtype).copy() for name, blob in zip(kept, own, strict=True)}
+    return RoundWasCommitted(**plain, delta=delta, local=None if named is None else local, kept=vectors or None)
+
+
+def _plain(message: Request | Reply) -> dict[str, Any]:
+    plain = structs.asdict(message)
+    plain["body"] = b""
+    return plain
+
+
+def _request(plain: Mapping[str, Any], body: Payload) -> Request:
+    return structs.replace(msgspec.convert(plain, Request, builtin_types=(bytes,)), body=bytes(body))
+
+
+def _reply(plain: Mapping[str, Any], body: Payload) -> Reply:
+    return structs.replace(msgspec.convert(plain, Reply, builtin_types=(bytes,)), body=bytes(body))
+
+
+def _without_bodies(record: EdgeRecord, peer: int, blobs: dict[str, Payload]) -> dict[str, Any]:
+    """Return the record as JSON-serializable values (bytes in base64); message bodies go to `blobs`."""
+    if record.pending is not None:
+        blobs[f"pending.{peer}"] = record.pending.body
+        record = replace(record, pending=structs.replace(record.pending, body=b""))
+    if record.reply is not None:
+        blobs[f"reply.{peer}"] = record.reply.body
+        record = replace(record, reply=structs.replace(record.reply, body=b""))
+    plain: dict[str, Any] = msgspec.to_builtins(record)
+    return plain
+
+
+def _with_bodies(plain: Mapping[str, Any], key: str, blobs: Mapping[str, Payload]) -> EdgeRecord:
+    record = msgspec.convert(plain, EdgeRecord)
+    if record.pending is not None:
+        record.pending = structs.replace(record.pending, body=blobs[f"pending.{key}"])
+    if record.reply is not None:
+        record.reply = structs.replace(record.reply, body=blobs[f"reply.{key}"])
+    return record
+
+
+def _vector(array: Array) -> Any:
+    """Return a copy in writable memory, because an array from a store may be a view of a file."""
+    return np.array(array)

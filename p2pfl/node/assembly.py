@@ -27,8 +27,7 @@ from p2pfl.core.staleness import turns_of
 from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.engine.arithmetic import Codecs, codecs_of, fragments_of, gammas_of
-from p2pfl.engine.changes import redo
-from p2pfl.engine.durable import change, restore
+from p2pfl.engine.changes import change, redo, restore
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError

@@ -32,8 +32,7 @@ from p2pfl.core.events import (
     StorageRestored,
 )
 from p2pfl.engine.arithmetic import Codecs
-from p2pfl.engine.changes import Change
-from p2pfl.engine.durable import entry, image
+from p2pfl.engine.changes import Change, entry, image
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError

@@ -10,7 +10,7 @@ import pytest
 
 from p2pfl.cli.main import main
 from p2pfl.config.load import load_config
-from p2pfl.engine.durable import image
+from p2pfl.engine.changes import image
 from p2pfl.engine.state import NodeState
 from p2pfl.features.privacy import spending
 from p2pfl.features.privacy.ledger_file import LedgerFile

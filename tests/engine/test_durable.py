@@ -17,8 +17,7 @@ from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound,
 from p2pfl.core.events import RequestApplied
 from p2pfl.core.records import EdgeRecord
 from p2pfl.engine.arithmetic import Codecs
-from p2pfl.engine.changes import EdgesWereChanged, redo
-from p2pfl.engine.durable import change, entry, image, restore
+from p2pfl.engine.changes import EdgesWereChanged, change, entry, image, redo, restore
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError
 from p2pfl.learn.privacy import Spend

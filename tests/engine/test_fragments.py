@@ -15,8 +15,7 @@ from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, Freeze
 from p2pfl.core.events import ReplyRefused, RequestRefused
 from p2pfl.core.standing import Fault
 from p2pfl.engine.arithmetic import Codecs, FragmentMean, distance, neighbor_distance, norm
-from p2pfl.engine.changes import redo
-from p2pfl.engine.durable import change, entry, image, restore
+from p2pfl.engine.changes import change, entry, image, redo, restore
 from p2pfl.engine.engine import Engine, recode
 from p2pfl.engine.state import NodeState
 from p2pfl.methods import Tracking

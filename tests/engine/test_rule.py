@@ -15,8 +15,7 @@ from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze, Mi
 from p2pfl.core.events import Mixed, ReplyRefused, RequestRefused
 from p2pfl.core.standing import Fault
 from p2pfl.engine.arithmetic import Codecs
-from p2pfl.engine.changes import ModelWasReplaced, redo
-from p2pfl.engine.durable import change, entry
+from p2pfl.engine.changes import ModelWasReplaced, change, entry, redo
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import LearningError

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from p2pfl.compress import make_compressor
 from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze, ResetEdge
 from p2pfl.engine.arithmetic import Codecs
-from p2pfl.engine.changes import redo
-from p2pfl.engine.durable import change, entry
+from p2pfl.engine.changes import change, entry, redo
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import LocalRound

@@ -18,7 +18,7 @@ from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, Reques
 from p2pfl.core.records import EdgeRecord
 from p2pfl.engine import state
 from p2pfl.engine.arithmetic import Codecs, neighbor_distance
-from p2pfl.engine.durable import image, restore
+from p2pfl.engine.changes import image, restore
 from p2pfl.engine.state import TILE, EdgeState
 from p2pfl.methods import Tracking
 

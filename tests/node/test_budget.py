@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from p2pfl.config.privacy import PrivacyConfig
-from p2pfl.engine.durable import image
+from p2pfl.engine.changes import image
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features.privacy import budget

@@ -8,7 +8,7 @@ from p2pfl.config.federation_id import HASH_BYTES
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.writing import federation_text
 from p2pfl.crypto import FederationMismatch
-from p2pfl.engine.durable import image
+from p2pfl.engine.changes import image
 from p2pfl.errors import UserError
 from p2pfl.net.errands import visitors_binding
 from p2pfl.node.assembly import binding, make_engine, read_setup, recover, snapshot_header

@@ -18,8 +18,7 @@ from p2pfl.compress import make_compressor
 from p2pfl.core.effects import CommitRound, Freeze
 from p2pfl.core.events import RoundRefused
 from p2pfl.engine.arithmetic import Codecs
-from p2pfl.engine.changes import redo
-from p2pfl.engine.durable import change, restore
+from p2pfl.engine.changes import change, redo, restore
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.features.privacy.ledger_file import LedgerFile

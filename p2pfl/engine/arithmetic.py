@@ -1,8 +1,11 @@
-"""The elementwise arithmetic of exchanges and rounds, in two steps: compute a change, then apply it.
+"""What an exchange and a round do to vectors: the codec of each edge, the elementwise arithmetic, the robust rule.
 
-The first step measures the result, so that a change that fails a check leaves no trace. The second step cannot fail.
-Both process the vectors in tiles that fit in the cache. The operations on a tile are the
-same as on the whole vector, in the same order, so the bits do not depend on the tiling.
+An honest node shows its neighbors its model unchanged. To show another vector (noise for privacy, masks, a liar in a
+test), give the engine another function; no other part of a node is aware of it.
+
+The arithmetic has two steps: compute a change, then apply it. The first measures the result, so that a change that
+fails a check leaves no trace. The second cannot fail. Both process the vectors in tiles that fit in the cache. The
+operations on a tile are the same as on the whole vector, in the same order, so the bits do not depend on the tiling.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""Changes to a node's durable state, as values, and the one place where each is applied.
+"""Changes to a node's durable state, as values; the one place where each is applied; their form in a store.
 
 Live operations and recovery from the log run the same floating-point operations on the same values, so a restarted node
 holds the same bits as before. A live operation has already computed and checked the result, and only `settle`s it. `x_i
 -= D/n_i` is the Laplacian step of Xiao and Boyd (2004) on one edge.
+
+A store gets plain headers, arrays and blobs. A node that keeps no log (`snapshot` durability) stores no replicas
+either: it restarts without them, and its edges begin a new incarnation.
 """
 
 from __future__ import annotations

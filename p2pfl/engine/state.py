@@ -1,6 +1,11 @@
 """The part of a node's state that must survive: channels, the method's vectors, and the replicas of every edge.
 
-Only one thread at a time writes to it (the engine's). `engine` changes the state; `durable` turns it into bytes.
+Only one thread at a time writes to it (the engine's). `engine` changes the state; `changes` turns it into bytes.
+
+`Scratch` and `Bodies` are the memory of an exchange, which is computed twice: once to check it, once to carry it out.
+So that nothing of the model's size lies between the two, both decode the payloads again, tile by tile, where the
+compressor can (`TiledCompressor`). With the others, and for vectors too small to matter, both payloads are decoded
+once, into two vectors that are kept.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     there is room for. `loss` comes from the latest local round. `metrics` are the task's own metrics and the loss in
     the latest test, in the order of `in_row`: every member has the same task. `epsilon` is what it has spent from its
     privacy budget; `budget`, `begun` and `paid` identify that budget by name and order, and say how many steps are paid
-    for (`engine.ledger.Signed`). Without a privacy promise the row has none of these. `unheard` are the members of
+    for (`ledger.Signed`). Without a privacy promise the row has none of these. `unheard` are the members of
     `live` that have sent nothing for several heartbeats. `tested_round` is the round after which the scores were
     tested, if the model has changed for more than one round since.
     """

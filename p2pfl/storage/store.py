@@ -1,12 +1,18 @@
-"""The durable state of one node, as used by the engine, and recovery: from the files to the state to start from.
+"""The durable state of one node: snapshots, and recovery from the files to the state to start from.
+
+A snapshot is magic, digest (`wal.FileFormat`), then a State in the safetensors format, written completely or not at
+all. It stores the chain digest at the end of the preceding log (`log_end`), so that a log that does not continue it is
+never replayed on it. Any safetensors reader can open the part after magic and digest: arrays are stored as
+`array:NAME`, blobs as bytes under `blob:NAME`, the header as JSON in the metadata. It is written piece by piece, to
+avoid a second copy of the arrays.
 
 A checkpoint of generation g + 1 flushes log g, creates log g + 1, writes snapshot g + 1 and then removes everything
 older than the last good snapshot; if there is no room for that, it removes the older files first. Whenever a crash
 happens, recovery yields the state before the checkpoint or after it: the newest intact snapshot, then every log that
 continues it. Each log names the digest of the chain before it, so one rule decides what may be replayed. If the newest
 snapshot is damaged, the one before it, its own log and the next log give the same state. `peek` does the same in a
-folder that a running node may own. A store must not be used by several threads at
-once; only a flush that it has handed over runs in another.
+folder that a running node may own. A store must not be used by several threads at once; only a flush that it has
+handed over runs in another.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The privacy budget of one node: how it starts, the reasons to refuse another round, and its public status.
 
-The state records what was spent (`engine.ledger`). If the spending is unknown, the whole budget counts as spent.
+The state records what was spent (`learn.privacy.ledger`). If the spending is unknown, the whole budget counts as spent.
 """
 
 from __future__ import annotations

@@ -198,8 +198,7 @@ def defaults_of(owner: type, more: Mapping[str, Any] | None = None) -> dict[str,
 
 def settings() -> Iterator[str]:
     from p2pfl.config import load, model
-    from p2pfl.config.privacy import PRIVACY, PrivacyConfig
-    from p2pfl.config.stats import STATS, StatsConfig
+    from p2pfl.config.sections import PRIVACY, STATS, PrivacyConfig, StatsConfig
 
     head = {key: value for key, value in load.HEAD_DEFAULTS.items() if value != ""}
     method = f'`{json.dumps(model.USUAL_METHOD)}` with `rule = "mean"`, else `{json.dumps(model.USUAL_ROBUST_METHOD)}`'
@@ -340,7 +339,7 @@ def specs() -> Iterator[str]:
     import p2pfl.methods
     from p2pfl import aggregate
     from p2pfl.compress.catalog import list_stages
-    from p2pfl.config.learning_rate import SCHEDULES
+    from p2pfl.config.sections import SCHEDULES
     from p2pfl.core.staleness import STALENESS
     from sim.attacks import ATTACKS
 

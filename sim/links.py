@@ -32,7 +32,7 @@ from nacl.bindings import (
 )
 
 from p2pfl.chance import stream
-from p2pfl.config.federation_id import UNSHARED
+from p2pfl.config.charter import UNSHARED
 from p2pfl.config.model import GossipConfig, TrainingConfig
 from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Message
 from p2pfl.crypto.handshake import M1_BYTES, FederationBinding, m2_bytes, m3_bytes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.config.cores import all_hops, all_shares, rule_of, settings_of
+from p2pfl.config.graph import all_hops, all_shares, rule_of, settings_of
 from p2pfl.config.model import Edges, EvaluateEvery, FederationConfig
 from p2pfl.core.settings import Settings
 from p2pfl.engine.arithmetic import NodeSeen, codecs_of, fragments_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from p2pfl.config.load import refuse_broken_promises
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.privacy import PRIVACY, read_privacy
-from p2pfl.config.promises import refuse_broken_promises
+from p2pfl.config.sections import PRIVACY, read_privacy
 from p2pfl.config.tables import Mistakes
 from p2pfl.errors import UserError
 

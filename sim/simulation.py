@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.stop import parse_stop
+from p2pfl.config.sections import parse_stop
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.measures import Point

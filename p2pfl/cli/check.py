@@ -17,8 +17,7 @@ from p2pfl.aggregate import liars_of
 from p2pfl.cli.check_brief import WORDS, print_brief, print_words, round_is, round_s, verdict
 from p2pfl.cli.check_folders import findings_of, look_into_folders, unknown_names
 from p2pfl.cli.mixing import mistake_of_rule, print_rule, print_traffic, rule_facts, traffic_facts, try_own_rule
-from p2pfl.config.charter import compacted
-from p2pfl.config.federation_id import federation_id
+from p2pfl.config.charter import compacted, federation_id
 from p2pfl.config.load import read_federation
 from p2pfl.console.output import MOST_MISTAKES, Form, format_option, show_mistakes, write_facts, write_json, write_rows
 from p2pfl.crypto.identity import public_text

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from p2pfl.config.load import load_node, node_file, node_mistakes
-from p2pfl.config.members_file import members_file
+from p2pfl.config.members import members_file
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.features import FEATURES, import_declared

@@ -15,19 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from p2pfl.config.choices import compressor, method, rule
-from p2pfl.config.learning_rate import parse_schedule, schedule
-from p2pfl.config.privacy import PrivacyConfig
-from p2pfl.config.stats import NO_STATS, StatsConfig
-from p2pfl.config.stop import stop
+from p2pfl.config.sections import NO_STATS, PrivacyConfig, StatsConfig, parse_schedule, schedule, stop
 from p2pfl.config.tables import (
     address,
     choice,
+    compressor,
     flag,
     hosts,
     hours,
     matching,
     member_address,
+    method,
     name,
     or_auto,
     or_none,
@@ -36,6 +34,7 @@ from p2pfl.config.tables import (
     public_key,
     public_keys,
     relays,
+    rule,
     text,
     texts,
 )

@@ -11,12 +11,14 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from p2pfl.errors import UserError
 from p2pfl.foreign import read_file
-from p2pfl.specs import Kind
+from p2pfl.specs import Kind, spelled
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*):(\d{1,5})")
@@ -401,7 +403,7 @@ def without_password(text: str) -> str:
 
 
 def _read_public_key(value: Any) -> bytes:
-    from nacl.bindings import crypto_core_ed25519_is_valid_point  # noqa: PLC0415 - for who reads a federation only
+    from nacl.bindings import crypto_core_ed25519_is_valid_point  # noqa: PLC0415 - few files have keys
 
     if not isinstance(value, str) or not PUBLIC_KEY.fullmatch(value):
         raise ValueError
@@ -410,3 +412,24 @@ def _read_public_key(value: Any) -> bytes:
     if canonical != value or not crypto_core_ed25519_is_valid_point(public):
         raise ValueError("not a valid key: it looks mistyped")
     return public
+
+
+def _spec(package: str, parse: str) -> Kind:
+    """A spec that its own package defines, which is imported when a file has one."""
+
+    def call(name: str, *arguments: str) -> Any:
+        return getattr(import_module(package), name)(*arguments)
+
+    return spelled(partial(call, "allowed"), partial(call, parse))
+
+
+def rule() -> Kind:
+    return _spec("p2pfl.aggregate", "parse_rule")
+
+
+def compressor() -> Kind:
+    return _spec("p2pfl.compress.spelling", "parse")
+
+
+def method() -> Kind:
+    return _spec("p2pfl.methods", "parse_method")

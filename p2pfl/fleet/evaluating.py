@@ -15,7 +15,7 @@ from typing import Any
 from p2pfl.config.charter import compacted
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.privacy import PUBLIC
+from p2pfl.config.sections import PUBLIC
 from p2pfl.errors import UserError
 from p2pfl.features import import_declared
 from p2pfl.fleet.one_process import sum_together

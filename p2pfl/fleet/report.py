@@ -15,7 +15,7 @@ import numpy as np
 
 from p2pfl.config.charter import compacted
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.privacy import PUBLIC
+from p2pfl.config.sections import PUBLIC
 from p2pfl.errors import StorageError, UserError
 from p2pfl.fleet.fleet import STOPPED, Child, Lies, ending
 from p2pfl.learn.doubts import about_lone_classes

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2pfl.config.model import TrainingConfig
-from p2pfl.config.stop import parse_stop
+from p2pfl.config.sections import parse_stop
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Score
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from aiohttp import ClientSession
 
-from p2pfl.config.federation_id import HASH_BYTES, federation_id, keys
+from p2pfl.config.charter import HASH_BYTES, federation_id, keys
 from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.handshake import FederationBinding, Initiator
 from p2pfl.crypto.identity import Identity

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from p2pfl.compress import make_compressor
-from p2pfl.config.cores import hops, rule_of, settings_of, shares_of
-from p2pfl.config.federation_id import HASH_BYTES, federation_id, keys
+from p2pfl.config.charter import HASH_BYTES, federation_id, keys
+from p2pfl.config.graph import hops, rule_of, settings_of, shares_of
 from p2pfl.config.load import find_member
 from p2pfl.config.model import FederationConfig, Member, NodeConfig, TrainingConfig
 from p2pfl.core.core import Core

@@ -16,7 +16,7 @@ from typing import Any
 
 from p2pfl.config.load import FILE_NAME, federation_mistakes
 from p2pfl.config.model import Compute, FederationConfig, GossipConfig, TrainingConfig
-from p2pfl.config.privacy import keys_of
+from p2pfl.config.sections import keys_of
 from p2pfl.config.writing import NewMember, node_text, toml_value
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import StorageError, UserError

@@ -6,7 +6,7 @@ import logging
 import os
 import random
 
-from p2pfl.config.federation_id import federation_id, keys
+from p2pfl.config.charter import federation_id, keys
 from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity

@@ -17,7 +17,7 @@ from typing import Any
 from p2pfl.aggregate import liars_of
 from p2pfl.compress import Compressor, make_compressor
 from p2pfl.compress.catalog import require_fit, require_library, require_replicas
-from p2pfl.config.cores import rule_of
+from p2pfl.config.graph import rule_of
 from p2pfl.config.model import Edges, FederationConfig, OwnNetwork
 from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.errors import UserError

@@ -21,8 +21,8 @@ import msgspec
 import numpy as np
 
 from p2pfl.chance import generator
-from p2pfl.config.learning_rate import RateSchedule, parse_schedule
 from p2pfl.config.model import TrainingConfig
+from p2pfl.config.sections import RateSchedule, parse_schedule
 from p2pfl.learn.batches import batch_sizes
 from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
 from p2pfl.learn.intervals import RESAMPLES, Interval, of_mean, percentiles

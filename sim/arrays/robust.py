@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from p2pfl.config.cores import rule_of
+from p2pfl.config.graph import rule_of
 from p2pfl.core.effects import Mix
 from p2pfl.engine.arithmetic import RuleMixer, chance_of
 from p2pfl.engine.engine import NORM_CEILING

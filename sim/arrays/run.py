@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from p2pfl.compress import Fragments, make_compressor
-from p2pfl.config.cores import hops
+from p2pfl.config.graph import hops
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.messages import Ready, Reply, Request
 from p2pfl.core.training import begins_beyond

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.privacy import PUBLIC
+from p2pfl.config.sections import PUBLIC
 from p2pfl.errors import LearningError
 from p2pfl.learn.batches import batch_sizes
 from p2pfl.learn.privacy.draws import Seeded

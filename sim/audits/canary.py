@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from p2pfl.config.model import TrainingConfig
-from p2pfl.config.privacy import PRV, RECORD
+from p2pfl.config.sections import PRV, RECORD
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.privacy import Plan
 from p2pfl.learn.privacy.draws import Chance, Secret

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from p2pfl.config.privacy import RECORD
+from p2pfl.config.sections import RECORD
 from p2pfl.learn.privacy import Plan
 from p2pfl.learn.privacy.accounting import Spend, epsilon_of
 from sim.audits.canary import Canary, Reuse, canary, reuse

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from p2pfl import Federation
 from p2pfl.config.load import load_config, load_node, node_file
-from p2pfl.config.privacy import RECORD
+from p2pfl.config.sections import RECORD
 from p2pfl.errors import LearningError
 from p2pfl.features.privacy.budget import RESERVED_PART
 from p2pfl.features.privacy.permission import give_permission

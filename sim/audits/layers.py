@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.privacy import UNITS, PrivacyConfig
+from p2pfl.config.sections import UNITS, PrivacyConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.privacy import Plan, plan_of
 from sim.audits.scene import Scene

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from p2pfl.config.privacy import RECORD
+from p2pfl.config.sections import RECORD
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.privacy.draws import Chance
 from p2pfl.learn.trainer import TorchLearner

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from p2pfl.config.model import TrainingConfig
-from p2pfl.config.privacy import RECORD
+from p2pfl.config.sections import RECORD
 from p2pfl.learn.evaluation import loss_of
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.privacy import Plan

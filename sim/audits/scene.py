@@ -17,7 +17,7 @@ from p2pfl.compress import Fragments, build
 from p2pfl.config.charter import compacted
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, TaskConfig, TrainingConfig
-from p2pfl.config.privacy import PrivacyConfig
+from p2pfl.config.sections import PrivacyConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.load import load_task, resolved
 from p2pfl.learn.privacy.draws import Chance

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from p2pfl.chance import generator
 from p2pfl.config.model import FederationConfig, TrainingConfig
-from p2pfl.config.privacy import SHARED
+from p2pfl.config.sections import SHARED
 from p2pfl.errors import UserError
 from p2pfl.learn.batches import draw_rows
 from p2pfl.learn.devices import seeded

@@ -13,8 +13,8 @@ import time
 import pytest
 
 from p2pfl import Federation
-from p2pfl.config.invites import read_request
 from p2pfl.config.load import load_config, load_stranger
+from p2pfl.config.members import read_request
 from p2pfl.crypto.identity import Identity, fingerprint
 from p2pfl.net.errands import UnreachableError
 

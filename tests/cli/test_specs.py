@@ -13,9 +13,9 @@ from p2pfl.compress import STAGES, StageEntry, make_compressor
 from p2pfl.compress.entry import VALUES
 from p2pfl.compress.floats import Float16
 from p2pfl.compress.spelling import parse as parse_compressor
-from p2pfl.config.choices import compressor, method, rule
-from p2pfl.config.learning_rate import SCHEDULES
 from p2pfl.config.model import TrainingConfig
+from p2pfl.config.sections import SCHEDULES
+from p2pfl.config.tables import compressor, method, rule
 from p2pfl.core.staleness import STALENESS
 from p2pfl.methods import METHODS, Method, make_method, parse_method
 from p2pfl.specs import Bounds, Catalog, Entry, Parameter, number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.config.federation_id import federation_id, keys, sections
+from p2pfl.config.charter import federation_id, keys, sections
 from p2pfl.config.load import load_config
 from p2pfl.crypto.handshake import MAX_SECTIONS
 

@@ -22,14 +22,15 @@ from p2pfl.config.charter import (
     compacted,
     contradiction,
     edition_of,
+    federation_id,
     flaws,
+    keys,
     realm_of,
     signed,
     unpack,
 )
-from p2pfl.config.federation_id import federation_id, keys
 from p2pfl.config.model import Member
-from p2pfl.config.successors import successor, with_member, with_replacement, with_settings, without_member
+from p2pfl.config.writing import successor, with_member, with_replacement, with_settings, without_member
 from p2pfl.errors import UserError
 
 WARD = ward()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from p2pfl.compress import STAGES
 from p2pfl.compress.spelling import Chain, parse
-from p2pfl.config.choices import compressor
+from p2pfl.config.tables import compressor
 
 QUANTIZERS = [name for name, stage in STAGES.items() if stage.stochastic]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.config import cores
-from p2pfl.config.cores import FARTHEST, all_hops, hops
+from p2pfl.config import graph as cores
+from p2pfl.config.graph import FARTHEST, all_hops, hops
 from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 from topologies import build
 

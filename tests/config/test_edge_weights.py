@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from p2pfl.cli.check import graph_facts
-from p2pfl.config.cores import all_shares, settings_of, shares_of
-from p2pfl.config.federation_id import keys
-from p2pfl.config.graph import edge_weights, federation_graph
+from p2pfl.config.charter import keys
+from p2pfl.config.graph import all_shares, edge_weights, federation_graph, settings_of, shares_of
 from p2pfl.config.load import federation_mistakes, load_config
 from p2pfl.reporting.figures import configuration, predicted
 from topologies import TopologyError

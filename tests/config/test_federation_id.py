@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-import p2pfl.config.federation_id as identity
-from p2pfl.config.federation_id import FOUNDING, NAMED, counting, federation_id, keys
+import p2pfl.config.charter as identity
+from p2pfl.config.charter import FOUNDING, NAMED, counting, federation_id, keys
 from p2pfl.config.load import load_config
 from p2pfl.config.model import GossipConfig, TrainingConfig
-from p2pfl.config.privacy import PrivacyConfig
+from p2pfl.config.sections import PrivacyConfig
 
 SECTIONS = {"training": TrainingConfig, "gossip": GossipConfig, "privacy": PrivacyConfig}
 NONE_THERE = dataclasses.MISSING

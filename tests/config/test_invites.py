@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import key_of, ward
 
-from p2pfl.config.federation_id import federation_id
-from p2pfl.config.invites import (
+from p2pfl.config.charter import federation_id
+from p2pfl.config.members import (
     INVITE,
     REQUEST,
     Contact,

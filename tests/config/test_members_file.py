@@ -12,10 +12,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import SECOND_ADMIN, STRANGER, added, after, first, key_of, sign, ward
 
 from p2pfl.config.charter import MOST_MEMBERS
-from p2pfl.config.members_file import members_text, read_members_file
+from p2pfl.config.members import members_text, read_members_file
 from p2pfl.config.model import Member
-from p2pfl.config.successors import successor, without_member
 from p2pfl.config.tables import Mistakes
+from p2pfl.config.writing import successor, without_member
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import UserError
 
@@ -93,7 +93,7 @@ def test_a_file_of_another_signer_or_federation_is_refused(read):
 
 
 def test_a_federation_that_is_full_takes_nobody_more(monkeypatch):
-    monkeypatch.setattr("p2pfl.config.successors.MOST_MEMBERS", 4)
+    monkeypatch.setattr("p2pfl.config.writing.MOST_MEMBERS", 4)
     full = after(WARD, added(after(WARD, first(WARD)), 3))
     with pytest.raises(UserError, match="too many members") as caught:
         added(full, 4)

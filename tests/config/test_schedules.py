@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from p2pfl.cli.main import exit_code
-from p2pfl.config.federation_id import federation_id, sections
+from p2pfl.config.charter import federation_id, sections
 from p2pfl.config.graph import DisconnectedGraph
 from p2pfl.config.load import federation_mistakes, load_config
 from topologies.families import FAMILIES

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from p2pfl.config.federation_id import federation_id
+from p2pfl.config.charter import federation_id
 from p2pfl.config.load import load_config, load_node
 from p2pfl.config.model import GOSSIP, TRAINING, GossipConfig, TrainingConfig
 from p2pfl.config.writing import TABLES, NewMember, node_text

@@ -20,8 +20,7 @@ from p2pfl.aggregate import BEFORE, RULES
 from p2pfl.cli.main import cli
 from p2pfl.compress.catalog import list_stages
 from p2pfl.config import model
-from p2pfl.config.learning_rate import SCHEDULES
-from p2pfl.config.privacy import PRIVACY
+from p2pfl.config.sections import PRIVACY, SCHEDULES
 from p2pfl.core.staleness import STALENESS
 from p2pfl.features import FEATURES
 from p2pfl.features.status import prometheus

@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 import page_kit as pages
 
-from p2pfl.config.stats import STATS, StatsConfig, read_stats
+from p2pfl.config.sections import STATS, StatsConfig, read_stats
 from p2pfl.config.tables import Mistakes
 
 PAGE = "docs/how-to/statistics.md"

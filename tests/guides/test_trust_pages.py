@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.config.privacy import PRIVACY
+from p2pfl.config.sections import PRIVACY
 from p2pfl.features.privacy.findings import DEAF, FREE, WEAK
 from sim.audits.audit import ATTACKS
 

@@ -14,10 +14,9 @@ from charter_kit import ADMIN
 from ports import free_ports
 
 from p2pfl.config.charter import amended, signed
-from p2pfl.config.invites import invite_of
 from p2pfl.config.load import load_config, load_node
-from p2pfl.config.members_file import members_text
-from p2pfl.config.successors import with_member, with_settings, without_member
+from p2pfl.config.members import invite_of, members_text
+from p2pfl.config.writing import with_member, with_settings, without_member
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.features.members import arriving as arrival

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from p2pfl.config.federation_id import sections
+from p2pfl.config.charter import sections
 from p2pfl.config.load import load_node
 from p2pfl.core.messages import Reply, Request
 from p2pfl.errors import UserError

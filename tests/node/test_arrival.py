@@ -12,11 +12,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import after, first, key_of, sign, ward
 
-from p2pfl.config.invites import Contact, invite_of
 from p2pfl.config.load import load_config
-from p2pfl.config.members_file import members_text
-from p2pfl.config.successors import with_member
-from p2pfl.config.writing import NewMember, federation_text
+from p2pfl.config.members import Contact, invite_of, members_text
+from p2pfl.config.writing import NewMember, federation_text, with_member
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import UserError
 from p2pfl.features.members import arriving as arrival

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from p2pfl.config.privacy import PrivacyConfig
+from p2pfl.config.sections import PrivacyConfig
 from p2pfl.engine.changes import image
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import STRANGER, added, after, first, key_of, sign, ward
 
 from p2pfl.config.charter import CharterError, amended, checked
-from p2pfl.config.successors import successor, with_settings, without_member
+from p2pfl.config.writing import successor, with_settings, without_member
 from p2pfl.errors import PeerFault, StorageError, UserError
 from p2pfl.features.members import charters
 from p2pfl.features.members.charters import (

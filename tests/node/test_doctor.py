@@ -9,7 +9,7 @@ from ipaddress import ip_interface
 import pytest
 
 from p2pfl.cli.main import main
-from p2pfl.config.federation_id import federation_id
+from p2pfl.config.charter import federation_id
 from p2pfl.config.load import load_config
 from p2pfl.features.lan import doctor
 from p2pfl.features.lan.discovery import About, own_about

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl import Federation, UserError
-from p2pfl.config.federation_id import federation_id, keys
+from p2pfl.config.charter import federation_id, keys
 from p2pfl.config.load import federation_mistakes, load_config, load_node
 from p2pfl.features import FEATURES
 from p2pfl.node.application import Application

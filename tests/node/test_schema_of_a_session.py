@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.config.federation_id import HASH_BYTES
+from p2pfl.config.charter import HASH_BYTES
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.writing import federation_text
 from p2pfl.crypto import FederationMismatch

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from p2pfl.config.privacy import PrivacyConfig
+from p2pfl.config.sections import PrivacyConfig
 from p2pfl.features.privacy.budget import withheld
 from p2pfl.learn.interface import LocalRound, RoundStart, Score
 from p2pfl.node.local_rounds import LocalRounds

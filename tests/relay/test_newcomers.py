@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import ADMIN, added, after, first, key_of, ward
 
 from p2pfl.config.charter import realm_of
-from p2pfl.config.invites import invite_of
+from p2pfl.config.members import invite_of
 from p2pfl.errors import UserError
 from p2pfl.features.members import arriving
 from p2pfl.features.members.arriving import NO_TICKET, RelaysToAsk, wait_for_charter

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from p2pfl.cli.main import main
-from p2pfl.config.charter import realm_of
-from p2pfl.config.federation_id import federation_id
+from p2pfl.config.charter import federation_id, realm_of
 from p2pfl.config.load import federation_mistakes, load_config, load_node
 from p2pfl.config.model import NETWORK
 from p2pfl.features.members.publishing import Delivery

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import ADMIN, STRANGER, after, first, key_of, sign, ward
 
 from p2pfl.config.charter import CharterError, realm_of
-from p2pfl.config.successors import without_member
+from p2pfl.config.writing import without_member
 from p2pfl.errors import PeerFault, StorageError, UserError
 from p2pfl.features.members.charters import TICKETS, CharterKeeper, CharterTalk, CharterTold
 from p2pfl.features.relay.feature import TICKET_LOOK_S, TicketAge

@@ -10,9 +10,8 @@ from click.testing import CliRunner
 
 from p2pfl import Federation, UserError
 from p2pfl.cli.main import cli
-from p2pfl.config.load import federation_mistakes, load_config
-from p2pfl.config.privacy import PrivacyConfig
-from p2pfl.config.promises import refuse_broken_promises
+from p2pfl.config.load import federation_mistakes, load_config, refuse_broken_promises
+from p2pfl.config.sections import PrivacyConfig
 from p2pfl.config.tables import Mistakes
 from p2pfl.core.events import SessionOpened
 from p2pfl.core.facts import Facts, Phase

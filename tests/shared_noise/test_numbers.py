@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from p2pfl import Federation
 from p2pfl.config.model import TrainingConfig
-from p2pfl.config.privacy import PrivacyConfig
+from p2pfl.config.sections import PrivacyConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import learner_for

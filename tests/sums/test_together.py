@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from p2pfl import Federation, UserError
-from p2pfl.config.federation_id import federation_id
+from p2pfl.config.charter import federation_id
 from p2pfl.errors import PeerFault, StorageError
 from p2pfl.features.sums.messages import Post, SumDone, SumSettings, decode_statement
 from p2pfl.features.sums.sessions import KeptSums, open_sums

@@ -31,7 +31,7 @@ import msgspec
 from nacl.exceptions import CryptoError
 from nacl.secret import SecretBox
 
-from p2pfl.config.federation_id import federation_id
+from p2pfl.config.charter import federation_id
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
 from p2pfl.console.groups import Founding, FoundingPlan
 from p2pfl.core.messages import PROTOCOL

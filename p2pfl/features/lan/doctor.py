@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 
-from p2pfl.config.federation_id import federation_id
+from p2pfl.config.charter import federation_id
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
 from p2pfl.config.tables import port_of
 from p2pfl.core.messages import PROTOCOL

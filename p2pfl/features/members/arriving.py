@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2pfl.config.charter import Charter, CharterError, amended, checked
-from p2pfl.config.invites import Contact, Invite
 from p2pfl.config.load import load_stranger, node_file
+from p2pfl.config.members import Contact, Invite
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity, fingerprint, public_text
 from p2pfl.errors import UserError

@@ -16,11 +16,10 @@ from typing import Any
 import click
 
 from p2pfl.config.charter import Charter, amended
-from p2pfl.config.invites import JoinRequest, read_request
 from p2pfl.config.load import load_config
-from p2pfl.config.members_file import members_file
+from p2pfl.config.members import JoinRequest, members_file, read_request
 from p2pfl.config.model import MEMBER, FederationConfig
-from p2pfl.config.successors import successor, with_member, with_replacement, with_settings, without_member
+from p2pfl.config.writing import successor, with_member, with_replacement, with_settings, without_member
 from p2pfl.console.groups import Founding, FoundingPlan, Named
 from p2pfl.console.output import Form, format_option, write_rows
 from p2pfl.console.wall_clock import seconds_now

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import click
 
-from p2pfl.config.invites import (
+from p2pfl.config.load import FILE_NAME, federation_file, load_config
+from p2pfl.config.members import (
     Invite,
     JoinRequest,
     code_files,
     difference,
     in_words,
+    members_file,
     read_invite,
     request_line,
     require_current,
 )
-from p2pfl.config.load import FILE_NAME, federation_file, load_config
-from p2pfl.config.members_file import members_file
 from p2pfl.config.model import MEMBER, FederationConfig
 from p2pfl.config.writing import NewMember, node_text
 from p2pfl.console.wall_clock import seconds_now

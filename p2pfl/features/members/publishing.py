@@ -18,11 +18,18 @@ from typing import TypeVar
 
 import msgspec
 
-from p2pfl.config.charter import Charter, CharterError, amended, checked, signed
-from p2pfl.config.federation_id import federation_id
+from p2pfl.config.charter import Charter, CharterError, amended, checked, federation_id, signed
 from p2pfl.config.graph import read_graph
-from p2pfl.config.invites import MOST_SECONDS, TOKEN_BYTES, Invite, JoinRequest, in_words, invite_of
-from p2pfl.config.members_file import members_file, members_text
+from p2pfl.config.members import (
+    MOST_SECONDS,
+    TOKEN_BYTES,
+    Invite,
+    JoinRequest,
+    in_words,
+    invite_of,
+    members_file,
+    members_text,
+)
 from p2pfl.config.model import Edges, FederationConfig, Member
 from p2pfl.config.tables import Mistakes
 from p2pfl.crypto.identity import Identity, fingerprint, public_text

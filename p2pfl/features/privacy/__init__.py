@@ -1,7 +1,7 @@
 """The privacy budget of a node: its permission, the cost of a round, and the record of its spending.
 
 The package also defines which figures of a private node are withheld (`budget.withheld`). Only what a node with
-`[privacy]` needs besides its learner belongs here. `p2pfl.learn.privacy` makes rounds private, `p2pfl.config.privacy`
+`[privacy]` needs besides its learner belongs here. `p2pfl.learn.privacy` makes rounds private, `p2pfl.config.sections`
 has the settings, and `p2pfl.learn.privacy.ledger` the ledger, which is part of the state.
 """
 

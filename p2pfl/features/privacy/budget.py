@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from p2pfl.config.model import FederationConfig, NodeConfig
-from p2pfl.config.privacy import PUBLIC
+from p2pfl.config.sections import PUBLIC
 from p2pfl.core.events import RoundRefused
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError

@@ -159,7 +159,7 @@ def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int], pa
     `samples` has the number of rows of each node whose data are here, by member index; `parameters` is the number of
     trained parameters, None if unknown.
     """
-    from p2pfl.config.privacy import MEMBER  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.sections import MEMBER  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.learn.privacy.plan import plan_of, planned_rounds  # noqa: PLC0415 - as above
 
@@ -223,7 +223,7 @@ def _row(name: str, plan: Plan, samples: int | None) -> dict[str, Any]:
 
 def _loudness(plan: Plan, samples: int, parameters: int, nodes: int) -> Loudness:
     """Return the loudness of the noise at a node with this number of rows."""
-    from p2pfl.config.privacy import MEMBER  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.sections import MEMBER  # noqa: PLC0415 - `--help` stays instant
 
     once = plan.spend(samples)
     rows = 1.0 if plan.unit == MEMBER else once.rate * samples

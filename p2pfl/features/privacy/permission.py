@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.privacy import PRIVACY
+from p2pfl.config.sections import PRIVACY
 from p2pfl.config.tables import Mistakes, choice, matching, parse_document, read_table, require
 from p2pfl.errors import StorageError, UserError
 from p2pfl.foreign import refuse_special

@@ -13,7 +13,7 @@ from p2pfl.console.output import Form, format_option, write_rows
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
-    from p2pfl.config.privacy import PrivacyConfig
+    from p2pfl.config.sections import PrivacyConfig
     from p2pfl.features.privacy.spending import NodeBudget
 
 NODE = click.option(

@@ -19,8 +19,8 @@ from typing import Annotated, Any
 import click
 from msgspec import Meta, Struct
 
-from p2pfl.config.invites import in_words
 from p2pfl.config.load import load_config
+from p2pfl.config.members import in_words
 from p2pfl.config.model import NETWORK, NodeConfig
 from p2pfl.console.groups import Founding, FoundingPlan
 from p2pfl.console.wall_clock import seconds_now

@@ -17,7 +17,7 @@ from logging import DEBUG, INFO, Logger
 from time import monotonic
 from typing import Any, TypeVar
 
-from p2pfl.config.invites import in_words
+from p2pfl.config.members import in_words
 from p2pfl.console.wall_clock import seconds_now
 from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES

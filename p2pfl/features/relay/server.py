@@ -19,7 +19,7 @@ from pathlib import Path
 
 from p2pfl.config.charter import realm_named
 from p2pfl.config.load import HEAD_DEFAULTS, federation_file
-from p2pfl.config.members_file import FILE_NAME as MEMBERS_FILE
+from p2pfl.config.members import FILE_NAME as MEMBERS_FILE
 from p2pfl.config.model import FEDERATION, MEMBER
 from p2pfl.config.tables import Mistakes, read_document, read_table
 from p2pfl.console.wall_clock import seconds_now

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from p2pfl.config.charter import compacted
-from p2pfl.config.federation_id import HASH_BYTES
+from p2pfl.config.charter import HASH_BYTES, compacted
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity

@@ -25,7 +25,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from p2pfl.config.model import FederationConfig, NodeConfig
-from p2pfl.config.stats import EVERYBODY
+from p2pfl.config.sections import EVERYBODY
 from p2pfl.console.output import write_rows
 from p2pfl.console.wall_clock import seconds_now
 from p2pfl.crypto.identity import Identity

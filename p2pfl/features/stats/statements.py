@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from nacl.exceptions import BadSignatureError
 from nacl.signing import VerifyKey
 
-from p2pfl.config.federation_id import federation_id
+from p2pfl.config.charter import federation_id
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import Identity

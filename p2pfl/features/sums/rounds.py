@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from p2pfl.config.federation_id import federation_id
+from p2pfl.config.charter import federation_id
 from p2pfl.core.course import Course
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, StartRound
 from p2pfl.core.events import (

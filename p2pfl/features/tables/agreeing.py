@@ -19,7 +19,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from p2pfl.config.federation_id import HASH_BYTES
+from p2pfl.config.charter import HASH_BYTES
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto import FederationMismatch
 from p2pfl.crypto.identity import Identity

@@ -15,7 +15,7 @@ import numpy as np
 from nacl.exceptions import BadSignatureError
 from nacl.signing import VerifyKey
 
-from p2pfl.config.federation_id import federation_id
+from p2pfl.config.charter import federation_id
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault, UserError

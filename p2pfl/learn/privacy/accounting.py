@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from p2pfl.config.privacy import MOST_NOISE, PRV
+from p2pfl.config.sections import MOST_NOISE, PRV
 from p2pfl.errors import UserError
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from p2pfl.config.privacy import MEMBER, PrivacyConfig
+from p2pfl.config.sections import MEMBER, PrivacyConfig
 from p2pfl.learn.privacy.accounting import Spend
 
 NAME_BITS = 53

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from p2pfl.config.model import FederationConfig, TrainingConfig
-from p2pfl.config.privacy import MEMBER, MOST_EPSILON, MOST_NOISE, PRIVACY, RECORD, PrivacyConfig
+from p2pfl.config.sections import MEMBER, MOST_EPSILON, MOST_NOISE, PRIVACY, RECORD, PrivacyConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.privacy.accounting import Spend, epsilon_of, merged, noise_for, require_opacus
 

@@ -9,7 +9,7 @@ from copy import copy
 import torch
 
 from p2pfl.config.model import Compute
-from p2pfl.config.privacy import MEMBER, RECORD
+from p2pfl.config.sections import MEMBER, RECORD
 from p2pfl.errors import UserError
 from p2pfl.learn.evaluation import loss_of
 from p2pfl.learn.interface import Vector

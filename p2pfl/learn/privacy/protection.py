@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.privacy import PUBLIC
+from p2pfl.config.sections import PUBLIC
 from p2pfl.learn.privacy.draws import Chance, Draws, Secret
 from p2pfl.learn.privacy.plan import Plan, plan_of
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.config.privacy import RECORD
+from p2pfl.config.sections import RECORD
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Vector, plan_by
 from p2pfl.learn.privacy.draws import Draws, Integers

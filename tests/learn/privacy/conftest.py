@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from p2pfl.config.model import TrainingConfig
-from p2pfl.config.privacy import RECORD
+from p2pfl.config.sections import RECORD
 from p2pfl.learn.load import learner_for
 from p2pfl.learn.privacy import Plan
 from p2pfl.learn.privacy.draws import Seeded

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from p2pfl.config.model import TrainingConfig
-from p2pfl.config.privacy import MEMBER
+from p2pfl.config.sections import MEMBER
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import learner_for

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from p2pfl.config.model import Compute, TrainingConfig
-from p2pfl.config.privacy import MEMBER
+from p2pfl.config.sections import MEMBER
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.privacy.draws import Secret

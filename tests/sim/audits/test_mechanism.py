@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from p2pfl.config.model import TrainingConfig
-from p2pfl.config.privacy import MEMBER, PRV, RECORD
+from p2pfl.config.sections import MEMBER, PRV, RECORD
 from p2pfl.learn.privacy import Plan
 from p2pfl.learn.privacy.draws import Seeded, SeededDraws
 from p2pfl.learn.privacy.gaussian import UNIT

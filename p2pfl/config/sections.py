@@ -1,0 +1,375 @@
+"""The values of `training.schedule` and `training.stop`, and the tables `[privacy]` and `[stats]`.
+
+Schedules: NAME[:rounds=N][,key=value,...]: how the learning rate of a node changes with its own rounds, or with time.
+In all of them, `time_s=T` may replace `rounds=N`; `warmup` is in the same unit. A node counts the rounds that it has
+trained, and the seconds since it began to train, including those before restarts.
+
+Stop: no improvement [of FIGURE] [by LEAST] in K rounds | after N s|min|h|d one, or both with " or " between them.
+FIGURE is by default `loss`, the loss of the node's own local rounds; it may be `test_loss`, `accuracy` or another
+metric of the task on the common test set. `core.early_stopping` applies the condition.
+
+`[privacy]` bounds what a node's messages reveal about its data; `learn.privacy` keeps the promise. `[stats]` says which
+questions about its table a node answers; by default it answers none.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from p2pfl.config.tables import Mistakes, choice, exclusive, name, read_table, require, text
+from p2pfl.core.early_stopping import Stop
+from p2pfl.specs import Catalog, Entry, Kind, Parameter, number, short, spelled, whole
+
+LEAST = 1e-4
+"""The smallest factor in any schedule: the change in a round is divided by its learning rate."""
+PART = number(LEAST, 1)
+LENGTH = (
+    Parameter("rounds", whole(1), "its length in rounds", default=None),
+    Parameter("time_s", number(0, above=True), "its length in seconds", default=None),
+)
+SCHEDULES: Catalog[Entry] = Catalog("schedule")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateSchedule:
+    """A schedule. `length` is in rounds, or in seconds if `by_time`; `str` gives the canonical spelling."""
+
+    name: str
+    by_time: bool = False
+    length: float = 1.0
+    warmup: float = 0.0
+    to: float = 1.0
+    """The factor at the end; for steps, the factor from each step to the next."""
+
+    def factor(self, rounds: int, elapsed_s: float) -> float:
+        """Return the factor for a node's next round, after `rounds` rounds in `elapsed_s` seconds."""
+        done = elapsed_s if self.by_time else float(rounds)
+        return float(max(LEAST, SCHEDULES[self.name].made(self, done)))
+
+    @property
+    def least(self) -> float:
+        """Return the smallest factor that any round uses."""
+        lowest = {"constant": 1.0, "warmup": self._first, "cosine": min(self.to, self._first), "step": LEAST}
+        return max(LEAST, lowest[self.name])
+
+    @property
+    def _first(self) -> float:
+        return self.warmup_factor(0.0) if self.warmup else 1.0
+
+    def warmup_factor(self, done: float) -> float:
+        """Return a factor that rises linearly to 1; it is above 0 from the first round."""
+        first = 0.0 if self.by_time else 1.0
+        return min(1.0, (done + first) / self.warmup) if self.warmup else 1.0
+
+    def stretched(self, factor: float) -> RateSchedule:
+        """Return the schedule over `factor` times as many rounds, or seconds."""
+        length = self.length * factor
+        return replace(self, length=length if self.by_time else max(1, round(length)), warmup=self.warmup * factor)
+
+    def __str__(self) -> str:
+        if self.name == "constant":
+            return self.name
+        told = [f"time_s={self.length!r}" if self.by_time else f"rounds={int(self.length)}"]
+        if self.name == "cosine":
+            told += [f"warmup={self.warmup!r}"] * bool(self.warmup) + [f"to={self.to!r}"]
+        if self.name == "step":
+            told.append(f"by={self.to!r}")
+        return f"{self.name}:{','.join(told)}"
+
+
+def allowed() -> str:
+    """Describe all schedules."""
+    return ", ".join(entry.shown for entry in SCHEDULES.values()) + "; time_s=600 instead of rounds counts seconds"
+
+
+def schedule() -> Kind:
+    return spelled(allowed, parse_schedule)
+
+
+@lru_cache(maxsize=16)
+def parse_schedule(text: str) -> RateSchedule:
+    """Parse a schedule's spec. Raises ValueError, which names the wrong word, what is wrong with it and what is
+    allowed.
+    """
+    entry, found = SCHEDULES.read(text)
+    name = entry.name
+    if not entry.parameters:
+        return RateSchedule(name=name)
+    rounds, time_s = found["rounds"], found["time_s"]
+    if (rounds is None) == (time_s is None):
+        raise ValueError(f"{name}: give either rounds or time_s")
+    length = float(rounds if time_s is None else time_s)
+    warmup = length if name == "warmup" else found.get("warmup") or 0.0
+    if name == "cosine" and warmup >= length:
+        raise ValueError(f"cosine: a warmup of {warmup:g} leaves nothing of {length:g}")
+    to = found.get("to") or found.get("by") or 1.0
+    return RateSchedule(name=name, by_time=rounds is None, length=length, warmup=warmup, to=to)
+
+
+@SCHEDULES.add(Entry(name="constant", means="always the same"))
+def _constant(_schedule: RateSchedule, _done: float) -> float:
+    return 1.0
+
+
+@SCHEDULES.add(Entry(name="warmup", means="a linear rise", parameters=LENGTH, example="warmup:rounds=5"))
+def _warmup(schedule: RateSchedule, done: float) -> float:
+    return schedule.warmup_factor(done)
+
+
+@SCHEDULES.add(
+    Entry(
+        name="cosine",
+        means="a half cosine down to a fraction, after a warmup",
+        parameters=(
+            *LENGTH,
+            Parameter("warmup", number(0), "its warmup, in the same unit", default=0.0),
+            Parameter("to", PART, "the fraction left at the end", default=0.01),
+        ),
+        example="cosine:rounds=40,warmup=5,to=0.01",
+    )
+)
+def _cosine(schedule: RateSchedule, done: float) -> float:
+    if done < schedule.warmup:
+        return schedule.warmup_factor(done)
+    part = min(1.0, (done - schedule.warmup) / (schedule.length - schedule.warmup))
+    return schedule.to + (1.0 - schedule.to) * 0.5 * (1.0 + math.cos(math.pi * part))
+
+
+@SCHEDULES.add(
+    Entry(
+        name="step",
+        means="repeated steps by a factor",
+        parameters=(*LENGTH, Parameter("by", PART, "the factor of each step", default=0.1)),
+        example="step:rounds=20,by=0.1",
+    )
+)
+def _step(schedule: RateSchedule, done: float) -> float:
+    return float(schedule.to ** min(1000.0, done // schedule.length))
+
+
+ALLOWED = (
+    'such as "no improvement in 20 rounds", "no improvement of accuracy by 0.001 in 20 rounds", "after 2 h", '
+    'or both: "no improvement in 20 rounds or after 2 h"'
+)
+MOST_ROUNDS = 1000
+"""The most rounds that a node trains if only its patience, and no key in the file, limits them."""
+LONGEST_S = 1e10
+UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+_NUMBER = r"\d{1,15}(?:\.\d{1,15})?(?:e[+-]?\d{1,2})?"
+_PATIENCE = re.compile(
+    rf"no improvement(?: of (?P<of>[A-Za-z_][\w.-]{{0,63}}))?(?: by (?P<least>{_NUMBER}))?"
+    r" in (?P<rounds>\d{1,9}) rounds?"
+)
+_AFTER = re.compile(rf"after (?P<count>{_NUMBER}) ?(?P<unit>{'|'.join(UNITS_S)})")
+
+
+def stop() -> Kind:
+    return spelled(ALLOWED, parse_stop)
+
+
+def parse_stop(text: str) -> Stop:
+    """Parse the conditions. Raises ValueError, which names the part that is not understood."""
+    found = Stop()
+    for part in " ".join(text.split()).split(" or "):
+        found = _with_clause(found, part)
+    return found
+
+
+def _with_clause(stop: Stop, part: str) -> Stop:
+    if told := _PATIENCE.fullmatch(part):
+        patience, least = int(told["rounds"]), float(told["least"] or 0.0)
+        _require(part, stop.patience is None, "the second condition of its kind")
+        _require(part, patience > 0, "too short: wait at least 1 round for an improvement")
+        return replace(stop, patience=patience, of=told["of"] or stop.of, least=least)
+    if told := _AFTER.fullmatch(part):
+        after_s = float(told["count"]) * UNITS_S[told["unit"]]
+        _require(part, stop.after_s is None, "the second condition of its kind")
+        _require(part, 0.0 < after_s <= LONGEST_S, "not a possible time")
+        return replace(stop, after_s=after_s)
+    raise ValueError(f"{short(part)!r} is not understood")
+
+
+def _require(part: str, holds: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence
+    if not holds:
+        raise ValueError(f"{short(part)!r} is {what}")
+
+
+RECORD, MEMBER = "record", "member"
+UNITS = (RECORD, MEMBER)
+PRV, RDP = "prv", "rdp"
+PRIVATE, PUBLIC = "private", "public"
+SHARED = "shared"
+"""The value of `noise` with which all nodes together add the noise of one trusted center."""
+MOST_EPSILON = 1000.0
+MOST_NOISE = 1000.0
+USUAL_RATE = 0.2
+MISSING_PART = 8
+"""Without `least`, one in this many members may be missing from a sum, and one in any case where there are four."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyConfig:
+    """The promised privacy. Exactly one of `epsilon` and a number `noise` is given; the other one follows from the
+    rounds and the number of rows of a node.
+    """
+
+    unit: str = RECORD
+    """The unit of protection: one row of a node's data (`record`), or all its rows together (`member`)."""
+    epsilon: float | None = None
+    """The budget of each node for the whole run."""
+    noise: float | str | None = None
+    """The noise multiplier: the standard deviation of the noise, in units of `clip`; or SHARED, beside `epsilon`."""
+    delta: float
+    """The probability that the epsilon promise does not hold."""
+    clip: float = 1.0
+    """The largest norm of one row's gradient (`record`), or of one round's change (`member`)."""
+    rounds: int | None = None
+    """The rounds for which the budget is planned; None means those of `[training]`."""
+    accountant: str = PRV
+    """The method that bounds epsilon: `prv` (numerical, tighter) or `rdp` (Rényi, older)."""
+    test_set: str = PRIVATE
+    """The kind of common test set: its scores may be reported only if it is not private (`public`)."""
+    rate: float = USUAL_RATE
+    """With shared noise and unit `record`, the probability with which each row is in a round."""
+    least: int | None = None
+    """With shared noise, the fewest members whose sum is revealed; None: see `least_of`."""
+    colluders: int = 1
+    """With shared noise, the members that may work together against another one, and leave their noise out."""
+
+    @property
+    def is_shared(self) -> bool:
+        """True if the noise is added to a secure sum over all nodes, in shares."""
+        return self.noise == SHARED
+
+    @property
+    def multiplier(self) -> float | None:
+        """The noise multiplier that the file gives, if any."""
+        return self.noise if isinstance(self.noise, float) else None
+
+    def least_of(self, members: int) -> int:
+        """Return the fewest of so many members whose sum may be revealed."""
+        usual = members - max(members // MISSING_PART, int(members > 3))
+        return self.least if self.least is not None else min(members, max(usual, self.colluders + 2, 3))
+
+
+def _noise() -> Kind:
+    multiplier = number(0, MOST_NOISE, above=True)
+
+    def read(value: Any) -> float | str:
+        return SHARED if value == SHARED else multiplier.read(value)
+
+    return Kind(f'{multiplier.allowed}, or "{SHARED}"', read, multiplier.bounds)
+
+
+PRIVACY: Mapping[str, Kind] = {
+    "unit": choice(*UNITS).key("protects single rows of a node (record), or all its rows together (member)"),
+    "epsilon": number(0, MOST_EPSILON, above=True).key(
+        "each node's budget for all its rounds: the smaller, the more noise"
+    ),
+    "noise": _noise().key(
+        f'the noise multiplier, instead of epsilon, in units of clip; or with epsilon "{SHARED}": one noise for the sum'
+    ),
+    "delta": number(0, 1, above=True, below=True).key(
+        "the chance that epsilon does not hold: less than 1 / (rows of a node)"
+    ),
+    "clip": number(0, 1e6, above=True).key(
+        "largest norm of one row's gradient (record), or of one round's change (member)"
+    ),
+    "rounds": whole(1).key("rounds for which the budget is planned; without it those of [training]"),
+    "accountant": choice(PRV, RDP).key("which bound on epsilon counts: prv (numerical, tighter) or rdp (Renyi, older)"),
+    "test_set": choice(PRIVATE, PUBLIC).key("public: the common test set is not private, and scores on it are shown"),
+    "rate": number(0, 1, above=True).key("shared noise, unit record: the chance of each row to be in a round"),
+    "least": whole(3).key("shared noise: the fewest members whose sum is revealed; without it all but an eighth"),
+    "colluders": whole(1).key("shared noise: as many members may work together against another one"),
+}
+OF_SHARED = ("rate", "least", "colluders")
+"""The keys that say something only with shared noise."""
+
+
+def keys_of(privacy: PrivacyConfig) -> tuple[str, ...]:
+    """Return the keys that say something in this table."""
+    return tuple(key for key in PRIVACY if privacy.is_shared or key not in OF_SHARED)
+
+
+def read_privacy(table: Any, mistakes: Mistakes) -> PrivacyConfig | None:
+    """Read the table `[privacy]`; return None if there is none, or if it has mistakes."""
+    if table is None:
+        return None
+    before = len(mistakes.found)
+    values = read_table(table, "privacy.", PRIVACY, mistakes)
+    require(table, "privacy.", ("delta",), PRIVACY, mistakes)
+    shared = values.get("noise") == SHARED
+    if not shared:
+        exclusive(table, "privacy.", "epsilon", "noise", mistakes)
+    if isinstance(table, dict) and ("epsilon" not in table if shared else not {"epsilon", "noise"} & table.keys()):
+        allowed = f"epsilon, {PRIVACY['epsilon'].allowed}; or noise, from which it follows"
+        mistakes.add("is missing", "privacy.epsilon", None, PRIVACY["epsilon"].allowed if shared else allowed)
+    for key in () if shared else OF_SHARED:
+        if key in values:
+            mistakes.add("says something only with shared noise", f"privacy.{key}", values[key], f'noise = "{SHARED}"')
+    return None if len(mistakes.found) > before else PrivacyConfig(**values)
+
+
+EVERYBODY = "*"
+LEAST_ROWS, A_DAY = 10, 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsConfig:
+    """What a node answers, and to whom."""
+
+    columns: tuple[str, ...] = ()
+    """The columns about which it answers; none by default."""
+    to: tuple[str, ...] = ()
+    """The members that may ask, or EVERYBODY; none by default."""
+    by: str | None = None
+    """The column by which groups may be formed."""
+    a_day: int = A_DAY
+    """The questions that it answers to each member within 24 hours."""
+    least_rows: int = LEAST_ROWS
+    """The fewest rows of whatever is shown."""
+
+    def admits(self, member: str) -> bool:
+        return EVERYBODY in self.to or member in self.to
+
+
+NO_STATS = StatsConfig()
+
+
+def _names(kind: Kind, allowed: str, *, also: str = "") -> Kind:
+    """A kind of value: a list of texts, possibly none, or one text; the result is a tuple."""
+
+    def read(value: Any) -> tuple[str, ...]:
+        values = [value] if isinstance(value, str) else value
+        if not isinstance(values, list):
+            raise ValueError  # noqa: TRY004 - as of all kinds
+        found = tuple(each if also and each == also else kind.read(each) for each in values)
+        if len(set(found)) < len(found):
+            raise ValueError("one of them appears twice")
+        return found
+
+    return Kind(allowed, read)
+
+
+STATS: Mapping[str, Kind] = {
+    "columns": _names(text(), 'names of columns, such as ["age", "chol"]').key(
+        "columns about which this node answers questions of `p2pfl stats`; without it none"
+    ),
+    "to": _names(name(), f'names of members, or "{EVERYBODY}" for all', also=EVERYBODY).key(
+        "members that may ask; without it none but this node"
+    ),
+    "by": text().key("the one column by which a question may form groups; without it none"),
+    "a_day": whole(1).key("questions that are answered to each member within 24 hours"),
+    "least_rows": whole(3).key("fewest rows of a group, a count or a bin that is shown; the most of all nodes counts"),
+}
+
+
+def read_stats(table: Any, mistakes: Mistakes) -> StatsConfig:
+    """Read the table `[stats]`; defaults where there is none."""
+    return StatsConfig(**read_table({} if table is None else table, "stats.", STATS, mistakes))

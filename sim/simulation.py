@@ -6,9 +6,8 @@ import gc
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Protocol
 
@@ -19,8 +18,6 @@ from p2pfl.compress import make_compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.sections import parse_stop
 from p2pfl.errors import UserError
-from p2pfl.learn.metrics import Measure
-from p2pfl.reporting.measures import Point
 from p2pfl.reporting.mixing import compressor_mistakes
 from p2pfl.reporting.report import Report
 from sim.attacks import parse_attack
@@ -29,6 +26,7 @@ from sim.kernel import NS
 from sim.learning.batching import make_learners
 from sim.machine import Watch
 from sim.prepared_run import PreparedRun, Script, script
+from sim.progress import RunProgress, RunView
 from sim.report import Figures, cost_of, final_report
 from sim.worlds.amendments import steps_of
 from sim.worlds.drawn import settle
@@ -42,23 +40,6 @@ POINTS = 40
 """The approximate number of evaluations in a run."""
 SLICES = 4
 """The number of progress reports between two evaluations."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunProgress:
-    """The progress of a run: `rounds` of all nodes together, out of `rounds_to_do`, which is None if not known
-    beforehand.
-    """
-
-    time_s: float
-    rounds: int
-    rounds_to_do: int | None
-    point: Point | None
-    """The latest entry of the history."""
-    measures: Sequence[Measure] = ()
-    """The task's measures, the main one first; empty until they are known."""
-    foreseen: str | None = None
-    """What the run will take, said once before it begins."""
 
 
 @contextmanager
@@ -112,8 +93,6 @@ def simulate(
     at the end with the models (nodes, d) of all nodes. Raises UserError if the world contradicts itself, if the task is
     wrong, or if the run would not fit into memory.
     """
-    from sim.cli.views import RunView  # noqa: PLC0415 - it knows what is here
-
     began = time.process_time()
     if not isinstance(federation, FederationConfig):
         how: dict[str, Any] = {

@@ -29,11 +29,10 @@ import msgspec
 from results import COMPRESSOR, PLACES, SERVED, SETTINGS, Results, Served, note_places, read_served, served_file
 
 from p2pfl.errors import P2PFLError
-from sim.cli.views import SweepView
 from sim.sweeps.job import Job, build, run
 from sim.sweeps.plan import SweepFile, load_sweep, located, make_plan
+from sim.sweeps.run import SweepView, run_sweep
 from sim.sweeps.run import replace as replace_file
-from sim.sweeps.run import run_sweep
 from sim.sweeps.runners import cores, run_here
 
 HERE = Path(__file__).parent

@@ -14,7 +14,7 @@ from p2pfl.console.output import size
 from sim.arrays.setting import Setting
 from sim.arrays.training import Rounds
 from sim.arrays.vectors import CHUNK_FLOATS
-from sim.cli.views import duration
+from sim.progress import duration
 from sim.worlds.memory_needed import arrays_bytes, refuse_too_large
 
 PER_ROUND = 1.5

@@ -90,13 +90,12 @@ def _reports(graphs: Sequence[str], asked: dict[str, Any], *, quiet: bool) -> li
     """Run one federation on each graph, in a process for each core. Raises UserError that names the graph."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.reporting.report import Report  # noqa: PLC0415 - as above
-    from sim.cli.views import SweepView  # noqa: PLC0415 - as above
     from sim.sweeps.job import (  # noqa: PLC0415 - as above
         build,
         make_job,
         run,
     )
-    from sim.sweeps.run import SweepStanding  # noqa: PLC0415 - as above
+    from sim.sweeps.run import SweepStanding, SweepView  # noqa: PLC0415 - as above
     from sim.sweeps.runners import cores, run_here  # noqa: PLC0415 - as above
 
     seed = asked.pop("seed") or 0

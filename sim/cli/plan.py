@@ -128,7 +128,7 @@ def plan(*, within: float, jobs: int | None, out: Path, quiet: bool, form: Form,
 
 def _view(within_s: float, *, quiet: bool) -> Any:
     from p2pfl.console.output import ProgressView  # noqa: PLC0415 - `--help` stays instant
-    from sim.cli.views import duration  # noqa: PLC0415 - as above
+    from sim.progress import duration  # noqa: PLC0415 - as above
 
     class PlanView(ProgressView):
         """Shows how much of the time is used, and what is being done."""
@@ -147,7 +147,7 @@ def _view(within_s: float, *, quiet: bool) -> Any:
 
 
 def _row(one: SystemStanding) -> dict[str, Any]:
-    from sim.cli.views import duration  # noqa: PLC0415 - `--help` stays instant
+    from sim.progress import duration  # noqa: PLC0415 - `--help` stays instant
 
     system = one.system
     low, high = system.guaranteed

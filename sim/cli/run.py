@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
     from p2pfl.reporting.logs import Logs
     from p2pfl.reporting.report import Report
-    from sim.cli.views import RunView
-    from sim.simulation import RunProgress
+    from sim.progress import RunProgress, RunView
     from sim.worlds.model import WorldSpec
 
 STOPPED = 130
@@ -195,8 +194,8 @@ def _named_as_asked(asked: Mapping[str, Any]) -> Iterator[None]:
 def _simulate(
     federation: FederationConfig, world: WorldSpec, how: dict[str, Any], logs: Logs, *, data: bool, quiet: bool
 ) -> Report:
-    from sim.cli.views import RunView  # noqa: PLC0415 - `--help` stays instant
-    from sim.federations import own_tables  # noqa: PLC0415 - as above
+    from sim.federations import own_tables  # noqa: PLC0415 - `--help` stays instant
+    from sim.progress import RunView  # noqa: PLC0415 - as above
     from sim.simulation import simulate  # noqa: PLC0415 - as above
 
     if world.path is not None and world.links.loss:

@@ -71,9 +71,8 @@ def command(
     Every run leaves a report in the folder, under a hash of all that it depends on. Started again after a stop, a sweep
     goes on where it was; after a change of FILE it runs what is new. Exits with 1 if a run failed, 130 after Ctrl-C.
     """
-    from sim.cli.views import SweepView  # noqa: PLC0415 - `--help` stays instant
-    from sim.sweeps.plan import load_sweep  # noqa: PLC0415 - as above
-    from sim.sweeps.run import default_folder, run_sweep  # noqa: PLC0415 - as above
+    from sim.sweeps.plan import load_sweep  # noqa: PLC0415 - `--help` stays instant
+    from sim.sweeps.run import SweepView, default_folder, run_sweep  # noqa: PLC0415 - as above
     from sim.sweeps.runners import cores  # noqa: PLC0415 - as above
 
     if plot is not None:

@@ -1,16 +1,9 @@
-"""The output of a command: on stderr the progress of a run or a sweep, on stdout the result of a run.
-
-Progress is a bar on a terminal, an occasional line elsewhere, and nothing with --quiet. A run ends with a table of its
-nodes, or of the worst if there are many, and then its summary.
-"""
+"""The result of a run on stdout: a table of its nodes, or of the worst if there are many, and then its summary."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import click
+from typing import Any
 
 from p2pfl.console.output import (
     ProgressView,
@@ -25,82 +18,12 @@ from p2pfl.console.output import (
     write_rows,
 )
 from p2pfl.learn.metrics import Measure
-from p2pfl.reporting.measures import in_words, measures_of, merit, value_of
+from p2pfl.reporting.measures import measures_of, merit, value_of
 from p2pfl.reporting.report import NodeReport, Report
-
-if TYPE_CHECKING:
-    from sim.simulation import RunProgress
-    from sim.sweeps.run import SweepStanding
-
-
-FORESEEABLE_FROM = 0.02
-"""The time left is shown after this fraction of the rounds."""
 
 MOST_ROWS = 20
 WORST = 5
 MOST_NAMES = 8
-
-
-class RunView(ProgressView):
-    line_every_s: ClassVar[float] = 5.0
-    bar_width: ClassVar[int] = 20
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        super().__init__(quiet=quiet)
-        self.latest: RunProgress | None = None
-        self.started_at = time.monotonic()
-
-    def update(self, progress: RunProgress) -> None:
-        now = time.monotonic()
-        if self.latest is None:
-            self.started_at = now  # setting up says nothing about the time left
-        self.latest = progress
-        if self.quiet:
-            return
-        if progress.foreseen is not None:
-            click.echo(progress.foreseen, err=True)
-            return
-        self.show(run_in_words(progress, now - self.started_at), progress.rounds, progress.rounds_to_do)
-
-
-class SweepView(ProgressView):
-    def __init__(self, *, quiet: bool = False) -> None:
-        super().__init__(quiet=quiet)
-        self.began = False
-
-    def update(self, standing: SweepStanding) -> None:
-        due = not self.began or not standing.left  # the first and the last
-        self.began = True
-        self.show(sweep_in_words(standing), standing.done + standing.failed, standing.total, due=due)
-
-
-def run_in_words(progress: RunProgress, elapsed_s: float) -> str:
-    done, total = progress.rounds, progress.rounds_to_do
-    parts = [f"{done:,} of {total:,} rounds" if total else f"{done:,} rounds", f"{progress.time_s:.4g} virtual s"]
-    point = progress.point
-    if learned := None if point is None else in_words(point, progress.measures):
-        parts.append(learned)
-    if total and done >= total:
-        parts.append("closing")
-    elif total and done > FORESEEABLE_FROM * total:
-        parts.append(f"{duration(elapsed_s * (total - done) / done)} left")
-    return ", ".join(parts)
-
-
-def sweep_in_words(standing: SweepStanding) -> str:
-    failed = f", {standing.failed} failed" if standing.failed else ""
-    text = f"{standing.done} of {standing.total} runs done{failed}"
-    if standing.left and standing.time_left_s is not None:
-        text += f", {duration(standing.time_left_s)} left"
-    return text
-
-
-def duration(seconds: float) -> str:
-    """Format seconds in two units at most: `40 s`, `12 min`, `3 h 20 min`."""
-    minutes = round(seconds / 60)
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def show(report: Report) -> None:

@@ -22,8 +22,10 @@ from multiprocessing import current_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from p2pfl.console.progress import ProgressView
 from p2pfl.errors import StorageError, UserError
 from p2pfl.reporting.plot import check_picture
+from sim.progress import duration
 from sim.sweeps.job import Job, RunJob, RunOutcome, build, run
 from sim.sweeps.plan import SweepFile, SweepPlan, check_plan, load_sweep, make_plan, sweep_from
 from sim.sweeps.results import SweepTally, figures, flat_rows, results
@@ -55,6 +57,17 @@ class SweepStanding:
     @property
     def time_left_s(self) -> float | None:
         return self.elapsed_s / self.finished * self.left if self.finished else None
+
+
+class SweepView(ProgressView):
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self.began = False
+
+    def update(self, standing: SweepStanding) -> None:
+        due = not self.began or not standing.left  # the first and the last
+        self.began = True
+        self.show(sweep_in_words(standing), standing.done + standing.failed, standing.total, due=due)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +121,14 @@ def run_sweep(
         tally = _earlier_tally(plan, folder, retry=retry)
         plan = check_plan(plan, check, known={*tally.figures, *tally.failures})
         return _Run(plan, folder, tally, on_change).finish(runner, run_job)
+
+
+def sweep_in_words(standing: SweepStanding) -> str:
+    failed = f", {standing.failed} failed" if standing.failed else ""
+    text = f"{standing.done} of {standing.total} runs done{failed}"
+    if standing.left and standing.time_left_s is not None:
+        text += f", {duration(standing.time_left_s)} left"
+    return text
 
 
 def default_folder(path: Path) -> Path:

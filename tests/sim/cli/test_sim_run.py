@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.reporting.measures import Point, Statistic
-from sim.cli.views import RunView, run_in_words
-from sim.simulation import RunProgress
+from sim.progress import RunProgress, RunView, run_in_words
 
 LIARS = ("--byzantine", 1, "--attack", "mimic")
 

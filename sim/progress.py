@@ -1,0 +1,77 @@
+"""The progress of a run on stderr: a bar on a terminal, an occasional line elsewhere, and nothing if it is quiet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import click
+
+from p2pfl.console.output import ProgressView
+from p2pfl.learn.metrics import Measure
+from p2pfl.reporting.measures import Point, in_words
+
+FORESEEABLE_FROM = 0.02
+"""The time left is shown after this fraction of the rounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProgress:
+    """The progress of a run: `rounds` of all nodes together, out of `rounds_to_do`, which is None if not known
+    beforehand.
+    """
+
+    time_s: float
+    rounds: int
+    rounds_to_do: int | None
+    point: Point | None
+    """The latest entry of the history."""
+    measures: Sequence[Measure] = ()
+    """The task's measures, the main one first; empty until they are known."""
+    foreseen: str | None = None
+    """What the run will take, said once before it begins."""
+
+
+class RunView(ProgressView):
+    line_every_s: ClassVar[float] = 5.0
+    bar_width: ClassVar[int] = 20
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self.latest: RunProgress | None = None
+        self.started_at = time.monotonic()
+
+    def update(self, progress: RunProgress) -> None:
+        now = time.monotonic()
+        if self.latest is None:
+            self.started_at = now  # setting up says nothing about the time left
+        self.latest = progress
+        if self.quiet:
+            return
+        if progress.foreseen is not None:
+            click.echo(progress.foreseen, err=True)
+            return
+        self.show(run_in_words(progress, now - self.started_at), progress.rounds, progress.rounds_to_do)
+
+
+def run_in_words(progress: RunProgress, elapsed_s: float) -> str:
+    done, total = progress.rounds, progress.rounds_to_do
+    parts = [f"{done:,} of {total:,} rounds" if total else f"{done:,} rounds", f"{progress.time_s:.4g} virtual s"]
+    point = progress.point
+    if learned := None if point is None else in_words(point, progress.measures):
+        parts.append(learned)
+    if total and done >= total:
+        parts.append("closing")
+    elif total and done > FORESEEABLE_FROM * total:
+        parts.append(f"{duration(elapsed_s * (total - done) / done)} left")
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Format seconds in two units at most: `40 s`, `12 min`, `3 h 20 min`."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

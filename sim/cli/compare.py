@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from contextlib import closing
-from itertools import islice
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from p2pfl.console.output import Form, cell, format_option, write_rows
+from p2pfl.errors import UserError
 from sim.cli.run import command as run_command
 
 if TYPE_CHECKING:
@@ -63,17 +62,13 @@ def command(*, graphs: tuple[str, ...], plot: Path | None, quiet: bool, form: Fo
     GRAPH is a specification or a file, as for `--topology`: see `p2pfl topology list`. Nodes are arrays, as with
     `p2pfl sim run --arrays`. Exits with 130 after Ctrl-C.
     """
-    from sim.sweeps.run import ended_by_signals  # noqa: PLC0415 - `--help` stays instant
-
     if plot is not None:
-        from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
+        from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - `--help` stays instant
 
         check_picture(plot)
     graphs = tuple(dict.fromkeys(graphs))
-    try:
-        with ended_by_signals():
-            reports = _reports(graphs, asked, quiet=quiet)
-    except KeyboardInterrupt:
+    reports = _reports(graphs, {key: value for key, value in asked.items() if value is not None}, quiet=quiet)
+    if reports is None:
         click.echo("stopped; nothing was compared", err=True)
         return STOPPED
     rows = [_row(graph, report) for graph, report in zip(graphs, reports, strict=True)]
@@ -86,34 +81,28 @@ def command(*, graphs: tuple[str, ...], plot: Path | None, quiet: bool, form: Fo
     return 0
 
 
-def _reports(graphs: Sequence[str], asked: dict[str, Any], *, quiet: bool) -> list[Report]:
-    """Run one federation on each graph, in a process for each core. Raises UserError that names the graph."""
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.reporting.report import Report  # noqa: PLC0415 - as above
-    from sim.sweeps.job import (  # noqa: PLC0415 - as above
-        build,
-        make_job,
-        run,
-    )
-    from sim.sweeps.run import SweepStanding, SweepView  # noqa: PLC0415 - as above
+def _reports(graphs: tuple[str, ...], asked: dict[str, Any], *, quiet: bool) -> list[Report] | None:
+    """Run one federation on each graph, as a sweep whose folder is not kept; None after Ctrl-C. Raises UserError that
+    names the graph.
+    """
+    from p2pfl.reporting.report import Report  # noqa: PLC0415 - `--help` stays instant
+    from sim.sweeps.plan import SweepFile  # noqa: PLC0415 - as above
+    from sim.sweeps.run import Folder, SweepView, run_sweep  # noqa: PLC0415 - as above
     from sim.sweeps.runners import cores, run_here  # noqa: PLC0415 - as above
 
-    seed = asked.pop("seed") or 0
-    options = {"arrays": True} | {key: value for key, value in asked.items() if value is not None}
-    jobs = [make_job(options | {"topology": graph}, seed) for graph in graphs]
-    for job in jobs:
-        build(job)
-    found: dict[str, Report] = {}
-    began = time.monotonic()
-    with SweepView(quiet=quiet) as view, closing(run_here(jobs, run, cores())) as outcomes:
-        for done in range(len(jobs) + 1):
-            spent_s = time.monotonic() - began
-            view.update(SweepStanding(total=len(jobs), done=done, failed=0, finished=done, elapsed_s=spent_s))
-            for job, outcome in islice(outcomes, 1):
-                if outcome.report is None:
-                    raise UserError(f"{job.options['topology']}: {outcome.reason}", key="GRAPH")
-                found[job.options["topology"]] = Report.from_json(outcome.report)
-    return [found[graph] for graph in graphs]
+    seeds = (asked.pop("seed", 0),)
+    file = SweepFile(
+        path=Path.cwd() / "graphs", fixed={"arrays": True, **asked}, axes={"topology": graphs}, seeds=seeds
+    )
+    with TemporaryDirectory() as place, SweepView(quiet=quiet) as view:
+        sweep = run_sweep(file, Path(place), runner=partial(run_here, count=cores()), on_change=view.update)
+        if sweep.interrupted:
+            return None
+        for row in sweep.results["rows"]:
+            if row["failed"]:
+                raise UserError(f"{row['values']['topology']}: {row['failed'][0]['reason']}", key="GRAPH")
+        found = [Folder(Path(place)).report(row["keys"][0]) for row in sweep.results["rows"]]
+        return [Report.from_json(one) for one in found if one is not None]
 
 
 def _row(graph: str, report: Report) -> dict[str, Any]:

@@ -24,18 +24,16 @@ HEIGHTS: Mapping[str, str] = {
     "consensus_distance": "consensus distance",
 }
 """Measures to draw if the task has no main measure of its own: the first one that any run has."""
-MOST_PANELS = 24
-MOST_COLUMNS = 4
-POWERS_FROM = 20.0
-"""The scale is logarithmic if the largest value is this many times the smallest."""
-
 BYTES = "bytes_per_node"
 NOTHING = ""
 """The only value of the only axis of a sweep without axes."""
+MOST_PANELS, MOST_COLUMNS = 24, 4
 MOST_SIGNS = 8
 """The maximum number of colors or markers that people can distinguish."""
 FEWEST_NUMBERS = 3
 """The minimum number of numeric values to be joined by a line."""
+POWERS_FROM, BYTES_POWERS_FROM = 20.0, 3.0
+"""A scale is logarithmic if the largest value is this many times the smallest."""
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#a89b00")
 """The colors of Okabe and Ito, which everybody can tell apart; yellow is darkened for thin lines."""
@@ -44,9 +42,6 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", ":", "-.")
 SIDE_BY_SIDE = 0.7
 """The share of the space between two names that their points may take."""
-APART_POINTS = 2.5
-FEW_BYTES_APART = 3.0
-"""Bytes within this factor are drawn on a linear scale."""
 
 Row = Mapping[str, Any]
 
@@ -66,90 +61,84 @@ class Roles:
     numeric: bool
     values: Mapping[str, Sequence[Any]] = field(repr=False)
 
-    def place(self, name: str | None, row: Mapping[str, Any]) -> int:
+    def place(self, name: str | None, row: Row) -> int:
         return 0 if name is None else self.values[name].index(row["values"].get(name, NOTHING))
 
     def many(self, name: str | None) -> int:
         """Return the number of values on an axis: one if the axis is None."""
         return 1 if name is None else len(self.values[name])
 
+    def signs(self, row: Row) -> tuple[int, int]:
+        """Return the places of its color and marker."""
+        return self.place(self.color, row), self.place(self.marker, row)
 
-def assign(axes: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> Roles:
+    def where(self, row: Row) -> float:
+        """Return its place on the horizontal axis; points of one name stand side by side."""
+        if self.across is None:
+            return float(row["metrics"][BYTES]["mean"])
+        if self.numeric:
+            return float(row["values"][self.across])
+        color, marker = self.signs(row)
+        count = self.many(self.color) * self.many(self.marker)
+        aside = (color * self.many(self.marker) + marker + 0.5) / count - 0.5
+        return self.place(self.across, row) + aside * SIDE_BY_SIDE
+
+
+def assign(axes: Mapping[str, Sequence[Any]], rows: Sequence[Row]) -> Roles:
     """Assign axes with more than one value in `rows` to roles, in the file's order."""
-    present = {name: _present(name, given, rows) for name, given in axes.items()}
+    there = {name: {row["values"][name] for row in rows} for name in axes}
+    present = {name: [value for value in given if value in there[name]] for name, given in axes.items()}
     values = {name: found for name, found in present.items() if len(found) > 1}
     values = values or dict(list(present.items())[:1]) or {NOTHING: [NOTHING]}
-    across = _horizontal_axis(values, rows)
-    rest = [name for name in values if name != across]
-    if across is None and len(values["compressor"]) > MOST_SIGNS:
+    by_bytes = "compressor" in values and all(row["metrics"][BYTES] for row in rows)
+    lines = [name for name in values if _numeric(values[name])]
+    across = None if by_bytes else next(iter([*lines, *values]))
+    # bytes already distinguish most compressors, which get a sign after one other axis
+    rest = sorted((name for name in values if name != across), key=lambda name: by_bytes and name == "compressor")
+    signs = [name for name in rest if len(values[name]) <= MOST_SIGNS]
+    signs = [*signs[:1], "compressor"] if by_bytes and "compressor" in signs[1:] else signs[:2]
+    if by_bytes and len(values["compressor"]) > MOST_SIGNS:
         signs = ["compressor"]
-    elif across is None and len(rest) > 1 and "compressor" in rest:
-        # bytes already distinguish most compressors
-        rest.sort(key=lambda name: name == "compressor")
-        signs = [name for name in rest if len(values[name]) <= MOST_SIGNS]
-        signs = [*signs[:1], *(["compressor"] if "compressor" in signs[1:] else signs[1:2])]
-    else:
-        signs = [name for name in rest if len(values[name]) <= MOST_SIGNS][:2]
     color, marker = (*signs, None, None)[:2]
     panels = tuple(name for name in rest if name not in signs)
-    numeric = across is not None and _numeric(values[across])
-    return Roles(across=across, color=color, marker=marker, panels=panels, numeric=numeric, values=values)
+    return Roles(across=across, color=color, marker=marker, panels=panels, numeric=across in lines, values=values)
 
 
 def draw_sweep(results: Mapping[str, Any], path: Path) -> None:
     """Write the picture of what `results.json` holds; a .png, .svg or .pdf file. Raises UserError if there is nothing
     to draw.
     """
-    height = next(
-        (
-            name
-            for name in (*_task_measures(results), *HEIGHTS)
-            if any(row["metrics"].get(name) for row in results["rows"])
-        ),
-        None,
-    )
+    known = {name for row in results["rows"] for name, found in row["metrics"].items() if found}
+    own = sorted(name for name in known if name.endswith("_worst") and name not in HEIGHTS)
+    height = next((name for name in (*own, *HEIGHTS) if name in known), None)
     if height is None:
         raise UserError("no run of this sweep is done: nothing to draw", key="--plot", value=str(path))
     rows = [row for row in results["rows"] if row["metrics"][height]]
-    save(_figure(results, rows, height), path)
-
-
-def _task_measures(results: Mapping[str, Any]) -> list[str]:
-    """Return the task's own main measure, if it has one: the measure that also has a worst node."""
-    known = {name for row in results["rows"] for name, found in row["metrics"].items() if found}
-    return sorted(name for name in known if name.endswith("_worst") and name not in HEIGHTS)
-
-
-def _legend_width(roles: Roles) -> float:
-    """Return the width of the legend, in inches."""
-    names = [str(value) for axis in (roles.color, roles.marker) if axis for value in (axis, *roles.values[axis])]
-    return 0.5 + 0.075 * max(len(shown(name, 34)) for name in names) if names else 0.0
-
-
-def _figure(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], height: str) -> Any:
     roles = assign(results["axes"], rows)
     cells, columns = _grid(roles)
     lines = -(-len(cells) // columns)
-    width = max(6.0, 1.2 + _panel_width(roles) * columns + _legend_width(roles))
-    figure = new_figure(width, 1.5 + 2.9 * lines)
+    names = [str(value) for axis in (roles.color, roles.marker) if axis for value in (axis, *roles.values[axis])]
+    legend = 0.5 + 0.075 * max(len(shown(name, 34)) for name in names) if names else 0.0
+    figure = new_figure(max(6.0, 1.2 + _panel_width(roles) * columns + legend), 1.5 + 2.9 * lines)
     panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     for axes, wanted in itertools.zip_longest(panels.flat, cells):
         if wanted is None:
             axes.set_axis_off()
-            continue
-        _panel(axes, _within(rows, wanted), roles, height, wanted)
+        else:
+            within = [row for row in rows if wanted.items() <= row["values"].items()]
+            _panel(axes, within, roles, height, wanted)
     _scales(panels, rows, roles, height)
     for line in panels:
         line[0].set_ylabel(HEIGHTS.get(height) or f"{height.removesuffix('_worst')} of the worst node", fontsize=9)
     for axes in panels[-1]:
         axes.set_xlabel("bytes that a node sends" if roles.across is None else roles.across, fontsize=9)
-    figure.suptitle(_title(results, rows, roles), fontsize=9.5, color=DARK, x=0.01, ha="left")
+    figure.suptitle(_title(results, rows, roles, len(cells)), fontsize=9.5, color=DARK, x=0.01, ha="left")
     _legend(figure, roles)
-    return figure
+    save(figure, path)
 
 
-def _within(rows: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [row for row in rows if all(row["values"][name] == value for name, value in values.items())]
+def _numeric(values: Sequence[Any]) -> bool:
+    return len(values) >= FEWEST_NUMBERS and all(isinstance(value, int | float) for value in values)
 
 
 def _panel_width(roles: Roles) -> float:
@@ -160,32 +149,48 @@ def _panel_width(roles: Roles) -> float:
 
 
 def _grid(roles: Roles) -> tuple[list[dict[str, Any]], int]:
-    """Return the contents of each panel, row by row, and the number of columns; the last axes are put side by side as
-    far as they fit.
-    """
-    columns = 1
-    for name in reversed(roles.panels):
-        if columns * len(roles.values[name]) > MOST_COLUMNS:
-            columns = columns if columns > 1 else MOST_COLUMNS
-            break
-        columns *= len(roles.values[name])
+    """Return the contents of each panel, row by row, and the number of columns: the values of the last axis."""
     products = itertools.product(*(roles.values[name] for name in roles.panels))
     cells = [dict(zip(roles.panels, values, strict=True)) for values in itertools.islice(products, MOST_PANELS)]
-    return cells, min(columns, len(cells))
+    return cells, min(MOST_COLUMNS, len(cells), roles.many(roles.panels[-1] if roles.panels else None))
 
 
-def _panel(axes: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height: str, values: Mapping[str, Any]) -> None:
+def _panel(axes: Any, rows: Sequence[Row], roles: Roles, height: str, values: Mapping[str, Any]) -> None:
+    """Draw one series per color and marker: faint dots are the seeds, marks their means."""
     plain(axes)
     axes.tick_params(labelsize=8)
     if values:
         names = [shown(f"{name} = {value}", 40) for name, value in values.items()]
         lines = [", ".join(names[start : start + 2]) for start in range(0, len(names), 2)]
         axes.set_title("\n".join(lines), fontsize=8.5, color=DARK)
-    _draw_rows(axes, rows, roles, height)
+    for color, marker in sorted({roles.signs(row) for row in rows}):
+        own = [row for row in rows if roles.signs(row) == (color, marker)]
+        places, found = [roles.where(row) for row in own], [row["metrics"][height] for row in own]
+        paint = COLORS[color % MOST_SIGNS]
+        for place, metric in zip(places, found, strict=True):
+            if metric["count"] > 1:
+                axes.plot([place] * metric["count"], metric["values"], ".", color=paint, alpha=0.3, markersize=4)
+        axes.errorbar(
+            places,
+            [metric["mean"] for metric in found],
+            yerr=[0.0 if metric["high"] is None else metric["high"] - metric["mean"] for metric in found],
+            fmt=MARKERS[(marker + color // MOST_SIGNS) % MOST_SIGNS],
+            color=paint,
+            linestyle=LINES[marker % len(LINES)] if roles.numeric else "none",
+            linewidth=1.3,
+            elinewidth=1.1,
+            capsize=2.5,
+            markersize=5.5,
+            markeredgecolor="white",
+            markeredgewidth=0.6,
+            zorder=3,
+        )
 
 
-def _scales(panels: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height: str) -> None:
+def _scales(panels: Any, rows: Sequence[Row], roles: Roles, height: str) -> None:
     """Set the scales, which all panels share."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator  # noqa: PLC0415 - slow, and an extra
+
     axes = panels.flat[0]
     means = [row["metrics"][height]["mean"] for row in rows]
     if height == "accuracy_worst":
@@ -194,7 +199,12 @@ def _scales(panels: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height
     elif min(means) > 0 and max(means) / min(means) >= POWERS_FROM:
         axes.set_yscale("log")
     if roles.across is None:
-        _bytes_ticks(axes, [row["metrics"][BYTES]["mean"] for row in rows])
+        sent = [row["metrics"][BYTES]["mean"] for row in rows]
+        if powers := min(sent) > 0 and max(sent) / min(sent) > BYTES_POWERS_FROM:
+            axes.set_xscale("log")
+            axes.minorticks_off()
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if powers else MaxNLocator(5))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: readable_bytes(value)))
     elif roles.numeric:
         places = [float(value) for value in roles.values[roles.across]]
         if min(places) > 0 and max(places) / min(places) >= POWERS_FROM:
@@ -202,24 +212,17 @@ def _scales(panels: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height
         axes.set_xticks(places, [f"{value:g}" for value in places])
         axes.minorticks_off()
     else:
-        _names(panels, roles)
+        names = [shown(str(value), 28) for value in roles.values[roles.across]]
+        room = _panel_width(roles) / len(names)
+        leaning = any((len(one) + len(other)) * 0.035 + 0.1 > room for one, other in itertools.pairwise(names))
+        turned = {"rotation": 25, "ha": "right", "rotation_mode": "anchor"} if leaning else {}
+        for axes in panels.flat:
+            axes.set_xticks(range(len(names)), names, **turned)
+            axes.set_xlim(-0.5, len(names) - 0.5)
+            axes.grid(visible=False, axis="x")
 
 
-def _names(panels: Any, roles: Roles) -> None:
-    values = roles.values[roles.across or NOTHING]
-    names = [shown(str(value), 28) for value in values]
-    room = _panel_width(roles) / len(names)
-    leaning = any((len(one) + len(other)) * 0.035 + 0.1 > room for one, other in itertools.pairwise(names))
-    turned = {"rotation": 25, "ha": "right", "rotation_mode": "anchor"} if leaning else {}
-    for axes in panels.flat:
-        axes.set_xticks(range(len(values)), names, **turned)
-        axes.set_xlim(-0.5, len(values) - 0.5)
-        axes.grid(visible=False, axis="x")
-        for border in range(1, len(values)):
-            axes.axvline(border - 0.5, color="#dddddd", linewidth=0.6)
-
-
-def _title(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], roles: Roles) -> str:
+def _title(results: Mapping[str, Any], rows: Sequence[Row], roles: Roles, drawn: int) -> str:
     seeds = len(results["seeds"])
     what = f"mean and {results['level']:.0%} interval over {counted(seeds, 'seed')}" if seeds > 1 else "one seed"
     same = dict(results["fixed"]) | {name: values[0] for name, values in results["axes"].items() if len(values) == 1}
@@ -227,31 +230,9 @@ def _title(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], roles:
     lines = [what, *([shown(", ".join(parts), 100)] if parts else [])]
     if missing := len(results["rows"]) - len(rows):
         lines.append(f"{missing} of {counted(len(results['rows']), 'combination')} without a result")
-    drawn, there = len(_grid(roles)[0]), math.prod(len(roles.values[name]) for name in roles.panels)
-    if drawn < there:
+    if drawn < (there := math.prod(len(roles.values[name]) for name in roles.panels)):
         lines.append(f"the first {drawn} of {there} panels")
     return "\n".join(lines)
-
-
-def _draw_rows(axes: Any, rows: Sequence[Row], roles: Roles, height: str) -> None:
-    """Draw one series per color and marker: faint dots are the seeds, marks their means."""
-    for color in range(roles.many(roles.color)):
-        for marker in range(roles.many(roles.marker)):
-            own = [row for row in rows if _sign(row, roles) == (color, marker)]
-            if own:
-                _series(axes, own, roles, height)
-
-
-def _bytes_ticks(axes: Any, values: Sequence[float]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator  # noqa: PLC0415 - slow, and an extra
-
-    if min(values) > 0 and max(values) / min(values) > FEW_BYTES_APART:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.minorticks_off()
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: readable_bytes(value)))
 
 
 def _legend(figure: Any, roles: Roles) -> None:
@@ -264,7 +245,8 @@ def _legend(figure: Any, roles: Roles) -> None:
     for name, by_color in ((roles.color, True), (roles.marker, False)):
         if name is None:
             continue
-        entries.append(Line2D([], [], linestyle="none", label=rf"$\bf{{{_bold(name)}}}$"))
+        bold = name.replace("_", r"\_")
+        entries.append(Line2D([], [], linestyle="none", label=rf"$\bf{{{bold}}}$"))
         for index, value in enumerate(roles.values[name]):
             color, marker = (COLORS[index % MOST_SIGNS], index // MOST_SIGNS) if by_color else (GREY, index)
             look: dict[str, Any] = {"color": color, "marker": MARKERS[marker % MOST_SIGNS], "markersize": 5.5}
@@ -272,95 +254,3 @@ def _legend(figure: Any, roles: Roles) -> None:
             entries.append(Line2D([], [], label=shown(str(value), 34), **look))
     if entries:
         figure.legend(handles=entries, loc="outside right upper", frameon=False, fontsize=8, handlelength=1.6)
-
-
-def _present(name: str, values: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-    found = {row["values"][name] for row in rows}
-    return [value for value in values if value in found]
-
-
-def _horizontal_axis(values: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> str | None:
-    if "compressor" in values and all(row["metrics"][BYTES] for row in rows):
-        return None
-    lines = [name for name in values if _numeric(values[name])]
-    return next(iter(lines), next(iter(values), None))
-
-
-def _numeric(values: Sequence[Any]) -> bool:
-    return len(values) >= FEWEST_NUMBERS and all(isinstance(value, int | float) for value in values)
-
-
-def _sign(row: Row, roles: Roles) -> tuple[int, int]:
-    return roles.place(roles.color, row), roles.place(roles.marker, row)
-
-
-def _series(axes: Any, rows: Sequence[Row], roles: Roles, height: str) -> None:
-    color, marker = _sign(rows[0], roles)
-    places = [_across(row, roles) for row in rows]
-    found = [row["metrics"][height] for row in rows]
-    means = [metric["mean"] for metric in found]
-    look: dict[str, Any] = {
-        "color": COLORS[color % MOST_SIGNS],
-        "transform": _shift_sideways(axes, roles, color, marker),
-    }
-    for place, metric in zip(places, found, strict=True):
-        if metric["count"] > 1:
-            axes.plot([place] * metric["count"], metric["values"], ".", alpha=0.3, markersize=4, **look)
-    # the interval, drawn separately, should not change the scales by itself
-    ends = [(place, value) for place, one in zip(places, found, strict=True) for value in _reach(one)]
-    axes.update_datalim(ends)
-    axes.autoscale_view()
-    if roles.across is None:
-        halves = [_half(row["metrics"][BYTES]) for row in rows]
-        axes.errorbar(places, means, xerr=halves, fmt="none", elinewidth=0.8, **look)
-    axes.errorbar(
-        places,
-        means,
-        yerr=[_half(metric) for metric in found],
-        fmt=MARKERS[(marker + color // MOST_SIGNS) % MOST_SIGNS],
-        linestyle=LINES[marker % len(LINES)] if roles.numeric else "none",
-        linewidth=1.3,
-        elinewidth=1.1,
-        capsize=2.5,
-        markersize=5.5,
-        markeredgecolor="white",
-        markeredgewidth=0.6,
-        zorder=3,
-        **look,
-    )
-
-
-def _shift_sideways(axes: Any, roles: Roles, color: int, marker: int) -> Any:
-    """Shift points sideways if their intervals at the same number would hide each other."""
-    from matplotlib.transforms import ScaledTranslation  # noqa: PLC0415 - slow, and an extra
-
-    if not roles.numeric:
-        return axes.transData
-    count = roles.many(roles.color) * roles.many(roles.marker)
-    own = color * roles.many(roles.marker) + marker
-    inches = (own - (count - 1) / 2) * APART_POINTS / 72
-    return axes.transData + ScaledTranslation(inches, 0, axes.figure.dpi_scale_trans)
-
-
-def _across(row: Row, roles: Roles) -> float:
-    if roles.across is None:
-        return float(row["metrics"][BYTES]["mean"])
-    if roles.numeric:
-        return float(row["values"][roles.across])
-    color, marker = _sign(row, roles)
-    count = roles.many(roles.color) * roles.many(roles.marker)
-    aside = (color * roles.many(roles.marker) + marker + 0.5) / count - 0.5
-    return roles.place(roles.across, row) + aside * SIDE_BY_SIDE
-
-
-def _half(metric: Mapping[str, Any]) -> float:
-    return 0.0 if metric["high"] is None else metric["high"] - metric["mean"]
-
-
-def _reach(metric: Mapping[str, Any]) -> tuple[float, float]:
-    half = _half(metric)
-    return min(*metric["values"], metric["mean"] - half), max(*metric["values"], metric["mean"] + half)
-
-
-def _bold(name: str) -> str:
-    return name.replace("_", r"\_")

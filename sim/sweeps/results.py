@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import msgspec
 
+from p2pfl.learn.intervals import student
 from p2pfl.reporting.measures import worst
 from p2pfl.reporting.report import Report
 from sim.sweeps.plan import Combination, SweepPlan, name_of, report_once
@@ -31,33 +31,9 @@ def estimate(values: Sequence[float]) -> dict[str, Any] | None:
     mean, half = math.fsum(values) / count, None
     if count > 1:
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-        half = student_t(count - 1) * deviation / math.sqrt(count)
+        half = student(count - 1) * deviation / math.sqrt(count)
     low, high = (None, None) if half is None else (mean - half, mean + half)
     return {"mean": mean, "low": low, "high": high, "count": count, "values": list(values)}
-
-
-@cache
-def student_t(freedom: int) -> float:
-    """Return the t within which, on both sides, a variable with `freedom` degrees of freedom stays with probability
-    `LEVEL`.
-    """
-    low, high = 0.0, 20.0
-    while (middle := (low + high) / 2) not in (low, high):
-        low, high = (middle, high) if _within(middle, freedom) < LEVEL else (low, middle)
-    return high
-
-
-def _within(t: float, freedom: int) -> float:
-    """Compute P(|T| <= t) for an integer number of degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    sine, square = math.sin(angle), math.cos(angle) ** 2
-    odd = freedom % 2
-    term = math.cos(angle) if odd else 1.0
-    total = 0.0
-    for k in range(1 + odd, freedom, 2):
-        total += term
-        term *= square * k / (k + 1)
-    return 2 / math.pi * (angle + sine * total) if odd else sine * total
 
 
 METRICS: Mapping[str, str] = {

@@ -67,7 +67,11 @@ class SweepView(ProgressView):
     def update(self, standing: SweepStanding) -> None:
         due = not self.began or not standing.left  # the first and the last
         self.began = True
-        self.show(sweep_in_words(standing), standing.done + standing.failed, standing.total, due=due)
+        text = f"{standing.done} of {standing.total} runs done"
+        text += f", {standing.failed} failed" if standing.failed else ""
+        if standing.left and standing.time_left_s is not None:
+            text += f", {duration(standing.time_left_s)} left"
+        self.show(text, standing.done + standing.failed, standing.total, due=due)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,53 +119,33 @@ def run_sweep(
     not repeated, unless `retry`. SIGINT and SIGTERM end the sweep early. Raises UserError if a combination is
     impossible, or if the folder cannot be used.
     """
-    plan = make_plan(file)
-    folder = Folder(out)
+    plan, folder, interrupted = make_plan(file), Folder(out), False
     with folder.lock():
         tally = _earlier_tally(plan, folder, retry=retry)
-        plan = check_plan(plan, check, known={*tally.figures, *tally.failures})
-        return _Run(plan, folder, tally, on_change).finish(runner, run_job)
-
-
-def sweep_in_words(standing: SweepStanding) -> str:
-    failed = f", {standing.failed} failed" if standing.failed else ""
-    text = f"{standing.done} of {standing.total} runs done{failed}"
-    if standing.left and standing.time_left_s is not None:
-        text += f", {duration(standing.time_left_s)} left"
-    return text
-
-
-def default_folder(path: Path) -> Path:
-    return path.with_name(f"{path.stem}-results")
-
-
-class _Run:
-    """One start of a sweep: collects its runs, stores them, and updates the results."""
-
-    def __init__(
-        self, plan: SweepPlan, folder: Folder, tally: SweepTally, on_change: Callable[[SweepStanding], None] | None
-    ) -> None:
-        self.plan = plan
-        self.folder = folder
-        self.tally = tally
-        self.on_change = on_change or (lambda _: None)
-        self.begun = self.written_at = time.monotonic()
-        self.finished = 0
-
-    def finish(self, runner: Runner, run_job: RunJob) -> Sweep:
-        known = {*self.tally.figures, *self.tally.failures}
-        missing = [job for key, job in self.plan.jobs.items() if key not in known]
-        interrupted = False
-        self.write()
-        self.on_change(self.standing())
+        known = {*tally.figures, *tally.failures}
+        plan = check_plan(plan, check, known)
+        missing = [job for key, job in plan.jobs.items() if key not in known]
+        sweep = _Run(plan, folder, tally, on_change or (lambda _: None))
         try:
             if missing:
                 with ended_by_signals(), closing(runner(missing, run_job)) as ended:
                     for job, outcome in ended:
-                        self.take(job, outcome)
+                        sweep.take(job, outcome)
         except KeyboardInterrupt:
             interrupted = True
-        return Sweep(results=self.write(), standing=self.standing(), interrupted=interrupted)
+        return Sweep(results=sweep.write(), standing=sweep.standing(), interrupted=interrupted)
+
+
+class _Run:
+    """One start of a sweep: stores its runs, and updates the results."""
+
+    def __init__(
+        self, plan: SweepPlan, folder: Folder, tally: SweepTally, on_change: Callable[[SweepStanding], None]
+    ) -> None:
+        self.plan, self.folder, self.tally, self.on_change = plan, folder, tally, on_change
+        self.begun, self.finished = time.monotonic(), 0
+        self.write()
+        self.on_change(self.standing())
 
     def take(self, job: Job, outcome: RunOutcome) -> None:
         with undisturbed():
@@ -185,6 +169,10 @@ class _Run:
         replace(self.folder.path / RESULTS, (json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
         self.written_at = time.monotonic()
         return found
+
+
+def default_folder(path: Path) -> Path:
+    return path.with_name(f"{path.stem}-results")
 
 
 def sweep(

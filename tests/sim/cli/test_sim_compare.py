@@ -13,7 +13,10 @@ from topologies import build, spectrum
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch):
-    monkeypatch.setattr(runners, "run_here", lambda jobs, run, _count: ((job, perform(run, job)) for job in jobs))
+    def run_here(jobs, run, count):
+        return ((job, perform(run, job)) for job in jobs)
+
+    monkeypatch.setattr(runners, "run_here", run_here)
 
 
 def test_graphs_are_compared_in_one_table_with_what_the_spectrum_predicts(p2pfl, tmp_path):

@@ -6,7 +6,6 @@ from collections import Counter
 from typing import Any
 
 from p2pfl.console.output import (
-    ProgressView,
     beyond_facts,
     cell,
     learned_facts,

@@ -22,7 +22,7 @@ from multiprocessing import current_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from p2pfl.console.progress import ProgressView
+from p2pfl.console.output import ProgressView
 from p2pfl.errors import StorageError, UserError
 from p2pfl.reporting.plot import check_picture
 from sim.progress import duration

@@ -38,9 +38,8 @@ from p2pfl.compress import make_compressor
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Freeze, Operation
 from p2pfl.core.events import Event, ReplyApplied, RequestApplied, RequestFrozen
 from p2pfl.core.messages import CHUNK_BYTES, Message, Ready, Reply, Request, request_digest
-from p2pfl.crypto.handshake import FederationBinding, SessionKeys
 from p2pfl.crypto.identity import Identity
-from p2pfl.crypto.session import Session
+from p2pfl.crypto.session import FederationBinding, Session, SessionKeys
 from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.changes import entry, image
 from p2pfl.engine.engine import Engine

@@ -35,8 +35,9 @@ from p2pfl.chance import stream
 from p2pfl.config.charter import UNSHARED
 from p2pfl.config.model import GossipConfig, TrainingConfig
 from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Message
-from p2pfl.crypto.handshake import M1_BYTES, FederationBinding, m2_bytes, m3_bytes
-from p2pfl.wire import PREFIX_BYTES, Offer, decode, decode_prefix, encode
+from p2pfl.crypto.session import M1_BYTES, FederationBinding, m2_bytes, m3_bytes
+from p2pfl.wire import Offer
+from p2pfl.wire.frame import PREFIX_BYTES, decode, decode_prefix, encode
 from sim.kernel import NS
 from sim.worlds.drawn import draw, quantized
 from sim.worlds.model import LinkSpec, SlowNodes

@@ -37,4 +37,4 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _whole_core(monkeypatch):
     """What this machine leaves a test's process is not what its strangers are charged."""
-    monkeypatch.setattr("p2pfl.net.looptime.core_share", lambda: lambda: 1.0)
+    monkeypatch.setattr("p2pfl.net.limits.core_share", lambda: lambda: 1.0)

@@ -15,10 +15,8 @@ from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.tickets import register
 from p2pfl.features.relay.transport import ByRelayTransport
 from p2pfl.net.address import Address
-from p2pfl.net.in_memory import MemoryNetwork, MemoryTransport
 from p2pfl.net.limits import Limits
-from p2pfl.net.line import Counters, Line
-from p2pfl.net.refusals import Refusals
+from p2pfl.net.transport import Counters, Line, MemoryNetwork, MemoryTransport, Refusals
 
 TOKEN = b"t" * 32
 QUICK = Limits(retry_first_s=0.02, retry_ceiling_s=0.2, contest_s=0.3, close_s=0.3, settled_s=0.0, direct_again_s=0.05)

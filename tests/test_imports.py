@@ -117,7 +117,7 @@ relay; no node does.
 
 BY_THE_CALENDAR = (
     ROOT / "p2pfl/features/bounds/traffic.py",
-    ROOT / "p2pfl/net/tls.py",
+    ROOT / "p2pfl/net/dial_paths.py",
     ROOT / "p2pfl/adapt/flower_clients.py",
 )
 """A node's hours and months, looked at every second in case somebody sets the clock, the end of a certificate, and when

@@ -15,11 +15,8 @@ from p2pfl.config.members import members_file
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.features import FEATURES, import_declared
-from p2pfl.net.address import is_hidden, misses, parse_address
-from p2pfl.net.names import unknown_hosts
-from p2pfl.net.proxy import is_near, proxies_of
-from p2pfl.net.tls import SOON_DAYS, certificate_of
-from p2pfl.net.ways import outlet_of
+from p2pfl.net.address import is_hidden, misses, parse_address, unknown_hosts
+from p2pfl.net.dial_paths import SOON_DAYS, certificate_of, is_near, outlet_of, proxies_of
 from p2pfl.node.plug_ins import all_features
 from p2pfl.storage.disk import refuse_shared
 

@@ -26,8 +26,7 @@ from p2pfl.features import FEATURES, import_declared
 from p2pfl.fleet.fleet import STOPPED, Child, Lies
 from p2pfl.fleet.report import History, add_references, final_report, refuse_references
 from p2pfl.net.address import free_ports
-from p2pfl.net.in_memory import MemoryNetwork
-from p2pfl.net.transport import MakeTransport
+from p2pfl.net.transport import MakeTransport, MemoryNetwork
 from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node.application import Application, OneProcess
 from p2pfl.node.assembly import Setup, setup_of

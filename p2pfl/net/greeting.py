@@ -5,6 +5,17 @@ each running process (`boot`). The answering node refuses a peer that is not a n
 can read. Then the end with the lower index alone decides, in another notice, whether this connection becomes the single
 session between the two (`session_table`). It numbers its decisions, and the other end follows the highest number from
 one boot. So both always agree, whichever end dialed and in whatever order the notices arrive.
+
+Control connections only bring the charter or ask for it, and then end. A peer that proves possession of a key may bring
+one charter, and need not be listed. That is how a newcomer reaches a neighbor that does not know about it yet, and how
+`p2pfl member` brings changes. An admin signs each charter, so it does not matter who carries it. A charter is given
+only to a listed key or an admin's.
+
+A path to a node is measured by what the exchanges of a session take; without one, by how many bytes a second it takes.
+Only the first proves something, because the peer has sealed what comes back: a relay can answer fast, open lines fast,
+and hold back bodies. The second is sent in place of the third message of a handshake. Whoever knows a node's public key
+may ask; it costs the node at most `MOST_MEASURE_BYTES` to receive, which a stranger could send anyway, and shows
+nothing of it.
 """
 
 from __future__ import annotations
@@ -12,20 +23,306 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Callable, Mapping
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import IntEnum
+from statistics import median
+from typing import NoReturn, Protocol
 
+from p2pfl.config.charter import MOST_BYTES, VERSIONS
 from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto import FederationMismatch, HandshakeFault, UnlistedKey
-from p2pfl.crypto.handshake import FederationBinding, Initiator, Responder
 from p2pfl.crypto.identity import Identity
-from p2pfl.crypto.session import Session
+from p2pfl.crypto.session import FederationBinding, Initiator, Responder, Session
 from p2pfl.errors import PeerFault
-from p2pfl.net.doorway import ConnectionStage, visit_bucket
-from p2pfl.net.line import Counters, GoneError, Line
-from p2pfl.net.measuring import answer_measures
-from p2pfl.net.notices import BOOT_BYTES, NoEdgeFault, Notice, SealedFault, Word, hear
-from p2pfl.net.visits import Charters, receive, settle
+from p2pfl.net.acceptor import visit_bucket
+from p2pfl.net.transport import ConnectionStage, Counters, GoneError, LeftBehindFault, Line, NoEdgeFault, SealedFault
+
+BOOT_BYTES = 16
+LAYOUT = struct.Struct(f"<B{BOOT_BYTES}sQ")
+
+
+class Word(IntEnum):
+    GREETING = 1
+    OPEN = 2
+    DUPLICATE = 3
+    """Another connection is the session."""
+    NO_EDGE = 4
+    """The sender's topology has no edge between the two."""
+    STRANGER = 5
+    """The sender does not list the other end."""
+    CHARTER = 6
+    """A charter of `number` bytes follows."""
+    ASK = 7
+    """The sender asks for a charter newer than its own, which is version `number`."""
+    HELD = 8
+    """The sender has this charter or a newer one: version `number`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    word: Word
+    boot: bytes
+    number: int = 0
+    """The decider's session number in OPEN, the version of the sender's charter in GREETING and NO_EDGE."""
+
+    def pack(self) -> bytes:
+        return LAYOUT.pack(self.word, self.boot, self.number)
+
+
+def unpack_notice(data: bytes) -> Notice:
+    if len(data) != LAYOUT.size:
+        raise SealedFault(f"a notice of {len(data)} bytes")
+    word, boot, number = LAYOUT.unpack(data)
+    try:
+        return Notice(Word(word), boot, number)
+    except ValueError:
+        raise SealedFault(f"unknown notice {word}") from None
+
+
+async def hear(line: Line, session: Session) -> Notice:
+    data, final = session.open(await line.receive())
+    if final:
+        raise SealedFault("goodbye in place of a notice")
+    return unpack_notice(bytes(data))
+
+
+PIECE_BYTES = 64 * 1024
+NOBODY = bytes(BOOT_BYTES)
+
+
+class Charters(Protocol):
+    """The node's charter, as seen by visits."""
+
+    @property
+    def version(self) -> int:
+        """The charter's version; 0 if there is none yet."""
+        ...
+
+    @property
+    def packed(self) -> bytes: ...
+
+    def bring(self, raw: bytes) -> None:
+        """Accept a charter if it is newer. Raises PeerFault if it is not valid."""
+        ...
+
+    def left_behind(self, version: int, peer: int | None) -> None:
+        """Record that a node has a newer charter that does not list this node and is not shown to it."""
+        ...
+
+    def may_ask(self, public: bytes) -> bool:
+        """Return True if this key may see the charter although it is not on the allow-list."""
+        ...
+
+
+async def receive(
+    line: Line,
+    session: Session,
+    charters: Charters,
+    refusal: PeerFault | None,
+    *,
+    listed: bool,
+    first: Notice | None = None,
+) -> NoReturn:
+    """Let a visitor hand over a charter or ask for one; always ends in GoneError or a PeerFault.
+
+    `refusal` is raised if the visitor does neither. `first` is the notice that it has already sent.
+    """
+    otherwise = refusal or PeerFault("neither a greeting nor a word about the charter")
+    try:
+        notice = first or await hear(line, session)
+    except GoneError:
+        raise otherwise from None
+    if notice.word is Word.CHARTER:
+        charters.bring(await receive_charter(line, session, notice))
+        await say(line, session, Word.HELD, charters.version)
+        raise GoneError("it came to hand over a charter")
+    if notice.word is not Word.ASK or not (listed or charters.may_ask(session.peer_public)):
+        raise otherwise
+    if charters.version > notice.number:
+        await hand_over(line, session, charters.packed)
+        await hear(line, session)
+    else:
+        await say(line, session, Word.HELD, charters.version)
+    raise GoneError("it came to ask for the charter")
+
+
+async def settle(line: Line, session: Session, charters: Charters, answer: Notice) -> None:
+    """Bring the older of two charters up to date after a dialed node has refused a session.
+
+    Raises GoneError if that is done, so dial again in a moment; PeerFault if the other end has a newer one that does
+    not list this node. Returns if charters are not the reason.
+    """
+    own = charters.version
+    if own > answer.number:
+        held = await bring(line, session, charters.packed)
+        if held > own:
+            charters.left_behind(held, line.peer)
+            text = f"it has version {held} of the members, which does not list this node; here is {own}"
+            raise LeftBehindFault(text)
+        raise GoneError(f"it did not follow version {own} of the members yet, and has received it now")
+    if answer.word is Word.NO_EDGE and answer.number > own:
+        _, raw = await ask(line, session, own)
+        if raw is not None:
+            charters.bring(raw)
+            raise GoneError(f"it had a newer version of the members, and handed over version {charters.version}")
+
+
+async def bring(line: Line, session: Session, raw: bytes) -> int:
+    """Hand over a charter; return the version that the other end then has."""
+    await hand_over(line, session, raw)
+    held = await hear(line, session)
+    if held.word is not Word.HELD:
+        raise PeerFault(f"{held.word.name} in answer to a charter")
+    return _checked_version(held)
+
+
+async def ask(line: Line, session: Session, version: int) -> tuple[int, bytes | None]:
+    """Return the version that the other end has, and its charter if that is newer than `version`."""
+    await say(line, session, Word.ASK, version)
+    answer = await hear(line, session)
+    if answer.word is Word.HELD:
+        return _checked_version(answer), None
+    if answer.word is not Word.CHARTER:
+        raise PeerFault(f"{answer.word.name} in answer to a request for the charter")
+    raw = await receive_charter(line, session, answer)
+    await say(line, session, Word.HELD, version)
+    return version, raw
+
+
+async def hand_over(line: Line, session: Session, raw: bytes) -> None:
+    await say(line, session, Word.CHARTER, len(raw))
+    for piece in _pieces(raw):
+        await line.send(session.seal(piece))
+
+
+async def receive_charter(line: Line, session: Session, announced: Notice) -> bytes:
+    """Receive a charter of the announced size; the caller sets the deadline.
+
+    Raises PeerFault if it is too long, or wrongly split.
+    """
+    if not 0 < announced.number <= MOST_BYTES:
+        raise PeerFault(f"a charter of {announced.number} bytes: at most {MOST_BYTES}")
+    raw = bytearray()
+    while len(raw) < announced.number:
+        piece, final = session.open(await line.receive())
+        if final or len(piece) != min(PIECE_BYTES, announced.number - len(raw)):
+            raise PeerFault("a charter split differently from how honest nodes split it")
+        raw += piece
+    return bytes(raw)
+
+
+async def say(line: Line, session: Session, word: Word, number: int) -> None:
+    await line.send(session.seal(Notice(word, NOBODY, number).pack()))
+
+
+def _checked_version(notice: Notice) -> int:
+    if notice.number >= VERSIONS:
+        raise PeerFault(f"it claims version {notice.number} of the members, which is impossible")
+    return notice.number
+
+
+def _pieces(raw: bytes) -> Iterator[bytes]:
+    for start in range(0, len(raw), PIECE_BYTES):
+        yield raw[start : start + PIECE_BYTES]
+
+
+MEASURE = b"p2pfl-measure-1\n"
+"""What such a message begins with; a third message is sealed, and does not."""
+SIZES = (0, 4 * 1024, 32 * 1024, 192 * 1024)
+"""The bytes sent in turn, each once the one before has been acknowledged; the first shows the round trip alone."""
+MOST_MEASURE_BYTES = 256 * 1024
+LONGEST_S = 1.0
+"""A message is not sent if it would take longer than this at the rate of the one before."""
+PATIENCE_S = 4.0
+SLOT_S = 3.0
+"""One exchange in so many seconds is a sample of how long exchanges take; a longer one is several."""
+MOST_SAMPLES, LEAST_SAMPLES = 30, 3
+"""The samples that count: those of about the last minute and a half. What holds for half of that time decides."""
+MOST_OF_IT = 4.0
+"""At least a fourth of the time counts as sending: one round trip says little of the next where the ends are busy."""
+
+
+class ExchangeTimes:
+    """How long the exchanges of one session take, from the beginning of a request to the end of its reply. Times are
+    the loop's, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=MOST_SAMPLES)
+        self._digest = b""
+        """The digest of the request that has no reply yet; empty if there is none."""
+        self._begun_at = 0.0
+        self._next_at = float("-inf")
+
+    def begin(self, digest: bytes, now: float) -> None:
+        """Record that a request is sent; a repeated one began when it was sent first."""
+        if digest != self._digest:
+            self._digest, self._begun_at = digest, now
+
+    def end(self, digest: bytes, now: float) -> None:
+        """Record the reply to the request with that digest."""
+        if digest and digest == self._digest:
+            if now >= self._next_at:
+                self._samples.extend([now - self._begun_at, *self._slots(now)])
+                self._next_at = now + SLOT_S
+            self._digest = b""
+
+    def typical_s(self, now: float) -> float | None:
+        """Return the median, which counts the exchange under way, too; None while too little is known."""
+        samples = [*self._samples, *(self._slots(now) if self._digest else ())][-MOST_SAMPLES:]
+        return median(samples) if len(samples) >= LEAST_SAMPLES else None
+
+    def _slots(self, now: float) -> list[float]:
+        """Return the time of the exchange under way, once for each slot that it has taken."""
+        took_s = now - self._begun_at
+        return [took_s] * min(MOST_SAMPLES, int(took_s / SLOT_S))
+
+
+async def measure(line: Line) -> float | None:
+    """Return the bytes per second that reach the other end, or fewer where that takes no longer than a round trip.
+
+    None if the other end does not say, as the version before.
+    """
+    rate: float | None = None
+    with suppress(GoneError, TimeoutError, PeerFault):
+        async with asyncio.timeout(PATIENCE_S):
+            trip_s = await _send(line, SIZES[0])
+            for size in SIZES[1:]:
+                if rate is not None and size / rate > LONGEST_S:
+                    break
+                took_s = await _send(line, size)
+                rate = size / max(took_s - trip_s, took_s / MOST_OF_IT)
+    return rate
+
+
+async def _send(line: Line, size: int) -> float:
+    """Send so many bytes; return how long it took until they were acknowledged."""
+    began = time.monotonic()
+    message = MEASURE + bytes(size)
+    await line.send(message)
+    if await line.receive() != _receipt(message):
+        raise PeerFault("no receipt for what was sent to measure")
+    return time.monotonic() - began
+
+
+async def answer_measures(line: Line) -> bytes:
+    """Acknowledge what only measures the way; return the first other message. Raises PeerFault: it is too much."""
+    came = 0
+    while (said := await line.receive()).startswith(MEASURE):
+        came += len(said)
+        if came > MOST_MEASURE_BYTES:
+            raise PeerFault("more bytes than it takes to measure the way")
+        await line.send(_receipt(said))
+    return said
+
+
+def _receipt(message: bytes) -> bytes:
+    return MEASURE + len(message).to_bytes(8, "little")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,14 +2,27 @@
 
 `Limits` are for one node. Incomplete messages are limited twice: by the memory that they use together, and by the rate
 that each must keep up. Below HTTP and WebSocket a `Tap` counts a connection's bytes, because aiohttp accepts any number
-of empty fragments, each of which costs more than its bytes.
+of empty fragments, each of which costs more than its bytes. `SendingRates` bound what a node sends.
+
+Bytes say little about the loop's time: an empty ping costs more than a kilobyte of a message. So its CPU time is
+measured around all work for a connection that is not a session yet, and charged to the budgets of its address and of
+all strangers (`LoopTime`). A budget may be overdrawn; no newcomer is let in before it has refilled. Addresses of
+members have their own budgets, so that a flood from elsewhere keeps no member out. Where the node gets only a share of
+a core (`CoreShare`), its CPU time costs more: a second of a fifth of a core lasts five seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType, coroutine
+from typing import Any, TypeVar
 
 from p2pfl.errors import PeerFault
 
@@ -24,7 +37,7 @@ class Limits:
     contest_s: float = 3.0
     """How long a newcomer is held back in favor of a session that may be dead at the other end."""
     pending: int = 64
-    """The maximum number of connections in one stage that are not sessions yet (`doorway`)."""
+    """The maximum number of connections in one stage that are not sessions yet (`acceptor`)."""
     pending_per_address: int = 32
     """The maximum number of such connections from one IPv4 address or one IPv6 /64."""
     handshakes_per_s: float = 100.0
@@ -48,7 +61,7 @@ class Limits:
     """The longest time without a sealed chunk from the other end.
 
     After that the session is dead, whatever the state of the connection. A chunk takes a second or two at the line's
-    rate (`bodies`); to a node of protocol version 9 it has 256 KiB, so that lines below about 150 kbit/s are too slow.
+    rate (`outbox`); to a node of protocol version 9 it has 256 KiB, so that lines below about 150 kbit/s are too slow.
     """
     beat_s: float = 4.0
     """How long an end is silent before it seals an empty chunk."""
@@ -171,3 +184,305 @@ class Tap(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self._inner is not None:
             self._inner.resume_writing()
+
+
+BYTES_PER_KBIT = 125.0
+SHORT_BYTES = 4096
+"""The most bytes of a message that says where a node stands: others wait for it."""
+
+Say = Callable[..., Coroutine[Any, Any, None]]
+
+
+class SendingRate:
+    """The bytes per second that may be sent, on average. A chunk goes out at once, and the next one waits as long as
+    this one should have taken.
+    """
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self.bytes_per_s = bytes_per_s
+        self._free_at = 0.0
+
+    def wait_s(self, now: float) -> float:
+        """Return the seconds until the next chunk may go."""
+        return max(0.0, self._free_at - now)
+
+    def book(self, size: int, now: float) -> None:
+        """Record that `size` bytes are sent."""
+        self._free_at = max(self._free_at, now) + self.takes_s(size)
+
+    def takes_s(self, size: int) -> float:
+        """Return the seconds that `size` bytes take."""
+        return size / self.bytes_per_s
+
+
+class SendingRates:
+    """The rate of all sessions together, and those of single neighbors by index.
+
+    Sessions send their messages one after the other, each at the whole rate, because a peer demands a minimum pace of a
+    message that has begun. Beside them go those to a neighbor with a rate of its own, or that reads more slowly than
+    the rate allows: the others do not wait for it.
+    """
+
+    def __init__(
+        self, all_kbit_s: float | None = None, neighbor_kbit_s: Mapping[int, float] = MappingProxyType({})
+    ) -> None:
+        self._all = None if all_kbit_s is None else SendingRate(all_kbit_s * BYTES_PER_KBIT)
+        self._own = {peer: SendingRate(kbit_s * BYTES_PER_KBIT) for peer, kbit_s in neighbor_kbit_s.items()}
+        self._turn = asyncio.Lock()
+
+    def bound(self, peer: int) -> float | None:
+        """Return how many bytes per second may be sent to that neighbor; None if there is no bound."""
+        return min((rate.bytes_per_s for rate in self._of(peer)), default=None)
+
+    def wait_s(self, peer: int, now: float) -> float:
+        """Return the seconds until the next chunk to that neighbor may go."""
+        return max((rate.wait_s(now) for rate in self._of(peer)), default=0.0)
+
+    def book(self, peer: int, size: int, now: float) -> None:
+        """Record that `size` bytes are sent to that neighbor."""
+        for rate in self._of(peer):
+            rate.book(size, now)
+
+    async def carry(
+        self, peer: int, chunks: Iterable[bytes | memoryview], say: Say, beat_s: float, *, is_over: Callable[[], bool]
+    ) -> None:
+        """Send a message by `say`, chunk by chunk, none before its time; a short message does not wait, and later ones
+        make up for it. Meanwhile, an empty chunk goes out every `beat_s`, which shows the other end that this one is
+        there.
+        """
+        clock, chunks = asyncio.get_running_loop().time, iter(chunks)
+        first, second = next(chunks), next(chunks, None)
+        if second is None and len(first) <= SHORT_BYTES:
+            await say(first)
+            return
+        turn: asyncio.Future[Any] | None = None
+        if self._all is not None and peer not in self._own:
+            turn = asyncio.ensure_future(self._turn.acquire())
+        try:
+            if turn is not None:
+                await _beat_until(turn, say, beat_s)
+            for chunk in chain([first], [] if second is None else [second], chunks):
+                while (wait_s := self.wait_s(peer, clock())) > 0.0:
+                    await _beat_until(asyncio.ensure_future(asyncio.sleep(wait_s)), say, beat_s)
+                if is_over():
+                    return
+                sending = asyncio.ensure_future(say(chunk))
+                try:
+                    if turn is not None and not await self._is_quick(sending, len(chunk)):
+                        self._turn.release()
+                        turn = None
+                    await sending
+                finally:
+                    sending.cancel()
+        finally:
+            if turn is not None and not turn.cancel():  # it was this message's turn
+                self._turn.release()
+
+    async def _is_quick(self, sending: asyncio.Future[None], size: int) -> bool:
+        """Wait until a chunk is sent; return False if it takes longer than the rate of all asks for."""
+        usual_s = None if self._all is None else self._all.takes_s(size)
+        return sending in (await asyncio.wait({sending}, timeout=usual_s))[0]
+
+    def _of(self, peer: int) -> list[SendingRate]:
+        return [rate for rate in (self._all, self._own.get(peer)) if rate is not None]
+
+
+async def _beat_until(done: asyncio.Future[Any], say: Say, beat_s: float) -> None:
+    try:
+        while not (await asyncio.wait({done}, timeout=beat_s))[0]:
+            await say(b"")
+    finally:
+        done.cancel()
+
+
+SHARE_OF_ALL = 0.06
+"""The share of loop time for all strangers together; addresses of members together get the same again."""
+SHARE_OF_ONE = 0.04
+"""The share for one address or one IPv6 /64."""
+SHARE_OF_ACCEPTING = 0.02
+"""The share for connections that are closed as soon as they are accepted."""
+BURST_S = 0.1
+NEIGHBOR_BURST_S = 0.02
+"""The additional burst for each neighbor: all neighbors may share one address, and start together."""
+MOST_GROUPS = 1024
+"""The maximum number of address groups that have a budget, for strangers and for members each."""
+EVENT_S = 3e-5
+"""The time that the loop and the system take for one event in addition to the measured time."""
+
+LOOK_S = 0.5
+"""How often the share of a core that this process gets is measured, while anybody asks."""
+LEAST_SHARE = 0.2
+"""A smaller share counts as this one: also then a few neighbors may greet at once."""
+THREADS = Path("/proc/self/task")
+
+T = TypeVar("T")
+
+
+def count_threads() -> dict[str, tuple[int, int]]:
+    """Return for each thread of this process how long it ran, and how long it was ready and had to wait; nothing where
+    the system is not Linux.
+    """
+    counts = {}
+    with suppress(OSError):
+        for thread in THREADS.iterdir():
+            with suppress(OSError):  # it has ended
+                ran, waited, _ = (thread / "schedstat").read_text().split()
+                counts[thread.name] = int(ran), int(waited)
+    return counts
+
+
+class CoreShare:
+    """The share of a core that this process lately got when it was ready: others, and quotas, take the rest."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        count: Callable[[], dict[str, tuple[int, int]]] = count_threads,
+    ) -> None:
+        self._clock, self._count = clock, count
+        self._looked_at, self._share, self._counts = clock(), 1.0, count()
+
+    def __call__(self) -> float:
+        now = self._clock()
+        if now >= self._looked_at + LOOK_S:
+            self._looked_at, before, self._counts = now, self._counts, self._count()
+            gone = [(new, before.get(thread, (0, 0))) for thread, new in self._counts.items()]
+            ran, waited = (sum(new[which] - old[which] for new, old in gone) for which in (0, 1))
+            self._share = min(1.0, max(LEAST_SHARE, ran / (ran + waited))) if ran + waited > 0 else 1.0
+        return self._share
+
+
+core_share = cache(CoreShare)
+"""The share of this process."""
+
+
+@dataclass(slots=True)
+class TimeBudget:
+    """A budget of seconds: it fills at `share` of elapsed time, up to `burst_s`. It may be overdrawn."""
+
+    share: float
+    burst_s: float
+    left_s: float = field(init=False)
+    filled_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self.left_s = self.burst_s
+
+    def fill(self, now: float) -> float:
+        """Fill the budget up to `now`, and return the seconds left."""
+        if self.filled_at is not None:
+            self.left_s = min(self.burst_s, self.left_s + (now - self.filled_at) * self.share)
+        self.filled_at = now
+        return self.left_s
+
+    def spend(self, cost_s: float, now: float) -> None:
+        """Charge a cost; a negative one is a refund."""
+        self.left_s = min(self.burst_s, self.fill(now) - cost_s)
+
+    def wait_s(self, now: float) -> float:
+        """Return the seconds until there is something left."""
+        return max(0.0, -self.fill(now) / self.share)
+
+
+class Pot:
+    """The budget of one kind of address as a whole, and one for each group of addresses."""
+
+    def __init__(self, burst_s: float) -> None:
+        self.all = TimeBudget(SHARE_OF_ALL, burst_s)
+        self._burst_s = burst_s
+        self._groups: dict[str, TimeBudget] = {}
+
+    def allow(self, burst_s: float) -> None:
+        """Set how much may be spent at once from now on."""
+        self._burst_s = burst_s
+        for purse in (self.all, *self._groups.values()):
+            purse.left_s += burst_s - purse.burst_s
+            purse.burst_s = burst_s
+
+    def left_s(self, group: str, now: float) -> float:
+        """Return the seconds left for that group: the lower of the two figures."""
+        return min(self.all.fill(now), self._purse(group).fill(now))
+
+    def spend(self, group: str, cost_s: float, now: float) -> None:
+        self.all.spend(cost_s, now)
+        self._purse(group).spend(cost_s, now)
+
+    def _purse(self, group: str) -> TimeBudget:
+        purse = self._groups.pop(group, None) or TimeBudget(SHARE_OF_ONE, self._burst_s)
+        self._groups[group] = purse
+        if len(self._groups) > MOST_GROUPS:
+            del self._groups[next(iter(self._groups))]
+        return purse
+
+
+class LoopTime:
+    """The budgets of strangers and of members' addresses. `clock` is the time by which they fill."""
+
+    def __init__(self, neighbors: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._strangers, self._known = Pot(BURST_S), Pot(BURST_S)
+        self._known_groups: dict[str, None] = {}
+        self.expect(neighbors)
+
+    def expect(self, neighbors: int) -> None:
+        """Set the number of neighbors."""
+        for pot in (self._strangers, self._known):
+            pot.allow(BURST_S + NEIGHBOR_BURST_S * neighbors)
+
+    def know(self, group: str) -> None:
+        """Record that a member has, or had, that address; the latest `MOST_GROUPS` are remembered."""
+        self._known_groups.pop(group, None)
+        self._known_groups[group] = None
+        if len(self._known_groups) > MOST_GROUPS:
+            del self._known_groups[next(iter(self._known_groups))]
+
+    def may_enter(self, group: str) -> bool:
+        """Return True if a new connection from that group may enter."""
+        return self._pot(group).left_s(group, self._clock()) > 0.0
+
+    def may_go_on(self, group: str) -> bool:
+        """Return True if a connection that was let in may continue: it is not dropped in favor of later ones."""
+        return self._pot(group).left_s(group, self._clock()) > -BURST_S
+
+    def spend(self, group: str, cost_s: float) -> None:
+        """Charge a cost; a negative one is a refund, because it was for a member."""
+        self._pot(group).spend(group, cost_s, self._clock())
+
+    def _pot(self, group: str) -> Pot:
+        return self._known if group in self._known_groups else self._strangers
+
+
+class Stopwatch:
+    """A context that reports the CPU time of this thread, and the fixed cost of an event, at the price of a core."""
+
+    __slots__ = ("_began", "_tell")
+
+    def __init__(self, tell: Callable[[float], None]) -> None:
+        self._tell = tell
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        self._tell((time.thread_time() - self._began + EVENT_S) / core_share()())
+
+
+@coroutine
+def measure(work: Coroutine[Any, Any, T], watch: Stopwatch) -> Generator[Any, Any, T]:
+    """Do the work, and measure each of its steps from one wait to the next."""
+    thrown: BaseException | None = None
+    try:
+        while True:
+            try:
+                with watch:
+                    waits_for = work.send(None) if thrown is None else work.throw(thrown)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            try:
+                yield waits_for
+                thrown = None
+            except BaseException as error:  # noqa: BLE001 - it is meant for the work
+                thrown = error
+    finally:
+        del thrown  # it refers to this frame

@@ -21,29 +21,13 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Busy, Hello, Message, Reply, Request
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
-from p2pfl.net.bodies import BodySender, KeptParts, ReceiptClock
-from p2pfl.net.greeting import Connection
-from p2pfl.net.limits import ByteBudget, Limits, MessagePace
-from p2pfl.net.line import Counters, GoneError, OnAlarm
-from p2pfl.net.measuring import ExchangeTimes
-from p2pfl.net.notices import Notice
-from p2pfl.net.outbox import Outbox
-from p2pfl.net.rate import SendingRates
-from p2pfl.net.refusals import REASON_BYTES, clip
+from p2pfl.net.greeting import Connection, ExchangeTimes, Notice
+from p2pfl.net.limits import ByteBudget, Limits, MessagePace, SendingRates
+from p2pfl.net.outbox import BodySender, KeptParts, Outbox, ReceiptClock
 from p2pfl.net.side import SideChannel, Sides
-from p2pfl.wire import (
-    FREE_SPLIT_VERSION,
-    Assembler,
-    Offer,
-    OtherVersionError,
-    PartHeld,
-    PartialBody,
-    Receipt,
-    SessionMessage,
-    Side,
-    Unknown,
-    split,
-)
+from p2pfl.net.transport import REASON_BYTES, Counters, GoneError, OnAlarm, clip
+from p2pfl.wire import Offer, PartHeld, PartialBody, Receipt, SessionMessage, Side, Unknown
+from p2pfl.wire.frame import FREE_SPLIT_VERSION, Assembler, OtherVersionError, split
 
 LOUD_FAULTS = 20
 """How many faults of one neighbor are logged as warnings; further ones are only counted."""

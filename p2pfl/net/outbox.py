@@ -1,18 +1,192 @@
-"""The queue of a session's outgoing messages.
+"""A session's outgoing messages: their queue, where a long body goes on, and how large its chunks are.
 
-On a slow line it keeps fewer and newer ones, rather than a longer queue. An edge has one transaction at a time, so the
+On a slow line the queue keeps fewer and newer messages, rather than more. An edge has one transaction at a time, so the
 older of two bodies is void, and at most one waits behind the one being sent. The core repeats unanswered requests. A
 live session loses nothing, so a repeat is sent only if the body was sent long ago. Of messages that only say where a
 node stands, only the latest counts.
+
+A body that was cut off by the end of a session is kept by its receiver, one for each neighbor, and goes on in the next
+session (`p2pfl.wire`). A chunk takes about as long as `CHUNK_S` at the rate that the receiver's receipts show: on a
+slow line a larger one would hold up everything behind it, and the receiver would take the session for dead.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any
 
-from p2pfl.core.messages import Message, Ready, Reply, Request
-from p2pfl.wire import Receipt, SessionMessage, Side
+from p2pfl.core.limits import TokenBucket
+from p2pfl.core.messages import CHUNK_BYTES, Message, Ready, Reply, Request
+from p2pfl.errors import PeerFault
+from p2pfl.wire import PartHeld, PartialBody, Receipt, SessionMessage, Side
+from p2pfl.wire.frame import FREE_SPLIT_VERSION, LEAST_CHUNK_BYTES, begins_with, encode_known, split
+
+CHUNK_S = 1.5
+"""How long a chunk should take."""
+FIRST_CHUNK_BYTES = 16 * 1024
+"""The size of chunks until the first receipt."""
+SAMPLE_S = 0.2
+"""The shortest time over which a rate is measured: receipts may arrive in a bunch."""
+RECEIPT_S = 0.5
+"""The time between two receipts for one body."""
+RECEIPTS_PER_S, RECEIPTS_AT_ONCE = 4.0, 256.0
+"""The receipts allowed from a neighbor: an honest end sends half as many, but a stalled line may hold some back."""
+
+Work = Callable[[int, Callable[[], Any]], Awaitable[Any]]
+
+
+class KeptParts:
+    """The parts of bodies that ended sessions have left: one for each neighbor, `limit_bytes` in all."""
+
+    def __init__(self, limit_bytes: Callable[[], int]) -> None:
+        self._limit_bytes = limit_bytes
+        self._parts: dict[int, PartialBody] = {}
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def keep(self, peer: int, part: PartialBody | None) -> None:
+        """Keep what the latest session with a neighbor has left, in place of any older part; drop the oldest parts if
+        there is no room.
+        """
+        self._parts.pop(peer, None)
+        if part is not None:
+            self._parts[peer] = part
+        while self.size_bytes > self._limit_bytes():
+            del self._parts[next(iter(self._parts))]
+
+    def take(self, peer: int) -> PartialBody | None:
+        """Hand over the part of a neighbor, for its new session."""
+        return self._parts.pop(peer, None)
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory that the parts may take: each that of its whole body."""
+        return sum(part.body_bytes for part in self._parts.values())
+
+
+class ChunkPace:
+    """The size of chunks, from the receipts of the other end. Times are the loop's, in seconds."""
+
+    def __init__(self, bound_bytes_per_s: float | None = None) -> None:
+        self._bound_bytes_per_s = bound_bytes_per_s
+        self._rate: float | None = None
+        """Bytes per second; None until the first receipt."""
+        self._mark_s = 0.0
+        self._mark_bytes = 0
+        self._is_first = True
+        self._sent = self._came = 0
+
+    @property
+    def chunk_bytes(self) -> int:
+        size = FIRST_CHUNK_BYTES if self._rate is None else int(CHUNK_S * self._rate)
+        if self._bound_bytes_per_s is not None:
+            size = min(size, int(CHUNK_S * self._bound_bytes_per_s))
+        return max(LEAST_CHUNK_BYTES, min(size, CHUNK_BYTES))
+
+    def begin(self, now: float) -> None:
+        """Record that a body is about to be sent."""
+        self._mark_s, self._mark_bytes, self._is_first = now, self._sent, True
+
+    def send(self, size: int) -> None:
+        self._sent += size
+
+    def hear(self, receipt: Receipt, now: float) -> bool:
+        """Measure the rate; return True if more has arrived than before. Raises PeerFault if more is said to have
+        arrived than was sent.
+        """
+        if receipt.size > self._sent:
+            raise PeerFault(f"a receipt for {receipt.size} bytes of bodies, of {self._sent} that were sent")
+        has_come, self._came = receipt.size > self._came, max(self._came, receipt.size)
+        gained, took_s = receipt.size - self._mark_bytes, now - self._mark_s
+        if gained <= 0 or not (self._is_first or took_s >= SAMPLE_S):
+            return has_come
+        rate = gained / max(took_s, 0.001)
+        if self._rate is None:
+            self._rate = rate
+        elif self._is_first:
+            # It contains the time of the way there and back.
+            self._rate = max(self._rate, rate)
+        else:
+            self._rate = (self._rate + rate) / 2
+        self._mark_s, self._mark_bytes, self._is_first = now, receipt.size, False
+        return has_come
+
+
+class BodySender:
+    """Cuts a session's messages into chunks, in the protocol version of the session."""
+
+    def __init__(self, bound_bytes_per_s: float | None) -> None:
+        self._pace = ChunkPace(bound_bytes_per_s)
+        self._held: PartHeld | None = None
+        """The part that the other end has, until a body is sent."""
+        self._has_begun = self._has_heard = False
+        self._receipts = TokenBucket(RECEIPTS_PER_S, tokens=RECEIPTS_AT_ONCE, burst=RECEIPTS_AT_ONCE)
+        self.applied = b""
+        """The digest of the last request that the other end had applied when the session began."""
+        self.draining: asyncio.Timeout | None = None
+        """The deadline of the chunk that the line is accepting; progress at the other end puts it off."""
+
+    async def cut(self, message: SessionMessage, version: int, work: Work) -> Iterable[bytes | memoryview]:
+        """Return the message's chunks; those of a long body are sized one by one, as they are taken."""
+        if not isinstance(message, Request | Reply):
+            return split(message, version)
+        held, self._held, self._has_begun = self._held, None, True
+        if version < FREE_SPLIT_VERSION:
+            return split(message, version)
+        if isinstance(message, Request) and message.digest and message.digest == self.applied:
+            return [encode_known(message, version)]
+        goes_on = held is not None and await work(held.size, lambda: begins_with(message, held))
+        return self._pace_out(message, version, held.size if held is not None and goes_on else 0)
+
+    def hear(self, message: PartHeld | Receipt, now: float, put_off_s: float) -> None:
+        """Take what the other end says about bodies. Raises PeerFault if no honest end says it."""
+        if isinstance(message, PartHeld):
+            if self._has_heard:
+                raise PeerFault("parts of two bodies, where a session leaves one")
+            self._has_heard = True
+            # After the beginning of another long body, the other end no longer has the part.
+            self._held = None if self._has_begun else message
+            return
+        if self._receipts.take(now) > 0.0:
+            raise PeerFault("more receipts than an honest end sends")
+        has_come = self._pace.hear(message, now)
+        if has_come and self.draining is not None and not self.draining.expired():
+            self.draining.reschedule(now + put_off_s)
+
+    def _pace_out(self, message: Message, version: int, start: int) -> Iterator[bytes | memoryview]:
+        self._pace.begin(asyncio.get_running_loop().time())
+        chunks = split(message, version, start=start, chunk_bytes=lambda: self._pace.chunk_bytes)
+        yield next(chunks)
+        for chunk in chunks:
+            self._pace.send(len(chunk))
+            yield chunk
+
+
+class ReceiptClock:
+    """When to tell the other end how much has arrived: after a body's first chunk, but at most every `RECEIPT_S`.
+
+    The bound holds over all bodies of a session: on a fast line many arrive in that time, and the other end takes
+    receipts at a bounded rate.
+    """
+
+    def __init__(self) -> None:
+        self._due_s = 0.0
+        self._told = 0
+
+    def due(self, came: int, now: float, *, under_way: bool) -> Receipt | None:
+        """Return the receipt for `came` bytes, if it is due."""
+        if not under_way:
+            # The next receipt is about the next body.
+            self._told = came
+            return None
+        if came == self._told or now < self._due_s:
+            return None
+        self._due_s, self._told = now + RECEIPT_S, came
+        return Receipt(size=came)
+
 
 REPEAT_MULTIPLE = 4.0
 """A body is repeated after this many times its sending time: the answer may take as long."""

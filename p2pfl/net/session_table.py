@@ -22,9 +22,8 @@ from typing import Any, Protocol
 from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import Message
 from p2pfl.errors import PeerFault
-from p2pfl.net.greeting import Connection
+from p2pfl.net.greeting import Connection, Notice, Word
 from p2pfl.net.link import PeerLink, Shared
-from p2pfl.net.notices import Notice, Word
 
 CHURN = "session-churn"
 """The kind of alarm about a neighbor that opens one session after another."""

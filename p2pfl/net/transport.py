@@ -1,17 +1,318 @@
-"""The interface of a transport, which carries the lines of the network layer."""
+"""The interface of a transport, which dials and accepts lines; lines, their counters, and the log of what was refused.
+
+A line carries sealed chunks between two nodes, in order, until it ends. It is unaware of sessions: bytes go out and
+come in, and the connection exists or has ended. It counts the sealed bytes, without the overhead of what carries it.
+Transports are `MemoryTransport` at the end of this file, `websocket` and a relay.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from logging import Logger
+import errno
+import itertools
+import re
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from logging import DEBUG, INFO, WARNING, Logger
 from typing import Any, Protocol, TypeVar
 
-from p2pfl.net.address import Address, Relayed, Way
-from p2pfl.net.doorway import ConnectionStage
+from p2pfl.crypto import FederationMismatch, UnlistedKey
+from p2pfl.errors import PeerFault
+from p2pfl.foreign import printable
+from p2pfl.net.address import Address, Relayed, Way, cannot_listen
 from p2pfl.net.limits import Limits
-from p2pfl.net.line import Line
-from p2pfl.net.refusals import Refusals
+
+OnAlarm = Callable[[str, int, str], Any]
+"""Called with a kind, a peer and a text when the network sees something that the user should know."""
+
+
+@dataclass(slots=True)
+class PeerTraffic:
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    messages_sent: int = 0
+    messages_received: int = 0
+    sessions: int = 0
+    refusals: int = 0
+    faults: int = 0
+
+    def add(self, other: PeerTraffic) -> None:
+        for item in fields(self):
+            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
+
+
+@dataclass(slots=True)
+class Counters:
+    """Traffic of `peers` by index; `unknown` is the traffic of strangers, and of peers not identified yet."""
+
+    peers: dict[int, PeerTraffic]
+    unknown: PeerTraffic = field(default_factory=PeerTraffic)
+
+    @classmethod
+    def of(cls, peers: Iterable[int]) -> Counters:
+        return cls({peer: PeerTraffic() for peer in sorted(peers)})
+
+    def include(self, peers: Iterable[int]) -> None:
+        """Count these peers too, in addition to those counted so far."""
+        for peer in peers:
+            self.peers.setdefault(peer, PeerTraffic())
+
+    @property
+    def total(self) -> PeerTraffic:
+        total = PeerTraffic()
+        for traffic in (*self.peers.values(), self.unknown):
+            total.add(traffic)
+        return total
+
+
+class SealedFault(PeerFault):
+    """A fault that the peer itself has sealed or signed."""
+
+
+class NoEdgeFault(SealedFault):
+    """The other end has no edge to this node; it may not know about a change of the graph yet."""
+
+
+class LeftBehindFault(SealedFault):
+    """The other end's newer charter does not list this node; `Charters.left_behind` has already been called."""
+
+
+class GoneError(Exception):
+    """The connection has ended, and neither end is at fault."""
+
+
+class ConnectionStage(IntEnum):
+    """The stage of a connection on its way to a session."""
+
+    CONNECTED = 0
+    UPGRADED = 1
+    """The connection speaks WebSocket."""
+    ADDRESSED = 2
+    """The first handshake message was meant for this node, so the peer knows our public key."""
+    VISITING = 3
+    """The peer's key may not have a session, and may at most exchange the charter."""
+    PROVEN = 4
+    """The peer is a member of the federation."""
+
+
+class Line(ABC):
+    """A connection, dialed or accepted."""
+
+    def __init__(self) -> None:
+        self._traffic = PeerTraffic()
+        self.peer: int | None = None
+        """The index of the node at the other end, once it is known."""
+
+    @property
+    @abstractmethod
+    def own_address(self) -> str | None:
+        """The address of this end, without its port; None if it has none."""
+
+    @property
+    @abstractmethod
+    def peer_address(self) -> str:
+        """The address of the other end, without its port."""
+
+    @property
+    def seen_as(self) -> str:
+        """The address to tell the other end as its own; by its own account if it came through a web server."""
+        return self.peer_address
+
+    @property
+    @abstractmethod
+    def bytes_came(self) -> int:
+        """The number of bytes received over the connection, including incomplete messages."""
+
+    @property
+    def relay(self) -> str | None:
+        """The URL of the relay that carries the line; None if it goes straight to the other end."""
+        return None
+
+    def doubt(self, reason: str) -> None:  # noqa: B027 - only a line through a relay has somebody to doubt
+        """Record that the way spoiled the line: something came that the other end did not seal, or nothing came."""
+
+    def book(self, peer: int, traffic: PeerTraffic) -> None:
+        """Attribute all traffic on the line, past and future, to `peer`, now that it is known."""
+        self.peer = peer
+        traffic.add(self._traffic)
+        self._traffic = traffic
+
+    async def send(self, data: bytes) -> None:
+        """Send a chunk; wait if the peer is not reading. The caller sets the deadline. Raises GoneError."""
+        await self._push(data)
+        self._traffic.bytes_sent += len(data)
+
+    async def receive(self) -> bytes:
+        """Wait for the next chunk; the caller sets the deadline.
+
+        Raises GoneError, or PeerFault for data that no node sends.
+        """
+        data = await self._pull()
+        self._traffic.bytes_received += len(data)
+        return data
+
+    @abstractmethod
+    async def _push(self, data: bytes) -> None: ...
+
+    @abstractmethod
+    async def _pull(self) -> bytes: ...
+
+    @abstractmethod
+    async def close(self, within_s: float) -> None: ...
+
+
+DIFFERS = "federation-differs"
+"""The kind of alarm about a federation file that differs."""
+
+HOUR_S = 3600.0
+REASON_BYTES = 200
+LINE_BYTES = 512
+"""The longest line; `STAMP_BYTES` of it are for the time, the level and the name before the text."""
+STAMP_BYTES = 112
+VARIANTS = 4
+"""The number of reasons with the same wording that are logged."""
+FIGURES = re.compile(r"[A-Za-z0-9_-]{43}|[0-9a-f]{16,}|\d+")
+"""Matches public keys, hashes and numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinesAnHour:
+    """The number of lines per hour. `unsealed` is for reasons that anybody at a member's address, or on the way, could
+    cause.
+    """
+
+    reasons: int
+    mentions: int
+    unsealed: int
+
+    @property
+    def bytes(self) -> int:
+        return (self.reasons + self.mentions) * LINE_BYTES
+
+
+STRANGERS = LinesAnHour(reasons=48, mentions=32, unsealed=48)
+MEMBER = LinesAnHour(reasons=12, mentions=20, unsealed=4)
+
+
+def most_bytes_an_hour(members: int) -> int:
+    """Return the most bytes that `Refusals` may write in an hour, including one line about the hour before."""
+    return STRANGERS.bytes + members * MEMBER.bytes + LINE_BYTES
+
+
+@dataclass(slots=True)
+class HourOfRefusals:
+    """The refusals of one member, or of all strangers, within this hour."""
+
+    allowance: LinesAnHour
+    said: set[str] = field(default_factory=set)
+    wordings: Counter[str] = field(default_factory=Counter)
+    counted: int = 0
+    """Refusals counted but not logged."""
+    mentions: int = 0
+    unmentioned: int = 0
+    unsealed: int = 0
+
+    def note(self, reason: str, *, sealed: bool) -> bool:
+        """Record a reason; return True if it should be logged.
+
+        `sealed` says that the peer itself, and nobody else, is the cause.
+        """
+        wording = FIGURES.sub("#", reason)
+        full = len(self.said) >= self.allowance.reasons or self.wordings[wording] >= VARIANTS
+        full |= not sealed and self.unsealed >= self.allowance.unsealed
+        if full or reason in self.said:
+            return False
+        self.said.add(reason)
+        self.unsealed += not sealed
+        self.wordings[wording] += 1
+        return True
+
+    def may_mention(self) -> bool:
+        if self.mentions >= self.allowance.mentions:
+            self.unmentioned += 1
+            return False
+        self.mentions += 1
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class Refusals:
+    """The log of refusals. A peer is an index, or None for a stranger."""
+
+    counters: Counters
+    log: Logger
+    on_alarm: OnAlarm
+    name_of: Callable[[int], str] = "node {}".format
+    name_of_key: Callable[[bytes], str | None] = lambda key: None  # noqa: ARG005 - whoever knows no former members
+    """Returns the name of the member that has that public key, also of a former one."""
+    _memories: dict[int | None, HourOfRefusals] = field(default_factory=dict)
+
+    def note(self, peer: int | None, name_or_address: str, fault: PeerFault) -> None:
+        """Log a refusal, or count it.
+
+        `name_or_address` may be an address if the peer is not known; then only the reason distinguishes two refusals.
+        """
+        traffic = self.counters.unknown if peer is None else self.counters.peers[peer]
+        traffic.refusals += 1
+        reason, memory = clip(str(fault), REASON_BYTES), self._memory_of(peer)
+        if isinstance(fault, LeftBehindFault):  # one alarm covers all peers that report this
+            memory.counted += 1
+            self.mention(peer, "refused %s: %s", name_or_address, reason)
+            return
+        differs = isinstance(fault, FederationMismatch)
+        if not memory.note(reason, sealed=isinstance(fault, FederationMismatch | SealedFault)):
+            memory.counted += 1
+            self.mention(peer, "refused %s again: %s", name_or_address, reason)
+            return
+        if peer is not None and differs:
+            self.on_alarm(DIFFERS, peer, reason)
+        level = INFO if differs else WARNING  # the alarm is a warning already
+        who = clip(name_or_address, REASON_BYTES // 2)
+        if isinstance(fault, UnlistedKey) and (name := self.name_of_key(fault.public)):
+            who += f" ({name}, no longer a member)"
+        self._say(level, f"refused {who}: {reason}; logged once an hour, else only counted")
+
+    def mention(self, peer: int | None, text: str, *values: object, level: int = DEBUG) -> None:
+        """Log a lesser event caused by a stranger or a member, within the allowance."""
+        if self.log.isEnabledFor(level) and self._memory_of(peer).may_mention():
+            self._say(level, text % values)
+
+    async def begin_hours(self) -> None:
+        """Call `begin_hour` every hour until cancelled."""
+        while True:
+            await asyncio.sleep(HOUR_S)
+            self.begin_hour()
+
+    def begin_hour(self) -> None:
+        """Begin a new hour: log the counts of the last one, and forget its reasons."""
+        memories, self._memories = self._memories, {}
+        left_out = [
+            f"{'strangers' if peer is None else self.name_of(peer)} {memory.counted} times"
+            + (f" ({memory.unmentioned} other lines)" if memory.unmentioned else "")
+            for peer, memory in sorted(memories.items(), key=lambda item: -1 if item[0] is None else item[0])
+            if memory.counted or memory.unmentioned
+        ]
+        if left_out:
+            refused = any(memory.counted for memory in memories.values())
+            self._say(WARNING if refused else DEBUG, f"in the last hour also refused: {', '.join(left_out)}")
+
+    def _memory_of(self, peer: int | None) -> HourOfRefusals:
+        if peer not in self._memories:
+            self._memories[peer] = HourOfRefusals(STRANGERS if peer is None else MEMBER)
+        return self._memories[peer]
+
+    def _say(self, level: int, text: str) -> None:
+        self.log.log(level, "%s", clip(text, LINE_BYTES - STAMP_BYTES))
+
+
+def clip(text: str, most_bytes: int) -> str:
+    """Return the text as one printable line of at most `most_bytes`."""
+    line = printable(text[:most_bytes])
+    return line.encode(errors="replace")[:most_bytes].decode(errors="ignore")
+
 
 T = TypeVar("T")
 
@@ -89,3 +390,142 @@ class Transport(Protocol):
 
 
 MakeTransport = Callable[[Limits, Refusals, Logger], Transport]
+
+
+MOST_CHUNKS = 8
+"""The maximum number of chunks in transit in one direction; beyond that, `send` waits."""
+HOST = "127.0.0.1"
+CLOSED = "closed by the peer"
+
+
+class MemoryLine(Line):
+    """One end of a pair. `turned` wakes waiters at both ends when a chunk arrives or leaves, or the line ends."""
+
+    def __init__(self, turned: asyncio.Event) -> None:
+        super().__init__()
+        self.coming: deque[bytes] = deque()
+        self.came = 0
+        self.closed = False
+        self.other = self
+        self._turned = turned
+
+    @classmethod
+    def pair(cls) -> tuple[MemoryLine, MemoryLine]:
+        turned = asyncio.Event()
+        one, other = cls(turned), cls(turned)
+        one.other, other.other = other, one
+        return one, other
+
+    @property
+    def own_address(self) -> str | None:
+        return None
+
+    @property
+    def peer_address(self) -> str:
+        return HOST
+
+    @property
+    def bytes_came(self) -> int:
+        return self.came
+
+    @property
+    def _is_over(self) -> bool:
+        return self.closed or self.other.closed
+
+    async def _push(self, data: bytes) -> None:
+        while len(self.other.coming) >= MOST_CHUNKS and not self._is_over:
+            await self._turn()
+        if self._is_over:
+            raise GoneError(CLOSED)
+        self.other.coming.append(bytes(data))
+        self.other.came += len(data)
+        self._turned.set()
+
+    async def _pull(self) -> bytes:
+        """Wait for the next chunk; chunks sent before the other end closed are still delivered."""
+        while not self.coming and not self._is_over:
+            await self._turn()
+        if self.closed or not self.coming:
+            raise GoneError(CLOSED)
+        self._turned.set()
+        return self.coming.popleft()
+
+    async def close(self, within_s: float) -> None:  # noqa: ARG002 - the signature of a line
+        self.closed = True
+        self._turned.set()
+
+    async def _turn(self) -> None:
+        self._turned.clear()
+        await self._turned.wait()
+
+
+class MemoryVisit:
+    """A visit within the process: only its own nodes can come, so only time is limited."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.address = HOST
+        self.ends_at = asyncio.get_running_loop().time() + limits.handshake_s
+
+    def advance(self, stage: ConnectionStage) -> None:
+        """Do nothing: every stage has room."""
+
+    def admit(self) -> None:
+        """Do nothing: the line may stay."""
+
+    def work(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        return work
+
+
+class MemoryNetwork:
+    """The addresses within one process. `transport` creates the transport of one node."""
+
+    def __init__(self) -> None:
+        self.listening: dict[str, MemoryTransport] = {}
+        self.ports = itertools.count(1)
+
+    def transport(self, limits: Limits, _refusals: Refusals, _log: Logger) -> MemoryTransport:
+        return MemoryTransport(self, limits)
+
+
+class MemoryTransport:
+    def __init__(self, network: MemoryNetwork, limits: Limits) -> None:
+        self._network, self._limits = network, limits
+        self._address = ""
+        self.meet: Meet
+        self.port = 0
+
+    async def open(self, address: Address, meet: Meet) -> None:
+        self.meet = meet
+        self.port = address.port or next(self._network.ports)
+        self._address = str(Address(address.host, self.port))
+        if self._address in self._network.listening:
+            raise cannot_listen(address, OSError(errno.EADDRINUSE, "Address already in use"), "listen")
+        self._network.listening[self._address] = self
+
+    def expect(self, neighbors: int) -> None:
+        """Do nothing: there is room for all."""
+
+    def know(self, host: str) -> None:
+        """Do nothing: only nodes of this process can come."""
+
+    def ways(self, key: bytes, latest: str | None = None) -> Sequence[Relayed]:  # noqa: ARG002 - it knows no relay
+        return ()
+
+    async def faster_way(self, *_: object) -> Relayed | None:  # it knows no relay
+        return None
+
+    async def dial(self, way: Way) -> Line:
+        other = self._network.listening.get(str(way))
+        if other is None:
+            raise GoneError("nobody is there")
+        own, theirs = MemoryLine.pair()
+        if other.meet(theirs, MemoryVisit(self._limits)) is None:
+            raise GoneError("it stops")
+        return own
+
+    def stop_accepting(self) -> None:
+        if self._network.listening.get(self._address) is self:
+            del self._network.listening[self._address]
+
+    async def close(self) -> None:
+        self.stop_accepting()

@@ -24,8 +24,8 @@ from p2pfl.core.lives import Life, Start
 from p2pfl.core.memory import Memory
 from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import turns_of
-from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.crypto.session import FederationBinding
 from p2pfl.engine.arithmetic import Codecs, codecs_of, fragments_of, gammas_of
 from p2pfl.engine.changes import change, redo, restore
 from p2pfl.engine.engine import Engine

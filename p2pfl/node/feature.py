@@ -18,10 +18,9 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.core.course import Course
 from p2pfl.core.effects import Effect
 from p2pfl.engine.state import NodeState
-from p2pfl.net.line import Line
+from p2pfl.net.greeting import Charters
 from p2pfl.net.side import Feeding, SideChannel
-from p2pfl.net.transport import MakeTransport, Transport
-from p2pfl.net.visits import Charters
+from p2pfl.net.transport import Line, MakeTransport, Transport
 from p2pfl.node.assembly import Setup
 from p2pfl.node.engine_thread import EngineThread
 from p2pfl.node.feed import Feed

@@ -8,13 +8,12 @@ import random
 
 from p2pfl.config.charter import federation_id, keys
 from p2pfl.config.model import FederationConfig
-from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
-from p2pfl.net.line import OnAlarm
+from p2pfl.crypto.session import FederationBinding
 from p2pfl.net.link import MALFORMED
 from p2pfl.net.links import Links, Membership, Watcher
 from p2pfl.net.session_table import Callbacks
-from p2pfl.net.transport import MakeTransport
+from p2pfl.net.transport import MakeTransport, OnAlarm
 from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node.amendment import keys_with_session
 from p2pfl.node.assembly import learned_sections

@@ -22,9 +22,8 @@ from p2pfl.core.effects import Alarm
 from p2pfl.core.limits import pace_setter
 from p2pfl.core.standing import View
 from p2pfl.learn.interface import device_of
-from p2pfl.net.line import Counters
 from p2pfl.net.link import SILENT
-from p2pfl.net.refusals import REASON_BYTES, clip
+from p2pfl.net.transport import REASON_BYTES, Counters, clip
 from p2pfl.node.feed import Feed
 from p2pfl.node.workshop import Moment, Workshop
 from p2pfl.reporting.alarms import BACK, LOST

@@ -26,19 +26,21 @@ from msgspec.structs import force_setattr, replace
 
 from p2pfl.core.messages import CHUNK_BYTES, DIGEST_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Request, digest_before_body
 from p2pfl.errors import PeerFault
-from p2pfl.wire.headers import (
+from p2pfl.wire import (
     BY_CODE,
     BY_MESSAGE,
     MAX_HEADER_BYTES,
     NO_BODY,
     MessageKind,
+    PartHeld,
+    PartialBody,
     SessionMessage,
+    Unknown,
     before_body,
     from_header,
+    part_digest,
     to_header,
 )
-from p2pfl.wire.part import PartHeld, PartialBody, part_digest
-from p2pfl.wire.side import Unknown
 
 MAGIC = b"p2"
 LAYOUT = struct.Struct("<2sBBHIQ")

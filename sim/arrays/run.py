@@ -25,7 +25,8 @@ from p2pfl.reporting.figures import ClosingPoint, contraction_between, predicted
 from p2pfl.reporting.measures import Point, measures_in
 from p2pfl.reporting.report import Contraction, EdgeTraffic, NodeReport, Report
 from p2pfl.reporting.status import MeanAndMax, rounds_beyond
-from p2pfl.wire import PREFIX_BYTES, header_bytes
+from p2pfl.wire import header_bytes
+from p2pfl.wire.frame import PREFIX_BYTES
 from sim.arrays.clock import NEVER, Clock, Course
 from sim.arrays.foresight import checked_bytes, foreseen
 from sim.arrays.in_step import InStep

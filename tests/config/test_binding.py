@@ -6,7 +6,7 @@ import pytest
 
 from p2pfl.config.charter import federation_id, keys, sections
 from p2pfl.config.load import load_config
-from p2pfl.crypto.handshake import MAX_SECTIONS
+from p2pfl.crypto.session import MAX_SECTIONS
 
 EDGE = '[[edge]]\nbetween = ["pi0", "pi1"]\ncompressor = "{spec}"\n\n'
 

@@ -10,7 +10,7 @@ import p2pfl
 from p2pfl.config.charter import federation_id, keys, sections
 from p2pfl.config.load import federation_mistakes, load_config
 from p2pfl.config.sections import OF_SHARED, PRIVACY, PrivacyConfig
-from p2pfl.crypto.handshake import MAX_SECTIONS
+from p2pfl.crypto.session import MAX_SECTIONS
 from p2pfl.errors import UserError
 from p2pfl.federation import Federation
 

@@ -10,8 +10,7 @@ import pytest
 from nacl.bindings import crypto_secretstream_xchacha20poly1305_TAG_PUSH
 
 from p2pfl.core.messages import CHUNK_BYTES
-from p2pfl.crypto.handshake import SessionKeys
-from p2pfl.crypto.session import MAX_SEALED_BYTES, Session
+from p2pfl.crypto.session import MAX_SEALED_BYTES, Session, SessionKeys
 from p2pfl.errors import PeerFault
 
 FORTH, BACK = bytes(range(32)), bytes(range(32, 64))

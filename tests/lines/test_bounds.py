@@ -30,8 +30,8 @@ from p2pfl.features.bounds.traffic import (
     next_month,
     readable,
 )
-from p2pfl.net.line import Counters
-from p2pfl.net.rate import SendingRate, SendingRates
+from p2pfl.net.limits import SendingRate, SendingRates
+from p2pfl.net.transport import Counters
 from p2pfl.node.attachments import FIELDS
 from p2pfl.node.feed import Feed
 
@@ -257,7 +257,7 @@ def test_a_time_is_said_for_people():
 
 
 async def test_sessions_share_the_rate_and_live_on_while_they_wait(federation, monkeypatch):
-    monkeypatch.setattr("p2pfl.net.rate.BYTES_PER_KBIT", 50_000.0)
+    monkeypatch.setattr("p2pfl.net.limits.BYTES_PER_KBIT", 50_000.0)
     body = os.urandom(300_000)
     async with federation.node(1) as b, federation.node(2) as c:
         dial = {1: b.address(), 2: c.address()}
@@ -365,7 +365,7 @@ async def test_a_neighbor_that_is_spared_and_cannot_dial_is_tried_from_time_to_t
     """It may have been restarted with other bounds, and have no address of this node."""
     monkeypatch.setattr("p2pfl.net.session_table.MOST_SLEEP_S", 0.02)
     monkeypatch.setattr("p2pfl.net.session_table.SPARED_TRY_S", 0.1)
-    monkeypatch.setattr("p2pfl.net.dialing.SPARED_TRY_S", 0.1)
+    monkeypatch.setattr("p2pfl.net.links.SPARED_TRY_S", 0.1)
     async with federation.node(1) as b:
         a = federation.new(0, {1: b.address()})
         a.links.spare(1, 1e6)

@@ -20,10 +20,7 @@ from msgspec import structs
 
 from p2pfl.errors import UserError
 from p2pfl.net.address import parse_address
-from p2pfl.net.hurdles import Hurdle, UnreachedError
-from p2pfl.net.proxy import Proxies, parse_proxy, proxies_of
-from p2pfl.net.tls import OwnCertificate
-from p2pfl.net.ways import Outlet
+from p2pfl.net.dial_paths import Hurdle, Outlet, OwnCertificate, Proxies, UnreachedError, parse_proxy, proxies_of
 from p2pfl.net.websocket import WebSocketTransport, dial_websocket, open_browserless
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -143,7 +140,7 @@ async def answering(answer: bytes, *, after: bytes = b"\r\n\r\n", tls: ssl.SSLCo
     ],
 )
 async def test_a_proxy_that_lies_is_named_and_not_quoted(answer, says, monkeypatch):
-    monkeypatch.setattr("p2pfl.net.ways.SILENCE_S", 1.0 if answer else 0.05)
+    monkeypatch.setattr("p2pfl.net.dial_paths.SILENCE_S", 1.0 if answer else 0.05)
     async with answering(answer) as place:
         reason = await reason_by(Outlet(Proxies(named=parse_proxy(f"http://{place}"))), f"{FAR}:8470")
     assert says in str(reason)
@@ -195,7 +192,7 @@ async def test_a_password_that_was_renewed_is_used_without_a_restart(federation,
 @pytest.mark.parametrize("first", ["deaf", "impossible"])
 async def test_the_first_address_of_a_host_may_be_slow_or_impossible(federation, monkeypatch, first):
     """A satellite's round trip takes longer than the wait for the next address; a kernel may lack IPv6."""
-    monkeypatch.setattr("p2pfl.net.ways.NEXT_ADDRESS_S", 0.01)
+    monkeypatch.setattr("p2pfl.net.dial_paths.NEXT_ADDRESS_S", 0.01)
     loop = asyncio.get_running_loop()
     reach = loop.sock_connect
 
@@ -221,7 +218,7 @@ async def test_a_proxy_that_is_not_there_is_named():
 
 
 async def test_a_proxy_of_the_environment_is_not_the_only_way(proxy, federation, monkeypatch):
-    monkeypatch.setattr("p2pfl.net.proxy.is_near", lambda _: False)
+    monkeypatch.setattr("p2pfl.net.dial_paths.is_near", lambda _: False)
     async with proxy(403) as own, federation.node(0) as a:
         outlet = Outlet(proxies_of(None, None, {"HTTP_PROXY": own.url}))
         async with federation.node(1, {0: a.address()}, transport=partial(WebSocketTransport, outlet=outlet)) as b:
@@ -313,7 +310,7 @@ async def test_a_real_proxy_lets_members_with_the_password_through(
     program, federation, certificates, monkeypatch, tmp_path
 ):
     """Large bodies, too; and it says 407 and 403 where it does not let a node through, until that is mended."""
-    monkeypatch.setattr("p2pfl.net.proxy.is_near", lambda _: False)
+    monkeypatch.setattr("p2pfl.net.dial_paths.is_near", lambda _: False)
     certificate = OwnCertificate(certificates.cert("good"), certificates.key("good"))
     door = partial(WebSocketTransport, certificate=certificate)
     file = tmp_path / "password"

@@ -25,8 +25,8 @@ from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServe
 from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.transport import RelayDialing
 from p2pfl.net.address import Address, parse_address
-from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.limits import Limits
+from p2pfl.net.transport import MemoryNetwork
 from p2pfl.net.websocket import WebSocketTransport
 
 PIN = "ab" * 32

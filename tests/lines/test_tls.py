@@ -24,12 +24,11 @@ from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
 from p2pfl.features.relay.tickets import make_token
+from p2pfl.net.acceptor import ConnectionGate, MeteredTls
 from p2pfl.net.address import Address, free_ports, parse_address
-from p2pfl.net.doorway import ConnectionGate, ConnectionStage
-from p2pfl.net.hurdles import Hurdle, UnreachedError, of_tls
+from p2pfl.net.dial_paths import Hurdle, OwnCertificate, UnreachedError, of_tls
 from p2pfl.net.limits import IDLE_BYTES
-from p2pfl.net.tls import OwnCertificate
-from p2pfl.net.tls_meter import MeteredTls
+from p2pfl.net.transport import ConnectionStage
 from p2pfl.net.websocket import WebSocketTransport, dial_url, open_browserless
 
 pytestmark = pytest.mark.usefixtures("trusted")

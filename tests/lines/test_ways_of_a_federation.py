@@ -16,7 +16,7 @@ from p2pfl.features.bounds.traffic import BoundsFindings
 from p2pfl.features.lan.doctor import examine
 from p2pfl.features.lan.doctor_command import _print_ways
 from p2pfl.features.lan.probe import AnswerKind
-from p2pfl.net.tls import OwnCertificate
+from p2pfl.net.dial_paths import OwnCertificate
 from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node.findings import Inspected
 
@@ -174,7 +174,7 @@ def certificate(certificates):
 @pytest.fixture
 def proxy_of_the_environment(proxy, monkeypatch):
     """A proxy that forbids everything, also for addresses of this machine."""
-    monkeypatch.setattr("p2pfl.net.proxy.is_near", lambda _: False)
+    monkeypatch.setattr("p2pfl.net.dial_paths.is_near", lambda _: False)
     own = proxy(403)
 
     def name() -> str:

@@ -14,7 +14,7 @@ import pytest
 from msgspec import structs
 
 from p2pfl.net.address import parse_address
-from p2pfl.net.hurdles import Hurdle, UnreachedError
+from p2pfl.net.dial_paths import Hurdle, UnreachedError
 from p2pfl.net.limits import Limits
 from p2pfl.net.websocket import dial_websocket, open_browserless
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.crypto.handshake import FederationBinding
+from p2pfl.crypto.session import FederationBinding
 from p2pfl.net.limits import Limits
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -10,8 +10,8 @@ from random import Random
 from typing import Any, Self
 
 from p2pfl.core.messages import Message
-from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
+from p2pfl.crypto.session import FederationBinding
 from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links, Membership, Watcher
 from p2pfl.net.session_table import Callbacks

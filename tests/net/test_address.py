@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from p2pfl.net.address import cannot_listen, is_hidden, misses, parse_address
-from p2pfl.net.line import GoneError
+from p2pfl.net.transport import GoneError
 from p2pfl.net.websocket import dial_websocket, open_browserless, reason_of
 
 

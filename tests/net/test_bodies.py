@@ -14,7 +14,7 @@ from nodes import DEADLINE_S, Federation
 
 from p2pfl.core.messages import CHUNK_BYTES, Hello, Reply, Request, request_digest
 from p2pfl.errors import PeerFault
-from p2pfl.net.bodies import (
+from p2pfl.net.outbox import (
     FIRST_CHUNK_BYTES,
     RECEIPT_S,
     RECEIPTS_AT_ONCE,
@@ -23,9 +23,9 @@ from p2pfl.net.bodies import (
     KeptParts,
     ReceiptClock,
 )
-from p2pfl.net.in_memory import MemoryLine, MemoryNetwork
-from p2pfl.net.line import GoneError
-from p2pfl.wire import LEAST_CHUNK_BYTES, Assembler, PartHeld, PartialBody, Receipt, split
+from p2pfl.net.transport import GoneError, MemoryLine, MemoryNetwork
+from p2pfl.wire import PartHeld, PartialBody, Receipt
+from p2pfl.wire.frame import LEAST_CHUNK_BYTES, Assembler, split
 
 SEAL_BYTES = 17
 HELLO = Hello(

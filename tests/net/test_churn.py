@@ -14,13 +14,12 @@ import pytest
 from aiohttp.web import WebSocketResponse
 
 from p2pfl.core.messages import Ready
-from p2pfl.crypto.handshake import Initiator, Responder
-from p2pfl.crypto.session import Session
+from p2pfl.crypto.session import Initiator, Responder, Session
 from p2pfl.net.address import PATH
-from p2pfl.net.dialing import Backoff
+from p2pfl.net.greeting import BOOT_BYTES, Notice, Word
 from p2pfl.net.limits import Limits
-from p2pfl.net.notices import BOOT_BYTES, Notice, Word
-from p2pfl.net.refusals import most_bytes_an_hour
+from p2pfl.net.links import Backoff
+from p2pfl.net.transport import most_bytes_an_hour
 
 PER_S = 100
 

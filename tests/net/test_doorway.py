@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.crypto.handshake import Initiator
 from p2pfl.crypto.identity import Identity
+from p2pfl.crypto.session import Initiator
 from p2pfl.errors import PeerFault
-from p2pfl.net import doorway as doorway_module
-from p2pfl.net.doorway import MOST_GROUPS, ConnectionGate, ConnectionStage, Doorway, group_of
+from p2pfl.net import acceptor as doorway_module
+from p2pfl.net.acceptor import MOST_GROUPS, ConnectionGate, Doorway, group_of
 from p2pfl.net.limits import Limits
+from p2pfl.net.transport import ConnectionStage
 
 UPGRADE = (
     b"GET /p2pfl HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -294,7 +295,7 @@ def test_a_gate_hears_no_more_than_a_greeting_at_first():
 async def test_the_opening_tag_is_checked_before_the_curve(federation, monkeypatch):
     """Nothing but hashes for whoever does not know the key."""
     agreed = []
-    monkeypatch.setattr("p2pfl.crypto.handshake.agree", lambda *_: agreed.append(1))
+    monkeypatch.setattr("p2pfl.crypto.session.agree", lambda *_: agreed.append(1))
     binding = federation.new(0).links._greeter.binding
     stages = []
 

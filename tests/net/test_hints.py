@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from p2pfl.net.address import Address
-from p2pfl.net.route import MOST_HINTS, MOST_KEPT, Route
+from p2pfl.net.address import MOST_HINTS, MOST_KEPT, Address, Route
 
 NOWHERE = "127.0.0.1:1"
 """Nobody listens there."""

@@ -16,10 +16,9 @@ from p2pfl.core.messages import Busy, Ready, Request, Resync
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.net import link as link_module
 from p2pfl.net.limits import IDLE_BYTES
-from p2pfl.net.line import GoneError
 from p2pfl.net.link import BATCH_CHUNKS, Inbox, PeerLink
-from p2pfl.wire import split
-from p2pfl.wire.frame import OtherVersionError
+from p2pfl.net.transport import GoneError
+from p2pfl.wire.frame import OtherVersionError, split
 
 
 def request_of(body: bytes) -> Request:

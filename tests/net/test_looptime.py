@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 
 from p2pfl.core.messages import Ready
 from p2pfl.features.status.page import Guard, StatusPage
-from p2pfl.net.doorway import SLICE_BYTES, ConnectionGate, Doorway
-from p2pfl.net.entrance import MOST_UNPROVEN
-from p2pfl.net.limits import Limits
-from p2pfl.net.looptime import (
+from p2pfl.net.acceptor import MOST_UNPROVEN, SLICE_BYTES, ConnectionGate, Doorway
+from p2pfl.net.limits import (
     BURST_S,
     EVENT_S,
     LEAST_SHARE,
     SHARE_OF_ALL,
     SHARE_OF_ONE,
     CoreShare,
+    Limits,
     LoopTime,
     Stopwatch,
     TimeBudget,
@@ -130,8 +129,8 @@ def test_where_nothing_is_counted_the_share_is_a_whole_core():
 
 
 def test_work_is_charged_at_the_price_of_a_core(monkeypatch):
-    monkeypatch.setattr("p2pfl.net.looptime.core_share", lambda: lambda: 0.25)
-    monkeypatch.setattr("p2pfl.net.looptime.time.thread_time", iter([7.0, 7.5]).__next__)
+    monkeypatch.setattr("p2pfl.net.limits.core_share", lambda: lambda: 0.25)
+    monkeypatch.setattr("p2pfl.net.limits.time.thread_time", iter([7.0, 7.5]).__next__)
     costs = []
     with Stopwatch(costs.append):
         pass
@@ -198,11 +197,11 @@ async def test_measured_work_returns_raises_and_is_cancelled_as_it_would_be_alon
 @pytest.fixture
 def dear(monkeypatch):
     """Each event costs much, and purses do not fill: so what is parsed can be counted."""
-    monkeypatch.setattr("p2pfl.net.looptime.EVENT_S", DEAR_S)
-    monkeypatch.setattr("p2pfl.net.looptime.SHARE_OF_ONE", 1e-9)
-    monkeypatch.setattr("p2pfl.net.looptime.SHARE_OF_ALL", 1e-9)
+    monkeypatch.setattr("p2pfl.net.limits.EVENT_S", DEAR_S)
+    monkeypatch.setattr("p2pfl.net.limits.SHARE_OF_ONE", 1e-9)
+    monkeypatch.setattr("p2pfl.net.limits.SHARE_OF_ALL", 1e-9)
     # Nobody is refused because accepting has cost too much.
-    monkeypatch.setattr("p2pfl.net.entrance.SHARE_OF_ACCEPTING", 1e9)
+    monkeypatch.setattr("p2pfl.net.acceptor.SHARE_OF_ACCEPTING", 1e9)
 
 
 @pytest.fixture
@@ -313,8 +312,8 @@ async def test_readers_with_the_token_are_served_while_a_flood_from_their_own_ad
 
 
 async def test_while_nobody_is_accepted_open_sessions_go_on(federation, monkeypatch):
-    monkeypatch.setattr("p2pfl.net.entrance.SHARE_OF_ACCEPTING", 1e-9)
-    monkeypatch.setattr("p2pfl.net.entrance.BURST_S", 0.0)
+    monkeypatch.setattr("p2pfl.net.acceptor.SHARE_OF_ACCEPTING", 1e-9)
+    monkeypatch.setattr("p2pfl.net.acceptor.BURST_S", 0.0)
     async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
         await b.until(lambda: b.open and a.open)
         strangers = [await asyncio.open_connection("127.0.0.1", a.links.port) for _ in range(20)]
@@ -327,8 +326,8 @@ async def test_while_nobody_is_accepted_open_sessions_go_on(federation, monkeypa
 
 
 async def test_accepting_is_taken_up_again(federation, monkeypatch):
-    monkeypatch.setattr("p2pfl.net.entrance.SHARE_OF_ACCEPTING", 0.01)
-    monkeypatch.setattr("p2pfl.net.entrance.BURST_S", 0.0)
+    monkeypatch.setattr("p2pfl.net.acceptor.SHARE_OF_ACCEPTING", 0.01)
+    monkeypatch.setattr("p2pfl.net.acceptor.BURST_S", 0.0)
     async with federation.node(0) as a:
         strangers = []
         for number in range(3):

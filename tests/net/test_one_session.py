@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from p2pfl.core.messages import LEAST_VERSION, PROTOCOL_VERSION, Ready
-from p2pfl.crypto.handshake import Initiator
-from p2pfl.crypto.session import Session
+from p2pfl.crypto.session import Initiator, Session
 from p2pfl.net.address import parse_address
-from p2pfl.net.in_memory import MemoryNetwork
+from p2pfl.net.greeting import BOOT_BYTES, Notice, Word
 from p2pfl.net.link import INLINE_BYTES, MALFORMED
-from p2pfl.net.notices import BOOT_BYTES, Notice, Word
 from p2pfl.net.session_table import Admission, decide, expire
-from p2pfl.wire import Offer, split
+from p2pfl.net.transport import MemoryNetwork
+from p2pfl.wire import Offer
+from p2pfl.wire.frame import split
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from nodes import binding

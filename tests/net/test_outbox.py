@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from p2pfl.core.messages import Hello, Ready, Reply, Request, Resync
 from p2pfl.net.outbox import Outbox
-from p2pfl.wire.side import Side
+from p2pfl.wire import Side
 
 REQUEST = Request(
     incarnation=0, seq=1, version=3, echo=None, weight=0.5, staleness=1.0, pace_s=0.1, audit=b"", body=b"b", digest=b"1"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, parse_address
-from p2pfl.net.dialing import Backoff
+from p2pfl.net.greeting import LAYOUT, Notice, Word, unpack_notice
 from p2pfl.net.limits import ByteBudget, Limits, MessagePace
-from p2pfl.net.notices import LAYOUT, Notice, Word, unpack_notice
+from p2pfl.net.links import Backoff
 
 
 @given(st.binary(max_size=60) | st.binary(min_size=LAYOUT.size, max_size=LAYOUT.size))

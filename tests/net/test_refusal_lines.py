@@ -16,16 +16,16 @@ import pytest
 from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import PeerFault
-from p2pfl.net import refusals as refusals_module
+from p2pfl.net import transport as refusals_module
 from p2pfl.net.greeting import SealedFault
-from p2pfl.net.line import Counters
-from p2pfl.net.notices import LeftBehindFault
-from p2pfl.net.refusals import (
+from p2pfl.net.transport import (
     LINE_BYTES,
     MEMBER,
     STAMP_BYTES,
     STRANGERS,
     VARIANTS,
+    Counters,
+    LeftBehindFault,
     Refusals,
     clip,
     most_bytes_an_hour,

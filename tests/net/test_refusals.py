@@ -13,14 +13,13 @@ import aiohttp
 import pytest
 
 from p2pfl.core.messages import Request
-from p2pfl.crypto.handshake import Initiator
 from p2pfl.crypto.identity import Identity, public_text
-from p2pfl.crypto.session import MAX_SEALED_BYTES, Session
+from p2pfl.crypto.session import MAX_SEALED_BYTES, Initiator, Session
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import PATH
+from p2pfl.net.greeting import BOOT_BYTES, Notice, Word
 from p2pfl.net.link import LOUD_FAULTS, MALFORMED
-from p2pfl.net.notices import BOOT_BYTES, Notice, Word
-from p2pfl.wire import split
+from p2pfl.wire.frame import split
 
 UPGRADE = (
     b"GET /p2pfl HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

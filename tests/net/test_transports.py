@@ -13,8 +13,7 @@ from msgspec import structs
 
 from p2pfl.core.messages import Ready, Resync
 from p2pfl.errors import UserError
-from p2pfl.net.in_memory import MOST_CHUNKS, MemoryLine, MemoryNetwork
-from p2pfl.net.line import GoneError
+from p2pfl.net.transport import MOST_CHUNKS, GoneError, MemoryLine, MemoryNetwork
 from p2pfl.net.websocket import WebSocketTransport
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

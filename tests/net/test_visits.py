@@ -8,14 +8,13 @@ from dataclasses import replace
 import pytest
 
 from p2pfl.config.charter import MOST_BYTES
-from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
+from p2pfl.crypto.session import FederationBinding
 from p2pfl.errors import PeerFault
-from p2pfl.net.doorway import VISIT_BURST
-from p2pfl.net.errands import Errand, UnreachableError
-from p2pfl.net.line import GoneError
-from p2pfl.net.notices import BOOT_BYTES, Notice, Word
-from p2pfl.net.visits import PIECE_BYTES, bring, say
+from p2pfl.net.acceptor import VISIT_BURST
+from p2pfl.net.greeting import BOOT_BYTES, PIECE_BYTES, Notice, Word, bring, say
+from p2pfl.net.transport import GoneError
+from p2pfl.net.websocket import Errand, UnreachableError
 
 NEWCOMER, ADMIN, STRANGER = (Identity(bytes([number]) * 32) for number in (99, 98, 97))
 

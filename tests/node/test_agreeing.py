@@ -17,7 +17,7 @@ from p2pfl.features.tables.agreement import Agreement, SignedStatement, sign_pro
 from p2pfl.learn.table import naming
 from p2pfl.learn.table.agreed import is_open
 from p2pfl.learn.table.proposal import ColumnProposal, Proposal, pack
-from p2pfl.net.refusals import DIFFERS
+from p2pfl.net.transport import DIFFERS
 
 NODES = 5
 KEYS = [Identity(bytes([n]) * 32) for n in range(NODES)]

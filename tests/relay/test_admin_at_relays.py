@@ -17,10 +17,9 @@ from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.tickets import Ticket, register
 from p2pfl.features.relay.transport import ByRelayTransport, RelayDialing, answer_of_admin, dialing_through
 from p2pfl.net.address import Address
-from p2pfl.net.errands import Errand, UnreachableError
-from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.limits import Limits
-from p2pfl.net.websocket import WebSocketTransport
+from p2pfl.net.transport import MemoryNetwork
+from p2pfl.net.websocket import Errand, UnreachableError, WebSocketTransport
 
 ADMIN = Identity(b"a" * 32)
 REALM = realm_named("ward", 7)

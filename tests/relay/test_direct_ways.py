@@ -17,8 +17,8 @@ from p2pfl.features.relay.frames import Challenge, FrameKind, struct_in, unpack
 from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServer
 from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.net.address import Address
-from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.limits import Limits
+from p2pfl.net.transport import MemoryNetwork
 from p2pfl.net.websocket import WebSocketTransport
 
 

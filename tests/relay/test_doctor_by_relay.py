@@ -15,8 +15,8 @@ from relay_kit import QUICK, nothing_listed, until
 from p2pfl.cli.main import main
 from p2pfl.config.charter import realm_of
 from p2pfl.config.load import load_config, load_node
-from p2pfl.crypto.handshake import Initiator
 from p2pfl.crypto.identity import Identity
+from p2pfl.crypto.session import Initiator
 from p2pfl.features.lan.doctor import examine
 from p2pfl.features.lan.doctor_command import _print_ways
 from p2pfl.features.lan.probe import AnswerKind
@@ -26,11 +26,10 @@ from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.tickets import Sheets, register
 from p2pfl.features.relay.transport import through_relays
 from p2pfl.net.address import Address, parse_address
-from p2pfl.net.errands import visitors_binding
+from p2pfl.net.greeting import MEASURE, MOST_MEASURE_BYTES
 from p2pfl.net.limits import Limits
-from p2pfl.net.line import GoneError
-from p2pfl.net.measuring import MEASURE, MOST_BYTES
-from p2pfl.net.websocket import WebSocketTransport, dial_websocket, open_browserless, transport_of
+from p2pfl.net.transport import GoneError
+from p2pfl.net.websocket import WebSocketTransport, dial_websocket, open_browserless, transport_of, visitors_binding
 
 
 @asynccontextmanager
@@ -161,9 +160,9 @@ async def test_nobody_may_measure_more_than_it_takes(federation):
         initiator = Initiator(Identity.generate(), federation.identities[0].public, greeter.binding)
         await line.send(initiator.first())
         await line.receive()
-        await line.send(MEASURE + bytes(MOST_BYTES // 2))
+        await line.send(MEASURE + bytes(MOST_MEASURE_BYTES // 2))
         assert (await line.receive()).startswith(MEASURE)
-        await line.send(MEASURE + bytes(MOST_BYTES // 2))
+        await line.send(MEASURE + bytes(MOST_MEASURE_BYTES // 2))
         with pytest.raises(GoneError):
             await line.receive()
         assert not node.alarms

@@ -22,7 +22,7 @@ from p2pfl.features.relay.frames import (
 )
 from p2pfl.features.relay.link import RelayLink
 from p2pfl.features.relay.tickets import register
-from p2pfl.net.in_memory import MemoryNetwork
+from p2pfl.net.transport import MemoryNetwork
 
 
 @pytest.fixture

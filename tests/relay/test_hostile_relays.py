@@ -29,9 +29,8 @@ from p2pfl.features.relay.frames import (
 )
 from p2pfl.features.relay.link import RelayLink
 from p2pfl.net.address import Address
-from p2pfl.net.in_memory import MemoryNetwork, MemoryTransport
 from p2pfl.net.limits import Limits
-from p2pfl.net.line import GoneError, Line
+from p2pfl.net.transport import GoneError, Line, MemoryNetwork, MemoryTransport
 
 URL, KEY = "ws://liar:1/p2pfl", b"k" * 32
 CHALLENGE = Challenge(version=VERSION, nonce=bytes(32), clock_s=0)

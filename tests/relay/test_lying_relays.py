@@ -9,9 +9,8 @@ from relay_kit import RelayHere, by_relay
 
 from p2pfl.core.messages import Resync
 from p2pfl.features.relay.frames import HEAD, Closing, FrameKind, pack, pack_number, unpack
-from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.limits import Limits
-from p2pfl.net.line import Line
+from p2pfl.net.transport import Line, MemoryNetwork
 
 HONEST_FRAMES = 12
 """Frames with data that a lying relay passes on first: the handshake and some messages."""

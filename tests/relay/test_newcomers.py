@@ -26,8 +26,8 @@ from p2pfl.features.relay.server import ListedFederation
 from p2pfl.features.relay.tickets import Ticket, register, write_tickets
 from p2pfl.features.relay.transport import ByRelayTransport, Credentials
 from p2pfl.net.address import Relayed
-from p2pfl.net.errands import visitors_binding
-from p2pfl.net.in_memory import MemoryNetwork
+from p2pfl.net.transport import MemoryNetwork
+from p2pfl.net.websocket import visitors_binding
 
 WARD = ward(3)
 THREE = after(WARD, first(WARD))

@@ -25,9 +25,8 @@ from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServe
 from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.transport import ByRelayTransport
 from p2pfl.net.address import Address
-from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.limits import Limits
-from p2pfl.net.line import GoneError
+from p2pfl.net.transport import GoneError, MemoryNetwork
 from p2pfl.net.websocket import WebSocketTransport, dial_url, open_browserless
 
 

@@ -14,9 +14,8 @@ from p2pfl.core.messages import Resync
 from p2pfl.features.relay import transport as by_relay_module
 from p2pfl.features.relay.link import RelayLink
 from p2pfl.features.relay.transport import LASTING_LOOKS, ByRelayTransport
-from p2pfl.net.in_memory import MemoryNetwork
-from p2pfl.net.line import Line
-from p2pfl.net.measuring import ExchangeTimes
+from p2pfl.net.greeting import ExchangeTimes
+from p2pfl.net.transport import Line, MemoryNetwork
 
 
 class SlowLine(Line):

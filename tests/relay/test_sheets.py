@@ -37,7 +37,7 @@ from p2pfl.features.relay.tickets import (
     tickets_file,
     write_tickets,
 )
-from p2pfl.net.in_memory import MemoryNetwork
+from p2pfl.net.transport import MemoryNetwork
 
 WARD = ward(3)
 REALM = realm_of(WARD)

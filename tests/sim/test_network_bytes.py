@@ -27,14 +27,14 @@ from p2pfl.core.messages import (
     Resync,
     request_digest,
 )
-from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.crypto.session import FederationBinding
 from p2pfl.errors import PeerFault
 from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links, Membership, Watcher
 from p2pfl.net.session_table import Callbacks
 from p2pfl.node import assembly
-from p2pfl.wire import Assembler, split
+from p2pfl.wire.frame import Assembler, split
 from sim.kernel import Kernel
 from sim.links import BINDING_SECTIONS, Framing, lay, sealed_bytes
 from sim.network import Network

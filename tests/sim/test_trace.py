@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.core.messages import Message
-from p2pfl.wire import Offer, PartHeld, Receipt, Side
-from p2pfl.wire.headers import BY_MESSAGE
+from p2pfl.wire import BY_MESSAGE, Offer, PartHeld, Receipt, Side
 from sim.trace import BLOCK_ENTRIES, MESSAGE_CODES, Trace, TraceKind
 
 ENTRIES = [(10**12 + k, 1 + k % 4, k % 17, -1 if k % 5 == 0 else k % 13, k * k) for k in range(2 * BLOCK_ENTRIES + 100)]

@@ -38,10 +38,8 @@ from p2pfl.features.stats.statements import (
 from p2pfl.features.sums import talk
 from p2pfl.features.sums.talk import Farewell
 from p2pfl.net.address import Address
-from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.limits import Limits
-from p2pfl.net.line import Counters
-from p2pfl.net.refusals import Refusals
+from p2pfl.net.transport import Counters, MemoryNetwork, Refusals
 from p2pfl.net.websocket import WebSocketTransport
 from tests.stats.desks import POLICY, made_ward
 from tests.stats.stats_world import asked, hospitals, surveyed

@@ -25,11 +25,15 @@ def record(commit: str) -> dict[str, object]:
     from nacl.public import PrivateKey  # noqa: PLC0415
 
     from p2pfl.core.messages import LEAST_VERSION, PROTOCOL_VERSION  # noqa: PLC0415
-    from p2pfl.crypto.handshake import FederationBinding, Initiator, Responder  # noqa: PLC0415
     from p2pfl.crypto.identity import Identity  # noqa: PLC0415
-    from p2pfl.crypto.session import Session  # noqa: PLC0415
-    from p2pfl.net.notices import Notice, Word  # noqa: PLC0415
-    from p2pfl.wire import encode  # noqa: PLC0415
+    from p2pfl.crypto.session import (  # noqa: PLC0415
+        FederationBinding,
+        Initiator,
+        Responder,
+        Session,
+    )
+    from p2pfl.net.greeting import Notice, Word  # noqa: PLC0415
+    from p2pfl.wire.frame import encode  # noqa: PLC0415
 
     frames = [(message, b"".join(encode(message))) for message, *_ in GOLDEN]
     sides = [(channel, message, channel.pack(message).body) for channel, message, *_ in ASIDE]

@@ -16,19 +16,19 @@ import pytest
 from nacl.public import PrivateKey
 
 from p2pfl.core.messages import LEAST_VERSION, PROTOCOL_VERSION, Ready
-from p2pfl.crypto.handshake import FederationBinding, Initiator, Responder
 from p2pfl.crypto.identity import Identity
-from p2pfl.crypto.session import Session
+from p2pfl.crypto.session import FederationBinding, Initiator, Responder, Session
 from p2pfl.errors import PeerFault
 from p2pfl.features.relay import frames as relay
 from p2pfl.features.relay.tickets import register
 from p2pfl.net import link
 from p2pfl.net.address import Address
-from p2pfl.net.in_memory import MemoryNetwork, MemoryTransport
+from p2pfl.net.greeting import Notice, Word, unpack_notice
 from p2pfl.net.limits import Limits
 from p2pfl.net.link import MALFORMED
-from p2pfl.net.notices import Notice, Word, unpack_notice
-from p2pfl.wire import PREFIX_BYTES, Offer, Side, Unknown, decode, decode_prefix, encode, frame
+from p2pfl.net.transport import MemoryNetwork, MemoryTransport
+from p2pfl.wire import Offer, Side, Unknown, frame
+from p2pfl.wire.frame import PREFIX_BYTES, decode, decode_prefix, encode
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from message_kit import ASIDE, PAUSE

@@ -2,7 +2,7 @@
 sessions, and trains no round, which would only lead its model away from theirs.
 
 Neighbors that were told raise no alarm, and hardly dial until it is over. Times of day are those of the machine's own
-clock. `max_kbit_s` is kept by the network layer (`net.rate`).
+clock. `max_kbit_s` is kept by the network layer (`net.limits`).
 """
 
 from __future__ import annotations

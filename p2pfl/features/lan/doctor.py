@@ -22,8 +22,8 @@ from p2pfl.features.lan.overhear import Announced, Overhearing, Tally
 from p2pfl.features.lan.probe import Answer, AnswerKind, Prober, RelayTried, RelayVisits
 from p2pfl.features.status.running import find_running
 from p2pfl.net.address import Address, is_hidden, parse_address
-from p2pfl.net.errands import LEARNED, visitors_binding
-from p2pfl.net.ways import Outlet, Passage, outlet_of
+from p2pfl.net.dial_paths import Outlet, Passage, outlet_of
+from p2pfl.net.websocket import LEARNED, visitors_binding
 from p2pfl.software import software
 
 RESOLVE_S = 4.0

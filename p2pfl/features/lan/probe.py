@@ -22,19 +22,18 @@ import aiohttp
 
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
 from p2pfl.crypto import FederationMismatch, HandshakeFault
-from p2pfl.crypto.handshake import FederationBinding, Initiator
 from p2pfl.crypto.identity import Identity
+from p2pfl.crypto.session import FederationBinding, Initiator
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.features.relay.link import UNTRIED, LinkParts, RelayLink
 from p2pfl.features.relay.link import Answer as AnswerChallenge
 from p2pfl.features.relay.tickets import Credentials
 from p2pfl.features.relay.transport import answer_of_admin, at_relay
 from p2pfl.net.address import Address, parse_address
-from p2pfl.net.hurdles import Hurdle, UnreachedError
+from p2pfl.net.dial_paths import Hurdle, Outlet, Passage, UnreachedError
+from p2pfl.net.greeting import measure
 from p2pfl.net.limits import Limits
-from p2pfl.net.line import GoneError, Line
-from p2pfl.net.measuring import measure
-from p2pfl.net.ways import Outlet, Passage
+from p2pfl.net.transport import GoneError, Line
 from p2pfl.net.websocket import dial_websocket, open_browserless
 
 CONNECT_S = 4.0

@@ -23,8 +23,8 @@ from p2pfl.features.lan.overhear import Places, find_nearby
 from p2pfl.features.members.joining import find_invite, require_same
 from p2pfl.features.relay.tickets import Credentials
 from p2pfl.features.relay.transport import dialing_through
-from p2pfl.net.errands import DialThrough, Errand, UnreachableError
-from p2pfl.net.ways import outlet_of
+from p2pfl.net.dial_paths import outlet_of
+from p2pfl.net.websocket import DialThrough, Errand, UnreachableError
 from p2pfl.node.kept_charter import FILE_NAME, newest
 from p2pfl.storage.disk import replace_file
 

@@ -5,7 +5,7 @@ with the node's state before others see it, so that an older one is refused even
 
 A node announces its charter at the start of each session, and again to all neighbors when it has accepted a newer one
 (`CharterTalk`). So the charter spreads along the edges, as each neighbor requests what it lacks. The tickets that open
-relays spread in the same way, on a channel of their own. What strangers may do is in `p2pfl.net.visits`.
+relays spread in the same way, on a channel of their own. What strangers may do is in `p2pfl.net.greeting`.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.features.members.charters import CHANNEL, TICKETS, CharterKeeper, CharterTalk
 from p2pfl.features.relay.tickets import Sheets
 from p2pfl.net.address import Relayed
-from p2pfl.net.errands import DialThrough, Errand, UnreachableError
-from p2pfl.net.line import Line
+from p2pfl.net.dial_paths import Outlet, outlet_of
 from p2pfl.net.side import Feeding
-from p2pfl.net.ways import Outlet, outlet_of
+from p2pfl.net.transport import Line
+from p2pfl.net.websocket import DialThrough, Errand, UnreachableError
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, NodeView
 from p2pfl.node.kept_charter import FILE_NAME

@@ -31,9 +31,8 @@ from p2pfl.features.lan.interfaces import all_interfaces, cover, hosts_of
 from p2pfl.features.relay.link import RelayLink
 from p2pfl.features.relay.tickets import Credentials, Sheets, make_token, read_token, write_tickets
 from p2pfl.features.relay.transport import ByRelayTransport, through_relays
-from p2pfl.net.address import Address, is_loopback, parse_address
-from p2pfl.net.names import unknown_hosts
-from p2pfl.net.proxy import is_near, proxies_of
+from p2pfl.net.address import Address, is_loopback, parse_address, unknown_hosts
+from p2pfl.net.dial_paths import is_near, proxies_of
 from p2pfl.net.side import Feeding, SideChannel
 from p2pfl.net.transport import MakeTransport
 from p2pfl.node.assembly import Setup

@@ -48,12 +48,11 @@ from p2pfl.features.relay.frames import (
     unpack,
 )
 from p2pfl.features.relay.tickets import Ticket
+from p2pfl.net.acceptor import visit_bucket
 from p2pfl.net.address import parse_address
-from p2pfl.net.dialing import Backoff
-from p2pfl.net.doorway import ConnectionStage, visit_bucket
 from p2pfl.net.limits import Limits
-from p2pfl.net.line import GoneError, Line
-from p2pfl.net.transport import Meet
+from p2pfl.net.links import Backoff
+from p2pfl.net.transport import ConnectionStage, GoneError, Line, Meet
 
 REFUSED_S = 30.0
 """The wait after a relay has refused this node: only a person changes that."""

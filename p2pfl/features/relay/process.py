@@ -17,10 +17,9 @@ from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServe
 from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.tickets import make_token as make_token_file
 from p2pfl.net.address import Address, parse_address
+from p2pfl.net.dial_paths import SOON_DAYS, OwnCertificate
 from p2pfl.net.limits import Limits
-from p2pfl.net.line import Counters
-from p2pfl.net.refusals import Refusals
-from p2pfl.net.tls import SOON_DAYS, OwnCertificate
+from p2pfl.net.transport import Counters, Refusals
 from p2pfl.net.websocket import WebSocketTransport
 
 log = logging.getLogger("p2pfl.relay")

@@ -3,7 +3,7 @@ switchboard.
 
 Of a federation file it reads three keys (name, seed, admin) and nothing else; if members.toml lies beside it, also
 which members were removed. Until a member has registered, its connection is a stranger's, and costs at most what a
-stranger may cost a node (`net.doorway`).
+stranger may cost a node (`net.acceptor`).
 """
 
 from __future__ import annotations
@@ -51,10 +51,7 @@ from p2pfl.features.relay.tickets import (
     read_token,
     token_id,
 )
-from p2pfl.net.doorway import ConnectionStage
-from p2pfl.net.line import GoneError, Line
-from p2pfl.net.refusals import Refusals
-from p2pfl.net.transport import Visit
+from p2pfl.net.transport import ConnectionStage, GoneError, Line, Refusals, Visit
 
 log = logging.getLogger("p2pfl.relay")
 

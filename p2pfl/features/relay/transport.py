@@ -18,14 +18,10 @@ from p2pfl.features.relay.frames import Challenge, Registration
 from p2pfl.features.relay.link import Answer, LinkParts, OnDoubt, RelayLink
 from p2pfl.features.relay.tickets import Credentials, Ticket, register
 from p2pfl.net.address import Address, Relayed, Way, parse_address
-from p2pfl.net.errands import DialThrough
-from p2pfl.net.hurdles import Hurdle, UnreachedError
+from p2pfl.net.dial_paths import Hurdle, Outlet, UnreachedError, outlet_of
 from p2pfl.net.limits import Limits
-from p2pfl.net.line import GoneError, Line
-from p2pfl.net.refusals import Refusals
-from p2pfl.net.transport import MakeTransport, Meet, Transport
-from p2pfl.net.ways import Outlet, outlet_of
-from p2pfl.net.websocket import dial_url, open_browserless
+from p2pfl.net.transport import GoneError, Line, MakeTransport, Meet, Refusals, Transport
+from p2pfl.net.websocket import DialThrough, dial_url, open_browserless
 
 MEASURE_S = 5.0
 """How long the way through one relay may take to be measured."""

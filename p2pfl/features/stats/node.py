@@ -54,10 +54,9 @@ from p2pfl.features.sums.sessions import MOST_BODY_BYTES, KeptSums, open_togethe
 from p2pfl.features.sums.talk import SumTalk
 from p2pfl.foreign import printable
 from p2pfl.net.address import free_ports
-from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.links import Links
 from p2pfl.net.side import Feeding
-from p2pfl.net.transport import MakeTransport
+from p2pfl.net.transport import MakeTransport, MemoryNetwork
 from p2pfl.net.websocket import transport_of
 from p2pfl.node.assembly import load_identity
 from p2pfl.node.kept_charter import newest_here

@@ -38,13 +38,10 @@ from aiohttp.http import HttpProcessingError
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
 from p2pfl.features.status.prometheus import exposition
+from p2pfl.net.acceptor import ConnectionGate, Doorway, Entrance, TerseHandler
 from p2pfl.net.address import Address, cannot_listen, is_loopback, own_address, parse_address
-from p2pfl.net.doorway import ConnectionGate, ConnectionStage, Doorway
-from p2pfl.net.entrance import Entrance
 from p2pfl.net.limits import Limits
-from p2pfl.net.line import Counters
-from p2pfl.net.refusals import Refusals
-from p2pfl.net.terse import TerseHandler
+from p2pfl.net.transport import ConnectionStage, Counters, Refusals
 from p2pfl.reporting.alarms import ALARMS
 
 TOKEN_BYTES = 18

@@ -26,9 +26,8 @@ from p2pfl.features.sums.protocol import Sums
 from p2pfl.features.sums.setup import FIRST_S
 from p2pfl.features.sums.talk import CHANNEL, HELD_UP, SumTalk
 from p2pfl.net.links import Links
-from p2pfl.net.refusals import DIFFERS
 from p2pfl.net.side import Feeding
-from p2pfl.net.transport import MakeTransport
+from p2pfl.net.transport import DIFFERS, MakeTransport
 from p2pfl.net.websocket import WebSocketTransport, transport_of
 from p2pfl.node.feature import NodeView
 from p2pfl.node.phase_links import links_of_phase

@@ -50,7 +50,7 @@ from p2pfl.features.sums.messages import (
 from p2pfl.features.sums.protocol import Sums
 from p2pfl.foreign import UNREADABLE
 from p2pfl.net.side import SideChannel
-from p2pfl.wire.side import MOST_SIDE_BYTES
+from p2pfl.wire import MOST_SIDE_BYTES
 
 PIECE_BYTES = 48 * 1024
 WINDOW, PIECE_UNITS = 64, 8

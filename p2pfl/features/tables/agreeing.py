@@ -33,8 +33,8 @@ from p2pfl.features.tables.agreement import SIGNATURE_BYTES, Agreement, keep, re
 from p2pfl.features.tables.summing_figures import sum_settings, summing
 from p2pfl.learn.table.proposal import MOST_BYTES
 from p2pfl.net.links import Links
-from p2pfl.net.refusals import DIFFERS
 from p2pfl.net.side import Feeding, SideChannel
+from p2pfl.net.transport import DIFFERS
 from p2pfl.net.websocket import transport_of
 from p2pfl.node.leash import on_a_leash
 from p2pfl.node.phase_links import links_of_phase

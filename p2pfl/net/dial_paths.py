@@ -1,0 +1,628 @@
+"""Paths to an address: directly or through an HTTP proxy, each from TCP to TLS. What comes after is the line's.
+
+Failures say in words for a person why nothing was reached, and what to do about it. TLS brings a line through proxies
+and firewalls. It proves nothing to p2pfl: the handshake inside does, so a certificate that a node has made for itself
+and pins is as good as one that is bought.
+
+A node file names a proxy, or the environment does (`HTTPS_PROXY` for wss://, `HTTP_PROXY` for other addresses, but for
+those in `NO_PROXY`). Addresses of this machine or of a LAN are always dialed directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import errno
+import hashlib
+import ipaddress
+import logging
+import os
+import re
+import socket
+import ssl
+import stat
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import aiohttp
+
+from p2pfl.config.model import NodeConfig
+from p2pfl.config.tables import PROXY
+from p2pfl.crypto.identity import read_private
+from p2pfl.errors import UserError
+from p2pfl.net.address import Address
+from p2pfl.net.transport import GoneError
+
+SET_CLOCK = "set the clock of this machine (timedatectl set-ntp true)"
+EXPIRED, NOT_YET_VALID, OTHER_NAMES, UNKNOWN_SIGNERS = 10, 9, (62, 64), (2, 18, 19, 20, 21, 27)
+"""OpenSSL's codes for what is wrong with a certificate (`X509_V_ERR_...`)."""
+BEHIND = (502, 503, 504)
+"""The answers of a web server that does not reach the node behind it."""
+
+
+NO_TLS = 400
+"""The answer of a web server to a plain request where it expects TLS, among others."""
+
+
+class Hurdle(Enum):
+    """What stood in the way. The value is how a table shows it."""
+
+    NAME = "the name is unknown"
+    REFUSED = "nothing listens on that port"
+    SILENT = "no answer"
+    PROXY = "the proxy does not let it through"
+    CERTIFICATE = "its certificate is not accepted"
+    NOT_A_NODE = "something other than p2pfl answers"
+
+
+class UnreachedError(GoneError):
+    """Nothing was reached. `remedy` says what to do; it is empty if that depends on what runs there."""
+
+    def __init__(self, hurdle: Hurdle, text: str, remedy: str = "") -> None:
+        super().__init__(f"{text}: {remedy}" if remedy else text)
+        self.hurdle, self.text, self.remedy = hurdle, text, remedy
+
+
+def of_socket(error: OSError, host: str, what: str = "") -> UnreachedError:
+    """Return the reason why a TCP connection to `host` failed; `what` begins the text if it is not the member."""
+    if isinstance(error, socket.gaierror):
+        remedy = "correct the address, or the DNS of this machine"
+        return UnreachedError(Hurdle.NAME, f"{what}the name {host} is unknown", remedy)
+    text = what + (os.strerror(error.errno) if error.errno else str(error) or type(error).__name__)
+    return UnreachedError(Hurdle.REFUSED if error.errno == errno.ECONNREFUSED else Hurdle.SILENT, text)
+
+
+def of_tls(error: ssl.SSLError, host: str, whose: str = "its") -> UnreachedError:
+    """Return the reason why TLS with `host` failed."""
+    now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "PACKET_LENGTH_TOO_LONG"):
+            text, remedy = "no TLS is spoken there", "ws:// or host:port in place of wss://, or a certificate there"
+            return UnreachedError(Hurdle.CERTIFICATE, text, remedy)
+        return UnreachedError(Hurdle.CERTIFICATE, f"TLS fails: {error.reason or type(error).__name__}")
+    match error.verify_code:
+        case code if code == EXPIRED:
+            text = f"{whose} certificate has expired by the clock of this machine ({now})"
+            remedy = f"renew it there; or, if that is not the time, {SET_CLOCK}"
+        case code if code == NOT_YET_VALID:
+            text = f"{whose} certificate is not valid yet by the clock of this machine ({now})"
+            remedy = f"{SET_CLOCK}; or wait, if that is the time"
+        case code if code in OTHER_NAMES:
+            text, remedy = f"{whose} certificate is not for {host}", "use the name in it, or pin it: #sha256=..."
+        case code if code in UNKNOWN_SIGNERS:
+            text = f"{whose} certificate is signed by nobody whom this machine trusts"
+            remedy = "pin it with #sha256=... at the end of the address, or add its authority to this machine"
+        case _:
+            text, remedy = f"{whose} certificate is not accepted ({error.verify_message})", "renew it there, or pin it"
+    return UnreachedError(Hurdle.CERTIFICATE, text, remedy)
+
+
+def of_answer(error: Exception) -> UnreachedError:
+    """Return the reason why something that accepts connections is not a node."""
+    if isinstance(error, aiohttp.WSServerHandshakeError):
+        if error.status in BEHIND:
+            text = f"the web server there does not reach the node behind it ({error.status})"
+            return UnreachedError(
+                Hurdle.NOT_A_NODE, text, "start the node, or correct the address in its configuration"
+            )
+        text = f"a web server answers {error.status} in place of a WebSocket"
+        remedy = "is the path in the address right?"
+        if error.status == NO_TLS:
+            remedy = "wss:// if TLS is spoken there, or its configuration does not pass WebSockets on"
+        return UnreachedError(Hurdle.NOT_A_NODE, text, remedy)
+    remedy = "wss:// if TLS is spoken there; or another program has that port"
+    if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError):
+        return UnreachedError(Hurdle.NOT_A_NODE, "the connection was closed in place of an answer", remedy)
+    if isinstance(error, aiohttp.ClientResponseError):  # its text quotes what came
+        return UnreachedError(Hurdle.NOT_A_NODE, "what answers there does not speak HTTP", remedy)
+    known = isinstance(error, OSError) and error.errno
+    return UnreachedError(Hurdle.NOT_A_NODE, os.strerror(known) if known else type(error).__name__)
+
+
+log = logging.getLogger("p2pfl.net")
+
+LOOK_S = 60.0
+"""How often a node looks whether its certificate was renewed."""
+DAY_S = 86400.0
+SOON_DAYS = 14.0
+
+
+class Trust:
+    """The contexts in which this process dials. The system's certificates are read once, when they are first needed."""
+
+    def __init__(self) -> None:
+        self._system: ssl.SSLContext | None = None
+        self._pinned: ssl.SSLContext | None = None
+
+    def context(self, pin: str) -> ssl.SSLContext:
+        if not pin:
+            self._system = self._system or ssl.create_default_context()
+            return self._system
+        if self._pinned is None:
+            self._pinned = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            self._pinned.minimum_version = ssl.TLSVersion.TLSv1_2
+            self._pinned.check_hostname = False
+            self._pinned.verify_mode = ssl.CERT_NONE  # `require_pin` compares the certificate itself
+        return self._pinned
+
+
+def require_pin(address: Address, connection: ssl.SSLObject) -> None:
+    """Raises UnreachedError if the certificate is not the pinned one."""
+    found = fingerprint(connection.getpeercert(binary_form=True) or b"")
+    if address.pin and found != address.pin:
+        text = f"its certificate has sha256={found}, and another one is pinned in its address"
+        remedy = "compare it with `p2pfl check` there: it was renewed, or something on the way opens TLS"
+        raise UnreachedError(Hurdle.CERTIFICATE, text, remedy)
+
+
+def fingerprint(certificate: bytes) -> str:
+    """Return the SHA-256 of a certificate in DER, 64 hexadecimal digits."""
+    return hashlib.sha256(certificate).hexdigest()
+
+
+class OwnCertificate:
+    """The certificate and key with which a node listens. Once renewed, they are read again."""
+
+    def __init__(self, cert: Path, key: Path) -> None:
+        """Read both files. Raises UserError if they cannot be used."""
+        self.cert, self.key = cert, key
+        self.context: ssl.SSLContext
+        self.pin: str
+        """The fingerprint of the certificate."""
+        self.days_left: float
+        """How long it is valid, by the clock of this machine; negative if it has expired or is not valid yet."""
+        self._read_at = time.monotonic()
+        self._state = self._times()
+        self._read()
+
+    def current(self) -> ssl.SSLContext:
+        """Return the context; read a renewed certificate first. If the new one is not usable, the old one stays."""
+        now = time.monotonic()
+        if now - self._read_at >= LOOK_S:
+            self._read_at = now
+            try:
+                if (times := self._times()) != self._state:
+                    self._state = times
+                    self._read()
+            except UserError as error:
+                log.warning("the renewed certificate is not used, the old one stays: %s", error)
+        return self.context
+
+    def _times(self) -> tuple[int, int]:
+        """Return when the files were last changed; 0 for one that is not there."""
+        found = [0, 0]
+        for place, file in enumerate((self.cert, self.key)):
+            with suppress(OSError):
+                found[place] = file.stat().st_ctime_ns
+        return found[0], found[1]
+
+    def _read(self) -> None:
+        """Read both files into a new context, so that a pair that does not fit spoils nothing."""
+        try:
+            mode = self.key.stat().st_mode
+            if mode & stat.S_IRWXO:
+                text, allowed = "others may read this secret key", f"chmod 600 {self.key}"
+                raise UserError(text, file=self.key, value=f"mode {stat.S_IMODE(mode):o}", allowed=allowed)
+            context = self._load()
+            pem = self.cert.read_text(encoding="ascii", errors="replace")
+            first = pem[pem.index("-----BEGIN CERTIFICATE-----") :].partition("-----END CERTIFICATE-----")
+            der = ssl.PEM_cert_to_DER_cert(first[0] + first[1])
+            days_left = _days_left(context, ssl.DER_cert_to_PEM_cert(der))
+        except ssl.SSLError as error:
+            raise self._not_usable(error.reason or "no PEM") from None
+        except ValueError:
+            raise self._not_usable("no block BEGIN CERTIFICATE") from None
+        except OSError as error:
+            raise UserError(f"cannot be read: {error.strerror}", file=error.filename or self.cert) from None
+        self.context, self.pin, self.days_left = context, fingerprint(der), days_left
+
+    def _not_usable(self, reason: str) -> UserError:
+        text, allowed = f"not a certificate with its key: {reason}", "both in PEM, the key without password"
+        return UserError(text, file=self.cert, key=str(self.key), allowed=allowed)
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        context.num_tickets = 0
+        context.load_cert_chain(self.cert, self.key, password=_no_password)
+        return context
+
+
+def certificate_of(node: NodeConfig) -> OwnCertificate | None:
+    """Return the certificate of a node, None if it has none. Raises UserError if it cannot be used."""
+    own = node.network
+    return None if own.cert is None or own.key is None else OwnCertificate(own.cert, own.key)
+
+
+def _no_password() -> str:
+    raise UserError("the key of the certificate has a password", allowed="a key without: openssl pkey -in KEY -out NEW")
+
+
+def _days_left(server: ssl.SSLContext, certificate: str) -> float:
+    """Shake hands in memory; return how many days the certificate is valid. Raises SSLError if nobody can."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.load_verify_locations(cadata=certificate)
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    ends = [ssl.MemoryBIO() for _ in range(4)]
+    there = server.wrap_bio(ends[0], ends[1], server_side=True)
+    here = client.wrap_bio(ends[2], ends[3])
+    done = set[int]()
+    try:
+        while len(done) < 2:
+            for number, end, out, into in ((0, here, ends[3], ends[0]), (1, there, ends[1], ends[2])):
+                with suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+                    done.add(number)
+                into.write(out.read())
+    except ssl.SSLCertVerificationError as error:
+        return -1.0 if error.verify_code in (EXPIRED, NOT_YET_VALID) else float("inf")
+    parts = here.getpeercert() or {}
+    return (ssl.cert_time_to_seconds(str(parts["notAfter"])) - time.time()) / DAY_S
+
+
+ANSWER_BYTES = 2**14
+WANTS_PASSWORD, FORBIDDEN = (407, 401), 403
+"""How proxies answer; tinyproxy says 401 to a password that is wrong."""
+SCHEMES = re.compile(rb"\r\nproxy-authenticate:[ \t]*([a-z0-9-]+)", re.IGNORECASE)
+SILENCE_S = 8.0
+"""How long a proxy may be silent before it is named as what stands in the way; the whole dial has a little longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proxy:
+    host: str
+    port: int
+    tls: bool = False
+    """True if the connection to the proxy itself is inside TLS."""
+    credentials: str = field(default="", repr=False)
+    """`user:password`; empty if it asks for none."""
+    password_file: Path | None = None
+    """The file with the credentials, which is read for each connection: passwords are renewed."""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
+
+    def request(self, address: Address) -> bytes:
+        """Return the request to be connected with an address. Raises UnreachedError if its password is gone."""
+        lines = [f"CONNECT {address.place} HTTP/1.1", f"Host: {address.place}"]
+        if own := self._own():
+            lines.append("Proxy-Authorization: Basic " + base64.b64encode(own.encode()).decode())
+        return "\r\n".join([*lines, "", ""]).encode()
+
+    def _own(self) -> str:
+        if self.password_file is None:
+            return self.credentials
+        try:
+            return _read_credentials(self.password_file)
+        except UserError as error:
+            raise UnreachedError(Hurdle.PROXY, f"the password for the proxy {self}: {error}") from None
+
+    def judge(self, answer: bytes, address: Address) -> None:
+        """Raises UnreachedError if the answer to the request is not that they are connected."""
+        first = answer.split(b"\r\n", 1)[0].decode("ascii", errors="replace")
+        found = re.match(r"HTTP/1\.[01] (\d{3})", first)
+        if found is None:
+            raise UnreachedError(Hurdle.PROXY, f"what answers at {self} is no HTTP proxy", "correct its address")
+        match int(found[1]):
+            case status if 200 <= status < 300:
+                return
+            case status if status in WANTS_PASSWORD:
+                has_one = self.credentials or self.password_file is not None
+                how = "refuses the user or the password" if has_one else "wants a user and a password"
+                text = f"the proxy {self} {how} ({status})"
+                remedy = "write user:password into the file that proxy_password_file names in node.toml"
+                if (schemes := SCHEMES.findall(answer)) and b"basic" not in [one.lower() for one in schemes]:
+                    text = f"the proxy {self} wants a password in a way that p2pfl does not know ({status})"
+                    remedy = "ask its administrator for the way named Basic, or to let this machine through without"
+            case status if status == FORBIDDEN:
+                text = f"the proxy {self} forbids {address.place} (403)"
+                remedy = f"its administrator must allow CONNECT to {address.place}; most allow port 443 only"
+            case status:
+                text = f"the proxy {self} does not reach {address.place} ({status})"
+                remedy = "correct the address, or ask the proxy's administrator"
+        raise UnreachedError(Hurdle.PROXY, text, remedy)
+
+
+async def read_answer(reader: asyncio.StreamReader, proxy: Proxy, address: Address) -> None:
+    """Read a proxy's answer to the request to be connected. Raises UnreachedError if they are not."""
+    try:
+        answer = await reader.readuntil(b"\r\n\r\n")
+    except (asyncio.IncompleteReadError, ConnectionError) as ended:
+        if isinstance(ended, asyncio.IncompleteReadError) and ended.partial:
+            proxy.judge(ended.partial, address)
+        text = f"the proxy {proxy} closed the connection in place of an answer for {address.place}"
+        raise UnreachedError(Hurdle.PROXY, text, "correct the address, or ask the proxy's administrator") from None
+    except asyncio.LimitOverrunError:
+        raise UnreachedError(Hurdle.PROXY, f"what answers at {proxy} is no HTTP proxy", "correct its address") from None
+    proxy.judge(answer, address)
+
+
+def parse_proxy(text: str, credentials: str = "") -> Proxy:
+    """Parse `http://host:port`, perhaps with `user:password@`. Raises ValueError."""
+    found = PROXY.fullmatch(text if "://" in text else f"http://{text}")
+    if found is None or int(found["port"] or 1) > 65535:
+        raise ValueError("not the URL of an HTTP proxy")
+    tls = found["scheme"] == "https"
+    own = unquote(found["user"] or "")
+    port = int(found["port"] or (443 if tls else 80))
+    return Proxy(host=found["host"].strip("[]"), port=port, tls=tls, credentials=credentials or own)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proxies:
+    """The proxies of one process: `named` in the node file, or else those of the environment."""
+
+    named: Proxy | None = None
+    for_tls: Proxy | None = None
+    for_plain: Proxy | None = None
+    exempt: tuple[str, ...] = ()
+
+    def of(self, address: Address) -> Proxy | None:
+        """Return the proxy for an address; None if it is dialed directly."""
+        if address.direct or is_near(address.host):
+            return None
+        if self.named is not None:
+            return self.named
+        if any(_matches(one, address) for one in self.exempt):
+            return None
+        return self.for_tls if address.tls else self.for_plain
+
+
+def proxies_of(proxy: str | None, password_file: Path | None, environment: Mapping[str, str] | None = None) -> Proxies:
+    """Return the proxies. `proxy` is the value in the node file: a URL, "none", or None if it names none.
+
+    Raises UserError if the password file cannot be used.
+    """
+    if proxy == "none":
+        return Proxies()
+    if proxy is not None:
+        if password_file is not None:
+            _read_credentials(password_file)
+        return Proxies(named=replace(parse_proxy(proxy), password_file=password_file))
+    told = os.environ if environment is None else environment
+
+    def lookup(*names: str) -> Proxy | None:
+        for name in [case for each in names for case in (each, each.upper())]:
+            if text := told.get(name, "").strip():
+                try:
+                    return parse_proxy(text)
+                except ValueError:
+                    log.warning("%s is not the URL of an HTTP proxy, such as http://proxy:3128: it is ignored", name)
+        return None
+
+    exempt = told.get("no_proxy") or told.get("NO_PROXY") or ""
+    return Proxies(
+        for_tls=lookup("https_proxy", "all_proxy"),
+        for_plain=lookup("http_proxy", "all_proxy"),
+        exempt=tuple(one for one in re.split(r"[,\s]+", exempt.lower()) if one),
+    )
+
+
+def _read_credentials(path: Path) -> str:
+    text = read_private(path, "password").strip()
+    if not re.fullmatch(r"[^:\s]+:\S.*", text):
+        found = f"{len(text)} characters of something else"
+        raise UserError("not a user and a password", file=path, value=found, allowed="one line, user:password")
+    return text
+
+
+def is_near(host: str) -> bool:
+    """Return True for an address of this machine or of a private network, and for a name that only a LAN knows."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return "." not in host.rstrip(".") or host.rstrip(".").lower().endswith(".local")
+    return not (getattr(address, "ipv4_mapped", None) or address).is_global
+
+
+def _matches(entry: str, address: Address) -> bool:
+    """Return True if an entry of NO_PROXY covers an address: `*`, a network, a domain, each perhaps with a port."""
+    if entry == "*":
+        return True
+    try:
+        network = ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        domain, colon, port = entry.rpartition(":")
+        if not (colon and port.isdigit()):
+            domain, port = entry, str(address.port)
+        domain, host = domain.strip("[]").lstrip("*").lstrip("."), address.host.lower().rstrip(".")
+        return port == str(address.port) and (host == domain or host.endswith(f".{domain}"))
+    try:
+        return ipaddress.ip_address(address.host) in network
+    except ValueError:
+        return False
+
+
+NEXT_ADDRESS_S = 1.0
+"""When one of a host's addresses has not answered for this long, the next one is tried."""
+GOODBYE_S = 1.0
+"""How long the end of TLS may take."""
+ONE_WAY_S = 4.5
+"""How long one of several ways is tried: all of them fit into the time of a dial."""
+
+MakeProtocol = Callable[[], asyncio.Protocol]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    address: Address
+    proxy: Proxy | None = None
+
+    def __str__(self) -> str:
+        return "direct" if self.proxy is None else f"proxy {self.proxy}"
+
+    async def connect(self, trust: Trust, make: MakeProtocol) -> asyncio.Protocol:
+        """Return the protocol that `make` makes, connected. The caller sets the deadline. Raises UnreachedError."""
+        protocol, address = make(), self.address
+        try:
+            if self.proxy is None:
+                transport = await _open(address.host, address.port, protocol, _tls(trust, address))
+            else:
+                transport = await self._through(self.proxy, trust, protocol)
+        except ssl.SSLError as error:
+            raise of_tls(error, address.host) from None
+        except OSError as error:
+            raise of_socket(error, address.host) from None
+        if address.tls:
+            try:
+                require_pin(address, transport.get_extra_info("ssl_object"))
+            except UnreachedError:
+                transport.abort()
+                raise
+        return protocol
+
+    async def _through(self, proxy: Proxy, trust: Trust, protocol: asyncio.Protocol) -> asyncio.Transport:
+        transport, settings = await self._tunnel(proxy, trust), _tls(trust, self.address)
+        if not settings:
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+            return transport
+        context = settings.pop("ssl")
+        try:
+            inside = await asyncio.get_running_loop().start_tls(transport, protocol, context, **settings)
+        except BaseException:
+            transport.abort()
+            raise
+        if inside is None:  # it was lost at once
+            raise UnreachedError(Hurdle.NOT_A_NODE, "the connection was closed in place of an answer")
+        protocol.connection_made(inside)
+        return inside
+
+    async def _tunnel(self, proxy: Proxy, trust: Trust) -> asyncio.Transport:
+        """Return a connection with the address through the proxy."""
+        request, reader = proxy.request(self.address), asyncio.StreamReader(limit=ANSWER_BYTES)
+        tls = _tls(trust, Address(proxy.host, proxy.port, tls=proxy.tls))
+        transport: asyncio.Transport | None = None
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                transport = await _open(proxy.host, proxy.port, asyncio.StreamReaderProtocol(reader), tls)
+                transport.write(request)
+                await read_answer(reader, proxy, self.address)
+        except BaseException as error:
+            if transport is not None:
+                transport.abort()
+            match error:
+                case TimeoutError():
+                    text, remedy = f"the proxy {proxy} does not answer", "correct its address, or ask who runs it"
+                    raise UnreachedError(Hurdle.PROXY, text, remedy) from None
+                case ssl.SSLError():
+                    found = of_tls(error, proxy.host, f"the proxy {proxy}: its")
+                    raise UnreachedError(Hurdle.PROXY, found.text, found.remedy) from None
+                case OSError():
+                    found = of_socket(error, proxy.host, f"the proxy {proxy} does not answer: ")
+                    remedy = "correct the proxy's address, or ask who runs it"
+                    raise UnreachedError(Hurdle.PROXY, found.text, remedy) from None
+            raise
+        return transport
+
+
+def _tls(trust: Trust, address: Address) -> dict[str, Any]:
+    if not address.tls:
+        return {}
+    name = address.host.rstrip(".")
+    return {"ssl": trust.context(address.pin), "server_hostname": name, "ssl_shutdown_timeout": GOODBYE_S}
+
+
+async def _open(host: str, port: int, protocol: asyncio.Protocol, tls: dict[str, Any]) -> asyncio.Transport:
+    connected = await _connect(host, port)
+    loop = asyncio.get_running_loop()
+    try:
+        transport, _ = await loop.create_connection(lambda: protocol, sock=connected, **tls)
+    except BaseException:
+        connected.close()
+        raise
+    return transport
+
+
+async def _connect(host: str, port: int) -> socket.socket:
+    """Return a socket connected to the first address of a host that answers. A further one is tried beside the earlier
+    ones, whose answers may only be slow. Raises OSError.
+
+    asyncio's own race between the addresses leaves sockets open when it is cancelled.
+    """
+    loop = asyncio.get_running_loop()
+    places = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failed: OSError = socket.gaierror(socket.EAI_NONAME, "no address")
+    trying = set[asyncio.Task[socket.socket]]()
+    try:
+        while places or trying:
+            if places:
+                trying.add(loop.create_task(_reach(*places.pop(0))))
+            patience_s = NEXT_ADDRESS_S if places else None
+            await asyncio.wait(trying, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            for one in [one for one in trying if one.done()]:
+                trying.discard(one)
+                try:
+                    return one.result()
+                except OSError as error:
+                    failed = failed if isinstance(failed, ConnectionRefusedError) else error
+    finally:
+        for one in trying:
+            one.add_done_callback(_close)
+            one.cancel()
+    raise failed
+
+
+def _close(one: asyncio.Task[socket.socket]) -> None:
+    if not one.cancelled() and one.exception() is None:
+        one.result().close()
+
+
+async def _reach(family: int, kind: int, protocol: int, _: str, place: Any) -> socket.socket:
+    one = socket.socket(family, kind, protocol)
+    try:
+        one.settimeout(0.0)
+        await asyncio.get_running_loop().sock_connect(one, place)
+    except BaseException:
+        one.close()
+        raise
+    return one
+
+
+@dataclass(frozen=True, slots=True)
+class Outlet:
+    """How one process dials: by which proxies, and whom it trusts."""
+
+    proxies: Proxies = field(default_factory=lambda: proxies_of(None, None))
+    trust: Trust = field(default_factory=Trust)
+
+    def of(self, address: Address) -> list[Passage]:
+        """Return the ways in the order in which they are tried.
+
+        A proxy of the environment may be meant for browsers only, so it is not the only way.
+        """
+        proxy = self.proxies.of(address)
+        if proxy is None:
+            return [Passage(address)]
+        return [Passage(address, proxy)] if proxy is self.proxies.named else [Passage(address, proxy), Passage(address)]
+
+    async def connect(self, address: Address, make: MakeProtocol) -> asyncio.Protocol:
+        """Return a connected protocol. The caller sets the deadline. Raises UnreachedError if no way leads there."""
+        ways = self.of(address)
+        if len(ways) == 1:
+            return await ways[0].connect(self.trust, make)
+        reasons: list[UnreachedError] = []
+        for way in ways:
+            try:
+                async with asyncio.timeout(ONE_WAY_S):
+                    return await way.connect(self.trust, make)
+            except UnreachedError as reason:
+                reasons.append(reason)
+            except TimeoutError:
+                reasons.append(UnreachedError(Hurdle.SILENT, f"nothing in {ONE_WAY_S:g} s"))
+        first, second = reasons
+        raise UnreachedError(first.hurdle, f"by {ways[0]}: {first.text}; directly: {second.text}", first.remedy)
+
+
+def outlet_of(node: NodeConfig) -> Outlet:
+    """Return how a node dials. Raises UserError if the file with the proxy's password cannot be used."""
+    return Outlet(proxies_of(node.network.proxy, node.network.proxy_password_file))

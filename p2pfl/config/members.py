@@ -36,8 +36,18 @@ from p2pfl.config.charter import (
     realm_of,
     unpack,
 )
-from p2pfl.config.model import MEMBER, TRAINING, Edges, FederationConfig, Kinds, Member
-from p2pfl.config.tables import Mistakes, public_key, read_document, read_row, read_table, require, text, unknown_keys
+from p2pfl.config.model import MEMBER, TRAINING, Edges, FederationConfig, Member
+from p2pfl.config.tables import (
+    Kinds,
+    Mistakes,
+    public_key,
+    read_document,
+    read_row,
+    read_table,
+    require,
+    text,
+    unknown_keys,
+)
 from p2pfl.errors import UserError
 from p2pfl.foreign import UNREADABLE, read_file
 from p2pfl.specs import Kind, whole

@@ -15,31 +15,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from p2pfl.config.sections import NO_STATS, PrivacyConfig, StatsConfig, parse_schedule, schedule, stop
+from p2pfl.config import sections, tables
+from p2pfl.config.sections import NO_STATS, PrivacyConfig, StatsConfig, parse_schedule
 from p2pfl.config.tables import (
+    REQUIRED,
+    Kinds,
     address,
     choice,
-    compressor,
     flag,
     hosts,
-    hours,
+    kinds_of,
     matching,
     member_address,
-    method,
     name,
     or_auto,
     or_none,
     pair,
-    proxy,
     public_key,
     public_keys,
     relays,
-    rule,
+    setting,
     text,
     texts,
 )
 from p2pfl.core.staleness import STALENESS, parse_staleness
-from p2pfl.specs import Kind, number, spelled, whole
+from p2pfl.specs import number, spelled, whole
 
 Edges = tuple[tuple[int, int], ...]
 """Sorted pairs (i, j) of member indices with i < j."""
@@ -80,37 +80,38 @@ class TrainingConfig:
     `local_epochs` limits a round.
     """
 
-    rounds: int | None = 40
-    time_s: float | None = None
-    local_steps: int | None = 20
-    local_epochs: int | None = None
-    batch_size: int = 16
-    optimizer: str = "sgd"
-    learning_rate: float = 0.2
-    schedule: str = "constant"
-    """The spec of how the learning rate changes with the node's own rounds, or with time."""
-    keep_optimizer: bool = False
-    """True if the state of momentum or Adam carries over from round to round; otherwise each round starts without
-    it.
-    """
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    method: str | None = None
-    """The spec of the learning method; None means the rule's default (see `FederationConfig.method`)."""
-    speed_correction: float = 1.0
-    """The upper limit kmax for rho, the correction for nodes that train more rounds than others; 1 turns it off."""
-    closing_rounds: int = 10
-    """The number of mixing rounds without training after the node's last round."""
-    when_through: str = "train"
-    """The behavior of a node whose rounds are done while others still train: train a few more and then only mix
-    (`train`), only mix (`mix`), or train until the federation ends (`train-on`).
-    """
-    stop: str | None = None
-    """The condition that ends a node's training before its rounds or its time are over; see `config.stop`."""
-    evaluate_every: EvaluateEvery = 1
-    """The number of rounds between evaluations on the common test set; 0 evaluates only at the end, "auto" as often as
-    a bounded share of the time allows (`node.evaluation_pace`).
-    """
+    rounds: int | None = setting(40, whole(1), "rounds of each node")
+    time_s: float | None = setting(
+        None, number(0, above=True), "how long each node trains, in seconds, instead of rounds"
+    )
+    local_steps: int | None = setting(20, whole(1), "optimizer steps per round")
+    local_epochs: int | None = setting(
+        None, whole(1), "passes over the node's data in one round, instead of local_steps"
+    )
+    batch_size: int = setting(16, whole(1), "rows of data in one step")
+    optimizer: str = setting("sgd", choice("sgd", "adam", "adamw"), "optimizer of the local steps")
+    learning_rate: float = setting(0.2, number(0, above=True), "step size of the optimizer")
+    schedule: str = setting("constant", sections.schedule(), "learning rate schedule, by rounds or time")
+    keep_optimizer: bool = setting(False, flag(), "true: keep the state of momentum or Adam from round to round")
+    momentum: float = setting(0.0, number(0, 1, below=True), "momentum of sgd")
+    weight_decay: float = setting(0.0, number(0), "weight decay of the optimizer")
+    method: str | None = setting(None, tables.method(), "the learning method: see `p2pfl list methods`")
+    """None means the rule's default (see `FederationConfig.method`)."""
+    speed_correction: float = setting(
+        1.0, number(1), "largest factor for nodes that take fewer rounds than others; 1 turns it off"
+    )
+    closing_rounds: int = setting(10, whole(0), "rounds of mixing without training, at the end")
+    when_through: str = setting(
+        "train",
+        choice("train", "mix", "train-on"),
+        "a node that finishes first trains some rounds more (train), none (mix), or to the end (train-on)",
+    )
+    stop: str | None = setting(None, sections.stop(), "ends a node's training before its rounds are done")
+    evaluate_every: EvaluateEvery = setting(
+        1,
+        or_auto(whole(0)),
+        'rounds between two tests; "auto": tests take at most a tenth of the time; 0: only at the end',
+    )
 
     def rate(self, rounds: int, elapsed_s: float) -> float:
         """Return the learning rate for a node's next round, after `rounds` rounds in `elapsed_s` seconds."""
@@ -126,30 +127,50 @@ NOT_FROZEN = "!requires_grad=False"
 """The pattern that excludes the parameters that are not trained, whatever their names."""
 
 
+def _staleness(spec: str) -> str:
+    parse_staleness(spec)
+    return spec
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GossipConfig:
-    compressor: str = "q4"
-    share: tuple[str, ...] = ("*",)
-    """Patterns for the names in the model's `state_dict` that are shared; the rest stays on each node."""
-    rule: str = "mean"
-    staleness: str = "hinge-polynomial:4,0.5"
-    gamma: float = 1.0
-    start_wait_s: float = 60.0
-    """The time that a node waits for its neighbors before its first round."""
-    linger_s: float = 30.0
-    """The time for which a finished node keeps answering neighbors that have not finished."""
-    max_wait_s: float = 5.0
-    """The longest time that a round waits for one exchange."""
-    exchanges_per_s: float = 200.0
-    """The number of exchanges per second that a neighbor may request; beyond it, the answer is Busy."""
-    audit_every: int = 64
-    """The number of transactions between comparisons of replica digests."""
-    vitals: bool = True
-    """True if members send each other their phase, round, accuracy and alarms."""
-    memory: Literal["resident", "mapped"] = "resident"
-    """Where a node has the vectors of its edges: in memory, or in a mapped file beside its state."""
-    share_frozen: bool = True
-    """True if parameters that are not trained are shared like others, as in files without this key."""
+    compressor: str = setting(
+        "q4", tables.compressor(), "how models are compressed for sending: see `p2pfl list compressors`"
+    )
+    share: tuple[str, ...] = setting(
+        ("*",), texts(), "parameters to share, the rest stays on each node: patterns of their names"
+    )
+    """Names are those of the model's `state_dict`."""
+    rule: str = setting(
+        "mean",
+        tables.rule(),
+        "how a node mixes with its neighbors, and how many liars it tolerates: see `p2pfl list rules`",
+    )
+    staleness: str = setting(
+        "hinge-polynomial:4,0.5",
+        spelled(lambda: STALENESS.usages, _staleness),
+        "how much a neighbor's old model counts: see `p2pfl list staleness`",
+    )
+    gamma: float = setting(1.0, number(0, 1, above=True), "step size of mixing with the rule mean")
+    start_wait_s: float = setting(60.0, number(0), "longest wait for neighbors before the first round, in seconds")
+    linger_s: float = setting(30.0, number(0), "keep answering neighbors this long after the last round, in seconds")
+    max_wait_s: float = setting(5.0, number(0, above=True), "longest wait of a round for one exchange, in seconds")
+    exchanges_per_s: float = setting(
+        200.0, number(0, above=True), "most exchanges that one neighbor may request per second"
+    )
+    """Beyond it, the answer is Busy."""
+    audit_every: int = setting(64, whole(1), "exchanges between two checks that both ends of an edge hold the same")
+    vitals: bool = setting(
+        True, flag(), "members send each other phase, round, accuracy and alarms, for the status page"
+    )
+    memory: Literal["resident", "mapped"] = setting(
+        "resident",
+        choice("resident", "mapped"),
+        "where replicas and flows are: resident in memory, or in a mapped file beside the state, on a disk",
+    )
+    share_frozen: bool = setting(
+        True, flag(), "false: parameters that are not trained are not sent, and must be equal on all nodes"
+    )
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -328,47 +349,73 @@ class FederationConfig:
 class Compute:
     """How a node computes in training and tests. Errors name `file`."""
 
-    device: str = "cpu"
-    """"cpu", "cuda", "cuda:N", "mps", or "auto" for the best available one."""
-    precision: str = "float32"
-    """"float32", or "bf16" for mixed precision: parameters stay float32."""
-    micro_batch_size: int | None = None
-    """The most rows whose activations are in memory at once; a batch has as many parts as that needs, whose gradients
-    are added. None computes each batch as a whole.
-    """
-    compile: bool = False
-    """True if torch.compile translates the model and its loss for training."""
+    device: str = setting(
+        "cpu",
+        matching(re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?"), 'auto, cpu, cuda, cuda:N as in "cuda:1", mps'),
+        "where the node trains; auto takes the best there is",
+    )
+    precision: str = setting(
+        "float32", choice("float32", "bf16"), "bf16: mixed-precision training; parameters stay float32"
+    )
+    micro_batch_size: int | None = setting(
+        None, whole(1), "most rows of a batch at once; their gradients are added: less memory"
+    )
+    """None computes each batch as a whole."""
+    compile: bool = setting(
+        False, flag(), "torch.compile translates the model for training, which takes a minute and a C++ compiler"
+    )
     file: Path | None = field(default=None, compare=False)
+
+
+LEAST_KBIT_S = 32.0
+"""A chunk of a body must arrive every 30 s, whatever else is sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighborBounds:
     """How much one node may send to one neighbor."""
 
-    max_kbit_s: float | None = None
-    """The most that it sends to the neighbor per second on average, in kbit."""
+    max_kbit_s: float | None = setting(
+        None, number(LEAST_KBIT_S), "most that the node sends to this neighbor on average, in kbit/s"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnNetwork:
     """How one node's lines leave its site, and how much may go over them. Paths are absolute."""
 
-    cert: Path | None = None
-    key: Path | None = None
-    """The certificate with which the node also takes TLS at `listen`, and its key; both or none."""
-    proxy: str | None = None
-    """The URL of the proxy through which it dials, "none" for no proxy; None leaves that to the environment."""
-    proxy_password_file: Path | None = None
-    max_kbit_s: float | None = None
-    """The most that it sends per second on average, to all neighbors together, in kbit."""
+    cert: Path | None = setting(
+        None, text(), "file of the certificate with which the node takes TLS at `listen`, beside plain connections"
+    )
+    key: Path | None = setting(None, text(), "file of the certificate's secret key")
+    """Both the certificate and its key are there, or none."""
+    proxy: str | None = setting(
+        None,
+        tables.proxy(),
+        "the HTTP proxy through which it dials; without it HTTPS_PROXY, HTTP_PROXY and NO_PROXY say",
+    )
+    """"none" means no proxy."""
+    proxy_password_file: Path | None = setting(
+        None, text(), "file with user:password for the proxy, which nobody else may read"
+    )
+    max_kbit_s: float | None = setting(
+        None, number(LEAST_KBIT_S), "most that the node sends on average, to all neighbors together, in kbit/s"
+    )
     neighbors: Mapping[str, NeighborBounds] = field(default_factory=dict)
     """The bounds for single neighbors, by name."""
-    hours: str | None = None
-    """The only hours in which it takes part, HH:MM-HH:MM by the local clock; None for all."""
-    month_gb: float | None = None
-    """The most that it sends and receives in a calendar month, in GB."""
-    share_addresses: bool = False
-    """True if it exchanges addresses with neighbors that it meets at a relay."""
+    hours: str | None = setting(
+        None,
+        tables.hours(),
+        "the only hours in which the node takes part, by the clock of this machine; then it pauses",
+    )
+    month_gb: float | None = setting(
+        None, number(0, above=True), "most that it sends and receives in a calendar month, in GB; then it pauses"
+    )
+    share_addresses: bool = setting(
+        False,
+        flag(),
+        "true: tell neighbors met at a relay this node's addresses, and dial theirs, if they do the same",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,21 +424,53 @@ class NodeConfig:
 
     path: Path
     name: str
-    key_file: Path
-    state_dir: Path
-    listen: str
-    """The address host:port to listen on for gossip; port 0 takes any free one."""
-    status_listen: str | None
-    """The address host:port of the status page, or None for no page."""
-    status_names: tuple[str, ...]
-    """The host names under which the page is reached, besides addresses and localhost."""
-    durability: str
-    """The durability of exchanges: "exchange", "snapshot", or "auto", which means "exchange" for models below 1 MB."""
-    snapshot_s: float
-    threads: int
-    nice: int
+    key_file: Path = setting(REQUIRED, text(), "the node's secret identity")
+    state_dir: Path = setting(REQUIRED, text(), "folder of what the node needs to resume")
+    listen: str = setting(REQUIRED, address(0), "where the node listens to others; port 0 takes any free one")
+    forwarded_port: int | None = setting(
+        None, whole(1, 65535), "the port of the node's address where a router passes it on to `listen`"
+    )
+    """None if both are the same."""
+    status_listen: str | None = setting(
+        REQUIRED, or_none(address(0)), 'the status page; port 0 takes a free one, "none" turns it off'
+    )
+    status_names: tuple[str, ...] = setting(
+        REQUIRED, hosts(), "names of this machine under which browsers reach the status page"
+    )
+    """They come on top of addresses and localhost."""
+    durability: str = setting(
+        REQUIRED,
+        choice("auto", "exchange", "snapshot"),
+        "exchange: a crash loses nothing; snapshot: fewer writes to an SD card; auto: by model size",
+    )
+    """"auto" means "exchange" for models below 1 MB."""
+    snapshot_s: float = setting(REQUIRED, number(0, above=True), "seconds between two snapshots of the state")
+    threads: int = setting(REQUIRED, whole(1, 1024), "processor threads for training")
+    nice: int = setting(
+        REQUIRED, whole(0, 19), "how much the node yields to other programs; 19 yields to everything else"
+    )
+    memory_mb: int | None = setting(
+        None,
+        whole(1),
+        "most memory that the node may take, in MB: a node that will take more does not start",
+    )
+    device: str = "cpu"
+    """This and the next three are as in `Compute`."""
+    precision: str = "float32"
+    micro_batch_size: int | None = None
+    compile: bool = False
+    checkpoint_dir: Path = setting(Path("checkpoints"), text(), "folder of the checkpoints")
+    checkpoint_every: int = setting(
+        0, whole(0), "rounds between two model files as `p2pfl export` writes them; 0: none"
+    )
+    checkpoints_kept: int = setting(3, whole(1), "the most checkpoints that are kept")
     data: dict[str, Any]
     """The `[data]` table, passed to the task, without the keys in `DATA`."""
+    reload_s: float | None = setting(
+        None,
+        number(0, above=True),
+        "seconds between two checks whether the data have grown; without it they are read once",
+    )
     stats: StatsConfig = NO_STATS
     """The `[stats]` table."""
     discovery: bool = False
@@ -402,35 +481,13 @@ class NodeConfig:
     """The URLs of relays: those of the federation, then the node's own."""
     relay_token: Path | None = None
     """The file with the token that opens the relays; None if tickets do."""
-    device: str = "cpu"
-    precision: str = "float32"
-    """The precision of training: "float32" or "bf16", as in `Compute`."""
-    micro_batch_size: int | None = None
-    """The most rows of a batch at once, as in `Compute`."""
-    compile: bool = False
-    """True if torch.compile translates the model for training, as in `Compute`."""
-    checkpoint_dir: Path = Path("checkpoints")
-    checkpoint_every: int = 0
-    """The number of rounds between checkpoints of the model; 0 writes none."""
-    checkpoints_kept: int = 3
-    """The number of checkpoints to keep."""
-    forwarded_port: int | None = None
-    """The port in its address, if a router forwards it to a different port in `listen`; None if both are the same."""
     network: OwnNetwork = field(default_factory=OwnNetwork)
-    memory_mb: int | None = None
-    """The most memory that the node may take, in MB; None if that is not bounded."""
-    reload_s: float | None = None
-    """The period, in seconds, in which the node checks whether its data have grown; None if it reads them only at its
-    start.
-    """
 
     @property
     def compute(self) -> Compute:
         own = {key: getattr(self, key) for key in ("device", "precision", "micro_batch_size", "compile")}
         return Compute(file=self.path, **own)
 
-
-Kinds = Mapping[str, Kind]
 
 TABLES = ("federation", "task", "training", "gossip", "privacy", "network", "features", "node", "edge")
 
@@ -447,55 +504,8 @@ TASK: Kinds = {
     "name": text().key("what is learned: digits, mnist-idx, csv, lora, or file.py:object, package.module:object")
 }
 
-TRAINING: Kinds = {
-    "rounds": whole(1).key("rounds of each node"),
-    "time_s": number(0, above=True).key("how long each node trains, in seconds, instead of rounds"),
-    "local_steps": whole(1).key("optimizer steps per round"),
-    "local_epochs": whole(1).key("passes over the node's data in one round, instead of local_steps"),
-    "batch_size": whole(1).key("rows of data in one step"),
-    "optimizer": choice("sgd", "adam", "adamw").key("optimizer of the local steps"),
-    "learning_rate": number(0, above=True).key("step size of the optimizer"),
-    "schedule": schedule().key("learning rate schedule, by rounds or time"),
-    "keep_optimizer": flag().key("true: keep the state of momentum or Adam from round to round"),
-    "momentum": number(0, 1, below=True).key("momentum of sgd"),
-    "weight_decay": number(0).key("weight decay of the optimizer"),
-    "method": method().key("the learning method: see `p2pfl list methods`"),
-    "speed_correction": number(1).key("largest factor for nodes that take fewer rounds than others; 1 turns it off"),
-    "closing_rounds": whole(0).key("rounds of mixing without training, at the end"),
-    "when_through": choice("train", "mix", "train-on").key(
-        "a node that finishes first trains some rounds more (train), none (mix), or to the end (train-on)"
-    ),
-    "stop": stop().key("ends a node's training before its rounds are done"),
-    "evaluate_every": or_auto(whole(0)).key(
-        'rounds between two tests; "auto": tests take at most a tenth of the time; 0: only at the end'
-    ),
-}
-
-
-def _staleness(spec: str) -> str:
-    parse_staleness(spec)
-    return spec
-
-
-GOSSIP: Kinds = {
-    "compressor": compressor().key("how models are compressed for sending: see `p2pfl list compressors`"),
-    "share": texts().key("parameters to share, the rest stays on each node: patterns of their names"),
-    "rule": rule().key("how a node mixes with its neighbors, and how many liars it tolerates: see `p2pfl list rules`"),
-    "staleness": spelled(lambda: STALENESS.usages, _staleness).key(
-        "how much a neighbor's old model counts: see `p2pfl list staleness`"
-    ),
-    "gamma": number(0, 1, above=True).key("step size of mixing with the rule mean"),
-    "start_wait_s": number(0).key("longest wait for neighbors before the first round, in seconds"),
-    "linger_s": number(0).key("keep answering neighbors this long after the last round, in seconds"),
-    "max_wait_s": number(0, above=True).key("longest wait of a round for one exchange, in seconds"),
-    "exchanges_per_s": number(0, above=True).key("most exchanges that one neighbor may request per second"),
-    "audit_every": whole(1).key("exchanges between two checks that both ends of an edge hold the same"),
-    "vitals": flag().key("members send each other phase, round, accuracy and alarms, for the status page"),
-    "memory": choice("resident", "mapped").key(
-        "where replicas and flows are: resident in memory, or in a mapped file beside the state, on a disk"
-    ),
-    "share_frozen": flag().key("false: parameters that are not trained are not sent, and must be equal on all nodes"),
-}
+TRAINING: Kinds = kinds_of(TrainingConfig)
+GOSSIP: Kinds = kinds_of(GossipConfig)
 
 NETWORK: Kinds = {
     "discovery": flag().key("true: nodes on one LAN find each other without addresses; pip install '.[lan]'"),
@@ -515,29 +525,13 @@ EDGE: Kinds = {
     "compressor": GOSSIP["compressor"].key("the compressor on this edge, instead of the one in [gossip]"),
 }
 
+_OWN, _COMPUTED = kinds_of(NodeConfig), kinds_of(Compute)
+DATA: Kinds = {"reload_s": _OWN.pop("reload_s")}
+"""The keys in `[data]` that do not belong to the task."""
 NODE: Kinds = {
-    "key_file": text().key("the node's secret identity"),
-    "state_dir": text().key("folder of what the node needs to resume"),
-    "listen": address(0).key("where the node listens to others; port 0 takes any free one"),
-    "forwarded_port": whole(1, 65535).key("the port of the node's address where a router passes it on to `listen`"),
-    "status_listen": or_none(address(0)).key('the status page; port 0 takes a free one, "none" turns it off'),
-    "status_names": hosts().key("names of this machine under which browsers reach the status page"),
-    "durability": choice("auto", "exchange", "snapshot").key(
-        "exchange: a crash loses nothing; snapshot: fewer writes to an SD card; auto: by model size"
-    ),
-    "snapshot_s": number(0, above=True).key("seconds between two snapshots of the state"),
-    "threads": whole(1, 1024).key("processor threads for training"),
-    "nice": whole(0, 19).key("how much the node yields to other programs; 19 yields to everything else"),
-    "memory_mb": whole(1).key("most memory that the node may take, in MB: a node that will take more does not start"),
-    "device": matching(re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?"), 'auto, cpu, cuda, cuda:N as in "cuda:1", mps').key(
-        "where the node trains; auto takes the best there is"
-    ),
-    "precision": choice("float32", "bf16").key("bf16: mixed-precision training; parameters stay float32"),
-    "micro_batch_size": whole(1).key("most rows of a batch at once; their gradients are added: less memory"),
-    "compile": flag().key("torch.compile translates the model for training, which takes a minute and a C++ compiler"),
-    "checkpoint_dir": text().key("folder of the checkpoints"),
-    "checkpoint_every": whole(0).key("rounds between two model files as `p2pfl export` writes them; 0: none"),
-    "checkpoints_kept": whole(1).key("the most checkpoints that are kept"),
+    name: kind
+    for name in NodeConfig.__dataclass_fields__
+    if (kind := _OWN.get(name) or _COMPUTED.get(name)) is not None
 }
 
 
@@ -549,36 +543,15 @@ def needed_features(federation: FederationConfig) -> dict[str, str]:
     return {name: key for name, (key, wanted) in asked.items() if wanted}
 
 
-LEAST_KBIT_S = 32.0
-"""A chunk of a body must arrive every 30 s, whatever else is sent."""
-
 OWN_NETWORK: Kinds = {
     **NETWORK,
     "interfaces": texts().key(
         "network interfaces to announce on; without it all that `listen` covers but bridges and tunnels"
     ),
-    "cert": text().key("file of the certificate with which the node takes TLS at `listen`, beside plain connections"),
-    "key": text().key("file of the certificate's secret key"),
-    "proxy": proxy().key("the HTTP proxy through which it dials; without it HTTPS_PROXY, HTTP_PROXY and NO_PROXY say"),
-    "proxy_password_file": text().key("file with user:password for the proxy, which nobody else may read"),
-    "max_kbit_s": number(LEAST_KBIT_S).key("most that the node sends on average, to all neighbors together, in kbit/s"),
-    "hours": hours().key("the only hours in which the node takes part, by the clock of this machine; then it pauses"),
-    "month_gb": number(0, above=True).key("most that it sends and receives in a calendar month, in GB; then it pauses"),
-    "share_addresses": flag().key(
-        "true: tell neighbors met at a relay this node's addresses, and dial theirs, if they do the same"
-    ),
+    **kinds_of(OwnNetwork),
     "relay_token": text().key("file with the token of a relay, where the federation has no admin key; mode 0600"),
 }
 """The keys of `[network]` in a node file."""
 
-BOUNDS: Kinds = {
-    "max_kbit_s": number(LEAST_KBIT_S).key("most that the node sends to this neighbor on average, in kbit/s"),
-}
+BOUNDS: Kinds = kinds_of(NeighborBounds)
 """The keys of `[network.neighbors.NAME]` in a node file."""
-
-DATA: Kinds = {
-    "reload_s": number(0, above=True).key(
-        "seconds between two checks whether the data have grown; without it they are read once"
-    )
-}
-"""The keys in `[data]` that do not belong to the task."""

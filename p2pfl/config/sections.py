@@ -21,7 +21,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from p2pfl.config.tables import Mistakes, choice, exclusive, name, read_table, require, text
+from p2pfl.config.tables import (
+    REQUIRED,
+    Mistakes,
+    choice,
+    exclusive,
+    kinds_of,
+    name,
+    read_table,
+    require,
+    setting,
+    text,
+)
 from p2pfl.core.early_stopping import Stop
 from p2pfl.specs import Catalog, Entry, Kind, Parameter, number, short, spelled, whole
 
@@ -213,34 +224,66 @@ MISSING_PART = 8
 """Without `least`, one in this many members may be missing from a sum, and one in any case where there are four."""
 
 
+def _noise() -> Kind:
+    multiplier = number(0, MOST_NOISE, above=True)
+
+    def read(value: Any) -> float | str:
+        return SHARED if value == SHARED else multiplier.read(value)
+
+    return Kind(f'{multiplier.allowed}, or "{SHARED}"', read, multiplier.bounds)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyConfig:
     """The promised privacy. Exactly one of `epsilon` and a number `noise` is given; the other one follows from the
     rounds and the number of rows of a node.
     """
 
-    unit: str = RECORD
-    """The unit of protection: one row of a node's data (`record`), or all its rows together (`member`)."""
-    epsilon: float | None = None
-    """The budget of each node for the whole run."""
-    noise: float | str | None = None
-    """The noise multiplier: the standard deviation of the noise, in units of `clip`; or SHARED, beside `epsilon`."""
-    delta: float
-    """The probability that the epsilon promise does not hold."""
-    clip: float = 1.0
-    """The largest norm of one row's gradient (`record`), or of one round's change (`member`)."""
-    rounds: int | None = None
-    """The rounds for which the budget is planned; None means those of `[training]`."""
-    accountant: str = PRV
-    """The method that bounds epsilon: `prv` (numerical, tighter) or `rdp` (Rényi, older)."""
-    test_set: str = PRIVATE
-    """The kind of common test set: its scores may be reported only if it is not private (`public`)."""
-    rate: float = USUAL_RATE
-    """With shared noise and unit `record`, the probability with which each row is in a round."""
-    least: int | None = None
-    """With shared noise, the fewest members whose sum is revealed; None: see `least_of`."""
-    colluders: int = 1
-    """With shared noise, the members that may work together against another one, and leave their noise out."""
+    unit: str = setting(
+        RECORD, choice(*UNITS), "protects single rows of a node (record), or all its rows together (member)"
+    )
+    epsilon: float | None = setting(
+        None,
+        number(0, MOST_EPSILON, above=True),
+        "each node's budget for all its rounds: the smaller, the more noise",
+    )
+    noise: float | str | None = setting(
+        None,
+        _noise(),
+        "the noise multiplier, instead of epsilon, in units of clip; or with epsilon "
+        f'"{SHARED}": one noise for the sum',
+    )
+    delta: float = setting(
+        REQUIRED,
+        number(0, 1, above=True, below=True),
+        "the chance that epsilon does not hold: less than 1 / (rows of a node)",
+    )
+    clip: float = setting(
+        1.0,
+        number(0, 1e6, above=True),
+        "largest norm of one row's gradient (record), or of one round's change (member)",
+    )
+    rounds: int | None = setting(
+        None, whole(1), "rounds for which the budget is planned; without it those of [training]"
+    )
+    accountant: str = setting(
+        PRV, choice(PRV, RDP), "which bound on epsilon counts: prv (numerical, tighter) or rdp (Renyi, older)"
+    )
+    test_set: str = setting(
+        PRIVATE,
+        choice(PRIVATE, PUBLIC),
+        "public: the common test set is not private, and scores on it are shown",
+    )
+    rate: float = setting(
+        USUAL_RATE,
+        number(0, 1, above=True),
+        "shared noise, unit record: the chance of each row to be in a round",
+    )
+    least: int | None = setting(
+        None, whole(3), "shared noise: the fewest members whose sum is revealed; without it all but an eighth"
+    )
+    """None: see `least_of`."""
+    colluders: int = setting(1, whole(1), "shared noise: as many members may work together against another one")
 
     @property
     def is_shared(self) -> bool:
@@ -258,36 +301,7 @@ class PrivacyConfig:
         return self.least if self.least is not None else min(members, max(usual, self.colluders + 2, 3))
 
 
-def _noise() -> Kind:
-    multiplier = number(0, MOST_NOISE, above=True)
-
-    def read(value: Any) -> float | str:
-        return SHARED if value == SHARED else multiplier.read(value)
-
-    return Kind(f'{multiplier.allowed}, or "{SHARED}"', read, multiplier.bounds)
-
-
-PRIVACY: Mapping[str, Kind] = {
-    "unit": choice(*UNITS).key("protects single rows of a node (record), or all its rows together (member)"),
-    "epsilon": number(0, MOST_EPSILON, above=True).key(
-        "each node's budget for all its rounds: the smaller, the more noise"
-    ),
-    "noise": _noise().key(
-        f'the noise multiplier, instead of epsilon, in units of clip; or with epsilon "{SHARED}": one noise for the sum'
-    ),
-    "delta": number(0, 1, above=True, below=True).key(
-        "the chance that epsilon does not hold: less than 1 / (rows of a node)"
-    ),
-    "clip": number(0, 1e6, above=True).key(
-        "largest norm of one row's gradient (record), or of one round's change (member)"
-    ),
-    "rounds": whole(1).key("rounds for which the budget is planned; without it those of [training]"),
-    "accountant": choice(PRV, RDP).key("which bound on epsilon counts: prv (numerical, tighter) or rdp (Renyi, older)"),
-    "test_set": choice(PRIVATE, PUBLIC).key("public: the common test set is not private, and scores on it are shown"),
-    "rate": number(0, 1, above=True).key("shared noise, unit record: the chance of each row to be in a round"),
-    "least": whole(3).key("shared noise: the fewest members whose sum is revealed; without it all but an eighth"),
-    "colluders": whole(1).key("shared noise: as many members may work together against another one"),
-}
+PRIVACY: Mapping[str, Kind] = kinds_of(PrivacyConfig)
 OF_SHARED = ("rate", "least", "colluders")
 """The keys that say something only with shared noise."""
 
@@ -320,28 +334,6 @@ EVERYBODY = "*"
 LEAST_ROWS, A_DAY = 10, 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatsConfig:
-    """What a node answers, and to whom."""
-
-    columns: tuple[str, ...] = ()
-    """The columns about which it answers; none by default."""
-    to: tuple[str, ...] = ()
-    """The members that may ask, or EVERYBODY; none by default."""
-    by: str | None = None
-    """The column by which groups may be formed."""
-    a_day: int = A_DAY
-    """The questions that it answers to each member within 24 hours."""
-    least_rows: int = LEAST_ROWS
-    """The fewest rows of whatever is shown."""
-
-    def admits(self, member: str) -> bool:
-        return EVERYBODY in self.to or member in self.to
-
-
-NO_STATS = StatsConfig()
-
-
 def _names(kind: Kind, allowed: str, *, also: str = "") -> Kind:
     """A kind of value: a list of texts, possibly none, or one text; the result is a tuple."""
 
@@ -357,17 +349,36 @@ def _names(kind: Kind, allowed: str, *, also: str = "") -> Kind:
     return Kind(allowed, read)
 
 
-STATS: Mapping[str, Kind] = {
-    "columns": _names(text(), 'names of columns, such as ["age", "chol"]').key(
-        "columns about which this node answers questions of `p2pfl stats`; without it none"
-    ),
-    "to": _names(name(), f'names of members, or "{EVERYBODY}" for all', also=EVERYBODY).key(
-        "members that may ask; without it none but this node"
-    ),
-    "by": text().key("the one column by which a question may form groups; without it none"),
-    "a_day": whole(1).key("questions that are answered to each member within 24 hours"),
-    "least_rows": whole(3).key("fewest rows of a group, a count or a bin that is shown; the most of all nodes counts"),
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsConfig:
+    """What a node answers, and to whom."""
+
+    columns: tuple[str, ...] = setting(
+        (),
+        _names(text(), 'names of columns, such as ["age", "chol"]'),
+        "columns about which this node answers questions of `p2pfl stats`; without it none",
+    )
+    to: tuple[str, ...] = setting(
+        (),
+        _names(name(), f'names of members, or "{EVERYBODY}" for all', also=EVERYBODY),
+        "members that may ask; without it none but this node",
+    )
+    by: str | None = setting(None, text(), "the one column by which a question may form groups; without it none")
+    a_day: int = setting(A_DAY, whole(1), "questions that are answered to each member within 24 hours")
+    least_rows: int = setting(
+        LEAST_ROWS,
+        whole(3),
+        "fewest rows of a group, a count or a bin that is shown; the most of all nodes counts",
+    )
+
+    def admits(self, member: str) -> bool:
+        return EVERYBODY in self.to or member in self.to
+
+
+NO_STATS = StatsConfig()
+
+
+STATS: Mapping[str, Kind] = kinds_of(StatsConfig)
 
 
 def read_stats(table: Any, mistakes: Mistakes) -> StatsConfig:

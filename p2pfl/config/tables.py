@@ -10,7 +10,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -46,6 +46,23 @@ because a match starts only at whole parts.
 """
 MOST_GUESSES = 100
 """The most unknown keys per table for which a similar key is searched, because the search takes a while."""
+
+
+Kinds = Mapping[str, Kind]
+REQUIRED: Any = MISSING
+"""Marks a setting without a default in its class."""
+
+
+def setting(default: Any, kind: Kind, means: str) -> Any:
+    """Declare a field that is a key of a file: its default, what is allowed, and its purpose, in one line without a
+    full stop, for new files and the reference.
+    """
+    return field(default=default, metadata={"kind": kind.key(means)})
+
+
+def kinds_of(config: type[Any]) -> dict[str, Kind]:
+    """Return the keys that a class declares by `setting`, in its order."""
+    return {one.name: one.metadata["kind"] for one in fields(config) if "kind" in one.metadata}
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,13 +30,12 @@ from p2pfl.config.model import (
     Edges,
     FederationConfig,
     GossipConfig,
-    Kinds,
     Member,
     TrainingConfig,
     usual_method,
 )
 from p2pfl.config.sections import PRIVACY
-from p2pfl.config.tables import Mistakes, port_of
+from p2pfl.config.tables import Kinds, Mistakes, port_of
 from p2pfl.errors import UserError
 
 COMMENT_COLUMN = 40

@@ -11,10 +11,7 @@ from p2pfl.config.load import load_config
 from p2pfl.config.model import FederationConfig
 from p2pfl.console.output import Form, write_json, write_rows
 from p2pfl.errors import UserError
-from sim.audits.sums import auditor
-from sim.audits.sums.auditor import MOST_MEMBERS, SumsAuditor, SumsEffort
-from sim.audits.sums.outcome import SumsFound
-from sim.audits.sums.play import SumCast
+from sim.audits.sums import MOST_MEMBERS, SumCast, SumsFound, attack_sums
 from sim.cli.audit_report import write_report
 
 FEWEST_OTHERS = 2
@@ -35,13 +32,14 @@ def audit_sums(
     """Play, attack and print. Returns 1 if something learns what it should not. Raises UserError."""
     federation = compacted(load_config(path))
     cast = cast_of(federation, 1 if colluders is None else colluders)
-    found = SumsAuditor(
+    found = attack_sums(
         cast,
         _victim(federation, cast, node),
         seed=federation.seed if seed is None else seed,
-        effort=auditor.QUICK_SUMS if quick else SumsEffort(),
+        coalitions=6 if quick else 24,
+        budget_s=60.0 if quick else 300.0,
         on_progress=lambda text: None if quiet else click.echo(f"  {text}", err=True),
-    ).run()
+    )
     _deliver(found, report, form)
     return 1 if found.mistakes else 0
 

@@ -9,7 +9,6 @@ from p2pfl import Federation
 from p2pfl.cli.main import main
 from p2pfl.learn.privacy import plan
 from sim.audits import audit as audits
-from sim.audits.sums import auditor
 from sim.cli.audit import audit
 
 
@@ -73,15 +72,7 @@ def test_no_time_is_no_failure(ward, capsys, monkeypatch):
     assert "no time" in capsys.readouterr().out
 
 
-@pytest.fixture
-def few_deeds(monkeypatch):
-    """The cheapest of them."""
-    deed = auditor.DEEDS["claimed death"]
-    monkeypatch.setattr(auditor, "DEEDS", {"claimed death": deed})
-    monkeypatch.setattr(auditor, "QUICK_SUMS", auditor.SumsEffort(coalitions=2, beyond=1, deaths=0, tosses=200))
-
-
-def test_sums_are_attacked_without_any_data(few_deeds, tmp_path, capsys):
+def test_sums_are_attacked_without_any_data(tmp_path, capsys):
     ward = Federation(task="digits", nodes=4).save(tmp_path / "ward")
     report = tmp_path / "sums.json"
 
@@ -93,7 +84,7 @@ def test_sums_are_attacked_without_any_data(few_deeds, tmp_path, capsys):
     assert said.err.startswith("  sums that nothing disturbs")
     found = json.loads(report.read_text())
     assert found["held"] == 1
-    assert [row["as promised"] for row in found["rows"]] == ["yes", "-", "-", "yes"]
+    assert [row["as promised"] for row in found["rows"]] == ["yes", "-", "-"]
     assert found["rows"][2]["learn"] == "the vector of node3: the sum less their own"
 
 

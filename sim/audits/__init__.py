@@ -1,6 +1,5 @@
-"""Attacks on what a node sends to its neighbors, and tests of the noise that should defend it.
+"""Attacks on what a node sends to its neighbors, for `p2pfl audit`: `audit` runs all against one federation.
 
 Each attack is a function of arrays and modules that returns its findings and cites its paper. `observation` is what
-neighbors see; `audit` runs all attacks against one federation, for `p2pfl audit`. docs/explanation/privacy.md explains
-what the figures mean.
+neighbors see. docs/explanation/privacy.md explains what the figures mean.
 """

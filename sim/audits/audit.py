@@ -4,43 +4,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.sections import PUBLIC
-from p2pfl.errors import LearningError
+from p2pfl.config.sections import PUBLIC, RECORD, UNITS, PrivacyConfig
+from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.batches import batch_sizes
+from p2pfl.learn.privacy import Plan, plan_of
+from p2pfl.learn.privacy.accounting import Spend, epsilon_of
 from p2pfl.learn.privacy.draws import Seeded
-from sim.audits.claims import REAL, AuditClaims, Live
-from sim.audits.found import AuditFound, Value
-from sim.audits.inversion import InversionSettings
-from sim.audits.layers import Layer, layers_of
-from sim.audits.observation import Observation
-from sim.audits.reconstruction import Rebuilder, Rebuilt
+from p2pfl.reporting.vitals import Vitals
+from sim.audits.membership import attack_members, canary, reuse
+from sim.audits.observation import Observation, observe_simulated
+from sim.audits.reconstruction import Guess, InversionSettings, Rebuilder, Rebuilt
 from sim.audits.scene import Scene
-from sim.audits.shadows import attack_members
-from sim.audits.simulated import observe_simulated
-from sim.audits.told import figures_told
 
-ObserveReal = Callable[[FederationConfig, int], Observation]
+Observe = Callable[[FederationConfig, int], Observation]
 
 ATTACKS: Mapping[str, str] = {
     "rank-one": "inputs, exactly, from rounds of one step on one row",
     "inversion": "inputs, by gradient inversion, from rounds of one row and from those that are configured",
     "membership": "which rows were trained on, by likelihood ratio",
     "told": "which figures about private rows a real node reveals besides its model",
-    "canary": "whether the noise is what it claims to be, never the same twice, and hides the last bits too",
-    "steps": "whether steps draw rows, clip them, add noise and are paid for as promised, measured from outside",
-    "restart": "whether noise repeats, and every step is paid for, when real nodes are killed and restarted",
+    "canary": "whether the noise is what it claims to be, and never the same twice",
 }
+GONE = ("steps", "restart")
+"""Attacks on the mechanism alone, which are with the tests now: `tests/sim/audits/test_planted.py`."""
 SUMS = "sums"
 """The attack on secure sums, which is no attack on rows: `sim.audits.sums`."""
 NOT_RUN = "no time"
-SIMULATOR = "simulator"
+SIMULATOR, LEARNER, REAL = "simulator", "learner", "real nodes"
 LISTENED = 2
 """The number of rounds in which the audit records what nodes send."""
 
@@ -61,10 +59,145 @@ LONG = ("membership",)
 """Attacks that a quick audit leaves out unless they are named."""
 
 
-class Auditor:
-    """Runs the attacks. `observe_real` runs real nodes, and `live` also kills them; if they are None, only the
-    simulator is used.
+# -- the findings ------------------------------------------------------------------------------------------------------
+
+Value = float | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackRow:
+    """One row of the table: an attack's results in a `place`, by layer name."""
+
+    attack: str
+    place: str
+    unit: str
+    values: dict[str, Value]
+
+
+@dataclass(slots=True, kw_only=True)
+class AuditFound:
+    """The findings. `guesses` are the inversions of what a real node sent, by layer, for the picture."""
+
+    node: str
+    samples: int
+    layers: list[str]
+    rows: list[AttackRow] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    mistakes: list[str] = field(default_factory=list)
+    """Signs that a mechanism that does what it claims would not show."""
+    guesses: dict[str, tuple[Guess, ...]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def add(self, attack: str, place: str, unit: str, values: Mapping[str, Value]) -> None:
+        """Add figures by layer to the row for that attack, or to a new row."""
+        if not values:
+            return
+        for row in self.rows:
+            if (row.attack, row.place, row.unit) == (attack, place, unit):
+                row.values.update(values)
+                return
+        full = {name: values.get(name) for name in self.layers}
+        self.rows.append(AttackRow(attack=attack, place=place, unit=unit, values=full))
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "node": self.node,
+            "samples": self.samples,
+            "layers": self.layers,
+            "rows": [asdict(row) for row in self.rows],
+            "notes": self.notes,
+            "mistakes": self.mistakes,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def figures_told(sent: Sequence[object], *, public_test: bool = False) -> list[str]:
+    """Return the names of figures in rows of vitals that were computed from private rows without noise, in alphabetical
+    order.
+
+    With `public_test` the common test set is nobody's private data, so scores on it are not secret.
     """
+    rows = [row for row in sent if isinstance(row, Vitals)]
+    found = {"loss of a local round"} if any(row.loss is not None for row in rows) else set[str]()
+    if not public_test:
+        found |= {"accuracy"} if any(row.accuracy is not None for row in rows) else set()
+        found |= {"metrics"} if any(value is not None for row in rows for value in row.metrics) else set()
+    return sorted(found)
+
+
+# -- the defences ------------------------------------------------------------------------------------------------------
+
+EXAMPLE_EPSILON = 8.0
+EXAMPLE_DELTA = 1e-5
+EXAMPLE_COMPRESSOR = "q4"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One defence. `federation` is the copy with only this layer.
+
+    `plan` is the victim's, None if nothing is promised. `missing` says why the layer does not exist here.
+    """
+
+    name: str
+    federation: FederationConfig
+    plan: Plan | None = None
+    missing: str = ""
+    is_example: bool = False
+    """True if the federation promises something else, or nothing."""
+
+    def copy(self, **training: object) -> FederationConfig:
+        """Copy the federation with different training, keeping the noise of the victim's whole run."""
+        federation = replace(self.federation, training=replace(self.federation.training, **training))  # type: ignore[arg-type]
+        privacy = federation.privacy
+        if privacy is None or self.plan is None:
+            return federation
+        return replace(federation, privacy=replace(privacy, epsilon=None, noise=self.plan.noise, rounds=None))
+
+
+def layers_of(scene: Scene) -> list[Layer]:
+    """List the layers: none, compression, and each unit of privacy, as the federation promises it or, as an example, at
+    epsilon 8.
+    """
+    plain = replace(scene.federation, gossip=replace(scene.federation.gossip, compressor="none"))
+    own = scene.federation.gossip.compressor
+    compressor = EXAMPLE_COMPRESSOR if own == "none" else own
+    squeezed = replace(plain, gossip=replace(plain.gossip, compressor=compressor))
+    bare = [Layer(name="no layer", federation=plain), Layer(name=compressor, federation=squeezed)]
+    return bare + [_private(scene, plain, unit) for unit in UNITS]
+
+
+def _private(scene: Scene, plain: FederationConfig, unit: str) -> Layer:
+    configured = scene.privacy
+    samples = len(scene.data[scene.victim].train)
+    if configured is None or configured.unit != unit:
+        delta = min(EXAMPLE_DELTA, 0.1 / samples)
+        clip = 1.0 if configured is None else configured.clip
+        privacy = PrivacyConfig(unit=unit, epsilon=EXAMPLE_EPSILON, delta=delta, clip=clip)
+    else:
+        privacy = configured
+    federation, name = replace(plain, privacy=privacy), f"{unit}, {_amount(privacy)}"
+    try:
+        plan = plan_of(federation, samples)
+        scene.learner(federation, scene.victim)
+    except UserError as error:
+        return Layer(name=name, federation=plain, missing=str(error))
+    return Layer(name=name, federation=federation, plan=plan, is_example=privacy is not configured)
+
+
+def _amount(privacy: PrivacyConfig) -> str:
+    return f"noise {privacy.noise:g}" if privacy.epsilon is None else f"epsilon {privacy.epsilon:g}"
+
+
+# -- the audit ---------------------------------------------------------------------------------------------------------
+
+
+class Auditor:
+    """Runs the attacks. `observe_real` runs real nodes; if it is None, only the simulator is used."""
 
     def __init__(
         self,
@@ -72,12 +205,11 @@ class Auditor:
         *,
         attacks: Sequence[str] = tuple(ATTACKS),
         effort: Effort | None = None,
-        observe_real: ObserveReal | None = None,
-        live: Live | None = None,
+        observe_real: Observe | None = None,
         on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.scene, self.attacks, self.effort = scene, attacks, effort or Effort()
-        self.observe_real, self.live, self.on_progress = observe_real, live, on_progress
+        self.observe_real, self.on_progress = observe_real, on_progress
         self.layers = layers_of(scene)
         self._began = time.monotonic()
         self.found = AuditFound(
@@ -98,7 +230,8 @@ class Auditor:
 
     def run(self) -> AuditFound:
         """Run the audit. Raises UserError if a layer's settings are wrong, LearningError if the task failed."""
-        self._try_claims()
+        if "canary" in self.attacks:  # an audit that runs out of time before this says least
+            self.try_canary()
         if "told" in self.attacks and self.observe_real is not None:
             self._listen(self.observe_real)
         if {"rank-one", "inversion"} & set(self.attacks):
@@ -108,30 +241,57 @@ class Auditor:
             self._ask_for_members()
         if self.left_s <= 0:
             self.found.note(
-                f"the {self.effort.budget_s:g} s ran out before all attacks were tried: --budget-s, or fewer --attacks"
+                f"the {self.effort.budget_s:g} s ran out before all attacks were tried: try fewer --attacks"
             )
         self.found.seconds = time.monotonic() - self._began
         return self.found
 
-    def _try_claims(self) -> None:
-        """Check the claims first: an audit that runs out of time before this says least."""
-        claims = AuditClaims(scene=self.scene, found=self.found, tries=self.effort.tries, on_progress=self.on_progress)
+    # -- what is promised ---------------------------------------------------------------------------------------------
+
+    def try_canary(self) -> None:
+        """Use a canary to check how much of a row the noise of each layer lets through, and whether it repeats."""
         for layer in self.layers:
-            if layer.plan is None or layer.missing:
+            if layer.plan is None or layer.missing or self.left_s <= 0:
                 continue
-            for name, tried in (("canary", claims.canary), ("steps", claims.steps)):
-                if name in self.attacks and self.left_s > 0:
-                    tried(layer, layer.plan)
-            if "restart" in self.attacks and self.live is not None and self.left_s > 0:
-                claims.restart(layer, layer.plan, self.live)
+            self.on_progress(f"canary: {layer.name}")
+            plan = layer.plan
+            how: dict[str, Any] = {"unit": plan.unit, "clip": plan.clip, "delta": plan.delta}
+            how |= {"chain": self._is_chain(layer), "tries": self.effort.tries}
+            found = canary(**how)
+            if not found.holds:  # one failure in twenty is bad luck
+                found = canary(**how | {"tries": 2 * self.effort.tries})
+            if not found.holds:
+                text = f"proves epsilon {found.proven:.3g}, where {found.claimed:.3g} is claimed"
+                self.found.mistakes.append(f"{layer.name}: of one step at noise 1 the canary {text}")
+            alike = reuse(plan.unit, plan.clip)
+            if alike.is_reused:
+                text = f"{' and '.join(alike.pair)} have the same chance (correlation {alike.correlation:.2f})"
+                self.found.mistakes.append(f"{layer.name}: {text}")
+            proven = {layer.name: self._of_the_run(plan, found.noise_at_most)}
+            self.found.add("epsilon proven by the canary, at least", LEARNER, "", proven)
+
+    def _is_chain(self, layer: Layer) -> bool:
+        """True if the victim's per-row gradients are computed layer by layer."""
+        private = self.scene.learner(layer.federation, self.scene.victim).private
+        ways = None if private is None else private.row_gradients
+        return ways is None or ways.how == "layer by layer"
+
+    def _of_the_run(self, plan: Plan, noise_at_most: float) -> float:
+        """Return the epsilon of the whole run if its noise were no more than the canary allows."""
+        if not np.isfinite(noise_at_most):
+            return 0.0
+        spend = plan.spend(self.found.samples)
+        steps = plan.rounds * (spend.steps if plan.unit == RECORD else 1)
+        return epsilon_of((Spend(plan.noise * noise_at_most, spend.rate, steps),), plan.delta, plan.accountant)
 
     # -- what is rebuilt ----------------------------------------------------------------------------------------------
 
     def _rebuild(self) -> None:
         """Rebuild rows from a few rounds with one row each, in the simulator and with real nodes."""
-        rounds, places = self.effort.rounds, {SIMULATOR: self._simulated}
+        rounds = self.effort.rounds
+        places: dict[str, Observe] = {SIMULATOR: self._simulated}
         if self.observe_real is not None:
-            places[REAL] = self._real
+            places[REAL] = self.observe_real
         for place, observe in places.items():
             exact, inverted = dict[str, Rebuilt](), dict[str, Rebuilt]()
             for layer in self.layers:
@@ -139,7 +299,7 @@ class Auditor:
                     continue
                 self.on_progress(f"{place}: {layer.name}")
                 copied = layer.copy(rounds=rounds, local_steps=1, local_epochs=None, batch_size=1)
-                observed = observe(copied)
+                observed = observe(copied, self.scene.victim)
                 rebuilder = self._rebuilder(copied)
                 if "rank-one" in self.attacks:
                     exact[layer.name] = rebuilder.exactly(observed, rounds)
@@ -155,16 +315,10 @@ class Auditor:
         settings = InversionSettings(iterations=self.effort.iterations, seed=self.scene.federation.seed)
         return Rebuilder(learner=self.scene.learner(bare, self.scene.victim), federation=bare, settings=settings)
 
-    def _simulated(self, federation: FederationConfig) -> Observation:
-        chance = Seeded(federation.seed)
-        return observe_simulated(federation, self.scene.learners(federation, chance), self.scene.victim)
+    def _simulated(self, federation: FederationConfig, victim: int) -> Observation:
+        return observe_simulated(federation, self.scene.learners(federation, Seeded(federation.seed)), victim)
 
-    def _real(self, federation: FederationConfig) -> Observation:
-        if self.observe_real is None:
-            raise AssertionError("real nodes were not requested")
-        return self.observe_real(federation, self.scene.victim)
-
-    def _listen(self, observe_real: ObserveReal) -> None:
+    def _listen(self, observe_real: Observe) -> None:
         """Listen to real nodes that train for the configured rounds."""
         figures: dict[str, Value] = {}
         for layer in self.layers:

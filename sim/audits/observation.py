@@ -1,25 +1,47 @@
-"""What all neighbors of a node together can observe of its local rounds.
+"""What all neighbors of a node together can observe of its local rounds, in the simulator and of real nodes.
 
 An exchange shows a neighbor the node's model, and the neighbor knows how far the exchange then moves it, because both
 ends compute the same D. So neighbors that combine what they see know where a local round began and ended, as precisely
-as the compressor allows. `Eye` watches, in the simulator and next to a real node's engine.
+as the compressor allows. `Eye` watches, in virtual time (`observe_simulated`) and next to the engines of real nodes
+with real sockets, in this process (`observe_real`).
 """
 
 from __future__ import annotations
 
+import asyncio
+import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
+from pathlib import Path
 
 import numpy as np
 
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Operation
+from p2pfl.engine.engine import Engine, Outcome
 from p2pfl.engine.state import NodeState
-from p2pfl.learn.interface import Vector
+from p2pfl.features import FEATURES
+from p2pfl.features.status.feature import Shown
+from p2pfl.fleet.fleet import STOPPED, Child
+from p2pfl.fleet.one_process import InProcessFleet, _with_keys
+from p2pfl.learn.interface import Learner, Vector
+from p2pfl.learn.methods import method_of
 from p2pfl.methods import FLOW
+from p2pfl.node.application import Application, OneProcess
+from p2pfl.node.assembly import Setup
+from p2pfl.node.driver import Driver
+from p2pfl.reporting.status import NodeResult
+from p2pfl.reporting.vitals import Vitals
+from sim.exact import ExactEngine
+from sim.kernel import NS
+from sim.learning.nodes import Learners
+from sim.machine import Watch
+from sim.prepared_run import PreparedRun, script
+from sim.worlds.drawn import settle
+from sim.worlds.model import ComputeSpec, LinkSpec, Spread, WorldSpec
 
 ROUNDING = 1e-5
 """A change below this fraction of the model's norm is a float32 rounding error."""
@@ -177,3 +199,112 @@ class Eye:
 def is_lossless(federation: FederationConfig) -> bool:
     """Return True if neighbors get the model itself, up to rounding."""
     return {federation.gossip.compressor, *federation.edge_compressors.values()} == {"none"}
+
+
+AT_ONCE = WorldSpec(
+    links=LinkSpec(latency_s=Spread(low=0.0, high=0.0)), compute=ComputeSpec(engine_s=0.0), limit_s=10_000.0
+)
+"""A world in which colluding neighbors answer at once, so that every exchange is over before a local round ends."""
+
+
+class _Watching(Watch):
+    """Shows an eye what each host has done."""
+
+    def __init__(self, eye: Eye, engines: Sequence[ExactEngine]) -> None:
+        self.eye, self.engines = eye, engines
+
+    def after(self, index: int, operation: Operation) -> None:
+        self.eye.look(index, self.engines[index].state, operation)
+
+
+def observe_simulated(
+    federation: FederationConfig, learners: Sequence[Learner], victim: int, world: WorldSpec = AT_ONCE
+) -> Observation:
+    """Run `federation` in virtual time with these `learners`, one for each member, and watch `victim` from all its
+    neighbors. Raises LearningError if the task failed.
+    """
+    spec = settle(world, len(federation.members), federation.seed)
+    everyone = Learners(learners, method_of(federation))
+    stage = PreparedRun(script(federation, spec, everyone))
+    hosts = stage.world.hosts
+    eye = Eye(victim, federation.neighbors(victim), learners[victim].samples)
+    stage.watch_by(_Watching(eye, [host.engine for host in hosts]))
+    stage.world.run(until_ns=round(spec.limit_s * NS))
+    return Observation(
+        victim=victim,
+        initial=everyone.initial(),
+        sightings=eye.sightings,
+        models=stage.models(),
+        lossless=is_lossless(federation),
+    )
+
+
+class Spied(Application):
+    """The shipped application, with a spy that only watches what its engine does and what it sends."""
+
+    eye: Eye
+    vitals: list[Vitals]
+
+    def _engine_of(self, recovered: NodeState | None) -> Engine:
+        engine = super()._engine_of(recovered)
+        run = engine.run
+
+        def watched(operation: Operation) -> Outcome:
+            outcome = run(operation)
+            self.eye.look(engine.index, engine.state, operation)
+            return outcome
+
+        engine.run = watched  # type: ignore[method-assign]
+        self.last_engine = engine
+        return engine
+
+    async def _conclude(self, engine: Engine, driver: Driver) -> NodeResult:
+        """Ask the victim for its latest vitals: a short run may be over before any has reached a spy."""
+        shown = self.attached.of(Shown)
+        if self.setup.member.index == self.eye.victim and shown.display.tells:
+            self.vitals.append(shown.display.own_row.vitals())
+        return await super()._conclude(engine, driver)
+
+
+@dataclass(slots=True)
+class SpiedFleet(InProcessFleet):
+    """All nodes with spies. `applications` are by member index."""
+
+    eye: Eye | None = None
+    vitals: list[Vitals] = field(default_factory=list)
+    applications: dict[int, Spied] = field(default_factory=dict)
+
+    async def _run_one(self, child: Child, setup: Setup, shared: OneProcess) -> None:
+        application = Spied(setup, on_line=child.lines.append, sketched=True, shared=shared, features=FEATURES)
+        if self.eye is None:
+            raise AssertionError("nobody watches")
+        application.eye, application.vitals = self.eye, self.vitals
+        self.applications[setup.member.index] = application
+        result = await application.run()
+        child.exit_code = 0 if result is not None and result.finished else STOPPED
+
+
+def observe_real(federation: FederationConfig, victim: int) -> Observation:
+    """Run all nodes of `federation` in this process, over loopback, and watch `victim` from all its neighbors.
+
+    Raises UserError if the task or its data are wrong, LearningError if the task failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="p2pfl-audit-") as folder:
+        together = SpiedFleet(*_with_keys(federation), Path(folder))
+        setups = together.prepare()
+        eye = together.eye = Eye(victim, federation.neighbors(victim), setups[victim].learner.samples)
+        asyncio.run(together.run(setups))
+        return _observed(together, eye, setups)
+
+
+def _observed(together: SpiedFleet, eye: Eye, setups: Sequence[Setup]) -> Observation:
+    engines = [together.applications[setup.member.index].last_engine for setup in setups]
+    models = np.stack([engine.state.model for engine in engines])
+    return Observation(
+        victim=eye.victim,
+        initial=setups[0].learner.initial(),
+        sightings=eye.sightings,
+        models=models,
+        lossless=is_lossless(together.federation),
+        vitals=tuple(together.vitals),
+    )

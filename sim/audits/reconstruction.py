@@ -1,29 +1,335 @@
-"""Reconstruction of a node's rows by its neighbors, from a few rounds that they have observed."""
+"""Reconstruction of a node's rows by its neighbors, from a few rounds that they have observed.
+
+*Rank one* recovers the input of a gradient exactly if a layer with weights and biases sees it: x = dW_i / db_i. The
+gradient of such a layer for one row is the outer product of the gradient that reaches unit i and the input x, so each
+of its rows is a multiple of x. Phong et al. 2018 (IEEE TIFS 13(5), section 3); Geiping et al. 2020 (arXiv 2003.14053,
+proposition 3.1). For the gradient of several rows this gives a weighted mean of them.
+
+*Inversion* finds inputs whose gradient points in the same direction as an observed one. Geiping et al. 2020, "Inverting
+gradients" (arXiv 2003.14053): minimize the cosine distance of the gradients plus the total variation of the picture,
+with Adam on the signs of the gradient. Labels are read off the last layer's bias, whose gradient is the mean of
+p - e_y (Zhao et al. 2020, arXiv 2001.02610; for several rows Wainakh et al. 2021, 2105.09369). Local rounds of several
+steps are unrolled, with one group of rows per step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call
 
-from p2pfl.config.model import FederationConfig
+from p2pfl.config.model import FederationConfig, TrainingConfig
+from p2pfl.errors import UserError
 from p2pfl.learn.evaluation import loss_of
+from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.params import TensorPlace
 from p2pfl.learn.trainer import TorchLearner
-from sim.audits.inversion import InversionSettings, invert, labels_of
+from p2pfl.methods import FLOW, Method, Variate, Vectors
 from sim.audits.observation import Observation, RoundSeen
-from sim.audits.rank_one import first_layer, rank_one
-from sim.audits.recovered_gradient import gradient_of
-from sim.audits.similarity import RECOGNIZABLE_DB, Match, best_match, matched, span_of
+from topologies.plots import DARK, new_figure, save, shown
+
+MOST_DB = 100.0
+"""The PSNR of equal arrays; beyond it, float32 rounding dominates."""
+RECOGNIZABLE_DB = 20.0
+"""The PSNR above which one can recognize what a picture shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The private row closest to a guess, and its `psnr_db`."""
+
+    row: int
+    psnr_db: float
+
+
+def psnr_db(guess: Values, truth: Values, span: float) -> float:
+    """Return the peak signal-to-noise ratio of two arrays of one shape whose values span `span`, at most 100 dB."""
+    error = float(np.mean((guess.astype(np.float64) - truth) ** 2))
+    return MOST_DB if error == 0 else min(MOST_DB, 10 * float(np.log10(span**2 / error)))
+
+
+def span_of(rows: Values) -> float:
+    """Return the range of the private rows' values; 1 if all are equal."""
+    return float(rows.max() - rows.min()) or 1.0
+
+
+def best_match(guess: Values, truths: Values, span: float) -> Match:
+    """Find the row of `truths` (n, ...) nearest to `guess` (...), which is clipped to the range of their values."""
+    flat = truths.reshape(len(truths), -1).astype(np.float64)
+    inside = np.clip(np.nan_to_num(guess.reshape(-1)), flat.min(), flat.max())
+    row = int(((flat - inside) ** 2).sum(axis=1).argmin())
+    return Match(row, psnr_db(inside, flat[row], span))
+
+
+def matched(guesses: Values, truths: Values, span: float) -> list[Match]:
+    """Match each of the `guesses` (b, ...) with another row of `truths` (n, ...), the closest pair first."""
+    flat = truths.reshape(len(truths), -1).astype(np.float64)
+    inside = np.clip(np.nan_to_num(guesses.reshape(len(guesses), -1)), flat.min(), flat.max())
+    costs = ((inside[:, None] - flat[None]) ** 2).mean(axis=2)
+    free, found = set(range(len(truths))), dict[int, Match]()
+    for place in np.argsort(costs, axis=None).tolist():
+        guess, row = divmod(place, len(truths))
+        if guess not in found and row in free:
+            free.discard(row)
+            found[guess] = Match(row, psnr_db(inside[guess], flat[row], span))
+    return [found[guess] for guess in sorted(found)]
+
 
 Values = NDArray[np.floating[Any]]
+TRANSPARENT = (nn.Flatten, nn.Identity, nn.Dropout)
+"""Modules before a first linear layer that leave the input unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLayer:
+    """Where a model's first linear layer is within a vector (d,)."""
+
+    weight: slice
+    bias: slice
+    outputs: int
+    inputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reconstruction:
+    """The input (inputs,) as unit `unit` reveals it. `rank_one` is the fraction of the layer's gradient that it
+    explains, 1 for the gradient of one row.
+    """
+
+    inputs: Values
+    unit: int
+    rank_one: float
+
+
+def first_layer(module: nn.Module, places: list[TensorPlace]) -> FirstLayer | str:
+    """Find the linear layer that sees the unchanged inputs, or say why there is none. `places` is the layout of a
+    vector.
+    """
+    names = {place.name: place for place in places}
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Linear):
+            at = name + "." if name else ""
+            weight, bias = names.get(f"{at}weight"), names.get(f"{at}bias")
+            if weight is None or bias is None:
+                return "the first layer has no bias, or is not shared"
+            return FirstLayer(weight.part, bias.part, part.out_features, part.in_features)
+        if not any(part.children()) and not isinstance(part, TRANSPARENT):
+            return f"the first layer is not linear ({type(part).__name__})"
+    return "the model has no linear layer"
+
+
+def rank_one(gradient: Values, layer: FirstLayer) -> Reconstruction | None:
+    """Recover the input from a gradient (d,), or any multiple of it; None if no bias has moved."""
+    weights = gradient[layer.weight].reshape(layer.outputs, layer.inputs).astype(np.float64)
+    biases = gradient[layer.bias].astype(np.float64)
+    unit = int(np.abs(biases).argmax())
+    if not biases[unit]:
+        return None
+    inputs = weights[unit] / biases[unit]
+    total = float((weights**2).sum())
+    left = float(((weights - np.outer(biases, inputs)) ** 2).sum())
+    return Reconstruction(inputs, unit, max(0.0, 1.0 - left / total) if total else 0.0)
+
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InversionSettings:
+    """Settings of the search. `smoothness` weighs the total variation; each of the `tries` starts from different noise,
+    and the best fit counts.
+
+    A try ends after `limit_s` seconds at the latest.
+    """
+
+    iterations: int = 400
+    rate: float = 0.1
+    smoothness: float = 1e-3
+    tries: int = 1
+    seed: int = 0
+    limit_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Inversion:
+    """The result of an inversion: `inputs` (b, ...) with `labels` (b,), and the cosine `distance` between their
+    gradient and the observed one.
+    """
+
+    inputs: Values
+    labels: NDArray[np.int64]
+    distance: float
+
+
+def labels_of(bias_gradient: Values, rows: int) -> NDArray[np.int64]:
+    """Read off the most likely labels (rows,) of the batch: each row takes about 1/rows from the gradient of its
+    class.
+    """
+    left = np.array(bias_gradient, dtype=np.float64)
+    scale = max(1e-12, -left[left < 0].sum()) / rows
+    found = []
+    for _ in range(rows):
+        found.append(int(left.argmin()))
+        left[found[-1]] += scale
+    return np.sort(np.array(found, dtype=np.int64))
+
+
+def invert(
+    module: nn.Module,
+    places: Sequence[TensorPlace],
+    start: Values,
+    gradient: Values,
+    *,
+    loss: Loss,
+    shape: Sequence[int],
+    labels: Sequence[int] | NDArray[np.int64] | Tensor,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    steps: int = 1,
+    learning_rate: float = 0.0,
+    settings: InversionSettings | None = None,
+) -> Inversion:
+    """Find inputs (b, *shape) with `labels` (b,) whose mean gradient at the model `start` (d,) has the direction of
+    `gradient` (d,).
+
+    With `steps` above 1 the inputs form that many groups, and the gradient is that of a round at `learning_rate`.
+    Inputs lie within `bounds`. `loss` maps outputs and targets to the mean over rows; the module must be differentiable
+    twice almost everywhere.
+    """
+    wanted, how = torch.from_numpy(np.array(gradient, np.float32)), settings or InversionSettings()
+    given = {place.name: _part(start, place) for place in places}
+    trained = [place for place in places if place.trained]
+    observed = [wanted[place.part].view(place.shape) for place in trained]
+    targets = torch.as_tensor(labels).long()
+    module.eval()
+
+    def change(inputs: Tensor) -> list[Tensor]:
+        return _change(
+            module, given, [place.name for place in trained], (inputs, targets), (loss, steps, learning_rate)
+        )
+
+    best: tuple[float, Tensor] | None = None
+    for attempt in range(how.tries):
+        generator = torch.Generator().manual_seed(how.seed + attempt)
+        first = torch.rand((len(targets), *shape), generator=generator) * (bounds[1] - bounds[0]) + bounds[0]
+        found = _descend(first, change, observed, bounds, how)
+        best = found if best is None or found[0] < best[0] else best
+    if best is None:
+        raise ValueError("an inversion of no tries")
+    return Inversion(best[1].numpy(), targets.numpy(), best[0])
+
+
+def _descend(
+    first: Tensor,
+    change: Callable[[Tensor], list[Tensor]],
+    observed: list[Tensor],
+    bounds: tuple[float, float],
+    how: InversionSettings,
+) -> tuple[float, Tensor]:
+    inputs = first.clone().requires_grad_()
+    optimizer = torch.optim.Adam([inputs], lr=how.rate * (bounds[1] - bounds[0]))
+    marks = [how.iterations * part // 8 for part in (3, 5, 7)]
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, marks, gamma=0.1)
+    best, kept, ends_at = math.inf, first, time.monotonic() + how.limit_s
+    for _ in range(how.iterations):
+        distance = cosine_distance(change(inputs), observed)
+        if float(distance.detach()) < best:
+            best, kept = float(distance.detach()), inputs.detach().clone()
+        total = distance + how.smoothness * variation(inputs)
+        (slope,) = torch.autograd.grad(total, [inputs])
+        inputs.grad = slope.sign()
+        optimizer.step()
+        schedule.step()
+        with torch.no_grad():
+            inputs.clamp_(*bounds)
+        if time.monotonic() > ends_at:
+            break
+    return best, kept
+
+
+def _change(
+    module: nn.Module,
+    parameters: Mapping[str, Tensor],
+    names: Sequence[str],
+    rows: tuple[Tensor, Tensor],
+    how: tuple[Loss, int, float],
+) -> list[Tensor]:
+    """Compute the gradient, or minus the model's movement over the steps, by parameter; differentiable."""
+    loss, steps, rate = how
+    now = {name: parameters[name].clone().requires_grad_() for name in names}
+    begun, way = dict(now), [torch.zeros(())] * len(names)
+    for inputs, targets in zip(rows[0].chunk(steps), rows[1].chunk(steps), strict=True):
+        said = loss(functional_call(module, {**parameters, **now}, (inputs,)), targets)
+        slopes = torch.autograd.grad(said, list(now.values()), create_graph=True)
+        way = [a + b for a, b in zip(way, slopes, strict=True)]
+        if steps > 1:
+            now = {name: begun[name] - rate * w for name, w in zip(names, way, strict=True)}
+    return way
+
+
+def cosine_distance(some: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
+    """Return 1 - cos of the angle between two gradients, given tensor by tensor."""
+    product = torch.stack([(a * b).sum() for a, b in zip(some, others, strict=True)]).sum()
+    squares = [torch.stack([(a * a).sum() for a in one]).sum() for one in (some, others)]
+    return 1 - product / (squares[0] * squares[1]).sqrt().clamp_min(1e-30)
+
+
+def variation(inputs: Tensor) -> Tensor:
+    """Return the mean absolute difference between neighboring values of pictures (b, c, h, w), or of flat square ones
+    (b, h*h); 0 for inputs that are neither.
+    """
+    side = math.isqrt(inputs[0].numel())
+    if inputs.ndim == 2 and side * side == inputs.shape[1] and side > 2:
+        inputs = inputs.view(-1, 1, side, side)
+    if inputs.ndim < 3:
+        return torch.zeros(())
+    return (inputs.diff(dim=-1).abs().mean() + inputs.diff(dim=-2).abs().mean()).to(inputs.dtype)
+
+
+def _part(vector: Values, place: TensorPlace) -> Tensor:
+    return torch.from_numpy(np.array(vector[place.part], np.float32)).view(place.shape)
+
+
+class _Known:
+    """The victim as its method sees it, as far as its neighbors know."""
+
+    def __init__(self, seen: RoundSeen, samples: int) -> None:
+        self._seen, self.samples = seen, samples
+        self.channels: Vectors = MappingProxyType({})
+        self.kept = self.given = self.channels
+
+    def sum_of_edges(self, name: str, channel: str = "model") -> Vector:
+        del channel
+        known = self._seen.flows
+        return np.zeros_like(self._seen.start) if name != FLOW or known is None else known.copy()
+
+
+def gradient_of(seen: RoundSeen, training: TrainingConfig, method: Method, *, samples: int, steps: int = 1) -> Vector:
+    """Recover the mean gradient (d,) of a round of `steps` SGD steps, without what the method and the weight decay
+    added.
+
+    It is exact for one step if compression is lossless. `samples` is the victim's n, which its messages reveal.
+    """
+    rate = training.rate(seen.number, 0.0)
+    gradient = -seen.change / np.float32(rate * steps * seen.versions)
+    gradient -= np.float32(training.weight_decay) * seen.start
+    if isinstance(method, Variate):
+        start = {"anchor": seen.start, **method.begin(_Known(seen, samples))}
+        gradient -= method.gradient(np.zeros_like(gradient), seen.start, start)
+    return gradient
+
+
 MOST_ROWS = 8
 """The maximum number of rows that an attack guesses together."""
 MOST_OTHERS = 200
@@ -157,3 +463,68 @@ def last_bias(module: nn.Module, places: Sequence[TensorPlace]) -> slice | None:
     names = {place.name: place.part for place in places}
     linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
     return names.get(f"{linear[-1]}.bias" if linear[-1] else "bias") if linear else None
+
+
+MOST_GUESSES = 6
+SIZE = 0.78
+"""The size of a small picture, in inches."""
+LEFT = 1.7
+
+
+def side_of(shape: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the shape in which to show inputs of this shape: (h, w), or (h, w, 3); None if they are not pictures."""
+    shape = tuple(shape)
+    if len(shape) == 1:
+        side = math.isqrt(shape[0])
+        return (side, side) if side * side == shape[0] and side > 2 else None
+    if len(shape) == 2:
+        return shape
+    if len(shape) == 3 and shape[0] in (1, 3):
+        return shape[1:] if shape[0] == 1 else (*shape[1:], 3)
+    return None
+
+
+def require_picture(shape: Sequence[int]) -> None:
+    """Refuse inputs that cannot be shown. Raises UserError if they are not pictures."""
+    if side_of(shape) is None:
+        allowed = "a task on pictures: (h, w), (1, h, w), (3, h, w), or flat and square"
+        raise UserError("the inputs are not pictures", key="--picture", value=str(tuple(shape)), allowed=allowed)
+
+
+def draw(guesses: Mapping[str, Sequence[Guess]], truth: Values, path: Path) -> None:
+    """For each layer, draw a line of rebuilt rows above a line of the nearest private rows of `truth` (n, ...).
+
+    Raises UserError if they are not pictures.
+    """
+    require_picture(truth.shape[1:])
+    layers = {name: list(found)[:MOST_GUESSES] for name, found in guesses.items() if found}
+    columns = max(len(found) for found in layers.values())
+    height = len(layers) * (2 * SIZE + 0.5)
+    figure = new_figure(LEFT + columns * SIZE, height)
+    figure.get_layout_engine().set(h_pad=0.02, w_pad=0.02, hspace=0.0, wspace=0.0)
+    parts = figure.subfigures(len(layers), 1, squeeze=False)[:, 0]
+    for part, (name, found) in zip(parts, layers.items(), strict=True):
+        part.suptitle(shown(name), fontsize=9, color=DARK, x=0.01, ha="left", fontweight="bold")
+        axes = part.subplots(2, columns, squeeze=False)
+        for column in range(columns):
+            guess = found[column] if column < len(found) else None
+            _show(axes[0][column], None if guess is None else guess.inputs, truth)
+            _show(axes[1][column], None if guess is None else truth[guess.match.row], truth)
+            if guess is not None:
+                axes[0][column].set_title(f"{guess.match.psnr_db:.0f} dB", fontsize=7, color=DARK, pad=2)
+        for line, text in enumerate(("rebuilt", "nearest private")):
+            axes[line][0].set_ylabel(text, fontsize=7, color=DARK, rotation=0, ha="right", va="center")
+    save(figure, path)
+
+
+def _show(axes: Any, values: Values | None, truth: Values) -> None:
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+    if values is None:
+        return
+    seen = side_of(truth.shape[1:]) or ()
+    inside = np.clip(np.nan_to_num(values), truth.min(), truth.max())
+    image = inside.transpose(1, 2, 0) if len(seen) == 3 else inside.reshape(seen)
+    span = float(truth.max() - truth.min()) or 1.0
+    axes.imshow((image - truth.min()) / span, cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")

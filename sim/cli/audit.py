@@ -14,8 +14,7 @@ from sim.cli import gone
 from sim.cli.audit_report import write_report
 
 if TYPE_CHECKING:
-    from sim.audits.audit import Auditor
-    from sim.audits.found import AuditFound
+    from sim.audits.audit import AuditFound, Auditor
 
 EPILOG = """\b
 Examples:
@@ -24,7 +23,7 @@ Examples:
   p2pfl audit ward-7 --attacks rank-one,canary --format json
   p2pfl audit ward-7 --attacks sums --colluders 2
 
-Attacks: rank-one, inversion, membership, told, canary, steps, restart. What each is, and what its figures mean:
+Attacks: rank-one, inversion, membership, told, canary. What each is, and what its figures mean:
 docs/explanation/privacy.md. And sums, by itself: docs/explanation/sums.md.
 """
 
@@ -88,7 +87,7 @@ def audit(
     _quiet_nodes()
     scene = scene_of(federation, node=node, seed=seed)
     if picture is not None:
-        from sim.audits.picture import require_picture  # noqa: PLC0415 - as above
+        from sim.audits.reconstruction import require_picture  # noqa: PLC0415 - as above
 
         require_picture(tuple(scene.rows()[0].shape[1:]))
     auditor = Auditor(
@@ -96,7 +95,6 @@ def audit(
         attacks=names,
         effort=effort,
         observe_real=None if simulated else _real(),
-        live=None if simulated else _live(),
         on_progress=lambda text: None if quiet else click.echo(f"  {text}", err=True),
     )
     found = auditor.run()
@@ -107,12 +105,15 @@ def audit(
 
 
 def _attack_names(attacks: str | None, *, quick: bool) -> tuple[str, ...]:
-    from sim.audits.audit import ATTACKS, LONG, SUMS  # noqa: PLC0415 - as above
+    from sim.audits.audit import ATTACKS, GONE, LONG, SUMS  # noqa: PLC0415 - as above
 
     if attacks is None:
         return tuple(name for name in ATTACKS if not (quick and name in LONG))
     names = tuple(name.strip() for name in attacks.split(",") if name.strip())
     for name in names or ("",):
+        if name in GONE:
+            text = f"{name} is gone: it tries the mechanism, not a federation, and is with the tests of p2pfl"
+            raise UserError(text, key="--attacks", value=name, allowed=", ".join((*ATTACKS, SUMS)))
         if name not in (*ATTACKS, SUMS):
             raise UserError("no such attack", key="--attacks", value=name, allowed=", ".join((*ATTACKS, SUMS)))
     if SUMS in names and len(set(names)) > 1:
@@ -143,15 +144,9 @@ def _quiet_nodes() -> None:
 
 
 def _real() -> Any:
-    from sim.audits.real import observe_real  # noqa: PLC0415 - as above
+    from sim.audits.observation import observe_real  # noqa: PLC0415 - as above
 
     return observe_real
-
-
-def _live() -> Any:
-    from sim.audits.killed_nodes import live  # noqa: PLC0415 - as above
-
-    return live
 
 
 def _deliver(findings: AuditFound, report: Path | None, form: Form) -> None:
@@ -195,7 +190,7 @@ def _cell_text(value: Any, unit: str) -> str | None:
 
 
 def _draw(auditor: Auditor, path: Path) -> None:
-    from sim.audits.picture import draw  # noqa: PLC0415 - as above
+    from sim.audits.reconstruction import draw  # noqa: PLC0415 - as above
 
     guesses = {name: found for name, found in auditor.found.guesses.items() if found}
     if not guesses:

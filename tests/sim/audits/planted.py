@@ -30,9 +30,9 @@ def plant(folder: Path, file: str, right: str, wrong: str) -> Path:
     return folder
 
 
-def audited(code: Path, ward: Path, *arguments: str, timeout_s: float = 240.0) -> subprocess.CompletedProcess[str]:
-    """What `p2pfl audit` of that code says of a federation."""
-    command = [sys.executable, "-m", "p2pfl", "audit", str(ward), "--quiet", *arguments]
+def said_by(code: Path, kit: str, *arguments: object, timeout_s: float = 240.0) -> subprocess.CompletedProcess[str]:
+    """What a kit beside this file says of that code."""
+    command = [sys.executable, str(Path(__file__).with_name(kit)), *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(code), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         command, env=environment, cwd=code, capture_output=True, text=True, timeout=timeout_s, check=False

@@ -8,10 +8,9 @@ from audit_kit import digits_task, federation_of, learners_of
 from p2pfl.learn.privacy.draws import Secret, Seeded
 from p2pfl.learn.privacy.gradients import LayerChain, Vectorized
 from p2pfl.learn.privacy.grid import Grid
-from sim.audits import claims
+from sim.audits import audit
 from sim.audits.audit import Auditor
-from sim.audits.bounds import proof
-from sim.audits.canary import Canary, canary, most_alike, reuse
+from sim.audits.membership import Canary, canary, most_alike, proof, reuse
 from sim.audits.scene import Scene
 
 TRIES = 150
@@ -130,9 +129,8 @@ def test_a_canary_that_accuses_is_tried_again(monkeypatch, no_accountant, bad_lu
         proven = 9.0 if len(asked) <= bad_luck else 1.0
         return Canary(claimed=4.4, proven=proven, noise_at_most=2.0, proof=proof(np.ones(8), np.zeros(8), 1e-5))
 
-    monkeypatch.setattr(claims, "canary", unlucky)
-    monkeypatch.setattr(claims, "low_bits", lambda **_: Canary(claimed=4.4, proven=1.0, noise_at_most=2.0, proof=None))
-    auditor._try_claims()
+    monkeypatch.setattr(audit, "canary", unlucky)
+    auditor.try_canary()
 
     assert asked == [600, 1200]
     assert bool(auditor.found.mistakes) == (bad_luck == 2)

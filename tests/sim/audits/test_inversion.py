@@ -6,10 +6,8 @@ import torch
 from audit_kit import digits_task, federation_of, learners_of, pictures, small_cnn
 
 from p2pfl.learn.evaluation import loss_of
-from sim.audits.inversion import InversionSettings, invert, labels_of, variation
-from sim.audits.reconstruction import Rebuilder
-from sim.audits.similarity import matched, span_of
-from sim.audits.simulated import observe_simulated
+from sim.audits.observation import observe_simulated
+from sim.audits.reconstruction import InversionSettings, Rebuilder, invert, labels_of, matched, span_of, variation
 
 
 def rebuilt(task, iterations, rounds=2, rate=0.1):

@@ -2,20 +2,20 @@
 
 from dataclasses import replace
 
-import numpy as np
+import mechanism_kit
 import pytest
 import torch
+from mechanism_kit import Subject, bits_tell, epsilon_at_least, mistakes, noise, payment
 from torch import nn
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.config.sections import MEMBER, PRV, RECORD
 from p2pfl.learn.privacy import Plan
-from p2pfl.learn.privacy.draws import Seeded, SeededDraws
-from p2pfl.learn.privacy.gaussian import UNIT
+from p2pfl.learn.privacy.accounting import Spend, epsilon_of
+from p2pfl.learn.privacy.draws import Seeded
 from p2pfl.learn.privacy.grid import Grid
 from p2pfl.learn.task import Task
-from sim.audits import mechanism
-from sim.audits.mechanism import Subject, noise, payment, sampling
+from sim.audits.membership import epsilon_of_gaussians
 
 TRAINING = TrainingConfig(rounds=10, local_steps=3, batch_size=16)
 
@@ -33,82 +33,16 @@ def subject(unit=RECORD, chance=None, rows=120):
     return Subject(**how, chance=chance or (lambda: Seeded(3)))
 
 
-def mistakes(found):
-    return [check.mistake for check in found if check.mistake]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("unit", [RECORD, MEMBER])
 def test_right_steps_are_in_order(unit):
-    found = list(mechanism.checks(subject(unit), 60))
-
-    assert mistakes(found) == []
-    assert len(found) == (15 if unit == RECORD else 9)
-
-
-def chance_with(**changed):
-    class Draws(SeededDraws):
-        pass
-
-    for name, function in changed.items():
-        setattr(Draws, name, function)
-
-    class Chance(Seeded):
-        def of_round(self, node, round_index):
-            return Draws(3, node, round_index)
-
-    return lambda: Chance(3)
-
-
-SAMPLINGS = {
-    "of a fixed size": (lambda draws, n, rate: draws._rows.permutation(n)[: round(rate * n)], "sizes of batches"),
-    "the same in each step": (
-        lambda draws, n, rate: np.flatnonzero(SeededDraws(*draws._place)._rows.random(n) < rate),
-        "the same rows",
-    ),
-    "the same in each round": (
-        lambda _, n, rate: np.flatnonzero(np.random.default_rng(5).random(n) < rate),
-        "same rows",
-    ),
-    "the first rows more": (
-        lambda draws, n, rate: np.flatnonzero(draws._rows.random(n) < rate * np.linspace(2, 0, n)),
-        "how often rows are taken",
-    ),
-    "twice": (lambda draws, n, rate: np.repeat(np.flatnonzero(draws._rows.random(n) < rate / 2), 2), "variance"),
-}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", SAMPLINGS)
-def test_rows_that_are_not_drawn_each_by_itself_are_seen(kind):
-    rows, said = SAMPLINGS[kind]
-    assert any(said in one for one in mistakes(sampling(subject(chance=chance_with(rows=rows)), 60)))
-
-
-NOISES = {
-    "as much, but flat": (lambda draws, size: draws._noise.uniform(-1, 1, size) * 3**0.5, "kurtosis"),
-    "cut": (lambda draws, size: draws._noise.standard_normal(size).clip(-1.5, 1.5), "variance"),
-    "half of it again": (
-        lambda draws, size: np.tile(draws._noise.standard_normal(size // 2 + 1), 2)[:size],
-        "repeats itself",
-    ),
-    "the same in each round": (lambda _, size: np.random.default_rng(0).standard_normal(size), "variance"),
-}
+    assert list(mistakes(subject(unit), 60)) == []
 
 
 @pytest.fixture
 def few_numbers(monkeypatch):
     """A mistake that they tell of, more would."""
-    monkeypatch.setattr(mechanism, "NUMBERS", mechanism.NUMBERS // 2)
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("few_numbers")
-@pytest.mark.parametrize("kind", NOISES)
-def test_noise_that_is_none_is_seen(kind):
-    draw, said = NOISES[kind]
-    chance = chance_with(noise=lambda draws, size: np.rint(draw(draws, size) * UNIT).astype(np.int64))
-    assert any(said in one for one in mistakes(noise(subject(chance=chance))))
+    monkeypatch.setattr(mechanism_kit, "NUMBERS", mechanism_kit.NUMBERS // 2)
 
 
 @pytest.mark.usefixtures("few_numbers")
@@ -121,11 +55,38 @@ def test_a_bias_without_noise_is_seen(monkeypatch):
         return found
 
     monkeypatch.setattr(Grid, "hidden", last_three_bare)
-    assert any("the noise of 2.bias" in one for one in mistakes(noise(subject())))
+    assert any("the noise of 2.bias" in one for one in noise(subject()))
 
 
 def test_a_plan_that_counts_half_of_its_steps_pays_for_too_many_rounds(monkeypatch):
     spend = Plan.spend
     monkeypatch.setattr(Plan, "spend", lambda self, samples: spend(self, samples)._replace(steps=1))
     tight = subject()
-    assert "the budget pays for" in payment(replace(tight, plan=replace(tight.plan, epsilon=1.5))).mistake
+    (said,) = payment(replace(tight, plan=replace(tight.plan, epsilon=1.5)))
+    assert "the budget pays for" in said
+
+
+@pytest.mark.parametrize(("unit", "chain"), [("record", True), ("record", False), ("member", True)])
+def test_the_last_bits_of_a_step_from_zero_weights_do_not_tell_of_a_row(unit, chain):
+    assert not bits_tell(unit=unit, chain=chain)
+
+
+# The second accountant stays below what is known exactly, and close to it.
+
+
+@pytest.mark.parametrize(("noise", "steps"), [(1.0, 1), (3.8, 40), (23.8, 40)])
+def test_where_every_row_is_in_each_step_it_is_that_of_two_gaussians(noise, steps):
+    exact = epsilon_of_gaussians(steps**0.5 / noise, 1e-5)
+    found = epsilon_at_least(noise=noise, rate=1.0, steps=steps, delta=1e-5)
+
+    assert exact - 0.03 < found <= exact
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("noise", "rate", "steps"), [(1.1, 0.01, 1000), (2.0, 0.03, 1)])
+def test_it_is_below_the_first_accountant_and_above_what_half_of_the_steps_tell(noise, rate, steps):
+    found = epsilon_at_least(noise=noise, rate=rate, steps=steps, delta=1e-5)
+    first = epsilon_of((Spend(noise, rate, steps),), 1e-5)
+
+    assert first - 0.06 < found < first
+    assert steps == 1 or found > epsilon_of((Spend(noise, rate, steps // 2),), 1e-5) + 0.1

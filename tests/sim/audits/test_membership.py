@@ -7,9 +7,8 @@ import pytest
 from audit_kit import digits_task, federation_of
 
 from p2pfl.learn.samples import DataSets, TensorSamples
-from sim.audits.membership import attack_each, judge, likelihood_ratios
+from sim.audits.membership import attack_each, attack_members, halves, judge, likelihood_ratios
 from sim.audits.scene import Scene
-from sim.audits.shadows import attack_members, halves
 
 
 def told(lift, shadows=12, rows=200, seed=0):

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import UserError
-from sim.audits.picture import draw, require_picture, side_of
-from sim.audits.reconstruction import Guess
-from sim.audits.similarity import best_match
+from sim.audits.reconstruction import Guess, best_match, draw, require_picture, side_of
 
 
 @pytest.mark.parametrize(

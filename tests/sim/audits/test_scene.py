@@ -6,7 +6,7 @@ import torch
 
 from p2pfl import Federation
 from p2pfl.errors import UserError
-from sim.audits.layers import layers_of
+from sim.audits.audit import layers_of
 from sim.audits.scene import scene_of
 
 

@@ -7,11 +7,10 @@ from p2pfl.config.sections import PrivacyConfig
 from p2pfl.learn.privacy.protection import Protected
 from p2pfl.node.workshop import TrainingFigures
 from p2pfl.reporting.vitals import Vitals
-from sim.audits.audit import Auditor, Effort
-from sim.audits.real import observe_real
+from sim.audits.audit import Auditor, Effort, figures_told
+from sim.audits.observation import observe_real
 from sim.audits.reconstruction import Rebuilder
 from sim.audits.scene import Scene
-from sim.audits.told import figures_told
 
 ROW = dict.fromkeys(Vitals.__struct_fields__, 0) | {
     "phase": "training",

@@ -56,7 +56,7 @@ def test_a_whole_audit_with_real_nodes_ends_with_a_table_and_a_picture(ward, tmp
 
 
 def test_json_goes_to_stdout_and_a_mistake_in_the_mechanism_is_an_error(ward, capsys, monkeypatch):
-    monkeypatch.setattr(audits.Auditor, "_try_claims", lambda self: self.found.mistakes.append("too quiet"))
+    monkeypatch.setattr(audits.Auditor, "try_canary", lambda self: self.found.mistakes.append("too quiet"))
 
     assert run(ward, "--simulated", "--quick", "--attacks", "canary", "--format", "json", "--quiet") == 1
 
@@ -100,6 +100,7 @@ def test_sums_are_attacked_without_any_data(tmp_path, capsys):
             "--attacks: no such attack (found 'guess'); allowed: rank-one, inversion, membership, told, canary",
         ),
         (["--attacks", ""], "--attacks: no such attack"),
+        (["--attacks", "steps"], "--attacks: steps is gone: it tries the mechanism, not a federation"),
         (["--attacks", "canary", "--picture", "a.png"], "--picture: shows what inversion rebuilds"),
         (["--picture", "a.txt"], "no such picture format"),
         (["--node", "nobody"], "no such node"),

@@ -1,5 +1,8 @@
 """Real nodes that are killed and restarted: does any noise repeat, and is every round paid for?
 
+    python tests/sim/audits/killed_nodes.py                       says what is wrong
+    python tests/sim/audits/killed_nodes.py FOLDER NODE FILE      one life of a node, which records its noise in FILE
+
 Two nodes run as processes, without a gradient, so that a round adds only its noise. They are killed while they train
 and continue from their folders; then the folders are wiped, and they start again with the same keys and seed.
 """
@@ -12,15 +15,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from p2pfl import Federation
+from p2pfl.cli.run import be_node
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.sections import RECORD
 from p2pfl.errors import LearningError
@@ -29,9 +33,10 @@ from p2pfl.features.privacy.permission import give_permission
 from p2pfl.learn.privacy.ledger import Promise
 from p2pfl.learn.privacy.plan import planned_in_words
 from p2pfl.learn.task import Task
-from p2pfl.node.assembly import replay
+from p2pfl.node.application import Application
+from p2pfl.node.assembly import Setup, replay
 from p2pfl.storage import peek
-from sim.audits.canary import Bare, Reuse, most_alike
+from sim.audits.membership import Bare, most_alike
 
 Values = NDArray[np.float64]
 SIZE, ROWS, STEPS = 1024, 32, 2
@@ -40,7 +45,8 @@ LEAST = 3
 ROUNDS = RESERVED_PART - 1
 """The rounds in the budget: few enough that none is paid for in advance, which would hide unpaid rounds."""
 LIMIT_S = 120.0
-LOOK_EVERY_S = 0.05
+LOOK_EVERY_S = ROUND_S = 0.05
+"""Each round waits this long, so that a life ends within a few rounds."""
 NODES = ("node0", "node1")
 
 
@@ -55,42 +61,35 @@ def silent() -> Task:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KilledLives:
-    """The result. `reuse` compares the two rounds, over all lives, whose noises or rows are most alike.
-
-    `trained` and `paid` are the steps taken by a node with two lives, and the steps in its ledger.
-    """
-
-    reuse: Reuse
-    trained: int
-    paid: int
-
-
-def live(unit: str = RECORD, clip: float = 1.0, environment: dict[str, str] | None = None) -> KilledLives:
+def mistakes() -> list[str]:
     """Run three lives of two nodes. Raises LearningError if they do not train."""
     with tempfile.TemporaryDirectory(prefix="p2pfl-audit-") as temporary:
-        folder = _federation(Path(temporary) / "silent", unit, clip)
+        folder = _federation(Path(temporary) / "silent")
         noises: dict[str, Values] = {}
         trained = paid = 0
         for life in ("first life", "killed and started again", "wiped and started again"):
             if life.startswith("wiped"):
-                trained = sum(name.startswith(NODES[0]) for name in noises) * (STEPS if unit == RECORD else 1)
+                trained = sum(name.startswith(NODES[0]) for name in noises) * STEPS
                 paid = _steps_paid(folder)
                 _wipe(folder)
-            noises |= _run_then_kill(folder, life, environment or {})
-        return KilledLives(reuse=most_alike(list(noises), list(noises.values())), trained=trained, paid=paid)
+            noises |= _run_then_kill(folder, life)
+    found, alike = [], most_alike(list(noises), list(noises.values()))
+    if alike.is_reused:
+        found.append(f"{' and '.join(alike.pair)} have the same chance (correlation {alike.correlation:.2f})")
+    if paid < trained:
+        found.append(f"a real node has taken {trained} steps, and its ledger has {paid}")
+    return found
 
 
-def _federation(folder: Path, unit: str, clip: float) -> Path:
+def _federation(folder: Path) -> Path:
     Federation(
-        task=f"{__name__}:silent",
+        task=f"{Path(__file__).stem}:silent",
         nodes=NODES,
         rounds=10_000,
         local_steps=STEPS,
         batch_size=ROWS // 2,
         compressor="none",
-        privacy={"unit": unit, "noise": 20.0, "clip": clip, "delta": 1e-3, "rounds": ROUNDS, "accountant": "rdp"},
+        privacy={"unit": RECORD, "noise": 20.0, "clip": 1.0, "delta": 1e-3, "rounds": ROUNDS, "accountant": "rdp"},
         when_through="mix",
     ).save(folder)
     _permit(folder)
@@ -108,7 +107,7 @@ def _permit(folder: Path) -> None:
         give_permission(folder / name / "node.key", Promise.in_file(privacy), planned=planned)
 
 
-def _run_then_kill(folder: Path, life: str, environment: dict[str, str]) -> dict[str, Values]:
+def _run_then_kill(folder: Path, life: str) -> dict[str, Values]:
     """Run both nodes until each has trained `LEAST` rounds, then kill them; return the noise of each round, and the
     rows.
 
@@ -119,9 +118,9 @@ def _run_then_kill(folder: Path, life: str, environment: dict[str, str]) -> dict
     errors = folder / f"errors {life}"
     with errors.open("wb") as log_file:
         processes = [
-            subprocess.Popen(  # noqa: S603 - this very program
-                [sys.executable, "-m", "sim.audits.life", str(folder), name, str(file)],
-                env={**os.environ, "PYTHONPATH": paths, **environment},
+            subprocess.Popen(
+                [sys.executable, __file__, str(folder), name, str(file)],
+                env={**os.environ, "PYTHONPATH": paths},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log_file,
@@ -165,3 +164,47 @@ def _wipe(folder: Path) -> None:
     for name in NODES:
         shutil.rmtree(load_node(node_file(federation, name), federation, name).state_dir)
     _permit(folder)
+
+
+# -- one life ---------------------------------------------------------------------------------------------------------
+
+
+def writing(file: Path) -> Callable[..., Application]:
+    """Build applications of which each local round appends to `file` what it added to the model, as float64.
+
+    FILE.rows records which rows a step would draw, out of as many rows as the model has values: 1 for drawn rows, about
+    half of them, and -1 for the others.
+    """
+
+    def make(setup: Setup, **how: Any) -> Application:
+        learner: Any = setup.learner
+        rows = np.full(learner.size, -1.0)
+        rows[learner.private.protection.chance.of_round(0, 0).rows(learner.size, 0.5)] = 1.0
+        file.with_name(file.name + ".rows").write_bytes(rows.tobytes())
+        train, descriptor = learner.train, os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+        def written(start: Any, round_index: int) -> Any:
+            time.sleep(ROUND_S)
+            local = train(start, round_index)
+            os.write(descriptor, (local.vector.astype(np.float64) - start.model).tobytes())
+            return local
+
+        learner.train = written
+        return Application(setup, **how)
+
+    return make
+
+
+def main(arguments: list[str]) -> int:
+    if arguments:
+        folder, name, out = arguments
+        how: dict[str, Any] = {"config": None, "launched": False, "verbose": False, "form": "json"}
+        be_node(Path(folder), name, maker=lambda: writing(Path(out)), **how)
+        return 0
+    found = mistakes()
+    sys.stderr.writelines(f"error: {text}\n" for text in found)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

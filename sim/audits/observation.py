@@ -262,7 +262,7 @@ class Spied(Application):
         """Ask the victim for its latest vitals: a short run may be over before any has reached a spy."""
         shown = self.attached.of(Shown)
         if self.setup.member.index == self.eye.victim and shown.display.tells:
-            self.vitals.append(shown.display.own_row.vitals())
+            self.vitals.append(shown.display.vitals())
         return await super()._conclude(engine, driver)
 
 

@@ -7,7 +7,7 @@ from planted import ROOT, plant, said_by
 
 from p2pfl import Federation
 
-CHANCE, RECORD, GRID = (f"p2pfl/learn/privacy/{name}.py" for name in ("chance", "record", "grid"))
+DRAWS, RECORD, GRID = (f"p2pfl/learn/privacy/{name}.py" for name in ("draws", "record", "grid"))
 GRADIENTS, MEMBER, PLAN = (f"p2pfl/learn/privacy/{name}.py" for name in ("gradients", "member", "plan"))
 ACCOUNTING, PROTECTION = (f"p2pfl/learn/privacy/{name}.py" for name in ("accounting", "protection"))
 LEDGER = "p2pfl/learn/privacy/ledger.py"
@@ -18,7 +18,7 @@ KEY = "    key = os.urandom(KEY_BYTES)\n"
 
 PLANTED = {
     "fixed batches in place of Poisson": (
-        CHANCE,
+        DRAWS,
         ROWS,
         "return np.sort(np.argsort(words)[: round(rate * samples)])",
         "size",
@@ -37,8 +37,8 @@ PLANTED = {
     ),
     "a little less noise": (
         GRID,
-        "step = noise * clip / UNIT",
-        "step = 0.95 * noise * clip / UNIT",
+        "return noise * clip / UNIT",
+        "return 0.95 * noise * clip / UNIT",
         "times the variance",
     ),
     "clipping off": (GRADIENTS, SUM, "factors, fine = torch.ones_like(squares), None", "clips"),
@@ -52,7 +52,7 @@ PLANTED = {
         "clips",
     ),
     "more rows than are paid for": (
-        CHANCE,
+        DRAWS,
         ROWS,
         "return np.flatnonzero(words < np.uint64(min(1.0, 1.3 * rate) * 2.0**BITS))",
         "times the rows",
@@ -64,15 +64,15 @@ PLANTED = {
         "times the variance",
     ),
     "the same noise for all tensors": (
-        CHANCE,
+        DRAWS,
         "return gaussians(size, _secret)",
         "return np.resize(gaussians((size + 1) // 2, _secret), size)",
         "repeats itself",
     ),
     "a mean over those that came": (
         RECORD,
-        "hidden = torch.from_numpy(grid.hidden(total.numpy(), self._draws) / expected)",
-        "hidden = torch.from_numpy(grid.hidden(total.numpy(), self._draws) / max(1, len(rows)))",
+        "hidden = torch.from_numpy(grid.hidden(total, self._draws) / expected)",
+        "hidden = torch.from_numpy(grid.hidden(total, self._draws) / max(1, len(rows)))",
         "counts",
     ),
     "float noise on a float sum": (
@@ -132,7 +132,7 @@ BY_A_STRANGER = {
 """By somebody who had read the mechanism and not the audit. The last three were not found by it, then."""
 IN_REAL_NODES = {
     "noise repeated by a process that starts again": (
-        CHANCE,
+        DRAWS,
         KEY,
         (
             "    global _asked\n    _asked = globals().get('_asked', 0) + 1\n"
@@ -156,6 +156,15 @@ IN_REAL_NODES = {
         "ledger has",
     ),
 }
+
+
+ALL = PLANTED | BY_A_STRANGER | IN_REAL_NODES
+
+
+@pytest.mark.parametrize("mistake", ALL)
+def test_each_mistake_has_its_place(mistake):
+    file, right, *_ = ALL[mistake]
+    assert (ROOT / file).read_text(encoding="utf-8").count(right) == 1
 
 
 @pytest.fixture(scope="module")

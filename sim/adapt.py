@@ -25,8 +25,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from p2pfl.adapt.sklearn import SklearnTask
-from p2pfl.adapt.sklearn_fitting import Fitting, refuse_unsuited
+from p2pfl.adapt.sklearn import Fitting, SklearnTask, refuse_unsuited
 from p2pfl.config.load import federation_from
 from p2pfl.config.model import GOSSIP, TRAINING, FederationConfig
 from p2pfl.config.tables import Mistakes

@@ -118,7 +118,7 @@ relay; no node does.
 BY_THE_CALENDAR = (
     ROOT / "p2pfl/features/bounds/traffic.py",
     ROOT / "p2pfl/net/dial_paths.py",
-    ROOT / "p2pfl/adapt/flower_clients.py",
+    ROOT / "p2pfl/adapt/flower.py",
 )
 """A node's hours and months, looked at every second in case somebody sets the clock, the end of a certificate, and when
 a message of Flower's was made, which nobody compares.

@@ -3,23 +3,198 @@
     task = flower.task(client_fn)                          # client_fn(context) returns a NumPyClient or its to_client()
     task = flower.task(app, initial=first_arrays)          # the message API, where a server would have the first arrays
 
-The client's own code trains and tests. What its server would do is done by gossip: a local round is one `fit`, weighted
-by the number of examples that it returns.
+The client's own code trains and tests. What its server would do is done by gossip: a local round is one `fit`,
+weighted by the number of examples that it returns.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
-from p2pfl.adapt.client import Client
-from p2pfl.adapt.client_learner import ClientLearner
-from p2pfl.adapt.extras import needed
-from p2pfl.adapt.flower_clients import AppClient, NumPyClient, ServersPart
+import numpy as np
+
+from p2pfl.adapt.client import (
+    EXAMPLES,
+    Arrays,
+    Client,
+    ClientFit,
+    ClientLearner,
+    ClientScore,
+    examples_of,
+    needed,
+    numbers_of,
+)
 from p2pfl.config.model import TrainingConfig
-from p2pfl.errors import UserError
+from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.task import NodeContext
+
+ARRAYS, CONFIG = "arrays", "config"
+"""The keys of a message's records, as Flower's strategies have them."""
+A_DAY_S = 86_400.0
+TEST_LOSSES = ("eval_loss", "eval-loss", "loss")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServersPart:
+    """What a server would say: the first arrays if they are `initial()`, the config of each `fit`; and how many
+    `samples` the node has, if that is known.
+    """
+
+    initial: Callable[[], Any] | None
+    config_of: Callable[[int], dict[str, Any]]
+    samples: int | None
+
+    def count(self) -> int | None:
+        return self.samples
+
+
+class NumPyClient:
+    """A client with `get_parameters`, `fit` and `evaluate`."""
+
+    def __init__(self, client: Any, asked: ServersPart) -> None:
+        self.client, self.asked = client, asked
+        self.name, self.count = type(client).__name__, asked.count
+
+    @classmethod
+    def of(cls, client_fn: Any, context: NodeContext, run_config: Mapping[str, Any], asked: ServersPart) -> NumPyClient:
+        """Call `client_fn`. Raises UserError: it returns no NumPyClient."""
+        from flwr.client import NumPyClient as Theirs  # noqa: PLC0415 - an extra
+
+        made = client_fn(_context(context, run_config))
+        client = getattr(made, "numpy_client", made)  # what to_client() wraps
+        if not isinstance(client, Theirs):
+            allowed = "a NumPyClient, or its to_client()"
+            raise UserError("client_fn returned something else", key="client_fn", value=type(made), allowed=allowed)
+        return cls(client, asked)
+
+    def first(self) -> Arrays:
+        initial = self.asked.initial
+        given = self.client.get_parameters({}) if initial is None else _arrays_of(initial())
+        if not given:
+            text = "the client has no get_parameters, and a server's first arrays are not known here"
+            raise UserError(text, file=self.name, key="initial", allowed="flower.task(..., initial=function)")
+        return [np.asarray(one) for one in given]
+
+    def names(self, count: int) -> list[str]:
+        return [f"array {index}" for index in range(count)]
+
+    def fit(self, arrays: Arrays, round_index: int) -> ClientFit:
+        returned = self.client.fit(arrays, self.asked.config_of(round_index))
+        if not (isinstance(returned, tuple) and len(returned) == 3 and isinstance(returned[0], list | tuple)):
+            raise LearningError(f"{self.name}.fit returned no triple (arrays, number of examples, metrics)")
+        found = [np.asarray(one) for one in returned[0]]
+        return ClientFit(found, examples_of(returned[1], f"{self.name}.fit"), numbers_of(returned[2]))
+
+    def evaluate(self, arrays: Arrays) -> ClientScore | None:
+        from flwr.client import NumPyClient as Theirs  # noqa: PLC0415 - an extra
+
+        if type(self.client).evaluate is Theirs.evaluate:
+            return None
+        returned = self.client.evaluate(arrays, {})
+        if not (isinstance(returned, tuple) and len(returned) == 3 and isinstance(returned[0], Real)):
+            raise LearningError(f"{self.name}.evaluate returned no triple (loss, number of examples, metrics)")
+        loss, count, figures = returned
+        return ClientScore(float(loss), examples_of(count, f"{self.name}.evaluate"), numbers_of(figures))
+
+
+class AppClient:
+    """A `ClientApp` of the message API. Its context lasts as long as the process; its state is not in snapshots."""
+
+    name = "ClientApp"
+
+    def __init__(self, app: Any, context: Any, asked: ServersPart) -> None:
+        self.app, self.context, self.asked, self.count = app, context, asked, asked.count
+        self.keys: list[str] = []
+
+    @classmethod
+    def of(cls, app: Any, context: NodeContext, run_config: Mapping[str, Any], asked: ServersPart) -> AppClient:
+        """Wrap the app."""
+        return cls(app, _context(context, run_config), asked)
+
+    def first(self) -> Arrays:
+        if self.asked.initial is None:
+            raise UserError("a ClientApp has no first arrays", key="initial", allowed="a function")
+        given = self.asked.initial()
+        arrays = _arrays_of(given)
+        self.keys = list(given.keys()) if hasattr(given, "keys") else [str(index) for index in range(len(arrays))]
+        return arrays
+
+    def names(self, count: int) -> list[str]:
+        del count
+        return self.keys
+
+    def fit(self, arrays: Arrays, round_index: int) -> ClientFit:
+        content = self._answer("train", arrays, self.asked.config_of(round_index))
+        records = list(content.array_records.values())
+        if len(records) != 1:
+            raise LearningError(f"{self.name}: train replied with {len(records)} ArrayRecords; allowed: one")
+        if set(records[0]) != set(self.keys):
+            text = f"{self.name}: train replied with {len(records[0])} arrays, and got {len(self.keys)}: names differ"
+            raise LearningError(text)
+        examples = self._examples_in(content, "train")
+        return ClientFit([records[0][key].numpy() for key in self.keys], examples, self._figures(content))
+
+    def evaluate(self, arrays: Arrays) -> ClientScore | None:
+        content = self._answer("evaluate", arrays, {})
+        figures = self._figures(content)
+        loss = next((figures[name] for name in TEST_LOSSES if name in figures), float("nan"))
+        return ClientScore(loss, self._examples_in(content, "evaluate"), figures)
+
+    def _figures(self, content: Any) -> dict[str, float]:
+        return {name: value for record in content.metric_records.values() for name, value in numbers_of(record).items()}
+
+    def _examples_in(self, content: Any, kind: str) -> int:
+        found = (record[EXAMPLES] for record in content.metric_records.values() if EXAMPLES in record)
+        return examples_of(next(found, None), f"{self.name}: {kind}")
+
+    def _answer(self, kind: str, arrays: Arrays, config: dict[str, Any]) -> Any:
+        """Send a message to the app, and return the content of its reply."""
+        from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, RecordDict  # noqa: PLC0415 - an extra
+
+        named = {key: Array(array) for key, array in zip(self.keys, arrays, strict=True)}
+        content = RecordDict({ARRAYS: ArrayRecord(named), CONFIG: ConfigRecord(config)})
+        about = Metadata(
+            run_id=self.context.run_id,
+            message_id="",
+            src_node_id=self.context.node_id,  # no server: the node asks itself
+            dst_node_id=self.context.node_id,
+            reply_to_message_id="",
+            group_id=str(config.get("server-round", "")),
+            created_at=time.time(),
+            ttl=A_DAY_S,
+            message_type=kind,
+        )
+        reply = self.app(Message(content=content, metadata=about), self.context)
+        if not isinstance(reply, Message) or not reply.has_content():
+            raise LearningError(f"{self.name}: {kind} returned no message with content")
+        return reply.content
+
+
+def _context(node: NodeContext, run_config: Mapping[str, Any]) -> Any:
+    """Return the context of a node, as in a simulation of Flower's; the keys of `[data]` stand beside."""
+    from flwr.app import Context, RecordDict  # noqa: PLC0415 - an extra
+
+    own = {
+        key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in node.local.items()
+    }
+    numbers = {"partition-id": node.node, "num-partitions": node.nodes}
+    return Context(
+        run_id=node.seed,
+        node_id=node.node,
+        node_config=own | numbers,
+        state=RecordDict(),
+        run_config=dict(run_config),
+    )
+
+
+def _arrays_of(given: Any) -> Arrays:
+    """Return a list of arrays, of one or of an ArrayRecord."""
+    return list(given.to_numpy_ndarrays()) if hasattr(given, "to_numpy_ndarrays") else [np.asarray(a) for a in given]
+
 
 Config = Mapping[str, Any]
 

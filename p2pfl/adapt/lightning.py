@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.adapt.client import Arrays, ClientFit, ClientScore, numbers_of
-from p2pfl.adapt.client_learner import ClientLearner
-from p2pfl.adapt.extras import needed
+from p2pfl.adapt.client import Arrays, ClientFit, ClientLearner, ClientScore, needed, numbers_of
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.task import NodeContext

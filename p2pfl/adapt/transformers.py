@@ -13,28 +13,204 @@ import copy
 import hashlib
 import json
 import math
+import os
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
+import xxhash
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from p2pfl.adapt.extras import needed
-from p2pfl.adapt.model_folder import checked_folder
-from p2pfl.adapt.pretrained import Pretrained
-from p2pfl.adapt.texts import blocks_of, texts_in
+from p2pfl.adapt.client import needed
 from p2pfl.chance import generator
 from p2pfl.errors import UserError
-from p2pfl.foreign import refuse_special
+from p2pfl.foreign import read_file, refuse_special
 from p2pfl.learn.metrics import Metric
 from p2pfl.learn.task import NodeContext, Task
+
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+
+
+def checked_folder(folder: Path) -> Path:
+    """Return the absolute path of a model's folder. Raises UserError: a part of it is missing."""
+    allowed = "a Hugging Face folder with config.json, a tokenizer and *.safetensors"
+    if not folder.is_dir():
+        text = "is not a folder" if folder.exists() else "there is no such folder"
+        raise UserError(text, file=folder, key="model", allowed=allowed)
+    if not (folder / "config.json").is_file():
+        raise UserError("there is no model: config.json is missing", file=folder, key="model", allowed=allowed)
+    if not any(folder.glob("*.safetensors")):
+        text = "there are no weights as safetensors, and others are not read"
+        raise UserError(text, file=folder, key="model", allowed=allowed)
+    if (folder / "adapter_config.json").exists():
+        text = "the folder has adapters of its own, which are not read"
+        raise UserError(text, file=folder, key="model", allowed="the model without them, or merged with them")
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        raise UserError("there is no tokenizer", file=folder, key="model", allowed=", ".join(TOKENIZERS))
+    return folder.absolute()
+
+
+FEWEST = 2
+"""A node needs a row to train on and one to test on."""
+
+
+def texts_in(path: Path) -> list[tuple[Path, str]]:
+    """Return the texts of a file, or of the .txt files of a folder in the order of their names.
+
+    Raises UserError: there is none, or one is empty or not UTF-8.
+    """
+    files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
+    if not files:
+        raise UserError("the folder has no text", file=path, allowed="*.txt files in UTF-8")
+    return [(file, _text(file)) for file in files]
+
+
+def _text(file: Path) -> str:
+    try:
+        text = read_file(file, allowed="a text file").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError("is not UTF-8", file=file, value=f"byte {error.start}", allowed="text in UTF-8") from None
+    if not text.strip():
+        raise UserError("is empty", file=file, allowed="some text")
+    return text
+
+
+def blocks_of(texts: list[tuple[Path, str]], tokenizer: Any, block: int, words: int | None = None) -> NDArray[np.int64]:
+    """Return the tokens of all texts as rows (n, block); each text ends with the end-of-text token, if there is one.
+
+    The last tokens that fill no row are left out. Raises UserError: there are too few, or one is not among the `words`
+    that a model knows.
+    """
+    ids: list[int] = []
+    for _, text in texts:
+        ids += tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        if tokenizer.eos_token_id is not None:
+            ids.append(tokenizer.eos_token_id)
+    if words is not None and ids and (most := max(ids)) >= words:
+        raise UserError(
+            "the tokenizer has words that the model lacks", key="model", value=most, allowed=f"ids below {words}"
+        )
+    rows = len(ids) // block
+    if rows < FEWEST:
+        place, allowed = texts[0][0], f"at least {FEWEST * block}: more text, or a smaller task.block"
+        raise UserError("has too few tokens", file=place, value=len(ids), allowed=allowed)
+    return np.array(ids[: rows * block], np.int64).reshape(rows, block)
+
+
+MB = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pretrained:
+    """A pretrained model with its tokenizer: in a `folder`, or as objects."""
+
+    folder: Path | None = None
+    given: Any = None
+    given_tokenizer: Any = None
+
+    def model(self) -> Any:
+        """Return the pretrained model, which is never trained itself."""
+        return self.given if self.folder is None else _loaded(self.folder)
+
+    def refuse_size(self, models: int) -> None:
+        """Refuse a folder whose weights, in memory `models` times, are more than this machine has, before any is read.
+
+        Raises UserError.
+        """
+        here = memory_bytes()
+        if self.folder is None or here is None:
+            return
+        needed = models * sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
+        if needed > here:
+            text, allowed = "the model is larger than the memory", f"{here // MB} MB on this machine"
+            raise UserError(text, file=self.folder, key="model", value=f"{needed // MB} MB", allowed=allowed)
+
+    def digest(self) -> bytes:
+        return b"" if self.folder is None else _digest(self.folder)
+
+    def tokenizer(self) -> Any:
+        return self.given_tokenizer if self.folder is None else _tokenizer(self.folder)
+
+
+def memory_bytes() -> int | None:
+    """Return how much memory this machine has; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+@lru_cache(maxsize=2)
+def _loaded(folder: Path) -> Any:
+    """Load a model once for each process. Its weights stay mapped from the file.
+
+    Raises UserError: it cannot be loaded, or the file lacks weights, which transformers would draw by chance.
+    """
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415 - an extra
+    from transformers.utils import logging  # noqa: PLC0415 - as above
+
+    logging.disable_progress_bar()
+    told, allowed = logging.get_verbosity(), "a causal language model of transformers"
+    logging.set_verbosity(logging.CRITICAL)  # what matters is the error below
+    try:
+        model, found = AutoModelForCausalLM.from_pretrained(
+            folder,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype="auto",
+            ignore_mismatched_sizes=True,  # to name them
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"the model {_reason(error)}", file=folder, key="model", allowed=allowed) from error
+    finally:
+        logging.set_verbosity(told)
+    if lost := sorted({*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])}):
+        text, value = "the weights do not fit config.json: some are missing, or have another shape", ", ".join(lost[:3])
+        raise UserError(text, file=folder, key="model", value=value, allowed=allowed)
+    return model.requires_grad_(requires_grad=False)
+
+
+def _reason(error: Exception) -> str:
+    """Return why a part of a folder is not used, in one line."""
+    said = " ".join(str(error).split())
+    if "trust_remote_code" in said:
+        return "needs code of its own, which is not run"
+    return f"cannot be loaded: {said[:300]}"
+
+
+@lru_cache(maxsize=2)
+def _digest(folder: Path) -> bytes:
+    """Return a digest of weights and tokenizer, because adapters of different models must not be mixed."""
+    digest = xxhash.xxh3_128()
+    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("token*"), folder / "config.json"]):
+        with file.open("rb") as opened:
+            while part := opened.read(1 << 20):
+                digest.update(part)
+    return hashlib.blake2b(digest.digest(), digest_size=32, person=b"p2pfl-weights").digest()
+
+
+@lru_cache(maxsize=2)
+def _tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer  # noqa: PLC0415 - an extra
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        text = f"the tokenizer {_reason(error)}"
+        raise UserError(text, file=folder, key="model", allowed=", ".join(TOKENIZERS)) from error
+
 
 EXTRA = "transformers"
 MOST_LOGITS = 1 << 23

@@ -28,7 +28,7 @@ from p2pfl.learn.doubts import about_lone_classes, own_classes, unscaled
 from p2pfl.learn.interface import Learner, device_of
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import method_of
-from p2pfl.learn.privacy.protection import protection_of
+from p2pfl.learn.privacy.plan import protection_of
 from p2pfl.learn.shift import label_shift, targets_of
 from p2pfl.learn.table.mistakes import mistakes_of
 from p2pfl.node.assembly import durability_of, load_learner

@@ -30,8 +30,7 @@ from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.state import Bodies, EdgeState, NodeState, as_bytes, zeros
 from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
-from p2pfl.learn.privacy.accounting import Spend
-from p2pfl.learn.privacy.ledger import Ledger
+from p2pfl.learn.privacy.accounting import Ledger, Spend
 from p2pfl.methods import Method
 
 

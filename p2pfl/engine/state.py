@@ -31,7 +31,7 @@ from p2pfl.core.messages import DIGEST_BYTES
 from p2pfl.core.records import EdgeRecord
 from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
-from p2pfl.learn.privacy.ledger import Ledger
+from p2pfl.learn.privacy.accounting import Ledger
 from p2pfl.methods import Method
 
 TILE = 1 << 16

@@ -17,8 +17,8 @@ import msgspec
 from p2pfl.config.model import NOT_FROZEN, Compute, TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
-from p2pfl.learn.privacy.member import hidden_rounds
-from p2pfl.learn.privacy.protection import Protection
+from p2pfl.learn.privacy.plan import Protection
+from p2pfl.learn.privacy.rounds import hidden_rounds
 from p2pfl.learn.reloading import reloads
 from p2pfl.learn.sharing import KEY, WHOLE
 from p2pfl.learn.task import LearnerFactory, NodeContext, Task

@@ -37,7 +37,7 @@ from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.privacy import Spend
-from p2pfl.learn.privacy.ledger import Ledger
+from p2pfl.learn.privacy.accounting import Ledger
 from p2pfl.methods import Method
 from p2pfl.node.flushing import Flushing
 from p2pfl.storage import Durability, State, Store, disk

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from p2pfl.core.events import RoundRefused
 from p2pfl.learn.privacy import Spend
-from p2pfl.learn.privacy.ledger import Ledger
+from p2pfl.learn.privacy.accounting import Ledger
 
 
 @dataclass(frozen=True, slots=True)

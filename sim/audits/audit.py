@@ -17,7 +17,7 @@ from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.batches import batch_sizes
 from p2pfl.learn.privacy import Plan, plan_of
 from p2pfl.learn.privacy.accounting import Spend, epsilon_of
-from p2pfl.learn.privacy.draws import Seeded
+from p2pfl.learn.privacy.noise import Seeded
 from p2pfl.reporting.vitals import Vitals
 from sim.audits.membership import attack_members, canary, reuse
 from sim.audits.observation import Observation, observe_simulated

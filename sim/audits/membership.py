@@ -38,8 +38,8 @@ from p2pfl.config.sections import PRV, RECORD
 from p2pfl.learn.interface import RoundStart, Vector
 from p2pfl.learn.params import FlatModule
 from p2pfl.learn.privacy import Plan
-from p2pfl.learn.privacy.draws import Chance, Secret, Seeded
-from p2pfl.learn.privacy.protection import Protection
+from p2pfl.learn.privacy.noise import Chance, Secret, Seeded
+from p2pfl.learn.privacy.plan import Protection
 from p2pfl.learn.samples import TensorSamples
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.trainer import TorchLearner

@@ -20,8 +20,8 @@ from p2pfl.config.model import FederationConfig, TaskConfig, TrainingConfig
 from p2pfl.config.sections import PrivacyConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.load import load_task, resolved
-from p2pfl.learn.privacy.draws import Chance
-from p2pfl.learn.privacy.protection import protection_of
+from p2pfl.learn.privacy.noise import Chance
+from p2pfl.learn.privacy.plan import protection_of
 from p2pfl.learn.samples import DataSets, Samples, TensorSamples, read_samples
 from p2pfl.learn.table.agreed import with_agreed
 from p2pfl.learn.task import NodeContext, Task

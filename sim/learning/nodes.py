@@ -26,8 +26,8 @@ from p2pfl.learn.batches import draw_rows
 from p2pfl.learn.devices import seeded
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.load import learner_for, load_task
-from p2pfl.learn.privacy.draws import Seeded
-from p2pfl.learn.privacy.protection import Protection, protection_of
+from p2pfl.learn.privacy.noise import Seeded
+from p2pfl.learn.privacy.plan import Protection, protection_of
 from p2pfl.learn.samples import Distinct, Samples, TensorSamples, place_in_memory, read_samples
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.trainer import TorchLearner, try_out

@@ -17,9 +17,8 @@ peft = pytest.importorskip("peft", reason=REASON)
 import torch  # noqa: E402
 from safetensors.numpy import save_file  # noqa: E402
 
-from p2pfl.adapt import pretrained  # noqa: E402
 from p2pfl.adapt import transformers as adapter  # noqa: E402
-from p2pfl.adapt.texts import blocks_of  # noqa: E402
+from p2pfl.adapt.transformers import blocks_of  # noqa: E402
 from p2pfl.config.model import Compute, TaskConfig, TrainingConfig  # noqa: E402
 from p2pfl.errors import UserError  # noqa: E402
 from p2pfl.learn.interface import RoundStart  # noqa: E402
@@ -262,10 +261,10 @@ def test_nodes_whose_adapters_differ_cannot_mix(folder, tmp_path, options, shape
 
 def test_a_model_larger_than_the_memory_is_refused_before_it_is_loaded(folder, monkeypatch):
     size = (folder / "model.safetensors").stat().st_size
-    monkeypatch.setattr(pretrained, "memory_bytes", lambda: 2 * size)
-    monkeypatch.setattr(pretrained, "MB", 1)
+    monkeypatch.setattr(adapter, "memory_bytes", lambda: 2 * size)
+    monkeypatch.setattr(adapter, "MB", 1)
     adapter.task(folder, peft=peft.LoraConfig(target_modules="all-linear"), block=32)
-    monkeypatch.setattr(pretrained, "_loaded", None)
+    monkeypatch.setattr(adapter, "_loaded", None)
     with pytest.raises(UserError) as caught:
         adapter.task(folder, block=32)
     assert f"model: the model is larger than the memory (found '{3 * size} MB'); allowed: {2 * size} MB" in str(

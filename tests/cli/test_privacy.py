@@ -12,11 +12,10 @@ from p2pfl.cli.main import main
 from p2pfl.config.load import load_config
 from p2pfl.engine.changes import image
 from p2pfl.engine.state import NodeState
-from p2pfl.features.privacy import spending
-from p2pfl.features.privacy.ledger_file import LedgerFile
-from p2pfl.features.privacy.permission import give_permission, permission_file, read_permission
+from p2pfl.features.privacy import findings
+from p2pfl.features.privacy.ledger_file import LedgerFile, give_permission, permission_file, read_permission
 from p2pfl.learn.privacy import Spend
-from p2pfl.learn.privacy.ledger import Ledger, Promise
+from p2pfl.learn.privacy.accounting import Ledger, Promise
 from p2pfl.storage import State, Store
 
 PRIVACY = "\n[privacy]\nepsilon = 8.0\ndelta = 1e-4\n"
@@ -80,7 +79,7 @@ class OpenPlan:
 
 @pytest.fixture
 def _unaccounted(monkeypatch):
-    monkeypatch.setattr(spending, "plan_of", lambda *_: OpenPlan())
+    monkeypatch.setattr(findings, "plan_of", lambda *_: OpenPlan())
 
 
 def leave_state(folder, **changes):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.config.load import load_config
-from p2pfl.features.privacy.spending import purses
+from p2pfl.features.privacy.findings import purses
 from p2pfl.node.assembly import replay
 from p2pfl.storage import peek
 

@@ -21,7 +21,7 @@ from p2pfl.engine.changes import EdgesWereChanged, change, entry, image, redo, r
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError
 from p2pfl.learn.privacy import Spend
-from p2pfl.learn.privacy.ledger import Ledger
+from p2pfl.learn.privacy.accounting import Ledger
 from p2pfl.methods import Method, make_method
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -15,11 +15,10 @@ import pytest
 
 from p2pfl.errors import UserError
 from p2pfl.features import FEATURES
-from p2pfl.features.privacy.ledger_file import ledger_path
-from p2pfl.features.privacy.permission import give_permission, permission_file
+from p2pfl.features.privacy.ledger_file import give_permission, ledger_path, permission_file
 from p2pfl.features.status.feature import Shown
 from p2pfl.learn.privacy import Spend
-from p2pfl.learn.privacy.ledger import Promise
+from p2pfl.learn.privacy.accounting import Promise
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import recover
 from p2pfl.storage import Store

@@ -10,7 +10,7 @@ from p2pfl.config.load import load_node
 from p2pfl.core.effects import Freeze
 from p2pfl.engine.changes import entry, image
 from p2pfl.errors import StorageError, UserError
-from p2pfl.learn.privacy.ledger import Ledger
+from p2pfl.learn.privacy.accounting import Ledger
 from p2pfl.node.assembly import make_engine, read_setup, recover, snapshot_header
 from p2pfl.node.outcomes import read_learned
 from p2pfl.storage import State, Store

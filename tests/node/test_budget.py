@@ -15,12 +15,17 @@ from p2pfl.engine.changes import image
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features.privacy import budget
-from p2pfl.features.privacy.budget import BudgetGuard
-from p2pfl.features.privacy.evidence import WAIT_S, Evidence, LostAccount
-from p2pfl.features.privacy.ledger_file import LedgerFile, ledger_path
-from p2pfl.features.privacy.permission import discard_permission, give_permission, permission_file, read_permission
+from p2pfl.features.privacy.budget import WAIT_S, BudgetGuard, Evidence, LostAccount
+from p2pfl.features.privacy.ledger_file import (
+    LedgerFile,
+    discard_permission,
+    give_permission,
+    ledger_path,
+    permission_file,
+    read_permission,
+)
 from p2pfl.learn.privacy import Spend
-from p2pfl.learn.privacy.ledger import Ledger, Promise, Signed, reconcile
+from p2pfl.learn.privacy.accounting import Ledger, Promise, Signed, reconcile
 from p2pfl.learn.privacy.plan import planned_in_words
 from p2pfl.node.assembly import durability_of
 
@@ -484,7 +489,7 @@ def test_a_word_that_stays_is_no_word(tmp_path, monkeypatch):
 def test_a_word_is_gone_from_the_disk_before_it_counts(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(
-        "p2pfl.features.privacy.permission.sync_folder", lambda folder: synced.append(list(folder.iterdir()))
+        "p2pfl.features.privacy.ledger_file.sync_folder", lambda folder: synced.append(list(folder.iterdir()))
     )
     give_permission(tmp_path / "node.key", PERMITTED)
     synced.clear()

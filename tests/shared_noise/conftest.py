@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from p2pfl.features.privacy.permission import give_permission
+from p2pfl.features.privacy.ledger_file import give_permission
 from p2pfl.features.shared_noise.rounds import SumRounds
-from p2pfl.learn.privacy.draws import Secret
-from p2pfl.learn.privacy.ledger import Promise
+from p2pfl.learn.privacy.accounting import Promise
+from p2pfl.learn.privacy.noise import Secret
 
 torch.set_num_threads(1)
 _spec = importlib.util.spec_from_file_location(

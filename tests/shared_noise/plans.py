@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from p2pfl.config.model import TrainingConfig
-from p2pfl.learn.privacy.draws import Secret
+from p2pfl.learn.privacy.noise import Secret
 from p2pfl.learn.privacy.plan import Plan
 
 

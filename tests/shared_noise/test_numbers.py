@@ -22,10 +22,9 @@ from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import learner_for
 from p2pfl.learn.privacy import Spend
 from p2pfl.learn.privacy.accounting import epsilon_of
-from p2pfl.learn.privacy.gaussian import UNIT
-from p2pfl.learn.privacy.plan import plan_of, share_of
-from p2pfl.learn.privacy.protection import Protection
-from p2pfl.learn.privacy.shared import SharedRounds, shared_by
+from p2pfl.learn.privacy.noise import UNIT
+from p2pfl.learn.privacy.plan import Protection, plan_of, share_of
+from p2pfl.learn.privacy.rounds import SharedRounds, shared_by
 from p2pfl.learn.quadratic import QuadraticTask
 from p2pfl.learn.task import NodeContext, Task
 from tests.shared_noise.plans import Noted, plan

@@ -16,7 +16,7 @@ from p2pfl.features.sums.messages import Refused
 from p2pfl.features.sums.rounds import CommonState
 from p2pfl.features.sums.standings import Place, Standings
 from p2pfl.features.sums.talk import SumTalk
-from p2pfl.learn.privacy.shared import SharedRounds
+from p2pfl.learn.privacy.rounds import SharedRounds
 from tests.shared_noise.conftest import ROUNDS
 
 pytestmark = pytest.mark.usefixtures("hasty")

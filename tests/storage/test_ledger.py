@@ -24,7 +24,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.features.privacy.ledger_file import LedgerFile
 from p2pfl.learn.interface import LocalRound
 from p2pfl.learn.privacy import Spend
-from p2pfl.learn.privacy.ledger import Ledger, Promise, reconcile
+from p2pfl.learn.privacy.accounting import Ledger, Promise, reconcile
 from p2pfl.methods import Method
 from p2pfl.node import engine_thread
 from p2pfl.node.engine_thread import Checkpoint, EngineThread, Operate, Pay

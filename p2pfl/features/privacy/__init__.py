@@ -2,7 +2,7 @@
 
 The package also defines which figures of a private node are withheld (`budget.withheld`). Only what a node with
 `[privacy]` needs besides its learner belongs here. `p2pfl.learn.privacy` makes rounds private, `p2pfl.config.sections`
-has the settings, and `p2pfl.learn.privacy.ledger` the ledger, which is part of the state.
+has the settings, and `p2pfl.learn.privacy.accounting` the ledger, which is part of the state.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 from p2pfl.console.groups import Command, Group
 
-FEATURE = "p2pfl.features.privacy.feature:PrivacyFeature"
+FEATURE = "p2pfl.features.privacy.budget:PrivacyFeature"
 FINDINGS = "p2pfl.features.privacy.findings:PrivacyFindings"
 COMMANDS: Mapping[str, Command] = {
     "privacy": Command(
         "Permit privacy budgets to start, and show what is spent.",
-        "p2pfl.features.privacy.privacy_command:privacy",
+        "p2pfl.features.privacy.findings:privacy",
         Group.RUN,
         after="key",
     ),

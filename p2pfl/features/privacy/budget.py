@@ -1,12 +1,20 @@
 """The privacy budget of one node: how it starts, the reasons to refuse another round, and its public status.
 
-The state records what was spent (`learn.privacy.ledger`). If the spending is unknown, the whole budget counts as spent.
+The state records what was spent (`learn.privacy.accounting`). If the spending is unknown, the whole budget counts as
+spent.
+
+Evidence that a node has lost records of its spending: rows that it signed itself, and that its neighbors still have.
+
+A neighbor can withhold such a row, but cannot forge one. Only a row that reports more than the ledger is evidence, so
+replaying an old row has no effect.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,10 +23,9 @@ from p2pfl.config.sections import PUBLIC
 from p2pfl.core.events import RoundRefused
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
-from p2pfl.features.privacy.evidence import Evidence
-from p2pfl.features.privacy.ledger_file import LedgerFile
-from p2pfl.features.privacy.permission import (
+from p2pfl.features.privacy.ledger_file import (
     RAISES,
+    LedgerFile,
     Permission,
     discard_permission,
     give_permission,
@@ -27,11 +34,79 @@ from p2pfl.features.privacy.permission import (
 )
 from p2pfl.learn.interface import plan_by
 from p2pfl.learn.privacy import Plan, Spend
-from p2pfl.learn.privacy.ledger import Ledger, Promise, reconcile
+from p2pfl.learn.privacy.accounting import Ledger, Promise, Signed, reconcile
 from p2pfl.learn.privacy.plan import planned_in_words
 from p2pfl.node.assembly import Setup
-from p2pfl.reporting.status import PrivacyStatus
+from p2pfl.node.feature import Attached, Feature, FoundAtStart, NodeView
+from p2pfl.node.gate import Answer, Payment, RoundPlan, Wait
+from p2pfl.reporting.status import NodeResult, PrivacyStatus
 from p2pfl.storage import Store
+
+WAIT_S = 5.0
+"""The time after a session opens during which the first round of a process waits for that neighbor's rows."""
+
+
+class LostAccount(NamedTuple):
+    """An account that this node signed and no longer has; `epsilon` is what the account stated."""
+
+    account: Signed
+    epsilon: float | None
+
+
+@dataclass(slots=True, eq=False)
+class Evidence:
+    """The evidence about this node's spending. All times come from one monotonic clock."""
+
+    seen: LostAccount | None = None
+    began_now: bool = False
+    """True if a permission started the ledger at this start of the node."""
+    _silent_since: dict[int, float] = field(default_factory=dict)
+    """The neighbors that have sent nothing yet in their session, each with the time when it opened."""
+
+    def opened(self, peer: int, now: float) -> None:
+        self._silent_since[peer] = now
+
+    def note_rows(self, peer: int) -> None:
+        """Note that a neighbor has sent its first rows, or that its session is over.
+
+        A neighbor sends this node's own row first.
+        """
+        self._silent_since.pop(peer, None)
+
+    def is_due(self, now: float) -> bool:
+        """Return True if a neighbor may still send one of this node's own rows."""
+        return any(now - opened_at < WAIT_S for opened_at in list(self._silent_since.values()))  # from any thread
+
+    def account(self, ledger: Ledger | None) -> Signed | None:
+        """Return the account to show to others. It is never below one that this node has signed, so that neighbors keep
+        that.
+        """
+        if ledger is None:
+            return None if self.seen is None else self.seen.account
+        return ledger.account
+
+    def hear(self, ledger: Ledger | None, seen: LostAccount) -> Ledger | None:
+        """Update the ledger with an account that this node has signed; return the same ledger if it contains nothing
+        new.
+
+        A later budget than the current one is evidence, unless the current one began just now and has paid for nothing.
+        In that case a person has begun it knowingly after the other's records were lost, so the current one is in fact
+        later. A budget that began at an earlier start may be an old copy, from when it too was unspent.
+        """
+        found, told = ledger, seen.account
+        if ledger is not None:
+            own = ledger.account
+            same = told[:2] == own[:2]
+            fresh = self.began_now and not ledger.spent and ledger.is_whole
+            later = told.order > own.order or (told.order == own.order and not ledger.spent)
+            if not same and later and fresh:
+                found = replace(ledger, order=told.order + 1)
+            elif told.steps > own.steps if same else later:
+                found = ledger.as_incomplete(told)
+        if ledger is None or found is None or (found is not ledger and not found.is_whole):
+            self.seen = seen
+        return found
+
 
 OPEN, SPENT, MISSING, UNSURE, UNPERMITTED = "open", "spent", "missing", "unsure", "unpermitted"
 """The states of a budget.
@@ -287,3 +362,64 @@ def _continue_ledger(before: Ledger | None, word: Permission, permitted: Promise
         raise UserError(text, file=permission_file(key_file), key="budget", value=RAISES, allowed=allowed)
     text = f"with permission, the privacy budget continues: epsilon {permitted.epsilon:g} at delta {permitted.delta:g}"
     return replace(before, promise=permitted, raised_by=word.name), text
+
+
+UNHEARD = Wait(0.1)
+"""The answer while neighbors may still send records that this node has lost."""
+
+
+class PrivacyFeature(Feature):
+    name = "privacy"
+
+    def guards(self, setup: Setup) -> bool:  # noqa: ARG002 - whatever the files say
+        return True
+
+    def withheld(self, setup: Setup) -> frozenset[str]:
+        return withheld(setup)
+
+    def recover(self, at_start: FoundAtStart) -> Opening | None:
+        """Open the budget at a start, even if privacy is no longer promised, because then the ledger file must be
+        voided.
+        """
+        at_start.until_over.callback(lock(at_start.setup).release)
+        if at_start.setup.passing:
+            permit(at_start.setup)
+        return opening(at_start.setup, at_start.state)
+
+    def attach(self, node: NodeView) -> Attached | None:
+        plan = plan_by(node.setup().learner)
+        return None if plan is None else Private(node, BudgetGuard.of(node.setup(), plan))
+
+
+class Private(Attached):
+    """The part of a node that pays for rounds. `budget` is this node's budget; `node.recovered` is its `Opening`."""
+
+    def __init__(self, node: NodeView, own: BudgetGuard) -> None:
+        self._node, self.budget = node, own
+        self._opening: Opening = node.recovered
+        own.evidence.began_now = self._opening.began
+        own.look(node.thread.engine.state.ledger, node.setup().learner.samples)
+        node.thread.second_ledger = self._opening.file
+        node.status.privacy = lambda: own.status
+
+    def begin(self) -> None:
+        if self._opening.news:
+            self._node.alarm("budget-begun", None, self._opening.news)
+
+    def before_round(self, plan: RoundPlan) -> Answer:
+        """Compute the cost of the round from the current rows.
+
+        This may be slow, but its results are cached for the engine's thread, which needs the same ones.
+        """
+        own, ledger, samples = self.budget, plan.ledger, plan.samples
+        if own.evidence.is_due(time.monotonic()):
+            return UNHEARD
+        spend, reserved = own.plan.spend(samples), 1
+        own.look(ledger, samples)
+        if own.wrong(ledger, spend) is None and ledger is not None:
+            own.look(ledger.plus(spend), samples)
+            reserved = own.reserved_rounds(ledger, samples)
+        return Payment(spend=spend, wrong=lambda now: own.wrong(now, spend), reserved=reserved)
+
+    async def over(self, result: NodeResult) -> None:  # noqa: ARG002 - it says so already
+        self._opening.file.settle(self._node.thread.engine.state.ledger)

@@ -1,25 +1,147 @@
-"""The findings of `p2pfl check` about `[privacy]`: the noise and the privacy promise for each node whose data are
-here.
+"""Checks and figures of privacy, for `p2pfl check` and `p2pfl privacy`: the noise and the promise of each node whose
+data are here, and what is spent, read from the folders without changing anything there.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from p2pfl.console.output import write_facts, write_rows
+import click
+
+from p2pfl.config.load import find_member, load_node, node_file
+from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.console.groups import Named
+from p2pfl.console.output import Form, format_option, write_facts, write_rows
+from p2pfl.errors import UserError
+from p2pfl.features.privacy.budget import MISSING, BudgetGuard, promise_of, unpaid_mistake
+from p2pfl.features.privacy.ledger_file import LedgerFile, permission_file
+from p2pfl.learn.privacy import plan_of
+from p2pfl.learn.privacy.accounting import Ledger, Promise, epsilon_of, reconcile
+from p2pfl.node.assembly import replay
 from p2pfl.node.findings import Findings, Inspected
 from p2pfl.reporting.report import SCORE, TABLES
+from p2pfl.reporting.status import PrivacyStatus
+from p2pfl.storage import peek
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from p2pfl.config.model import FederationConfig
-    from p2pfl.errors import UserError
-    from p2pfl.features.privacy.spending import NodeBudget
+    from p2pfl.config.sections import PrivacyConfig
     from p2pfl.learn.privacy.plan import Plan
+
+
+WIPED = "wiped"
+"""The state of a budget whose node has no state: the node continues from the ledger file next to its key."""
+UNPROTECTED = "unprotected"
+"""The state of a budget whose node has a model that was trained without one: the node does not start."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeBudget:
+    """The budget of one node on this machine.
+
+    `samples` is None if the node has no state; the file next to its key may still have a `ledger`. `unpaid` is the
+    number of rounds in the state that were trained without a budget.
+    """
+
+    federation: FederationConfig
+    node: NodeConfig
+    ledger: Ledger | None = None
+    samples: int | None = None
+    unpaid: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @cached_property
+    def status(self) -> PrivacyStatus | None:
+        """Return the status of the budget; this may be slow. Raises UserError like `plan_of`."""
+        if self.samples is None:
+            return None
+        plan = plan_of(self.federation, self.samples)
+        if plan is None:
+            raise AssertionError("a federation with [privacy] has no plan")
+        budget = BudgetGuard(plan, promise_of(self.federation, plan), "")
+        budget.look(self.ledger, self.samples)
+        return budget.status
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return True if a permission is waiting for the next start."""
+        return permission_file(self.node.key_file).exists()
+
+    @property
+    def unpermitted(self) -> str:
+        """Describe the figures in which the file promises less privacy than permitted, judging by the files only.
+
+        Empty if there are none, or if a permission for them is waiting.
+        """
+        privacy, ledger = self.federation.privacy, self.ledger
+        if privacy is None or ledger is None or ledger.promise is None or self.is_waiting:
+            return ""
+        return Promise.in_file(privacy).weaker_than(ledger.promise)
+
+    @property
+    def epsilon(self) -> float | None:
+        """Return the epsilon known to be spent, or None if it is unknown."""
+        if self.unpaid:
+            return None
+        if self.status is not None or self.ledger is None or self.ledger.promise is None:
+            return None if self.status is None else self.status.epsilon
+        return round(epsilon_of(self.ledger.spent, self.ledger.promise.delta), 4)
+
+    @property
+    def mistake(self) -> UserError | None:
+        """The reason why the node would not start; None: it would."""
+        return unpaid_mistake(self.node, self.unpaid) if self.unpaid else None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        told = self.status
+        state = told.state if told is not None else MISSING if self.ledger is None else WIPED
+        return {
+            "node": self.name,
+            "epsilon": self.epsilon,
+            "budget": told and told.budget,
+            "delta": told and told.delta,
+            "unit": told and told.unit,
+            "rounds_left": 0 if self.unpaid else told and told.rounds_left,
+            "state": UNPROTECTED if self.unpaid else state,
+            "waiting": self.is_waiting,
+        }
+
+
+def purses(federation: FederationConfig, names: Iterable[str] = ()) -> list[NodeBudget]:
+    """Return the budgets of these nodes; without names, of all that have a folder here.
+
+    Raises UserError: there is no such node, or it has no folder here; StorageError: a file cannot be read.
+    """
+    wanted = [find_member(federation, name).name for name in names] or [one.name for one in federation.present]
+    files = {name: node_file(federation, name) for name in wanted}
+    here = [name for name, file in files.items() if file.parent.is_dir()]
+    if not here or (names and len(here) < len(wanted)):
+        missing = ", ".join(name for name in wanted if name not in here)
+        text, allowed = f"no folder here for {missing}", "run it where these nodes have their folders"
+        raise UserError(text, file=federation.path.parent, key="node", allowed=allowed)
+    return [_purse(federation, load_node(files[name], federation, name)) for name in here]
+
+
+def _purse(federation: FederationConfig, node: NodeConfig) -> NodeBudget:
+    beside = LedgerFile(node.key_file, federation.name, node.name).read()
+    loaded = peek(node.state_dir) if node.state_dir.is_dir() else None
+    if loaded is None:
+        return NodeBudget(federation=federation, node=node, ledger=beside)
+    state = replay(loaded)
+    kept = None if state.ledger is None else state.ledger.as_recovered(private=True, complete=loaded.complete)
+    ledger = reconcile(kept, beside)
+    samples = int(state.samples)
+    return NodeBudget(federation=federation, node=node, ledger=ledger, samples=samples, unpaid=state.unpaid)
+
 
 WEAK = 10.0
 """Above this epsilon a budget promises little: e^epsilon bounds how much more likely one row can make an outcome."""
@@ -98,7 +220,6 @@ class PrivacyFindings(Findings):
 def _require_budget(inspected: Inspected) -> None:
     """Report a mistake if no node would train; warn about single nodes that would not."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.features.privacy.spending import purses  # noqa: PLC0415 - as above
 
     federation = inspected.federation
     known, begin = purses(federation), f"p2pfl privacy begin {federation.path.parent}"
@@ -122,8 +243,7 @@ def _require_budget(inspected: Inspected) -> None:
 def _look_for_budgets(inspected: Inspected) -> None:
     """Warn about nodes that have never run and have no permission to start their budget: they would not train."""
     from p2pfl.errors import StorageError, UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.features.privacy.permission import permission_file  # noqa: PLC0415 - as above
-    from p2pfl.features.privacy.spending import purses  # noqa: PLC0415 - as above
+    from p2pfl.features.privacy.ledger_file import permission_file  # noqa: PLC0415 - as above
 
     federation = inspected.federation
     new = [node for node in inspected.here.values() if not node.state_dir.exists()]
@@ -271,3 +391,142 @@ def print_privacy(facts: dict[str, Any]) -> None:
         for row in facts["nodes"]
     ]
     write_rows(shown, "table")
+
+
+NODE = click.option(
+    "--node", "names", multiple=True, metavar="NAME", help="Only this node; by default all whose folders are here."
+)
+
+
+class Commands(Named):
+    """The two subcommands, both in this file."""
+
+    def lines(self) -> Mapping[str, str]:
+        return {
+            "begin": "Permit nodes to start their privacy budgets; without that they do not train.",
+            "show": "Show what nodes have spent of their privacy budgets.",
+        }
+
+    def find(self, name: str) -> Any:
+        return {"begin": begin, "show": show}[name]
+
+
+@click.group(cls=Commands, epilog="\b\nExamples:\n  p2pfl privacy begin ward-7\n  p2pfl privacy show ward-7")
+def privacy() -> None:
+    """Permit nodes to start their privacy budgets, and show how much of them is spent.
+
+    With [privacy] in federation.toml, each node records what a round reveals about its data before it trains the round,
+    and stops training when its budget is spent. If a node has lost its records, its budget counts as spent: only a
+    person can permit a new one.
+    """
+
+
+@click.command(
+    epilog="\b\nExamples:\n  p2pfl privacy begin ward-7\n  p2pfl privacy begin ward-7 --node pi3 --again\n"
+    "  p2pfl privacy begin ward-7 --raise"
+)
+@click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
+@NODE
+@click.option("--again", is_flag=True, help="Start another budget where there is one: both add up.")
+@click.option(
+    "--raise",
+    "raises",
+    is_flag=True,
+    help="Permit what the file promises now, such as a larger epsilon. What was spent stays counted.",
+)
+def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool) -> None:
+    """Permit nodes to start their privacy budgets.
+
+    The permission is a file next to each node's key, with epsilon, delta, unit and noise from the federation file. The
+    node uses it at its next start, and trains only while the file promises as much. What was revealed before stays
+    revealed: with --again, the promise for these data is the sum of both budgets. A model that was trained
+    without [privacy] gets no budget: remove the node's state first.
+    """
+    from p2pfl.features.privacy.ledger_file import give_permission  # noqa: PLC0415 - as above
+    from p2pfl.learn.privacy.accounting import Promise  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.privacy.plan import planned_in_words  # noqa: PLC0415 - as above
+
+    if again and raises:
+        raise click.UsageError("--again and --raise: one of the two")
+    described, privacy = _private(federation)
+    promise, purses = Promise.in_file(privacy), _purses(described, names)
+    if mistakes := [one.mistake for one in purses if one.mistake is not None]:
+        raise ExceptionGroup("models that no budget covers", mistakes)
+    if raises:
+        _refuse_raise(described, purses)
+    elif not again:
+        _refuse_second(described, purses)
+    for one in purses:
+        after = "" if one.ledger is None else one.ledger.latest_word
+        give_permission(one.node.key_file, promise, raises=raises, after=after, planned=planned_in_words(described))
+        if raises:
+            click.echo(f"{one.name}: its budget continues with the file's figures from its next start")
+            continue
+        click.echo(f"{one.name}: its budget starts when the node starts{_before(one)}")
+
+
+def _refuse_second(federation: FederationConfig, purses: list[NodeBudget]) -> None:
+    begun = [one.name for one in purses if one.ledger is not None]
+    allowed = "--node for nodes without one; --raise, which continues it with the figures of the file; --again, "
+    if begun:
+        text = f"has begun at {', '.join(begun)}: what is spent stays spent"
+        raise _wrong(federation, text, f"{allowed}which adds a second budget to the first")
+
+
+def _refuse_raise(federation: FederationConfig, purses: list[NodeBudget]) -> None:
+    unit = federation.privacy and federation.privacy.unit
+    without = [one.name for one in purses if one.ledger is None or one.ledger.unit != unit or not one.ledger.is_whole]
+    if without:
+        text = f"there is none at {', '.join(without)} to continue"
+        allowed = "--node for the others; begin, where none has begun; --again, where its records lack something"
+        raise _wrong(federation, text, allowed)
+
+
+def _wrong(federation: FederationConfig, text: str, allowed: str) -> Exception:
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+
+    return UserError(text, file=federation.path, key="the privacy budget", allowed=allowed)
+
+
+def _before(purse: NodeBudget) -> str:
+    """Return what must be counted in addition to a new budget: the earlier spending on these data."""
+    if purse.samples is None and purse.ledger is None:
+        return ""
+    known = "an amount unknown here" if purse.epsilon is None else f"epsilon {purse.epsilon:.3g}"
+    if purse.ledger is not None and not purse.ledger.is_whole:
+        return f"; it adds to what was spent before, of which the records lack a part ({known})"
+    return "" if purse.epsilon == 0 else f"; it adds to what was spent before, {known}"
+
+
+@click.command(epilog="\b\nExample:\n  p2pfl privacy show ward-7 --format json")
+@click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
+@NODE
+@format_option("table", "json", "csv")
+def show(*, federation: Path, names: tuple[str, ...], form: Form) -> None:
+    """Show what nodes have spent of their privacy budgets, according to their folders here. They may be running.
+
+    epsilon bounds what was revealed about one row (or one member) so far. state is "open" or "spent"; "missing" or
+    "unsure" if the spending is unknown, so that the whole budget counts as spent; "unpermitted" if the file promises
+    less privacy than a person has permitted; "unprotected" if the model was trained without a
+    budget, so that the node does not start; "wiped" if the state is gone and the node will continue from the file next
+    to its key. waiting: there is a permission, which takes effect at the next start.
+    """
+    write_rows([one.row for one in _purses(_private(federation)[0], names)], form)
+
+
+def _private(path: Path) -> tuple[FederationConfig, PrivacyConfig]:
+    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+
+    described = load_config(path)
+    if described.privacy is None:
+        allowed = "[privacy] with epsilon and delta: docs/how-to/privacy.md"
+        raise UserError(
+            "no privacy is promised here, so there is no budget", file=described.path, key="privacy", allowed=allowed
+        )
+    return described, described.privacy
+
+
+def _purses(federation: FederationConfig, names: tuple[str, ...]) -> list[NodeBudget]:
+
+    return purses(federation, names)

@@ -31,7 +31,7 @@ from p2pfl.features.sums.standings import Place
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.interface import LocalRound, Vector
 from p2pfl.learn.privacy.plan import planned_rounds
-from p2pfl.learn.privacy.shared import SharedRounds, Words, shared_by
+from p2pfl.learn.privacy.rounds import SharedRounds, Words, shared_by
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, NodeView
 from p2pfl.node.findings import Findings, Inspected

@@ -18,16 +18,14 @@ import msgspec
 
 from p2pfl.config.model import NodeConfig
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.privacy.budget import BudgetGuard
-from p2pfl.features.privacy.evidence import LostAccount
-from p2pfl.features.privacy.feature import PrivacyFeature, Private
+from p2pfl.features.privacy.budget import BudgetGuard, LostAccount, PrivacyFeature, Private
 from p2pfl.features.status.overview import Overview
 from p2pfl.features.status.page import StatusPage
 from p2pfl.features.status.running import address_at, keep_file, page_token
 from p2pfl.features.status.spread import CHANNEL, Roster, SendVitals, VitalsRow, VitalsSpread, VitalsTold
 from p2pfl.features.status.watchdog import ALARMS, STARTING_S, Hearing, MemberNews, Watchdog
 from p2pfl.learn.metrics import Measure
-from p2pfl.learn.privacy.ledger import Signed
+from p2pfl.learn.privacy.accounting import Signed
 from p2pfl.net.side import Feeding
 from p2pfl.node.assembly import Setup
 from p2pfl.node.engine_thread import Correct, EngineThread, needs_of

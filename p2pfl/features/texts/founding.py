@@ -59,8 +59,7 @@ class TextsFounding(Founding):
         for key, value in (("--model", model), ("--data", data)):
             if value is None:
                 raise UserError("is missing", key=key, allowed=f"--task lora with {key} DIR")
-        from p2pfl.adapt.model_folder import checked_folder  # noqa: PLC0415 - `--help` stays instant
-        from p2pfl.adapt.texts import texts_in  # noqa: PLC0415 - as above
+        from p2pfl.adapt.transformers import checked_folder, texts_in  # noqa: PLC0415 - `--help` stays instant
 
         folder, texts = checked_folder(model), _texts(data)
         if len(texts) < 2:

@@ -1,24 +1,32 @@
 """Per-row gradients, clipped by norm and summed, which bounds the effect of one row on a step.
 
-A row's loss is that of a batch containing only that row, so no row affects another. With `torch.func`, or one row after
-the other, this holds by construction; in a chain of layers, because each layer works row by row. A chain need not form
-the gradient of a single row: for a linear layer it is the outer product of the layer's input and the gradient at its
-output, and its norm is the product of their norms (Goodfellow, arXiv 1510.01799; Li et al., arXiv 2110.05679, section
-4).
+A row's loss is that of a batch containing only that row, so no row affects another. With `torch.func`, or one row
+after the other, this holds by construction; in a chain of layers, because each layer works row by row. A chain need
+not form the gradient of a single row: for a linear layer it is the outer product of the layer's input and the gradient
+at its output, and its norm is the product of their norms (Goodfellow, arXiv 1510.01799; Li et al., arXiv 2110.05679,
+section 4).
+
+Refuse models that mix rows: in these, clipping a row's own gradient does not bound the row's effect.
+
+A layer that normalizes over a batch is refused by its type. Others are detected by their effect: an output changes
+with another row in the batch, or a tensor changes as rows pass through.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.linalg import vector_norm
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
+from p2pfl.errors import UserError
 from p2pfl.learn.devices import Device, over_tensors
 from p2pfl.plugins import FAILURES, describe_failure
 
@@ -289,3 +297,97 @@ def _chain(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[nn.Mod
 
 def _has_hooks(module: nn.Module) -> bool:
     return any(getattr(module, name) for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"))
+
+
+ALLOWED = "layers that treat each row separately: torch.nn.GroupNorm or torch.nn.LayerNorm for normalization"
+CLOSE = 1e-4
+"""The allowed relative difference between a row's outputs in two batches: rounding in products depends on the batch's
+shape.
+"""
+
+
+def refuse_mixing(module: nn.Module, inputs: Any, device: Device, source: str) -> None:
+    """Try the module in training mode on the inputs of one or two rows. `source` names the task in errors.
+
+    Raises UserError: the module mixes rows, or remembers them.
+    """
+    was_training = module.training
+    module.train()
+    try:
+        for name, layer in module.named_modules():
+            if _normalizes(layer):
+                raise _mistake(
+                    source, f"{name or 'the model'}: {type(layer).__name__}", "normalizes across the rows of a batch"
+                )
+        _check(module, inputs, device, source)
+    finally:
+        module.train(was_training)
+
+
+def _check(module: nn.Module, inputs: Any, device: Device, source: str) -> None:
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    try:
+        outputs = [_outputs(module, batch, device) for batch in _beside_others(inputs)]
+    except FAILURES as error:
+        text = f"the model fails in training: {describe_failure(error)}"
+        raise UserError(text, file=source, key="model") from error
+    with suppress(*FAILURES):  # the model may not accept these numbers
+        outputs.append(_outputs(module, _beside_strange(inputs), device))
+    changed = [name for name, buffer in module.named_buffers() if not _same(before.get(name), buffer)]
+    for name, buffer in module.named_buffers():
+        if name in before:
+            buffer.data.copy_(before[name])
+    if changed:
+        raise _mistake(source, changed[0], "changes with the rows of each batch, and would reveal them without noise")
+    if any(not _close(outputs[0], other) for other in outputs[1:]):
+        raise _mistake(source, type(module).__name__, "its outputs for a row change with the other rows of the batch")
+
+
+def _normalizes(layer: nn.Module) -> bool:
+    across = isinstance(layer, _BatchNorm) or (isinstance(layer, _NormBase) and layer.track_running_stats)
+    return layer.training and across
+
+
+def _beside_others(inputs: Any) -> Iterator[Any]:
+    """Yield batches of two rows, in which the first row is always the same."""
+    yield over_tensors(lambda one: one[[0, -1]], inputs)
+    yield over_tensors(lambda one: one[[0, 0]], inputs)
+
+
+def _beside_strange(inputs: Any) -> Any:
+    """Pair the row with an artificial one, in case the rows in the data are all alike."""
+
+    def beside(tensor: Tensor) -> Tensor:
+        return torch.stack([tensor[0], 1 - 2 * tensor[0]]) if tensor.is_floating_point() else tensor[[0, 0]]
+
+    return over_tensors(beside, inputs)
+
+
+def _outputs(module: nn.Module, batch: Any, device: Device) -> list[Tensor]:
+    """Return the outputs for the first row, computed each time from the same state of torch's generators."""
+    found: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.ndim and len(tensor) == 2:
+            found.append(tensor[0].double())
+        return tensor
+
+    with torch.no_grad(), device.seeded(0):
+        over_tensors(keep, module(batch))
+    return found
+
+
+def _same(first: Tensor | None, other: Tensor) -> bool:
+    return first is not None and torch.equal(first, other)
+
+
+def _close(first: list[Tensor], other: list[Tensor]) -> bool:
+    return len(first) == len(other) and all(
+        torch.allclose(a, b, rtol=CLOSE, atol=CLOSE, equal_nan=True) for a, b in zip(first, other, strict=True)
+    )
+
+
+def _mistake(source: str, value: str, text: str) -> UserError:
+    return UserError(
+        f"cannot be combined with [privacy] by record: {text}", file=source, key="model", value=value, allowed=ALLOWED
+    )

@@ -9,8 +9,8 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.config.sections import RECORD
 from p2pfl.learn.load import learner_for
 from p2pfl.learn.privacy import Plan
-from p2pfl.learn.privacy.draws import Seeded
-from p2pfl.learn.privacy.protection import Protection
+from p2pfl.learn.privacy.noise import Seeded
+from p2pfl.learn.privacy.plan import Protection
 from p2pfl.learn.task import Task
 
 torch.set_num_threads(1)

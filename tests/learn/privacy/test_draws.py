@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from p2pfl.learn.privacy import draws
-from p2pfl.learn.privacy.draws import Secret, Seeded
-from p2pfl.learn.privacy.gaussian import BLOCK, UNIT
+from p2pfl.learn.privacy import noise
+from p2pfl.learn.privacy.noise import BLOCK, UNIT, Secret, Seeded
 
 
 @pytest.fixture
 def replayed(monkeypatch):
     """Secret draws whose keys are known: so that a test of their distribution does not fail by chance."""
     rng = np.random.default_rng(7)
-    monkeypatch.setattr(draws.os, "urandom", rng.bytes)
+    monkeypatch.setattr(noise.os, "urandom", rng.bytes)
 
 
 def sources():
@@ -51,8 +50,8 @@ def test_there_are_as_many_numbers_as_asked_for(size):
 @pytest.mark.usefixtures("replayed")
 @pytest.mark.parametrize("source", sources())
 def test_how_many_rows_a_step_sees_is_binomial_and_no_row_is_preferred(source):
-    draws, samples, rate, steps = source(), 40, 0.15, 4000
-    drawn = [draws.rows(samples, rate) for _ in range(steps)]
+    noise, samples, rate, steps = source(), 40, 0.15, 4000
+    drawn = [noise.rows(samples, rate) for _ in range(steps)]
     counts = np.bincount([len(one) for one in drawn], minlength=samples + 1)
     expected = steps * stats.binom(samples, rate).pmf(np.arange(samples + 1))
     known = expected > 5
@@ -72,8 +71,8 @@ def test_at_rate_one_every_row_is_seen(source):
 def test_secret_draws_never_repeat_and_no_seed_decides_them():
     def drawn(seed):
         np.random.seed(seed)  # noqa: NPY002 - it is what must not matter
-        draws = Secret().of_round(0, 0)
-        return (*draws.noise(4).tolist(), tuple(draws.rows(200, 0.5)), draws.seed())
+        noise = Secret().of_round(0, 0)
+        return (*noise.noise(4).tolist(), tuple(noise.rows(200, 0.5)), noise.seed())
 
     found = [drawn(0) for _ in range(20)]
     for place in range(len(found[0])):
@@ -92,8 +91,8 @@ def test_a_forked_process_draws_other_numbers():
 
 def test_seeded_draws_are_those_of_seed_node_and_round():
     def drawn(seed, node, round_index):
-        draws = Seeded(seed).of_round(node, round_index)
-        return tuple(draws.rows(100, 0.5)), *draws.noise(2).tolist(), draws.seed()
+        noise = Seeded(seed).of_round(node, round_index)
+        return tuple(noise.rows(100, 0.5)), *noise.noise(2).tolist(), noise.seed()
 
     first = drawn(1, 2, 3)
     assert drawn(1, 2, 3) == first

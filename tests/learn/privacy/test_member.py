@@ -14,10 +14,9 @@ from p2pfl.config.sections import MEMBER
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import learner_for
-from p2pfl.learn.privacy.draws import Secret, Seeded
-from p2pfl.learn.privacy.gaussian import UNIT
-from p2pfl.learn.privacy.member import HiddenRounds, hide_round
-from p2pfl.learn.privacy.protection import Protection
+from p2pfl.learn.privacy.noise import UNIT, Secret, Seeded
+from p2pfl.learn.privacy.plan import Protection
+from p2pfl.learn.privacy.rounds import HiddenRounds, hide_round
 from p2pfl.learn.quadratic import QuadraticTask
 from tests.learn.privacy.conftest import QUIET, plan
 

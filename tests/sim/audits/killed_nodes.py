@@ -29,8 +29,8 @@ from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.sections import RECORD
 from p2pfl.errors import LearningError
 from p2pfl.features.privacy.budget import RESERVED_PART
-from p2pfl.features.privacy.permission import give_permission
-from p2pfl.learn.privacy.ledger import Promise
+from p2pfl.features.privacy.ledger_file import give_permission
+from p2pfl.learn.privacy.accounting import Promise
 from p2pfl.learn.privacy.plan import planned_in_words
 from p2pfl.learn.task import Task
 from p2pfl.node.application import Application

@@ -25,10 +25,9 @@ from p2pfl.config.sections import RECORD
 from p2pfl.learn.evaluation import loss_of
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.privacy import Plan
-from p2pfl.learn.privacy.draws import Chance, Secret
-from p2pfl.learn.privacy.ledger import Ledger
-from p2pfl.learn.privacy.plan import MOST_TIMES
-from p2pfl.learn.privacy.protection import Protection
+from p2pfl.learn.privacy.accounting import Ledger
+from p2pfl.learn.privacy.noise import Chance, Secret
+from p2pfl.learn.privacy.plan import MOST_TIMES, Protection
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.trainer import TorchLearner
 from sim.audits.audit import Auditor

@@ -5,9 +5,8 @@ import pytest
 import torch
 from audit_kit import digits_task, federation_of, learners_of
 
-from p2pfl.learn.privacy.draws import Secret, Seeded
 from p2pfl.learn.privacy.gradients import LayerChain, Vectorized
-from p2pfl.learn.privacy.grid import Grid
+from p2pfl.learn.privacy.noise import Grid, Secret, Seeded
 from sim.audits import audit
 from sim.audits.audit import Auditor
 from sim.audits.membership import Canary, canary, most_alike, proof, reuse

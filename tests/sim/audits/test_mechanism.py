@@ -12,8 +12,7 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.config.sections import MEMBER, PRV, RECORD
 from p2pfl.learn.privacy import Plan
 from p2pfl.learn.privacy.accounting import Spend, epsilon_of
-from p2pfl.learn.privacy.draws import Seeded
-from p2pfl.learn.privacy.grid import Grid
+from p2pfl.learn.privacy.noise import Grid, Seeded
 from p2pfl.learn.task import Task
 from sim.audits.membership import epsilon_of_gaussians
 

@@ -10,7 +10,7 @@ from p2pfl import Federation
 DRAWS, RECORD, GRID = (f"p2pfl/learn/privacy/{name}.py" for name in ("draws", "record", "grid"))
 GRADIENTS, MEMBER, PLAN = (f"p2pfl/learn/privacy/{name}.py" for name in ("gradients", "member", "plan"))
 ACCOUNTING, PROTECTION = (f"p2pfl/learn/privacy/{name}.py" for name in ("accounting", "protection"))
-LEDGER = "p2pfl/learn/privacy/ledger.py"
+LEDGER = "p2pfl/learn/privacy/accounting.py"
 
 ROWS = "return np.flatnonzero(words < np.uint64(rate * 2.0**BITS))"
 SUM = "factors, fine = factors_of(squares.sqrt(), clip)"
@@ -105,7 +105,7 @@ BY_A_STRANGER = {
         "clips",
     ),
     "one small number in place of four": (
-        "p2pfl/learn/privacy/gaussian.py",
+        "p2pfl/learn/privacy/noise.py",
         (
             "        block[:] = _small(len(block), draw)\n        for _ in range(LEVELS - 1):\n"
             "            block *= FACTOR\n            block += _small(len(block), draw)\n"
@@ -143,11 +143,11 @@ IN_REAL_NODES = {
     "nodes that draw from the seed": (
         PROTECTION,
         "chance=chance or Secret()",
-        "chance=chance or __import__('p2pfl.learn.privacy.draws', fromlist=['Seeded']).Seeded(federation.seed)",
+        "chance=chance or __import__('p2pfl.learn.privacy.noise', fromlist=['Seeded']).Seeded(federation.seed)",
         "same chance",
     ),
     "rounds that are not paid for": (
-        "p2pfl/learn/privacy/ledger.py",
+        "p2pfl/learn/privacy/accounting.py",
         "        *before, last = self.spent or (spend._replace(steps=0),)\n",
         (
             "        if self.spent:\n            return self\n"

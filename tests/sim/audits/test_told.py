@@ -4,7 +4,7 @@ import pytest
 from audit_kit import digits_task, federation_of, learners_of
 
 from p2pfl.config.sections import PrivacyConfig
-from p2pfl.learn.privacy.protection import Protected
+from p2pfl.learn.privacy.plan import Protected
 from p2pfl.node.workshop import TrainingFigures
 from p2pfl.reporting.vitals import Vitals
 from sim.audits.audit import Auditor, Effort, figures_told

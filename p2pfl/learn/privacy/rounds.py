@@ -1,0 +1,491 @@
+"""Private rounds: DP-SGD, rounds with shared noise, and the protection of a whole node.
+
+DP-SGD: local steps in which every single row is hidden. Abadi et al., arXiv 1607.00133.
+
+A step takes each row with the same probability, sums the clipped gradients of these rows, adds noise, and divides by
+the expected number of rows, because the actual number must stay secret. The learning method and the optimizer see only
+this result, so whatever they compute reveals no more. All trained parameters are clipped together and get noise,
+personal ones too, because the next step's gradients depend on them.
+
+Rounds with shared noise: each node gives one vector of whole numbers, and all take the same step by their sum.
+
+A node's part is its rows' clipped gradients (unit `record`: DP-SGD over the rows of all nodes, Abadi et al., arXiv
+1607.00133) or its clipped change of a local round (`member`: DP-FedAvg, McMahan et al., arXiv 1710.06963), plus its
+share of the noise. Only the sum of all parts becomes known, so the noise is that of one trusted center. Shares are
+discrete Gaussians (`gaussian`); the sum of such is one too but for terms of exp(-pi^2 UNIT^2) (Kairouz, Liu and
+Steinke, arXiv 2102.06387), so accountants for Gaussians apply.
+
+All nodes must compute the same bits from the same sum: every operation here is one of IEEE 754 on doubles, each
+rounded by itself, and none is a function of a library for mathematics.
+
+Protection of all rows of a node together: the change in a whole local round is clipped and gets noise, for any
+learner.
+
+This is DP-FedAvg (McMahan et al., arXiv 1710.06963), except that each node adds its own noise, since no other party is
+trusted. So the noise in a mean over n nodes has variance of order 1/n; a trusted server that adds it once would
+achieve 1/n^2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from p2pfl.config.model import Compute
+from p2pfl.config.sections import MEMBER, RECORD
+from p2pfl.errors import UserError
+from p2pfl.learn.evaluation import loss_of
+from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector, plan_by
+from p2pfl.learn.privacy.gradients import RowGradients, refuse_mixing, row_gradients
+from p2pfl.learn.privacy.noise import FACTOR, HALF, LEVELS, Draws, Grid, Integers, Reals
+from p2pfl.learn.privacy.plan import Plan, Protected, Protection
+from p2pfl.learn.samples import Samples
+from p2pfl.learn.torch_model import TorchModel
+
+Read = Callable[[Tensor], tuple[Any, Any]]
+MOST_ROWS = 256
+"""The most rows that torch receives in one batch."""
+
+
+class PrivateSteps:
+    """The steps of one round at a node with `samples` rows. `batches` has the rows (b,) for each step, which may be
+    empty.
+    """
+
+    def __init__(self, plan: Plan, samples: int, draws: Draws, gradients: RowGradients) -> None:
+        self._spend = plan.spend(samples)
+        self.batches = [torch.from_numpy(draws.rows(samples, self._spend.rate)) for _ in range(self._spend.steps)]
+        self._draws, self._gradients = draws, gradients
+        self._clip, self._samples, self._noise = plan.clip, samples, plan.noise * plan.share
+        self._shape = shape_of(plan.training.batch_size)
+
+    def backward(self, parameters: Sequence[nn.Parameter], read: Read) -> Callable[[Tensor], Tensor | None]:
+        """Make a function that replaces the backward pass: it stores a private gradient in each parameter, and returns
+        the mean loss over the rows, or None if there were none.
+        """
+        sizes = [parameter.numel() for parameter in parameters]
+        grid = self.grid(sum(sizes))
+        expected = self._spend.rate * self._samples
+
+        def differentiate(rows: Tensor) -> Tensor | None:
+            total, losses = self.clipped_total(rows, read, sum(sizes))
+            hidden = torch.from_numpy(grid.hidden(total, self._draws) / expected)
+            for parameter, part in zip(parameters, torch.split(hidden, sizes), strict=True):
+                parameter.grad = part.view(parameter.shape).to(parameter)
+            return torch.cat(losses).mean() if losses else None
+
+        return differentiate
+
+    def clipped_total(self, rows: Tensor, read: Read, size: int) -> tuple[Reals, list[Tensor]]:
+        """Return the sum (size,) of the rows' clipped gradients, still without noise, and their losses."""
+        total, losses = torch.zeros(size, dtype=torch.float64), []
+        length = self.grid(size).length
+        for piece, among in pieces(rows, self._shape, self._draws):
+            sums, found = self._gradients.clipped_sum(*read(piece), length, among)
+            total += torch.cat([one.flatten() for one in sums]).cpu()
+            losses.append(found)
+        return total.numpy(), losses
+
+    def grid(self, size: int) -> Grid:
+        """Return the grid for gradients (size,)."""
+        in_sequence = 2 * self._shape + self._samples // self._shape + 1
+        return Grid.of(noise=self._noise, clip=self._clip, size=size, rows=self._samples, in_sequence=in_sequence)
+
+
+def shape_of(batch_size: int) -> int:
+    """Return the number of places in a piece of a batch, so large that one piece suffices for all but one batch in
+    thirty.
+    """
+    return min(MOST_ROWS, 8 * math.ceil((batch_size + 2 * math.sqrt(batch_size)) / 8))
+
+
+def pieces(rows: Tensor, shape: int, draws: Draws) -> Iterator[tuple[Tensor, Tensor]]:
+    """Split the rows (b,) into pieces (shape,) at random places, with a mask of the places in use (shape,).
+
+    The unused places contain a row that does not count. How torch rounds a row's gradient depends on the row's place
+    and the batch's shape, not on the other rows. So an additional row, which takes an unused place, does not change the
+    last bits of any other gradient. Only in a batch of several pieces may it move another row to a different place; the
+    grid's margin covers that row.
+    """
+    if not len(rows):
+        return
+    if len(rows) > shape:
+        rows = rows[draws.order(len(rows))]
+    for part in torch.split(rows, shape):
+        places = draws.order(shape)[: len(part)]
+        piece, among = part[:1].repeat(shape), torch.zeros(shape, dtype=torch.bool)
+        piece[places], among[places] = part, True
+        yield piece, among
+
+
+PREFIX = "shared:"
+"""The prefix for the names of the arrays that all nodes keep alike, stored with what a learner keeps for itself."""
+MOST_SUM = 2**62
+MOST_NOISE_STEPS = HALF * sum(FACTOR**level for level in range(LEVELS))
+"""No noise of one node has more steps."""
+DIGITS = 9
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+FIRST, SECOND, POWERS = "first", "second", "powers"
+
+Words = NDArray[np.uint64]
+
+
+class SharedRounds:
+    """One node's rounds with shared noise. `places` has, for each trained tensor, its part of the model's vector.
+
+    `part` is this node's part of the present round's sum, (n,) in steps of the grid. `common` has the arrays that all
+    nodes keep alike besides the model: the optimizer's. It is replaced, never modified.
+    """
+
+    def __init__(self, plan: Plan, samples: int, places: Sequence[slice]) -> None:
+        """Prepare the rounds. Raises UserError: a sum of such parts might not fit."""
+        self.plan = plan
+        self.places = tuple(places)
+        self.entries: int = sum(place.stop - place.start for place in places)
+        self.part: Integers | None = None
+        self.rows: int | None = None
+        """The rows of all nodes together; None until their sum is known."""
+        self.common: dict[str, NDArray[np.float64]] = {}
+        if not self.fits(samples):
+            text = f"{samples:,} rows times the clip are {self._most_steps(samples, 1):.3g} steps of the noise's grid"
+            raise UserError(f"{text}, above 2^62", key="privacy.noise", allowed="more noise: a smaller epsilon")
+
+    def fits(self, rows: int) -> bool:
+        """Return True if a sum over so many rows is surely below 2^63 steps."""
+        return self._most_steps(rows, 1) < MOST_SUM
+
+    def _most_steps(self, rows: int, members: int) -> float:
+        """Return a bound on each number of a sum of right parts, in steps of the grid."""
+        vectors = rows if self.counts_rows else members
+        return float(vectors * self.plan.clip / self.step + members * MOST_NOISE_STEPS)
+
+    @property
+    def step(self) -> float:
+        """The distance between the grid's points, the same at all nodes."""
+        return Grid.step_of(noise=self.plan.noise * self.plan.share, clip=self.plan.clip)
+
+    @property
+    def counts_rows(self) -> bool:
+        """True if a step is divided by the rows of all nodes, which must be known first."""
+        return self.plan.unit == RECORD
+
+    def give_gradients(self, total: Reals, grid: Grid, draws: Draws) -> None:
+        """Make this node's part from the sum (n,) of its rows' clipped gradients."""
+        self.part = grid.hidden_steps(total, draws)
+
+    def give_change(self, start: Vector, ended: Vector, draws: Draws) -> None:
+        """Make this node's part from the change in a local round, from `start` to `ended` (d,), which is clipped. A
+        change that is not finite counts as zero.
+        """
+        plan = self.plan
+        grid = Grid.of(noise=plan.noise * plan.share, clip=plan.clip, size=self.entries, rows=1, in_sequence=1)
+        change = self._trained(ended.astype(np.float64) - start)
+        length = float(np.linalg.norm(change))
+        if not np.isfinite(length):
+            change = np.zeros(change.shape)
+        elif length > grid.length:
+            change *= grid.length / length
+        self.part = grid.hidden_steps(change, draws)
+
+    def is_possible(self, total: Words, members: int) -> bool:
+        """Return False if no right parts of so many members have this sum (n,) modulo 2^64."""
+        found = total.view(np.int64)
+        bound = self._most_steps(self.rows or 0, members)
+        return total.size == self.entries and bool(-bound <= found.min()) and bool(found.max() <= bound)
+
+    def next_model(self, start: Vector, total: Words, members: int, round_index: int) -> Vector:
+        """Return the model (d,) after the sum (n,) modulo 2^64 of the parts of so many members, and replace `common`.
+
+        Raises ValueError: the rows of all nodes are not known.
+        """
+        found = total.view(np.int64).astype(np.float64) * self.step
+        model = self._trained(start).astype(np.float64)
+        if self.counts_rows:
+            if self.rows is None or self.plan.shared_rate is None:
+                raise ValueError("a step is divided by the rows of all nodes, which are not known")
+            # Divided by the expected number of rows, as in DP-SGD: the actual one must stay secret.
+            after = self._descended(model, found / (self.plan.shared_rate * self.rows), round_index)
+        else:
+            after = model + found / members
+        ended, at = start.copy(), 0
+        for place in self.places:
+            size = place.stop - place.start
+            ended[place] = after[at : at + size]
+            at += size
+        return ended
+
+    def _trained(self, vector: NDArray[Any]) -> NDArray[Any]:
+        return np.concatenate([vector[place] for place in self.places])
+
+    def _descended(self, model: Reals, gradient: Reals, round_index: int) -> Reals:
+        """Take a step of the optimizer: torch's SGD, Adam or AdamW, on doubles."""
+        training, common = self.plan.training, dict(self.common)
+        self.common = common
+        # A cosine schedule is a function of a library for mathematics, whose last bit may differ.
+        rate = float(f"{training.rate(round_index, 0.0):.{DIGITS}g}")
+        decay = training.weight_decay
+        if decay and training.optimizer != "adamw":
+            gradient = gradient + model * decay
+        if training.optimizer == "sgd" and training.momentum:
+            common[FIRST] = gradient = common.get(FIRST, np.zeros_like(model)) * training.momentum + gradient
+        if training.optimizer == "sgd":
+            moved: Reals = model - gradient * rate
+            return moved
+        if training.optimizer == "adamw":
+            model = model * (1.0 - rate * decay)
+        zero = np.zeros_like(model)
+        first = common.get(FIRST, zero) * BETA1 + gradient * (1.0 - BETA1)
+        second = common.get(SECOND, zero) * BETA2 + gradient * gradient * (1.0 - BETA2)
+        powers = common.get(POWERS, np.ones(2)) * np.array([BETA1, BETA2])
+        common.update({FIRST: first, SECOND: second, POWERS: powers})
+        size = np.sqrt(second) / np.sqrt(1.0 - powers[1]) + EPSILON
+        adapted: Reals = model - first / size * (rate / (1.0 - powers[0]))
+        return adapted
+
+    # -- the state that all nodes have alike ------------------------------------------------------------------------
+
+    def kept(self) -> dict[str, NDArray[np.generic]]:
+        """Return what must survive a restart, by name."""
+        rows = {} if self.rows is None else {"rows": np.array([self.rows], np.float64)}
+        return {PREFIX + name: array for name, array in (self.common | rows).items()}
+
+    def load_kept(self, state: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+        """Restore what `kept` returned; return the rest of the state."""
+        mine = {name.removeprefix(PREFIX): array for name, array in state.items() if name.startswith(PREFIX)}
+        self.common = {name: array.astype(np.float64) for name, array in mine.items() if name != "rows"}
+        if "rows" in mine:
+            self.rows = round(float(mine["rows"].sum()))
+        return {name: array for name, array in state.items() if not name.startswith(PREFIX)}
+
+    @property
+    def packed_bytes(self) -> int:
+        """The largest size of `packed` beside the model."""
+        return 8 * (3 + 2 * self.entries) + 64
+
+    def packed(self, model: Vector, rounds: int) -> bytes:
+        """Return the state after so many rounds, the same bytes at all nodes."""
+        arrays = [self.common.get(name, np.zeros(0)) for name in (FIRST, SECOND, POWERS)]
+        head = np.array([rounds, self.rows or 0, *(array.size for array in arrays)], "<i8")
+        parts = [head.tobytes(), model.astype("<f4").tobytes(), *(array.astype("<f8").tobytes() for array in arrays)]
+        return b"".join(parts)
+
+    def unpack(self, state: bytes, size: int) -> tuple[int, Vector, Callable[[], None]]:
+        """Return the rounds and the model (size,) of a packed state, and what adopts the rest of it.
+
+        Raises ValueError: it is no state of such a model.
+        """
+        head = np.frombuffer(state, "<i8", count=5).tolist()
+        rounds, rows, *sizes = head
+        allowed = ((0, self.entries), (0, self.entries), (0, 2))
+        known = all(one in allowed[at] for at, one in enumerate(sizes))
+        if not known or rounds < 0 or rows < 0 or len(state) != 40 + 4 * size + 8 * sum(sizes):
+            raise ValueError("no state of this model")
+        model = np.frombuffer(state, "<f4", count=size, offset=40).astype(np.float32)
+        arrays, offset = {}, 40 + 4 * size
+        for name, count in zip((FIRST, SECOND, POWERS), sizes, strict=True):
+            if count:
+                arrays[name] = np.frombuffer(state, "<f8", count=count, offset=offset).astype(np.float64)
+            offset += 8 * count
+
+        def adopt() -> None:
+            self.common, self.rows, self.part = arrays, rows or None, None
+
+        return rounds, model, adopt
+
+
+def own_part(shared: SharedRounds | None, state: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+    """Return the part of a learner's state that is its own, and let `shared` take the rest.
+
+    Raises UserError: the state was learned with shared noise, and is to go on without.
+    """
+    if shared is not None:
+        return shared.load_kept(state)
+    if any(name.startswith(PREFIX) for name in state):
+        text, allowed = "this state was learned with shared noise", 'noise = "shared"; or another folder, to begin anew'
+        raise UserError(text, key="privacy.noise", allowed=allowed)
+    return state
+
+
+def shared_by(learner: Learner) -> SharedRounds | None:
+    """Return a learner's rounds with shared noise, or None if it has no such rounds."""
+    if plan_by(learner) is None:
+        return None
+    own = vars(learner)  # not what a wrapped learner of the user's may call so
+    shared: SharedRounds | None = own.get("shared") or getattr(own.get("private"), "shared", None)
+    return shared
+
+
+def hide_round(start: Vector, ended: Vector, plan: Plan, draws: Draws) -> Vector:
+    """Return the model (d,) to continue from after a round from `start` to `ended` (d,): the change is clipped and gets
+    noise. A change that is not finite counts as zero.
+    """
+    grid = Grid.of(noise=plan.noise, clip=plan.clip, size=start.size, rows=1, in_sequence=1)
+    change = ended.astype(np.float64) - start
+    length = float(np.linalg.norm(change))
+    if not np.isfinite(length):
+        change = np.zeros(change.shape)
+    elif length > grid.length:
+        change *= grid.length / length
+    return (start + grid.hidden(change, draws)).astype(ended.dtype)
+
+
+def hidden_rounds(learner: Learner, protection: Protection, node: int) -> HiddenRounds:
+    """Make the rounds of a learner that does not use torch private.
+
+    Raises UserError: single rows are to be protected, and such a learner does not expose their gradients.
+    """
+    found = HiddenRounds(learner, protection, node)
+    if found.plan.unit != MEMBER:
+        text = "the task has its own learner, which does not expose single rows"
+        raise UserError(
+            text, key="privacy.unit", value=found.plan.unit, allowed=f"{MEMBER}, or a task with a torch model"
+        )
+    return found
+
+
+class HiddenRounds:
+    """A learner whose rounds are hidden in this way. Everything else is delegated to the wrapped learner."""
+
+    size: int
+    personal: int
+    shape_digest: bytes
+    samples: int
+
+    def __init__(self, learner: Learner, protection: Protection, node: int) -> None:
+        """Wrap a learner. Raises UserError: the model has integer tensors that may count rows. They stay on the node,
+        but exported files would contain them unchanged.
+
+        The batch counters in torch's normalization layers are accepted: they do not depend on rows.
+        """
+        whole = [name for name, array in learner.local_state().items() if array.dtype.kind in "iu"]
+        if counts := [name for name in whole if not name.endswith("num_batches_tracked")]:
+            text = "integer tensors get no noise, and an exported model would contain them"
+            raise UserError(text, key="task", value=", ".join(counts), allowed="a model without such tensors")
+        self.learner = learner
+        self.node = node
+        self.protected = Protected(protection, learner.samples)
+        self.plan = self.protected.plan
+        self.shared = None
+        if self.plan.shared_rate is not None:
+            self.shared = SharedRounds(self.plan, learner.samples, [slice(0, learner.size)])
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the learner's attribute, including optional ones such as measures, device and data files."""
+        if name == "learner":
+            raise AttributeError(name)
+        return getattr(self.learner, name)
+
+    def initial(self) -> Vector:
+        return self.learner.initial()
+
+    def train(self, start: RoundStart, round_index: int) -> LocalRound:
+        local = self.learner.train(start, round_index)
+        draws = self.protected.draws(self.node, round_index)
+        if self.shared is None:
+            vector = hide_round(start.model, local.vector, self.plan, draws)
+        else:
+            self.shared.give_change(start.model, local.vector, draws)
+            vector = start.model.copy()
+        return replace(local, vector=vector, loss=self.protected.public_loss(local.loss))
+
+    def evaluate(self, vector: Vector, part: str) -> Score | None:
+        return self.learner.evaluate(vector, part) if self.protected.may_report(part) else None
+
+    def local_state(self) -> dict[str, NDArray[np.generic]]:
+        return self.learner.local_state() | ({} if self.shared is None else self.shared.kept())
+
+    def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
+        self.learner.load_local_state(own_part(self.shared, state))
+
+    def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
+        return self.learner.state_dict(vector)
+
+
+class PrivateRounds(Protected):
+    """The private rounds of a learner. `row_gradients` is set if single rows are protected, None if the member is."""
+
+    row_gradients: RowGradients | None
+
+    def __init__(self, protection: Protection, model: TorchModel, train_set: Samples) -> None:
+        """Prepare the rounds. Raises UserError: single rows are to be protected, and the model mixes rows."""
+        super().__init__(protection, len(train_set))
+        self.row_gradients = _gradients_of_rows(model, train_set) if self.plan.unit == RECORD else None
+        self.shared = _shared(self.plan, len(train_set), model)
+        """The rounds with shared noise, if it is shared."""
+
+    @property
+    def hides_member(self) -> bool:
+        return self.plan.unit == MEMBER
+
+    def at_node(self, samples: int) -> PrivateRounds:
+        """Return the same rounds, with the same model, for a node with `samples` rows."""
+        other = copy(self)
+        other.plan = self.protection.plan_for(samples)
+        if self.shared is not None:
+            other.shared = SharedRounds(other.plan, samples, self.shared.places)
+        return other
+
+    def steps_with(self, samples: int) -> int | None:
+        """Return the number of steps in a round on `samples` rows, or None if there are as many as without privacy."""
+        return self.plan.spend(samples).steps if self.plan.unit == RECORD else None
+
+    def steps(self, samples: int, draws: Draws) -> PrivateSteps | None:
+        """Return the steps of a round in which single rows are protected, or None if steps are the same as without
+        privacy.
+        """
+        if self.row_gradients is None:
+            return None
+        return PrivateSteps(self.plan, samples, draws, self.row_gradients)
+
+    def next_model(self, start: Vector, ended: Vector, draws: Draws) -> Vector:
+        """Return the model (d,) to continue from after a round from `start` to `ended` (d,). With shared noise that is
+        `start`, until the sum is known.
+        """
+        if self.shared is not None:
+            self.shared.give_change(start, ended, draws)
+            return start
+        return hide_round(start, ended, self.plan, draws) if self.hides_member else ended
+
+    def gradient_part(self, samples: int, draws: Draws, read: Read) -> None:
+        """Make this node's part of a sum of its rows' clipped gradients; unit `record` and shared noise."""
+        steps = self.steps(samples, draws)
+        if steps is None or self.shared is None:
+            raise ValueError("no rounds that sum the gradients of single rows")
+        size = self.shared.entries
+        self.shared.give_gradients(steps.clipped_total(steps.batches[0], read, size)[0], steps.grid(size), draws)
+
+
+def _shared(plan: Plan, samples: int, model: TorchModel) -> SharedRounds | None:
+    if plan.shared_rate is None:
+        return None
+    if plan.unit == MEMBER:  # buffers change too, such as BatchNorm's
+        return SharedRounds(plan, samples, [slice(0, model.flat.size)])
+    trained = model.flat.trained_parts
+    if [id(parameter) for parameter, _ in trained] != [id(parameter) for parameter in model.parameters]:
+        text = "trains tensors that are not shared, or in another order: with shared noise each must be in the sum"
+        raise UserError(text, file=model.task.name, key="model", allowed="a model without; or noise of each node's own")
+    return SharedRounds(plan, samples, [part for _, part in trained])
+
+
+def _gradients_of_rows(model: TorchModel, train_set: Samples) -> RowGradients:
+    _refuse_parts(model.device.compute)
+    with model.device.seeded(0):
+        trial = model.reader(train_set)(torch.arange(min(2, len(train_set))))
+        refuse_mixing(model.module, trial[0], model.device, model.task.name)
+        return row_gradients(model.module, model.parameters, loss_of(model.task), model.device, trial)
+
+
+def _refuse_parts(compute: Compute) -> None:
+    """Refuse settings that these rounds would not follow. Raises UserError."""
+    for key, value in (("micro_batch_size", compute.micro_batch_size), ("compile", compute.compile or None)):
+        if value is not None:
+            text = "gradients of single rows are computed in another way"
+            raise UserError(text, file=compute.file, key=f"node.{key}", value=value, allowed='privacy.unit = "member"')

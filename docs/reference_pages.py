@@ -338,7 +338,7 @@ def literal(node: ast.expr | None) -> str:
 def specs() -> Iterator[str]:
     import p2pfl.methods
     from p2pfl import aggregate
-    from p2pfl.compress.catalog import list_stages
+    from p2pfl.compress import list_stages
     from p2pfl.config.sections import SCHEDULES
     from p2pfl.core.staleness import STALENESS
     from sim.attacks import ATTACKS
@@ -448,7 +448,6 @@ BESIDE: Mapping[str, Mapping[str, str]] = {
         "Round": "p2pfl.methods.method",
         "New": "p2pfl.methods.method",
         "NodeVectors": "p2pfl.methods.method",
-        "TrainingKeys": "p2pfl.methods.method",
     },
     "A rule": {"Neighborhood": "p2pfl.aggregate.interface", "Mixture": "p2pfl.aggregate.interface"},
     "A result": {

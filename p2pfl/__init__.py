@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from p2pfl.aggregate.interface import Rule
+    from p2pfl.aggregate.catalog import Rule
     from p2pfl.compress.interface import Compressor
     from p2pfl.errors import UserError
     from p2pfl.federation import Federation, load_federation
@@ -46,7 +46,7 @@ _HOME = {
     "Node": "p2pfl.fleet.process",
     "Report": "p2pfl.reporting.report",
     "RoundState": "p2pfl.node.round_callback",
-    "Rule": "p2pfl.aggregate.interface",
+    "Rule": "p2pfl.aggregate.catalog",
     "SecureSum": "p2pfl.reporting.report",
     "Task": "p2pfl.learn.task",
     "UserError": "p2pfl.errors",

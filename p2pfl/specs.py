@@ -1,4 +1,4 @@
-"""Specs in configuration files, each declared once, next to its code: `@RULES.add(RuleEntry(name="hampel", ...))`.
+"""Specs in configuration files, each declared once, next to its code: `@RULES.add(name="hampel", ...)`.
 
 An `Entry` has a name, aliases, parameters, a meaning and a source; a `Catalog` has all entries of one kind. Parsers,
 error messages and listings are derived from them. A parameter's default is that of the code's argument, unless the
@@ -212,19 +212,19 @@ class Catalog(Mapping[str, E], Generic[E]):
     the version before had.
     """
 
-    def __init__(self, what: str, gone: Mapping[str, str] | None = None) -> None:
-        self.what, self.gone = what, gone or {}
+    def __init__(self, what: str, kind: type[E], gone: Mapping[str, str] | None = None) -> None:
+        self.what, self.kind, self.gone = what, kind, gone or {}
         self.entries: dict[str, E] = {}
 
-    def add(self, entry: E) -> Callable[[Made], Made]:
-        """Return a decorator for the class or function that the entry describes."""
+    def add(self, kind: type[E] | None = None, /, **fields: Any) -> Callable[[Made], Made]:
+        """Return a decorator for the class or function that an entry with these fields describes."""
 
         def put(made: Made) -> Made:
-            parameters = entry.parameters
-            if parameters:
+            entry = (kind or self.kind)(made=made, **fields)
+            if entry.parameters:
                 arguments = signature(made).parameters
-                parameters = tuple(one.bound(arguments) for one in parameters)
-            self.entries[entry.name] = replace(entry, made=made, parameters=parameters)
+                entry = replace(entry, parameters=tuple(one.bound(arguments) for one in entry.parameters))
+            self.entries[entry.name] = entry
             return made
 
         return put

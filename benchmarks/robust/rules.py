@@ -76,7 +76,6 @@ def ours(f: int) -> Mapping[str, Rule]:
     from p2pfl import aggregate  # noqa: PLC0415 - byzfl's environment has none of it
 
     plain: dict[str, Any] = {
-        "Average": aggregate.Average(),
         "Median": aggregate.Median(),
         "TrMean": aggregate.TrimmedMean(f),
         "GeometricMedian": aggregate.GeometricMedian(),
@@ -84,10 +83,9 @@ def ours(f: int) -> Mapping[str, Rule]:
         "SelfCenteredClipping": aggregate.SelfCenteredClipping(f),
         "ClippedSum": aggregate.ClippedSum(f),
         "Hampel": aggregate.Hampel(f),
-        "NNM": aggregate.NNM(f),
     }
     for name in ("TrMean", "Median", "GeometricMedian"):
-        plain[f"NNM, {name}"] = aggregate.NNM(f).before(plain[name])
+        plain[f"NNM, {name}"] = aggregate.NNM(plain[name], f)
     return plain
 
 
@@ -96,14 +94,13 @@ def theirs(f: int) -> Mapping[str, Rule]:
     byzfl = importlib.import_module("byzfl")  # only in its own environment
 
     plain: dict[str, Any] = {
-        "Average": byzfl.Average(),
         "Median": byzfl.Median(),
         "TrMean": byzfl.TrMean(f=f),
         "MoNNA": byzfl.MoNNA(f=f),
-        "NNM": byzfl.NNM(f=f),
     }
+    mixed = byzfl.NNM(f=f)
     for name in ("TrMean", "Median"):
-        plain[f"NNM, {name}"] = lambda vectors, rule=plain[name]: rule(plain["NNM"](vectors))
+        plain[f"NNM, {name}"] = lambda vectors, rule=plain[name]: rule(mixed(vectors))
     return plain
 
 

@@ -4,6 +4,7 @@ from p2pfl.aggregate.catalog import (
     ADVICE,
     Advice,
     ParsedRule,
+    Rule,
     UserRule,
     advice,
     allowed,
@@ -12,12 +13,11 @@ from p2pfl.aggregate.catalog import (
     make_rule,
     parse_rule,
 )
-from p2pfl.aggregate.interface import Mixture, Neighborhood, Rule, Vector
+from p2pfl.aggregate.interface import Mixture, Neighborhood, Vector
 from p2pfl.aggregate.rules import (
     BEFORE,
     NNM,
     RULES,
-    Average,
     ClippedSum,
     GeometricMedian,
     Hampel,
@@ -34,7 +34,6 @@ __all__ = [
     "NNM",
     "RULES",
     "Advice",
-    "Average",
     "ClippedSum",
     "GeometricMedian",
     "Hampel",

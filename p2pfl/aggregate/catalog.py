@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from p2pfl.aggregate.interface import Mixture, Neighborhood, Rows, Rule
+from p2pfl.aggregate.interface import Mixture, Neighborhood, Rows
 from p2pfl.aggregate.rules import BEFORE, MIXABLE, NNM, RULES, Aggregator, RuleEntry, liars
 from p2pfl.errors import UserError
 from p2pfl.plugins import FAILURES, describe_failure, find_object
@@ -87,10 +87,7 @@ def allowed() -> str:
 
 
 def liars_of(text: str) -> int:
-    """Return the number of malicious neighbors that a node with this rule tolerates: 0 for the mean.
-
-    Raises ValueError under the same conditions as `parse_rule`.
-    """
+    """Return how many malicious neighbors a node with this rule tolerates, 0 for the mean; raises like `parse_rule`."""
     return parse_rule(text).liars
 
 
@@ -134,14 +131,14 @@ def make_rule(spec: str, folder: Path | None = None) -> Rule | None:
     if parsed.name == MEAN:
         return None
     if parsed.is_object:
-        return NodeRule(spec=str(parsed), rule=_load_user_rule(parsed, folder or Path()))
+        return Rule(spec=str(parsed), rule=_load_user_rule(parsed, folder or Path()))
     rule: Aggregator = RULES[parsed.name].make(parsed.parameters)
-    return NodeRule(spec=str(parsed), rule=NNM(parsed.liars).before(rule) if parsed.before else rule)
+    return Rule(spec=str(parsed), rule=NNM(rule, parsed.liars) if parsed.before else rule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRule:
-    """A node's rule. With too few neighbors for it, the node mixes as if none were connected."""
+class Rule:
+    """A node's robust rule. `spec` is its text, `liars` (b) how many lying neighbors it is set to tolerate."""
 
     spec: str
     rule: Aggregator
@@ -152,9 +149,11 @@ class NodeRule:
 
     @property
     def least(self) -> int:
+        """The smallest number of neighbors with which it tolerates them, at least 2 b + 1."""
         return max(2 * self.liars + 1, self.rule.least - 1)
 
     def mix(self, around: Neighborhood) -> Mixture:
+        """Mix; with fewer neighbors than `least` the model stays as it is."""
         if len(around.others) < self.least:
             return Mixture(model=around.own.copy(), kept=np.zeros(len(around.others)))
         return self.rule.mix(around)

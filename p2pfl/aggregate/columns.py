@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.aggregate.interface import Vector
+from p2pfl.aggregate.distances import blocks
+from p2pfl.aggregate.interface import Rows, Vector
 
 BLOCK = 16_384
 """The number of values from one row in a block, chosen so that a comparison's operands stay in the L1 cache."""
@@ -23,21 +23,6 @@ LEAST, GREATEST = 1, 2
 
 Step = tuple[int, int, int]
 """Two positions, the lower first, and which of minimum (LEAST, to the first) and maximum (GREATEST) are needed."""
-
-
-class Source(Protocol):
-    """A source of `count` vectors of `size` values, read span by span; results of `read` must not be written to."""
-
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-
-    def read(self, span: slice) -> list[Vector]: ...
 
 
 class PlainRows:
@@ -67,6 +52,22 @@ class MixedRows:
         return list(mixed)
 
 
+class Gaps:
+    """The distances of the others' values from the node's own."""
+
+    def __init__(self, own: Vector, others: Rows) -> None:
+        self.count, self.size, self.dtype = len(others), own.size, own.dtype
+        self.own, self.others = own, others
+
+    def read(self, span: slice) -> list[Vector]:
+        with np.errstate(over="ignore"):
+            return [np.abs(row[span] - self.own[span]) for row in self.others]
+
+
+Source = PlainRows | MixedRows | Gaps
+"""A source of `count` vectors of `size` values, read span by span; results of `read` must not be written to."""
+
+
 def trimmed_mean(source: Source, low: int, high: int) -> Vector:
     """Return the mean of each column without its `low` smallest and `high` largest values: (d,), in the source's
     dtype.
@@ -91,10 +92,6 @@ def average(parts: Sequence[Vector], out: Vector) -> None:
         np.copyto(out, np.sum([part * np.float64(share) for part in parts], axis=0), casting="same_kind")
 
 
-def spans(size: int) -> list[slice]:
-    return [slice(left, min(left + BLOCK, size)) for left in range(0, size, BLOCK)]
-
-
 def sorted_blocks(source: Source, kept: range, *, in_order: bool) -> Iterator[tuple[slice, list[Vector]]]:
     """Yield, for each block, the values whose places in the sorted column are in `kept`, one row per place.
 
@@ -102,7 +99,7 @@ def sorted_blocks(source: Source, kept: range, *, in_order: bool) -> Iterator[tu
     """
     steps = network(source.count, kept.start, kept.stop, in_order=in_order)
     scratch = np.empty((source.count + 1, min(BLOCK, max(source.size, 1))), source.dtype)
-    for span in spans(source.size):
+    for span in blocks(source.size, BLOCK):
         wires = source.read(span)
         _run(steps, wires, list(scratch[:, : span.stop - span.start]))
         yield span, [wires[place] for place in kept]

@@ -33,9 +33,9 @@ of steps.
 """
 
 
-def blocks(size: int) -> Iterator[slice]:
-    for left in range(0, size, BLOCK):
-        yield slice(left, min(left + BLOCK, size))
+def blocks(size: int, length: int = BLOCK) -> Iterator[slice]:
+    for left in range(0, size, length):
+        yield slice(left, min(left + length, size))
 
 
 def squared_to(center: Vector, rows: Sequence[Vector]) -> Floats:

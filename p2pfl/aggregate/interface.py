@@ -1,9 +1,9 @@
 """The two interfaces of a robust rule: a node's, and byzfl's calling convention.
 
-A node passes a rule its own model and the neighbors' replicas, and gets the mixed model (`Rule`). Other callers pass
-2-D torch tensors (torch is imported only if one is given), 2-D arrays, or lists of vectors (`as_rows`); inside, every
-rule works on a list of numpy rows. Input that is not finite or has another shape is refused here and never reaches a
-rule.
+A node passes a rule its own model and the neighbors' replicas (`Neighborhood`), and gets the mixed model (`Mixture`).
+Other callers pass 2-D torch tensors (torch is imported only if one is given), 2-D arrays, or lists of vectors
+(`as_rows`); inside, every rule works on a list of numpy rows. Input that is not finite or has another shape is refused
+here and never reaches a rule.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,27 +48,6 @@ class Mixture:
 
     model: Vector
     kept: NDArray[np.float64] | None = None
-
-
-class Rule(Protocol):
-    """A robust rule. `spec` is its text, `liars` (b) the number of lying neighbors that it is set to tolerate.
-
-    `least` is the smallest number of neighbors with which it tolerates them, at least 2 b + 1; with fewer, `mix` leaves
-    the model unchanged.
-    """
-
-    @property
-    def spec(self) -> str: ...
-
-    @property
-    def liars(self) -> int: ...
-
-    @property
-    def least(self) -> int: ...
-
-    def mix(self, around: Neighborhood) -> Mixture:
-        """Mix. The node does not call this with 2 b neighbors or fewer."""
-        ...
 
 
 def as_rows(vectors: Any) -> tuple[Rows, Restore]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from p2pfl.aggregate import distances
-from p2pfl.aggregate.columns import SAMPLED, MixedRows, PlainRows, Source, sorted_blocks, spans, trimmed_mean
+from p2pfl.aggregate.columns import SAMPLED, Gaps, MixedRows, PlainRows, Source, sorted_blocks, trimmed_mean
 from p2pfl.aggregate.distances import (
     Floats,
     VectorSpread,
@@ -67,6 +67,7 @@ class RuleEntry(Entry):
 
 RULES: Catalog[RuleEntry] = Catalog(
     "rule",
+    RuleEntry,
     gone={
         "krum": "byzfl:Krum,b=1, or nnm+trimmed-mean",
         "multi-krum": "byzfl:MultiKrum,b=1, or nnm+trimmed-mean",
@@ -75,7 +76,16 @@ RULES: Catalog[RuleEntry] = Catalog(
         "balance": "scc, with a fixed radius tau, or a rule of your own",
     },
 )
-BEFORE: Catalog[RuleEntry] = Catalog("pre-aggregation")
+RULES.add(
+    name="mean",
+    aliases=("average", "fedavg", "none"),
+    means="own + sum of weight x (neighbor - own), exchanged so that the sum over both ends stays",
+    bound="none: one malicious neighbor can make it anything",
+    cost="nothing beyond the exchanges",
+    weights=True,
+    source="Xiao, Boyd 2004",
+)(dict)
+BEFORE: Catalog[RuleEntry] = Catalog("pre-aggregation", RuleEntry)
 """Pre-aggregations that may precede a rule."""
 
 
@@ -97,12 +107,9 @@ class Aggregator(ABC):
 
     def __call__(self, vectors: Any) -> Any:
         rows, restore = as_rows(vectors)
-        self.require(len(rows))
-        return restore(self.mixture(rows).model)
-
-    def require(self, count: int) -> None:
-        if count < self.least:
+        if (count := len(rows)) < self.least:
             raise ValueError(f"{type(self).__name__} tolerates f={self.f} from {self.least} vectors on, not of {count}")
+        return restore(self.mixture(rows).model)
 
     @abstractmethod
     def mixture(self, rows: Rows) -> Mixture:
@@ -115,25 +122,6 @@ class Aggregator(ABC):
     def __repr__(self) -> str:
         arguments = ", ".join(f"{key}={value!r}" for key, value in vars(self).items())
         return f"{type(self).__name__}({arguments})"
-
-
-@RULES.add(
-    RuleEntry(
-        name="mean",
-        aliases=("average", "fedavg", "none"),
-        means="own + sum of weight x (neighbor - own), exchanged so that the sum over both ends stays",
-        bound="none: one malicious neighbor can make it anything",
-        cost="nothing beyond the exchanges",
-        weights=True,
-        source="Xiao, Boyd 2004",
-    )
-)
-class Average(Aggregator):
-    def __init__(self) -> None:
-        super().__init__(0)
-
-    def mixture(self, rows: Rows) -> Mixture:
-        return Mixture(model=combined(rows, [1 / len(rows)] * len(rows)))
 
 
 class ColumnRule(Aggregator):
@@ -164,16 +152,14 @@ class ColumnRule(Aggregator):
 
 
 @RULES.add(
-    RuleEntry(
-        name="trimmed-mean",
-        aliases=("trmean", "trimmed", "cwtm"),
-        means="of each coordinate, the mean without the b lowest and the b highest of n values",
-        parameters=(liars("values cut off at each end of a coordinate"),),
-        bound="kappa = 6b/(n-2b) (1 + b/(n-2b))",
-        guaranteed=CONTAINED,
-        cost="a sort of each coordinate",
-        source="Yin et al. 2018, arXiv 1803.01498",
-    )
+    name="trimmed-mean",
+    aliases=("trmean", "trimmed", "cwtm"),
+    means="of each coordinate, the mean without the b lowest and the b highest of n values",
+    parameters=(liars("values cut off at each end of a coordinate"),),
+    bound="kappa = 6b/(n-2b) (1 + b/(n-2b))",
+    guaranteed=CONTAINED,
+    cost="a sort of each coordinate",
+    source="Yin et al. 2018, arXiv 1803.01498",
 )
 class TrimmedMean(ColumnRule):
     def trimmed(self, count: int) -> int:  # noqa: ARG002 - it need not know
@@ -181,16 +167,14 @@ class TrimmedMean(ColumnRule):
 
 
 @RULES.add(
-    RuleEntry(
-        name="median",
-        aliases=("cwmed", "coordinatemedian", "coordinatewisemedian"),
-        means="of each coordinate, the median of n values",
-        parameters=(liars("only from how many neighbors on it mixes"),),
-        bound=MEDIAN_BOUND,
-        guaranteed=CONTAINED,
-        cost="a sort of each coordinate",
-        source="Yin et al. 2018, arXiv 1803.01498",
-    )
+    name="median",
+    aliases=("cwmed", "coordinatemedian", "coordinatewisemedian"),
+    means="of each coordinate, the median of n values",
+    parameters=(liars("only from how many neighbors on it mixes"),),
+    bound=MEDIAN_BOUND,
+    guaranteed=CONTAINED,
+    cost="a sort of each coordinate",
+    source="Yin et al. 2018, arXiv 1803.01498",
 )
 class Median(ColumnRule):
     """The median; for an even number of values, the mean of the middle two."""
@@ -200,15 +184,13 @@ class Median(ColumnRule):
 
 
 @RULES.add(
-    RuleEntry(
-        name="geometric-median",
-        aliases=("gm", "geomed", "rfa"),
-        means="the point of least summed distance to the n models",
-        parameters=(liars("only from how many neighbors on it mixes"),),
-        bound=MEDIAN_BOUND,
-        cost="all distances, one mean",
-        source="Pillutla et al. 2022, arXiv 1912.13445",
-    )
+    name="geometric-median",
+    aliases=("gm", "geomed", "rfa"),
+    means="the point of least summed distance to the n models",
+    parameters=(liars("only from how many neighbors on it mixes"),),
+    bound=MEDIAN_BOUND,
+    cost="all distances, one mean",
+    source="Pillutla et al. 2022, arXiv 1912.13445",
 )
 class GeometricMedian(Aggregator):
     """The geometric median, as precise as float64 allows. It needs no f, only that fewer than half of the vectors
@@ -224,55 +206,28 @@ class GeometricMedian(Aggregator):
         return distances.geometric_median(spread, np.full(count, 1 / count))
 
 
-@BEFORE.add(
-    RuleEntry(
-        name="nnm",
-        written="nnm+trimmed-mean",
-        aliases=("nnm",),
-        means="each of n models becomes the mean of its n-b nearest, then one of the rules above",
-        parameters=(liars("models that each mean leaves out, and as in the rule"),),
-        bound="kappa = 8b/(n-b) (1 + kappa of the rule)",
-        cost="all distances, and the rule",
-        example="nnm+trimmed-mean:b=1",
-        source="Allouah et al. 2023, arXiv 2302.01772",
-    )
-)
-class NNM:
-    """Nearest neighbor mixing. Calling it returns all mixed vectors, (n, d); `NNM(f).before(rule)` combines it with a
-    rule.
-    """
-
-    def __init__(self, f: int = 0) -> None:
-        self.f = _counted("f", f)
-
-    def __repr__(self) -> str:
-        return f"NNM(f={self.f})"
-
-    def __call__(self, vectors: Any) -> Any:
-        rows, restore = as_rows(vectors)
-        if self.f >= len(rows):
-            raise ValueError(f"f={self.f} of {len(rows)} vectors")
-        source = MixedRows(rows, distances.near_each(spread_of(rows).squares, self.f))
-        found = np.empty((len(rows), source.size), source.dtype)
-        for span in spans(source.size):
-            found[:, span] = source.read(span)
-        return restore(found) if hasattr(vectors, "ndim") else [restore(row) for row in found]
-
-    def before(self, rule: Aggregator) -> AfterNNM:
-        return AfterNNM(self, rule)
-
-
 MIXABLE = (ColumnRule, GeometricMedian)
 """Rules that NNM may precede: they treat the node's own model as one vector among others."""
 
 
-class AfterNNM(Aggregator):
-    """A rule applied to mixed vectors. The geometric median, which depends on distances alone, is computed without
-    mixing any.
+@BEFORE.add(
+    name="nnm",
+    written="nnm+trimmed-mean",
+    aliases=("nnm",),
+    means="each of n models becomes the mean of its n-b nearest, then one of the rules above",
+    parameters=(liars("models that each mean leaves out, and as in the rule"),),
+    bound="kappa = 8b/(n-b) (1 + kappa of the rule)",
+    cost="all distances, and the rule",
+    example="nnm+trimmed-mean:b=1",
+    source="Allouah et al. 2023, arXiv 2302.01772",
+)
+class NNM(Aggregator):
+    """A rule applied to vectors each of which is the mean of the n - f nearest to one. The geometric median, which
+    depends on distances alone, is computed without mixing any.
     """
 
-    def __init__(self, nnm: NNM, rule: Aggregator) -> None:
-        super().__init__(nnm.f)
+    def __init__(self, rule: Aggregator, f: int = 0) -> None:
+        super().__init__(f)
         if not isinstance(rule, MIXABLE):
             raise ValueError(f"no NNM before {type(rule).__name__}")  # noqa: TRY004 - one way to refuse
         self.rule: ColumnRule | GeometricMedian = rule
@@ -299,11 +254,6 @@ class Centered(Aggregator):
         super().__init__(f)
         self.idx = _counted("idx", idx)
 
-    def __call__(self, vectors: Any, weights: Any = None) -> Any:
-        rows, restore = as_rows(vectors)
-        self.require(len(rows))
-        return restore(self.mixture(rows, None if weights is None else _weights(weights, len(rows) - 1)).model)
-
     def mix(self, around: Neighborhood) -> Mixture:
         return self.mixture([around.own, *around.others], around.weights)
 
@@ -329,15 +279,13 @@ class Centered(Aggregator):
 
 
 @RULES.add(
-    RuleEntry(
-        name="monna",
-        aliases=("nna", "nearestneighboraveraging"),
-        means="the mean of the own model and the m-b nearest to it (NNA)",
-        parameters=(liars("neighbors left out"),),
-        bound="the error is at most 2b/(n-b) times the farthest honest model's distance",
-        cost="distances from the own model, one mean",
-        source="Farhadkhani et al. 2023, arXiv 2209.10931",
-    )
+    name="monna",
+    aliases=("nna", "nearestneighboraveraging"),
+    means="the mean of the own model and the m-b nearest to it (NNA)",
+    parameters=(liars("neighbors left out"),),
+    bound="the error is at most 2b/(n-b) times the farthest honest model's distance",
+    cost="distances from the own model, one mean",
+    source="Farhadkhani et al. 2023, arXiv 2209.10931",
 )
 class MoNNA(Centered):
     """The mean of the node's own vector and the n - f - 1 vectors nearest to it (nearest neighbor averaging; with
@@ -355,19 +303,17 @@ class MoNNA(Centered):
 
 
 @RULES.add(
-    RuleEntry(
-        name="scc",
-        aliases=("clippedgossip", "selfcenteredclipping"),
-        means="each neighbor's pull, no longer than tau; without tau, a radius from the m-b nearest",
-        parameters=(
-            liars("neighbors that the radius leaves out; nothing where tau is given"),
-            Parameter("tau", number(0, 1e30, above=True), "the longest pull"),
-        ),
-        bound="without tau the error is at most 9/4 the root of (b largest weights x weighted honest squares)",
-        cost="distances from the own model, one mean",
-        weights=True,
-        source="He, Karimireddy, Jaggi 2022, arXiv 2202.01545",
-    )
+    name="scc",
+    aliases=("clippedgossip", "selfcenteredclipping"),
+    means="each neighbor's pull, no longer than tau; without tau, a radius from the m-b nearest",
+    parameters=(
+        liars("neighbors that the radius leaves out; nothing where tau is given"),
+        Parameter("tau", number(0, 1e30, above=True), "the longest pull"),
+    ),
+    bound="without tau the error is at most 9/4 the root of (b largest weights x weighted honest squares)",
+    cost="distances from the own model, one mean",
+    weights=True,
+    source="He, Karimireddy, Jaggi 2022, arXiv 2202.01545",
 )
 class SelfCenteredClipping(Centered):
     """Clipping around the node's own vector (SCC).
@@ -389,17 +335,15 @@ class SelfCenteredClipping(Centered):
 
 
 @RULES.add(
-    RuleEntry(
-        name="cs+",
-        aliases=("cs", "csplus", "clippedsum"),
-        means="each neighbor's pull, no longer than the (m-2b)-th shortest",
-        parameters=(liars("2b pulls are clipped"),),
-        bound="with equal weights, the squared error of the sum of pulls is at most 2b times the honest pulls' squares",
-        guaranteed=BOUNDED,
-        cost="distances from the own model, one mean",
-        weights=True,
-        source="Gaucher, Dieuleveut, Hendrikx 2025, arXiv 2410.10418",
-    )
+    name="cs+",
+    aliases=("cs", "csplus", "clippedsum"),
+    means="each neighbor's pull, no longer than the (m-2b)-th shortest",
+    parameters=(liars("2b pulls are clipped"),),
+    bound="with equal weights, the squared error of the sum of pulls is at most 2b times the honest pulls' squares",
+    guaranteed=BOUNDED,
+    cost="distances from the own model, one mean",
+    weights=True,
+    source="Gaucher, Dieuleveut, Hendrikx 2025, arXiv 2410.10418",
 )
 class ClippedSum(Centered):
     """Clipping at one radius for all neighbors (CS+).
@@ -418,20 +362,18 @@ class ClippedSum(Centered):
 
 
 @RULES.add(
-    RuleEntry(
-        name="hampel",
-        aliases=("redescending",),
-        means="as cs+, but pulls of outliers fade, and each coordinate of a pull is clipped",
-        parameters=(
-            liars("2b pulls are clipped, b may fade, and b values of each coordinate may be clipped"),
-            Parameter("cut", CUT, "how many times the (b+1)-th longest pull in a coordinate is let through there"),
-        ),
-        bound="no malicious pull is longer than an honest one, or `cut` times (twice) that in a coordinate; "
-        "the squared error of the sum of pulls is at most 9b times the honest pulls' squares",
-        guaranteed=BOUNDED,
-        cost="all distances, a sort of each coordinate, one mean",
-        source="docs/decisions/0015-a-default-rule.md",
-    )
+    name="hampel",
+    aliases=("redescending",),
+    means="as cs+, but pulls of outliers fade, and each coordinate of a pull is clipped",
+    parameters=(
+        liars("2b pulls are clipped, b may fade, and b values of each coordinate may be clipped"),
+        Parameter("cut", CUT, "how many times the (b+1)-th longest pull in a coordinate is let through there"),
+    ),
+    bound="no malicious pull is longer than an honest one, or `cut` times (twice) that in a coordinate; "
+    "the squared error of the sum of pulls is at most 9b times the honest pulls' squares",
+    guaranteed=BOUNDED,
+    cost="all distances, a sort of each coordinate, one mean",
+    source="docs/decisions/0015-a-default-rule.md",
 )
 class Hampel(Centered):
     """Leaves short pulls unchanged, clips longer ones to a common norm, and fades out the longest.
@@ -479,7 +421,7 @@ class Hampel(Centered):
 
     def moved(self, own: Vector, others: Rows, pulls: Sequence[float]) -> Vector:
         out = np.empty_like(own)
-        rank, ways = len(others) - self.f - 1, Ways(own, others)
+        rank, ways = len(others) - self.f - 1, Gaps(own, others)
         for span, (measure,) in sorted_blocks(ways, range(rank, rank + 1), in_order=False):
             here, total = own[span], out[span]
             with np.errstate(over="ignore", invalid="ignore", under="ignore"):
@@ -513,18 +455,6 @@ def center(spread: VectorSpread, liars: int) -> Floats:
     return distances.near_one(spread.squares, liars, int(np.argmin(settled(scores))))
 
 
-class Ways:
-    """The others' values minus the node's own, as a source for `columns`."""
-
-    def __init__(self, own: Vector, others: Rows) -> None:
-        self.count, self.size, self.dtype = len(others), own.size, own.dtype
-        self.own, self.others = own, others
-
-    def read(self, span: slice) -> list[Vector]:
-        with np.errstate(over="ignore"):
-            return [np.abs(row[span] - self.own[span]) for row in self.others]
-
-
 def _counted(name: str, value: int) -> int:
     """Check a count or an index. Raises ValueError unless it is a nonnegative integer."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -535,13 +465,6 @@ def _counted(name: str, value: int) -> int:
 def _weighted(rows: Rows, shares: Floats) -> Mixture:
     """Mix by shares (n,) from 0 to 1 with sum 1."""
     return Mixture(model=combined(rows, shares.tolist()), kept=np.minimum(1.0, shares[1:] * len(rows)))
-
-
-def _weights(weights: Any, count: int) -> Floats:
-    told = np.asarray(weights, np.float64)
-    if told.shape != (count,) or not (told >= 0).all() or not told.sum() <= 1:
-        raise ValueError(f"expected {count} weights from 0, at most 1 together")
-    return told
 
 
 def _cut(values: Vector, low: Vector, high: Vector) -> Vector:

@@ -14,7 +14,7 @@ import click
 from p2pfl.aggregate import make_rule, parse_rule
 from p2pfl.cli.launch import REFERENCES, REPORT_FILE, run_fleet
 from p2pfl.cli.new import check_graph
-from p2pfl.compress.catalog import make_compressor, require_fit
+from p2pfl.compress import make_compressor, require_fit
 from p2pfl.config.load import load_config
 from p2pfl.config.model import GOSSIP, FederationConfig, TrainingConfig, usual_method
 from p2pfl.config.tables import Mistakes, read_table

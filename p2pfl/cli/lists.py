@@ -9,7 +9,7 @@ import click
 
 from p2pfl.aggregate import BEFORE, RULES, make_rule, parse_rule
 from p2pfl.cli.mixing import compressor_row
-from p2pfl.compress.catalog import EXAMPLES, list_stages, make_compressor, require_fit
+from p2pfl.compress import EXAMPLES, list_stages, make_compressor, require_fit
 from p2pfl.config.model import TrainingConfig
 from p2pfl.console.output import Form, format_option, write_facts, write_json, write_rows
 from p2pfl.core.staleness import STALENESS, parse_staleness

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from p2pfl.aggregate import Advice, Neighborhood, advice, parse_rule
-from p2pfl.compress.spelling import parse
+from p2pfl.compress import parse
 from p2pfl.config.graph import rule_of
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.tables import read_document

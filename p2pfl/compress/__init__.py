@@ -3,21 +3,48 @@
 They handle one vector and one payload; error feedback, replicas and the wire belong elsewhere.
 """
 
-from p2pfl.compress.catalog import EXAMPLES, build, make_compressor, require_fit
-from p2pfl.compress.entry import STAGES, StageEntry
+from p2pfl.compress.chains import (
+    EXAMPLES,
+    Chain,
+    allowed,
+    list_stages,
+    make_compressor,
+    parse,
+    require_fit,
+    require_library,
+    require_replicas,
+)
 from p2pfl.compress.fragments import Fragments
-from p2pfl.compress.interface import Compressor, Payload, RowCompressor, Vector
+from p2pfl.compress.interface import (
+    STAGES,
+    Compressor,
+    LazyRow,
+    Payload,
+    Reader,
+    RowCompressor,
+    StageEntry,
+    TiledCompressor,
+    Vector,
+)
 
 __all__ = [
     "EXAMPLES",
     "STAGES",
+    "Chain",
     "Compressor",
     "Fragments",
+    "LazyRow",
     "Payload",
+    "Reader",
     "RowCompressor",
     "StageEntry",
+    "TiledCompressor",
     "Vector",
-    "build",
+    "allowed",
+    "list_stages",
     "make_compressor",
+    "parse",
     "require_fit",
+    "require_library",
+    "require_replicas",
 ]

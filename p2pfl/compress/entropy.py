@@ -17,8 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress.entry import ENTROPY, STAGES, StageEntry
-from p2pfl.compress.interface import Payload, RowCompressor, Rows, Vector, as_payload
+from p2pfl.compress.interface import (
+    ENTROPY,
+    STAGES,
+    Payload,
+    RowCompressor,
+    Rows,
+    Vector,
+    as_payload,
+)
 from p2pfl.errors import PeerFault
 
 PLAIN, PACKED = 0, 1
@@ -32,13 +39,11 @@ OUTPUT_BYTES = 1 << 18
 
 
 @STAGES.add(
-    StageEntry(
-        name="zstd",
-        place=ENTROPY,
-        aliases=("gzip", "zlib", "zip", "zstandard"),
-        means="pack the bytes losslessly; worthwhile for large models and clustered values",
-        example="top-k:0.05+q8+zstd",
-    )
+    name="zstd",
+    place=ENTROPY,
+    aliases=("gzip", "zlib", "zip", "zstandard"),
+    means="pack the bytes losslessly; worthwhile for large models and clustered values",
+    example="top-k:0.05+q8+zstd",
 )
 @dataclass(frozen=True, slots=True)
 class Entropy:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress.entry import SPARSIFIER, STAGES, StageEntry
 from p2pfl.compress.interface import (
+    SPARSIFIER,
+    STAGES,
     LazyRow,
     Payload,
     Reader,
@@ -35,7 +35,7 @@ from p2pfl.compress.interface import (
     tiles,
 )
 from p2pfl.errors import PeerFault
-from p2pfl.specs import Kind, Parameter
+from p2pfl.specs import Parameter, whole
 
 HEAD = struct.Struct("<II")
 MOST_FRAGMENTS = 4096
@@ -44,26 +44,15 @@ MOST_CHANNELS = 8
 TILE = 1 << 16
 
 
-def _read_count(value: Any) -> int:
-    if not isinstance(value, int) or not 1 <= value <= MOST_FRAGMENTS:
-        raise ValueError(COUNT.words)
-    return value
-
-
-COUNT = Kind(f"a whole number from 1 to {MOST_FRAGMENTS}", _read_count)
-
-
 @STAGES.add(
-    StageEntry(
-        name="fragment",
-        place=SPARSIFIER,
-        written="fragment:N",
-        aliases=("fragments",),
-        means="an N-th of the values in each message, in turn, and no replica of any neighbor",
-        parameters=(Parameter("N", COUNT, "the fragments that make up the model", argument="count"),),
-        example="fragment:8+bf16",
-        before=("bf16",),
-    )
+    name="fragment",
+    place=SPARSIFIER,
+    written="fragment:N",
+    aliases=("fragments",),
+    means="an N-th of the values in each message, in turn, and no replica of any neighbor",
+    parameters=(Parameter("N", whole(1, MOST_FRAGMENTS), "the fragments that make up the model", argument="count"),),
+    example="fragment:8+bf16",
+    before=("bf16",),
 )
 @dataclass(frozen=True, slots=True)
 class Fragments:

@@ -24,18 +24,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress.draws import bits, seeds_of, words
-from p2pfl.compress.entry import ROTATION, STAGES, StageEntry
 from p2pfl.compress.interface import (
-    ByRows,
+    ROTATION,
+    STAGES,
     RowCompressor,
     Rows,
+    bits,
     copy_float32,
     not_finite,
     require_payloads,
     require_rows,
     rows_for,
+    seeds_of,
     tiles,
+    words,
 )
 from p2pfl.errors import PeerFault
 
@@ -53,17 +55,15 @@ Matrices = NDArray[np.float32]
 
 
 @STAGES.add(
-    StageEntry(
-        name="rotate",
-        place=ROTATION,
-        aliases=("hadamard", "rotation"),
-        chains={"drive": "rotate+sign", "eden": "rotate+q2"},
-        means="rotate at random first, so that no value stands out: DRIVE with sign, EDEN with q2",
-        example="rotate+sign",
-    )
+    name="rotate",
+    place=ROTATION,
+    aliases=("hadamard", "rotation"),
+    chains={"drive": "rotate+sign", "eden": "rotate+q2"},
+    means="rotate at random first, so that no value stands out: DRIVE with sign, EDEN with q2",
+    example="rotate+sign",
 )
 @dataclass(frozen=True, slots=True)
-class Rotation(ByRows):
+class Rotation(RowCompressor):
     """The delta holds for vectors whose peak lies between 1e-30 and 1e30; larger ones are scaled down to 2^100."""
 
     inner: RowCompressor
@@ -89,13 +89,13 @@ class Rotation(ByRows):
     ) -> NDArray[np.uint8]:
         require_rows(rows)
         count, size = rows.shape
-        seeds, inner = self._chances(chances, count)
+        seeds = _seeds(chances, count)
         rotated = np.empty((count, size), np.float32) if decoded is None else rows_for(count, size, decoded)
         _load(rows, rotated)
         _rotate(rotated, seeds)
         payloads = np.empty((count, self.size_bytes(size)), np.uint8)
         np.copyto(payloads[:, :SEED_BYTES], seeds.astype("<u8")[:, None].view(np.uint8))
-        payloads[:, SEED_BYTES:] = self.inner.encode_rows(rotated, chances=inner, decoded=decoded)
+        payloads[:, SEED_BYTES:] = self.inner.encode_rows(rotated, decoded=decoded)
         if decoded is not None:
             _rotate_back(decoded, seeds)
         return payloads
@@ -118,18 +118,18 @@ class Rotation(ByRows):
         self, rows: Rows, *, chances: Sequence[int] | None = None, out: NDArray[np.float32] | None = None
     ) -> NDArray[np.float32]:
         require_rows(rows)
-        seeds, inner = self._chances(chances, len(rows))
+        seeds = _seeds(chances, len(rows))
         out = rows_for(len(rows), rows.shape[1], out)
         _load(rows, out)
         _rotate(out, seeds)
-        self.inner.quantize_rows(out, chances=inner, out=out)
+        self.inner.quantize_rows(out, out=out)
         _rotate_back(out, seeds)
         return out
 
-    def _chances(self, chances: Sequence[int] | None, count: int) -> tuple[NDArray[np.uint64], Sequence[int] | None]:
-        """Return the seed of each row's signs, which is sent, and the chance for the inner compressor."""
-        both = words(seeds_of(chances, count), 0, 2)
-        return both[:, 0].copy(), [int(word) for word in both[:, 1]] if self.inner.random else None
+
+def _seeds(chances: Sequence[int] | None, count: int) -> NDArray[np.uint64]:
+    """Return the seed of each row's signs, which is sent."""
+    return words(seeds_of(chances, count), 0, 1)[:, 0].copy()
 
 
 def _load(rows: Rows, out: NDArray[np.float32]) -> None:

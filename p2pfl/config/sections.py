@@ -43,7 +43,7 @@ LENGTH = (
     Parameter("rounds", whole(1), "its length in rounds", default=None),
     Parameter("time_s", number(0, above=True), "its length in seconds", default=None),
 )
-SCHEDULES: Catalog[Entry] = Catalog("schedule")
+SCHEDULES: Catalog[Entry] = Catalog("schedule", Entry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,27 +122,25 @@ def parse_schedule(text: str) -> RateSchedule:
     return RateSchedule(name=name, by_time=rounds is None, length=length, warmup=warmup, to=to)
 
 
-@SCHEDULES.add(Entry(name="constant", means="always the same"))
+@SCHEDULES.add(name="constant", means="always the same")
 def _constant(_schedule: RateSchedule, _done: float) -> float:
     return 1.0
 
 
-@SCHEDULES.add(Entry(name="warmup", means="a linear rise", parameters=LENGTH, example="warmup:rounds=5"))
+@SCHEDULES.add(name="warmup", means="a linear rise", parameters=LENGTH, example="warmup:rounds=5")
 def _warmup(schedule: RateSchedule, done: float) -> float:
     return schedule.warmup_factor(done)
 
 
 @SCHEDULES.add(
-    Entry(
-        name="cosine",
-        means="a half cosine down to a fraction, after a warmup",
-        parameters=(
-            *LENGTH,
-            Parameter("warmup", number(0), "its warmup, in the same unit", default=0.0),
-            Parameter("to", PART, "the fraction left at the end", default=0.01),
-        ),
-        example="cosine:rounds=40,warmup=5,to=0.01",
-    )
+    name="cosine",
+    means="a half cosine down to a fraction, after a warmup",
+    parameters=(
+        *LENGTH,
+        Parameter("warmup", number(0), "its warmup, in the same unit", default=0.0),
+        Parameter("to", PART, "the fraction left at the end", default=0.01),
+    ),
+    example="cosine:rounds=40,warmup=5,to=0.01",
 )
 def _cosine(schedule: RateSchedule, done: float) -> float:
     if done < schedule.warmup:
@@ -152,12 +150,10 @@ def _cosine(schedule: RateSchedule, done: float) -> float:
 
 
 @SCHEDULES.add(
-    Entry(
-        name="step",
-        means="repeated steps by a factor",
-        parameters=(*LENGTH, Parameter("by", PART, "the factor of each step", default=0.1)),
-        example="step:rounds=20,by=0.1",
-    )
+    name="step",
+    means="repeated steps by a factor",
+    parameters=(*LENGTH, Parameter("by", PART, "the factor of each step", default=0.1)),
+    example="step:rounds=20,by=0.1",
 )
 def _step(schedule: RateSchedule, done: float) -> float:
     return float(schedule.to ** min(1000.0, done // schedule.length))

@@ -445,7 +445,7 @@ def rule() -> Kind:
 
 
 def compressor() -> Kind:
-    return _spec("p2pfl.compress.spelling", "parse")
+    return _spec("p2pfl.compress", "parse")
 
 
 def method() -> Kind:

@@ -23,7 +23,7 @@ LIMIT = 64
 
 Staleness = Callable[[int], float]
 
-STALENESS: Catalog[Entry] = Catalog("staleness")
+STALENESS: Catalog[Entry] = Catalog("staleness", Entry)
 FEDASYNC = "FedAsync: Xie, Koyejo, Gupta 2019, arXiv 1903.03934, section 5"
 A = Parameter("A", number(0, 1e6, above=True, below=True), "how fast the weight falls")
 B = Parameter("B", number(0, 1e6, below=True), "how many turns late still count in full")
@@ -86,42 +86,36 @@ def most_at_once(turns: Mapping[int, Turns]) -> int:
     return max((sum(each.is_active(phase) for each in turns.values()) for phase in range(period)), default=0)
 
 
-@STALENESS.add(Entry(name="none", means="an exchange counts in full however late it is"))
+@STALENESS.add(name="none", means="an exchange counts in full however late it is")
 def _none() -> Staleness:
     return lambda _tau: 1.0
 
 
 @STALENESS.add(
-    Entry(
-        name="constant",
-        means="every exchange counts C",
-        parameters=(Parameter("C", number(0, 1, above=True), "the weight"),),
-        source=FEDASYNC,
-    )
+    name="constant",
+    means="every exchange counts C",
+    parameters=(Parameter("C", number(0, 1, above=True), "the weight"),),
+    source=FEDASYNC,
 )
 def _constant(c: float = 1.0) -> Staleness:
     return _limited(lambda _tau: c)
 
 
-@STALENESS.add(
-    Entry(name="hinge", means="1 for tau <= B, then 1 / (A (tau - B) + 1)", parameters=(A, B), source=FEDASYNC)
-)
+@STALENESS.add(name="hinge", means="1 for tau <= B, then 1 / (A (tau - B) + 1)", parameters=(A, B), source=FEDASYNC)
 def _hinge(a: float, b: float) -> Staleness:
     return _limited(lambda tau: 1.0 if tau <= b else 1.0 / (a * (tau - b) + 1.0))
 
 
-@STALENESS.add(Entry(name="polynomial", means="(tau + 1)^-A", parameters=(A,), source=FEDASYNC))
+@STALENESS.add(name="polynomial", means="(tau + 1)^-A", parameters=(A,), source=FEDASYNC)
 def _polynomial(a: float) -> Staleness:
     return _limited(lambda tau: (tau + 1.0) ** -a)
 
 
 @STALENESS.add(
-    Entry(
-        name="hinge-polynomial",
-        means="1 for tau <= B, then (tau - B + 1)^-A; the default",
-        parameters=(B, A),
-        source=f"after {FEDASYNC}",
-    )
+    name="hinge-polynomial",
+    means="1 for tau <= B, then (tau - B + 1)^-A; the default",
+    parameters=(B, A),
+    source=f"after {FEDASYNC}",
 )
 def _hinge_polynomial(b: float, a: float) -> Staleness:
     return _limited(lambda tau: 1.0 if tau <= b else (tau - b + 1.0) ** -a)

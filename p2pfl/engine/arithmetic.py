@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.aggregate import Neighborhood, Rule, liars_of
-from p2pfl.compress import Compressor, Fragments, Payload, make_compressor
-from p2pfl.compress.catalog import require_replicas
+from p2pfl.compress import Compressor, Fragments, Payload, make_compressor, require_replicas
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.effects import Mix
 from p2pfl.engine.state import TILE, Bodies, EdgeState, NodeState, tiles, works_in_tiles, zeros

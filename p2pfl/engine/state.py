@@ -23,8 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.compress import Compressor, Payload
-from p2pfl.compress.interface import LazyRow, Reader, TiledCompressor
+from p2pfl.compress import Compressor, LazyRow, Payload, Reader, TiledCompressor
 from p2pfl.core.early_stopping import Best
 from p2pfl.core.lives import FIRST_LIFE, Life
 from p2pfl.core.messages import DIGEST_BYTES

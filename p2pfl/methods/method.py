@@ -37,8 +37,10 @@ does not use torch.
 Number = Any
 """A float, or a column (nodes, 1) of float64."""
 Vectors = Mapping[str, Array]
+TrainingKeys = Any
+"""The keys of `[training]` as attributes, such as `optimizer`, `momentum`, `local_epochs`, `speed_correction`."""
 
-METHODS: Catalog[Entry] = Catalog("method")
+METHODS: Catalog[Entry] = Catalog("method", Entry)
 
 CONSERVATIVE, ROBUST = "conservative", "robust"
 MODEL = "model"
@@ -80,21 +82,6 @@ class New:
     kept: Vectors = field(default_factory=dict)
 
 
-class TrainingKeys(Protocol):
-    """The part of `[training]` that a method may be incompatible with."""
-
-    @property
-    def optimizer(self) -> str: ...
-    @property
-    def momentum(self) -> float: ...
-    @property
-    def local_epochs(self) -> int | None: ...
-    @property
-    def speed_correction(self) -> float: ...
-    @property
-    def least_rate(self) -> float: ...
-
-
 class NodeVectors(Protocol):
     """A node as its method sees it: `samples` is n, `channels` are the vectors it exchanges, `kept` its own vectors, by
     name.
@@ -117,12 +104,10 @@ class NodeVectors(Protocol):
 
 
 @METHODS.add(
-    Entry(
-        name="plain",
-        aliases=("fedavg", "sgd", "none", "dsgd"),
-        means="local steps and mixing, nothing else",
-        source="Lian et al., arXiv 1705.09056",
-    )
+    name="plain",
+    aliases=("fedavg", "sgd", "none", "dsgd"),
+    means="local steps and mixing, nothing else",
+    source="Lian et al., arXiv 1705.09056",
 )
 class Method:
     """The base class is `plain`: each local round is added to the model, and mixing moves it.
@@ -276,9 +261,7 @@ def parse_method(text: str) -> ParsedMethod:
 
 def from_here(spec: str) -> str:
     """Make a file's path in a spec absolute, relative to the working folder, because a federation file may be
-    elsewhere.
-
-    Raises ValueError in the same cases as `parse_method`.
+    elsewhere; raises like `parse_method`.
     """
     parsed = parse_method(spec)
     return str(replace(parsed, name=str(Path(parsed.name).absolute())) if ".py:" in parsed.name else parsed)

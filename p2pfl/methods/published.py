@@ -18,7 +18,7 @@ from p2pfl.methods.method import (
     Vectors,
     like,
 )
-from p2pfl.specs import Entry, Parameter, number
+from p2pfl.specs import Parameter, number
 
 MOMENTUM, LAST, TRACKER, FLOW, CORRECTION = "momentum", "last", "tracker", "flow", "correction"
 """Names of the vectors that methods keep, exchange or give to a round."""
@@ -35,13 +35,11 @@ BOUND = 600.0
 
 
 @METHODS.add(
-    Entry(
-        name="fair",
-        aliases=("qffl", "qfedavg"),
-        means="nodes with a higher loss get more weight: for a model that serves its worst node better",
-        parameters=(Parameter("q", number(0, 100), "how much more weight a higher loss gets; 0: all are equal"),),
-        source="q-FFL: Li et al., arXiv 1905.10497",
-    )
+    name="fair",
+    aliases=("qffl", "qfedavg"),
+    means="nodes with a higher loss get more weight: for a model that serves its worst node better",
+    parameters=(Parameter("q", number(0, 100), "how much more weight a higher loss gets; 0: all are equal"),),
+    source="q-FFL: Li et al., arXiv 1905.10497",
 )
 class Fair(Method):
     """`fair:q=1`: nodes with a higher loss get more weight. q-FFL, Li, Sanjabi, Beirami and Smith, arXiv 1905.10497.
@@ -101,13 +99,11 @@ def _epoch(clock: float) -> float:
 
 
 @METHODS.add(
-    Entry(
-        name="momentum",
-        aliases=("qgm", "qgdsgdm"),
-        means="steps also continue in the direction in which the mixed model has been moving",
-        parameters=(Parameter("mu", number(0, 1, below=True), "the fraction of momentum left after a round"),),
-        source="quasi-global momentum: Lin et al., arXiv 2102.04761",
-    )
+    name="momentum",
+    aliases=("qgm", "qgdsgdm"),
+    means="steps also continue in the direction in which the mixed model has been moving",
+    parameters=(Parameter("mu", number(0, 1, below=True), "the fraction of momentum left after a round"),),
+    source="quasi-global momentum: Lin et al., arXiv 2102.04761",
 )
 class Momentum(Method):
     """`momentum:mu=0.9`: quasi-global momentum. QG-DSGDm, Lin, Karimireddy, Stich and Jaggi, arXiv 2102.04761.
@@ -145,13 +141,11 @@ class Momentum(Method):
 
 
 @METHODS.add(
-    Entry(
-        name="normalized",
-        aliases=("fednova",),
-        means="a local round counts as if it had taken this many steps; not with local_epochs",
-        parameters=(Parameter("steps", number(0, 1e30, above=True), "the steps that every round counts as"),),
-        source="FedNova: Wang et al., arXiv 2007.07481",
-    )
+    name="normalized",
+    aliases=("fednova",),
+    means="a local round counts as if it had taken this many steps; not with local_epochs",
+    parameters=(Parameter("steps", number(0, 1e30, above=True), "the steps that every round counts as"),),
+    source="FedNova: Wang et al., arXiv 2007.07481",
 )
 class Normalized(Method):
     """`normalized:steps=20`: a local round counts as if it had 20 steps. FedNova, Wang et al., arXiv 2007.07481.
@@ -187,16 +181,14 @@ class Normalized(Method):
 
 
 @METHODS.add(
-    Entry(
-        name="outer",
-        aliases=("diloco", "noloco"),
-        means="local rounds are the gradients of an outer step with momentum: for long rounds, or AdamW inside them",
-        parameters=(
-            Parameter("momentum", number(0, 1, below=True), "the fraction of the latest move that continues"),
-            Parameter("rate", number(0, 1e30, above=True), "how much of a local round counts"),
-        ),
-        source="NoLoCo: Kolehmainen et al., arXiv 2506.10911; DiLoCo: Douillard et al., arXiv 2311.08105",
-    )
+    name="outer",
+    aliases=("diloco", "noloco"),
+    means="local rounds are the gradients of an outer step with momentum: for long rounds, or AdamW inside them",
+    parameters=(
+        Parameter("momentum", number(0, 1, below=True), "the fraction of the latest move that continues"),
+        Parameter("rate", number(0, 1e30, above=True), "how much of a local round counts"),
+    ),
+    source="NoLoCo: Kolehmainen et al., arXiv 2506.10911; DiLoCo: Douillard et al., arXiv 2311.08105",
 )
 class Outer(Method):
     """`outer:momentum=0.5,rate=0.7`: an outer optimizer over local rounds. NoLoCo, Kolehmainen et al., arXiv
@@ -229,13 +221,11 @@ class Outer(Method):
 
 
 @METHODS.add(
-    Entry(
-        name="prox",
-        aliases=("fedprox",),
-        means="each step is also pulled back toward the model that its round began with",
-        parameters=(Parameter("mu", number(0, 1e30), "how strongly a step is pulled back"),),
-        source="FedProx: Li et al., arXiv 1812.06127",
-    )
+    name="prox",
+    aliases=("fedprox",),
+    means="each step is also pulled back toward the model that its round began with",
+    parameters=(Parameter("mu", number(0, 1e30), "how strongly a step is pulled back"),),
+    source="FedProx: Li et al., arXiv 1812.06127",
 )
 class Prox(Method):
     """`prox:mu=0.01`: each step is also pulled back toward the start of its round. FedProx: arXiv 1812.06127.
@@ -251,15 +241,13 @@ class Prox(Method):
 
 
 @METHODS.add(
-    Entry(
-        name="tracking",
-        aliases=("kgt", "gradienttracking"),
-        means="each step follows an estimate of everybody's mean gradient, which nodes mix along with the model",
-        parameters=(
-            Parameter("gain", number(0, 1, above=True), "the fraction of a move by mixing that an estimate includes"),
-        ),
-        source="K-GT: Liu et al., arXiv 2301.01313",
-    )
+    name="tracking",
+    aliases=("kgt", "gradienttracking"),
+    means="each step follows an estimate of everybody's mean gradient, which nodes mix along with the model",
+    parameters=(
+        Parameter("gain", number(0, 1, above=True), "the fraction of a move by mixing that an estimate includes"),
+    ),
+    source="K-GT: Liu et al., arXiv 2301.01313",
 )
 class Tracking(Method):
     """`tracking:gain=0.5`: gradient tracking with local steps. K-GT, Liu, Lin, Koloskova and Stich, arXiv 2301.01313.
@@ -316,13 +304,11 @@ class Tracking(Method):
 
 
 @METHODS.add(
-    Entry(
-        name="variate",
-        aliases=("scaffold", "controlvariate"),
-        means="each gradient is corrected by the movement due to mixing so far: for data that differ between nodes",
-        parameters=(Parameter("beta", number(0, 1e30, above=True), "how strongly flows correct a gradient"),),
-        source="after SCAFFOLD (arXiv 1910.06378) and K-GT (arXiv 2301.01313)",
-    )
+    name="variate",
+    aliases=("scaffold", "controlvariate"),
+    means="each gradient is corrected by the movement due to mixing so far: for data that differ between nodes",
+    parameters=(Parameter("beta", number(0, 1e30, above=True), "how strongly flows correct a gradient"),),
+    source="after SCAFFOLD (arXiv 1910.06378) and K-GT (arXiv 2301.01313)",
 )
 class Variate(Method):
     """`variate:beta=0.1`: a control variate computed from the flows of mixing, for heterogeneous data.

@@ -15,8 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from p2pfl.aggregate import liars_of
-from p2pfl.compress import Compressor, make_compressor
-from p2pfl.compress.catalog import require_fit, require_library, require_replicas
+from p2pfl.compress import Compressor, make_compressor, require_fit, require_library, require_replicas
 from p2pfl.config.graph import rule_of
 from p2pfl.config.model import Edges, FederationConfig, OwnNetwork
 from p2pfl.core.messages import CHUNK_BYTES

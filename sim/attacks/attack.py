@@ -352,14 +352,14 @@ class WrapEntry(AttackEntry):
         return made
 
 
-ATTACKS: Catalog[AttackEntry] = Catalog("attack")
+ATTACKS: Catalog[AttackEntry] = Catalog("attack", AttackEntry)
 
 
 def blind(name: str, means: str, source: str, *parameters: Parameter, **more: Any) -> Callable[[Made], Made]:
     """Register a lie that looks only at the liar's own model."""
-    return ATTACKS.add(BlindEntry(name=name, means=means, source=source, parameters=parameters, **more))
+    return ATTACKS.add(BlindEntry, name=name, means=means, source=source, parameters=parameters, **more)
 
 
 def lie(name: str, means: str, source: str, knows: str, *parameters: Parameter, **more: Any) -> Callable[[Made], Made]:
     """Register a lie that looks at what the liar sees."""
-    return ATTACKS.add(AttackEntry(name=name, means=means, source=source, knows=knows, parameters=parameters, **more))
+    return ATTACKS.add(name=name, means=means, source=source, knows=knows, parameters=parameters, **more)

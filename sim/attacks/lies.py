@@ -374,13 +374,12 @@ PERIOD, LONGEST_PERIOD = 10, 10**6
 
 
 @ATTACKS.add(
-    WrapEntry(
-        name="sleeper",
-        written="sleeper:LIE[@ROUNDS]",
-        means=f"honest for so many ({PERIOD}) of its rounds, LIE for as many, by turns",
-        source="on-off attack, Sun et al., INFOCOM 2006",
-        parameters=(Parameter("ROUNDS", whole(1, LONGEST_PERIOD), "its rounds between two turns"),),
-    )
+    WrapEntry,
+    name="sleeper",
+    written="sleeper:LIE[@ROUNDS]",
+    means=f"honest for so many ({PERIOD}) of its rounds, LIE for as many, by turns",
+    source="on-off attack, Sun et al., INFOCOM 2006",
+    parameters=(Parameter("ROUNDS", whole(1, LONGEST_PERIOD), "its rounds between two turns"),),
 )
 def sleeper(lie: Attack | None, rounds: int = PERIOD) -> Attack:
     """Lie only in some rounds. Raises ValueError if no lie is named, or if the attack is not a lie: data are poisoned
@@ -400,12 +399,11 @@ def sleeper(lie: Attack | None, rounds: int = PERIOD) -> Attack:
 
 
 @ATTACKS.add(
-    WrapEntry(
-        name="flood",
-        written="flood[:LIE]",
-        means="exchanges as fast as it can, with its model or with LIE",
-        source="denial of service",
-    )
+    WrapEntry,
+    name="flood",
+    written="flood[:LIE]",
+    means="exchanges as fast as it can, with its model or with LIE",
+    source="denial of service",
 )
 def flood(lie: Attack | None) -> Attack:
     """Exchange too often, so that the liar's model counts more often than others."""

@@ -45,11 +45,10 @@ TRIGGERED = "images, (n, height, width) or (n, channels, height, width), or rows
 
 
 @ATTACKS.add(
-    PoisonEntry(
-        name="label-flip",
-        means="trains on labels y turned into classes - 1 - y",
-        source="Fang et al. 2020, arXiv 1911.11815",
-    )
+    PoisonEntry,
+    name="label-flip",
+    means="trains on labels y turned into classes - 1 - y",
+    source="Fang et al. 2020, arXiv 1911.11815",
 )
 @dataclass(frozen=True, slots=True)
 class LabelFlip:
@@ -67,14 +66,13 @@ class LabelFlip:
 
 
 @ATTACKS.add(
-    PoisonEntry(
-        name="backdoor",
-        means="half its training data triggered and labeled 0; its distance from the mean {SCALE} times as long",
-        source=f"Gu et al. 2017, arXiv 1708.06733; the scale: {BAGDASARYAN}",
-        knows=WITH_SCALE,
-        parameters=(SCALE,),
-        lie=replacement,
-    )
+    PoisonEntry,
+    name="backdoor",
+    means="half its training data triggered and labeled 0; its distance from the mean {SCALE} times as long",
+    source=f"Gu et al. 2017, arXiv 1708.06733; the scale: {BAGDASARYAN}",
+    knows=WITH_SCALE,
+    parameters=(SCALE,),
+    lie=replacement,
 )
 @dataclass(frozen=True, slots=True)
 class Backdoor:
@@ -97,15 +95,13 @@ class Backdoor:
 
 
 @ATTACKS.add(
-    PoisonEntry(
-        name="semantic",
-        means="half its training data of the brightest tenth, labeled 0, with no trigger; "
-        "scaled by {SCALE} as backdoor is",
-        source=BAGDASARYAN,
-        knows=WITH_SCALE,
-        parameters=(SCALE,),
-        lie=replacement,
-    )
+    PoisonEntry,
+    name="semantic",
+    means="half its training data of the brightest tenth, labeled 0, with no trigger; scaled by {SCALE} as backdoor is",
+    source=BAGDASARYAN,
+    knows=WITH_SCALE,
+    parameters=(SCALE,),
+    lie=replacement,
 )
 @dataclass(frozen=True, slots=True)
 class Semantic:

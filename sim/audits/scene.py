@@ -13,7 +13,7 @@ import torch
 
 from p2pfl.aggregate import liars_of
 from p2pfl.chance import generator
-from p2pfl.compress import Fragments, build
+from p2pfl.compress import Fragments, make_compressor
 from p2pfl.config.charter import compacted
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, TaskConfig, TrainingConfig
@@ -105,7 +105,7 @@ def scene_of(file: Path, *, node: str | None = None, seed: int | None = None) ->
     if node is not None and node not in names:
         raise UserError("no such node", file=federation.path, key="--node", value=node, allowed=", ".join(names))
     specs = {federation.gossip.compressor, *federation.edge_compressors.values()}
-    if any(isinstance(build(spec), Fragments) for spec in specs):
+    if any(isinstance(make_compressor(spec), Fragments) for spec in specs):
         text = "an audit reads whole models, of which fragments show a part at a time"
         allowed = "another compressor: in the end neighbors see as much by fragments as with none"
         raise UserError(

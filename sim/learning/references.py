@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.chance import generator
-from p2pfl.compress.interface import Compressor
+from p2pfl.compress import Compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.learn.interface import RoundStart, Vector
 from p2pfl.reporting.measures import ModelScore, Reference, ReferencePoint, model_score

@@ -10,7 +10,7 @@ import shutil
 import pytest
 
 from p2pfl.cli.check import readable
-from p2pfl.compress import entropy
+from p2pfl.compress import chains, entropy
 from p2pfl.config.load import load_config
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.features.lan import discovery
@@ -152,7 +152,7 @@ def test_people_see_the_bytes_of_each_compressor_and_which_are_bounds(p2pfl, war
 
 
 def test_compressors_that_do_not_fit_are_all_told_with_the_other_mistakes(p2pfl, ward, change, override):
-    change("federation.toml", 'compressor = "q4"', 'compressor = "q2:stochastic"')
+    change("federation.toml", 'compressor = "q4"', 'compressor = "random-k:3000"')
     change("node3/node.toml", "# threads = 1", "threads = 0")
     override("node1", "node2", "top-k:2411")
     outcome = p2pfl("check", ward, "--format", "json")
@@ -160,19 +160,22 @@ def test_compressors_that_do_not_fit_are_all_told_with_the_other_mistakes(p2pfl,
     assert report_of(outcome)["traffic"] is None
     assert [(mistake["key"], mistake["value"]) for mistake in report_of(outcome)["mistakes"]] == [
         ("node.threads", 0),
-        ("gossip.compressor", "q2:stochastic"),
+        ("gossip.compressor", "random-k:3000"),
         ("edge[0].compressor", "top-k:2411"),
     ]
     assert {mistake["file"] for mistake in report_of(outcome)["mistakes"][1:]} == {str(ward / "federation.toml")}
 
 
-def test_a_filter_that_matches_nothing_is_one_mistake_beside_those_of_compressors(p2pfl, ward, change, override):
+def test_a_filter_that_matches_nothing_is_one_mistake_beside_those_of_compressors(
+    p2pfl, ward, change, override, monkeypatch
+):
+    monkeypatch.setattr(chains, "zstd_is_installed", lambda: False)
     change("federation.toml", '# share = "*"', 'share = ["0.*", "head.*"]')
-    override("node1", "node2", "q2:stochastic")
+    override("node1", "node2", "q8+zstd")
     outcome = p2pfl("check", ward, "--format", "json")
     assert outcome.code == 2
     found = [(mistake["key"], mistake["value"]) for mistake in report_of(outcome)["mistakes"]]
-    assert found == [("gossip.share", "head.*"), ("edge[0].compressor", "q2:stochastic")]
+    assert found == [("gossip.share", "head.*"), ("edge[0].compressor", "q8+zstd")]
 
 
 def test_of_a_schedule_the_graph_is_the_union_and_traffic_and_contraction_are_those_of_a_round(p2pfl, ward, change):

@@ -16,7 +16,7 @@ from p2pfl.node.assembly import load_learner
         (["--compressor", "q8+top-k:0.1"], "--compressor: q8+top-k: top-k comes before q8 (found 'q8+top-k:0.1')"),
         (["--compressor", 'q4"'], "--compressor: unknown stage"),
         (["--compressor", "top-k:2411"], "--compressor: 2411 values to keep, of 2410"),
-        (["--compressor", "q2:stochastic"], "--compressor: q2:stochastic is not a contraction"),
+        (["--compressor", "q2:stochastic"], "--compressor: q2:stochastic is gone: use q2"),
         (["--rule", "hampl"], "--rule: unknown rule 'hampl': did you mean hampel? (found 'hampl')"),
         (["--partition", "x"], "--partition: no such partition"),
         (["--topology", "rng"], "--topology: unknown topology"),

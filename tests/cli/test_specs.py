@@ -7,12 +7,12 @@ import math
 
 import pytest
 
-from p2pfl.aggregate import RULES, RuleEntry, TrimmedMean, make_rule, parse_rule
+from p2pfl.aggregate import RULES, TrimmedMean, make_rule, parse_rule
 from p2pfl.aggregate.rules import liars
-from p2pfl.compress import STAGES, StageEntry, make_compressor
-from p2pfl.compress.entry import VALUES
+from p2pfl.compress import STAGES, make_compressor
+from p2pfl.compress import parse as parse_compressor
 from p2pfl.compress.floats import Float16
-from p2pfl.compress.spelling import parse as parse_compressor
+from p2pfl.compress.interface import VALUES
 from p2pfl.config.model import TrainingConfig
 from p2pfl.config.sections import SCHEDULES
 from p2pfl.config.tables import compressor, method, rule
@@ -34,15 +34,13 @@ PULL = Parameter("pull", number(0, 2, below=True), "how far it goes")
 @pytest.mark.usefixtures("toys")
 def test_a_rule_is_known_by_its_class_alone(p2pfl):
     @RULES.add(
-        RuleEntry(
-            name="toy-mean",
-            aliases=("plaything",),
-            means="plays",
-            source="here",
-            parameters=(liars("toys"), PULL),
-            bound="none",
-            cost="none",
-        )
+        name="toy-mean",
+        aliases=("plaything",),
+        means="plays",
+        source="here",
+        parameters=(liars("toys"), PULL),
+        bound="none",
+        cost="none",
     )
     class Toy(TrimmedMean):
         def __init__(self, f: int = 0, pull: float = 0.5) -> None:
@@ -65,7 +63,7 @@ def test_a_rule_is_known_by_its_class_alone(p2pfl):
 
 @pytest.mark.usefixtures("toys")
 def test_a_method_is_known_by_its_class_alone(p2pfl):
-    @METHODS.add(Entry(name="toy", aliases=("plaything",), means="plays", source="here", parameters=(PULL,)))
+    @METHODS.add(name="toy", aliases=("plaything",), means="plays", source="here", parameters=(PULL,))
     class Toy(Method):
         def __init__(self, pull: float = 0.5) -> None:
             self.pull = pull
@@ -82,7 +80,7 @@ def test_a_method_is_known_by_its_class_alone(p2pfl):
 
 @pytest.mark.usefixtures("toys")
 def test_a_code_for_values_is_known_by_its_class_alone(p2pfl):
-    @STAGES.add(StageEntry(name="toy16", place=VALUES, aliases=("plaything",), means="plays"))
+    @STAGES.add(name="toy16", place=VALUES, aliases=("plaything",), means="plays")
     class Toy(Float16):
         pass
 

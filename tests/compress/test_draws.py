@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from p2pfl.compress.draws import bits, dither, seeds_of, words
+from p2pfl.compress.interface import bits, seeds_of, words
 
 
 def test_words_are_those_of_the_reference_implementation_of_splitmix64():
@@ -26,19 +26,6 @@ def test_bits_are_those_of_the_words_from_the_lowest_on(first, count):
     drawn = words([3, 2**63], 0, 8).tolist()
     wanted = [[row[i // 64] >> i % 64 & 1 for i in range(first, first + count)] for row in drawn]
     assert bits(np.array([3, 2**63], np.uint64), first, count).tolist() == wanted
-
-
-def test_dither_lies_evenly_and_symmetrically_within_half_a_step():
-    out = np.empty((3, 65_536), np.float32)
-    dither(np.array([1, 2, 3], np.uint64), 0, out)
-    odd = out.astype(np.float64) * 2**17
-    assert (odd % 2 == 1).all()
-    assert np.abs(odd).max() < 2**16
-    assert np.abs(odd.mean(axis=1)).max() < 5 * 2**17 / np.sqrt(12 * 65_536)
-    assert np.abs(np.histogram(odd, 16)[0] / (3 * 65_536 / 16) - 1).max() < 5 * np.sqrt(16 / (3 * 65_536))
-    part = np.empty((1, 40), np.float32)
-    dither(np.array([2], np.uint64), 1000, part)
-    assert (part == out[1, 1000:1040]).all()
 
 
 @pytest.mark.parametrize("chances", [None, [], [1], [1, 2, 3]])

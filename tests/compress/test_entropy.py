@@ -9,7 +9,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from p2pfl.compress import build, entropy
+from p2pfl.compress import entropy
+from p2pfl.compress import make_compressor as build
 from p2pfl.errors import PeerFault
 
 if sys.version_info >= (3, 14):
@@ -225,9 +226,9 @@ def test_the_library_is_loaded_only_for_chains_that_use_it():
     code = (
         "import sys, numpy as np, p2pfl.compress as c\n"
         "loaded = lambda: any('zstd' in name and not name.startswith('p2pfl') for name in sys.modules)\n"
-        "c.build('top-k:0.1+q8').encode(np.ones(9, np.float32))\n"
+        "c.make_compressor('top-k:0.1+q8').encode(np.ones(9, np.float32))\n"
         "assert not loaded()\n"
-        "c.build('q8+zstd').encode(np.ones(9, np.float32))\n"
+        "c.make_compressor('q8+zstd').encode(np.ones(9, np.float32))\n"
         "assert loaded()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from p2pfl.compress import build
+from p2pfl.compress import make_compressor as build
 
 VALUES = np.array([0.0, 1.0, -1.0, 0.5, -0.25, 3.0, -7.5, 0.0, 0.0, 2.0, 0.0, -0.5], np.float32)
 CHANCE = 0x0123456789ABCDF2

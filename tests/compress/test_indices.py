@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from p2pfl.compress.indices import GAPS, PACKED
+from p2pfl.compress.sparse import GAPS, PACKED
 from p2pfl.errors import PeerFault
 
 CODES = pytest.mark.parametrize("code", [PACKED, GAPS], ids=["packed", "gaps"])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from p2pfl.compress import build
+from p2pfl.compress import make_compressor as build
 from p2pfl.errors import PeerFault
 
 FLOAT32 = np.finfo(np.float32)

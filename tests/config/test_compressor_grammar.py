@@ -6,11 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.compress import STAGES
-from p2pfl.compress.spelling import Chain, parse
+from p2pfl.compress import STAGES, Chain, parse
 from p2pfl.config.tables import compressor
-
-QUANTIZERS = [name for name, stage in STAGES.items() if stage.stochastic]
 
 values = st.sampled_from(["float32", "float16", "sign", "q8", "q4", "q2"])
 fractions = st.floats(0, 1, exclude_min=True).filter(lambda x: x >= 1e-15).map(lambda x: round(x, 15) or 1.0)
@@ -25,7 +22,6 @@ def chains(draw):
         keep=draw(fractions | st.integers(1, 10**12)) if sparsifier else 1.0,
         rotate=draw(st.booleans()) and code not in ("float32", "float16"),
         values=code,
-        stochastic=draw(st.booleans()) and code in QUANTIZERS,
         zstd=draw(st.booleans()),
     )
 
@@ -79,8 +75,8 @@ REASONS = {
     "rotate": "rotate needs q8, q4, q2 or sign after it",
     "top-k:0.1+rotate+zstd": "rotate needs q8, q4, q2 or sign after it",
     "rotate+float16": "float16: rotate needs q8, q4, q2 or sign after it",
-    "q8:nearest": "q8:nearest: only stochastic may stand after the colon",
-    "sign:stochastic": "sign:stochastic: sign takes no option",
+    "q8:nearest": "q8:nearest: q8 takes no option",
+    "q4:stochastic": "q4:stochastic is gone: use q4; error feedback makes up for what rounding leaves",
     "zstd:9": "zstd:9: zstd takes no option",
     "top-k": "top-k: say how many values to keep, as in top-k:0.05 or top-k:1000",
     "random-k:": "random-k: say how many values to keep, as in random-k:0.05 or random-k:1000",

@@ -18,7 +18,7 @@ import p2pfl.aggregate
 import sim
 from p2pfl.aggregate import BEFORE, RULES
 from p2pfl.cli.main import cli
-from p2pfl.compress.catalog import list_stages
+from p2pfl.compress import list_stages
 from p2pfl.config import model
 from p2pfl.config.sections import PRIVACY, SCHEDULES
 from p2pfl.core.staleness import STALENESS

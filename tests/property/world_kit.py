@@ -29,7 +29,7 @@ GRAPHS = {
     "path-that-rests": (3, (((0, 1), (1, 2)), (), ((0, 1),))),
 }
 KINDS = (
-    *("none", "float16", "q8", "q4", "q2", "sign", "q8:stochastic", "q4:stochastic", "rotate+q2", "rotate+sign"),
+    *("none", "float16", "q8", "q4", "q2", "sign", "rotate+q2", "rotate+sign"),
     *("top-k:0.4", "top-k:1+q8", "top-k:0.5+rotate+q4", "random-k:0.4", "random-k:2+q4", "q4+zstd", "top-k:0.4+zstd"),
     *("bf16", "fragment:1", "fragment:2", "fragment:3+bf16"),
 )

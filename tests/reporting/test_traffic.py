@@ -59,9 +59,9 @@ def test_where_one_size_is_a_bound_the_sum_is_one_too():
 
 
 def test_what_does_not_fit_names_the_table_that_says_so():
-    federation = star(n1="top-k:10", n3="top-k:2000", n4="q2:stochastic")
+    federation = star(n1="top-k:10", n3="top-k:2000", n4="top-k:4000")
     federation = replace(federation, gossip=replace(federation.gossip, compressor="random-k:3000"))
-    assert [mistake.key for mistake in compressor_mistakes(federation)] == ["edge[2].compressor"]
+    assert compressor_mistakes(federation) == []
     found = compressor_mistakes(federation, SIZE)
     assert [mistake.key for mistake in found] == ["gossip.compressor", "edge[1].compressor", "edge[2].compressor"]
     assert {mistake.file for mistake in found} == {str(federation.path)}

@@ -14,7 +14,7 @@ from sim.sweeps.results import estimate
 TOPOLOGY = ["ring", "random-regular:degree=4", "complete"]
 COMPRESSOR = ["none", "q4"]
 CHAINS = [
-    *("none", "float16", "q8", "q4", "q4:stochastic", "q2", "sign", "rotate+sign", "rotate+q2", "q4+zstd"),
+    *("none", "float16", "q8", "q4", "rotate+q4", "q2", "sign", "rotate+sign", "rotate+q2", "q4+zstd"),
     *("top-k:0.05", "top-k:0.05+q8", "top-k:0.01+q8+zstd", "random-k:0.1", "random-k:0.1+q4", "sign+zstd"),
 ]
 

@@ -85,7 +85,6 @@ GONE: Mapping[str, Mapping[str, str]] = {
     },
     "format": dict.fromkeys(("metis", "mtx", ".metis", ".graph", ".mtx"), "edgelist, graphml or npz"),
     "weights": {"max-degree": "metropolis or best-constant"},
-    "mode": {"delay": "p2pfl sim run, whose nodes mix models of different age"},
     "command": {"augment": "p2pfl topology design SPEC --add K"},
     "option": {
         "--near": "--distances with a file of times",
@@ -93,6 +92,8 @@ GONE: Mapping[str, Mapping[str, str]] = {
         "--edges": "attack without it: nodes fail",
         "--repeat": "--seed for another draw",
         "--runs": "simulate without it",
+        "info --within": "Ctrl-C, or compare, which leaves out what takes long",
+        "--mode": "simulate without it: all nodes mix at once; in p2pfl sim run each at its own pace",
         "--max-delay": "p2pfl sim run, whose nodes mix models of different age",
         "--epsilon": "rounds to a thousandth: k times as many for the k-th power of that",
     },

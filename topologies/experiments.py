@@ -4,10 +4,8 @@ Nodes fail one at a time, at random or where it hurts most. Worst cases follow f
 it bounds the algebraic connectivity of what remains by a Rayleigh quotient (Fiedler, Algebraic connectivity of graphs,
 1973).
 
-Consensus, without learning, is compared with the theory's prediction. `sync`: rounds x <- W x, with one W or a
-schedule's in turn (Xiao and Boyd, Fast linear iterations, 2004). `gossip`: at each tick one edge, drawn uniformly,
-replaces both its values by their mean (Boyd, Ghosh, Prabhakar and Shah, Randomized gossip algorithms, IEEE Trans.
-Information Theory 52, 2006, whose nodes wake and call a neighbor). No network, no time, no models.
+Consensus, without learning, is compared with the theory's prediction: rounds x <- W x, with one W or a schedule's in
+turn (Xiao and Boyd, Fast linear iterations, 2004). No network, no time, no models.
 """
 
 from __future__ import annotations
@@ -23,12 +21,11 @@ import numpy as np
 from topologies.chance import generator
 from topologies.eigen import EFFORT_LIMIT, Tell, effort, silent
 from topologies.eigen.laplacian import Array, Laplacian
-from topologies.errors import TopologyError, nearest, refuse_gone
+from topologies.errors import TopologyError, nearest
 from topologies.graph import Topology, component_labels, require_connected
 from topologies.metrics.describe import describe_schedule, messages
 from topologies.schedule import Schedule
 from topologies.spectral import (
-    bracket,
     default_weights,
     fiedler_vector,
     plain_extremes,
@@ -174,7 +171,6 @@ STRATEGIES: Mapping[str, Choose] = {
 Step = Callable[[Array], Array]
 """One round of mixing, from and to shape (nodes,)."""
 
-MODES = ("sync", "gossip")
 VANISHED = 1e-12
 """Below this fraction of the distance after one round, only rounding error is left."""
 SETTLED = 1e-7
@@ -182,38 +178,32 @@ SETTLED = 1e-7
 
 Its square bounds the error of r^2 times the gap to the next modulus.
 """
-WORK_LIMIT, GOSSIP_WORK = 500_000_000, 1_000_000_000
-"""Default limits on edges times rounds, and on ticks times runs: about half a minute; ten times as much on request."""
-FEWEST, ROUNDS_LIMIT, ASKED_ROUNDS, TICKS_LIMIT = 10, 100_000, 1_000_000, 100_000_000
+WORK_LIMIT = 500_000_000
+"""The default limit on edges times rounds: about half a minute; ten times as much on request."""
+FEWEST, ROUNDS_LIMIT, ASKED_ROUNDS = 10, 100_000, 1_000_000
 """The minimum number of rounds on any graph; the maximum by default, and on request (each round is a row of the
-history); and the maximum number of ticks.
+history).
 """
 PERIODS = 2_000
 """The periods of a schedule after which its contraction is measured."""
-VALUES_LIMIT = 20_000_000
-"""The maximum number of values held at a time: a few copies take a gigabyte."""
-RUNS_LIMIT, CHUNK = 5_000, 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsensusSettings:
-    """Settings of a simulation. `rounds` is the exact number of rounds (for gossip, the maximum number of ticks); with
-    None it runs until `epsilon`, within limits on the work.
-
-    `runs` applies to gossip; None means as many as `epsilon` needs. `seed` determines the start and the edges.
+    """Settings of a simulation. `rounds` is the exact number; with None it runs until `epsilon`, within limits on the
+    work. `seed` determines the start.
     """
 
     epsilon: float = 1e-3
     weights: str | None = None
     rounds: int | None = None
-    runs: int | None = None
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Consensus:
-    """The result. `history` has rows with the same keys: the round or tick, the distance to consensus relative to the
-    start, and the prediction. `notes` explain the figures.
+    """The result. `history` has rows: the round, the distance to consensus relative to the start, and the prediction.
+    `notes` explain the figures.
     """
 
     facts: dict[str, Any]
@@ -228,25 +218,12 @@ class Tail(NamedTuple):
     settled: bool
 
 
-def simulate(topology: Topology, mode: str = "sync", settings: ConsensusSettings | None = None) -> Consensus:
-    """Simulate a graph. Raises TopologyError for an unknown mode or an impossible request, DisconnectedError if it is
-    not connected.
+def simulate_schedule(schedule: Schedule, settings: ConsensusSettings | None = None) -> Consensus:
+    """Simulate a schedule, which has its own weights. Raises TopologyError for an impossible request, DisconnectedError
+    if its union is not connected.
     """
     settings = settings or ConsensusSettings()
-    if mode not in MODES:
-        refuse_gone("mode", mode)
-        raise TopologyError("unknown mode", key="mode", value=mode, allowed=nearest(mode, MODES))
-    limit = _round_limit(settings, mode, topology.edge_count)
-    require_connected(topology)
-    return _simulate_gossip(topology, settings) if mode == "gossip" else _simulate_rounds(topology, settings, limit)
-
-
-def simulate_schedule(schedule: Schedule, mode: str = "sync", settings: ConsensusSettings | None = None) -> Consensus:
-    """Simulate a schedule, only in mode `sync`; it has its own weights, and its union must be connected."""
-    settings = settings or ConsensusSettings()
-    if mode != "sync":
-        raise TopologyError("only for static undirected graphs", key="mode", value=mode, allowed="sync")
-    limit = _round_limit(settings, mode, max(mixing.messages for mixing in schedule.mixings))
+    limit = rounds_limit(max(mixing.messages for mixing in schedule.mixings), settings)
     require_connected(schedule.union())
     x = generator(settings.seed).normal(size=schedule.nodes)
     steps = [mixing.apply for mixing in schedule.mixings]
@@ -254,6 +231,7 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", settings: Consensu
     slope = cyclic_tail(steps, x, max(4, min(PERIODS, limit // schedule.period)))
     known = describe_schedule(schedule, settings.epsilon)
     facts = {
+        "edges": known["edges"],
         "period": schedule.period,
         "directed": schedule.directed,
         "predicted_contraction": known["mixing_rate"],
@@ -269,11 +247,14 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", settings: Consensu
     rate, exact = known["mixing_rate"], math.inf if known["exact_after"] is None else known["exact_after"]
     # a bound: the effect of whole periods on the worst start
     predicted = [0.0 if t >= exact else rate ** (t - t % schedule.period) for t in range(len(distances))]
-    return _consensus(_about(schedule, known["edges"], mode, settings) | facts, enumerate(distances), predicted)
+    return _consensus(schedule, settings, facts, zip(distances, predicted, strict=True))
 
 
-def _simulate_rounds(topology: Topology, settings: ConsensusSettings, limit: int) -> Consensus:
-    """Simulate rounds in which all nodes mix at once."""
+def simulate(topology: Topology, settings: ConsensusSettings | None = None) -> Consensus:
+    """Simulate rounds of a graph in which all nodes mix at once. Raises as `simulate_schedule`."""
+    settings = settings or ConsensusSettings()
+    limit = rounds_limit(topology.edge_count, settings)
+    require_connected(topology)
     named = default_weights(topology) if settings.weights is None else settings.weights
     topology, weights, _ = settled_weights(topology, named)
     x = generator(settings.seed).normal(size=topology.nodes)
@@ -282,6 +263,7 @@ def _simulate_rounds(topology: Topology, settings: ConsensusSettings, limit: int
     slowest = tail(step, x, limit)
     rate = spectrum(topology, weights).mixing_rate
     facts = {
+        "edges": topology.edge_count,
         "weights": named,
         "predicted_contraction": rate,
         "measured_contraction": slowest.contraction,
@@ -294,80 +276,29 @@ def _simulate_rounds(topology: Topology, settings: ConsensusSettings, limit: int
     notes = [] if slowest.settled else [f"the contraction had not settled after {limit} rounds"]
     # the prediction is for the worst start: no other is farther away
     predicted = [rate**t for t in range(len(distances))]
-    about = _about(topology, topology.edge_count, "sync", settings)
-    return _consensus(about | facts, enumerate(distances), predicted, notes)
-
-
-def _simulate_gossip(topology: Topology, settings: ConsensusSettings) -> Consensus:
-    known = bracket(topology, settings.epsilon)
-    runs = settings.runs
-    if runs is None:  # two runs may be late: with fewer, the quantile cannot be determined
-        enough = min(RUNS_LIMIT, max(100, math.ceil(2.0 / settings.epsilon)))
-        runs = min(enough, max(1, VALUES_LIMIT // topology.nodes))
-    _require_held("runs", runs, topology.nodes * runs)
-    # looking at 500 nodes once in 128 ticks takes as long as the ticks
-    most = max(1, GOSSIP_WORK // (runs * (1 + topology.nodes // 500)))
-    _require_whole("rounds", settings.rounds, 1, min(TICKS_LIMIT, 10 * most))
-    limit = settings.rounds or min(most, math.ceil(known.high))
-    done = gossip(topology, settings.epsilon, runs=runs, limit=limit, rng=generator(settings.seed))
-    ticks = averaging_ticks(done.reached, settings.epsilon)
-    facts = {
-        "runs": runs,
-        "expected_matrix_eigenvalue": known.eigenvalue,
-        "predicted_ticks_low": known.low,
-        "predicted_ticks_high": known.high,
-        "measured_ticks": ticks,
-        "median_ticks": averaging_ticks(done.reached, 0.5),
-        "measured_messages": None if ticks is None else 2 * ticks,
-        "mean_drift": done.mean_drift,
-    }
-    few = [f"{runs} runs are few for a probability of {settings.epsilon:g}"] if runs * settings.epsilon < 1 else []
-    predicted = [known.eigenvalue ** (t / 2) for t, _ in done.history]
-    return _consensus(_about(topology, topology.edge_count, "gossip", settings) | facts, done.history, predicted, few)
-
-
-def _about(graph: Topology | Schedule, edges: int, mode: str, settings: ConsensusSettings) -> dict[str, Any]:
-    about = {"spec": graph.spec, "seed": settings.seed, "nodes": graph.nodes, "edges": edges}
-    return {**about, "mode": mode, "epsilon": settings.epsilon}
+    return _consensus(topology, settings, facts, zip(distances, predicted, strict=True), notes)
 
 
 def _consensus(
-    facts: dict[str, Any], distances: Iterable[tuple[int, float]], predicted: list[float], notes: Sequence[str] = ()
+    graph: Topology | Schedule,
+    settings: ConsensusSettings,
+    facts: dict[str, Any],
+    pairs: Iterable[tuple[float, float]],
+    notes: Sequence[str] = (),
 ) -> Consensus:
-    unit = "tick" if facts["mode"] == "gossip" else "round"
-    rows = zip(distances, predicted, strict=True)
-    history = [{unit: t, "distance": distance, "predicted": known} for (t, distance), known in rows]
-    late = f"epsilon was not reached within {history[-1][unit]} {unit}s"
-    return Consensus(facts, history, (*notes, late) if facts[f"measured_{unit}s"] is None else tuple(notes))
+    about = {"spec": graph.spec, "seed": settings.seed, "nodes": graph.nodes, "epsilon": settings.epsilon}
+    history = [{"round": t, "distance": distance, "predicted": known} for t, (distance, known) in enumerate(pairs)]
+    late = f"epsilon was not reached within {len(history) - 1} rounds"
+    return Consensus(about | facts, history, (*notes, late) if facts["measured_rounds"] is None else tuple(notes))
 
 
-def _round_limit(settings: ConsensusSettings, mode: str, links: int) -> int:
-    """Return the maximum number of rounds in a simulation whose rounds each use this many edges or links."""
+def rounds_limit(links: int, settings: ConsensusSettings) -> int:
+    """Return the default limit on rounds over `links` edges. Raises TopologyError if the settings exceed theirs."""
     require_epsilon(settings.epsilon)
-    if settings.runs is not None and mode != "gossip":
-        raise TopologyError("only gossip has several", key="runs", value=settings.runs, allowed="with --mode gossip")
-    if mode != "gossip":
-        return rounds_limit(links, settings.rounds)
-    _require_whole("runs", settings.runs, 1, RUNS_LIMIT)
-    _require_whole("rounds", settings.rounds, 1, TICKS_LIMIT)
-    return TICKS_LIMIT
-
-
-def rounds_limit(links: int, rounds: int | None = None) -> int:
-    """Return the default limit on rounds over `links` edges. Raises TopologyError if `rounds` exceeds the limit."""
-    _require_whole("rounds", rounds, 1, min(ASKED_ROUNDS, max(FEWEST, 10 * WORK_LIMIT // max(1, links))))
+    most = min(ASKED_ROUNDS, max(FEWEST, 10 * WORK_LIMIT // max(1, links)))
+    if settings.rounds is not None and not 1 <= settings.rounds <= most:
+        raise TopologyError("out of range", key="rounds", value=settings.rounds, allowed=f"from 1 to {most}")
     return min(ROUNDS_LIMIT, max(FEWEST, WORK_LIMIT // max(1, links)))
-
-
-def _require_whole(key: str, value: int | None, minimum: int, maximum: int) -> None:
-    if value is not None and not minimum <= value <= maximum:
-        raise TopologyError("out of range", key=key, value=value, allowed=f"from {minimum} to {maximum}")
-
-
-def _require_held(key: str, value: int, values: int) -> None:
-    if values > VALUES_LIMIT:
-        allowed = f"less, or fewer nodes: up to {VALUES_LIMIT:,} values at all nodes together"
-        raise TopologyError("too many values to hold", key=key, value=value, allowed=allowed)
 
 
 def _centered(x: Array) -> Array:
@@ -456,46 +387,3 @@ def _exact_after(schedule: Schedule, steps: Sequence[Step], x: Array) -> int | N
     most = max(schedule.period, 2 * schedule.nodes.bit_length())
     distances, reached, _ = run(mixed(steps, x), x, VANISHED, None, most)
     return reached if reached is not None and distances[-2] > np.sqrt(VANISHED) else None
-
-
-def averaging_ticks(reached: Sequence[int], epsilon: float) -> int | None:
-    """Return the smallest number of ticks after which at most a fraction `epsilon` of the runs has not arrived."""
-    last = sorted(math.inf if ticks < 0 else ticks for ticks in reached)[-1 - math.floor(epsilon * len(reached))]
-    return None if last == math.inf else int(last)
-
-
-class Meetings(NamedTuple):
-    """The result of gossip. `reached[r]` is the number of ticks until run r came within epsilon, or -1 if it did not.
-
-    `history` has pairs (tick, root mean square distance over all runs, relative to the start). `mean_drift` is the
-    largest move of a mean, relative to the same distance.
-    """
-
-    reached: list[int]
-    history: list[tuple[int, float]]
-    mean_drift: float
-
-
-def gossip(topology: Topology, epsilon: float, *, runs: int, limit: int, rng: np.random.Generator) -> Meetings:
-    """Gossip from the eigenvector of the slowest mode, for which the lower bound of Theorem 3 is proven.
-
-    All runs advance together, one column each; after `limit` ticks the unfinished ones are abandoned. The squared
-    distance falls by (x_i - x_j)^2 / 2 at each tick; it is recomputed every 128 ticks, so that rounding does not
-    accumulate.
-    """
-    x = np.repeat(fiedler_vector(topology)[:, None], runs, axis=1)
-    columns = np.arange(runs)
-    reached = np.full(runs, -1)
-    history = [(tick := 0, 1.0)]
-    while tick < limit and (reached < 0).any():
-        squared = (_centered(x) ** 2).sum(axis=0)
-        for edges in rng.integers(topology.edge_count, size=(min(CHUNK, limit - tick), runs)):
-            i, j = topology.ends[edges].T
-            left, right = x[i, columns], x[j, columns]
-            x[i, columns] = x[j, columns] = 0.5 * (left + right)
-            squared -= 0.5 * (left - right) ** 2
-            tick += 1
-            reached[(reached < 0) & (squared < epsilon**2)] = tick
-        history.append((tick, float(np.sqrt((_centered(x) ** 2).sum() / runs))))
-    moved = np.abs(x.mean(axis=0)).max() * math.sqrt(topology.nodes)
-    return Meetings(reached.tolist(), history, float(moved))

@@ -12,6 +12,7 @@ import logging
 import math
 import warnings
 from dataclasses import dataclass
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from topologies.families.random import places
 from topologies.family import GraphRequest
 from topologies.files import replace
 from topologies.files.content import is_file
-from topologies.graph import Ends, Topology, components, ordered
+from topologies.graph import Ends, Topology, ordered, require_connected
 from topologies.metrics import hops
 from topologies.metrics.cuts import sweep_cut
 from topologies.spectral import EPSILON, check_weights, default_weights, mixing_matrix, rate_text, rounds_to_consensus
@@ -126,12 +127,10 @@ slow.
 class SingleFigures:
     """The figures in a picture. `values` are the Laplacian's, ascending.
 
-    `side` is one side of the thinnest known cut, or, for a disconnected graph, all but the largest component. `rate` is
-    the second largest modulus of the mixing `matrix`.
+    `side` is one side of the thinnest known cut. `rate` is the second largest modulus of the mixing `matrix`.
     """
 
     topology: Topology
-    parts: int
     values: Array
     fiedler: Array
     side: NDArray[np.bool_]
@@ -147,10 +146,11 @@ def check_size(nodes: int) -> None:
 
 def draw_single(topology: Topology, path: Path, weights: str | None = None) -> None:
     """Write the picture. Raises TopologyError if there are too many nodes or edges to draw, or if it cannot be
-    written.
+    written; DisconnectedError for a graph that is not connected.
     """
     check_target(path)
     check_size(topology.nodes)
+    require_connected(topology)
     if topology.edge_count > EDGES_LIMIT:
         allowed = f"up to {EDGES_LIMIT} edges in a picture"
         raise TopologyError("too dense to draw", key="edges", value=topology.edge_count, allowed=allowed)
@@ -198,16 +198,15 @@ class PointLayout:
 
 
 def layout(topology: Topology) -> PointLayout:
-    """Return positions for a graph of at most a few thousand nodes; deterministic."""
+    """Return positions for a connected graph of at most a few thousand nodes; deterministic."""
     found = _of_family(topology)
     if found is not None:
         return found
     if is_circulant_in_order(topology):
         return PointLayout(_circle(topology.nodes))
-    parts = components(topology)
-    if len(parts) == 1 and topology.edge_count == topology.nodes - 1 and topology.degrees.max() == 2:
+    if topology.edge_count == topology.nodes - 1 and topology.degrees.max() == 2:
         return PointLayout(_open_circle(topology))
-    return PointLayout(_pack(parts, [_layout_of_component(topology, part) for part in parts]))
+    return PointLayout(_by_springs(topology))
 
 
 def is_circulant_in_order(topology: Topology) -> bool:
@@ -245,28 +244,20 @@ def draw_network(axes: Any, topology: Topology, vector: Array, side: NDArray[np.
 def _analyzed(topology: Topology, weights: str) -> SingleFigures:
     values, vectors = np.linalg.eigh(Laplacian.plain(topology).dense())
     matrix = mixing_matrix(topology, weights)
-    parts = components(topology)
-    side = _side(topology, parts)
+    cut = sweep_cut(topology)
+    side = np.full(topology.nodes, cut is None)
+    side[[] if cut is None else list(cut.side)] = True
     # the matrix is symmetric: with one sample each, `sample-weighted` is metropolis
-    rate = float(np.sort(np.abs(np.linalg.eigvalsh(matrix)))[-2]) if len(parts) == 1 else 1.0
+    rate = float(np.sort(np.abs(np.linalg.eigvalsh(matrix)))[-2])
     return SingleFigures(
         topology=topology,
-        parts=len(parts),
         values=np.maximum(values, 0.0),
-        fiedler=_signed(vectors[:, 1]) if len(parts) == 1 else np.where(side, 1.0, -1.0),
+        fiedler=_signed(vectors[:, 1]),
         side=side,
         matrix=matrix,
         rate=rate,
         rounds=rounds_to_consensus(rate),
     )
-
-
-def _side(topology: Topology, parts: list[list[int]]) -> NDArray[np.bool_]:
-    """Return the side of the cut. Shape (nodes,)."""
-    cut = sweep_cut(topology) if len(parts) == 1 else None
-    side = np.full(topology.nodes, cut is None)
-    side[max(parts, key=len) if cut is None else list(cut.side)] = cut is not None
-    return side
 
 
 def _signed(vector: Array) -> Array:
@@ -280,8 +271,6 @@ def _title(figures: SingleFigures) -> str:
 
 
 def _cut_text(figures: SingleFigures) -> str:
-    if figures.parts > 1:
-        return f"{figures.parts} parts, circles: the largest"
     ends = figures.topology.ends
     crossing = int(np.count_nonzero(figures.side[ends[:, 0]] != figures.side[ends[:, 1]]))
     small = int(np.count_nonzero(figures.side))
@@ -292,7 +281,7 @@ def _cut_text(figures: SingleFigures) -> str:
 def _draw_spectrum(axes: Any, figures: SingleFigures) -> None:
     plain(axes)
     values = figures.values
-    low = float(values[1]) if figures.parts == 1 else 0.0
+    low = float(values[1])
     axes.plot(np.arange(1, len(values) + 1), values, "o", markersize=3.2 if len(values) < 200 else 1.6, color=BLUE)
     axes.plot([2], [low], "D", markersize=7, color=RED)
     top = float(values[-1]) or 1.0
@@ -373,59 +362,26 @@ def _open_circle(topology: Topology) -> Points:
     return _circle(topology.nodes + 1)[along]
 
 
-def _layout_of_component(topology: Topology, part: list[int]) -> Points:
-    """Place one component, its longer side across. Shape (len(part), 2)."""
-    if len(part) == 1:
-        return np.zeros((1, 2))
-    place = {node: number for number, node in enumerate(part)}
-    ends = ordered([(place[i], place[j]) for i, j in topology.edges if i in place])
-    within = Topology("", len(part), ends)
-    points = _by_springs(within.to_networkx(), _by_eigenvectors(within))
-    points = points - points.mean(axis=0)
-    axes = np.linalg.svd(points, full_matrices=False)[2]
-    return np.asarray(points @ axes.T)
-
-
-def _by_eigenvectors(topology: Topology) -> Points:
-    """Place nodes at a start without folds, by the eigenvectors of the two smallest positive eigenvalues (Hall,
-    1970).
+def _by_springs(topology: Topology) -> Points:
+    """Place nodes by springs, the longer side across, from a start without folds: the eigenvectors of the two smallest
+    positive eigenvalues (Hall, 1970).
     """
-    vectors = np.linalg.eigh(Laplacian.plain(topology).dense())[1]
-    start = np.stack([vectors[:, 1], vectors[:, min(2, topology.nodes - 1)]], axis=1)
-    # nodes that look alike would share one spot and never separate
-    return start + np.random.default_rng(0).normal(scale=0.02 / np.sqrt(topology.nodes), size=start.shape)
-
-
-def _by_springs(graph: Any, start: Points) -> Points:
     import networkx as nx  # noqa: PLC0415 - a quarter of a second that only pictures need
 
-    places = dict(enumerate(start))
-    try:
-        if len(start) <= STRESS_LIMIT:
-            found = nx.kamada_kawai_layout(graph, pos=places)
-            return np.array([found[node] for node in range(len(start))])
-    except ModuleNotFoundError:
-        pass  # scipy is in another extra than matplotlib
-    turns = int(np.clip(20_000 // len(start), 10, 100))  # the time per step grows with the square of the nodes
-    found = nx.spring_layout(graph, pos=places, iterations=turns, seed=0, method="force")
-    return np.array([found[node] for node in range(len(start))])
-
-
-def _pack(parts: list[list[int]], drawn: list[Points]) -> Points:
-    """Place components side by side on shelves, largest first, each with room for its nodes. Shape (nodes, 2)."""
-    nodes = sum(map(len, parts))
-    points = np.zeros((nodes, 2))
-    shelf = 1.2 * np.sqrt(4 * nodes)
-    left, top, height = 0.0, 0.0, 0.0
-    for index in sorted(range(len(parts)), key=lambda index: -len(parts[index])):
-        spread = np.abs(drawn[index]).max(initial=0.0)
-        radius = np.sqrt(len(parts[index]))
-        if left > 0 and left + 2 * radius > shelf:
-            left, top, height = 0.0, top - height, 0.0
-        scaled = drawn[index] * (0.8 * radius / spread if spread > 0 else 1.0)
-        points[parts[index]] = scaled + np.array([left + radius, top - radius])
-        left, height = left + 2 * radius, max(height, 2 * radius)
-    return points
+    nodes = topology.nodes
+    vectors = np.linalg.eigh(Laplacian.plain(topology).dense())[1]
+    start = np.stack([vectors[:, 1], vectors[:, min(2, nodes - 1)]], axis=1)
+    # nodes that look alike would share one spot and never separate
+    start += np.random.default_rng(0).normal(scale=0.02 / np.sqrt(nodes), size=start.shape)
+    graph, places = topology.to_networkx(), dict(enumerate(start))
+    if nodes <= STRESS_LIMIT and find_spec("scipy") is not None:  # it is in another extra than matplotlib
+        found = nx.kamada_kawai_layout(graph, pos=places)
+    else:
+        turns = int(np.clip(20_000 // nodes, 10, 100))  # the time per step grows with the square of the nodes
+        found = nx.spring_layout(graph, pos=places, iterations=turns, seed=0, method="force")
+    points = np.array([found[node] for node in range(nodes)])
+    points -= points.mean(axis=0)
+    return np.asarray(points @ np.linalg.svd(points, full_matrices=False)[2].T)
 
 
 def _lines(axes: Any, found: PointLayout, ends: Ends, **style: Any) -> None:

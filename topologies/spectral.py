@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.eigen import TOLERANCE, ULP, Extremes, Seen, Tell, exactly, extremes, largest, require_converged, silent
+from topologies.eigen import TOLERANCE, ULP, Extremes, Tell, exactly, extremes, largest, require_converged, silent
 from topologies.eigen.laplacian import Array, Laplacian
 from topologies.errors import TopologyError, nearest, refuse_gone
 from topologies.graph import Ends, NetworkxGraph, Topology, component_count, require_connected, require_graph
@@ -251,8 +251,8 @@ def spectrum(
     )
 
 
-def plain_extremes(topology: Topology, *, certify: bool = False, seen: Seen | None = None) -> Extremes:
-    """Compute lambda_2 and lambda_max of the Laplacian of any graph. `seen` receives results before their proof."""
+def plain_extremes(topology: Topology, *, certify: bool = False) -> Extremes:
+    """Compute lambda_2 and lambda_max of the Laplacian of any graph."""
     topology = require_graph(topology)
     form = topology.formula
     if form is not None:
@@ -262,28 +262,7 @@ def plain_extremes(topology: Topology, *, certify: bool = False, seen: Seen | No
     if component_count(topology) > 1:
         high, residual = largest(plain := Laplacian.plain(topology))
         return replace(exactly(0.0, high, "disconnected"), high_residual=residual, highest=plain.largest)
-    return extremes(Laplacian.plain(topology), certify=certify, seen=seen)
-
-
-class Bracket(NamedTuple):
-    """The ticks between which the averaging time lies, and the second `eigenvalue` of the expected matrix."""
-
-    eigenvalue: float
-    low: float
-    high: float
-
-
-def bracket(topology: Topology, epsilon: float) -> Bracket:
-    """Bound the averaging time by Theorem 3 of Boyd, Ghosh, Prabhakar and Shah, Randomized gossip algorithms (2006),
-    for a connected graph in which one edge averages its ends at each tick: the expected matrix is I - L / (2 edges).
-    """
-    # the lower end holds up to here: 1/(2 epsilon) must be at least the root of 1/epsilon
-    require_epsilon(epsilon, 0.25)
-    share = spectrum(topology).algebraic_connectivity / (2.0 * topology.edge_count)
-    if share > 1.0 - 1e-12:  # two nodes agree when they first meet
-        return Bracket(0.0, 0.0, 1.0)
-    times = math.log(1.0 / epsilon) / -math.log1p(-share)
-    return Bracket(1.0 - share, 0.5 * times, 3.0 * times)
+    return extremes(Laplacian.plain(topology), certify=certify)
 
 
 def fiedler_vector(topology: Topology) -> Array:

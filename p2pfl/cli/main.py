@@ -51,7 +51,6 @@ EXTRAS: Mapping[str, str] = {
     "torch": "torch",
     "matplotlib": "plot",
     "scipy": "topology",
-    "pyamg": "topology",
     "dask": "dask",
     "distributed": "dask",
     "segno": "qr",

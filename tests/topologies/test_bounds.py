@@ -127,9 +127,9 @@ def test_a_folder_that_may_not_be_written_is_told_before_the_search(tmp_path, mo
 
 def test_rounds_times_edges_are_bounded():
     for links in (1, 5_000, 20_000, 2_000_000):
-        assert rounds_limit(links) * links <= 500_000_000
-    assert rounds_limit(2_000) == 100_000
-    assert rounds_limit(50_000_000) == 10
+        assert rounds_limit(links, ConsensusSettings()) * links <= 500_000_000
+    assert rounds_limit(2_000, ConsensusSettings()) == 100_000
+    assert rounds_limit(50_000_000, ConsensusSettings()) == 10
 
 
 def test_what_is_not_settled_within_the_work_is_said(monkeypatch):
@@ -139,16 +139,8 @@ def test_what_is_not_settled_within_the_work_is_said(monkeypatch):
     assert any("had not settled after 100 rounds" in note for note in found.notes)
 
 
-@pytest.mark.parametrize(
-    ("mode", "asked", "key"),
-    [
-        ("sync", {"rounds": 1_000_000}, "rounds"),
-        ("gossip", {"rounds": 100_000_000}, "rounds"),
-        ("gossip", {"runs": 5_000}, "runs"),
-    ],
-)
-def test_a_simulation_that_is_asked_for_is_bounded_too(mode, asked, key):
-    refused(key, simulate, build("ring", 50_000), mode, ConsensusSettings(**asked))
+def test_a_simulation_that_is_asked_for_is_bounded_too():
+    refused("rounds", simulate, build("ring", 50_000), ConsensusSettings(rounds=1_000_000))
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,6 @@ def test_a_misspelt_subcommand_is_answered_with_the_nearest():
         ["attack", "ring", "-n", "6"],
         ["design", "-n", "5"],
         ["simulate", "ring", "-n", "6"],
-        ["simulate", "ring", "-n", "6", "--mode", "gossip"],
         ["simulate", "base:k=1", "-n", "6"],
     ],
 )

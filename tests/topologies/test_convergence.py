@@ -27,8 +27,8 @@ GRAPHS = [
 WEIGHTS = ["metropolis", "best-constant", "sample-weighted"]
 
 
-def facts(spec, nodes, mode="sync", **asked):
-    return simulate(build(spec, nodes, 1), mode, ConsensusSettings(**asked)).facts
+def facts(spec, nodes, **asked):
+    return simulate(build(spec, nodes, 1), ConsensusSettings(**asked)).facts
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
@@ -66,7 +66,7 @@ def test_what_has_not_settled_is_said():
 
 
 def test_no_round_of_the_history_is_above_its_prediction():
-    history = simulate(build("barbell", 12), "sync", ConsensusSettings(rounds=60)).history
+    history = simulate(build("barbell", 12), ConsensusSettings(rounds=60)).history
     assert [row["round"] for row in history] == list(range(61))
     assert all(row["distance"] <= row["predicted"] + 1e-12 for row in history)
 
@@ -79,7 +79,7 @@ def test_messages_are_two_for_each_edge_and_round():
 @pytest.mark.long
 def test_the_same_seed_gives_the_same_figures_and_another_gives_others():
     def rounds(seed):
-        report = simulate(build("path", 12), "sync", ConsensusSettings(seed=seed))
+        report = simulate(build("path", 12), ConsensusSettings(seed=seed))
         return report.facts["measured_contraction"], report.history[-1]["distance"]
 
     assert rounds(3) == rounds(3)
@@ -91,30 +91,24 @@ def test_drift_is_told_in_root_mean_square_distances_to_the_mean():
     assert drift(x + 1.0, x) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("mode", ["sync", "gossip"])
-def test_a_disconnected_graph_never_agrees_and_ends_with_exit_code_three(mode):
+def test_a_disconnected_graph_never_agrees_and_ends_with_exit_code_three():
     with pytest.raises(TopologyError, match="2 components") as caught:
-        simulate(build("circulant:offsets=2", 8), mode)
+        simulate(build("circulant:offsets=2", 8))
     assert caught.value.exit_code == 3
 
 
 @pytest.mark.parametrize(
-    ("mode", "asked", "text"),
+    ("asked", "text"),
     [
-        ("gosip", {}, "did you mean 'gossip'"),
-        ("sync", {"epsilon": 1.0}, "epsilon: impossible accuracy"),
-        ("gossip", {"epsilon": 0.5}, "between 0 and 0.25"),
-        ("sync", {"rounds": 0}, "rounds: out of range"),
-        ("gossip", {"rounds": 10**7, "runs": 5_000}, "rounds: out of range .*from 1 to"),
-        ("sync", {"rounds": 10**7}, "from 1 to 1000000"),
-        ("delay", {}, "delay is gone; use p2pfl sim run"),
-        ("gossip", {"runs": 0}, "runs: out of range"),
-        ("sync", {"weights": "metropolic"}, "did you mean 'metropolis'"),
+        ({"epsilon": 1.0}, "epsilon: impossible accuracy"),
+        ({"rounds": 0}, "rounds: out of range"),
+        ({"rounds": 10**7}, "from 1 to 1000000"),
+        ({"weights": "metropolic"}, "did you mean 'metropolis'"),
     ],
 )
-def test_an_impossible_request_names_what_is_wrong_with_it(mode, asked, text):
+def test_an_impossible_request_names_what_is_wrong_with_it(asked, text):
     with pytest.raises(TopologyError, match=text):
-        simulate(build("ring", 8), mode, ConsensusSettings(**asked))
+        simulate(build("ring", 8), ConsensusSettings(**asked))
 
 
 def test_one_node_has_nobody_to_agree_with():
@@ -146,11 +140,6 @@ def test_a_schedule_that_does_not_contracts_in_the_long_run_by_the_largest_eigen
 def test_no_round_of_a_schedule_is_above_its_prediction():
     report = simulate_schedule(build_schedule("one-peer-exponential", 12), settings=ConsensusSettings(rounds=40))
     assert all(row["distance"] <= row["predicted"] + 1e-12 for row in report.history)
-
-
-def test_a_schedule_has_one_mode():
-    with pytest.raises(TopologyError, match="allowed: sync"):
-        simulate_schedule(build_schedule("base:k=1", 8), "gossip")
 
 
 def test_a_schedule_whose_union_is_disconnected_ends_with_exit_code_three():

@@ -20,7 +20,6 @@ from topologies.eigen import (
     from_vector,
     inverse_extremes,
     largest,
-    multigrid_extremes,
     require_converged,
 )
 from topologies.eigen.certificate import FactorBudget
@@ -69,8 +68,6 @@ def test_every_method_agrees_with_numpy_on_random_graphs(first):
         values = np.linalg.eigvalsh(laplacian.dense())
         ends, lanczos = by_lanczos(laplacian)
         results = [dense_extremes(laplacian), lanczos, *(inverse_extremes(laplacian, core, ends) for core in CORES)]
-        if seed % 10 == 1 and laplacian.nodes > 20:
-            results.append(multigrid_extremes(laplacian, ends))
         for found in results:
             assert found.converged, (seed, found.method)
             assert found.low == pytest.approx(values[1], rel=1e-6), (seed, found.method)
@@ -129,35 +126,6 @@ def test_a_ring_of_a_million_is_certified_although_its_gap_is_below_rounding():
     assert found.low == pytest.approx(topology.formula.low, rel=1e-6)
 
 
-def test_multigrid_finds_a_gap_with_four_eigenvectors():
-    laplacian, topology = stripped("torus", 10_000)
-    found = multigrid_extremes(laplacian, ladder.Ends(8.0, 0.0, 0))
-    assert found.converged
-    assert found.low == pytest.approx(topology.formula.low, rel=1e-6)
-
-
-@pytest.mark.long
-def test_where_hubs_stretch_the_spectrum_the_diagonal_takes_the_place_of_multigrid():
-    topology = build("barabasi-albert", 2_000, 1)
-    laplacian = Laplacian.plain(topology)
-    found = multigrid_extremes(laplacian, ladder.Ends(8.0, 0.0, 0))
-    assert (found.method, found.converged) == ("diagonal", True)
-    assert found.low == pytest.approx(dense_extremes(laplacian).low, rel=1e-9, abs=0)
-
-
-def test_multigrid_gives_the_same_vector_whatever_was_drawn_before():
-    """Its library draws from numpy's global generator."""
-    laplacian, _ = stripped("torus", 2_500)
-    vectors = []
-    for seed in (1, 2):
-        np.random.seed(seed)  # noqa: NPY002
-        vectors.append(multigrid_extremes(laplacian, ladder.Ends(8.0, 0.0, 0)).vector)
-    drawn = np.random.rand()  # noqa: NPY002
-    np.random.seed(2)  # noqa: NPY002
-    assert np.array_equal(*vectors)
-    assert drawn == np.random.rand()  # noqa: NPY002
-
-
 def test_a_core_that_cannot_be_inverted_is_no_crash():
     """Next to the second weight the first one is nothing; the two heavy nodes are joined by it all the same."""
     ends = Topology("path", 3, [(0, 1), (1, 2)]).ends
@@ -176,7 +144,6 @@ def test_lanczos_stopped_early_on_a_long_ring_claims_nothing():
 def test_where_nothing_converges_the_result_says_so_and_is_still_an_upper_bound(monkeypatch):
     laplacian, topology = stripped("ring", 5_000)
     monkeypatch.setattr(ladder, "inverse_extremes", lambda *_: None)
-    monkeypatch.setattr(ladder, "multigrid_extremes", lambda *_: None)
     monkeypatch.setattr(ladder, "at_least", lambda *_: None)
     monkeypatch.setattr(ladder, "LONGEST", 300)
     monkeypatch.setattr(ladder, "MOST", 250)

@@ -45,7 +45,8 @@ class TopologyCommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        words = [("command", args[0]), *(("option", word.partition("=")[0]) for word in args[1:])]
+        options = [word.partition("=")[0] for word in args[1:]]
+        words = [("command", args[0]), *(("option", one) for word in options for one in (word, f"{args[0]} {word}"))]
         if said := next(filter(None, (is_gone(*word) for word in words)), None):
             raise click.UsageError(said, ctx)
         try:

@@ -30,7 +30,7 @@ from topologies.errors import TopologyError
 
 if TYPE_CHECKING:
     from topologies.design import Design
-    from topologies.experiments import Consensus, ConsensusSettings, Decay
+    from topologies.experiments import Decay
     from topologies.graph import Topology
 
 DESIGN_HELP = """Find the best graph for N nodes, at most 5000, and say why.
@@ -195,66 +195,54 @@ def _advise(design: Design, use: str | None, output: Path | None) -> None:
         click.echo(f"  {text}", err=True)
 
 
-MODES_HELP = """\b
-Modes:
-  sync    all nodes mix at once; predicted from eigenvalues
-  gossip  one random edge averages its ends at each tick; predicted: bounds
-          (Boyd et al., Randomized gossip algorithms, 2006, Theorem 3)
+SIMULATE_HELP = """\b
+All nodes mix at once. At most 100,000 rounds, and fewer where a round has more than
+5,000 edges, so that all rounds together have 500 million; what is not settled then, the
+notes say. --rounds may ask for ten times as many.
 
-At most 100,000 rounds, and fewer where a round has more than 5,000 edges, so that all
-rounds together have 500 million; what is not settled then, the notes say. --rounds may
-ask for ten times as many.
-
-A schedule or a directed graph has sync only, and its own weights.
+A schedule or a directed graph has its own weights.
 
 Exit code 3: the graph is not connected, so that its nodes never agree.
 
 \b
 Examples:
   p2pfl topology simulate torus -n 36
-  p2pfl topology simulate ring -n 12 --mode gossip
+  p2pfl topology simulate base:k=1 -n 12
 """
 
 
 @click.command(
     "simulate",
     help=f"Bring random values on the nodes of SPEC to consensus, and compare with theory.\n\n{terminal.SPEC_HELP}",
-    epilog=MODES_HELP,
+    epilog=SIMULATE_HELP,
 )
 @terminal.spec_argument()
 @terminal.nodes_option()
-@click.option("--mode", default="sync", show_default=True, help="sync or gossip; see below.")
 @click.option(
     "--rounds",
     type=int,
     default=None,
-    help="Exactly so many rounds; in gossip, ticks at most.  [default: until a thousandth]",
+    help="Exactly so many rounds.  [default: until a thousandth]",
 )
 @terminal.seed_option()
 @terminal.weights_option()
 @format_option("table", "json", "csv")
-def simulate_command(*, spec: str, nodes: int | None, mode: str, form: str, **asked: Any) -> None:
-    from topologies.experiments import ConsensusSettings  # noqa: PLC0415 - `--help` stays instant
+def simulate_command(*, spec: str, nodes: int | None, form: str, **asked: Any) -> None:
+    from topologies.experiments import ConsensusSettings, simulate, simulate_schedule  # noqa: PLC0415 - instant --help
+    from topologies.families import build_schedule, kind, resolve  # noqa: PLC0415 - as above
+    from topologies.family import GraphKind  # noqa: PLC0415 - as above
 
-    report = _simulate(spec, nodes, mode, ConsensusSettings(**asked))
+    settings = ConsensusSettings(**asked)
+    if spec == "-" or nodes is None or kind(spec) is GraphKind.STATIC:
+        report = simulate(resolve(spec, nodes, settings.seed), settings)
+    else:
+        report = simulate_schedule(build_schedule(spec, nodes, settings.seed), settings)
     if form == "csv":
         write_rows(report.history, form)
     else:
         write_json(report.facts) if form == "json" else write_facts(report.facts)
     for note in report.notes:
         click.echo(f"note: {note}", err=True)
-
-
-def _simulate(spec: str, nodes: int | None, mode: str, settings: ConsensusSettings) -> Consensus:
-    from topologies.experiments import simulate  # noqa: PLC0415 - as above
-    from topologies.families import build_schedule, kind, resolve  # noqa: PLC0415 - `--help` stays instant
-    from topologies.family import GraphKind  # noqa: PLC0415 - as above
-
-    if spec == "-" or nodes is None or kind(spec) is GraphKind.STATIC:
-        return simulate(resolve(spec, nodes, settings.seed), mode, settings)
-    from topologies.experiments import simulate_schedule  # noqa: PLC0415 - as above
-
-    return simulate_schedule(build_schedule(spec, nodes, settings.seed), mode, settings)
 
 
 STRATEGIES_HELP = """\b

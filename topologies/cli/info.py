@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from topologies.family import Family, FamilyParameter
-    from topologies.graph import Topology
-    from topologies.metrics.describe import Note
 
 GROUPS: Mapping[str, str] = {
     "static": "Static graphs: undirected, always the same. A federation can run them.",
@@ -78,8 +75,7 @@ What the words mean:
                            guaranteed: with so many the honest agree for certain;
                            at most: with more they may not, even if nobody lies
   a to b                   the value lies in between, and is not known better
-  not computed             the graph is too large for that, or the time of --within was
-                           over before; nothing is wrong
+  not computed             the graph is too large for that; nothing is wrong
 
 Of a schedule, or a directed graph:
   edges, diameter, algebraic connectivity   of all rounds together, without directions
@@ -95,8 +91,7 @@ Examples:
   p2pfl topology info graph.json --model-bytes 400K --format json
   p2pfl topology info base:k=1 -n 25
 
-Exit codes: 2 a mistake, 4 an eigenvalue did not converge or was not reached --within
-the time, or --certify could not prove it.
+Exit codes: 2 a mistake, 4 an eigenvalue did not converge, or --certify could not prove it.
 
 {CAUTION}
 """
@@ -138,15 +133,10 @@ def list_command(name: str | None, form: str) -> None:
 @terminal.weights_option()
 @terminal.model_bytes_option()
 @far_options
-@click.option(
-    "--within", type=terminal.TimeLimit(), metavar="TIME", help="Stop then, such as after 10s.  [default: no limit]"
-)
 @click.option("--certify", is_flag=True, help="Prove lambda_2, with minutes and gigabytes if need be.")
 @click.option("--explain", is_flag=True, help="Also say what each figure means; not with --format json.")
 @format_option("table", "json")
-def info_command(
-    *, weights: str | None, within: float | None, certify: bool, explain: bool, form: str, **asked: Any
-) -> int:
+def info_command(*, weights: str | None, certify: bool, explain: bool, form: str, **asked: Any) -> int:
     if not certify:
         # numpy's threads would wait for each other: several times slower on a shared processor
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -154,10 +144,7 @@ def info_command(
 
     if weights is not None:
         check_weights(weights)
-    if within is None:
-        described = _describe(weights=weights, certify=certify, **asked)
-    else:
-        described = _describe_within(within, weights=weights, certify=certify, **asked)
+    described = _describe(weights=weights, certify=certify, **asked)
     if form == "json":
         write_json(described)
     else:
@@ -299,34 +286,6 @@ def _entry(row: Mapping[str, Any]) -> Iterator[str]:
     yield from textwrap.wrap(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _describe_within(limit_s: float, **asked: Any) -> dict[str, Any]:
-    """Describe as far as the time allows. `not_computed` names the figures that are None for lack of time."""
-    from topologies.cli.terminal import facts_within  # noqa: PLC0415 - as above
-    from topologies.families import is_static, resolve  # noqa: PLC0415 - `--help` stays instant
-    from topologies.metrics.describe import IF_ASKED, ORDER, in_order  # noqa: PLC0415 - as above
-    from topologies.spectral import EPSILON  # noqa: PLC0415 - as above
-
-    static = is_static(asked["spec"]) or asked["nodes"] is None
-    more: dict[str, Any] = {}
-    if asked["spec"] == "-":  # the other process has no standard input
-        more["given"] = resolve("-", asked["nodes"])
-    found, whole = facts_within(_describe, limit_s, asked | more)
-    if whole:
-        return found
-    found = {key: asked[key] for key in ("spec", "seed", "nodes", "weights")} | {"epsilon": EPSILON} | found
-    expected = [key for key in ORDER if key not in IF_ASKED] if static else [*ORDER[:7], "mixing_rate"]
-    late = [key for key in expected if key not in found and key != "seconds"]
-    if not found.get("converged", True):  # so far an upper bound only
-        low, high = found.get("algebraic_connectivity_bounds") or (0.0, math.inf)
-        found["algebraic_connectivity_bounds"] = [low, min(high, found["algebraic_connectivity"])]
-        found["algebraic_connectivity"] = None
-        late.insert(0, "algebraic_connectivity")
-    elif "algebraic_connectivity" in found:
-        found.pop("algebraic_connectivity_bounds", None)
-    found = found | dict.fromkeys(late) | {"seconds": limit_s}
-    return in_order(found) | {"not_computed": late, "within_s": limit_s}
-
-
 def _describe(
     *,
     spec: str,
@@ -338,8 +297,6 @@ def _describe(
     far: Sequence[str],
     distances: Path | None,
     train: float,
-    note: Note | None = None,
-    given: Topology | None = None,
 ) -> dict[str, Any]:
     from topologies.errors import TopologyError  # noqa: PLC0415 - as above
     from topologies.families import build_schedule, is_static, resolve  # noqa: PLC0415 - `--help` stays instant
@@ -347,10 +304,10 @@ def _describe(
     if is_static(spec) or nodes is None:
         from topologies.metrics.describe import survey  # noqa: PLC0415 - as above
 
-        topology = given or resolve(spec, nodes, seed)
+        topology = resolve(spec, nodes, seed)
         apart = read_distances(topology.nodes, topology.names, far=far, distances=distances, train=train)
         known: dict[str, Any] = {"distances": apart, "train_s": train, "model_bytes": model_bytes}
-        return survey(topology, weights, certify=certify, note=note, **known)
+        return survey(topology, weights, certify=certify, **known)
     if far or distances is not None:
         text = "the time of a schedule or a directed graph is not known"
         raise TopologyError(text, key="far" if far else "distances", allowed="one static graph")
@@ -364,37 +321,15 @@ def _describe(
     return described
 
 
-NEVER_LEFT_OUT = ("algebraic_connectivity", "mixing_rate")
-"""Figures that have a line of their own even if the time was over before they were known."""
-
-
 LIMITED = ("effective_resistance", "bridges", "cut_nodes", "thinnest_cut")
 """Figures of a connected graph that are left out only if it is too large for them."""
-
-DETAILS = ("mixing_certified", "mixing_converged", "diameter_bounds")
-
-
-def _words_for_missing(described: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts with ranges in words, and with words for what --within cut off."""
-    late, limit_s = described.get("not_computed", ()), described.get("within_s")
-    facts: dict[str, Any] = {
-        key: f"not computed within {limit_s:g} s" if key in late else _readable(value)
-        for key, value in described.items()
-        if key not in {"not_computed", "within_s"} and (key not in late or key in NEVER_LEFT_OUT)
-    }
-    if bounds := facts.pop("algebraic_connectivity_bounds", None):
-        facts["algebraic_connectivity"] = f"{bounds} ({facts['algebraic_connectivity']})"
-    if rest := [key.replace("_", " ") for key in late if key not in (*NEVER_LEFT_OUT, *DETAILS)]:
-        facts["not computed"] = f"within {limit_s:g} s: {', '.join(rest)}"
-    return facts
-
 
 IN_SECONDS = ("train_s", "exchange_s", "round_s", "consensus_s", "consensus_in_step_s")
 
 
 def _words_for_too_large(facts: dict[str, Any], described: dict[str, Any]) -> dict[str, Any]:
     """Return the facts with one line for all that a connected graph is too large for."""
-    if not described.get("connected") or described["nodes"] < 2 or "within_s" in described:
+    if not described.get("connected") or described["nodes"] < 2:
         return facts
     beyond = [key for key in LIMITED if key in facts and facts[key] is None]
     words = {"not computed": f"too large for: {', '.join(beyond)}".replace("_", " ")} if beyond else {}
@@ -403,7 +338,7 @@ def _words_for_too_large(facts: dict[str, Any], described: dict[str, Any]) -> di
 
 def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
     """Return the facts for people: ranges in words, sizes with units, and nothing twice."""
-    facts = _words_for_too_large(_words_for_missing(described), described)
+    facts = _words_for_too_large({key: _readable(value) for key, value in described.items()}, described)
     if "diameter_bounds" in facts:
         facts["diameter"] = facts.pop("diameter_bounds")
     for key in ("probable_lower_bound", "lower_bound"):
@@ -443,9 +378,7 @@ def _readable(value: Any) -> Any:
 
 def _verdict(described: dict[str, Any], *, certify: bool) -> int:
     """Return the exit code: 4 if lambda_2 is not known, or not proven although required."""
-    if late := [key for key in NEVER_LEFT_OUT if key in described.get("not_computed", ())]:
-        text = f"the time of --within was over before this was known: {', '.join(late)}".replace("_", " ")
-    elif not described.get("converged", True):
+    if not described.get("converged", True):
         text = "no eigenvalue converged: the algebraic connectivity is at most what is printed"
     elif not described.get("mixing_converged", True):
         text = "the eigenvalues behind the mixing rate did not converge"

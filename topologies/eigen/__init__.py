@@ -1,9 +1,8 @@
 """The two ends of a Laplacian's spectrum, their accuracy, and the ladder of methods that computes them.
 
 1. All eigenvalues of the dense matrix, up to `DENSE_LIMIT` nodes. 2. Lanczos' method: enough for anything that mixes
-fast. 3. Lanczos' method on the inverse, by elimination: small gap and small separators. 4. LOBPCG with multigrid, or
-with the diagonal if there are hubs: small gap, too large to factor. 5. Lanczos' method, run for longer; if that does
-not converge either, the result says so.
+fast. 3. Lanczos' method on the inverse, by elimination: small gap and small separators. 4. Lanczos' method, run for
+longer; if that does not converge either, the result says so.
 
 After each step `certificate` proves that the result is the second eigenvalue, if that is cheap, or, on demand, if it is
 possible at all. If the proof fails, the search goes to the next step. `effort` estimates beforehand how long the
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.eigen.certificate import CHEAP, LARGE, FactorBudget, at_least, too_wide
-from topologies.eigen.iterations import Inverse, Krylov, Ritz, has_hubs, smallest
+from topologies.eigen.iterations import Inverse, Krylov, Ritz
 from topologies.eigen.laplacian import Array, Laplacian
 from topologies.errors import TopologyError
 
@@ -193,17 +192,13 @@ WEAKER = (1e-4, 1e-2)
 """Accuracies to prove if rounding is too large for `TOLERANCE`: an interval, not a certificate."""
 
 
-Seen = Callable[["Extremes"], None]
-"""Receives the best result so far, before anything is proven about it."""
-
-
-def extremes(laplacian: Laplacian, *, certify: bool = False, seen: Seen | None = None) -> Extremes:
+def extremes(laplacian: Laplacian, *, certify: bool = False) -> Extremes:
     """Compute the extremes of a connected graph with two or more nodes. With `certify` a proof may take minutes and
     gigabytes.
     """
     budget = LARGE if certify else CHEAP
     methods = _small(laplacian) if _is_small(laplacian) else _large(laplacian, budget)
-    return _first_good(laplacian, budget, methods, seen)
+    return _first_good(laplacian, budget, methods)
 
 
 def _is_small(laplacian: Laplacian) -> bool:
@@ -213,9 +208,7 @@ def _is_small(laplacian: Laplacian) -> bool:
     return laplacian.nodes <= DENSE_LIMIT or (laplacian.nodes <= 2 * DENSE_LIMIT and find_spec("scipy") is None)
 
 
-def _first_good(
-    laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[Extremes | None], seen: Seen | None
-) -> Extremes:
+def _first_good(laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[Extremes | None]) -> Extremes:
     """Return the first result that converged and is not refuted, or on which two methods agree; otherwise the best
     one.
     """
@@ -223,8 +216,6 @@ def _first_good(
     for found in attempts:
         if found is None:
             continue
-        if seen is not None and (best is None or found.low <= best.low):
-            seen(found)
         judged, refuted = _judge(laplacian, budget, found)
         same = best is not None and abs(best.low - judged.low) <= TOLERANCE * judged.low
         agreed = best is not None and same and best.converged and judged.converged
@@ -265,7 +256,6 @@ def _large(laplacian: Laplacian, budget: FactorBudget) -> Iterator[Extremes | No
     ends, found = lanczos_extremes(laplacian, krylov)
     yield found
     yield inverse_extremes(laplacian, budget, ends)
-    yield multigrid_extremes(laplacian, ends)
     krylov.extend(LONGEST)
     yield _from_ritz(laplacian, krylov, krylov.lowest(), ends)
 
@@ -365,14 +355,6 @@ def inverse_extremes(laplacian: Laplacian, budget: FactorBudget, ends: Ends) -> 
     vector = inverse(krylov.vector(top))
     products = ends.products + krylov.products + 1
     return from_vector(laplacian, vector, "inverse", high=ends.high, high_residual=ends.residual, products=products)
-
-
-def multigrid_extremes(laplacian: Laplacian, ends: Ends) -> Extremes:
-    vector, products = smallest(laplacian, TOLERANCE)
-    name = "diagonal" if has_hubs(laplacian) else "multigrid"
-    return from_vector(
-        laplacian, vector, name, high=ends.high, high_residual=ends.residual, products=ends.products + products
-    )
 
 
 def largest(laplacian: Laplacian) -> tuple[float, float]:

@@ -5,20 +5,13 @@
   and a pair is accepted only by its true residual.
 - The pseudoinverse by elimination: its largest eigenvalue is one over the smallest of the Laplacian. For graphs with
   a small gap and small separators: paths, rings, trees, tori and planar graphs.
-- LOBPCG with a preconditioner: a million nodes with a small gap that no factorization can hold. Algebraic multigrid
-  is poor on expanders, whose coarse grids fill up; Lanczos' method suits those. If hubs stretch the spectrum, which
-  slows Lanczos' method too, the diagonal alone corrects that. Sources: Knyazev, Toward the optimal preconditioned
-  eigensolver, 2001; Bell, Olson and Schroder, PyAMG, 2022.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -211,76 +204,3 @@ def _sparse_core(form: QuadraticForm) -> Callable[[Array], Array] | None:
         return x
 
     return solve
-
-
-BLOCK = 4
-"""The number of vectors iterated together: as many as a torus has eigenvectors for lambda_2."""
-TURNS = 60
-DIAGONAL_BLOCK = 3
-DIAGONAL_TURNS = 600
-HUB = 50.0
-"""A hub has at least this many times the median of the diagonal."""
-
-
-def has_hubs(laplacian: Laplacian) -> bool:
-    return bool(laplacian.diagonal.max() > HUB * np.median(laplacian.diagonal))
-
-
-def smallest(laplacian: Laplacian, tolerance: float, *, seed: int = 0) -> tuple[Array, int]:
-    """Compute an approximate eigenvector for lambda_2, and the number of products it took.
-
-    `tolerance` is the residual to reach, relative to the eigenvalue.
-    """
-    hubs = has_hubs(laplacian)
-    matrix = laplacian.sparse()
-    kernel = laplacian.kernel[:, None]
-    block = min(DIAGONAL_BLOCK if hubs else BLOCK, max(1, laplacian.nodes // 5))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # both warn about errors that are checked afterwards
-        preconditioner = _diagonal(laplacian) if hubs else _multigrid(matrix, kernel, seed)
-        start = np.random.default_rng(seed).standard_normal((laplacian.nodes, block))
-        # a rough run estimates the eigenvalue, and with it the residual to reach
-        vectors, taken = _run(matrix, start, preconditioner, kernel, aim=1e-3 * laplacian.largest, turns=8)
-        aim = 0.3 * tolerance * laplacian.quotient(vectors[:, 0])
-        turns = DIAGONAL_TURNS if hubs else TURNS
-        vectors, more = _run(matrix, vectors, preconditioner, kernel, aim=aim, turns=turns)
-    best = min(range(block), key=lambda k: laplacian.quotient(vectors[:, k]))
-    return vectors[:, best], block * (taken + more)
-
-
-def _diagonal(laplacian: Laplacian) -> Any:
-    from scipy.sparse import diags_array  # noqa: PLC0415
-
-    return diags_array(1.0 / laplacian.diagonal).tocsr()
-
-
-def _multigrid(matrix: Any, kernel: Array, seed: int) -> Any:
-    import pyamg  # noqa: PLC0415 - optional, and only for very large graphs
-
-    with _drawing_from(seed):
-        levels = pyamg.smoothed_aggregation_solver(
-            matrix, B=kernel.copy(), symmetry="symmetric", max_coarse=500, coarse_solver="pinv"
-        )
-    return levels.aspreconditioner()
-
-
-@contextmanager
-def _drawing_from(seed: int) -> Iterator[None]:
-    """Seed numpy's global generator, from which pyamg draws: without this no two runs would agree."""
-    before = np.random.get_state()  # noqa: NPY002
-    np.random.seed(seed)  # noqa: NPY002
-    try:
-        yield
-    finally:
-        np.random.set_state(before)  # noqa: NPY002
-
-
-def _run(
-    matrix: object, start: Array, preconditioner: object, kernel: Array, *, aim: float, turns: int
-) -> tuple[Array, int]:
-    from scipy.sparse.linalg import lobpcg  # noqa: PLC0415
-
-    _, vectors, history = lobpcg(
-        matrix, start, M=preconditioner, Y=kernel, largest=False, tol=aim, maxiter=turns, retResidualNormsHistory=True
-    )
-    return vectors, len(history)

@@ -135,19 +135,6 @@ def conductance_bounds(topology: Topology, extremes: Extremes, cut: Cut | None) 
     return [min(upper, proven_connectivity(extremes) / (2.0 * degree_range(topology)[1])), upper]
 
 
-def rough_connectivity(topology: Topology) -> list[float]:
-    """Bound lambda_2 of a connected graph without any eigenvalue: [lower, upper], in time proportional to the edges.
-
-    Below: 4 / (n diameter), and the diameter is at most twice the hops from any node to the farthest (Mohar 1991).
-    Above: n / (n - 1) times the minimum degree (Fiedler 1973), and n |dS| / (|S| (n - |S|)) for sets S of first nodes.
-    """
-    n = topology.nodes
-    sizes = np.arange(1, n)
-    cuts = crossing(topology, np.arange(n)) * (n / (sizes * (n - sizes)))
-    least = degree_range(topology)[0] * n / (n - 1)
-    return [2.0 / (n * int(hops(topology, 0).max())), min(least, float(cuts.min()))]
-
-
 SEARCH_LIMIT = 3_000_000
 """The maximum total of nodes and edges to search: about two seconds."""
 

@@ -6,7 +6,7 @@ The module also describes several graphs at several sizes, in one row each, for 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,6 @@ from topologies.metrics.cuts import (
     conductance_bounds,
     connectivity,
     cut_points,
-    rough_connectivity,
     sweep_cut,
 )
 from topologies.metrics.robustness import robustness
@@ -54,7 +53,7 @@ LARGEST_FIRST = ("lambda_2", "certified")
 
 ORDER = (
     *("spec", "seed", "nodes", "edges", "connected", "components"),
-    *("algebraic_connectivity", "algebraic_connectivity_bounds", "method", "residual", "lower_bound"),
+    *("algebraic_connectivity", "method", "residual", "lower_bound"),
     *("probable_lower_bound", "certified", "converged", "laplacian_max_eigenvalue"),
     *("weights", "mixing_rate", "mixing_certified", "mixing_converged", "epsilon"),
     *(
@@ -71,19 +70,6 @@ ORDER = (
     *("robustness", "liars_per_node", "seconds"),
 )
 """The figures of `survey` in the order in which they are shown: lambda_2 is the first after what the graph is."""
-IF_ASKED = (
-    *("algebraic_connectivity_bounds", "fewest_rounds"),
-    *("train_s", "exchange_s", "slowest_edge", "round_s", "consensus_s", "consensus_in_step_s"),
-    *("bytes_to_consensus", "bytes_per_round_busiest_node"),
-)
-"""Figures that a whole survey may lack: the first only stands in for lambda_2 until that is known; `fewest_rounds`,
-which no weights undercut, stands beside optimal weights; times of `timing` where distances are known.
-"""
-ROUGH = 1_000
-"""Up to this many nodes lambda_2 is known at once, and needs no bounds before."""
-
-Note = Callable[[Mapping[str, Any]], None]
-"""Receives each group of figures as soon as it is known; a later group may hold a better value of the same figure."""
 
 
 def describe(
@@ -112,7 +98,6 @@ def survey(
     model_bytes: int | None = None,
     distances: Latencies | None = None,
     train_s: float = 0.0,
-    note: Note | None = None,
 ) -> dict[str, Any]:
     """The facts of `describe`, plus thin places, tolerated malicious neighbors and failures, and cost; with
     `distances`, also in seconds.
@@ -122,30 +107,17 @@ def survey(
     `eigen.Extremes`.
     """
     started = time.perf_counter()
-    facts: dict[str, Any] = {}
-
-    def known(more: Mapping[str, Any]) -> None:
-        facts.update(more)
-        if note is not None:
-            note(more)
-
-    known(_graph(topology))
-    if note is not None and topology.nodes > ROUGH and topology.formula is None and facts["connected"]:
-        known({"algebraic_connectivity_bounds": rough_connectivity(topology)})
-    plain = plain_extremes(topology, certify=certify, seen=lambda found: known(_connectivity(found)) if note else None)
-    known(_connectivity(plain))
-    facts.pop("algebraic_connectivity_bounds", None)
+    plain = plain_extremes(topology, certify=certify)
+    facts = {**_graph(topology), **_connectivity(plain)}
     mixing = _mixing(topology, plain, weights, epsilon, certify=certify)
     if model_bytes is not None:
         messages = mixing["messages_to_consensus"]
         mixing["bytes_to_consensus"] = None if messages is None else messages * model_bytes
         mixing["bytes_per_round_busiest_node"] = degree_range(topology)[1] * model_bytes
-    known(mixing)
+    facts |= mixing
     if distances is not None:
-        known(timing(topology, distances, weights=weights, epsilon=epsilon, train_s=train_s))
-    known(_distances(topology))
-    for more in structure(topology, plain):
-        known(more)
+        facts |= timing(topology, distances, weights=weights, epsilon=epsilon, train_s=train_s)
+    facts |= _distances(topology) | structure(topology, plain)
     return in_order({**facts, "seconds": time.perf_counter() - started})
 
 
@@ -208,24 +180,21 @@ def _distances(topology: Topology) -> dict[str, Any]:
     }
 
 
-def structure(topology: Topology, plain: Extremes) -> Iterator[dict[str, Any]]:
-    """Yield what does not depend on the mixing weights, in groups. A range [lower, upper] is exact if both ends are
-    equal.
-    """
+def structure(topology: Topology, plain: Extremes) -> dict[str, Any]:
+    """Return what does not depend on the mixing weights. A range [lower, upper] is exact if both ends are equal."""
     points = cut_points(topology)
     cut = sweep_cut(topology, plain)
-    yield {
+    between = connectivity(topology, plain, points, cut)
+    robust = robustness(topology, plain, cut, most=between.nodes.upper)
+    liars = tolerance(topology, robust)
+    return {
         "bridges": None if points is None else len(points.bridges),
         "cut_nodes": None if points is None else len(points.nodes),
         "thinnest_cut": _cut(cut),
         "conductance": conductance_bounds(topology, plain, cut),
-    }
-    between = connectivity(topology, plain, points, cut)
-    yield {"edge_connectivity": _range(between.edges), "vertex_connectivity": _range(between.nodes)}
-    yield {"effective_resistance": effective_resistance(topology)}
-    robust = robustness(topology, plain, cut, most=between.nodes.upper)
-    liars = tolerance(topology, robust)
-    yield {
+        "edge_connectivity": _range(between.edges),
+        "vertex_connectivity": _range(between.nodes),
+        "effective_resistance": effective_resistance(topology),
         "robustness": [robust.lower, robust.upper],
         "liars_per_node": {
             "mixes": liars.local,

@@ -12,7 +12,7 @@ removing, one by one, nodes with more than t neighbors outside: `core`. A closed
 components, so it is enough to look for one set that is no larger than the core of the rest. Sets are stored as the bits
 of integers.
 
-Graphs too large to search get bounds: cuts from above, growth from below.
+Graphs too large to search get bounds: cuts from above, degrees and the spectrum from below.
 """
 
 from __future__ import annotations
@@ -42,10 +42,7 @@ PASSES_WORK = 40_000_000
 """The maximum number of edges that all passes over cuts look at: about half a second."""
 ORDERS_LIMIT = 100_000
 """The maximum number of nodes in a graph that is cut along orders other than its numbering."""
-GROWTH_LIMIT = 6_000_000
-"""The maximum number of arcs in a graph whose growth is tried: two seconds."""
 MOST_ROUNDS = 300
-SEED_NODES = 12
 
 
 def bound_by_cuts(
@@ -108,63 +105,6 @@ def _core(topology: Topology, side: Side, t: int, rounds: int) -> tuple[Side, in
     return np.zeros_like(side), max(0, rounds)
 
 
-def bound_by_growth(topology: Topology, lower: int, upper: int) -> int:
-    """Bound robustness by growth: a graph grown from an r-robust one by adding nodes with at least r edges each is
-    r-robust.
-
-    The seeds are the nodes nearest to one node, as many as are most robust among themselves. Source: LeBlanc et al.
-    2013, on preferential attachment.
-    """
-    if 2 * topology.edge_count > GROWTH_LIMIT:
-        return lower
-    roots = {0} if is_transitive(topology) else {0, int(np.argmax(topology.degrees))}
-    starts, neighbors = (part.data for part in topology.rows)
-    for root in sorted(roots):
-        for r, seeds in _seeds(starts, neighbors, root):
-            if lower < r <= upper and _grows(starts, neighbors, seeds, r):
-                lower = r
-    return lower
-
-
-def _seeds(starts: memoryview, neighbors: memoryview, root: int) -> list[tuple[int, list[int]]]:
-    """Return, for each r, the first nodes around `root` that are r-robust among themselves."""
-    ball, known = [root], {root}
-    for node in ball:
-        for other in neighbors[starts[node] : starts[node + 1]]:
-            if other not in known and len(ball) < SEED_NODES:
-                known.add(other)
-                ball.append(other)
-        if len(ball) >= SEED_NODES:
-            break
-    found, r = [], 2
-    for size in range(3, len(ball) + 1):
-        place = {node: i for i, node in enumerate(ball[:size])}
-        rows = [set(neighbors[starts[node] : starts[node + 1]]) for node in place]
-        masks = [sum(1 << place[other] for other in row if other in place) for row in rows]
-        if 2 * r - 1 <= size and separate(masks, r - 1, 10_000).pair is None:
-            found.append((r, ball[:size]))
-            r += 1
-    return found
-
-
-def _grows(starts: memoryview, neighbors: memoryview, seeds: list[int], r: int) -> bool:
-    """Return True if all nodes join when a node joins as soon as `r` of its neighbors have."""
-    nodes = len(starts) - 1
-    met = bytearray(nodes)
-    joined = bytearray(nodes)
-    for node in seeds:
-        joined[node] = 1
-    front = list(seeds)
-    for node in front:
-        for other in neighbors[starts[node] : starts[node + 1]]:
-            if not joined[other]:
-                met[other] += 1
-                if met[other] >= r:
-                    joined[other] = 1
-                    front.append(other)
-    return len(front) == nodes
-
-
 SEARCH_LIMIT = 300
 SEARCH_WORK = 1_500_000
 """The budget of search steps times nodes: a third of a second, enough for 30 nodes of degree 10."""
@@ -217,9 +157,6 @@ def robustness(
     so_far = replace(so_far, upper=bound_by_cuts(topology, so_far.lower, so_far.upper, cut, extremes))
     if so_far.exact:
         return replace(so_far, method="a cut")
-    so_far = replace(so_far, lower=bound_by_growth(topology, so_far.lower, so_far.upper))
-    if so_far.exact:
-        return replace(so_far, method="growth from a few nodes")
     return _search(topology, so_far, work) if n <= SEARCH_LIMIT else so_far
 
 

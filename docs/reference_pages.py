@@ -678,7 +678,7 @@ MORE_OF_ALARMS: Mapping[str, str] = {
 
 def alarms() -> Iterator[str]:
     from p2pfl.features import FEATURES
-    from p2pfl.node.plug_ins import alarm_texts
+    from p2pfl.node.feature import alarm_texts
     from p2pfl.reporting.alarms import LASTS_S, NEWS
 
     yield from ("# Alarms", "", HOME, "", *ABOUT_ALARMS.strip().splitlines(), "")

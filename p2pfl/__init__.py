@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from p2pfl.learn.interface import Learner, LocalRound
     from p2pfl.learn.task import Task
     from p2pfl.methods.method import Method
-    from p2pfl.node.round_callback import RoundState
+    from p2pfl.node.learner_runner import RoundState
     from p2pfl.reporting.report import Report, SecureSum
 
 __all__ = [
@@ -45,7 +45,7 @@ _HOME = {
     "Method": "p2pfl.methods.method",
     "Node": "p2pfl.fleet.process",
     "Report": "p2pfl.reporting.report",
-    "RoundState": "p2pfl.node.round_callback",
+    "RoundState": "p2pfl.node.learner_runner",
     "Rule": "p2pfl.aggregate.catalog",
     "SecureSum": "p2pfl.reporting.report",
     "Task": "p2pfl.learn.task",

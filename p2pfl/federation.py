@@ -31,7 +31,7 @@ from p2pfl.learn.task import LearnerFactory, NodeContext, Task
 from p2pfl.specs import whole
 
 if TYPE_CHECKING:
-    from p2pfl.node.round_callback import RoundState
+    from p2pfl.node.learner_runner import RoundState
     from p2pfl.reporting.measures import Point
     from p2pfl.reporting.report import Report, SecureSum
 

@@ -21,8 +21,8 @@ from p2pfl.features.status.spread import Roster, VitalsTold, period_s
 from p2pfl.features.status.watchdog import Hearing
 from p2pfl.learn.intervals import wilson
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
-from p2pfl.node.feed import Feed
-from p2pfl.node.plug_ins import alarm_texts
+from p2pfl.node.feature import alarm_texts
+from p2pfl.node.status import Feed
 from p2pfl.reporting.measures import value_of
 from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.reporting.vitals import Vitals, bitmap, figure, in_row, realm_of, sign

@@ -31,10 +31,9 @@ from p2pfl.learn.methods import method_of
 from p2pfl.learn.privacy.plan import protection_of
 from p2pfl.learn.shift import label_shift, targets_of
 from p2pfl.learn.table.mistakes import mistakes_of
-from p2pfl.node.assembly import durability_of, load_learner
+from p2pfl.node.assembly import durability_of, load_learner, memory_needs, program_bytes
 from p2pfl.node.engine_thread import needs_of
-from p2pfl.node.findings import Findings, Inspected
-from p2pfl.node.memory_needs import memory_needs, program_bytes
+from p2pfl.node.feature import Findings, Inspected
 from p2pfl.reporting.alarms import ALARMS
 from p2pfl.reporting.figures import predicted
 from p2pfl.reporting.mixing import bearings, slowest_send_s

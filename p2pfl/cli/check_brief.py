@@ -23,7 +23,7 @@ from p2pfl.node.assembly import load_learner
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
-    from p2pfl.node.findings import Inspected
+    from p2pfl.node.feature import Inspected
 
 SHORT_ROUND_S = 2.0
 """A round that a single step makes seem shorter than this is trained as a whole, for a better estimate."""

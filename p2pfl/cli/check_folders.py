@@ -17,12 +17,12 @@ from p2pfl.errors import UserError
 from p2pfl.features import FEATURES, import_declared
 from p2pfl.net.address import is_hidden, misses, parse_address, unknown_hosts
 from p2pfl.net.dial_paths import SOON_DAYS, certificate_of, is_near, outlet_of, proxies_of
-from p2pfl.node.plug_ins import all_features
+from p2pfl.node.feature import all_features
 from p2pfl.storage.disk import refuse_shared
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, Member, NodeConfig
-    from p2pfl.node.findings import Findings, Inspected
+    from p2pfl.node.feature import Findings, Inspected
 
 
 @dataclass(slots=True)

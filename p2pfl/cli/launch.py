@@ -48,7 +48,7 @@ from p2pfl.fleet.starting import claimed
 from p2pfl.learn.doubts import about_lone_classes
 from p2pfl.learn.metrics import Measure
 from p2pfl.net.address import require_free
-from p2pfl.node.findings import Inspected
+from p2pfl.node.feature import Inspected
 from p2pfl.reporting.logs import Logs, check_logs, check_target, open_logs
 from p2pfl.reporting.measures import measures_of, shown, value_of
 from p2pfl.reporting.mixing import bearings, compressor_mistakes, in_words

@@ -3,7 +3,7 @@ demand:
 
 - `FEATURE`: the feature at a node, a class derived from `p2pfl.node.feature.Feature`.
 - `COMMANDS`: the subcommands of `p2pfl` that it adds, by name.
-- `FINDINGS`: what it reports about a federation before nodes exist, derived from `p2pfl.node.findings.Findings`.
+- `FINDINGS`: what it reports about a federation before nodes exist, derived from `p2pfl.node.feature.Findings`.
 - `NEW`: its options for `p2pfl new`, derived from `p2pfl.console.groups.Founding`.
 - `ARRIVE`: (federation, node's name, its node file or None) -> the federation to start with; it may wait for one.
 - `SUM`: (federation, make, settings) -> the sum over all nodes of one program, for `Federation.sum`.

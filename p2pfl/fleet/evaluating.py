@@ -25,7 +25,7 @@ from p2pfl.learn.pooled import WITHIN, Pooled, pooled, predictions_of, row_sums
 from p2pfl.learn.table.schema import KEYS, make_schema
 from p2pfl.learn.tensors_file import of_torch
 from p2pfl.node.assembly import load_identity
-from p2pfl.node.kept_charter import newest_here
+from p2pfl.node.folders import newest_here
 from p2pfl.node.outcomes import Learned, read_learned
 from p2pfl.reporting.report import SecureSum
 

@@ -25,8 +25,7 @@ from p2pfl.errors import UserError
 from p2pfl.fleet.starting import ForkedProcess, Starter, shared_modules
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.interface import Vector
-from p2pfl.node.workshop import WAITING_FOR_DISK
-from p2pfl.reporting.status import NodeLine, NodeResult
+from p2pfl.reporting.status import WAITING_FOR_DISK, NodeLine, NodeResult
 
 STOPPED = 130
 LOG_FILE = "node.log"

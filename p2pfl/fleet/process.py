@@ -11,8 +11,8 @@ from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.features import FEATURES, import_declared
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import Setup, read_setup
-from p2pfl.node.leash import on_a_leash
-from p2pfl.node.round_callback import OnRound
+from p2pfl.node.learner_runner import OnRound
+from p2pfl.node.shutdown import on_a_leash
 from p2pfl.reporting.report import SecureSum
 from p2pfl.reporting.status import NodeLine, NodeResult
 

@@ -1,7 +1,7 @@
 """Data that grow while a node runs: the interface that a learner must provide, and the check whether files have
 changed.
 
-`node.reloading` decides when to read them again, and reports it.
+`node.learner_runner` decides when to read them again, and reports it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One node: build its parts, open its listening sockets, run until the core finishes."""
+"""One node: build its parts, open its listening sockets, run until the core finishes; its last test and its result."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import logging
 import os
 import random
 import shutil
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+
+import msgspec
 
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.course import Course
@@ -22,33 +26,161 @@ from p2pfl.engine.arithmetic import neighbor_distance
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
+from p2pfl.learn.interface import Learner, Score
 from p2pfl.learn.losses import Losses
 from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links, Membership, Watcher
 from p2pfl.net.session_table import Callbacks
 from p2pfl.net.transport import MakeTransport
 from p2pfl.net.websocket import WebSocketTransport, transport_of
-from p2pfl.node import assembly, attachments, conclusion, workshop
-from p2pfl.node.amendment import keys_with_session, name_of_key
-from p2pfl.node.assembly import Setup
-from p2pfl.node.attachments import Attachments
+from p2pfl.node import assembly
+from p2pfl.node.assembly import Setup, look_for_memory, vectors_in_place
+from p2pfl.node.current_federation import FederationInForce, Live, keys_with_session, name_of_key
 from p2pfl.node.driver import Driver
 from p2pfl.node.engine_thread import Checkpoint, EngineThread, needs_of
-from p2pfl.node.feature import Feature, FoundAtStart, NodeView, Recovered
-from p2pfl.node.federation_in_force import FederationInForce, Live
+from p2pfl.node.feature import (
+    Attachments,
+    Feature,
+    FoundAtStart,
+    NodeView,
+    Recovered,
+    alarm_texts,
+    all_features,
+    course_of,
+    failure_named,
+    recover_each,
+    transport_by,
+    withheld_by,
+)
+from p2pfl.node.learner_runner import (
+    EachRound,
+    ModelFiles,
+    Moment,
+    OnRound,
+    Tested,
+    TrainingFigures,
+    Workshop,
+    reloading_of,
+)
 from p2pfl.node.local_rounds import LocalRounds
-from p2pfl.node.memory_needs import look_for_memory, vectors_in_place
-from p2pfl.node.model_files import ModelFiles
-from p2pfl.node.plug_ins import alarm_texts, all_features
-from p2pfl.node.progress_lines import ProgressLines
-from p2pfl.node.reloading import reloading_of
-from p2pfl.node.round_callback import EachRound, OnRound
-from p2pfl.node.status import Status
-from p2pfl.node.stopping import Stopping
-from p2pfl.node.workshop import TrainingFigures, Workshop
+from p2pfl.node.shutdown import Stopping, Waiting
+from p2pfl.node.status import ProgressLines, Status
 from p2pfl.reporting.mixing import bearings
-from p2pfl.reporting.status import NodeLine, NodeResult, Sketch
+from p2pfl.reporting.status import WAITING_FOR_DISK, NodeLine, NodeResult, Sketch
 from p2pfl.storage import Store
+from p2pfl.storage.disk import replace_file
+
+RESULT_FILE = "result.json"
+LAST_ROUND_S = 3.0
+"""How long a stopped node waits for the current local round or test, in seconds."""
+LAST_TEST_S = 8.0
+"""How long a stopped node waits for the test of its last model, in seconds; a launcher waits 15 s in all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuTime:
+    """CPU time of the process in seconds: the total, and the part while the node ran."""
+
+    total_s: float
+    running_s: float
+
+
+async def last_test(
+    learner: Learner, state: NodeState, driver: Driver, waiting: Waiting, *, hasty: bool, compute: Executor | None
+) -> Score | None:
+    """Test the last model, however long it takes unless the node was asked to end; return the score on its own data."""
+    shop = driver.local.workshop
+    local: list[Score | None] = []
+
+    def test() -> None:
+        shop.measure(state.model, Moment(state.rounds, state.version, final=True))
+        local.append(shop.score(state.model, "local"))
+
+    under_way = driver.local.under_way
+    if await waiting.until(driver.local.learner_is_free, limit_s=LAST_ROUND_S if hasty else None):
+        learner.load_local_state(state.local)  # a round that ended too late does not count
+        last = start_aside(test, compute)
+        under_way = "test"
+        if await waiting.until(last.done, limit_s=LAST_TEST_S if hasty else None):
+            last.result()
+            return local[0]
+    if shop.figures.tested is None or not shop.figures.tested.moment.final:
+        log.warning("%s", why_untested(under_way, shop.figures.tested))
+    return None
+
+
+def why_untested(under_way: str, tested: Tested | None) -> str:
+    """Explain what the node was stopped in (a "round" or a "test"), what is lost, and which model it has scored."""
+    if under_way == "round":
+        what = "stopped in a long local round, whose work is discarded"
+    else:
+        what = "stopped in a long test; nothing that was learned is lost"
+    of = "is not known" if tested is None else f"is that after round {tested.moment.rounds}"
+    return f"{what}: the last model is not tested, its accuracy {of}"
+
+
+def start_aside(work: Callable[[], None], compute: Executor | None = None) -> Future[None]:
+    """Do work that the process need not wait for when it ends, in a separate thread or in `compute`."""
+    if compute is not None:
+        return compute.submit(work)
+    outcome: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(None)
+
+    threading.Thread(target=run, name="last test", daemon=True).start()
+    return outcome
+
+
+def say_how_it_went(status: Status, *, never_exchanged: bool) -> None:
+    core = status.core
+    if never_exchanged:
+        log.warning("no exchange with any neighbor: check addresses, listen and the firewall")
+    if alone := core.facts.alone:
+        notice.info("%d of %d rounds were trained without a neighbor", alone, core.facts.rounds)
+    if core.ended_by is not None:
+        names = ", ".join(status.name_of(member) for member in core.unfinished)
+        without = f"; not through: {names}" if names else ""
+        notice.info("training ended after round %d: %s%s", core.facts.rounds, core.ended_by, without)
+
+
+def has_finished(core: Course) -> bool:
+    """Return True if the node has done its rounds and nobody has asked it to stop."""
+    return core.phase is Phase.FINISHED and not (core.resigned or core.retired)
+
+
+def result_of(status: Status, *, finished: bool, local: Score | None, cpu_time: CpuTime | None) -> NodeResult:
+    """Return the result. `local` is the score on the node's own data; `cpu_time` is None if nodes share a process."""
+    core, shop = status.core, status.workshop
+    return NodeResult(
+        **msgspec.structs.asdict(status.full()),
+        finished=finished,
+        resigned=core.resigned,
+        removed=core.retired,
+        pid=os.getpid(),
+        local_accuracy=None if local is None else local.accuracy,
+        local_loss=None if local is None else local.loss,
+        local_metrics={} if local is None else dict(local.metrics),
+        steps=shop.figures.steps,
+        wall_time_s=round(time.monotonic() - status.started_at, 3),
+        cpu_time_s=None if cpu_time is None else round(cpu_time.total_s, 3),
+        cpu_time_running_s=None if cpu_time is None else round(cpu_time.running_s, 3),
+        cpu_time_training_s=round(shop.figures.cpu_s, 3),
+    )
+
+
+def write_result(state_dir: Path, result: NodeResult) -> None:
+    """Write the result; if the disk refuses, only this file is lost."""
+    try:
+        replace_file(state_dir / RESULT_FILE, [msgspec.json.format(result.to_bytes(), indent=2)])
+    except StorageError as error:
+        log.warning("%s", error)
+
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
@@ -139,7 +271,7 @@ class Application:
             recovered = assembly.recover(self.setup, store)
             engine = self._engine_of(recovered)
             found = FoundAtStart(setup=self.setup, state=engine.state, store=store, until_over=until_over)
-            kept = attachments.recover(self.features, found)
+            kept = recover_each(self.features, found)
             for one in kept.values():
                 if not await self._is_written(partial(one.keep, engine.state, store)):
                     return None
@@ -147,7 +279,7 @@ class Application:
             until_over.enter_context(vectors_in_place(self.setup, engine.state))
             if not self.shared:
                 look_for_memory(self.setup.node, engine, self.setup.learner)
-            core = attachments.course(self.features, self.setup, engine.state)
+            core = course_of(self.features, self.setup, engine.state)
             core = core or assembly.make_core(self.setup, engine.state, fresh=recovered is None)
             self.in_force.note_core_built()
             if recovered is not None:
@@ -178,7 +310,7 @@ class Application:
         """
         self.features = all_features(self.setup.federation, self.features)
         for feature in self.features:
-            with attachments.failure_named(feature, "check"):
+            with failure_named(feature, "check"):
                 feature.check(self.setup)
         self.transport = transport_of(self.setup.node) if self.shared is None else self.shared.transport
 
@@ -199,7 +331,7 @@ class Application:
         """Show `what` the node is waiting for in place of its phase."""
         if self.driver is None or not hasattr(self, "status"):
             return
-        if what == workshop.WAITING_FOR_DISK != self.status.waits_for:
+        if what == WAITING_FOR_DISK != self.status.waits_for:
             self.driver.alarms["storage"] += 1
             self.driver.feed.stand("storage", None, "the disk does not take the state: the node waits for it")
         self.status.waits_for = what
@@ -216,7 +348,7 @@ class Application:
         sketch = Sketch(setup.learner.size, setup.federation.seed) if self.audience.sketched else None
         each = None if on_round is None else EachRound(setup.member.name, setup.learner, on_round)
         losses = Losses(private=setup.federation.privacy is not None, resumed=engine.state.rounds > 0)
-        figures = TrainingFigures(attachments.withheld(self.features, setup), losses)
+        figures = TrainingFigures(withheld_by(self.features, setup), losses)
         workshop = Workshop(
             setup.learner,
             training.evaluate_every,
@@ -382,7 +514,7 @@ class Application:
             listen=setup.node.listen,
             max_body_bytes=assembly.largest_bytes(setup),
             rng=random.Random(os.urandom(16)),  # only jitter for dialing, which need not be reproducible from a seed
-            transport=attachments.transport(self.features, setup, self.transport),
+            transport=transport_by(self.features, setup, self.transport),
             limits=Limits(
                 max_kbit_s=own.max_kbit_s,
                 neighbor_kbit_s={
@@ -436,7 +568,7 @@ class Application:
             raise StorageError(f"{self.thread.refusal}; given up: what was learned {self.thread.unkept} is lost")
         status.neighbor_distance = await asyncio.to_thread(neighbor_distance, state, status.heard_neighbors)
         self.stopping.test()
-        local = await conclusion.last_test(
+        local = await last_test(
             self.setup.learner,
             state,
             driver,
@@ -445,15 +577,13 @@ class Application:
             compute=None if self.shared is None else self.shared.compute,
         )
         self.lines.tell()
-        conclusion.say_how_it_went(
-            status, never_exchanged=not (status.exchanges or self.stopping.is_requested or had_ended)
-        )
-        finished = conclusion.has_finished(core) and not self.stopping.is_requested
+        say_how_it_went(status, never_exchanged=not (status.exchanges or self.stopping.is_requested or had_ended))
+        finished = has_finished(core) and not self.stopping.is_requested
         if finished:
             driver.feed.keep("finished", None, f"after round {core.facts.rounds}")
-        cpu_time = None if self.shared else conclusion.CpuTime(total_s=time.process_time(), running_s=running_s)
-        result = conclusion.result_of(status, finished=finished, local=local, cpu_time=cpu_time)
-        conclusion.write_result(self.setup.node.state_dir, result)
+        cpu_time = None if self.shared else CpuTime(total_s=time.process_time(), running_s=running_s)
+        result = result_of(status, finished=finished, local=local, cpu_time=cpu_time)
+        write_result(self.setup.node.state_dir, result)
         return result
 
     def _name_of(self, index: int) -> str:

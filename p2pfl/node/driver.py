@@ -2,13 +2,18 @@
 
 The core runs on the event loop, the engine in its own thread, training and evaluation in another, so that a large
 exchange never stalls the loop and gossip never stalls training.
+
+The core goes on as soon as the engine has computed; a Request or Reply leaves once the records up to it are durable.
+So does Done, because a neighbor that has heard it waits for nothing more. Other messages leave at once: they only say
+where this end stands, and are judged again in each session. A node holds at most one Request or Reply for each
+neighbor, however long the disk stalls.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
@@ -27,16 +32,68 @@ from p2pfl.core.events import (
     StorageFailed,
 )
 from p2pfl.core.facts import Phase
-from p2pfl.core.messages import Message
+from p2pfl.core.messages import Done, Message, Reply, Request
 from p2pfl.errors import LearningError
 from p2pfl.net.link import MALFORMED, SILENT
 from p2pfl.node.engine_thread import EngineThread, Operate, Quit
-from p2pfl.node.feed import Feed
-from p2pfl.node.held_sends import HeldSends
 from p2pfl.node.local_rounds import LocalRounds
-from p2pfl.node.status import Presence
+from p2pfl.node.status import Feed, Presence
 from p2pfl.plugins import describe_failure
 from p2pfl.reporting.alarms import LOST
+
+DRAIN_S = 5.0
+"""The longest wait at a node's end for a disk that holds messages up."""
+DRAINS = 100
+
+
+class HeldSends:
+    """The messages to all neighbors, in order. Flushes are counted as in `Flushing`."""
+
+    def __init__(self, send: Callable[[Send], None]) -> None:
+        self._send = send
+        self._promised = 0
+        """The flush that messages from now on depend on."""
+        self._flushed = 0
+        self._held: deque[tuple[int, Send]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """The number of messages that wait."""
+        return len(self._held)
+
+    def promise(self, flush: int) -> None:
+        self._promised = max(self._promised, flush)
+
+    def put(self, effect: Send) -> None:
+        if self._promised <= self._flushed or not isinstance(effect.message, Request | Reply | Done):
+            self._send(effect)
+        elif not any(_is_repeated(effect, each) for _, each in self._held):
+            self._held.append((self._promised, effect))
+
+    def release(self, flush: int) -> None:
+        """Send what depends on this flush or an earlier one, which is done."""
+        self._flushed = max(self._flushed, flush)
+        while self._held and self._held[0][0] <= self._flushed:
+            self._send(self._held.popleft()[1])
+
+    async def drain(self) -> None:
+        """Wait until all has left, or for `DRAIN_S`."""
+        for _ in range(DRAINS):
+            if not self._held:
+                return
+            await asyncio.sleep(DRAIN_S / DRAINS)
+
+    def forget(self) -> None:
+        """Drop what is held: the disk has refused, and the sessions end."""
+        self._held.clear()
+
+
+def _is_repeated(effect: Send, held: Send) -> bool:
+    """Return True for a message that is repeated while it waits: it leaves once."""
+    if (held.peer, held.session) != (effect.peer, effect.session):
+        return False
+    return held.message is effect.message or (isinstance(effect.message, Done) and isinstance(held.message, Done))
+
 
 log = logging.getLogger("p2pfl")
 

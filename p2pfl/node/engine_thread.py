@@ -1,10 +1,11 @@
 """The engine's thread: operations in, events out, in order, and their changes to the log.
 
 The answers to exchanges are delivered at once, with the number of the flush that the messages they lead to must wait
-for (`held_sends`). Flushes run in another thread (`flushing`), and all operations that come meanwhile share the next
-one. Once a node only mixes (`in_step`), they wait, too: closing rounds that outran the disk would mix with nobody.
-Other urgent changes are on disk before their answer is delivered. If the disk refuses, the node is told, what waits is
-not sent, and a full snapshot is retried later. `Needs` is the disk space that a state needs.
+for (`HeldSends` in `driver`). Flushes run in another thread, one at a time, so that a slow disk delays messages and not
+rounds; a flush makes durable all records that were appended before it began, and all operations that come meanwhile
+share the next one. Once a node only mixes (`in_step`), they wait, too: closing rounds that outran the disk would mix
+with nobody. Other urgent changes are on disk before their answer is delivered. If the disk refuses, the node is told,
+what waits is not sent, and a full snapshot is retried later. `Needs` is the disk space that a state needs.
 """
 
 from __future__ import annotations
@@ -39,10 +40,84 @@ from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.privacy import Spend
 from p2pfl.learn.privacy.accounting import Ledger
 from p2pfl.methods import Method
-from p2pfl.node.flushing import Flushing
-from p2pfl.storage import Durability, State, Store, disk
+from p2pfl.storage import Durability, Flush, State, Store, disk
 from p2pfl.storage.disk import LEAST_LOG_BYTES
 from p2pfl.storage.store import size_bytes
+
+
+class Flushing:
+    """The flushes that operations ask for, counted from 1. The engine's thread owns it.
+
+    `tell` is called with the number of requests that are answered, `on_end` once a flush has ended: both may be called
+    in the flushing thread.
+    """
+
+    def __init__(self, store: Store, *, tell: Callable[[int], None], on_end: Callable[[], None]) -> None:
+        self._store = store
+        self._tell, self._on_end = tell, on_end
+        self.asked = 0
+        """The number of the latest request: what its records allow to be sent must wait for its flush."""
+        self._begun = 0
+        """The latest request that a flush has begun to answer."""
+        self._answered = 0
+        """The latest request whose records are on disk. A refused flush answers none; the next snapshot does."""
+        self._rounds = 0
+        """The node's rounds in the records of the flush that is running."""
+        self._running: tuple[Flush, int] | None = None
+        self._work: queue.SimpleQueue[tuple[Flush, int] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_owed(self) -> bool:
+        """True if a request may not be answered yet."""
+        return self._answered < self.asked
+
+    def ask(self) -> None:
+        self.asked += 1
+
+    def begin(self, rounds: int) -> None:
+        """Begin a flush if one is asked for and none is running. Raises StorageError: the disk has refused before."""
+        if self._running is not None or self._begun == self.asked:
+            return
+        flush = self._store.begin_flush()
+        if flush is None:
+            self.answer_all()
+            return
+        self._begun, self._rounds, self._running = self.asked, rounds, (flush, self.asked)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="flush", daemon=True)
+            self._thread.start()
+        self._work.put(self._running)
+
+    def end(self) -> int:
+        """Note that the running flush has ended; return the rounds that it brought to the disk, 0 if it did not.
+
+        Raises StorageError if the disk refused it, unless that has been noticed before.
+        """
+        (flush, asked), self._running = self._running or (None, 0), None
+        self._store.settle()
+        if flush is None or flush.error is not None:  # a snapshot has it all, or is tried already
+            return 0
+        self._answered = max(self._answered, asked)
+        return self._rounds
+
+    def answer_all(self) -> None:
+        """Note that all records are on disk, by a flush or a snapshot in the caller's thread."""
+        if self.is_owed:
+            self._begun = self._answered = self.asked
+            self._tell(self.asked)
+
+    def close(self) -> None:
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            flush, asked = work
+            flush.run()
+            if flush.error is None:
+                self._tell(asked)
+            self._on_end()
+
 
 log = logging.getLogger("p2pfl")
 

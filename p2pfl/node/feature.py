@@ -1,36 +1,96 @@
-"""The seam between a node and its features: what a feature provides, and all that it is given.
+"""The seam between a node and its features: what a feature provides, and all that it is given; their calls, in order.
 
 A feature is a room under `p2pfl/features`; `p2pfl.features.FEATURES` lists them, and the node calls them in that order.
-The node names none of them, and learns without any. A hook that a feature leaves out does nothing.
+The node names none of them, and learns without any. A hook that a feature leaves out does nothing. The user's own
+features are named in a federation file.
+
+A feature that fails during startup stops the node with one clear error, because a person is there to correct it. A
+feature that fails later is turned off with an alarm, and the node goes on; but if a guard fails, the node ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+import msgspec
 from msgspec import Struct
 
-from p2pfl.config.model import FederationConfig
+from p2pfl.config.model import FederationConfig, NodeConfig, PlugIn, needed_features
+from p2pfl.config.tables import Mistakes, unknown_keys
 from p2pfl.core.course import Course
 from p2pfl.core.effects import Effect
+from p2pfl.core.events import RoundRefused
 from p2pfl.engine.state import NodeState
+from p2pfl.errors import P2PFLError, UserError
+from p2pfl.learn.interface import Learner
 from p2pfl.net.greeting import Charters
-from p2pfl.net.side import Feeding, SideChannel
+from p2pfl.net.links import Links
+from p2pfl.net.side import FAILED, Feeding, SideChannel
 from p2pfl.net.transport import Line, MakeTransport, Transport
-from p2pfl.node.assembly import Setup
+from p2pfl.node.assembly import MemoryNeeds, Setup
 from p2pfl.node.engine_thread import EngineThread
-from p2pfl.node.feed import Feed
-from p2pfl.node.findings import Findings
-from p2pfl.node.gate import Answer, RoundPlan
-from p2pfl.node.status import Presence, Status
-from p2pfl.node.workshop import Workshop
-from p2pfl.reporting.alarms import AlarmText
-from p2pfl.reporting.status import NodeLine, NodeResult
+from p2pfl.node.learner_runner import Workshop
+from p2pfl.node.local_rounds import Answer, RoundPlan, Wait
+from p2pfl.node.status import Feed, Presence, Status
+from p2pfl.plugins import FAILURES, describe_failure, find_object
+from p2pfl.reporting.alarms import ALARMS, AlarmText
+from p2pfl.reporting.status import NodeLine, NodeResult, NodeStatus
 from p2pfl.storage import Store
+
+
+@dataclass(slots=True)
+class Inspected:
+    """The inspected files.
+
+    `learners` and `here` are by member index, for members whose folder is on this machine; `unusable` ones get no
+    learner.
+    """
+
+    federation: FederationConfig
+    mistakes: list[UserError]
+    warnings: list[str] = field(default_factory=list)
+    learners: dict[int, Learner] = field(default_factory=dict)
+    here: dict[int, NodeConfig] = field(default_factory=dict)
+    unusable: set[int] = field(default_factory=set)
+    has_model: bool = True
+    """True if it is known which model the nodes will have."""
+    memory: dict[int, MemoryNeeds] = field(default_factory=dict)
+    """How much memory each node will take whose folder is on this machine."""
+    brief: dict[str, str] = field(default_factory=dict)
+    """Lines for the short report, by name; they replace those of the same name about gossip."""
+
+
+class Findings:
+    """One feature's findings, which add mistakes and warnings to the inspected files.
+
+    `part` is the key of its part of the report.
+    """
+
+    part = ""
+
+    def of_files(self, inspected: Inspected) -> None:
+        """Inspect the files of the nodes whose folders are on this machine; their learners are loaded next."""
+
+    def before_launch(self, inspected: Inspected) -> None:
+        """Inspect what each node would find, or wait for in vain: all are on this machine and start next. Imports no
+        torch.
+        """
+
+    def of_learners(self, inspected: Inspected) -> None:
+        """Inspect the learners that could be loaded."""
+
+    def told(self) -> Any:
+        """Return its part of the report as JSON values; None if there is nothing to report."""
+        return None
+
+    def show(self, facts: Any) -> None:
+        """Print that part for people to read."""
 
 
 class Say(Protocol):
@@ -204,3 +264,288 @@ class Feature:
     def attach(self, node: NodeView) -> Attached | None:
         """Attach to a node that is starting, without global state. None if this node has no use for the feature."""
         raise NotImplementedError
+
+
+ALLOWED = "file.py:object or package.module:object, a class derived from p2pfl.node.feature.Feature"
+
+
+def all_features(federation: FederationConfig, known: Iterable[Feature]) -> tuple[Feature, ...]:
+    """Return the `known` features, followed by those named in the file.
+
+    Raises UserError if a feature cannot be imported or is not a feature, if two have the same name, or if one needs
+    another that is missing.
+    """
+    found = list(known)
+    for one in federation.plug_ins:
+        found.append(_make(one, federation))
+        if one.name in {other.name for other in found[:-1]}:
+            text, allowed = "there is already a feature of that name", "another name, here and in the feature"
+            raise UserError(text, file=federation.path, key=f"features.{one.name}", value=one.spec, allowed=allowed)
+        options_of(found[-1], federation)
+    names = {feature.name for feature in found}
+    for name, key in needed_features(federation).items():
+        if name not in names:
+            text = f"needs the feature {name}, which this node does not have"
+            raise UserError(text, file=federation.path, key=key, allowed="a node with it, or no such key")
+    for feature in found:
+        for name in feature.needs:
+            if name not in names:
+                text, key = f"the feature {feature.name} needs {name}, which is not there", f"features.{feature.name}"
+                raise UserError(text, file=federation.path, key=key, allowed=", ".join(sorted(names)))
+    return tuple(found)
+
+
+def alarm_texts(features: Iterable[Feature]) -> dict[str, AlarmText]:
+    """Return the texts of each kind of alarm. Raises UserError if two features declare the same kind."""
+    found = dict(ALARMS)
+    for feature in features:
+        for kind, said in feature.alarms.items():
+            if kind in found:
+                text = f"the feature {feature.name} declares an alarm that already exists"
+                raise UserError(text, key=f"features.{feature.name}", value=kind, allowed="another kind")
+            found[kind] = said
+    return found
+
+
+def _make(plug_in: PlugIn, federation: FederationConfig) -> Feature:
+    key, file = f"features.{plug_in.name}", federation.path
+    try:
+        made = find_object(plug_in.spec, file.parent, what="feature", key=key, allowed=ALLOWED)
+        made = made() if isinstance(made, type) else made
+    except UserError as error:
+        error.file = error.file or str(file)
+        raise
+    except FAILURES as error:
+        text = f"the feature could not be made: {describe_failure(error)}"
+        raise UserError(text, file=file, key=key, value=plug_in.spec, allowed=ALLOWED) from error
+    if not isinstance(made, Feature):
+        raise UserError("is not a feature", file=file, key=key, value=plug_in.spec, allowed=ALLOWED)
+    if made.name != plug_in.name:
+        text = f"the feature there calls itself {made.name!r}"
+        raise UserError(text, file=file, key=key, value=plug_in.spec, allowed=f"{made.name} = {plug_in.spec!r}")
+    return made
+
+
+def options_of(feature: Feature, federation: FederationConfig) -> Any:
+    """Return the feature's table in the federation file as its `section`; None if it has none.
+
+    Raises UserError if a key is wrong.
+    """
+    found = next((one.options for one in federation.plug_ins if one.name == feature.name), None)
+    if found is None or (feature.section is None and not found):
+        return None
+    mistakes = Mistakes(federation.path)
+    known = () if feature.section is None else msgspec.structs.fields(feature.section)
+    unknown_keys(found, f"{feature.name}.", [key.encode_name for key in known], mistakes)
+    if mistakes.found:
+        mistakes.found[0].allowed = mistakes.found[0].allowed or "no key at all"
+        raise mistakes.found[0]
+    try:
+        return msgspec.convert(found, feature.section)
+    except msgspec.ValidationError as error:
+        text, _, place = str(error).partition(" - at `$.")
+        key = ".".join([feature.name, *([place.rstrip("`")] if place else [])])
+        raise UserError(text, file=federation.path, key=key, value=found.get(place.rstrip("`"))) from None
+
+
+T = TypeVar("T", bound=Attached)
+
+FIELDS = frozenset(NodeStatus.__struct_fields__)
+
+
+@contextmanager
+def failure_named(feature: Feature, hook: str) -> Iterator[None]:
+    """Turn a failure of the feature in `hook` into a UserError that names both."""
+    try:
+        yield
+    except P2PFLError:
+        raise
+    except FAILURES as error:
+        text = f"the feature {feature.name} failed at its start, in {hook}: {describe_failure(error)}"
+        raise UserError(text, allowed="a node without it, or with its mistake corrected") from error
+
+
+def recover_each(features: Iterable[Feature], at_start: FoundAtStart) -> dict[Feature, Recovered]:
+    """Let each feature recover its own state.
+
+    Raises UserError if a feature's `recover` does, or if it fails.
+    """
+    kept = {}
+    for feature in features:
+        with failure_named(feature, "recover"):
+            one = feature.recover(at_start)
+        if one is not None:
+            kept[feature] = one
+    return kept
+
+
+def withheld_by(features: Iterable[Feature], setup: Setup) -> frozenset[str]:
+    """Return the parts of the data about which no figure may be shown."""
+    found: frozenset[str] = frozenset()
+    for feature in features:
+        with failure_named(feature, "withheld"):
+            found |= feature.withheld(setup)
+    return found
+
+
+def transport_by(features: Iterable[Feature], setup: Setup, usual: MakeTransport) -> MakeTransport:
+    """Return what carries the node's sessions, as features have changed it."""
+    for feature in features:
+        with failure_named(feature, "transport"):
+            usual = feature.transport(setup, usual)
+    return usual
+
+
+def course_of(features: Iterable[Feature], setup: Setup, state: NodeState) -> Course | None:
+    """Return the course that replaces gossip, if a feature provides one. Raises UserError if two features do."""
+    found = {}
+    for feature in features:
+        with failure_named(feature, "course"):
+            brought = feature.course(setup, state)
+        if brought is not None:
+            found[feature.name] = brought
+    if len(found) > 1:
+        raise UserError(f"{' and '.join(found)} each provide a course", allowed="one of them")
+    return next(iter(found.values()), None)
+
+
+class Attachments:
+    """The attached features. `links` are not open yet; `recovered` holds the recovered state of each feature.
+
+    Raises UserError if a feature fails, if two have a side channel with the same name, or if more than one asks for
+    payment.
+    """
+
+    def __init__(
+        self, features: Iterable[Feature], view: NodeView, links: Links, recovered: Mapping[Feature, Recovered]
+    ) -> None:
+        self._alarm, self._setup, self._sides = view.alarm, view.setup, links.sides
+        self._loop = asyncio.get_running_loop()
+        self._feedings: dict[Feature, tuple[Feeding, ...]] = {}
+        self._attached: dict[Feature, Attached] = {}
+        for feature in features:
+            options = options_of(feature, self._setup().federation)
+            own = replace(view, options=options, recovered=recovered.get(feature), other=self.find_attached)
+            with failure_named(feature, "attach"):
+                found = feature.attach(own)
+            if found is None:
+                continue
+            with failure_named(feature, "feedings"):
+                self._feedings[feature] = feedings = found.feedings()
+            for feeding in feedings:
+                with failure_named(feature, "feedings"):
+                    links.sides.add(feeding)
+            self._attached[feature] = found
+            if found.door is not None:
+                links.receive(found.door)
+
+    def find_attached(self, name: str) -> Attached | None:
+        """Return what the feature of that name has attached."""
+        return next((one for feature, one in self._attached.items() if feature.name == name), None)
+
+    @property
+    def is_kept(self) -> bool:
+        """True if a feature must be asked before each round."""
+        return any(type(one).before_round is not Attached.before_round for one in list(self._attached.values()))
+
+    def before_round(self, plan: RoundPlan) -> Answer:
+        """Ask for objections to a round, or for its cost, in the thread that trains.
+
+        Raises the error of a guard, or ValueError if two features ask for payment.
+        """
+        payment = None
+        for feature, one in list(self._attached.items()):
+            try:
+                answer = one.before_round(plan)
+            except Exception as error:
+                if feature.guards(self._setup()):
+                    raise
+                self._loop.call_soon_threadsafe(self._give_up, feature, error)
+                continue
+            if isinstance(answer, RoundRefused | Wait):
+                return answer
+            if answer is not None and payment is not None:
+                raise ValueError(f"{feature.name} wants to be paid for a round, and another feature too")
+            payment = answer or payment
+        return payment
+
+    def of(self, kind: type[T]) -> T:
+        """Return the attached object of that class. Raises LookupError if there is none."""
+        for one in self._attached.values():
+            if isinstance(one, kind):
+                return one
+        raise LookupError(f"no {kind.__name__} is attached")
+
+    def trusted_members(self, members: Mapping[bytes, int]) -> Mapping[bytes, int]:
+        """Return the members that may have sessions.
+
+        If a feature fails here, the node fails: it might otherwise let in the wrong members.
+        """
+        for one in self._attached.values():
+            members = one.trusts(members)
+        return members
+
+    def status(self) -> dict[str, Any]:
+        """Return the fields of `NodeStatus` that features set, and their other fields under `features`."""
+        found: dict[str, Any] = {"features": {}}
+
+        def ask(feature: Feature, attached: Attached) -> None:
+            for name, value in attached.status().items():
+                place = found if name in FIELDS else found["features"].setdefault(feature.name, {})
+                place[name] = value
+
+        self._each(ask)
+        return found
+
+    async def opening(self, until_over: AsyncExitStack) -> None:
+        for feature, one in self._attached.items():
+            with failure_named(feature, "opening"):
+                await one.opening(until_over)
+
+    async def opened(self, until_closed: AsyncExitStack) -> None:
+        for feature, one in self._attached.items():
+            with failure_named(feature, "opened"):
+                await one.opened(until_closed)
+
+    def begin(self) -> None:
+        self._each(lambda _, one: one.begin())
+
+    def look(self) -> None:
+        self._each(lambda _, one: one.look())
+
+    def works(self) -> list[asyncio.Task[None]]:
+        """Start the features' background work."""
+        return [asyncio.create_task(self._carry(feature, one.run)) for feature, one in self._attached.items()]
+
+    async def farewell(self, *, hasty: bool) -> None:
+        await self._in_turn(lambda one: one.farewell(hasty=hasty))
+
+    async def over(self, result: NodeResult) -> None:
+        await self._in_turn(lambda one: one.over(result))
+
+    def _each(self, act: Callable[[Feature, Attached], object]) -> None:
+        for feature, one in list(self._attached.items()):
+            try:
+                act(feature, one)
+            except Exception as error:  # noqa: BLE001 - any failure of a feature
+                self._give_up(feature, error)
+
+    async def _in_turn(self, work: Callable[[Attached], Awaitable[None]]) -> None:
+        for feature, one in list(self._attached.items()):
+            await self._carry(feature, partial(work, one))
+
+    async def _carry(self, feature: Feature, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - any failure of a feature
+            self._give_up(feature, error)
+
+    def _give_up(self, feature: Feature, error: Exception) -> None:
+        """Turn off a failed feature. Raises the error if the feature is a guard."""
+        if feature.guards(self._setup()):
+            raise error
+        self._attached.pop(feature, None)
+        for feeding in self._feedings.pop(feature, ()):
+            self._sides.drop(feeding)
+        what = f"{type(error).__name__}: {error}"
+        self._alarm(FAILED, None, f"{feature.name} is off, and the node goes on: it failed ({what})")

@@ -1,10 +1,12 @@
 """The folder of a federation on this machine: the federation file, and a key and a node file for each node.
 
-It appears whole or not at all. `save` writes what a Python program has described.
+It appears whole or not at all. `save` writes what a Python program has described. A node may have stored a newer list
+of members (a charter) than the one beside the federation file: `newest_here` reads it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -14,8 +16,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.load import FILE_NAME, federation_mistakes
-from p2pfl.config.model import Compute, FederationConfig, GossipConfig, TrainingConfig
+from p2pfl.config.charter import MOST_BYTES, Charter, CharterError, amended, checked
+from p2pfl.config.load import FILE_NAME, federation_mistakes, load_stranger
+from p2pfl.config.model import Compute, Edition, FederationConfig, GossipConfig, TrainingConfig
 from p2pfl.config.sections import keys_of
 from p2pfl.config.writing import NewMember, node_text, toml_value
 from p2pfl.crypto.identity import Identity, public_text
@@ -150,3 +153,48 @@ def check_result(folder: Path) -> None:
     """Raise an error for mistakes in the federation in `folder`."""
     if mistakes := federation_mistakes(folder):
         raise ExceptionGroup("mistakes in a new federation", mistakes)
+
+
+log = logging.getLogger("p2pfl")
+
+CHARTER_FILE = "charter"
+NONE = Edition(0, b"")
+
+
+def load_kept(folder: Path, federation: FederationConfig) -> Charter | None:
+    """Return the charter stored in a state folder; None, with a log line, if none is usable.
+
+    A damaged charter is not trusted, but does not prevent a start: neighbors have it.
+    """
+    file = folder / CHARTER_FILE
+    try:
+        with file.open("rb") as content:
+            raw = content.read(MOST_BYTES + 1)
+        return checked(raw, federation)
+    except FileNotFoundError:
+        return None
+    except (OSError, CharterError) as error:
+        log.warning("%s: the kept charter cannot be used: %s", file, error)
+        return None
+
+
+def newest(federation: FederationConfig, folder: Path) -> FederationConfig:
+    """Return the federation under the newer of two charters: beside the federation file, or stored in the state
+    `folder`.
+    """
+    charter = load_kept(folder, federation) if federation.admin else None
+    if charter is None or charter.edition <= (federation.edition or NONE):
+        return federation
+    return amended(federation, charter)
+
+
+def newest_here(federation: FederationConfig) -> FederationConfig:
+    """Return the federation under the newest charter on this machine.
+
+    It is beside the federation file, or stored by a node whose folder is there. A node that was added later may appear
+    only in its own charter. Raises UserError if a node file is wrong.
+    """
+    keys = sorted(federation.path.parent.glob(f"*/{KEY_FILE}")) if federation.admin else []
+    for folder in [key.parent for key in keys]:
+        federation = newest(federation, load_stranger(folder, folder.name).state_dir)
+    return federation

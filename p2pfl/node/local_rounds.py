@@ -1,5 +1,5 @@
 """One node's local rounds and tests, run in the thread that trains; they are started from the event loop and report to
-it.
+it. A gate is asked before each round whether it may begin: yes, no, or at a cost to be paid first.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -24,11 +25,58 @@ from p2pfl.core.events import Event, RoundRefused, RoundTrained
 from p2pfl.engine.engine import Engine
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
+from p2pfl.learn.privacy import Spend
+from p2pfl.learn.privacy.accounting import Ledger
 from p2pfl.node.engine_thread import EngineThread, Look, Pay
-from p2pfl.node.gate import Gate, Payment, RoundPlan, Wait
-from p2pfl.node.reloading import DataNews
-from p2pfl.node.workshop import Moment, Workshop
+from p2pfl.node.learner_runner import DataNews, Moment, Workshop
 from p2pfl.reporting.status import ClosedRound
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """A planned local round: its number, from 0, its number of samples, and the ledger of earlier payments."""
+
+    index: int
+    samples: int
+    ledger: Ledger | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The round begins a little later: ask again after `wait_s` seconds. Until then the node decides nothing."""
+
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Payment:
+    """The round may begin once `spend` is on disk. `wrong` is asked once more with the ledger at that point.
+
+    A second ledger gets `reserved` rounds at once.
+    """
+
+    spend: Spend
+    wrong: Callable[[Ledger | None], RoundRefused | None]
+    reserved: int = 1
+
+
+Answer = RoundRefused | Wait | Payment | None
+"""None means that the round may begin.
+
+After a refusal that is not `for_good`, the node first checks whether the federation has ended; half a second later it
+asks again.
+"""
+
+
+class Gate(Protocol):
+    """Asked before each round, in the thread that trains or on the event loop."""
+
+    @property
+    def is_kept(self) -> bool:
+        """True if a feature must be asked."""
+
+    def before_round(self, plan: RoundPlan) -> Answer: ...
+
 
 log = logging.getLogger("p2pfl")
 

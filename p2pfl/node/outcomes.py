@@ -29,7 +29,7 @@ from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.tensors_file import from_safetensors, metadata_of, of_torch, to_safetensors
 from p2pfl.node.assembly import ORIGIN, digest_of, load_learner, replay
-from p2pfl.node.kept_charter import newest
+from p2pfl.node.folders import newest
 from p2pfl.storage import Loaded, peek
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A node's figures about itself, for its status, live view and result; and its log lines about neighbors.
+"""A node's figures about itself, for its status, live view and result; its news, standing alarms and log lines.
 
 A session may end and another begin at once, for example when it is renewed, so a neighbor that is back within seconds
 does not count as lost. Nor does one that has finished or is in quarantine, nor any while this node's disk refuses
@@ -9,27 +9,35 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from p2pfl.config.model import FederationConfig
 from p2pfl.core.course import Course
 from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm
+from p2pfl.core.facts import Phase
+from p2pfl.core.joining import is_behind
 from p2pfl.core.limits import pace_setter
 from p2pfl.core.standing import View
+from p2pfl.engine.arithmetic import neighbor_distance
+from p2pfl.engine.engine import Engine
+from p2pfl.learn.doubts import own_classes
 from p2pfl.learn.interface import device_of
 from p2pfl.net.link import SILENT
 from p2pfl.net.transport import REASON_BYTES, Counters, clip
-from p2pfl.node.feed import Feed
-from p2pfl.node.workshop import Moment, Workshop
-from p2pfl.reporting.alarms import BACK, LOST
+from p2pfl.node.engine_thread import EngineThread, Look
+from p2pfl.node.learner_runner import Moment, Workshop
+from p2pfl.reporting.alarms import ALARMS, BACK, LASTS_S, LOST, OTHER, AlarmText
 from p2pfl.reporting.measures import rounded
 from p2pfl.reporting.mixing import Bearing
 from p2pfl.reporting.status import (
+    ClosedRound,
     MeanAndMax,
     NeighborStatus,
     NodeLine,
@@ -37,6 +45,121 @@ from p2pfl.reporting.status import (
     PrivacyStatus,
     rounds_beyond,
 )
+from p2pfl.reporting.vitals import NotableEvent, StandingAlarm
+
+log = logging.getLogger("p2pfl")
+notice = logging.getLogger("p2pfl.notice")
+
+MOST_EVENTS = 100
+
+
+@dataclass(slots=True)
+class RaisedAlarm:
+    """An alarm that has not been settled; times are from the monotonic clock."""
+
+    text: str
+    since: float
+    last_at: float
+    count: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class Feed:
+    """The events and standing alarms of one node, on the event loop. `name_of` turns a member index into a name."""
+
+    name_of: Callable[[int], str]
+    events: deque[NotableEvent] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
+    event_count: int = 0
+    """The number of events so far."""
+    changes: int = 0
+    """A counter that grows whenever the standing alarms change."""
+    texts: Mapping[str, AlarmText] = field(default_factory=lambda: ALARMS)
+    """Texts for each kind of alarm, both those of every node and those of its features."""
+    _standing: dict[tuple[str, int | None], RaisedAlarm] = field(default_factory=dict)
+
+    def tell(self, kind: str, peer: int | None, text: str, *, wrong: bool = False, times: int = 1) -> None:
+        """Log one notable event, and keep it for the page."""
+        place = "" if peer is None else f" ({self.name_of(peer)})"
+        more = f" (time {times})" if times > 1 else ""
+        (log.warning if wrong else notice.info)("%s%s: %s%s", kind, place, text, more)
+        self.keep(kind, peer, text + more, wrong=wrong)
+
+    def keep(self, kind: str, peer: int | None, text: str, *, wrong: bool = False) -> None:
+        """Keep an event for the page only: the log has it in other words."""
+        self.event_count += 1
+        about = None if peer is None else self.name_of(peer)
+        self.events.append(
+            NotableEvent(
+                number=self.event_count, at=round(time.monotonic(), 1), kind=kind, about=about, text=text, wrong=wrong
+            )
+        )
+
+    def stand(self, kind: str, peer: int | None, text: str) -> None:
+        """Add an alarm to the standing ones, or count it again."""
+        now = time.monotonic()
+        one = self._standing.get((kind, peer))
+        if one is None:
+            self._standing[kind, peer] = RaisedAlarm(text, now, now)
+        else:
+            one.text, one.last_at, one.count = text, now, one.count + 1
+        self.changes += 1
+
+    def reword(self, kind: str, peer: int | None, text: str) -> bool:
+        """Replace the text of a standing alarm; return False if it does not stand."""
+        one = self._standing.get((kind, peer))
+        if one is not None and one.text != text:
+            one.text = text
+            self.changes += 1
+        return one is not None
+
+    def settle(self, event: str, peer: int | None) -> list[str]:
+        """End the alarms about that member that this event settles; return their kinds."""
+        ended = [key for key in self._standing if key[1] == peer and self.text_of(key[0]).ended_by == event]
+        self._drop(ended)
+        return [kind for kind, _ in ended]
+
+    def expire(self) -> None:
+        """Drop alarms that no event ends and that have not been raised again for a long time. Call about once a
+        second.
+        """
+        before = time.monotonic() - LASTS_S
+        old = [key for key, one in self._standing.items() if one.last_at < before]
+        self._drop(key for key in old if self.text_of(key[0]).ended_by is None)
+
+    def text_of(self, kind: str) -> AlarmText:
+        return self.texts.get(kind, OTHER)
+
+    def _drop(self, keys: Iterable[tuple[str, int | None]]) -> None:
+        for key in keys:
+            del self._standing[key]
+            self.changes += 1
+
+    def forget(self, peer: int) -> None:
+        """Forget the alarms about a member that nothing waits for any more."""
+        self._drop([key for key in self._standing if key[1] == peer])
+
+    def stands(self, kind: str, peer: int | None) -> bool:
+        return (kind, peer) in self._standing
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of the standing alarms, without duplicates."""
+        return list(dict.fromkeys(kind for kind, _ in self._standing))
+
+    def standing(self) -> list[StandingAlarm]:
+        return [
+            StandingAlarm(
+                kind=kind,
+                about=None if peer is None else self.name_of(peer),
+                text=one.text,
+                since=round(one.since, 1),
+                count=one.count,
+                means=self.text_of(kind).means,
+                does=self.text_of(kind).does,
+                advice=self.text_of(kind).advice,
+            )
+            for (kind, peer), one in self._standing.items()
+        ]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -212,8 +335,6 @@ class Status:
         )
 
 
-log = logging.getLogger("p2pfl")
-
 SESSION_LINE_S = 60.0
 """The shortest time between two lines of one kind about one neighbor's sessions, in seconds."""
 LOST_S = 3.0
@@ -336,3 +457,121 @@ class Presence:
         self._lines[peer] += 1
         if self._lines[peer] <= FIRST_LINES or self._lines[peer] % LATER_LINES == 0:
             self.feed.tell(kind, peer, text)
+
+
+NONE_YET = "no neighbor is connected yet ({names}): training starts once one is"
+SOME_MISSING = "no session yet with {names}; starts without them after at most {wait_s:g} s"
+FARTHER_MISSING = (
+    "all neighbors are connected, but a member farther away is not, one or more of these: {names}; "
+    "starts without it after at most {wait_s:g} s"
+)
+
+LEAST_LINE_S = 0.1
+LOOKING_SHARE = 0.01
+"""The fraction of one processor for measuring the distance to neighbors; for a large model this is not done every
+second.
+"""
+
+
+class ProgressLines:
+    """Calls `on_line` at most ten times a second, and measures the distance to the neighbors now and then.
+
+    `was_stopped` says whether the node was asked to end. If `sketched`, each line has a sketch of the model.
+    """
+
+    def __init__(
+        self,
+        on_line: Callable[[NodeLine], None],
+        status: Status,
+        thread: EngineThread,
+        was_stopped: Callable[[], bool],
+        *,
+        sketched: bool,
+    ) -> None:
+        self.on_line = on_line
+        self.status = status
+        self.thread = thread
+        self.was_stopped = was_stopped
+        self.sketched = sketched
+        shop = status.workshop
+        self.unsent_classes = own_classes(shop.learner) if sketched and "local" not in shop.figures.withheld else None
+        """Classes in this node's data, which a launcher on this machine compares; None once they have been sent."""
+        self.last_line_at = self.look_again_at = float("-inf")
+        self._told_text = ""
+        """The latest line about whom the node waits for, without the names."""
+
+    def line(self) -> NodeLine:
+        line = self.status.line()
+        if self.was_stopped() and line.phase == Phase.FINISHED.value:
+            line.phase = "stopped"
+        if self.sketched:
+            line.sketch = self.status.workshop.figures.sketched
+            line.classes, self.unsent_classes = self.unsent_classes, None
+        return line
+
+    def tell(self) -> None:
+        self.on_line(self.line())
+
+    def measured(self) -> None:
+        """Send a line after a test of the model."""
+        now = time.monotonic()
+        if now - self.last_line_at >= LEAST_LINE_S:
+            self.last_line_at = now
+            self.look()
+            self.tell()
+
+    def closed(self, seen: ClosedRound) -> None:
+        """Send a line for a closing round; there are few, and they show a launcher how fast the nodes converge."""
+        if self.sketched:
+            # It may be called after the node has moved on, but never after its last line.
+            line = self.line()
+            line.phase, line.sketch, line.closed = Phase.CLOSING.value, seen.sketch, seen
+            self.on_line(line)
+
+    def look(self) -> None:
+        """Measure the distance to the neighbors.
+
+        A float is written in one step, so the threads need no lock.
+        """
+        if time.monotonic() >= self.look_again_at:
+            self.thread.jobs.put(Look(partial(self._see, self.status.heard_neighbors)))
+
+    def _see(self, neighbors: list[int], engine: Engine) -> None:
+        began = time.thread_time()
+        self.status.neighbor_distance = neighbor_distance(engine.state, neighbors)
+        self.look_again_at = time.monotonic() + (time.thread_time() - began) / LOOKING_SHARE
+
+    def say_who_is_missing(self, federation: FederationConfig, own: int) -> None:
+        """Log whom the node `own` is waiting for at startup: neighbors, or members that those wait for.
+
+        Each kind of line is logged once, so this may be called every second.
+        """
+        core = self.status.core
+        if core.phase is not Phase.WAITING:
+            return
+        behind = [edge for edge in core.edges.values() if is_behind(edge, core.facts.level or 0)]
+        missing = {edge.peer for edge in behind if not edge.is_open}
+        if not behind:
+            return
+        text = NONE_YET if len(missing) == len(core.edges) else SOME_MISSING if missing else FARTHER_MISSING
+        if text != self._told_text:
+            self._told_text = text
+            awaited = missing or _awaited_by(behind, federation, own)
+            names = ", ".join(map(self.status.name_of, sorted(awaited)))
+            log.warning("%s", text.format(names=names, wait_s=federation.gossip.start_wait_s))
+
+
+def _awaited_by(neighbors: Iterable[Edge], federation: FederationConfig, own: int) -> set[int]:
+    """Return the members for which these connected neighbors of `own` may be waiting.
+
+    At level h, all members within h - 1 hops have all their neighbors: the missing one is h + 1 hops away.
+    """
+    pairs = (*federation.edges, *((b, a) for a, b in federation.edges))
+    found: set[int] = set()
+    for edge in neighbors:
+        around = reached = {edge.peer}
+        for _ in range(int(edge.progress.level) + 1):
+            around = {b for a, b in pairs if a in around} - reached
+            reached = reached | around
+        found |= around - {own}
+    return found - {b for a, b in pairs if a == own} or found

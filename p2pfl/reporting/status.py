@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.metrics import Measure
 
+WAITING_FOR_DISK = "waiting for disk"
+"""The phase of a node whose disk refuses its state."""
+
 
 class MeanAndMax(msgspec.Struct, frozen=True):
     """The staleness over all exchanges in which it was measured, counted in the node's own rounds that use the edge."""

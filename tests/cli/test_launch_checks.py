@@ -126,7 +126,7 @@ def test_what_is_odd_and_no_mistake_is_said_on_the_way(p2pfl, monkeypatch, tmp_p
 FINDS = """
 from p2pfl.errors import UserError
 from p2pfl.node.feature import Feature
-from p2pfl.node.findings import Findings
+from p2pfl.node.feature import Findings
 
 class Doubts(Findings):
     part = "doubts"

@@ -27,7 +27,7 @@ from p2pfl.features.status import prometheus
 from p2pfl.learn.load import BUILT_IN
 from p2pfl.learn.table import layout, schema
 from p2pfl.methods import METHODS
-from p2pfl.node.plug_ins import alarm_texts
+from p2pfl.node.feature import alarm_texts
 from p2pfl.reporting.alarms import NEWS
 from sim.attacks import ATTACKS
 from sim.worlds import model as worlds

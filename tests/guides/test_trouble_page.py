@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import page_kit as pages
 
 from p2pfl.features import FEATURES
-from p2pfl.node.plug_ins import alarm_texts
+from p2pfl.node.feature import alarm_texts
 from p2pfl.reporting.alarms import NEWS
 
 PAGE = "docs/how-to/when-something-is-wrong.md"

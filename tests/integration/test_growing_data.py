@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.node import reloading
+from p2pfl.node import learner_runner
 
 COUNT, MORE = 30, 45
 TASK = {"name": "csv", "target": "y", "numeric": ["x"], "classes": ["no", "yes"]}
@@ -23,7 +23,7 @@ def table(rows, broken=""):
 
 @pytest.fixture
 def field(ward, monkeypatch):
-    monkeypatch.setattr(reloading, "SETTLED_S", 0.02)
+    monkeypatch.setattr(learner_runner, "SETTLED_S", 0.02)
     made = ward(3, training={"rounds": 100_000, "local_steps": 1}, task=TASK)
     for name in made.names:
         write(made.folder / name / "mine.csv", table(COUNT))

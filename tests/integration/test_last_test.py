@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from p2pfl.learn.interface import Score
-from p2pfl.node import evaluation_pace, workshop
+from p2pfl.node import application, learner_runner
 
 pytestmark = pytest.mark.usefixtures("lone")
 
@@ -50,7 +50,7 @@ class Sluggish:
 def hasty(monkeypatch):
     """A node that is stopped has no patience with its learner, so that no test waits for it."""
     for name in ("LAST_ROUND_S", "LAST_TEST_S"):
-        monkeypatch.setattr(workshop, name, 0.05)
+        monkeypatch.setattr(application, name, 0.05)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ async def test_a_node_that_is_stopped_in_a_long_round_says_that_its_work_is_disc
 async def test_a_node_that_is_stopped_between_two_tests_tests_its_last_model(pair, monkeypatch):
     field, nodes, learner = pair
     for name in ("LAST_ROUND_S", "LAST_TEST_S"):
-        monkeypatch.setattr(workshop, name, 30.0)
+        monkeypatch.setattr(application, name, 30.0)
     learner.hold("round", after=EVERY + 1)
     await nodes[0].until(learner.began.is_set)
     nodes[0].application.stop()
@@ -144,7 +144,7 @@ async def test_while_a_node_trains_its_latest_test_is_not_stale(pair):
 
 async def test_rare_tests_are_marked_with_their_round_and_the_last_model_is_tested(ward, start, patient, monkeypatch):
     """With "auto", a node says of a figure in between which round it is from, and ends with one of its last model."""
-    monkeypatch.setattr(evaluation_pace, "TEST_SHARE", 0.0)
+    monkeypatch.setattr(learner_runner, "TEST_SHARE", 0.0)
     field = ward(2, training={"rounds": 6, "closing_rounds": 2, "evaluate_every": "auto"})
     node, _ = start(field, abreast=True)
     learner = Sluggish(node.application.setup.learner)

@@ -24,7 +24,7 @@ from p2pfl.features.members.charters import CharterKeeper
 from p2pfl.features.members.feature import ask_when_alone
 from p2pfl.features.members.publishing import hand, newest_from
 from p2pfl.net.websocket import Errand
-from p2pfl.node.kept_charter import newest
+from p2pfl.node.folders import newest
 
 PACED = {"step_s": 0.01}
 

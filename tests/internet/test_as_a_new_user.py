@@ -24,7 +24,7 @@ from settled import require_edges_to_agree, settled_states
 from p2pfl.config.load import load_config
 from p2pfl.errors import StorageError
 from p2pfl.node.assembly import replay
-from p2pfl.node.kept_charter import newest
+from p2pfl.node.folders import newest
 from p2pfl.storage import peek
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

@@ -21,7 +21,7 @@ from lan_in_a_box import Host
 from settled import require_edges_to_agree, settled_states
 
 from p2pfl.config.load import load_config
-from p2pfl.node.kept_charter import newest
+from p2pfl.node.folders import newest
 
 DEADLINE_S = 240.0
 ENDLESS = 100_000

@@ -32,8 +32,8 @@ from p2pfl.features.bounds.traffic import (
 )
 from p2pfl.net.limits import SendingRate, SendingRates
 from p2pfl.net.transport import Counters
-from p2pfl.node.attachments import FIELDS
-from p2pfl.node.feed import Feed
+from p2pfl.node.feature import FIELDS
+from p2pfl.node.status import Feed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from line_kit import Sites

@@ -18,7 +18,7 @@ from p2pfl.features.lan.doctor_command import _print_ways
 from p2pfl.features.lan.probe import AnswerKind
 from p2pfl.net.dial_paths import OwnCertificate
 from p2pfl.net.websocket import WebSocketTransport
-from p2pfl.node.findings import Inspected
+from p2pfl.node.feature import Inspected
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from p2pfl.features.members.charters import (
     CharterTold,
     Verdict,
 )
-from p2pfl.node.kept_charter import FILE_NAME, load_kept, newest
+from p2pfl.node.folders import CHARTER_FILE, load_kept, newest
 
 WARD = ward(4)
 
@@ -55,7 +55,7 @@ class Node:
         """As after a crash: what is not on disk is forgotten."""
         self.keeper = CharterKeeper(
             newest(self.file_of, self.folder),
-            self.folder / FILE_NAME,
+            self.folder / CHARTER_FILE,
             on_charter=self.took,
             on_alarm=lambda kind, *_: self.alarms.append(kind),
         )
@@ -143,7 +143,7 @@ def test_what_is_no_charter_of_ours_is_refused_and_not_kept(raw, node):
     with pytest.raises(PeerFault):
         node.keeper.bring(raw)
     assert node.keeper.version == 0
-    assert not (node.folder / FILE_NAME).exists()
+    assert not (node.folder / CHARTER_FILE).exists()
 
 
 def test_swapped_indices_of_later_members_are_refused_by_who_knows_them(node):
@@ -236,7 +236,7 @@ def test_a_full_disk_is_an_alarm_and_the_charter_holds_all_the_same(node, monkey
 
 def test_a_damaged_file_is_no_charter_and_no_obstacle(node, caplog):
     node.keeper.offer(NEXT.packed())
-    file = node.folder / FILE_NAME
+    file = node.folder / CHARTER_FILE
     file.write_bytes(file.read_bytes()[:-3])
     node.start()
     assert node.keeper.version == 0

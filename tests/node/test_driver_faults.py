@@ -17,9 +17,8 @@ from p2pfl.errors import LearningError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.net.link import MALFORMED
 from p2pfl.node.driver import Driver
-from p2pfl.node.evaluation_pace import EvaluationPace
+from p2pfl.node.learner_runner import EvaluationPace, Moment
 from p2pfl.node.local_rounds import LocalRounds
-from p2pfl.node.workshop import Moment
 
 
 class Recording(Course):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from p2pfl.node import local_rounds
-from p2pfl.node.evaluation_pace import FIRST_TESTS, TEST_SHARE, EvaluationPace
+from p2pfl.node.learner_runner import FIRST_TESTS, TEST_SHARE, EvaluationPace
 from p2pfl.node.local_rounds import LocalRounds
 
 

@@ -28,10 +28,8 @@ from p2pfl.fleet.one_process import InProcessFleet, _with_keys
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import read_setup
 from p2pfl.node.driver import Driver
-from p2pfl.node.feature import Attached, Feature
-from p2pfl.node.findings import Findings
-from p2pfl.node.gate import Payment, Wait
-from p2pfl.node.plug_ins import all_features, options_of
+from p2pfl.node.feature import Attached, Feature, Findings, all_features, options_of
+from p2pfl.node.local_rounds import Payment, Wait
 
 ROOT = Path(__file__).parents[2]
 AT_START = ["check", "withheld", "recover", "attach", "feedings", "opening", "opened"]

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from p2pfl.node import feed as module
-from p2pfl.node.feed import MOST_EVENTS, Feed
+from p2pfl.node import status as module
+from p2pfl.node.status import MOST_EVENTS, Feed
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError
 from p2pfl.node import engine_thread
 from p2pfl.node.assembly import replay
+from p2pfl.node.driver import HeldSends
 from p2pfl.node.engine_thread import Checkpoint, EngineThread, Operate, Quit
-from p2pfl.node.held_sends import HeldSends
 from p2pfl.storage import Store, peek, wal
 
 CODECS = Codecs(make_compressor("none"), {})

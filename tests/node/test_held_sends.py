@@ -8,7 +8,7 @@ import pytest
 
 from p2pfl.core.effects import Send
 from p2pfl.core.messages import Done, Ready, Request
-from p2pfl.node.held_sends import HeldSends
+from p2pfl.node.driver import HeldSends
 
 
 def send(seq):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from p2pfl.node.leash import on_a_leash
+from p2pfl.node.shutdown import on_a_leash
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.devices import Device
 from p2pfl.learn.task import Task
 from p2pfl.learn.torch_model import TorchModel
-from p2pfl.node.memory_needs import (
+from p2pfl.node.assembly import (
     MemoryNeeds,
     mapped_weights_bytes,
     program_bytes,

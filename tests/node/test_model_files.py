@@ -13,8 +13,7 @@ from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.quadratic import QuadraticTask
 from p2pfl.learn.task import NodeContext
 from p2pfl.learn.tensors_file import from_safetensors, metadata_of
-from p2pfl.node.model_files import ModelFiles
-from p2pfl.node.workshop import Moment, Workshop
+from p2pfl.node.learner_runner import ModelFiles, Moment, Workshop
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from p2pfl.config.load import federation_mistakes, load_config, load_node
 from p2pfl.features import FEATURES
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import read_setup
-from p2pfl.node.plug_ins import all_features
+from p2pfl.node.feature import all_features
 
 CODE = """
 from msgspec import Struct

@@ -8,11 +8,10 @@ import pytest
 
 from p2pfl.core.course import Course
 from p2pfl.errors import UserError
-from p2pfl.node import reloading
+from p2pfl.node import learner_runner
 from p2pfl.node.driver import Driver
+from p2pfl.node.learner_runner import SETTLED_S, DataNews, Reloading, Workshop, reloading_of
 from p2pfl.node.local_rounds import LocalRounds
-from p2pfl.node.reloading import SETTLED_S, DataNews, Reloading, reloading_of
-from p2pfl.node.workshop import Workshop
 
 EVERY_S = 60.0
 
@@ -175,7 +174,7 @@ def test_losses_of_other_data_are_not_compared(site):
     assert len(shop.figures.losses.own.latest) == 1
     site.file.write_text("a b c d")
     site.look(EVERY_S)
-    site.now += reloading.SETTLED_S
+    site.now += learner_runner.SETTLED_S
     assert shop.renew_data() is not None
     assert len(shop.figures.losses.own.latest) == 0
 

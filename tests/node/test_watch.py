@@ -15,8 +15,8 @@ from p2pfl.features.status.feature import StatusFeature
 from p2pfl.features.status.spread import VitalsRow
 from p2pfl.features.status.watchdog import ALONE_S, DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, MemberNews, Watchdog
 from p2pfl.learn.losses import WINDOW
-from p2pfl.node.feed import Feed
-from p2pfl.node.plug_ins import alarm_texts
+from p2pfl.node.feature import alarm_texts
+from p2pfl.node.status import Feed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from vitals_kit import ROW

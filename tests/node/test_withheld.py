@@ -12,10 +12,9 @@ import pytest
 from p2pfl.config.sections import PrivacyConfig
 from p2pfl.features.privacy.budget import withheld
 from p2pfl.learn.interface import LocalRound, RoundStart, Score
+from p2pfl.node.learner_runner import DataNews, Moment, TrainingFigures, Workshop
 from p2pfl.node.local_rounds import LocalRounds
-from p2pfl.node.progress_lines import ProgressLines
-from p2pfl.node.reloading import DataNews
-from p2pfl.node.workshop import Moment, TrainingFigures, Workshop
+from p2pfl.node.status import ProgressLines
 
 
 class Talkative:

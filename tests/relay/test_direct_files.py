@@ -7,7 +7,7 @@ import pytest
 from p2pfl.cli.main import main
 from p2pfl.config.load import load_config, load_node, node_mistakes
 from p2pfl.features.relay.feature import RelayFindings
-from p2pfl.node.findings import Inspected
+from p2pfl.node.feature import Inspected
 
 URL = "ws://relay.example.org:8443/p2pfl"
 

@@ -21,7 +21,7 @@ from p2pfl.features.relay.feature import RelayFeature, RelayFindings, Relays
 from p2pfl.features.relay.link import RelayLink
 from p2pfl.features.relay.tickets import Sheet, read_token, sheet_here
 from p2pfl.net.limits import Limits
-from p2pfl.node.findings import Inspected
+from p2pfl.node.feature import Inspected
 
 URL = "ws://relay.example.org:8443/p2pfl"
 

@@ -12,8 +12,8 @@ import p2pfl
 from p2pfl.core.effects import Alarm
 from p2pfl.features import FEATURES
 from p2pfl.node.driver import NOTICES
-from p2pfl.node.feed import Feed
-from p2pfl.node.plug_ins import alarm_texts
+from p2pfl.node.feature import alarm_texts
+from p2pfl.node.status import Feed
 from p2pfl.reporting import alarms
 from p2pfl.reporting.alarms import BACK, NEWS, OTHER
 

@@ -21,9 +21,8 @@ from p2pfl.config.model import NeighborBounds, OwnNetwork
 from p2pfl.errors import StorageError
 from p2pfl.foreign import UNREADABLE
 from p2pfl.net.side import Feeding, SideChannel
-from p2pfl.node.feature import Attached, Feature, NodeView
-from p2pfl.node.findings import Findings, Inspected
-from p2pfl.node.gate import Answer, RoundPlan, Wait
+from p2pfl.node.feature import Attached, Feature, Findings, Inspected, NodeView
+from p2pfl.node.local_rounds import Answer, RoundPlan, Wait
 from p2pfl.reporting.status import NodeResult
 from p2pfl.storage.disk import replace_file
 

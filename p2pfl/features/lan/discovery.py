@@ -40,8 +40,7 @@ from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover
 from p2pfl.foreign import UNREADABLE
 from p2pfl.net.address import Address, parse_address
 from p2pfl.node.assembly import Setup
-from p2pfl.node.feature import Attached, Feature, NetworkView, NodeView
-from p2pfl.node.findings import Findings, Inspected
+from p2pfl.node.feature import Attached, Feature, Findings, Inspected, NetworkView, NodeView
 from p2pfl.software import software
 
 if TYPE_CHECKING:

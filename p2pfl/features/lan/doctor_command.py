@@ -16,7 +16,7 @@ from p2pfl.features.lan.overhear import Tally
 from p2pfl.features.status.running import ask_federation, ask_status, find_running, place_of
 from p2pfl.foreign import printable
 from p2pfl.net.transport import DIFFERS
-from p2pfl.node.kept_charter import newest_here
+from p2pfl.node.folders import newest_here
 
 WRONG = 1
 MBIT = 125_000.0

@@ -25,7 +25,7 @@ from p2pfl.features.relay.tickets import Credentials
 from p2pfl.features.relay.transport import dialing_through
 from p2pfl.net.dial_paths import outlet_of
 from p2pfl.net.websocket import DialThrough, Errand, UnreachableError
-from p2pfl.node.kept_charter import FILE_NAME, newest
+from p2pfl.node.folders import CHARTER_FILE, newest
 from p2pfl.storage.disk import replace_file
 
 notice = logging.getLogger("p2pfl.notice")
@@ -169,4 +169,4 @@ async def _ask(federation: FederationConfig, errand: Errand, contact: Contact, f
 
 def _keep(folder: Path, charter: Charter) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    replace_file(folder / FILE_NAME, [charter.packed()])
+    replace_file(folder / CHARTER_FILE, [charter.packed()])

@@ -35,9 +35,9 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault, StorageError, UserError
 from p2pfl.features.relay.tickets import SHEET_MAGIC
 from p2pfl.net.side import SideChannel
-from p2pfl.node.amendment import without_members
+from p2pfl.node.current_federation import without_members
 from p2pfl.node.feature import Say
-from p2pfl.node.kept_charter import NONE
+from p2pfl.node.folders import NONE
 from p2pfl.storage.disk import replace_file
 
 log = logging.getLogger("p2pfl")

@@ -43,7 +43,7 @@ from p2pfl.features.members.publishing import (
 )
 from p2pfl.features.relay.tickets import tickets_file, write_tickets
 from p2pfl.foreign import printable
-from p2pfl.node.kept_charter import newest_here
+from p2pfl.node.folders import newest_here
 
 LINES = {
     "list": "Show the members, including removed ones.",

@@ -23,7 +23,7 @@ from p2pfl.net.transport import Line
 from p2pfl.net.websocket import DialThrough, Errand, UnreachableError
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, NodeView
-from p2pfl.node.kept_charter import FILE_NAME
+from p2pfl.node.folders import CHARTER_FILE
 from p2pfl.reporting.alarms import AlarmText
 
 ALARMS: Mapping[str, AlarmText] = {
@@ -116,7 +116,7 @@ class Members(Attached):
     def __init__(self, node: NodeView) -> None:
         setup = node.setup()
         self._node = node
-        file = setup.node.state_dir / FILE_NAME
+        file = setup.node.state_dir / CHARTER_FILE
         tickets = Sheets(setup.federation, setup.node.state_dir, node.alarm)
         self.door = self.keeper = CharterKeeper(
             setup.federation, file, on_charter=self._follow, on_alarm=node.alarm, on_tickets=tickets.offer

@@ -36,8 +36,7 @@ from p2pfl.net.dial_paths import is_near, proxies_of
 from p2pfl.net.side import Feeding, SideChannel
 from p2pfl.net.transport import MakeTransport
 from p2pfl.node.assembly import Setup
-from p2pfl.node.feature import Attached, Feature, NodeView
-from p2pfl.node.findings import Findings, Inspected
+from p2pfl.node.feature import Attached, Feature, Findings, Inspected, NodeView
 from p2pfl.reporting.alarms import LOST, AlarmText
 
 TOKEN_FILE = "relay.token"  # noqa: S105 - the name of a file

@@ -34,7 +34,7 @@ from p2pfl.crypto.identity import Identity, read_private
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.relay.frames import VERSION, Challenge, Registration
 from p2pfl.foreign import UNREADABLE
-from p2pfl.node.kept_charter import NONE
+from p2pfl.node.folders import NONE
 from p2pfl.storage.disk import replace_file
 
 FILE_NAME = "tickets.toml"

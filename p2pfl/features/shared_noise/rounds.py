@@ -33,8 +33,7 @@ from p2pfl.learn.interface import LocalRound, Vector
 from p2pfl.learn.privacy.plan import planned_rounds
 from p2pfl.learn.privacy.rounds import SharedRounds, Words, shared_by
 from p2pfl.node.assembly import Setup
-from p2pfl.node.feature import Attached, Feature, NodeView
-from p2pfl.node.findings import Findings, Inspected
+from p2pfl.node.feature import Attached, Feature, Findings, Inspected, NodeView
 from p2pfl.storage.disk import replace_file
 
 

@@ -59,9 +59,9 @@ from p2pfl.net.side import Feeding
 from p2pfl.net.transport import MakeTransport, MemoryNetwork
 from p2pfl.net.websocket import transport_of
 from p2pfl.node.assembly import load_identity
-from p2pfl.node.kept_charter import newest_here
-from p2pfl.node.leash import on_a_leash
-from p2pfl.node.phase_links import links_of_phase
+from p2pfl.node.current_federation import links_of_phase
+from p2pfl.node.folders import newest_here
+from p2pfl.node.shutdown import on_a_leash
 
 COLLUDERS = 1
 

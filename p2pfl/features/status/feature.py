@@ -30,8 +30,7 @@ from p2pfl.net.side import Feeding
 from p2pfl.node.assembly import Setup
 from p2pfl.node.engine_thread import Correct, EngineThread, needs_of
 from p2pfl.node.feature import Attached, Feature, NodeView
-from p2pfl.node.feed import Feed
-from p2pfl.node.status import Status
+from p2pfl.node.status import Feed, Status
 from p2pfl.reporting.measures import value_of
 from p2pfl.reporting.status import NodeLine, NodeResult
 from p2pfl.reporting.vitals import MOST_WORDS, Vitals, bitmap, figure, in_row, realm_of, word

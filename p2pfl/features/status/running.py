@@ -28,8 +28,8 @@ from p2pfl.config.model import NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import StorageError, UserError
 from p2pfl.foreign import UNREADABLE, fitting, read_file, read_json
-from p2pfl.node.conclusion import RESULT_FILE
-from p2pfl.node.kept_charter import newest_here
+from p2pfl.node.application import RESULT_FILE
+from p2pfl.node.folders import newest_here
 from p2pfl.reporting.status import NodeResult, NodeStatus
 from p2pfl.reporting.vitals import FederationStatus
 from p2pfl.storage.disk import replace_file

@@ -29,8 +29,8 @@ from p2pfl.net.links import Links
 from p2pfl.net.side import Feeding
 from p2pfl.net.transport import DIFFERS, MakeTransport
 from p2pfl.net.websocket import WebSocketTransport, transport_of
+from p2pfl.node.current_federation import links_of_phase
 from p2pfl.node.feature import NodeView
-from p2pfl.node.phase_links import links_of_phase
 from p2pfl.storage.disk import create_file, replace_file, storage_errors, truncate_file, write_all
 
 FILE_NAME = "sums"

@@ -36,8 +36,8 @@ from p2pfl.net.links import Links
 from p2pfl.net.side import Feeding, SideChannel
 from p2pfl.net.transport import DIFFERS
 from p2pfl.net.websocket import transport_of
-from p2pfl.node.leash import on_a_leash
-from p2pfl.node.phase_links import links_of_phase
+from p2pfl.node.current_federation import links_of_phase
+from p2pfl.node.shutdown import on_a_leash
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from p2pfl.console.output import write_rows
-from p2pfl.node.findings import Findings, Inspected
+from p2pfl.node.feature import Findings, Inspected
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, NodeConfig

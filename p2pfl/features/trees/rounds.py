@@ -37,8 +37,7 @@ from p2pfl.learn.interface import Learner, LocalRound, Vector
 from p2pfl.learn.trees.growth import TreeGrowth, TreePart, WrongSum
 from p2pfl.learn.trees.learner import TreeLearner
 from p2pfl.node.assembly import Setup
-from p2pfl.node.feature import Attached, Feature, NodeView
-from p2pfl.node.findings import Findings, Inspected
+from p2pfl.node.feature import Attached, Feature, Findings, Inspected, NodeView
 from p2pfl.storage.disk import replace_file
 
 COLLUDERS = 1

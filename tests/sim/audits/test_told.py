@@ -5,7 +5,7 @@ from audit_kit import digits_task, federation_of, learners_of
 
 from p2pfl.config.sections import PrivacyConfig
 from p2pfl.learn.privacy.plan import Protected
-from p2pfl.node.workshop import TrainingFigures
+from p2pfl.node.learner_runner import TrainingFigures
 from p2pfl.reporting.vitals import Vitals
 from sim.audits.audit import Auditor, Effort, figures_told
 from sim.audits.observation import observe_real

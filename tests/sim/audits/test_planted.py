@@ -7,10 +7,8 @@ from planted import ROOT, plant, said_by
 
 from p2pfl import Federation
 
-DRAWS, RECORD, GRID = (f"p2pfl/learn/privacy/{name}.py" for name in ("draws", "record", "grid"))
-GRADIENTS, MEMBER, PLAN = (f"p2pfl/learn/privacy/{name}.py" for name in ("gradients", "member", "plan"))
-ACCOUNTING, PROTECTION = (f"p2pfl/learn/privacy/{name}.py" for name in ("accounting", "protection"))
-LEDGER = "p2pfl/learn/privacy/accounting.py"
+NAMES = ("accounting", "gradients", "noise", "plan", "rounds")
+ACCOUNTING, GRADIENTS, NOISE, PLAN, ROUNDS = (f"p2pfl/learn/privacy/{name}.py" for name in NAMES)
 
 ROWS = "return np.flatnonzero(words < np.uint64(rate * 2.0**BITS))"
 SUM = "factors, fine = factors_of(squares.sqrt(), clip)"
@@ -18,7 +16,7 @@ KEY = "    key = os.urandom(KEY_BYTES)\n"
 
 PLANTED = {
     "fixed batches in place of Poisson": (
-        DRAWS,
+        NOISE,
         ROWS,
         "return np.sort(np.argsort(words)[: round(rate * samples)])",
         "size",
@@ -30,13 +28,13 @@ PLANTED = {
         "the budget pays for",
     ),
     "a ledger that counts every second round": (
-        LEDGER,
+        ACCOUNTING,
         "spend._replace(steps=last.steps + spend.steps)",
         "spend._replace(steps=last.steps + spend.steps // 2)",
         "the budget pays for",
     ),
     "a little less noise": (
-        GRID,
+        NOISE,
         "return noise * clip / UNIT",
         "return 0.95 * noise * clip / UNIT",
         "times the variance",
@@ -52,31 +50,31 @@ PLANTED = {
         "clips",
     ),
     "more rows than are paid for": (
-        DRAWS,
+        NOISE,
         ROWS,
         "return np.flatnonzero(words < np.uint64(min(1.0, 1.3 * rate) * 2.0**BITS))",
         "times the rows",
     ),
     "noise once a round": (
-        GRID,
+        NOISE,
         "        found += draws.noise(total.size)\n",
         "        found += draws.noise(total.size) if not hasattr(draws, 'spoken') else 0\n        draws.spoken = True\n",
         "times the variance",
     ),
     "the same noise for all tensors": (
-        DRAWS,
+        NOISE,
         "return gaussians(size, _secret)",
         "return np.resize(gaussians((size + 1) // 2, _secret), size)",
         "repeats itself",
     ),
     "a mean over those that came": (
-        RECORD,
+        ROUNDS,
         "hidden = torch.from_numpy(grid.hidden(total, self._draws) / expected)",
         "hidden = torch.from_numpy(grid.hidden(total, self._draws) / max(1, len(rows)))",
         "counts",
     ),
     "float noise on a float sum": (
-        GRID,
+        NOISE,
         "        found = np.rint(total / self.step)\n        found += draws.noise(total.size)\n        found *= self.step\n",
         (
             "        noise = (draws.noise(total.size) * self.step).astype(np.float32)\n"
@@ -85,15 +83,15 @@ PLANTED = {
         "last bits",
     ),
     "a member's change that is not cut": (
-        MEMBER,
-        "elif length > grid.length:",
-        "elif length > 1000 * grid.length:",
+        ROUNDS,
+        "elif length > grid.length:\n        change",
+        "elif length > 1000 * grid.length:\n        change",
         "clips",
     ),
 }
 BY_A_STRANGER = {
     "all steps of a round take the same rows": (
-        RECORD,
+        ROUNDS,
         "[torch.from_numpy(draws.rows(samples, self._spend.rate)) for _ in range(self._spend.steps)]",
         "[torch.from_numpy(draws.rows(samples, self._spend.rate))] * self._spend.steps",
         "take the same rows",
@@ -117,13 +115,13 @@ BY_A_STRANGER = {
         "few values",
     ),
     "a member's round that failed has no noise": (
-        MEMBER,
-        "        change = np.zeros(change.shape)\n",
-        "        return start.copy()\n",
+        ROUNDS,
+        "isfinite(length):\n        change = np.zeros(change.shape)\n",
+        "isfinite(length):\n        return start.copy()\n",
         "without a finite loss",
     ),
     "cheaper rounds change the price of those before": (
-        LEDGER,
+        ACCOUNTING,
         "if (last.noise, last.rate) == (spend.noise, spend.rate):",
         "if last.noise == spend.noise:",
         "dearer steps",
@@ -132,7 +130,7 @@ BY_A_STRANGER = {
 """By somebody who had read the mechanism and not the audit. The last three were not found by it, then."""
 IN_REAL_NODES = {
     "noise repeated by a process that starts again": (
-        DRAWS,
+        NOISE,
         KEY,
         (
             "    global _asked\n    _asked = globals().get('_asked', 0) + 1\n"
@@ -141,7 +139,7 @@ IN_REAL_NODES = {
         "same chance",
     ),
     "nodes that draw from the seed": (
-        PROTECTION,
+        PLAN,
         "chance=chance or Secret()",
         "chance=chance or __import__('p2pfl.learn.privacy.noise', fromlist=['Seeded']).Seeded(federation.seed)",
         "same chance",

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,16 +10,11 @@ from p2pfl.features.privacy.ledger_file import give_permission
 from p2pfl.features.shared_noise.rounds import SumRounds
 from p2pfl.learn.privacy.accounting import Promise
 from p2pfl.learn.privacy.noise import Secret
+from tests import rounds_kit
 
 torch.set_num_threads(1)
-_spec = importlib.util.spec_from_file_location(
-    "kit_of_nodes", Path(__file__).parents[1] / "integration" / "conftest.py"
-)
-_kit = importlib.util.module_from_spec(_spec)
-sys.modules[_spec.name] = _kit
-_spec.loader.exec_module(_kit)
-ward, start = _kit.ward, _kit.start
 
+ward, start, hasty = rounds_kit.ward, rounds_kit.start, rounds_kit.hasty
 ROUNDS = 5
 """The same in most tests: the noise for a budget takes a second to compute, once for each."""
 PRIVACY = {"unit": "member", "noise": "shared", "epsilon": 1000.0, "delta": 1e-2, "clip": 4.0, "accountant": "rdp"}
@@ -87,13 +78,6 @@ def seen(monkeypatch):
     monkeypatch.setattr(SumRounds, "_make_part", made)
     monkeypatch.setattr(SumRounds, "sum", summed)
     return seen
-
-
-@pytest.fixture
-def hasty(monkeypatch):
-    """Wait less for members that are missing."""
-    monkeypatch.setattr("p2pfl.features.sums.sessions.FIRST_S", 0.5)
-    monkeypatch.setattr("p2pfl.features.sums.sessions.SHARE_S", 0.0)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from p2pfl.features.sums.rounds import CommonState
 from p2pfl.features.sums.standings import Place, Standings
 from p2pfl.features.sums.talk import SumTalk
 from p2pfl.learn.privacy.rounds import SharedRounds
+from tests.rounds_kit import broken_off, crash_at
 from tests.shared_noise.conftest import ROUNDS
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -98,8 +99,7 @@ async def test_the_rows_of_all_are_known_again_after_a_crash_before_they_were_wr
     (field.folder / "least_squares.py").write_text(LEAST_SQUARES)
     crashed = crash_at(monkeypatch, SumRounds, "_round", 1, lambda _: True, after=False)
     nodes = start(field)
-    crashed.break_off = nodes[1].task.cancel
-    await asyncio.wait([nodes[1].task])
+    await broken_off(nodes[1], crashed)
     file = field.folder / "node1" / "state" / shared_rounds.ROWS_FILE
     assert file.exists()
     file.unlink()
@@ -111,28 +111,6 @@ async def test_the_rows_of_all_are_known_again_after_a_crash_before_they_were_wr
 
 
 # -- crashes ----------------------------------------------------------------------------------------------------------
-
-
-def crash_at(monkeypatch, owner, name, index, when, *, after):
-    """Break node `index` off, once, before or after a method of its rounds in which `when` holds."""
-    method, crashed = getattr(owner, name), asyncio.Event()
-
-    async def crash():
-        crashed.set()
-        crashed.break_off()
-        await asyncio.Event().wait()
-
-    async def broken(rounds, *arguments):
-        is_now = rounds._node.setup().member.index == index and not crashed.is_set() and when(rounds)
-        if is_now and not after:
-            await crash()
-        found = await method(rounds, *arguments)
-        if is_now:
-            await crash()
-        return found
-
-    monkeypatch.setattr(owner, name, broken)
-    return crashed
 
 
 POINTS = {
@@ -154,9 +132,7 @@ async def test_a_node_that_crashes_is_back_with_the_others_and_pays_for_each_par
     crashed = crash_at(monkeypatch, owner, name, 1, lambda one: one.course.facts.rounds == 2, after=after)
     field = shared_ward()
     nodes = start(field)
-    crashed.break_off = nodes[1].task.cancel
-    await asyncio.wait([nodes[1].task])
-    assert crashed.is_set()
+    await broken_off(nodes[1], crashed)
     (nodes[1],) = start(field, 1)
     await finished(nodes)
     alike(field)
@@ -178,9 +154,7 @@ async def test_a_crash_while_a_state_is_taken_over_is_repaired_by_fetching_it_ag
         monkeypatch, CommonState, "commit", 1, lambda one: one.course.phase.value == "joining", after=False
     )
     (again,) = start(field, 1)
-    crashed.break_off = again.task.cancel
-    await asyncio.wait([again.task])
-    assert crashed.is_set()
+    await broken_off(again, crashed)
     (nodes[1],) = start(field, 1)
     results = [await node.result() for node in nodes]
     assert all(result.finished and result.rounds == 8 for result in results)
@@ -199,9 +173,7 @@ async def test_of_three_two_crash_with_a_sum_that_the_third_has_and_it_goes_back
         for index in (1, 2)
     ]
     nodes = start(field)
-    for crashed, node in zip(crashes, nodes[1:], strict=True):
-        crashed.break_off = node.task.cancel
-    await asyncio.wait([node.task for node in nodes[1:]])
+    await asyncio.gather(*map(broken_off, nodes[1:], crashes))
     await nodes[0].until(lambda: nodes[0].rounds == 3)
     nodes[1:] = start(field, 1, 2)
     await finished(nodes)
@@ -230,9 +202,7 @@ async def test_with_too_few_nothing_is_learned_one_part_is_paid_for_and_the_miss
         for index in (2, 3)
     ]
     nodes = start(field)
-    for crashed, node in zip(crashes, nodes[2:], strict=True):
-        crashed.break_off = node.task.cancel
-    await asyncio.wait([node.task for node in nodes[2:]])
+    await asyncio.gather(*map(broken_off, nodes[2:], crashes))
     await nodes[0].until(lambda: all(rounds.status()["refused"] for rounds in (seen.rounds[0], seen.rounds[1])))
     refused = [record.getMessage() for record in caplog.records if "sum-refused" in record.getMessage()]
     assert len(refused) >= 2

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from p2pfl.features.trees.rounds import TreeRounds
+from tests import rounds_kit
 
-_spec = importlib.util.spec_from_file_location(
-    "kit_of_nodes", Path(__file__).parents[1] / "integration" / "conftest.py"
-)
-_kit = importlib.util.module_from_spec(_spec)
-sys.modules[_spec.name] = _kit
-_spec.loader.exec_module(_kit)
-ward, start = _kit.ward, _kit.start
-
+ward, start, hasty = rounds_kit.ward, rounds_kit.start, rounds_kit.hasty
 ROUNDS = 3
 TASK = {
     "name": "csv",
@@ -88,10 +78,3 @@ def seen(monkeypatch):
     monkeypatch.setattr(TreeRounds, "__init__", began)
     monkeypatch.setattr(TreeRounds, "sum", summed)
     return seen
-
-
-@pytest.fixture
-def hasty(monkeypatch):
-    """Wait less for members that are missing."""
-    monkeypatch.setattr("p2pfl.features.sums.sessions.FIRST_S", 0.5)
-    monkeypatch.setattr("p2pfl.features.sums.sessions.SHARE_S", 0.0)

@@ -15,6 +15,7 @@ from p2pfl.learn.table.stored_model import table_model
 from p2pfl.learn.trees.growth import TreeGrowth
 from p2pfl.learn.trees.state import SiteRows
 from p2pfl.node.outcomes import read_learned
+from tests.rounds_kit import broken_off, crash_at
 from tests.trees.conftest import ROUNDS, write_table
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -93,23 +94,9 @@ async def test_nodes_stop_together_once_the_held_out_loss_falls_no_more(tree_war
 
 def crash_in(monkeypatch, method, index, label, *, after):
     """Break node `index` off, once, before or after it does something in the sum with this label."""
-    does, crashed = getattr(TreeRounds, method), asyncio.Event()
-
-    async def broken(rounds, *arguments, **asked):
-        is_now = rounds.index == index and rounds.learner.growth.label == label and not crashed.is_set()
-        if is_now and not after:
-            crashed.set()
-            crashed.break_off()
-            await asyncio.Event().wait()
-        found = await does(rounds, *arguments, **asked)
-        if is_now:
-            crashed.set()
-            crashed.break_off()
-            await asyncio.Event().wait()
-        return found
-
-    monkeypatch.setattr(TreeRounds, method, broken)
-    return crashed
+    return crash_at(
+        monkeypatch, TreeRounds, method, index, lambda rounds: rounds.learner.growth.label == label, after=after
+    )
 
 
 POINTS = {
@@ -129,9 +116,7 @@ async def test_a_node_that_crashes_is_waited_for_and_nothing_is_lost(point, tree
     crashed = crash_in(monkeypatch, method, 1, label, after=after)
     field = tree_ward(gossip={"linger_s": 20.0})
     nodes = start(field)
-    crashed.break_off = nodes[1].task.cancel
-    await asyncio.wait([nodes[1].task], timeout=25)
-    assert crashed.is_set()
+    await broken_off(nodes[1], crashed)
     (nodes[1],) = start(field, 1)
     await finished(nodes)
     assert alike(field) == pooled(field)
@@ -156,8 +141,7 @@ async def test_a_node_that_has_lost_its_state_gets_that_of_the_others(tree_ward,
     crashed = crash_in(monkeypatch, "sum", 2, "round 2, level 1", after=False)
     field = tree_ward()
     nodes = start(field)
-    crashed.break_off = nodes[2].task.cancel
-    await asyncio.wait([nodes[2].task], timeout=25)
+    await broken_off(nodes[2], crashed)
     for file in (field.folder / "node2" / "state").iterdir():
         file.unlink()
     (nodes[2],) = start(field, 2)
@@ -191,8 +175,7 @@ async def test_a_member_that_comes_later_gets_the_trees_and_gives_no_part(tree_w
     del field.names[3], field.ports[3]
     field.write()
     nodes = start(field)
-    crashed.break_off = nodes[1].task.cancel
-    await asyncio.wait([nodes[1].task], timeout=25)
+    await broken_off(nodes[1], crashed)
     for node in nodes:
         await node.break_off()
     seen.given.clear()
@@ -227,8 +210,7 @@ async def test_rows_may_not_change_once_a_part_has_left_the_node(tree_ward, star
     crashed = crash_in(monkeypatch, "_keep", 1, "bins 2 of 3", after=False)
     field = tree_ward()
     nodes = start(field)
-    crashed.break_off = nodes[1].task.cancel
-    await asyncio.wait([nodes[1].task], timeout=25)
+    await broken_off(nodes[1], crashed)
     for node in nodes:
         await node.break_off()
     write_table(field.folder / "node1" / "own.csv", 1, rows=61)

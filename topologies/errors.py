@@ -84,6 +84,7 @@ GONE: Mapping[str, Mapping[str, str]] = {
         "ou-equi-dyn": "random-matchings",
     },
     "format": dict.fromkeys(("metis", "mtx", ".metis", ".graph", ".mtx"), "edgelist, graphml or npz"),
+    "strategy": dict.fromkeys(("fiedler", "betweenness"), "degree"),
     "weights": {"max-degree": "metropolis or best-constant"},
     "command": {"augment": "p2pfl topology design SPEC --add K"},
     "option": {

@@ -1,8 +1,6 @@
 """Experiments on a graph: what remains as nodes fail, and how fast random values agree.
 
-Nodes fail one at a time, at random or where it hurts most. Worst cases follow from the Fiedler vector v, a unit vector:
-it bounds the algebraic connectivity of what remains by a Rayleigh quotient (Fiedler, Algebraic connectivity of graphs,
-1973).
+Nodes fail one at a time, at random or those with the most neighbors.
 
 Consensus, without learning, is compared with the theory's prediction: rounds x <- W x, with one W or a schedule's in
 turn (Xiao and Boyd, Fast linear iterations, 2004). No network, no time, no models.
@@ -20,14 +18,13 @@ import numpy as np
 
 from topologies.chance import generator
 from topologies.eigen import EFFORT_LIMIT, Tell, effort, silent
-from topologies.eigen.laplacian import Array, Laplacian
-from topologies.errors import TopologyError, nearest
+from topologies.eigen.laplacian import Array
+from topologies.errors import TopologyError, nearest, refuse_gone
 from topologies.graph import Topology, component_labels, require_connected
 from topologies.metrics.describe import describe_schedule, messages
 from topologies.schedule import Schedule
 from topologies.spectral import (
     default_weights,
-    fiedler_vector,
     plain_extremes,
     require_epsilon,
     rounds_to_consensus,
@@ -38,14 +35,6 @@ from topologies.spectral import (
 
 Choose = Callable[[Topology, np.random.Generator], int]
 """Chooses the node that fails next."""
-
-PATHS_LIMIT = 1_000
-"""The maximum number of nodes, because networkx counts shortest paths one by one."""
-
-COSTS = {"random": 1, "degree": 1, "fiedler": 3, "betweenness": 1}
-"""The cost of each failure, in eigenvalue problems like that of lambda_2."""
-PATH = 5
-"""The steps along edges of shortest paths that cost one unit of effort."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +68,12 @@ def decay(topology: Topology, remove: int, strategy: str = "random", *, seed: in
     long.
     """
     if strategy not in STRATEGIES:
+        refuse_gone("strategy", strategy)
         raise TopologyError("unknown strategy", key="strategy", value=strategy, allowed=nearest(strategy, STRATEGIES))
     if not 0 <= remove < topology.nodes:
         allowed = f"from 0 to {topology.nodes - 1} nodes, so that one is left"
         raise TopologyError("out of range", key="remove", value=remove, allowed=allowed)
-    if strategy == "betweenness" and topology.nodes > PATHS_LIMIT:
-        text = "takes too long on so many nodes"
-        raise TopologyError(text, key="strategy", value=strategy, allowed=f"betweenness up to {PATHS_LIMIT} nodes")
-    _check_effort(topology, remove, strategy)
+    _check_effort(topology, remove)
     rng = generator(seed)
     graph, kept = Topology(topology.spec, topology.nodes, topology.ends, seed), np.arange(topology.nodes)
     left = [_state_after(graph, 0, None)]
@@ -100,31 +87,17 @@ def decay(topology: Topology, remove: int, strategy: str = "random", *, seed: in
     return Decay(tuple(left), remaining)
 
 
-def _check_effort(topology: Topology, remove: int, strategy: str) -> None:
+def _check_effort(topology: Topology, remove: int) -> None:
     """Refuse what would take too long. Raises TopologyError."""
     n, m = topology.nodes, topology.edge_count
     text = f"would take too long on {n} nodes and {m} edges"
     spent = 0
     for k in range(remove + 1):
-        left = (n - k, m * (n - k) ** 2 // n**2)
-        spent += COSTS[strategy] * effort(*left) + (left[0] * left[1] // PATH if strategy == "betweenness" else 0)
+        spent += effort(n - k, m * (n - k) ** 2 // n**2)
         if spent > EFFORT_LIMIT and k < 2:
-            raise TopologyError(text, key="nodes", value=n, allowed="a smaller graph, or another strategy")
+            raise TopologyError(text, key="nodes", value=n, allowed="a smaller graph")
         if spent > EFFORT_LIMIT:
             raise TopologyError(text, key="remove", value=remove, allowed=f"up to {k - 1} on a graph of this size")
-
-
-def connectivity_bounds(topology: Topology, vector: Array) -> Array:
-    """Bound from above, for each node, the algebraic connectivity of the graph without it. Shape (nodes,).
-
-    `vector` is the Fiedler vector, or any other unit vector with mean zero; q is its Rayleigh quotient. Without node i,
-    what remains loses the square of its own entry and of its new mean.
-    """
-    i, j, n = topology.ends[:, 0], topology.ends[:, 1], topology.nodes
-    lost = (vector[i] - vector[j]) ** 2
-    of_node = np.bincount(i, lost, n) + np.bincount(j, lost, n)
-    low = Laplacian.plain(topology).quotient(vector)
-    return np.asarray((low - of_node) / np.maximum(1.0 - vector**2 * n / (n - 1), 1e-12))
 
 
 def _state_after(graph: Topology, removed: int, failed: int | None) -> FailureState:
@@ -140,32 +113,9 @@ def _without(graph: Topology, node: int) -> Topology:
     return Topology(graph.spec, graph.nodes - 1, staying - (staying > node), graph.seed)
 
 
-def _by_fiedler(graph: Topology, _rng: np.random.Generator) -> int:
-    """Choose within the largest component: other parts are not attacked further."""
-    labels = component_labels(graph)
-    root = np.argmax(np.bincount(labels))
-    nodes = np.flatnonzero(labels == root)
-    if len(nodes) < 3:
-        return int(nodes[0])
-    number = np.full(graph.nodes, -1)
-    number[nodes] = np.arange(len(nodes))
-    part = Topology(graph.spec, len(nodes), number[graph.ends[labels[graph.ends[:, 0]] == root]], graph.seed)
-    return int(nodes[np.argmin(connectivity_bounds(part, fiedler_vector(part)))])
-
-
-def _by_betweenness(graph: Topology, _rng: np.random.Generator) -> int:
-    """Choose the first of those on most shortest paths, ignoring rounding."""
-    import networkx as nx  # noqa: PLC0415 - slow to import
-
-    found = nx.betweenness_centrality(graph.to_networkx())
-    return int(np.argmax([round(found[node], 9) for node in range(graph.nodes)]))
-
-
 STRATEGIES: Mapping[str, Choose] = {
     "random": lambda graph, rng: int(rng.integers(graph.nodes)),
     "degree": lambda graph, _: int(np.argmax(graph.degrees)),
-    "fiedler": _by_fiedler,
-    "betweenness": _by_betweenness,
 }
 
 Step = Callable[[Array], Array]

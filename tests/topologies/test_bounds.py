@@ -143,19 +143,10 @@ def test_a_simulation_that_is_asked_for_is_bounded_too():
     refused("rounds", simulate, build("ring", 50_000), ConsensusSettings(rounds=1_000_000))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "key"),
-    [((9_000, "random"), "remove"), ((9_000, "fiedler"), "remove")],
-)
-def test_an_attack_that_would_take_hours_says_how_many_failures_would_not(arguments, key):
-    graph = build("random-regular:degree=4", 10_000)
-    said = refused(key, decay, graph, *arguments)
+def test_an_attack_that_would_take_hours_says_how_many_failures_would_not():
+    said = refused("remove", decay, build("random-regular:degree=4", 10_000), 9_000)
     most = int(said.rsplit("up to ", 1)[1].split()[0])
     assert most * effort(10_000, 20_000) <= 2 * EFFORT_LIMIT
-
-
-def test_paths_on_a_dense_graph_are_bounded():
-    refused("nodes", decay, build("complete", 1_000), 1, "betweenness")
 
 
 def test_what_took_a_moment_is_still_allowed():

@@ -121,10 +121,10 @@ def test_what_simulate_could_not_reach_is_said():
 
 
 def test_attack_prints_the_decay_and_says_when_the_graph_falls_apart():
-    shown = call("attack", "barbell", "-n", "12", "--remove", "2", "--strategy", "fiedler", "--format", "json")
+    shown = call("attack", "star", "-n", "12", "--remove", "2", "--strategy", "degree", "--format", "json")
     rows = json.loads(shown.stdout)
     assert [row["removed"] for row in rows] == [0, 1, 2]
-    assert (rows[1]["failed"], rows[1]["components"], rows[1]["lambda_2"]) == ([6], 2, 0.0)
+    assert (rows[1]["failed"], rows[1]["components"], rows[1]["lambda_2"]) == ([0], 11, 0.0)
     assert "not connected after 1 of 2" in shown.stderr
 
 

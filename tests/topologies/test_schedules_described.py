@@ -12,7 +12,7 @@ import pytest
 from topologies import TopologyError, build, build_schedule
 from topologies import schedule as schedule_module
 from topologies.metrics.describe import describe, describe_schedule, messages
-from topologies.schedule import MixingMatrix, Schedule, _Dense, circulant_row
+from topologies.schedule import MixingMatrix, Schedule, above
 
 CASES = [
     ("one-peer-exponential", 12),
@@ -84,7 +84,7 @@ def test_a_schedule_that_is_exact_before_its_period_ends_has_a_rate_of_zero():
 def test_a_norm_close_to_epsilon_is_told_by_singular_values_where_bounds_leave_it_open(largest):
     """Many singular values just below the largest: a few turns of an iteration do not find it."""
     D = np.diag([largest, *[0.9999] * 40]) * 1e-3
-    assert _Dense(build_schedule("base", 41)).above(D, 1e-3) == (largest > 1)
+    assert above(D, 1e-3) == (largest > 1)
 
 
 @pytest.mark.parametrize(("spec", "n"), CASES, ids=ids)
@@ -93,21 +93,6 @@ def test_the_mixing_rate_is_the_norm_over_a_period_for_each_round(spec, n):
     described = describe_schedule(schedule)
     assert described["mixing_rate"] ** schedule.period == pytest.approx(norms(schedule, schedule.period)[-1], abs=1e-12)
     assert described["certified"]
-
-
-@pytest.mark.parametrize(("spec", "n"), [case for case in CASES if "exponential" in case[0]])
-def test_the_row_of_a_circulant_round_makes_the_whole_matrix(spec, n):
-    for mixing in build_schedule(spec, n).mixings:
-        row = circulant_row(mixing)
-        np.testing.assert_allclose(mixing.dense(), np.stack([np.roll(row, i) for i in range(n)]), atol=1e-15)
-
-
-def test_a_round_that_only_looks_circulant_is_not_taken_for_one():
-    """As many links of each shift as nodes, but two of them from one node; and shifts with unequal weights."""
-    twice = MixingMatrix(2, np.array([0, 0]), np.array([1, 1]), np.array([1, 1]), np.array([4, 4]))
-    unequal = MixingMatrix.of(2, {(0, 1): Fraction(1, 2), (1, 0): Fraction(1, 3)})
-    swapped = MixingMatrix.of(4, {(0, 1): Fraction(1, 2), (1, 0): Fraction(1, 2)})
-    assert [circulant_row(mixing) for mixing in (twice, unequal, swapped)] == [None] * 3
 
 
 @pytest.mark.parametrize(

@@ -247,10 +247,8 @@ def simulate_command(*, spec: str, nodes: int | None, form: str, **asked: Any) -
 
 STRATEGIES_HELP = """\b
 Strategies; each looks at what is left then:
-  random       drawn uniformly, from --seed
-  degree       the node with the most neighbors
-  fiedler      where the Fiedler vector says that lambda_2 falls most
-  betweenness  the one that most shortest paths use (up to 1,000 nodes)
+  random  drawn uniformly, from --seed
+  degree  the node with the most neighbors
 
 A graph that falls apart is an answer: lambda 2 is 0 from then on, and the exit code stays 0.
 
@@ -260,7 +258,7 @@ On a terminal a line tells how far it is.
 \b
 Examples:
   p2pfl topology attack ring -n 16 --remove 3
-  p2pfl topology attack graph.json --remove 2 --strategy betweenness
+  p2pfl topology attack graph.json --remove 2 --strategy degree
 """
 
 

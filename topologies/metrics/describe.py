@@ -214,8 +214,8 @@ def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str,
     round after which all nodes hold the exact mean. `method`, `residual` and `certified` are about the mixing rate,
     `connectivity_method` and `connectivity_certified` about the union's eigenvalues.
 
-    Raises TopologyError if `epsilon` is not between 0 and 1, or above `contraction.DENSE_LIMIT` nodes, unless all
-    matrices are circulant or the schedule is exact.
+    Raises TopologyError if `epsilon` is not between 0 and 1, or above `schedule.DENSE_LIMIT` nodes, unless the schedule
+    is exact.
     """
     if not 0.0 < epsilon < 1.0:
         raise TopologyError("impossible accuracy", key="epsilon", value=epsilon, allowed="between 0 and 1")

@@ -36,6 +36,8 @@ from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, Findings, Inspected, NodeView
 from p2pfl.storage.disk import replace_file
 
+notice = logging.getLogger("p2pfl.notice")
+
 
 def too_large(federation: FederationConfig, shared: SharedRounds | None) -> UserError | None:
     """Return the mistake of a model that does not fit in a sum, None if it does."""
@@ -148,8 +150,6 @@ class NoiseState(AlikeState):
 
         return rounds, model, adopt_all
 
-
-notice = logging.getLogger("p2pfl.notice")
 
 MOST_ROWS = 2**40
 """The most rows of one node."""

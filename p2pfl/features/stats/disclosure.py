@@ -1,4 +1,4 @@
-"""What is asked of all sites' tables, the figures that answer it, and which of them may be shown.
+"""Questions about all sites' tables, the figures that answer them, and which of these may be shown.
 
 A cell is *small* if it has few rows, or if few sites have its rows. Small cells are hidden, and further ones with them,
 until no total that is known gives a small cell, or the sum of a few (complementary suppression: Hundepool et al.,
@@ -251,7 +251,7 @@ def _round_step(least: float) -> float:
 
 
 LEAST_SITES = 3
-"""What fewer sites have is hidden: of two, each would learn the other's part."""
+"""The fewest sites of what is shown: of two, each would learn the other's part."""
 MISSING = "(missing)"
 """The name of the group of rows whose value in the column of the groups is missing."""
 

@@ -63,6 +63,9 @@ from p2pfl.node.current_federation import links_of_phase
 from p2pfl.node.folders import newest_here
 from p2pfl.node.shutdown import on_a_leash
 
+log = logging.getLogger("p2pfl")
+notice = logging.getLogger("p2pfl.notice")
+
 COLLUDERS = 1
 
 
@@ -124,9 +127,6 @@ async def survey_together(federation: FederationConfig, sites: Sequence[SiteTabl
             raise outcome
     return next(one for one in outcomes if isinstance(one, Statistics))
 
-
-log = logging.getLogger("p2pfl")
-notice = logging.getLogger("p2pfl.notice")
 
 ANSWERS_S = 120.0
 """The longest wait for the answers of all sites."""

@@ -42,6 +42,8 @@ from p2pfl.learn.table.schema import Schema
 from p2pfl.node.feature import Findings, Inspected
 from p2pfl.storage.disk import create_file, replace_file, storage_errors, truncate_file
 
+log = logging.getLogger("p2pfl")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteTable:
@@ -172,7 +174,7 @@ def hashed(columns: Mapping[str, NDArray[np.float64]], by: str | None, key: byte
 
 
 class AnsweredRows:
-    """What is kept in a node's state folder. Raises StorageError: it is damaged, or cannot be read."""
+    """The tables of earlier answers, in the state folder. Raises StorageError: it is damaged, or cannot be read."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / ROWS_FILE
@@ -268,8 +270,6 @@ def _line_of(facts: Any) -> LogLine:
     line = msgspec.convert(facts, LogLine)
     return line if line.time.tzinfo else replace(line, time=line.time.replace(tzinfo=UTC))
 
-
-log = logging.getLogger("p2pfl")
 
 PROGRAM = ""
 """Asks in the log for a program that has the folders of all sites."""
@@ -405,15 +405,9 @@ class StatsFindings(Findings):
         if federation.privacy is not None:
             inspected.warnings.append("under [privacy] `p2pfl stats` answers nothing, whatever [stats] says")
         elif offering:
-            first = offering[0]
-            others = len(offering) - 1
-            more = (
-                f", and {others} more nodes: --all"
-                if others > 1
-                else f", and {offering[1]['node']}: --all"
-                if others
-                else ""
-            )
+            first, others = offering[0], [row["node"] for row in offering[1:]]
+            whom = others[0] if len(others) == 1 else f"{len(others)} more nodes"
+            more = f", and {whom}: --all" if others else ""
             inspected.brief["statistics"] = f"{first['node']} offers {first['columns']} to {first['to']}{more}"
 
     def told(self) -> list[dict[str, Any]] | None:

@@ -1,4 +1,4 @@
-"""What members sign about statistics, and how it goes from neighbor to neighbor: questions, answers, and their sums.
+"""Signed questions and answers about statistics, how they go from neighbor to neighbor, and the sums of each question.
 
 A node passes on what is new to it, until all have it. It keeps the latest question of each member, with all answers to
 it, for as long as it may be of use. Each question has sums of its own, whose signatures count nowhere else. Both ends

@@ -32,6 +32,8 @@ from p2pfl.reporting.report import SecureSum
 from p2pfl.specs import whole
 from p2pfl.storage.disk import lock_folder
 
+notice = logging.getLogger("p2pfl.notice")
+
 TOGETHER = "Federation.sum"
 MOST_ENTRIES = 2**20
 MOST_EXACT = 2**53
@@ -161,8 +163,6 @@ def refuse_numbers(count: int, least: int, colluders: int) -> None:
         why = f"a sum may have as few as least = {least} members, and two of them must be honest: raise least for more"
         raise mistake("too many", "colluders", colluders, f"1 to {least - 2}, as {why}")
 
-
-notice = logging.getLogger("p2pfl.notice")
 
 WHERE = "Node.sum"
 KEYS = {"make": "arrays"}

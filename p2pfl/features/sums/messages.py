@@ -167,7 +167,7 @@ class Post(Told, frozen=True, kw_only=True, tag=20):
 
 
 class Have(Told, frozen=True, kw_only=True, tag=21):
-    """What the sender has: a digest of all ids; with `ids`, all of them. `asks`: it wants what it lacks."""
+    """Says which statements one has: a digest of all ids; with `ids`, all of them. `asks`: it wants what it lacks."""
 
     digest: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     ids: Annotated[bytes, Meta(max_length=MOST_ID_BYTES)] = b""

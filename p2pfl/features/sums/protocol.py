@@ -342,7 +342,7 @@ class Sums:
 
 
 class _Due:
-    """What has changed since it was looked at: all, at first."""
+    """The changes that were not looked at yet: everything, at first."""
 
     def __init__(self) -> None:
         self.founding = True

@@ -31,14 +31,14 @@ from p2pfl.features.sums.statement_log import Blame, Taken
 
 @dataclass(slots=True, kw_only=True)
 class SlotTally:
-    """What is said about one number, and all votes on it, as they come in: in any order, any number of times."""
+    """All statements about one number, votes among them, as they come in: in any order, any number of times."""
 
     needed: int
     """The signers of a list that is certified."""
     lists: dict[bytes, MemberList] = field(default_factory=dict)
     """The lists proposed, by id."""
     authors: dict[bytes, int] = field(default_factory=dict)
-    """Who has proposed each list, by id."""
+    """The author of each list, by its id."""
     signed: dict[int, bytes] = field(default_factory=dict)
     """The id of the list that each signer has signed first."""
     quit: dict[int, str] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class Records:
     def __init__(self, settings: SumSettings, blame: Blame) -> None:
         self._settings, self._blame = settings, blame
         self.tallies: dict[bytes, SetupTally] = {}
-        """What is said about each set-up that is kept, by its id."""
+        """The statements about each set-up that is kept, by its id."""
         self.latest: dict[int, bytes] = {}
         """The id of each member's latest keys, in whatever order they have come."""
         self._keys: dict[int, dict[bytes, Keys]] = {}

@@ -46,6 +46,8 @@ from p2pfl.node.engine_thread import Look
 from p2pfl.node.feature import Attached, Feature, NodeView
 from p2pfl.reporting.alarms import AlarmText
 
+notice = logging.getLogger("p2pfl.notice")
+
 ALARMS: Mapping[str, AlarmText] = {
     "sum-refused": AlarmText(
         means="A round's secure sum did not come about; the text says why. Mostly too few members are there.",
@@ -198,7 +200,7 @@ SERIALS = 2**24
 
 
 class AlikeState:
-    """What all nodes have alike after the same sums, as one course has it. `most_bytes` bounds what packs it."""
+    """The state that all nodes have alike after the same sums, for one course. `most_bytes` bounds what packs it."""
 
     most_bytes: int
 
@@ -314,8 +316,6 @@ class CommonState:
         self._node.thread.jobs.put(Look(look))
         return await found
 
-
-notice = logging.getLogger("p2pfl.notice")
 
 REST_S, MOST_REST_S = 0.5, 30.0
 """The rest after a refused sum: at first, and at most."""

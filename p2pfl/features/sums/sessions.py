@@ -33,6 +33,8 @@ from p2pfl.node.current_federation import links_of_phase
 from p2pfl.node.feature import NodeView
 from p2pfl.storage.disk import create_file, replace_file, storage_errors, truncate_file, write_all
 
+log = logging.getLogger("p2pfl")
+
 FILE_NAME = "sums"
 DIGEST_BYTES, COUNT_BYTES, NAME_BYTES, CHECK_BYTES = 32, 4, 16, 8
 
@@ -46,7 +48,6 @@ SHARE_S, THREAD_SHARE_S = 0.2, 0.4
 """Before anything was measured, nodes that may share a machine, or do share a thread, wait this much longer for each
 member.
 """
-log = logging.getLogger("p2pfl")
 
 KeptRecord = tuple[bytes, frozenset[int]]
 

@@ -169,7 +169,7 @@ class SumSetup:
         return sum(holder in roster and member in acks.get(holder, ()) for holder in self.partners[member])
 
     def flaw(self, members: Collection[int]) -> str:
-        """What is wrong with a list of a sum's members; empty: nothing."""
+        """Return what is wrong with a list of a sum's members; empty: nothing."""
         settings, left = self.settings, frozenset(members)
         if not left <= self.roster:
             return "a member who is not on the roster"
@@ -200,7 +200,7 @@ class SumSetup:
         return stream(pair_seed(shared(secret, public), self.id, number, pair), size)
 
     def own_secret(self, number: int, *, in_list: bool) -> bytes:
-        """What this member reveals of its own: the seed if it is in the sum, else the mask key. Never both."""
+        """Return what this member reveals of its own: the seed if it is in the sum, else the mask key. Never both."""
         own = self._secrets
         return (own.seeds if in_list else own.masks)[number] or b""
 
@@ -378,15 +378,15 @@ class SetupFounding:
         self._passed: set[bytes] = set()
         """The openings that do not name the present keys."""
         self._mute: frozenset[int] = frozenset()
-        """Who acknowledged nothing in the set-up that this member has opened last, if that failed."""
+        """The members that acknowledged nothing in the set-up that this one has opened last, if that failed."""
         self.attempt: Attempt | None = None
         self.founded: SumSetup | None = None
         """A set-up with a certified roster, until somebody takes it."""
         self._hold, self._founded_at, self._size = HOLD, 0.0, 0
 
     def act(self, now: float, current: SumSetup | None, *, is_used_up: bool) -> Iterator[Statement]:
-        """What to do now, one thing after the other. `is_used_up`: the current set-up has no sum left, or there is
-        none.
+        """Yield what to do now, one thing after the other. `is_used_up`: the current set-up has no sum left, or none is
+        there.
         """
         if self.attempt is not None:
             yield from self._prepare(self.attempt, now)
@@ -539,7 +539,7 @@ class SetupFounding:
                 yield SlotVote(setup=attempt.setup.id, number=ROSTER, chosen=name)
 
     def _send_again(self, attempt: Attempt, tally: SetupTally) -> Iterator[Parcel]:
-        """Who has acknowledged nothing is not there: what is for it would burden everybody."""
+        """A holder that has acknowledged nothing is not there: what is for it would burden everybody."""
         for holder, parcel in attempt.sealed.items():
             acks = tally.acks.get(holder)
             if acks is not None and self._settings.index not in acks and holder not in attempt.again:

@@ -56,7 +56,7 @@ PROVEN = 10**9
 
 
 class Blame:
-    """Who holds sums up, as far as this member sees it.
+    """The members that hold sums up, as far as this one sees it.
 
     Who was struck once has its turn last, to open a set-up and to lead a sum. With `MOST_STRIKES` it is left out of the
     next set-ups, where enough others are there. A strike is forgiven with time, or to who has been in so many sums
@@ -198,7 +198,7 @@ def fingers(neighbors: Sequence[int], index: int) -> list[int]:
 
 @dataclass(slots=True)
 class Said:
-    """What an author has said in one set-up."""
+    """An author's statements in one set-up."""
 
     counts: Counter[tuple[type[Statement], int]] = field(default_factory=Counter)
     """How many statements of a kind, by slot; parcels by receiver, and under -1 in all."""
@@ -245,12 +245,12 @@ class StatementLog:
         """
         self._refused_of: list[deque[bytes]] = [deque() for _ in settings.members]
         self._early: list[dict[bytes, tuple[int, Post, Statement]]] = [{} for _ in settings.members]
-        """What each member has said of set-ups whose opening is not here."""
+        """Each member's statements about set-ups whose opening is not here."""
         self._digest = 0
         self._said: list[dict[bytes, Said]] = [{} for _ in settings.members]
-        """What each member has said, by set-up."""
+        """Each member's statements, by set-up."""
         self.opened_by: dict[bytes, tuple[int, dict[int, bytes]]] = {}
-        """Who has opened each set-up that is kept, and the keys that the opening names, by member."""
+        """The opener of each set-up that is kept, and the keys that the opening names, by member."""
         self._comparing = Comparing()
         self._keys: dict[int, dict[bytes, tuple[int, int]]] = {}
         """Life and serial of the keys of each member that are kept, by their ids."""

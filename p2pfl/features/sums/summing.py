@@ -74,7 +74,7 @@ class SumOutcome:
 
 
 Step: TypeAlias = Statement | Total | Keep
-"""What a sum does next: state something, hand a total down, or write down what it signs."""
+"""The next thing that a sum does: state something, hand a total down, or write down what it signs."""
 
 
 class Sum:
@@ -100,7 +100,7 @@ class Sum:
         self._flaws = _Flaws(setup, history)
         self._ready = _Ready()
         self._secrets: _Secrets | None = None
-        """What is known and what is lacking, once there is a certificate."""
+        """The secrets that are known and those that are lacking, once there is a certificate."""
         self.missing_total: bytes = b""
         """The digest of a total that this member needs and does not have."""
 
@@ -153,7 +153,7 @@ class Sum:
         )
 
     def act(self, now: float, wait_s: float) -> Iterator[Step]:
-        """What to do now, one thing after the other; each is done before the next is asked for."""
+        """Yield what to do now, one thing after the other; each is done before the next is asked for."""
         if self.outcome is not None:
             return
         tally = self._tally
@@ -280,7 +280,7 @@ class Sum:
                 yield SlotVote(setup=self.setup.id, number=self.number, chosen=name)
 
     def _blame_leaders(self, chosen: MemberList, now: float, wait_s: float) -> None:
-        """Whose turn was over when the last one proposed this list has held the sum up."""
+        """A member whose turn was over when the last one proposed this list has held the sum up."""
         tally = self._tally
         last = max(self._rank(tally.authors[name]) for name, each in tally.lists.items() if each == chosen)
         turns = (now - self._clock.quorum) / wait_s
@@ -385,7 +385,7 @@ class _Flaws:
 
 
 class _Ready:
-    """Who has its vector for one sum, as far as it was looked at."""
+    """The members that have their vector for one sum, as far as it was looked at."""
 
     def __init__(self) -> None:
         self._seen = 0
@@ -431,7 +431,7 @@ class _Secrets:
         return None
 
     def _found(self, tally: SlotTally, member: int, *, in_list: bool) -> bytes | None:
-        """What the member told itself, if it is right; else what its holders' shares give."""
+        """Return what the member told itself, if it is right; else what its holders' shares give."""
         setup, number = self._setup, self._number
         told = tally.own.get(member, [])
         right = next((each for each in told if setup.is_right(member, number, each, in_list=in_list)), None)

@@ -188,7 +188,7 @@ def _bytes_of(message: Message) -> int:
 
 
 class Incoming:
-    """What comes from one neighbor, and the large message in it."""
+    """All that comes from one neighbor, and the large message in it."""
 
     def __init__(self) -> None:
         self._size = self._came = self._taken = self._credited = 0
@@ -274,7 +274,7 @@ class SumTalk:
     ) -> None:
         self._sums, self._say, self._keep, self._alarm, self._meter = sums, say, keep, alarm, meter
         self._work = EngineTime()
-        """What each neighbor's messages have cost. Who has used up its share waits for credit."""
+        """The time that each neighbor's messages have cost. Who has used up its share waits for credit."""
         self._ends: dict[int, SessionEnds] = {}
         self._entries: int | None = None
         """The entries of the latest sum that was asked for here."""

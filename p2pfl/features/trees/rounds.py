@@ -40,6 +40,8 @@ from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, Findings, Inspected, NodeView
 from p2pfl.storage.disk import replace_file
 
+notice = logging.getLogger("p2pfl.notice")
+
 COLLUDERS = 1
 LEAST, MOST = 3, 2047
 
@@ -95,8 +97,7 @@ class TreesFindings(Findings):
 
         inspected.mistakes.extend(refusals(federation))
         members = len(federation.present)
-        found: list[object] = list(inspected.learners.values())
-        learner = next((one for one in found if isinstance(one, TreeLearner)), None)
+        learner = next(filter(None, map(_trees_of, inspected.learners.values())), None)
         entries: list[int] = []
         if learner is not None:
             known = inspected.here.keys() & inspected.learners.keys()
@@ -141,7 +142,7 @@ class GrowingFile(msgspec.Struct, forbid_unknown_fields=True, array_like=True):
 
 
 class Packed(msgspec.Struct, forbid_unknown_fields=True, array_like=True):
-    """What a node hands to one that is behind."""
+    """The state that a node hands to one that is behind."""
 
     members: list[int]
     growth: bytes
@@ -240,8 +241,6 @@ def rounds_of(growth: TreeGrowth) -> int:
 def model_of(growth: TreeGrowth) -> Vector:
     return np.array([rounds_of(growth)], np.float32)
 
-
-notice = logging.getLogger("p2pfl.notice")
 
 SUMS_OF_A_SETUP = 128
 

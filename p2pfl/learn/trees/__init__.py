@@ -27,9 +27,10 @@ Rows are rounded before they are added: a sum is exact, and so the same whicheve
 has settings, cuts or bins, trees so far and the leaves of this level; whatever else a node needs follows from that and
 its rows. Decisions use additions, multiplications and divisions in float64, which every processor rounds alike.
 
-What a course must do
----------------------
-1. Agree on schema and settings before the first step (both in the digest that members compare).
+What a course must do, as `features/trees` does
+-----------------------------------------------
+1. Agree on schema and settings before the first step (both in the digest that members compare), and refuse
+   `[privacy]` (there is no noise here), robust rules, personal parts, a task without schema.
 2. For each step add the parts of all members, as `FixedPoint(low=-bound, high=bound, resolution=1, members=n)` with
    n <= 2047, decoded as whole numbers (int64, never by way of float64): total + members * low.
 3. Give the sums `label` and `state.step` and a digest of `pack()` as terms: who has another state is told so, and
@@ -37,16 +38,9 @@ What a course must do
    not prove that a state is right, so believe one only if more than t members have its digest.
 4. **Give the rule about sums of the same data `part.data` as the digest of the data, in all steps.** Levels add up to
    the level above, and counts of rows are the same in each round: with another set of members in the next sum, the
-   difference is the histogram of those who left. A digest of the vector, as `sums` has it now, would take them for
-   other data. `features/trees` asks for sums of exactly the members of the first one, and waits for who is away.
+   difference is the histogram of those who left. So each sum is of exactly the members of the first one.
 5. Write `pack()` to the snapshot after each `take`, before the next part leaves the node, and begin from it after a
    restart. A part depends on state and rows alone: with the same rows it is the same part again. With other rows
    (`part.data` differs) a node must not take part before a new growth.
-6. `take` raises WrongSum (a member's part was wrong: no trees from it; ask for the sum again) or UserError (too few
-   rows; patience without held-out rows), at all nodes alike, and leaves the state as it was.
-7. Call `next_part` and `take` in a worker thread: with 100,000 rows and 28 columns both take some 20 ms.
-8. Refuse, before the start: `[privacy]` (there is no noise here), robust rules, personal parts, a task without schema.
-9. For pages: `state.losses` (after each round), `len(state.rounds)`, `settings.rounds`, `label`. Metrics of own
-   rows: `forest().outputs(cells)` are what `learn.metrics` takes, numbers in the target's unit.
-10. For `predict` and `score`: store `forest.pack()` with the schema; `Forest.unpack` checks it.
+6. Call `next_part` and `take` in a worker thread: with 100,000 rows and 28 columns both take some 20 ms.
 """

@@ -133,7 +133,7 @@ class DecisionTree(msgspec.Struct, array_like=True):
     lefts: list[int] = msgspec.field(default_factory=list)
     """The left child, or for a leaf the node itself."""
     values: list[float] = msgspec.field(default_factory=list)
-    """What a row gets if its way ends here; a float32."""
+    """The output of a row whose way ends here; a float32."""
     gains: list[float] = msgspec.field(default_factory=list)
     weights: list[float] = msgspec.field(default_factory=list)
     """The sums of hessians."""

@@ -111,7 +111,7 @@ class TreeGrowth:
 
     @property
     def label(self) -> str:
-        """What the next sum is of."""
+        """Return in words what the next sum is of."""
         state = self.state
         if state.grid is None:
             return f"bins {state.divisions + 1} of {bins.DIVISIONS + 1}"

@@ -1,4 +1,4 @@
-"""What all nodes have in common while trees grow, and the summands that one node makes of it and of its rows.
+"""The state that all nodes have in common while trees grow, and the summands that one node makes of it and its rows.
 
 Equal states have equal bytes. A node's rows leave it in no other form than these summands: gradients, hessians and
 losses, as in XGBoost. A row's numbers are rounded before they are added, so that the sum is exact, whatever the order

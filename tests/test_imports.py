@@ -130,10 +130,12 @@ def test_no_node_imports_the_clock_that_ends_invites():
     known = modules()
     users = {name for name, path in known.items() if "p2pfl.console.wall_clock" in imported(name, path, known)}
     assert users == {
+        "p2pfl.features.members.changes",
         "p2pfl.features.members.joining",
-        "p2pfl.features.members.command",
         "p2pfl.features.relay.feature",
+        "p2pfl.features.relay.link",
         "p2pfl.features.relay.server",
+        "p2pfl.features.relay.tickets",
         "p2pfl.features.stats.query_policy",
         "p2pfl.features.stats.command",
     }

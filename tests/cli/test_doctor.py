@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.config.load import load_config, load_node, node_file
-from p2pfl.features.lan import doctor as _doctor  # noqa: F401 - first imported below, it would keep the stand-in for `find`
-from p2pfl.features.lan import doctor_command
-from p2pfl.features.lan import doctor_command as doctor
+from p2pfl.features.lan import doctor
 from p2pfl.features.status.running import NodeAddresses
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -27,10 +25,10 @@ def told(p2pfl, tmp_path, monkeypatch):
         federation = load_config(tmp_path / "ward")
         node = load_node(node_file(federation, "pi1"), federation, "pi1")
         there = NodeAddresses(federation="ward", node="pi1", pid=1, listen="", status="127.0.0.1:1")
-        monkeypatch.setattr(doctor_command, "find_running", lambda _: there)
+        monkeypatch.setattr(doctor, "find_running", lambda _: there)
         rows = [{"name": name, "charter": version} for name, version in versions.items()]
-        monkeypatch.setattr(doctor_command, "ask_federation", lambda _: {"members": rows})
-        return [problem.text for problem in doctor._behind(federation, node)]
+        monkeypatch.setattr(doctor, "ask_federation", lambda _: {"members": rows})
+        return [problem.text for problem in doctor.behind(federation, node)]
 
     return told
 

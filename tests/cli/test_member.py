@@ -515,7 +515,7 @@ def test_a_change_is_handed_to_members_where_they_are_heard(ward, member, p2pfl,
         handed[address] = raw
         return 3
 
-    monkeypatch.setattr("p2pfl.features.members.command.find_nearby", nearby)
+    monkeypatch.setattr("p2pfl.features.members.changes.find_nearby", nearby)
     monkeypatch.setattr("p2pfl.net.websocket.Errand.ask", ask)
     monkeypatch.setattr("p2pfl.net.websocket.Errand.bring", bring)
     outcome = p2pfl("member", "set", "ward", "--rounds", "77")

@@ -20,8 +20,7 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.features.relay.frames import name_dialed, names_called
 from p2pfl.features.relay.link import UNTRIED, RelayLink
-from p2pfl.features.relay.process import own_certificate
-from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServer
+from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServer, own_certificate
 from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.transport import RelayDialing
 from p2pfl.net.address import Address, parse_address

@@ -13,8 +13,8 @@ from p2pfl.cli.main import main
 from p2pfl.config.load import federation_mistakes, load_config, load_node, node_mistakes
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.bounds.traffic import BoundsFindings
+from p2pfl.features.lan.command import _print_ways
 from p2pfl.features.lan.doctor import examine
-from p2pfl.features.lan.doctor_command import _print_ways
 from p2pfl.features.lan.probe import AnswerKind
 from p2pfl.net.dial_paths import OwnCertificate
 from p2pfl.net.websocket import WebSocketTransport

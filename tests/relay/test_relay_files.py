@@ -144,8 +144,8 @@ def test_tickets_are_for_the_members_that_the_nodes_know_even_if_another_admin_r
         handed.append(sheet)
         return Delivery(["lab"])
 
-    monkeypatch.setattr("p2pfl.features.members.command.newest_from", newest_from)
-    monkeypatch.setattr("p2pfl.features.members.command.hand", hand)
+    monkeypatch.setattr("p2pfl.features.members.changes.newest_from", newest_from)
+    monkeypatch.setattr("p2pfl.features.members.changes.hand", hand)
     code, _, err = p2pfl("member", "hand", "ward")
     assert (code, "2 tickets" in err) == (0, True)
     federation = load_config("other")

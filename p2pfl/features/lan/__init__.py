@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from p2pfl.console.groups import Command, Group
 
 FEATURE = "p2pfl.features.lan.discovery:LanFeature"
-NEW = "p2pfl.features.lan.discovery:LanFounding"
+NEW = "p2pfl.features.lan.command:LanFounding"
 FINDINGS = "p2pfl.features.lan.discovery:LanFindings"
 COMMANDS: Mapping[str, Command] = {
     "doctor": Command(
         "Find out why nodes do not reach each other, and what to do.",
-        "p2pfl.features.lan.doctor_command:doctor",
+        "p2pfl.features.lan.command:doctor",
         Group.LOOK,
         after="watch",
     ),

@@ -26,14 +26,12 @@ from ipaddress import ip_address
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import click
 import msgspec
 from nacl.exceptions import CryptoError
 from nacl.secret import SecretBox
 
 from p2pfl.config.charter import federation_id
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
-from p2pfl.console.groups import Founding, FoundingPlan
 from p2pfl.core.messages import PROTOCOL
 from p2pfl.errors import UserError
 from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover
@@ -396,14 +394,6 @@ class LanFindings(Findings):
                     inspected.mistakes.append(error)
 
     before_launch = of_files
-
-
-class LanFounding(Founding):
-    parameters = (click.Option(["--lan"], is_flag=True, help="For one LAN: nodes find each other on it."),)
-    after = "topology"
-
-    def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
-        plan.discovery = said["lan"]
 
 
 class LanFeature(Feature):

@@ -10,8 +10,10 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from pathlib import Path
 
 from p2pfl.config.charter import federation_id
+from p2pfl.config.load import find_member, load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
 from p2pfl.config.tables import port_of
 from p2pfl.core.messages import PROTOCOL
@@ -20,10 +22,12 @@ from p2pfl.features.lan.discovery import FEDERATION_BYTES, INSTALL, About, membe
 from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover, own_addresses
 from p2pfl.features.lan.overhear import Announced, Overhearing, Tally
 from p2pfl.features.lan.probe import Answer, AnswerKind, Prober, RelayTried, RelayVisits
-from p2pfl.features.status.running import find_running
+from p2pfl.features.status.running import ask_federation, ask_status, find_running, place_of
 from p2pfl.net.address import Address, is_hidden, parse_address
 from p2pfl.net.dial_paths import Outlet, Passage, outlet_of
+from p2pfl.net.transport import DIFFERS
 from p2pfl.net.websocket import LEARNED, visitors_binding
+from p2pfl.node.folders import newest_here
 from p2pfl.software import software
 
 RESOLVE_S = 4.0
@@ -474,3 +478,60 @@ def _remedy(name: str, place: AddressTried, patient: Patient) -> str:
             return "compare `p2pfl key` and `p2pfl --version` there with the federation file and the version here"
         case _:
             return f"another program has port {port} there: stop it, or give the node another port and address"
+
+
+# -- what is here ---------------------------------------------------------------------------------------------------
+
+
+def diagnose(path: Path, name: str | None, listen_s: float) -> Diagnosis:
+    """Examine the members of the federation in a folder, as its node here does, if there is one."""
+    federation = newest_here(load_config(path))
+    node = node_here(federation, name)
+    diagnosis = asyncio.run(examine(federation, node, listen_s, ask_here(node)))
+    diagnosis.problems += behind(federation, node)
+    return diagnosis
+
+
+def node_here(federation: FederationConfig, name: str | None) -> NodeConfig | None:
+    """Return the named node, or the only one whose key is on this machine."""
+    if name is None:
+        folders = [member.name for member in federation.members if (federation.path.parent / member.name).is_dir()]
+        own = [one for one in folders if (federation.path.parent / one / "node.key").exists()]
+        if len(own) != 1:
+            return None
+        name = own[0]
+    find_member(federation, name)
+    return load_node(node_file(federation, name), federation, name)
+
+
+def ask_here(node: NodeConfig | None) -> OwnNode:
+    """Return what the node that runs here says of its neighbors; nothing if none runs or it does not answer."""
+    here = None if node is None else find_running(node.state_dir)
+    if node is None or here is None or here.status is None:
+        return OwnNode()
+    said, known = ask_status(place_of(here.status)), ask_federation(place_of(here.status))
+    neighbors = [] if isinstance(said, str) or said["node"] != node.name else said.get("neighbors", [])
+    alarms = [] if isinstance(known, str) or known["node"] != node.name else known.get("alarms", [])
+    return OwnNode(
+        sessions=frozenset(one["name"] for one in neighbors if one.get("live")),
+        refused={one["about"]: one["text"] for one in alarms if one["kind"] == DIFFERS},
+    )
+
+
+def behind(federation: FederationConfig, node: NodeConfig | None) -> list[Problem]:
+    """Report members whose list of members is older than the newest one known to the node that runs here."""
+    here = None if node is None else find_running(node.state_dir)
+    if federation.edition is None or here is None or here.status is None:
+        return []
+    told = ask_federation(place_of(here.status))
+    rows = [] if isinstance(told, str) else told["members"]
+    versions = {row["name"]: row["charter"] for row in rows if isinstance(row.get("charter"), int)}
+    newest = max([federation.edition.version, *versions.values()])
+    return [
+        Problem(
+            text=f"{name} follows version {version} of the members, but the newest is version {newest}",
+            remedy="it takes the newer one from its next session; if it has none, copy members.toml there and start it",
+        )
+        for name, version in versions.items()
+        if version < newest
+    ]

@@ -16,12 +16,12 @@ NEW = "p2pfl.features.members.command:MembersFounding"
 COMMANDS: Mapping[str, Command] = {
     "invite": Command(
         "Print the line with which a new machine asks to join.",
-        "p2pfl.features.members.joining:invite",
+        "p2pfl.features.members.command:invite",
         Group.MEMBERS,
     ),
     "join": Command(
         "Set up a new machine from that line.",
-        "p2pfl.features.members.joining:join",
+        "p2pfl.features.members.command:join",
         Group.MEMBERS,
         after="invite",
     ),

@@ -1,50 +1,25 @@
-"""`p2pfl member`: the signed list of members, and the commands that change it.
+"""`p2pfl member`, `invite` and `join`: the signed list of members, and the commands that change it.
 
-Each command reads the charter, makes the next one, signs it with the admin key, writes members.toml and sends it to
-running nodes, which pass it on. `p2pfl new --admin` creates that key, and the first list.
+What they do is in `changes` and `joining`, which take longer to import. `p2pfl new --admin` creates the admin key, and
+the first list.
 """
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.config.charter import Charter, amended
-from p2pfl.config.load import load_config
-from p2pfl.config.members import JoinRequest, members_file, read_request
-from p2pfl.config.model import MEMBER, FederationConfig
-from p2pfl.config.writing import successor, with_member, with_replacement, with_settings, without_member
 from p2pfl.console.groups import Founding, FoundingPlan, Named
-from p2pfl.console.output import Form, format_option, write_rows
-from p2pfl.console.wall_clock import seconds_now
-from p2pfl.crypto.identity import Identity, fingerprint, public_text
+from p2pfl.console.output import Form, format_option
 from p2pfl.errors import UserError
-from p2pfl.features.lan.discovery import require_zeroconf
-from p2pfl.features.lan.overhear import Places, find_nearby
-from p2pfl.features.members.publishing import (
-    ADMIN_FILE,
-    Delivery,
-    changed_edges,
-    charter_of,
-    hand,
-    keep,
-    load_admin,
-    newest_from,
-    publish,
-    require_bearable,
-    require_invited,
-    use_up,
-)
-from p2pfl.features.relay.tickets import tickets_file, write_tickets
-from p2pfl.foreign import printable
-from p2pfl.node.folders import newest_here
 
+if TYPE_CHECKING:
+    from p2pfl.crypto.identity import Identity
+
+MOST_DAYS = 366
 LINES = {
     "list": "Show the members, including removed ones.",
     "add": "Add a new member, using the request that `p2pfl join` printed.",
@@ -90,19 +65,9 @@ def member() -> None:
 @format_option("table", "json", "csv")
 def show(*, federation: Path, form: Form) -> None:
     """Show the members, including removed ones, and how many neighbors each has."""
-    newest = newest_here(load_config(federation))
-    rows = [
-        {
-            "index": one.index,
-            "name": one.name,
-            "key": public_text(one.key),
-            "address": one.address,
-            "state": "removed" if one.retired else "member",
-            "neighbors": len(newest.neighbors(one.index)),
-        }
-        for one in newest.members
-    ]
-    write_rows(rows, form, title=f"{newest.name}, version {newest.charter_version} of its members, {newest.topology}")
+    from p2pfl.features.members import changes  # noqa: PLC0415 - `--help` stays instant
+
+    changes.show(federation, form)
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl member add ward 'p2pfl-request:...'")
@@ -120,7 +85,9 @@ def add(
     It shows the key and address, and asks for confirmation: the two people should compare the key. Exit code 1: you did
     not confirm, and nothing was changed.
     """
-    if not _admit(with_member, federation, request, key_file, yes=yes, offline=offline):
+    from p2pfl.features.members import changes  # noqa: PLC0415 - `--help` stays instant
+
+    if not changes.admit(federation, request, key_file, yes=yes, offline=offline):
         context.exit(1)
 
 
@@ -131,8 +98,9 @@ def add(
 @_offline
 def remove(*, federation: Path, name: str, key_file: Path | None, offline: bool) -> None:
     """Remove the member NAME: within a round, nobody talks to it. Its key cannot be used again."""
-    opened = _open(federation, key_file, offline=offline)
-    _sign(opened, without_member(opened.federation, name))
+    from p2pfl.features.members import changes  # noqa: PLC0415 - `--help` stays instant
+
+    changes.remove(federation, name, key_file, offline=offline)
 
 
 @click.command(
@@ -152,7 +120,9 @@ def replace(
     REQUEST is what `p2pfl join` printed on the new machine, for an invite made with --replace. As with add, it asks for
     confirmation first.
     """
-    if not _admit(with_replacement, federation, request, key_file, yes=yes, offline=offline):
+    from p2pfl.features.members import changes  # noqa: PLC0415 - `--help` stays instant
+
+    if not changes.admit(federation, request, key_file, replaces=True, yes=yes, offline=offline):
         context.exit(1)
 
 
@@ -182,11 +152,11 @@ def change(
     offline: bool,
 ) -> None:
     """Change the number of rounds, the graph or addresses while nodes run."""
+    from p2pfl.features.members import changes  # noqa: PLC0415 - `--help` stays instant
+
     if rounds is None and topology is None and not addresses:
         raise UserError("nothing to change", key="member set", allowed="--rounds, --topology or --address")
-    told = [_address(text) for text in addresses]
-    opened = _open(federation, key_file, offline=offline)
-    _sign(opened, with_settings(opened.federation, rounds=rounds, topology=topology, addresses=told))
+    changes.change(federation, key_file, rounds, topology, addresses, offline=offline)
 
 
 @click.command("hand", epilog="\b\nExample:\n  p2pfl member hand ward")
@@ -201,147 +171,46 @@ def hand_again(context: click.Context, *, federation: Path, key_file: Path | Non
     has relays, also writes tickets.toml anew: tickets hold for a year, and only new machines need a copy by hand. Exit
     code 1: no node could be reached.
     """
-    here = load_config(federation)
-    admin = load_admin(here, key_file)
-    nearby = {} if offline else _listen(here)
-    newest = here if offline else asyncio.run(newest_from(here, admin, nearby))[0]
-    has_relays = bool(newest.relays) or tickets_file(newest).exists()
-    charter = charter_of(newest) if newest.charter or not has_relays else None
-    if charter is not None and newest.edition != here.edition:
-        click.echo(f"the nodes have version {charter.version} already: wrote {keep(newest, charter)}", err=True)
-    sheet = _write_tickets(newest, admin) if has_relays else b""
-    if not offline:
-        handed = asyncio.run(hand(newest, charter, admin, nearby, sheet))
-        _tell(handed)
-        if not handed.received_by:
-            context.exit(1)
+    from p2pfl.features.members import changes  # noqa: PLC0415 - `--help` stays instant
+
+    if not changes.hand_again(federation, key_file, offline=offline):
+        context.exit(1)
 
 
-def _write_tickets(federation: FederationConfig, admin: Identity) -> bytes:
-    """Write tickets for all members; return them in the form in which they are sent."""
-    sheet = write_tickets(federation, admin, now_s=seconds_now())
-    text = f"wrote {tickets_file(federation)}: {len(federation.present)} tickets for a year"
-    click.echo(f"{text}; machines that do not run yet need a copy", err=True)
-    return sheet.packed()
+@click.command(epilog="\b\nExamples:\n  p2pfl invite ward pi4\n  p2pfl invite ward pi2 --replace")
+@click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
+@click.argument("name", metavar="NAME")
+@click.option("--replace", "replacing", is_flag=True, help="The machine takes the place of the member NAME.")
+@click.option(
+    "--days", type=click.IntRange(1, MOST_DAYS), default=3, show_default=True, help="How long the line is valid."
+)
+@click.option("--no-qr", is_flag=True, help="Print the line without its QR code.")
+def invite(*, federation: Path, name: str, replacing: bool, days: int, no_qr: bool) -> None:
+    """Print the line with which the new machine NAME asks to become a member, and its QR code.
 
-
-def _admit(
-    successor: Callable[..., Charter], path: Path, line: str, key_file: Path | None, *, yes: bool, offline: bool
-) -> bool:
-    """Admit the machine that asks, with the charter from `successor`. This uses up the invite. Return False if
-    refused.
+    On the new machine: p2pfl join 'LINE'. The line contains no code and no signing key. Its only secret is a token,
+    valid for a few days and for one request.
     """
-    asked = read_request(line)
-    if not yes and not sys.stdin.isatty():
-        allowed = "a terminal, to check the key and say yes; or --yes, which adds whoever answered the invite"
-        raise UserError("there is no terminal to ask at", key="--yes", allowed=allowed)
-    opened = _open(path, key_file, offline=offline)
-    federation = opened.federation
-    require_invited(federation, asked, now=seconds_now())
-    charter = successor(federation, name=asked.name, key=asked.key, address=asked.address)
-    _show_request(federation, charter, asked)
-    if not yes and not click.confirm("add it?", err=True):
-        click.echo("nothing was changed, and the invite still holds", err=True)
-        return False
-    _sign(opened, charter)
-    use_up(federation, asked)
-    return True
+    from p2pfl.features.members import joining  # noqa: PLC0415 - `--help` stays instant
+
+    joining.invite(federation, name, replacing=replacing, days=days, no_qr=no_qr)
 
 
-def _show_request(federation: FederationConfig, charter: Charter, asked: JoinRequest) -> None:
-    """Show the key and address that the new charter assigns to that name, and the ones that they replace."""
-    newcomer = next(one for one in charter.present if one.key == asked.key)
-    before = next((one for one in federation.present if one.name == asked.name), None)
-    for text, one in ((f"{asked.name} asks to be a member:", newcomer), ("in the place of:", before)):
-        if one is not None:
-            address = one.address or "none: it dials, or is found on the LAN"
-            click.echo(f"{text:<30} key {fingerprint(one.key)}   address {address}", err=True)
-    click.echo(f"compare: `p2pfl join` has printed the key on {asked.name}", err=True)
+@click.command(epilog="\b\nExamples:\n  p2pfl join 'p2pfl:...' --from /media/usb/ward\n  p2pfl run ward --node pi4")
+@click.argument("line", metavar="LINE")
+@click.argument("directory", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
+@click.option("--from", "source", type=click.Path(path_type=Path), help="A copy of federation.toml and its task file.")
+@click.option("--address", metavar="HOST:PORT", help="Where others reach this machine; by default it finds out.")
+def join(*, line: str, directory: Path | None, source: Path | None, address: str | None) -> None:
+    """Create this machine's key and the folder DIR from the LINE that `p2pfl invite` printed.
 
-
-def _address(text: str) -> tuple[str, str | None]:
-
-    name, equals, address = text.partition("=")
-    if equals and not address:
-        return name, None
-    try:
-        return name, MEMBER["address"].read(address)
-    except ValueError as reason:
-        allowed = "NAME=HOST:PORT with the name of a member and a port from 1 to 65535, NAME=wss://HOST:PORT/PATH, "
-        allowed += "or NAME= for no address"
-        raise UserError(str(reason) or "not an address", key="--address", value=text, allowed=allowed) from None
-
-
-@dataclass(frozen=True, slots=True)
-class _OpenFederation:
-    """The federation as of the newest charter, the signing key, and the addresses of members found on the LAN."""
-
-    federation: FederationConfig
-    admin: Identity
-    nearby: Places
-    offline: bool
-
-
-def _open(path: Path, key_file: Path | None, *, offline: bool) -> _OpenFederation:
-    """Open the federation as of the newest charter here or, unless `offline`, on the nodes that can be reached."""
-    here = load_config(path)
-    admin = load_admin(here, key_file)
-    if offline:
-        return _OpenFederation(here, admin, {}, offline)
-    nearby = _listen(here)
-    newest, answers = asyncio.run(newest_from(here, admin, nearby))
-    if newest.edition is not None and newest.edition != here.edition:
-        click.echo(
-            f"the nodes have version {newest.edition.version} of the members already: the change starts there", err=True
-        )
-    if not answers:
-        text = "no node answers: the change is made from members.toml here, which should be the newest"
-        click.echo(text, err=True)
-    return _OpenFederation(newest, admin, nearby, offline)
-
-
-def _listen(federation: FederationConfig) -> Places:
-    """Listen for the members' addresses, if discovery is on.
-
-    Raises UserError: no member has an address, and listening is impossible.
+    Prints a one-line request for `p2pfl member add`. By default DIR has the federation's name. The key never leaves
+    this machine. The line contains no code: copy federation.toml and the task's file into DIR, before or after, or give
+    their location with --from. They must be the files for which the invite was made.
     """
-    if not federation.discovery:
-        return {}
-    if all(member.address is None for member in federation.present):
-        require_zeroconf(federation.path)
-    return asyncio.run(find_nearby(federation))
+    from p2pfl.features.members import joining  # noqa: PLC0415 - `--help` stays instant
 
-
-def _sign(opened: _OpenFederation, charter: Charter) -> None:
-
-    federation = opened.federation
-    require_bearable(federation, charter)
-    made = publish(federation, charter, opened.admin)
-    came, went = changed_edges(federation.edges, made.edges)
-    text = f"version {made.version} of the members: {len(made.present)} of them, {len(made.edges)} edges"
-    click.echo(f"{text} (+{came} -{went})", err=True)
-    click.echo(f"wrote {members_file(federation)}", err=True)
-    sheet = _write_tickets(amended(federation, made), opened.admin) if federation.relays else b""
-    if amended(federation, made).edge_compressors != federation.edge_compressors:
-        text = "an edge with its own [[edge]] table is added or removed: nodes adopt that at their next start"
-        click.echo(text, err=True)
-    if not opened.offline:
-        _tell(asyncio.run(hand(federation, made, opened.admin, opened.nearby, sheet)))
-
-
-def _tell(handed: Delivery) -> None:
-    if handed.newer:
-        held = ", ".join(f"{name} says that it has version {version}" for name, version in sorted(handed.newer.items()))
-        click.echo(f"{held} already, signed elsewhere: look at `p2pfl member list` and do it again", err=True)
-    elif handed.received_by:
-        click.echo(f"handed to {', '.join(handed.received_by)}, who pass it on", err=True)
-    else:
-        click.echo(
-            "no node could be reached: `p2pfl member hand` tries again; or copy the files to one before its start",
-            err=True,
-        )
-    for name, why in sorted(handed.failed.items()):
-        click.echo(printable(f"  {name}: {why}"), err=True)
+    joining.join(line, directory, source, address)
 
 
 class MembersFounding(Founding):
@@ -357,19 +226,17 @@ class MembersFounding(Founding):
 
     def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
         if said["admin"]:
+            from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
+
             self._signer = Identity.generate()
             plan.admin = public_text(self._signer.public)
             plan.topology = plan.topology or "keyed-rings"
 
     def write(self, folder: Path) -> None:
-        if self._signer is None:
-            return
+        if self._signer is not None:
+            from p2pfl.features.members import changes  # noqa: PLC0415 - `--help` stays instant
 
-        self._signer.save(folder / ADMIN_FILE)
-        federation = load_config(folder)
-        first = successor(federation)
-        require_bearable(federation, first)
-        publish(federation, first, self._signer)
+            changes.begin(folder, self._signer)
 
     def tell(self, directory: Path) -> None:
         if self._signer is not None:

@@ -40,7 +40,6 @@ USUAL_PORT = 8470
 PRIVATE = 0o700
 SQUARES = 3
 """The width of the QR code's quiet zone, in squares: on a terminal, fewer than the standard's four are enough."""
-MOST_DAYS = 366
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,20 +148,8 @@ def _is_free(port: int) -> bool:
         return False
 
 
-@click.command(epilog="\b\nExamples:\n  p2pfl invite ward pi4\n  p2pfl invite ward pi2 --replace")
-@click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
-@click.argument("name", metavar="NAME")
-@click.option("--replace", "replacing", is_flag=True, help="The machine takes the place of the member NAME.")
-@click.option(
-    "--days", type=click.IntRange(1, MOST_DAYS), default=3, show_default=True, help="How long the line is valid."
-)
-@click.option("--no-qr", is_flag=True, help="Print the line without its QR code.")
-def invite(*, federation: Path, name: str, replacing: bool, days: int, no_qr: bool) -> None:
-    """Print the line with which the new machine NAME asks to become a member, and its QR code.
-
-    On the new machine: p2pfl join 'LINE'. The line contains no code and no signing key. Its only secret is a token,
-    valid for a few days and for one request.
-    """
+def invite(federation: Path, name: str, *, replacing: bool, days: int, no_qr: bool) -> None:
+    """Print the line with which the new machine asks to become a member, and its QR code."""
     described = load_config(federation)
     require_admin(described)
     made = issue(described, name, now=seconds_now(), days=days, replacing=replacing)
@@ -198,18 +185,8 @@ def _show_code(line: str) -> None:
         segno.make(line, error="l").terminal(out=sys.stderr, compact=True, border=SQUARES)
 
 
-@click.command(epilog="\b\nExamples:\n  p2pfl join 'p2pfl:...' --from /media/usb/ward\n  p2pfl run ward --node pi4")
-@click.argument("line", metavar="LINE")
-@click.argument("directory", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
-@click.option("--from", "source", type=click.Path(path_type=Path), help="A copy of federation.toml and its task file.")
-@click.option("--address", metavar="HOST:PORT", help="Where others reach this machine; by default it finds out.")
-def join(*, line: str, directory: Path | None, source: Path | None, address: str | None) -> None:
-    """Create this machine's key and the folder DIR from the LINE that `p2pfl invite` printed.
-
-    Prints a one-line request for `p2pfl member add`. By default DIR has the federation's name. The key never leaves
-    this machine. The line contains no code: copy federation.toml and the task's file into DIR, before or after, or give
-    their location with --from. They must be the files for which the invite was made.
-    """
+def join(line: str, directory: Path | None, source: Path | None, address: str | None) -> None:
+    """Create this machine's key and its folder from a line, and print the request."""
     invited = read_invite(line)
     require_current(invited, seconds_now())
     if address is not None:

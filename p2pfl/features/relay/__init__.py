@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from p2pfl.console.groups import Command, Group
 
 FEATURE = "p2pfl.features.relay.feature:RelayFeature"
-NEW = "p2pfl.features.relay.feature:RelayFounding"
+NEW = "p2pfl.features.relay.command:RelayFounding"
 FINDINGS = "p2pfl.features.relay.feature:RelayFindings"
 COMMANDS: Mapping[str, Command] = {
     "relay": Command(
         "Pass sealed sessions on between members that open no port.",
-        "p2pfl.features.relay.process:relay",
+        "p2pfl.features.relay.command:relay",
         Group.RUN,
     ),
 }

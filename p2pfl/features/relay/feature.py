@@ -13,23 +13,18 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
-from pathlib import Path
 from typing import Annotated, Any
 
-import click
 from msgspec import Meta, Struct
 
-from p2pfl.config.load import load_config
 from p2pfl.config.members import in_words
-from p2pfl.config.model import NETWORK, NodeConfig
-from p2pfl.console.groups import Founding, FoundingPlan
+from p2pfl.config.model import NodeConfig
 from p2pfl.console.wall_clock import seconds_now
 from p2pfl.core.limits import TokenBucket
-from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.features.lan.interfaces import all_interfaces, cover, hosts_of
 from p2pfl.features.relay.link import RelayLink
-from p2pfl.features.relay.tickets import Credentials, Sheets, make_token, read_token, write_tickets
+from p2pfl.features.relay.tickets import Credentials, Sheets, read_token
 from p2pfl.features.relay.transport import ByRelayTransport, through_relays
 from p2pfl.net.address import Address, is_loopback, parse_address, unknown_hosts
 from p2pfl.net.dial_paths import is_near, proxies_of
@@ -39,8 +34,6 @@ from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, Findings, Inspected, NodeView
 from p2pfl.reporting.alarms import LOST, AlarmText
 
-TOKEN_FILE = "relay.token"  # noqa: S105 - the name of a file
-ADMIN_FILE = "admin.key"
 SOON_S = 30 * 86_400
 """How long before a ticket expires there is an alarm."""
 TICKET_LOOK_S = 60.0
@@ -424,46 +417,3 @@ def _unknown(listed: tuple[str, ...], here: list[NodeConfig]) -> list[str]:
         for url, one in asked.items()
         if one.host in unknown
     ]
-
-
-class RelayFounding(Founding):
-    """`p2pfl new --relay`: nodes without addresses that meet at a relay, with what opens it to them."""
-
-    parameters = (
-        click.Option(["--relay"], multiple=True, metavar="URL", help="For sites that open no port: they meet there."),
-    )
-    after = "lan"
-
-    def __init__(self) -> None:
-        self._plan: FoundingPlan | None = None
-
-    def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
-        if said["relay"]:
-            kind = NETWORK["relays"]
-            try:
-                plan.relays = kind.read(list(said["relay"]))
-            except ValueError as error:
-                text = str(error) or "not the URL of a relay"
-                raise UserError(text, key="--relay", value=said["relay"][0], allowed=kind.allowed) from None
-            self._plan = plan
-
-    def write(self, folder: Path) -> None:
-        """Write tickets, signed by the new admin key; without one a token, and its place in each node's file."""
-        if self._plan is None:
-            return
-        federation = load_config(folder)
-        if self._plan.admin is not None:
-            write_tickets(federation, Identity.load(folder / ADMIN_FILE), now_s=seconds_now())
-            return
-        make_token(folder / TOKEN_FILE)
-        for member in federation.members:
-            with (folder / member.name / "node.toml").open("a", encoding="utf-8") as file:
-                file.write(f'\n[network]\nrelay_token = "../{TOKEN_FILE}"\n')
-
-    def tell(self, directory: Path) -> None:
-        if self._plan is None:
-            return
-        option, what = f"--federation {directory / 'federation.toml'}", "copy tickets.toml to every machine"
-        if self._plan.admin is None:
-            option, what = f"--token {directory / TOKEN_FILE}", f"copy {TOKEN_FILE} to every machine, and to the relay"
-        click.echo(f"{what}; on the relay: p2pfl relay {option}", err=True)

@@ -3,7 +3,7 @@ switchboard.
 
 Of a federation file it reads three keys (name, seed, admin) and nothing else; if members.toml lies beside it, also
 which members were removed. Until a member has registered, its connection is a stranger's, and costs at most what a
-stranger may cost a node (`net.acceptor`).
+stranger may cost a node (`net.doorway`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,6 +23,7 @@ from p2pfl.config.load import HEAD_DEFAULTS, federation_file
 from p2pfl.config.members import FILE_NAME as MEMBERS_FILE
 from p2pfl.config.model import FEDERATION, MEMBER
 from p2pfl.config.tables import Mistakes, read_document, read_table
+from p2pfl.console.output import log_to_stderr
 from p2pfl.console.wall_clock import seconds_now
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault, UserError
@@ -35,6 +37,7 @@ from p2pfl.features.relay.frames import (
     Refusal,
     Registration,
     latest,
+    names_called,
     pack_number,
     pack_struct,
     struct_in,
@@ -51,7 +54,11 @@ from p2pfl.features.relay.tickets import (
     read_token,
     token_id,
 )
-from p2pfl.net.transport import ConnectionStage, GoneError, Line, Refusals, Visit
+from p2pfl.net.address import Address, parse_address
+from p2pfl.net.dial_paths import SOON_DAYS, OwnCertificate
+from p2pfl.net.limits import Limits
+from p2pfl.net.transport import ConnectionStage, Counters, GoneError, Line, Refusals, Visit
+from p2pfl.net.websocket import WebSocketTransport
 
 log = logging.getLogger("p2pfl.relay")
 
@@ -66,6 +73,10 @@ BURST_S = 0.5
 """An idle relay passes on at once what the rate allows in this time."""
 COMES_PER_S, COMES_BURST = 0.2, 30.0
 """The limit on registrations of one member: a refused one waits 30 s, and one whose line is cut up to 15 s."""
+STOPPED = 130
+INVALID = "is not valid by the clock of this machine (timedatectl set-ntp true, if that is wrong)"
+EXPECTED = 64
+"""The members that may come at once without being held up as strangers."""
 MOST_COMERS = 4096
 """The most members whose registrations are counted."""
 TWO_NAMES = (
@@ -453,3 +464,59 @@ class RelayServer:
 
 async def _wait(event: asyncio.Event) -> None:
     await event.wait()
+
+
+# -- as a process -----------------------------------------------------------------------------------------------------
+
+
+def serve(
+    listen: str,
+    listed: Sequence[ListedFederation],
+    *,
+    names: Sequence[str],
+    cert: Path | None,
+    key: Path | None,
+    rate: float | None,
+) -> int:
+    """Serve until SIGINT or SIGTERM; return the exit code. Raises UserError: a name, a file or an address is wrong."""
+    log_to_stderr("%(asctime)s %(levelname)s %(name)s: %(message)s", logging.INFO)
+    refusals = Refusals(Counters.of(()), log, lambda kind, peer, text: None)  # noqa: ARG005 - it has no members
+    admissions = Admissions(listed, [name for text in names for name in names_called(text)])
+    server = RelayServer(admissions, Switchboard(), refusals, rate=rate)
+    transport = WebSocketTransport(Limits(), refusals, log, certificate=own_certificate(cert, key))
+    known = ", ".join(one.name for one in listed)
+    return asyncio.run(_serve(server, transport, refusals, parse_address(listen, "--listen"), known))
+
+
+async def _serve(
+    server: RelayServer, transport: WebSocketTransport, refusals: Refusals, address: Address, known: str
+) -> int:
+    transport.expect(EXPECTED)
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    try:
+        await transport.open(address, server.meet)
+        log.info("listening on port %d for %s", transport.port, known)
+        async with asyncio.TaskGroup() as tasks:
+            work = [tasks.create_task(server.run()), tasks.create_task(refusals.begin_hours())]
+            await stopped.wait()
+            for task in work:
+                task.cancel()
+    finally:
+        await transport.close()
+    return STOPPED
+
+
+def own_certificate(cert: Path | None, key: Path | None) -> OwnCertificate | None:
+    """Return the certificate with which the relay listens; None if it has none. Raises UserError: it cannot be used."""
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise UserError("one is of no use without the other", key="--cert, --key", allowed="both or none")
+    certificate = OwnCertificate(cert, key)
+    if certificate.days_left < SOON_DAYS:
+        when = f"expires in {certificate.days_left:.0f} days" if certificate.days_left >= 0 else INVALID
+        log.warning("the certificate %s %s: renew it, unless members pin it", cert, when)
+    log.info("its certificate has sha256=%s", certificate.pin)
+    return certificate

@@ -28,8 +28,10 @@ from nacl.exceptions import CryptoError
 from nacl.signing import VerifyKey
 
 from p2pfl.config.charter import CharterError, realm_of
+from p2pfl.config.load import load_config
 from p2pfl.config.model import Edition, FederationConfig, NodeConfig
 from p2pfl.config.tables import Mistakes, read_document, read_table, text, texts
+from p2pfl.console.wall_clock import seconds_now
 from p2pfl.crypto.identity import Identity, read_private
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.relay.frames import VERSION, Challenge, Registration
@@ -402,6 +404,20 @@ def make_token(path: Path) -> None:
         raise UserError(text, file=path, allowed="a new file in a folder that exists") from None
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         file.write(f"{TOKEN_PREFIX}{to_text(os.urandom(TOKEN_BYTES))}\n")
+
+
+def make_openers(folder: Path, token_file: str, admin_file: str | None) -> None:
+    """Write tickets into a new federation's folder, signed by its admin key; without one a token, and its place in each
+    node's file.
+    """
+    federation = load_config(folder)
+    if admin_file is not None:
+        write_tickets(federation, Identity.load(folder / admin_file), now_s=seconds_now())
+        return
+    make_token(folder / token_file)
+    for member in federation.members:
+        with (folder / member.name / "node.toml").open("a", encoding="utf-8") as file:
+            file.write(f'\n[network]\nrelay_token = "../{token_file}"\n')
 
 
 def read_token(path: Path) -> bytes:

@@ -8,14 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.live import Live
 
 from p2pfl.console.output import Form, age, cell, format_option, spent_text, table_console, write_json, write_rows
-from p2pfl.console.overview import view
 from p2pfl.errors import P2PFLError
 from p2pfl.features.status.running import (
     DIED,
@@ -30,6 +27,9 @@ from p2pfl.features.status.running import (
     scores_of,
 )
 from p2pfl.foreign import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 AT_ONCE = 32
 DETAILS = {
@@ -75,6 +75,8 @@ def status(*, targets: tuple[str, ...], form: Form) -> int:
     rows = [row for target in targets for row in (_of_folder(target) if is_folder(target) else [next(asked)])]
     shown = [{key: value for key, value in row.items() if key not in HIDDEN} for row in rows]
     if form == "table":
+        from p2pfl.console.overview import view  # noqa: PLC0415 - `--help` stays instant
+
         console = table_console()
         console.print(view(_overview(rows), width=console.width))
         for row in rows:
@@ -338,6 +340,10 @@ def watch(*, target: str, every_s: float, form: Form) -> None:
     machine, the whole link from the node's log). In a pipe, or with another format, it is shown once. Ctrl-C ends it.
     It also ends, with their results, when all nodes in FOLDER have ended.
     """
+    from rich.console import Console  # noqa: PLC0415 - `--help` stays instant
+
+    from p2pfl.console.overview import view  # noqa: PLC0415 - `--help` stays instant
+
     console = Console(highlight=False)
     federation = _ask(target)
     if isinstance(federation, str):
@@ -371,6 +377,10 @@ def _flat(value: Any) -> Any:
 
 
 def _follow(console: Console, target: str, every_s: float, federation: dict[str, Any]) -> None:
+    from rich.live import Live  # noqa: PLC0415 - `--help` stays instant
+
+    from p2pfl.console.overview import view  # noqa: PLC0415 - `--help` stays instant
+
     lost_at: float | None = None
     with Live(console=console, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
         while True:

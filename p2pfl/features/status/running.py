@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
@@ -23,16 +23,11 @@ from urllib.request import ProxyHandler, Request, build_opener
 import msgspec
 from msgspec import Struct
 
-from p2pfl.config.load import load_config, load_node, node_file
-from p2pfl.config.model import NodeConfig
-from p2pfl.crypto.identity import Identity
 from p2pfl.errors import StorageError, UserError
 from p2pfl.foreign import UNREADABLE, fitting, read_file, read_json
-from p2pfl.node.application import RESULT_FILE
-from p2pfl.node.folders import newest_here
-from p2pfl.reporting.status import NodeResult, NodeStatus
-from p2pfl.reporting.vitals import FederationStatus
-from p2pfl.storage.disk import replace_file
+
+if TYPE_CHECKING:
+    from p2pfl.config.model import NodeConfig
 
 log = logging.getLogger("p2pfl")
 
@@ -81,6 +76,8 @@ def address_at(listen: str, port: int) -> str:
 
 def write_addresses(folder: Path, addresses: NodeAddresses) -> None:
     """Write the file. Raises StorageError: it cannot be written."""
+    from p2pfl.storage.disk import replace_file  # noqa: PLC0415 - `--help` stays instant
+
     replace_file(folder / FILE_NAME, [msgspec.json.encode(addresses)])
 
 
@@ -124,6 +121,8 @@ def page_token(folder: Path) -> str:
 
     If it cannot be stored, it is valid until the node ends.
     """
+    from p2pfl.storage.disk import replace_file  # noqa: PLC0415 - `--help` stays instant
+
     token = read_token(folder)
     if token is None:
         token = secrets.token_urlsafe(TOKEN_BYTES)
@@ -190,6 +189,9 @@ def place_of(url: str) -> PageAddress:
 
 def read_folder(target: str) -> LocalFederation:
     """Read a federation folder. Raises UserError: there is a mistake in the federation or in a node file."""
+    from p2pfl.config.load import load_config, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.node.folders import newest_here  # noqa: PLC0415 - `--help` stays instant
+
     federation = newest_here(load_config(Path(target)))
     members = [member for member in federation.members if not getattr(member, "retired", False)]
     nodes = [(member, load_node(node_file(federation, member.name), federation, member.name)) for member in members]
@@ -207,6 +209,8 @@ def read_folder(target: str) -> LocalFederation:
 
 def _has_other_key(file: Path, key: bytes) -> bool:
     """Return True if the key in that folder is no longer the key of the member with that name."""
+    from p2pfl.crypto.identity import Identity  # noqa: PLC0415 - `--help` stays instant
+
     try:
         return Identity.load(file).public != key
     except UserError:  # the key is somewhere else, or we may not read it
@@ -229,6 +233,9 @@ def _find_local_member(name: str, state: Path) -> LocalMember:
 
 def _result(state: Path) -> dict[str, Any] | None:
     """Return the `result.json` of a node that has ended, with its phase, or None if there is no readable one."""
+    from p2pfl.node.application import RESULT_FILE  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.reporting.status import NodeResult  # noqa: PLC0415 - `--help` stays instant
+
     try:
         result = _told(read_file(state / RESULT_FILE, MOST_BYTES), NodeResult)
     except UserError:
@@ -309,10 +316,14 @@ def ask(place: PageAddress, path: str, form: type[Struct], *needed: str) -> dict
 
 def ask_status(place: PageAddress) -> dict[str, Any] | str:
 
+    from p2pfl.reporting.status import NodeStatus  # noqa: PLC0415 - `--help` stays instant
+
     return ask(place, STATUS, NodeStatus, "node", "phase", "rounds")
 
 
 def ask_federation(place: PageAddress) -> dict[str, Any] | str:
+
+    from p2pfl.reporting.vitals import FederationStatus  # noqa: PLC0415 - `--help` stays instant
 
     return ask(place, FEDERATION, FederationStatus, "federation", "node", "now", "members", "alarms", "events")
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.config.load import find_member, load_config, load_node, node_file
-from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.console.groups import Founding, FoundingPlan
 from p2pfl.console.output import Form, format_option, write_json, write_rows
-from p2pfl.features.lan.doctor import AddressTried, Diagnosis, OwnNode, Patient, Problem, examine
-from p2pfl.features.lan.overhear import Tally
-from p2pfl.features.status.running import ask_federation, ask_status, find_running, place_of
 from p2pfl.foreign import printable
-from p2pfl.net.transport import DIFFERS
-from p2pfl.node.folders import newest_here
+
+if TYPE_CHECKING:
+    from p2pfl.features.lan.doctor import AddressTried, Diagnosis, Patient
+    from p2pfl.features.lan.overhear import Tally
 
 WRONG = 1
 MBIT = 125_000.0
@@ -50,59 +48,13 @@ def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) ->
     node runs or not. Each way is tried, by a proxy, directly and through relays, as the node would, and is measured by
     sending at most 256 KiB. Exits with 1 if something is wrong.
     """
-    described = newest_here(load_config(federation))
-    node = _node(described, name)
+    from p2pfl.features.lan.doctor import diagnose  # noqa: PLC0415 - `--help` stays instant
+
     if form == "table":
         click.echo(f"listening on the LAN and asking at every address, about {seconds:g} s ...", err=True)
-    diagnosis = asyncio.run(examine(described, node, seconds, _ask_here(node)))
-    diagnosis.problems += _behind(described, node)
+    diagnosis = diagnose(federation, name, seconds)
     write_json(_as_object(diagnosis)) if form == "json" else _print(diagnosis)
     return WRONG if diagnosis.problems else 0
-
-
-def _node(federation: FederationConfig, name: str | None) -> NodeConfig | None:
-    """Return the named node, or the only one whose key is on this machine."""
-    if name is None:
-        folders = [member.name for member in federation.members if (federation.path.parent / member.name).is_dir()]
-        own = [one for one in folders if (federation.path.parent / one / "node.key").exists()]
-        if len(own) != 1:
-            return None
-        name = own[0]
-    find_member(federation, name)
-    return load_node(node_file(federation, name), federation, name)
-
-
-def _ask_here(node: NodeConfig | None) -> OwnNode:
-    """Return what the node that runs here says of its neighbors; nothing if none runs or it does not answer."""
-    here = None if node is None else find_running(node.state_dir)
-    if node is None or here is None or here.status is None:
-        return OwnNode()
-    said, known = ask_status(place_of(here.status)), ask_federation(place_of(here.status))
-    neighbors = [] if isinstance(said, str) or said["node"] != node.name else said.get("neighbors", [])
-    alarms = [] if isinstance(known, str) or known["node"] != node.name else known.get("alarms", [])
-    return OwnNode(
-        sessions=frozenset(one["name"] for one in neighbors if one.get("live")),
-        refused={one["about"]: one["text"] for one in alarms if one["kind"] == DIFFERS},
-    )
-
-
-def _behind(federation: FederationConfig, node: NodeConfig | None) -> list[Problem]:
-    """Report members whose list of members is older than the newest one known to the node that runs here."""
-    here = None if node is None else find_running(node.state_dir)
-    if federation.edition is None or here is None or here.status is None:
-        return []
-    told = ask_federation(place_of(here.status))
-    rows = [] if isinstance(told, str) else told["members"]
-    versions = {row["name"]: row["charter"] for row in rows if isinstance(row.get("charter"), int)}
-    newest = max([federation.edition.version, *versions.values()])
-    return [
-        Problem(
-            text=f"{name} follows version {version} of the members, but the newest is version {newest}",
-            remedy="it takes the newer one from its next session; if it has none, copy members.toml there and start it",
-        )
-        for name, version in versions.items()
-        if version < newest
-    ]
 
 
 def _interface_row(tally: Tally, patients: list[Patient]) -> dict[str, Any]:
@@ -224,3 +176,13 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
         "clock": None if off_s is None else f"{off_s:+.0f} s" if off_s else "same",
         "software": row["software"],
     }
+
+
+class LanFounding(Founding):
+    """`p2pfl new --lan`: nodes on several machines of one LAN, which find each other without addresses."""
+
+    parameters = (click.Option(["--lan"], is_flag=True, help="For one LAN: nodes find each other on it."),)
+    after = "topology"
+
+    def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
+        plan.discovery = said["lan"]

@@ -17,8 +17,8 @@ from p2pfl.config.charter import realm_of
 from p2pfl.config.load import load_config, load_node
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Initiator
-from p2pfl.features.lan.doctor import examine
 from p2pfl.features.lan.command import _print_ways
+from p2pfl.features.lan.doctor import examine
 from p2pfl.features.lan.probe import AnswerKind
 from p2pfl.features.relay.frames import VERSION, Challenge, Refusal
 from p2pfl.features.relay.server import Admissions, ListedFederation, RefusedError, RelayServer

@@ -1,49 +1,75 @@
 """`p2pfl check`: read everything that a run would read, and report what would happen. Nothing is started or written.
 
 The task, which is the user's code, is loaded, and so are the data of every node whose folder is here. A training step
-of one is timed (a round, if it is short), on a learner that is thrown away.
+of one is timed (a round, if it is short), on a learner that is thrown away. The first lines are what a person must know
+before a run; `--all` adds the rest, with an explanation of each term.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from p2pfl.aggregate import liars_of
-from p2pfl.cli.check_brief import WORDS, print_brief, print_words, round_is, round_s, verdict
-from p2pfl.cli.check_folders import findings_of, look_into_folders, unknown_names
-from p2pfl.cli.mixing import mistake_of_rule, print_rule, print_traffic, rule_facts, traffic_facts, try_own_rule
+from p2pfl.cli.checks import checks_of
+from p2pfl.cli.mixing import (
+    MixingCheck,
+    describe_frozen,
+    liars_at_most,
+    print_rule,
+    print_traffic,
+    readable,
+    round_is,
+    round_s,
+)
 from p2pfl.config.charter import compacted, federation_id
 from p2pfl.config.load import read_federation
-from p2pfl.console.output import MOST_MISTAKES, Form, format_option, show_mistakes, write_facts, write_json, write_rows
+from p2pfl.config.model import FederationConfig, Member
+from p2pfl.console.output import (
+    MOST_MISTAKES,
+    Form,
+    age,
+    format_option,
+    show_mistakes,
+    size,
+    write_facts,
+    write_json,
+    write_rows,
+)
 from p2pfl.crypto.identity import public_text
-from p2pfl.engine.arithmetic import codecs_of
-from p2pfl.engine.state import NodeState
-from p2pfl.errors import UserError
-from p2pfl.learn.doubts import about_lone_classes, own_classes, unscaled
-from p2pfl.learn.interface import Learner, device_of
-from p2pfl.learn.load import make_learner
-from p2pfl.learn.methods import method_of
-from p2pfl.learn.privacy.plan import protection_of
+from p2pfl.learn.interface import device_of
 from p2pfl.learn.shift import label_shift, targets_of
-from p2pfl.learn.table.mistakes import mistakes_of
-from p2pfl.node.assembly import durability_of, load_learner, memory_needs, program_bytes
-from p2pfl.node.engine_thread import needs_of
-from p2pfl.node.feature import Findings, Inspected
-from p2pfl.reporting.alarms import ALARMS
-from p2pfl.reporting.figures import predicted
-from p2pfl.reporting.mixing import bearings, slowest_send_s
-from topologies import Topology, TopologyError
-from topologies.metrics.byzantine import local_tolerance, warnings
-from topologies.metrics.describe import survey
-from topologies.spectral import EPSILON, rounds_to_consensus
+from p2pfl.node.feature import Check, Inspected
 
-if TYPE_CHECKING:
-    from p2pfl.config.model import FederationConfig, Member, NodeConfig
+OF_A_MISTAKE = ("file", "key", "message", "value", "allowed")
+PARTS_NAMED = 4
+"""The parts of a node's memory that are named; the others are in `--format json`."""
+NAMED = 3
+"""The most nodes that a warning names."""
+
+WORDS: Mapping[str, str] = {
+    "liars_borne": "malicious neighbors that the node tolerates with this rule",
+    "liars_at_most": "malicious neighbors that it could tolerate with any rule, by its number of neighbors",
+    "targets apart": "how far the node's targets are from those of all nodes: 0 is alike",
+    "algebraic_connectivity": "lambda_2 of the graph: the larger, the faster models agree",
+    "certified": "that figure is proven to within a millionth; method: how it was computed",
+    "effective_resistance": "how far apart two nodes are when all paths count: the smaller, the better connected",
+    "vertex_connectivity": "nodes that must fail to split the rest; edge_connectivity: the same for edges",
+    "bridges": "edges whose failure alone splits the graph; cut_nodes: the same for nodes",
+    "thinnest_cut": "the narrowest place between two parts of the graph",
+    "robustness": "r: of any two separate groups, one has a node with r neighbors outside it",
+    "samples_known": "whether contraction uses each node's number of rows, or assumes equal numbers",
+    "liars, if values are trimmed": "malicious neighbors of a node, under rules that discard extreme values",
+    "contraction": "factor by which one exchange on every edge shrinks the distance between models",
+    "exchanges_to_consensus": "exchanges on every edge until that distance is a thousandth",
+    "delta": "least share of new information that arrives with one message; the rest follows",
+    "gamma": "size of one mixing step",
+    "random": "whether the compressor draws at random",
+}
 
 
 @click.command(
@@ -69,205 +95,47 @@ def check(federation: Path, byzantine: int | None, form: Form, *, in_full: bool)
     described, mistakes = read_federation(federation)
     report: dict[str, Any] = {}
     warnings: list[str] = []
-    said: list[Findings] = []
+    checks: list[Check] = []
     inspected: Inspected | None = None
     if described is not None:
         inspected = Inspected(compacted(described), mistakes, warnings)
-        said = findings_of(inspected)
-        report = _survey(inspected, said, byzantine)
-    report |= {"warnings": warnings, "mistakes": [_as_row(mistake) for mistake in mistakes[:MOST_MISTAKES]]}
+        checks = checks_of(inspected, mixing := MixingCheck(byzantine))
+        report = _survey(inspected, checks, mixing)
+    rows = [{key: getattr(one, key) for key in OF_A_MISTAKE} for one in mistakes[:MOST_MISTAKES]]
+    report |= {"warnings": warnings, "mistakes": rows}
     report["mistakes_in_all"] = len(mistakes)
     if form == "json":
         write_json(report)
     else:
-        _print(report, inspected, said if in_full else None)
+        _print(report, inspected, checks if in_full else None)
     show_mistakes(mistakes)
     return min((exit_code(mistake) for mistake in mistakes), default=0)
 
 
-def _survey(inspected: Inspected, findings: Sequence[Findings], liars: int | None) -> dict[str, Any]:
+def _survey(inspected: Inspected, checks: Sequence[Check], mixing: MixingCheck) -> dict[str, Any]:
     federation = inspected.federation
-    folders = look_into_folders(federation)
-    inspected.mistakes += folders.mistakes
-    inspected.warnings += [*folders.warnings, *unknown_names(federation, folders.here.values())]
-    inspected.here = folders.here
-    for one in findings:
+    for one in checks:
         one.of_files(inspected)
-    _load_learners(federation, inspected)
-    _warn(federation, inspected)
-    _look_for_room(federation, inspected)
-    _look_at_method(federation, inspected)
-    for one in findings:
+    for one in checks:
         one.of_learners(inspected)
-    traffic, mistakes = None, list[UserError]()
-    if not federation.grows_trees:
-        traffic, mistakes = traffic_facts(federation, inspected.learners.values())
-    inspected.mistakes.extend(mistakes)
-    if traffic and traffic["frozen_parameters"] and traffic["share_frozen"]:
-        text = f"{traffic['frozen_parameters']} of {traffic['parameters']} values that nodes send are never trained"
-        advice = "with share_frozen = false in [gossip] on all nodes, and new state folders, they stay where they are"
-        inspected.warnings.append(f"{text}: {advice}")
-    if traffic and not federation.in_step_by:
-        _warn_of_links(federation, inspected, traffic["parameters"])
-    graph = _graph(federation, inspected, liars, traffic["parameters"] if traffic else None)
-    try:
-        borne = bearings(federation)
-        if traffic:
-            try_own_rule(federation, borne, traffic["parameters"])
-        rule, warnings = rule_facts(federation, borne, graph, liars)
-    except UserError as error:  # a rule of the user's own
-        borne, rule, warnings = [], None, []
-        inspected.mistakes.append(_in_file(error, federation))
-    inspected.warnings.extend(warnings)
-    if borne and (alone := mistake_of_rule(federation, borne)):
-        inspected.mistakes.append(alone)
-    at_most = liars_at_most(federation)
+    borne, at_most = mixing.borne, liars_at_most(federation)
+    names = {member.index: member.name for member in federation.members}
+    memory = {names[index]: needs for index, needs in sorted(inspected.memory.items())}
     return {
         "federation": _head(federation, inspected),
         "members": [
             _member_row(federation, member, inspected)
-            | {
-                "liars_borne": borne[member.index].borne if borne else None,
-                "liars_at_most": at_most[member.index],
-            }
+            | {"liars_borne": borne[member.index].borne if borne else None, "liars_at_most": at_most[member.index]}
             for member in federation.members
         ],
-        "memory": {federation.members[index].name: needs.parts for index, needs in sorted(inspected.memory.items())},
-        "mapped": {
-            federation.members[index].name: needs.engine.mapped for index, needs in sorted(inspected.memory.items())
-        },
+        "memory": {name: needs.parts for name, needs in memory.items()},
+        "mapped": {name: needs.engine.mapped for name, needs in memory.items()},
         "targets": _targets(federation, inspected),
-        "graph": graph,
-        "rule": rule,
-        "traffic": traffic,
-        **{one.part: one.told() for one in findings if one.part},
+        "graph": mixing.graph,
+        "rule": mixing.rule,
+        "traffic": mixing.traffic,
+        **{one.part: one.told() for one in checks if one.part},
     }
-
-
-def _look_at_method(federation: FederationConfig, inspected: Inspected) -> None:
-    inspected.warnings.extend(federation.notices)
-    optimizer = federation.training.optimizer
-    if optimizer != "sgd" and federation.method.startswith("variate"):
-        text = f"its corrections have the size of steps of {optimizer}, beside which gradients are small: nodes may"
-        inspected.warnings.append(f'method variate: {text} hardly learn. Write method = "plain" in [training]')
-    if federation.method.startswith("fair"):
-        text = "helps the worst node where no model suits all; where only labels differ, variate serves it better"
-        inspected.warnings.append(f"method fair: {text}: docs/how-to/methods.md")
-    try:
-        method_of(federation)
-    except UserError as error:
-        inspected.mistakes.append(error)
-
-
-def _load_learners(federation: FederationConfig, inspected: Inspected) -> None:
-    """Load the learners. If no node's folder is here, load the first node's learner without data, for the model's
-    size.
-    """
-    alone = [0] if inspected.has_model else []
-    indices = [index for index in sorted(inspected.here) or alone if index not in inspected.unusable]
-    for index in indices:
-        try:
-            inspected.learners[index] = _learner(federation, federation.members[index], inspected.here.get(index))
-        except UserError as error:
-            about_data = (error.key or "").startswith("data")
-            if inspected.here or not about_data:
-                inspected.mistakes.extend(mistakes_of(error))
-            if not about_data:
-                return  # the mistake is the same for every node
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            inspected.warnings.append("torch is not installed: the task was not checked")
-            return
-
-
-def _learner(federation: FederationConfig, member: Member, node: NodeConfig | None) -> Learner:
-    if node is not None:
-        return load_learner(federation, node)
-    return make_learner(
-        federation.task,
-        federation.training,
-        seed=federation.seed,
-        node_index=member.index,
-        node_count=len(federation.members),
-        node_name=member.name,
-        base_dir=federation.path.parent,
-        local={},
-        local_dir=federation.path.parent,
-        share=federation.gossip.patterns,
-        file=federation.path,
-        protection=protection_of(federation),
-    )
-
-
-def _warn(federation: FederationConfig, inspected: Inspected) -> None:
-    for i, j in federation.edges:
-        first, second = federation.members[i], federation.members[j]
-        if first.address is None and second.address is None and not (federation.discovery or federation.relays):
-            text = f"neither {first.name} nor {second.name} has an address for the other to dial"
-            ways = "discovery = true in [network] if they are on one LAN, or relays: docs/how-to/relay.md"
-            inspected.warnings.append(f"{text}: write one, or {ways}")
-    _warn_of_data(federation, inspected)
-    if len({learner.shape_digest for learner in inspected.learners.values()}) > 1:
-        inspected.warnings.append("the models of the nodes here differ in shape: such nodes cannot mix")
-
-
-def _warn_of_data(federation: FederationConfig, inspected: Inspected) -> None:
-    """Warn about the data of nodes whose folders are here; about classes only if all are here."""
-    names = {member.index: member.name for member in federation.present}
-    here = {names[index]: one for index, one in inspected.learners.items() if index in inspected.here}
-    for name, learner in here.items():
-        if text := unscaled(learner):
-            inspected.warnings.append(f"{name}: {text}: scale the inputs alike on all nodes")
-    if federation.privacy is not None:
-        return  # if data are missing, other nodes may have these classes
-    told = {name: own_classes(learner) for name, learner in here.items()}
-    classes = {name: one for name, one in told.items() if one is not None}
-    text = about_lone_classes(federation.gossip.rule, classes) if len(classes) == len(names) else None
-    inspected.warnings += [] if text is None else [text]
-
-
-def _warn_of_links(federation: FederationConfig, inspected: Inspected, size: int) -> None:
-    """Warn if a round, with its wait for exchanges, is shorter than one over the links that a node here states."""
-    wait_s = federation.gossip.max_wait_s
-    slow = {index: slowest_send_s(federation, index, node.network, size) for index, node in inspected.here.items()}
-    if max(slow.values(), default=0.0) <= wait_s or federation.privacy is not None:
-        return
-    most_s = wait_s + (round_s(federation, inspected) or 0.0)
-    for name, seconds in ((federation.members[index].name, slow[index]) for index in sorted(slow)):
-        if seconds > most_s:
-            text = f"{name}: an exchange takes {seconds:.0f} s at its max_kbit_s, and a round at most {most_s:.0f} s"
-            inspected.warnings.append(f"{text}: most mix with nobody. {ALARMS['hardly-mixes'].advice}")
-
-
-def _look_for_room(federation: FederationConfig, inspected: Inspected) -> None:
-    """Check that disks and memory have room for the nodes that are here."""
-    program = program_bytes(inspected.learners.values())
-    for index in sorted(inspected.here.keys() & inspected.learners.keys()):
-        node, learner = inspected.here[index], inspected.learners[index]
-        peers = federation.neighbors(index)
-        try:
-            method, private = method_of(federation), federation.privacy is not None
-            state = NodeState.new(learner.initial(), learner.samples, peers, learner.local_state(), method)
-            codecs = codecs_of(federation, index)
-            state.fit_replicas(codecs.need_replicas)
-            if not (federation.in_step_by or federation.grows_trees):
-                inspected.memory[index] = memory = memory_needs(
-                    state, codecs, method, learner, program, mapped=federation.gossip.memory == "mapped"
-                )
-                memory.refuse_shortage(node)
-                memory.refuse_full_disk(node)
-            shortage = needs_of(state, durability_of(node, learner, private=private), codecs, method).shortage(node)
-        except UserError as error:
-            if error.key in (
-                "node.state_dir",
-                "node.durability",
-                "node.memory_mb",
-                "gossip.memory",
-            ):  # other mistakes are reported elsewhere
-                inspected.mistakes.append(error)
-        else:
-            inspected.warnings += [shortage] if shortage else []
 
 
 def _head(federation: FederationConfig, inspected: Inspected) -> dict[str, Any]:
@@ -312,38 +180,19 @@ def _targets(federation: FederationConfig, inspected: Inspected) -> dict[str, An
     return None if shift is None else asdict(shift) | {"in_words": shift.in_words}
 
 
-def _graph(federation: FederationConfig, inspected: Inspected, liars: int | None, size: int | None) -> dict[str, Any]:
-    """Describe the graph for a model of `size` values, if the size is known and the compressors support it."""
-    nodes = len(federation.members)
-    known = len(inspected.here) == nodes == len(inspected.learners)
-    samples = [inspected.learners[index].samples for index in range(nodes)] if known else None
-    facts, warnings = graph_facts(federation, samples, liars, size)
-    inspected.warnings.extend(warnings)
-    return facts
-
-
-def _in_file(mistake: UserError, federation: FederationConfig) -> UserError:
-    mistake.file = mistake.file or str(federation.path)
-    return mistake
-
-
-def _as_row(mistake: UserError) -> dict[str, Any]:
-    return {key: getattr(mistake, key) for key in ("file", "key", "message", "value", "allowed")}
-
-
-def _print(report: dict[str, Any], inspected: Inspected | None, findings: Sequence[Findings] | None) -> None:
+def _print(report: dict[str, Any], inspected: Inspected | None, checks: Sequence[Check] | None) -> None:
     """Print what a person must know; with `findings`, print the rest too."""
     click.echo(verdict(report["mistakes_in_all"], len(report["warnings"])))
     if inspected is None:
         return
     print_brief(report, inspected.federation, inspected)
-    if findings is None:
+    if checks is None:
         click.echo("more: p2pfl check --all")
         return
-    _print_in_full(report, inspected, findings)
+    _print_in_full(report, inspected, checks)
 
 
-def _print_in_full(report: dict[str, Any], inspected: Inspected, findings: Sequence[Findings]) -> None:
+def _print_in_full(report: dict[str, Any], inspected: Inspected, checks: Sequence[Check]) -> None:
     click.echo()
     write_facts({key: value for key, value in report["federation"].items() if key != "id"})
     targets = report["targets"] or {"nodes": {}}
@@ -361,7 +210,7 @@ def _print_in_full(report: dict[str, Any], inspected: Inspected, findings: Seque
         print_rule(report["rule"])
     if report["traffic"] and not report.get("shared_noise"):
         print_traffic(report["traffic"])
-    for one in findings:
+    for one in checks:
         if report.get(one.part):
             one.show(report[one.part])
     compressed = {"delta", "gamma", "random"} if report["traffic"] else set[str]()
@@ -369,110 +218,132 @@ def _print_in_full(report: dict[str, Any], inspected: Inspected, findings: Seque
     print_words((shown | compressed) & WORDS.keys())
 
 
-SWAPPED = 1e-9
-"""With a contraction closer to 1 than this, weights leave differences as they are."""
-ROBUST = " What robust means: docs/how-to/which-graph.md"
-KEYS = (
-    "nodes",
-    "edges",
-    "connected",
-    "components",
-    "degree",
-    "diameter",
-    "diameter_bounds",
-    "algebraic_connectivity",
-    "laplacian_max_eigenvalue",
-    "method",
-    "residual",
-    "certified",
-    "effective_resistance",
-    "edge_connectivity",
-    "vertex_connectivity",
-    "bridges",
-    "cut_nodes",
-    "thinnest_cut",
-    "robustness",
-    "liars_per_node",
-)
+def print_brief(report: Mapping[str, Any], federation: FederationConfig, inspected: Inspected) -> None:
+    """Print size, rows, costs, duration and promises, then each warning once."""
+    facts = {
+        "federation": f"{federation.name}: {_count(len(federation.present), 'node')}, {federation.topology}, "
+        f"{_count(report['graph']['edges'], 'edge')}, {_sessions(report['graph'])}"
+        f"{'in step, by secure sums' if federation.in_step_by else f'rule {federation.gossip.rule}'}",
+        "rows": _rows(report["members"]),
+        "a round": _round(report, federation, inspected),
+        "sent": _sent(report, federation),
+        "frozen": describe_frozen(report["traffic"]) if report["traffic"] else None,
+        "memory": _memory(report),
+        "duration": None if federation.grows_trees else duration(federation, inspected),
+        "privacy": _privacy(report.get("privacy")),
+    }
+    write_facts(facts | inspected.brief)
+    for warning in merged(report["warnings"], [member.name for member in federation.present]):
+        click.echo(f"warning: {warning}")
 
 
-def graph_facts(
-    federation: FederationConfig, samples: Sequence[float] | None, liars: int | None, size: int | None = None
-) -> tuple[dict[str, Any], list[str]]:
-    """Return figures and warnings.
-
-    `contraction` is the factor for one exchange on every edge. It uses `samples` if they are known, else equal numbers
-    for all nodes, and the model's `size`, if known, for the step sizes that compressors allow. For a schedule, it is
-    the factor per round, on average over a period, and the exchanges to consensus count whole periods; the other
-    figures are for the union of all rounds. Under a robust rule, mixing is not a Laplacian step, so these figures are
-    None; nor are there any where rounds are sums. Warnings assume this number of `liars`, or the rule's own.
-    """
-    names = [member.name for member in federation.members]
-    topology = Topology(federation.topology, len(names), federation.edges, federation.seed, names=names)
-    borne = liars_of(federation.gossip.rule)
-    expected = borne if liars is None else liars
-    facts: dict[str, Any] = {"topology": federation.topology}
-    if federation.schedule:
-        facts["period"] = len(federation.schedule)
-    if federation.edge_weights:
-        facts["mixing_weights"] = "those of the file" if not borne else "not used by a robust rule"
-    try:
-        described = survey(topology, "sample-weighted")
-        shrinks = None if borne or federation.in_step_by else predicted(federation, samples, size)
-        said = warnings(topology, expected, poor=expected > borne) if described["connected"] else []
-    except TopologyError as error:
-        facts |= {"nodes": len(names), "edges": len(federation.edges)}
-        return facts, [f"the graph was not analyzed: {error}"]
-    if federation.edge_weights and shrinks is not None and shrinks > 1.0 - SWAPPED:
-        said = [*said, "With these weights models that differ would stay so, or swap in each round. Lower them."]
-    facts |= {key: described[key] for key in KEYS}
-    facts |= {"contraction": shrinks, "samples_known": None, "epsilon": EPSILON}
-    if federation.in_step_by:
-        del facts["liars_per_node"]
-        facts["exchanges_to_consensus"] = None
-        return facts, [f"graph: {text}" for text in said]
-    facts["samples_known"] = samples is not None
-    period = max(1, len(federation.schedule))
-    periods = None if shrinks is None else rounds_to_consensus(shrinks**period)
-    facts["exchanges_to_consensus"] = periods and period * periods
-    return facts, [f"graph: {text}{ROBUST if '-robust' in text else ''}" for text in said]
+def print_words(shown: set[str]) -> None:
+    """Explain the terms that were shown."""
+    click.echo()
+    write_facts({word: meaning for word, meaning in WORDS.items() if word in shown}, "What the words mean")
 
 
-def liars_at_most(federation: FederationConfig) -> list[int]:
-    """Return, for each member, the most malicious neighbors with which it could still mix under any rule."""
-    topology = Topology(federation.topology, len(federation.members), federation.edges, federation.seed)
-    found: list[int] = local_tolerance(topology).tolist()
-    return found
+def verdict(mistakes: int, warnings: int) -> str:
+    """Return the first line."""
+    return ", ".join(_count(number, word) for number, word in ((mistakes, "mistake"), (warnings, "warning")))
 
 
-def readable(graph: dict[str, Any]) -> dict[str, Any]:
-    """Format for people: ranges in words, without figures that follow from others."""
-    facts = {key: _as_text(value) for key, value in graph.items()}
-    if "diameter_bounds" in facts:
-        facts["diameter"] = facts.pop("diameter_bounds")
-    if "period" in facts:
-        said = "contraction and exchanges count single ones, the rest is about all their edges"
-        facts["period"] = f"{facts['period']} rounds; {said}"
-    facts.pop("liars_per_node", None)
-    if liars := graph.get("liars_per_node"):
-        (certain, perhaps), (_, possible) = liars["guaranteed"], liars["at_most"]
-        words = f"every node mixes with up to {liars['mixes']}; agreement is certain with up to {certain}"
-        words += f", perhaps {perhaps}" if perhaps > certain else ""
-        facts["liars, if values are trimmed"] = f"{words}, and may fail with more than {possible} even if nobody lies"
-    for key in ("connected", "components", "epsilon", "residual", "laplacian_max_eigenvalue"):
-        facts.pop(key, None)
-    return facts
+def merged(warnings: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Merge warnings that differ only in node names and figures; the first of each kind is shown."""
+    name = re.compile(r"(?<![\w-])(?:" + "|".join(map(re.escape, sorted(names, key=len, reverse=True))) + r")(?![\w-])")
+    alike: dict[str, list[str]] = {}
+    for warning in warnings:
+        alike.setdefault(re.sub(r"\d[\d.,e+-]*", "#", name.sub("\0", warning)), []).append(warning)
+    return [_join(same, name, len(names)) for same in alike.values()]
 
 
-def _as_text(value: Any) -> Any:
-    match value:
-        case {"min": low, "mean": mean, "max": high}:
-            return str(low) if low == high else f"{low} to {high}, mean {mean:.3g}"
-        case dict():
-            return ", ".join(f"{key.replace('_', ' ')} {_as_text(part)}" for key, part in value.items())
-        case [low, high]:
-            return _as_text(low) if low == high else f"{_as_text(low)} to {_as_text(high)}"
-        case float():
-            return f"{value:.4g}"
-        case _:
-            return value
+def _join(same: Sequence[str], name: re.Pattern[str], nodes: int) -> str:
+    first, *others = same
+    about = [start.group() for text in others if (start := name.match(text))]
+    if not others:
+        return first
+    if len(about) < len(others):
+        return f"{first} ({len(others)} more of this kind: --format json)"
+    more = f" and {len(about) - NAMED} more" if len(about) > NAMED else ""
+    how = "the same" if len({name.sub("", text) for text in same}) == 1 else "with other figures"
+    return f"{first} ({how} for {'every other node' if len(same) == nodes else ', '.join(about[:NAMED]) + more})"
+
+
+def duration(federation: FederationConfig, inspected: Inspected) -> str:
+    """Say how long training may take. A step on a node's data is timed only if no privacy is promised."""
+    training = federation.training
+    sooner = "" if training.stop is None else f", or less: stop = {training.stop!r}"
+    if training.time_s is not None:
+        return f"{age(training.time_s)} of training on each node (time_s){sooner}"
+    seconds = None if federation.privacy is not None else round_s(federation, inspected)
+    if seconds is None or training.rounds is None:
+        return f"not known before a first run{sooner}"
+    total = age(seconds * training.rounds) if seconds * training.rounds >= 1 else "1 s"
+    alone = "if each has a machine as fast as this one to itself"
+    return f"estimate: {total} of training on each node, {alone}; exchanges, tests and waiting come on top{sooner}"
+
+
+def _rows(members: Sequence[Mapping[str, Any]]) -> str:
+    rows = [member["samples"] for member in members if member["samples"] is not None]
+    if not rows and any(member["here"] for member in members):
+        return "not known before the mistakes are mended"
+    if not rows:
+        return "not known: no node's data are here"
+    each = str(rows[0]) if min(rows) == max(rows) else f"{min(rows):,} to {max(rows):,}"
+    elsewhere = len(members) - len(rows)
+    other = f"; the data of {_count(elsewhere, 'other node')} are not here" if elsewhere else ""
+    return f"{sum(rows):,} to train on, {each} on a node{other}"
+
+
+def _round(report: Mapping[str, Any], federation: FederationConfig, inspected: Inspected) -> str:
+    training, traffic = federation.training, report["traffic"]
+    steps = f"{training.local_steps} steps" if training.local_steps else _count(training.local_epochs or 0, "epoch")
+    trained = round_is(inspected) or f"{steps} of training"
+    if not traffic:
+        return trained
+    bound = "" if traffic["exact"] else "at most "
+    return f"{trained}, and {bound}{_sizes(traffic['bytes_per_round_busiest_node'])} sent by the busiest node"
+
+
+def _memory(report: Mapping[str, Any]) -> str | None:
+    """Say how much the largest node here will take, and for what."""
+    largest = max(report["memory"].values(), key=lambda parts: sum(parts.values()), default=None)
+    if largest is None:
+        return None
+    named = sorted(largest.items(), key=lambda part: -part[1])
+    parts = ", ".join(f"{name} {size(found)}" for name, found in named[:PARTS_NAMED])
+    mapped = max(report["mapped"].values())
+    on_disk = f"; {size(mapped)} in a mapped file" if mapped else ""
+    whole = size(sum(largest.values()))
+    return f"estimate: up to {whole} a node ({parts}), and what the model computes on the way{on_disk}"
+
+
+def _sent(report: Mapping[str, Any], federation: FederationConfig) -> str | None:
+    traffic, rounds, closing = report["traffic"], federation.training.rounds, federation.training.closing_rounds
+    if not traffic or rounds is None:
+        return None
+    low, high = (each * (rounds + closing) for each in traffic["bytes_per_round_all_nodes"])
+    in_which = f"{rounds} rounds" + (f" and {closing} closing ones" if closing else "")
+    return f"estimate: {_sizes([low, high])} by all nodes in {in_which}; vitals and rounds beyond come on top"
+
+
+def _privacy(facts: Mapping[str, Any] | None) -> str | None:
+    if not facts or not facts["nodes"]:
+        return None
+    most = max(row["epsilon"] for row in facts["nodes"])
+    protected = "each row" if facts["unit"] == "record" else "all rows of a node together"
+    return f"epsilon up to {most:.4g} for {protected}; more in docs/how-to/privacy.md"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number or 'no'} {word}{'s' * (number != 1)}"
+
+
+def _sessions(graph: Mapping[str, Any]) -> str:
+    """Say how many sessions a node keeps for all rounds of a schedule."""
+    return f"up to {graph['degree']['max']} sessions a node, " if "period" in graph and "degree" in graph else ""
+
+
+def _sizes(bounds: Sequence[float]) -> str:
+    low, high = bounds
+    return size(low) if low == high else f"{size(low)} to {size(high)}"

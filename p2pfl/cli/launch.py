@@ -19,8 +19,8 @@ import msgspec
 from rich.console import Console
 from rich.live import Live
 
-from p2pfl.cli.check_folders import findings_of, look_into_folders
-from p2pfl.cli.mixing import mistake_of_rule
+from p2pfl.cli.checks import checks_of
+from p2pfl.cli.mixing import MixingCheck
 from p2pfl.config.load import load_config, node_file
 from p2pfl.console.output import (
     Form,
@@ -51,7 +51,7 @@ from p2pfl.net.address import require_free
 from p2pfl.node.feature import Inspected
 from p2pfl.reporting.logs import Logs, check_logs, check_target, open_logs
 from p2pfl.reporting.measures import measures_of, shown, value_of
-from p2pfl.reporting.mixing import bearings, compressor_mistakes, in_words
+from p2pfl.reporting.mixing import in_words
 from p2pfl.reporting.plot import check_picture
 from p2pfl.reporting.report import instead
 from p2pfl.reporting.status import NodeLine
@@ -241,12 +241,8 @@ def _require_flawless(federation: FederationConfig) -> None:
 
     Raises ExceptionGroup of UserErrors.
     """
-    folders = look_into_folders(federation)
-    mistakes = [*compressor_mistakes(federation), *folders.mistakes]
-    if (borne := bearings(federation)) and (alone := mistake_of_rule(federation, borne)):
-        mistakes.append(alone)
-    found = Inspected(federation, mistakes, folders.warnings, here=folders.here)
-    for one in findings_of(found):
+    found = Inspected(federation, [])
+    for one in checks_of(found, MixingCheck()):
         one.before_launch(found)
     if found.mistakes:
         raise ExceptionGroup("mistakes that `p2pfl check` finds", found.mistakes)

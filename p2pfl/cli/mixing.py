@@ -6,24 +6,38 @@ separates guarantees from mere measurements: docs/how-to/liars.md has the figure
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from p2pfl.aggregate import Advice, Neighborhood, advice, parse_rule
+from p2pfl.aggregate import Advice, Neighborhood, advice, liars_of, parse_rule
 from p2pfl.compress import parse
 from p2pfl.config.graph import rule_of
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.tables import read_document
 from p2pfl.console.output import cell, size, write_facts, write_rows
-from p2pfl.errors import UserError
-from p2pfl.learn.interface import Learner
+from p2pfl.errors import P2PFLError, UserError
+from p2pfl.learn.interface import Learner, RoundStart
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.partition import leaves_few_classes
-from p2pfl.reporting.mixing import Bearing, compressor_mistakes, count, names, traffic
+from p2pfl.node.assembly import load_learner
+from p2pfl.node.feature import Check, Inspected
+from p2pfl.reporting.alarms import ALARMS
+from p2pfl.reporting.figures import predicted
+from p2pfl.reporting.mixing import Bearing, bearings, compressor_mistakes, count, names, slowest_send_s, traffic
+from topologies import Topology, TopologyError
+from topologies.metrics.byzantine import local_tolerance, warnings
+from topologies.metrics.describe import survey
+from topologies.spectral import EPSILON, rounds_to_consensus
 
 TRUST = 'rule = "mean" is no protection against malicious neighbors: one of them can ruin the model of all'
+FROZEN = "with share_frozen = false in [gossip] on all nodes, and new state folders, they stay where they are"
 TRUST_SUMS = "a secure sum is no protection against malicious members: one of them can spoil every sum, unnoticed"
 HONEST_EACH = 4
 """With fewer honest neighbors per malicious one, `check` warns."""
@@ -34,6 +48,181 @@ NEAREST_DECIDE = ("cs+", "hampel")
 TRIED_AT_MOST = 10**7
 """The largest total size, in numbers, at which a user's own rule is tested."""
 MEASURED = "how well honest nodes learn among malicious ones: docs/how-to/liars.md"
+SHORT_ROUND_S = 2.0
+"""A round that a single step makes seem shorter than this is trained as a whole, for a better estimate."""
+SWAPPED = 1e-9
+"""With a contraction closer to 1 than this, weights leave differences as they are."""
+ROBUST = " What robust means: docs/how-to/which-graph.md"
+KEYS = (
+    "nodes",
+    "edges",
+    "connected",
+    "components",
+    "degree",
+    "diameter",
+    "diameter_bounds",
+    "algebraic_connectivity",
+    "laplacian_max_eigenvalue",
+    "method",
+    "residual",
+    "certified",
+    "effective_resistance",
+    "edge_connectivity",
+    "vertex_connectivity",
+    "bridges",
+    "cut_nodes",
+    "thinnest_cut",
+    "robustness",
+    "liars_per_node",
+)
+
+
+class MixingCheck(Check):
+    """The graph, the rule and the traffic. Warnings assume so many `liars`, or the rule's own number."""
+
+    def __init__(self, liars: int | None = None) -> None:
+        self._liars = liars
+        self.graph: dict[str, Any] = {}
+        self.rule: dict[str, Any] | None = None
+        self.traffic: dict[str, Any] | None = None
+        self.borne: list[Bearing] = []
+
+    def before_launch(self, inspected: Inspected) -> None:
+        inspected.mistakes += compressor_mistakes(inspected.federation)
+        if (alone := mistake_of_rule(inspected.federation, bearings(inspected.federation))) is not None:
+            inspected.mistakes.append(alone)
+
+    def of_learners(self, inspected: Inspected) -> None:
+        federation = inspected.federation
+        if not federation.grows_trees:
+            self.traffic, mistakes = traffic_facts(federation, inspected.learners.values())
+            inspected.mistakes.extend(mistakes)
+        self._warn_of_traffic(inspected)
+        size, nodes = self.traffic["parameters"] if self.traffic else None, len(federation.members)
+        known = len(inspected.here) == nodes == len(inspected.learners)
+        samples = [inspected.learners[index].samples for index in range(nodes)] if known else None
+        self.graph, warnings = graph_facts(federation, samples, self._liars, size)
+        inspected.warnings.extend(warnings)
+        try:
+            self.borne = bearings(federation)
+            if size is not None:
+                try_own_rule(federation, self.borne, size)
+            self.rule, warnings = rule_facts(federation, self.borne, self.graph, self._liars)
+        except UserError as error:  # a rule of the user's own
+            error.file = error.file or str(federation.path)
+            inspected.mistakes.append(error)
+            self.borne = []
+        else:
+            inspected.warnings.extend(warnings)
+            if (alone := mistake_of_rule(federation, self.borne)) is not None:
+                inspected.mistakes.append(alone)
+
+    def _warn_of_traffic(self, inspected: Inspected) -> None:
+        """Warn of values that are sent in vain, and of rounds that are shorter than an exchange over the links that a
+        node here states.
+        """
+        federation, traffic = inspected.federation, self.traffic
+        if not traffic:
+            return
+        if traffic["frozen_parameters"] and traffic["share_frozen"]:
+            text = f"{traffic['frozen_parameters']} of {traffic['parameters']} values that nodes send are never trained"
+            advice = (
+                "with share_frozen = false in [gossip] on all nodes, and new state folders, they stay where they are"
+            )
+            inspected.warnings.append(f"{text}: {advice}")
+        wait_s, size, here = federation.gossip.max_wait_s, traffic["parameters"], inspected.here
+        slow = {index: slowest_send_s(federation, index, node.network, size) for index, node in here.items()}
+        if federation.in_step_by or federation.privacy is not None or max(slow.values(), default=0.0) <= wait_s:
+            return
+        most_s = wait_s + (round_s(federation, inspected) or 0.0)
+        for name, seconds in ((federation.members[index].name, slow[index]) for index in sorted(slow)):
+            if seconds > most_s:
+                text = (
+                    f"{name}: an exchange takes {seconds:.0f} s at its max_kbit_s, and a round at most {most_s:.0f} s"
+                )
+                inspected.warnings.append(f"{text}: most mix with nobody. {ALARMS['hardly-mixes'].advice}")
+
+
+def graph_facts(
+    federation: FederationConfig, samples: Sequence[float] | None, liars: int | None, size: int | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return figures and warnings.
+
+    `contraction` is the factor for one exchange on every edge. It uses `samples` if they are known, else equal numbers
+    for all nodes, and the model's `size`, if known, for the step sizes that compressors allow. For a schedule, it is
+    the factor per round, on average over a period, and the exchanges to consensus count whole periods; the other
+    figures are for the union of all rounds. Under a robust rule, mixing is not a Laplacian step, so these figures are
+    None; nor are there any where rounds are sums. Warnings assume this number of `liars`, or the rule's own.
+    """
+    names = [member.name for member in federation.members]
+    topology = Topology(federation.topology, len(names), federation.edges, federation.seed, names=names)
+    borne = liars_of(federation.gossip.rule)
+    expected = borne if liars is None else liars
+    facts: dict[str, Any] = {"topology": federation.topology}
+    if federation.schedule:
+        facts["period"] = len(federation.schedule)
+    if federation.edge_weights:
+        facts["mixing_weights"] = "those of the file" if not borne else "not used by a robust rule"
+    try:
+        described = survey(topology, "sample-weighted")
+        shrinks = None if borne or federation.in_step_by else predicted(federation, samples, size)
+        said = warnings(topology, expected, poor=expected > borne) if described["connected"] else []
+    except TopologyError as error:
+        facts |= {"nodes": len(names), "edges": len(federation.edges)}
+        return facts, [f"the graph was not analyzed: {error}"]
+    if federation.edge_weights and shrinks is not None and shrinks > 1.0 - SWAPPED:
+        said = [*said, "With these weights models that differ would stay so, or swap in each round. Lower them."]
+    facts |= {key: described[key] for key in KEYS}
+    facts |= {"contraction": shrinks, "samples_known": None, "epsilon": EPSILON}
+    if federation.in_step_by:
+        del facts["liars_per_node"]
+        facts["exchanges_to_consensus"] = None
+        return facts, [f"graph: {text}" for text in said]
+    facts["samples_known"] = samples is not None
+    period = max(1, len(federation.schedule))
+    periods = None if shrinks is None else rounds_to_consensus(shrinks**period)
+    facts["exchanges_to_consensus"] = periods and period * periods
+    return facts, [f"graph: {text}{ROBUST if '-robust' in text else ''}" for text in said]
+
+
+def liars_at_most(federation: FederationConfig) -> list[int]:
+    """Return, for each member, the most malicious neighbors with which it could still mix under any rule."""
+    topology = Topology(federation.topology, len(federation.members), federation.edges, federation.seed)
+    found: list[int] = local_tolerance(topology).tolist()
+    return found
+
+
+def readable(graph: dict[str, Any]) -> dict[str, Any]:
+    """Format for people: ranges in words, without figures that follow from others."""
+    facts = {key: _as_text(value) for key, value in graph.items()}
+    if "diameter_bounds" in facts:
+        facts["diameter"] = facts.pop("diameter_bounds")
+    if "period" in facts:
+        said = "contraction and exchanges count single ones, the rest is about all their edges"
+        facts["period"] = f"{facts['period']} rounds; {said}"
+    facts.pop("liars_per_node", None)
+    if liars := graph.get("liars_per_node"):
+        (certain, perhaps), (_, possible) = liars["guaranteed"], liars["at_most"]
+        words = f"every node mixes with up to {liars['mixes']}; agreement is certain with up to {certain}"
+        words += f", perhaps {perhaps}" if perhaps > certain else ""
+        facts["liars, if values are trimmed"] = f"{words}, and may fail with more than {possible} even if nobody lies"
+    for key in ("connected", "components", "epsilon", "residual", "laplacian_max_eigenvalue"):
+        facts.pop(key, None)
+    return facts
+
+
+def _as_text(value: Any) -> Any:
+    match value:
+        case {"min": low, "mean": mean, "max": high}:
+            return str(low) if low == high else f"{low} to {high}, mean {mean:.3g}"
+        case dict():
+            return ", ".join(f"{key.replace('_', ' ')} {_as_text(part)}" for key, part in value.items())
+        case [low, high]:
+            return _as_text(low) if low == high else f"{_as_text(low)} to {_as_text(high)}"
+        case float():
+            return f"{value:.4g}"
+        case _:
+            return value
 
 
 def rule_facts(
@@ -312,3 +501,55 @@ def _message(row: dict[str, Any]) -> dict[str, str]:
 def _sizes(bounds: list[int]) -> str:
     low, high = bounds
     return f"{size(low)} to {size(high)}"
+
+
+def round_s(federation: FederationConfig, inspected: Inspected) -> float | None:
+    """Time training on the first node that is here, on a separate learner: a step, or a whole round if that is short.
+
+    None: no node here can train.
+    """
+    index = min(inspected.here.keys() & inspected.learners.keys(), default=None)
+    if index is None or inspected.mistakes:
+        return None
+    training = federation.training
+    one_step = replace(federation, training=replace(training, local_steps=1, local_epochs=None))
+    node = inspected.here[index]
+    try:
+        learner = load_learner(one_step, node)
+        with _threads(node.threads):
+            _train_s(learner)  # the first step also warms up what later ones use
+            if getattr(learner, "round_is", None):
+                return _train_s(learner)
+            per_epoch = math.ceil(learner.samples / training.batch_size)
+            seconds = _train_s(learner) * (training.local_steps or per_epoch * (training.local_epochs or 1))
+            return _train_s(load_learner(federation, node)) if seconds < SHORT_ROUND_S else seconds
+    except P2PFLError:
+        return None
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Let torch, if the task uses it, compute with as many threads as the node will."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _train_s(learner: Learner) -> float:
+    start = RoundStart(learner.initial())
+    began = perf_counter()
+    learner.train(start, 0)
+    return perf_counter() - began
+
+
+def round_is(inspected: Inspected) -> str | None:
+    """Return what a round is if a learner's rounds have no steps, else None."""
+    found = (getattr(learner, "round_is", None) for learner in inspected.learners.values())
+    return next((str(what) for what in found if what), None)

@@ -17,7 +17,7 @@ from p2pfl.config.model import GOSSIP
 from p2pfl.config.tables import NAME, Mistakes, read_table
 from p2pfl.config.tables import name as kind
 from p2pfl.config.writing import TASK_TEXT, federation_text
-from p2pfl.console.groups import FoundingPlan
+from p2pfl.console.groups import NewPlan
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.features import import_declared
@@ -104,7 +104,7 @@ def new(
     """
     place = directory.absolute()
     name, rule = _checked_name(name, place), _checked_rule(rule)
-    plan, parts = FoundingPlan(task=task, nodes=nodes, topology=topology), [kind() for kind in import_declared("NEW")]
+    plan, parts = NewPlan(task=task, nodes=nodes, topology=topology), [kind() for kind in import_declared("NEW")]
     for part in parts:
         part.plan(plan, said)
     nodes, topology = plan.nodes or THREE, plan.topology or "ring"

@@ -92,7 +92,7 @@ class Named(click.Group):
 
 
 @dataclass(slots=True, kw_only=True)
-class FoundingPlan:
+class NewPlan:
     """A federation that is about to be written, as far as options define it. `nodes` and `topology` may still be
     undecided.
     """
@@ -115,14 +115,14 @@ class FoundingPlan:
     """Other files to write next to the federation file, by name."""
 
 
-class Founding:
+class NewOptions:
     """A feature's part in a call of `p2pfl new`."""
 
     parameters: Sequence[click.Parameter] = ()
     after = ""
     """The option after which its options are listed."""
 
-    def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
+    def plan(self, plan: NewPlan, said: Mapping[str, Any]) -> None:
         """Change the plan according to the options `said`. Raises UserError, or an ExceptionGroup of them: the options
         are wrong.
         """

@@ -3,8 +3,8 @@ demand:
 
 - `FEATURE`: the feature at a node, a class derived from `p2pfl.node.feature.Feature`.
 - `COMMANDS`: the subcommands of `p2pfl` that it adds, by name.
-- `FINDINGS`: what it reports about a federation before nodes exist, derived from `p2pfl.node.feature.Findings`.
-- `NEW`: its options for `p2pfl new`, derived from `p2pfl.console.groups.Founding`.
+- `CHECKS`: what it reports about a federation before nodes exist, derived from `p2pfl.node.feature.Check`.
+- `NEW`: its options for `p2pfl new`, derived from `p2pfl.console.groups.NewOptions`.
 - `ARRIVE`: (federation, node's name, its node file or None) -> the federation to start with; it may wait for one.
 - `SUM`: (federation, make, settings) -> the sum over all nodes of one program, for `Federation.sum`.
 - `NODE_SUM`: (federation, node, identity, arrays, settings) -> the sum with nodes on other machines, for `Node.sum`.

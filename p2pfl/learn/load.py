@@ -18,7 +18,6 @@ from p2pfl.config.model import NOT_FROZEN, Compute, TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.privacy.plan import Protection
-from p2pfl.learn.privacy.rounds import hidden_rounds
 from p2pfl.learn.reloading import reloads
 from p2pfl.learn.sharing import KEY, WHOLE
 from p2pfl.learn.task import LearnerFactory, NodeContext, Task
@@ -137,7 +136,11 @@ def learner_for(
         raise
     except FAILURES as error:
         raise UserError(f"the task's learner failed: {describe_failure(error)}", key="task.name") from error
-    return learner if protection is None else hidden_rounds(learner, protection, context.node)
+    if protection is None:
+        return learner
+    from p2pfl.learn.privacy.rounds import hidden_rounds  # noqa: PLC0415 - torch
+
+    return hidden_rounds(learner, protection, context.node)
 
 
 def _refuse_device(compute: Compute) -> None:

@@ -66,7 +66,7 @@ class Inspected:
     """Lines for the short report, by name; they replace those of the same name about gossip."""
 
 
-class Findings:
+class Check:
     """One feature's findings, which add mistakes and warnings to the inspected files.
 
     `part` is the key of its part of the report.
@@ -241,8 +241,8 @@ class Feature:
     def check(self, setup: Setup) -> None:
         """Check the files before anything is written. Raises UserError if the files ask for the impossible."""
 
-    def findings(self) -> Findings | None:
-        """Return its findings before there are nodes; for a plug-in named in the file, since rooms declare theirs."""
+    def checks(self) -> Check | None:
+        """Return its check before there are nodes; for a plug-in named in the file, since rooms declare theirs."""
         return None
 
     def withheld(self, setup: Setup) -> frozenset[str]:  # noqa: ARG002 - most withhold nothing

@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from p2pfl.cli.check import readable
+from p2pfl.cli.mixing import readable
 from p2pfl.compress import chains, entropy
 from p2pfl.config.load import load_config
 from p2pfl.crypto.identity import Identity, public_text

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from p2pfl.cli import check_brief
-from p2pfl.cli.check_brief import merged
+from p2pfl.cli import mixing as check_brief
+from p2pfl.cli.check import merged
 from p2pfl.console.output import size
 from p2pfl.learn.trainer import TorchLearner
 

@@ -126,9 +126,9 @@ def test_what_is_odd_and_no_mistake_is_said_on_the_way(p2pfl, monkeypatch, tmp_p
 FINDS = """
 from p2pfl.errors import UserError
 from p2pfl.node.feature import Feature
-from p2pfl.node.feature import Findings
+from p2pfl.node.feature import Check
 
-class Doubts(Findings):
+class Doubts(Check):
     part = "doubts"
     def before_launch(self, found):
         found.mistakes.append(UserError("no sensor on node0"))
@@ -137,7 +137,7 @@ class Doubts(Findings):
 
 class Sensors(Feature):
     name = "sensors"
-    def findings(self):
+    def checks(self):
         return Doubts()
 """
 

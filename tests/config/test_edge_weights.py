@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from p2pfl.cli.check import graph_facts
+from p2pfl.cli.mixing import graph_facts
 from p2pfl.config.charter import keys
 from p2pfl.config.graph import all_shares, edge_weights, federation_graph, settings_of, shares_of
 from p2pfl.config.load import federation_mistakes, load_config

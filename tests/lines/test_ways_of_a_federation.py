@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
-from p2pfl.cli.check_folders import look_into_folders, unknown_names
+from p2pfl.cli.checks import FolderCheck, unknown_names
 from p2pfl.cli.main import main
 from p2pfl.config.load import federation_mistakes, load_config, load_node, node_mistakes
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.bounds.traffic import BoundsFindings
+from p2pfl.features.bounds.traffic import BoundsCheck
 from p2pfl.features.lan.command import _print_ways
 from p2pfl.features.lan.doctor import examine
 from p2pfl.features.lan.probe import AnswerKind
@@ -57,7 +57,9 @@ def ward(p2pfl, tmp_path):
             return load_config(folder).members[0].address
 
         def found(self):
-            return look_into_folders(load_config(folder))
+            inspected = Inspected(load_config(folder), [])
+            FolderCheck().before_launch(inspected)
+            return inspected
 
     return Ward()
 
@@ -99,8 +101,8 @@ def test_check_says_bounds_in_words_and_warns_of_one_for_no_neighbor(p2pfl, tmp_
     bounds = 'max_kbit_s = 500\nhours = "20:00-06:00"\nneighbors.node1.max_kbit_s = 50\nneighbors.node2 = {}\n'
     file.write_text(f"{file.read_text()}[network]\n{bounds}")
     inspected = Inspected(load_config(tmp_path / "ward"), [])
-    inspected.here = look_into_folders(inspected.federation).here
-    BoundsFindings().of_files(inspected)
+    FolderCheck().before_launch(inspected)
+    BoundsCheck().of_files(inspected)
     assert inspected.brief["bounds"] == (
         "node0: sends at most 500 kbit/s, takes part 20:00-06:00 by the clock of its machine; "
         "with node1 sends at most 50 kbit/s; with node2 no bound"

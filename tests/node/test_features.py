@@ -18,7 +18,7 @@ import torch
 
 from p2pfl import Federation, Task, UserError
 from p2pfl.config.load import load_config, load_node
-from p2pfl.console.groups import Founding
+from p2pfl.console.groups import NewOptions
 from p2pfl.core.events import RoundRefused
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import StorageError
@@ -28,7 +28,7 @@ from p2pfl.fleet.one_process import InProcessFleet, _with_keys
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import read_setup
 from p2pfl.node.driver import Driver
-from p2pfl.node.feature import Attached, Feature, Findings, all_features, options_of
+from p2pfl.node.feature import Attached, Check, Feature, all_features, options_of
 from p2pfl.node.local_rounds import Payment, Wait
 
 ROOT = Path(__file__).parents[2]
@@ -292,7 +292,7 @@ def test_two_features_with_one_channel_name_are_refused(tmp_path, example):
 
 @pytest.mark.parametrize(
     ("what", "kind"),
-    [("FEATURE", Feature), ("FINDINGS", Findings), ("NEW", Founding), ("ARRIVE", None), ("PREPARE", None)],
+    [("FEATURE", Feature), ("CHECKS", Check), ("NEW", NewOptions), ("ARRIVE", None), ("PREPARE", None)],
 )
 def test_what_rooms_declare_is_there(what, kind):
     found = list(import_declared(what))

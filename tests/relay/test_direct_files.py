@@ -6,7 +6,7 @@ import pytest
 
 from p2pfl.cli.main import main
 from p2pfl.config.load import load_config, load_node, node_mistakes
-from p2pfl.features.relay.feature import RelayFindings
+from p2pfl.features.relay.feature import RelayCheck
 from p2pfl.node.feature import Inspected
 
 URL = "ws://relay.example.org:8443/p2pfl"
@@ -25,7 +25,7 @@ def found(tmp_path, monkeypatch):
         assert not node_mistakes(tmp_path / "ward/lab", federation)
         here = {member.index: load_node(tmp_path / "ward" / member.name, federation) for member in federation.present}
         inspected = Inspected(federation=federation, mistakes=[], here=here)
-        RelayFindings().of_files(inspected)
+        RelayCheck().of_files(inspected)
         return inspected
 
     return found

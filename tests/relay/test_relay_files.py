@@ -17,7 +17,7 @@ from p2pfl.config.charter import federation_id, realm_of
 from p2pfl.config.load import federation_mistakes, load_config, load_node
 from p2pfl.config.model import NETWORK
 from p2pfl.features.members.publishing import Delivery
-from p2pfl.features.relay.feature import RelayFeature, RelayFindings, Relays
+from p2pfl.features.relay.feature import RelayCheck, RelayFeature, Relays
 from p2pfl.features.relay.link import RelayLink
 from p2pfl.features.relay.tickets import Sheet, read_token, sheet_here
 from p2pfl.net.limits import Limits
@@ -45,7 +45,7 @@ def findings():
     federation = load_config("ward")
     here = {member.index: load_node(f"ward/{member.name}", federation) for member in federation.present}
     inspected = Inspected(federation=federation, mistakes=[], here=here)
-    RelayFindings().of_files(inspected)
+    RelayCheck().of_files(inspected)
     return inspected.mistakes, inspected.warnings
 
 

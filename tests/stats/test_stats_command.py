@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from p2pfl.config.load import load_config, load_node, node_file
-from p2pfl.features.stats.query_policy import StatsFindings
+from p2pfl.features.stats.query_policy import StatsCheck
 from p2pfl.node.feature import Inspected
 from tests.stats.desks import POLICY, made_ward
 from tests.stats.stats_world import hospitals, pooled
@@ -93,7 +93,7 @@ def findings_in(ward):
     inspected.here = {
         member.index: load_node(node_file(federation, member.name), federation) for member in federation.members
     }
-    found = StatsFindings()
+    found = StatsCheck()
     found.of_files(inspected)
     return found, inspected
 

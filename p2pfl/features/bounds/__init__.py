@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 FEATURE = "p2pfl.features.bounds.traffic:BoundsFeature"
-FINDINGS = "p2pfl.features.bounds.traffic:BoundsFindings"
+CHECKS = "p2pfl.features.bounds.traffic:BoundsCheck"

@@ -21,7 +21,7 @@ from p2pfl.config.model import NeighborBounds, OwnNetwork
 from p2pfl.errors import StorageError
 from p2pfl.foreign import UNREADABLE
 from p2pfl.net.side import Feeding, SideChannel
-from p2pfl.node.feature import Attached, Feature, Findings, Inspected, NodeView
+from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.node.local_rounds import Answer, RoundPlan, Wait
 from p2pfl.reporting.status import NodeResult
 from p2pfl.storage.disk import replace_file
@@ -292,7 +292,7 @@ def readable(seconds: float) -> str:
     return " ".join(f"{count} {unit}" for count, unit in parts if count) or "a moment"
 
 
-class BoundsFindings(Findings):
+class BoundsCheck(Check):
     def of_files(self, inspected: Inspected) -> None:
         """Say each node's bounds in words, and warn of those for a member that is no neighbor of it."""
         told = []

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from p2pfl.console.groups import Command, Group
 
 FEATURE = "p2pfl.features.lan.discovery:LanFeature"
-NEW = "p2pfl.features.lan.command:LanFounding"
-FINDINGS = "p2pfl.features.lan.discovery:LanFindings"
+NEW = "p2pfl.features.lan.command:LanOptions"
+CHECKS = "p2pfl.features.lan.discovery:LanCheck"
 COMMANDS: Mapping[str, Command] = {
     "doctor": Command(
         "Find out why nodes do not reach each other, and what to do.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.console.groups import Founding, FoundingPlan
+from p2pfl.console.groups import NewOptions, NewPlan
 from p2pfl.console.output import Form, format_option, write_json, write_rows
 from p2pfl.foreign import printable
 
@@ -178,11 +178,11 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class LanFounding(Founding):
+class LanOptions(NewOptions):
     """`p2pfl new --lan`: nodes on several machines of one LAN, which find each other without addresses."""
 
     parameters = (click.Option(["--lan"], is_flag=True, help="For one LAN: nodes find each other on it."),)
     after = "topology"
 
-    def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
+    def plan(self, plan: NewPlan, said: Mapping[str, Any]) -> None:
         plan.discovery = said["lan"]

@@ -38,7 +38,7 @@ from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover
 from p2pfl.foreign import UNREADABLE
 from p2pfl.net.address import Address, parse_address
 from p2pfl.node.assembly import Setup
-from p2pfl.node.feature import Attached, Feature, Findings, Inspected, NetworkView, NodeView
+from p2pfl.node.feature import Attached, Check, Feature, Inspected, NetworkView, NodeView
 from p2pfl.software import software
 
 if TYPE_CHECKING:
@@ -384,7 +384,7 @@ def discovery_of(
     )
 
 
-class LanFindings(Findings):
+class LanCheck(Check):
     def of_files(self, inspected: Inspected) -> None:
         for node in inspected.here.values():
             if node.discovery:

@@ -12,7 +12,7 @@ from p2pfl.console.groups import Command, Group
 
 FEATURE = "p2pfl.features.members.feature:MembersFeature"
 ARRIVE = "p2pfl.features.members.arriving:arrive"
-NEW = "p2pfl.features.members.command:MembersFounding"
+NEW = "p2pfl.features.members.command:MembersOptions"
 COMMANDS: Mapping[str, Command] = {
     "invite": Command(
         "Print the line with which a new machine asks to join.",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.console.groups import Founding, FoundingPlan, Named
+from p2pfl.console.groups import Named, NewOptions, NewPlan
 from p2pfl.console.output import Form, format_option
 from p2pfl.errors import UserError
 
@@ -213,7 +213,7 @@ def join(*, line: str, directory: Path | None, source: Path | None, address: str
     joining.join(line, directory, source, address)
 
 
-class MembersFounding(Founding):
+class MembersOptions(NewOptions):
     parameters = (
         click.Option(
             ["--admin"], is_flag=True, help="Also make an admin key: members may then come and go while nodes run."
@@ -224,7 +224,7 @@ class MembersFounding(Founding):
     def __init__(self) -> None:
         self._signer: Identity | None = None
 
-    def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
+    def plan(self, plan: NewPlan, said: Mapping[str, Any]) -> None:
         if said["admin"]:
             from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from p2pfl.console.groups import Command, Group
 
 FEATURE = "p2pfl.features.privacy.budget:PrivacyFeature"
-FINDINGS = "p2pfl.features.privacy.findings:PrivacyFindings"
+CHECKS = "p2pfl.features.privacy.findings:PrivacyCheck"
 COMMANDS: Mapping[str, Command] = {
     "privacy": Command(
         "Permit privacy budgets to start, and show what is spent.",

@@ -24,7 +24,7 @@ from p2pfl.features.privacy.ledger_file import LedgerFile, permission_file
 from p2pfl.learn.privacy import plan_of
 from p2pfl.learn.privacy.accounting import Ledger, Promise, epsilon_of, reconcile
 from p2pfl.node.assembly import replay
-from p2pfl.node.feature import Findings, Inspected
+from p2pfl.node.feature import Check, Inspected
 from p2pfl.reporting.report import SCORE, TABLES
 from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.storage import peek
@@ -188,7 +188,7 @@ class Loudness:
         return f"{self.of_a_step:.2g} times the signal in one step, {run}: it costs {cost}"
 
 
-class PrivacyFindings(Findings):
+class PrivacyCheck(Check):
     part = "privacy"
 
     def __init__(self) -> None:

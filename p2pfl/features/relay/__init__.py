@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from p2pfl.console.groups import Command, Group
 
 FEATURE = "p2pfl.features.relay.feature:RelayFeature"
-NEW = "p2pfl.features.relay.command:RelayFounding"
-FINDINGS = "p2pfl.features.relay.feature:RelayFindings"
+NEW = "p2pfl.features.relay.command:RelayOptions"
+CHECKS = "p2pfl.features.relay.feature:RelayCheck"
 COMMANDS: Mapping[str, Command] = {
     "relay": Command(
         "Pass sealed sessions on between members that open no port.",

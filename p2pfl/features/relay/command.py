@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from p2pfl.console.groups import Founding, FoundingPlan
+from p2pfl.console.groups import NewOptions, NewPlan
 from p2pfl.errors import UserError
 
 TOKEN_FILE = "relay.token"  # noqa: S105 - the name of a file
@@ -86,7 +86,7 @@ def relay(
     return server.serve(listen, listed, names=names, cert=cert, key=key, rate=rate)
 
 
-class RelayFounding(Founding):
+class RelayOptions(NewOptions):
     """`p2pfl new --relay`: nodes without addresses that meet at a relay, with what opens it to them."""
 
     parameters = (
@@ -95,9 +95,9 @@ class RelayFounding(Founding):
     after = "lan"
 
     def __init__(self) -> None:
-        self._plan: FoundingPlan | None = None
+        self._plan: NewPlan | None = None
 
-    def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
+    def plan(self, plan: NewPlan, said: Mapping[str, Any]) -> None:
         if said["relay"]:
             from p2pfl.config.model import NETWORK  # noqa: PLC0415 - `--help` stays instant
 

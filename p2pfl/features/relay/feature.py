@@ -31,7 +31,7 @@ from p2pfl.net.dial_paths import is_near, proxies_of
 from p2pfl.net.side import Feeding, SideChannel
 from p2pfl.net.transport import MakeTransport
 from p2pfl.node.assembly import Setup
-from p2pfl.node.feature import Attached, Feature, Findings, Inspected, NodeView
+from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.reporting.alarms import LOST, AlarmText
 
 SOON_S = 30 * 86_400
@@ -366,7 +366,7 @@ def addresses_in(told: PlacesTold) -> list[str]:
 # -- before there are nodes -------------------------------------------------------------------------------------------
 
 
-class RelayFindings(Findings):
+class RelayCheck(Check):
     """Whether the nodes here have what opens their relays, and who tells its addresses, and where that is in vain."""
 
     def of_files(self, inspected: Inspected) -> None:

@@ -6,4 +6,4 @@ state of the others. `p2pfl.learn.privacy.rounds` computes a node's part of a su
 """
 
 FEATURE = "p2pfl.features.shared_noise.rounds:SharedNoiseFeature"
-FINDINGS = "p2pfl.features.shared_noise.rounds:SharedNoiseFindings"
+CHECKS = "p2pfl.features.shared_noise.rounds:SharedNoiseCheck"

@@ -33,7 +33,7 @@ from p2pfl.learn.interface import LocalRound, Vector
 from p2pfl.learn.privacy.plan import planned_rounds
 from p2pfl.learn.privacy.rounds import SharedRounds, Words, shared_by
 from p2pfl.node.assembly import Setup
-from p2pfl.node.feature import Attached, Feature, Findings, Inspected, NodeView
+from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.storage.disk import replace_file
 
 notice = logging.getLogger("p2pfl.notice")
@@ -53,7 +53,7 @@ def delta_exceeds(delta: float, rows: int) -> str:
     return f"privacy.delta = {delta:g} exceeds one in the {rows:,} rows of all nodes together: {text}"
 
 
-class SharedNoiseFindings(Findings):
+class SharedNoiseCheck(Check):
     part = "shared_noise"
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from p2pfl.console.groups import Command, Group
 
-FINDINGS = "p2pfl.features.stats.query_policy:StatsFindings"
+CHECKS = "p2pfl.features.stats.query_policy:StatsCheck"
 COMMANDS: Mapping[str, Command] = {
     "stats": Command(
         "Show counts, means and quantiles of all sites' tables.",

@@ -39,7 +39,7 @@ from p2pfl.learn.table.files import schema_of
 from p2pfl.learn.table.layout import make_layout
 from p2pfl.learn.table.reading import read_table
 from p2pfl.learn.table.schema import Schema
-from p2pfl.node.feature import Findings, Inspected
+from p2pfl.node.feature import Check, Inspected
 from p2pfl.storage.disk import create_file, replace_file, storage_errors, truncate_file
 
 log = logging.getLogger("p2pfl")
@@ -386,7 +386,7 @@ class QueryPolicy:
         return ""
 
 
-class StatsFindings(Findings):
+class StatsCheck(Check):
     part = "stats"
 
     def __init__(self) -> None:

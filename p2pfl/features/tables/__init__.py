@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from p2pfl.console.groups import Command, Group
 
 FEATURE = "p2pfl.features.tables.feature:TablesFeature"
-FINDINGS = "p2pfl.features.tables.findings:TableFindings"
-NEW = "p2pfl.features.tables.founding:TablesFounding"
+CHECKS = "p2pfl.features.tables.findings:TableCheck"
+NEW = "p2pfl.features.tables.founding:TablesOptions"
 PREPARE = "p2pfl.features.tables.feature:prepare"
 COMMANDS: Mapping[str, Command] = {
     "schema": Command(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from p2pfl.console.output import write_rows
-from p2pfl.node.feature import Findings, Inspected
+from p2pfl.node.feature import Check, Inspected
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, NodeConfig
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from p2pfl.learn.table.task import TableTask
 
 
-class TableFindings(Findings):
+class TableCheck(Check):
     part = "tables"
 
     def __init__(self) -> None:

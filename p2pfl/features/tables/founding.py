@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.console.groups import Founding, FoundingPlan
+from p2pfl.console.groups import NewOptions, NewPlan
 from p2pfl.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ MOST_DIGITS = 5
 """The most digits that may be asked for: one less than are written without rounding."""
 
 
-class TablesFounding(Founding):
+class TablesOptions(NewOptions):
     parameters = (
         click.Argument(["tables"], metavar="[TABLE]...", nargs=-1, type=click.Path(path_type=Path)),
         click.Option(["--target"], metavar="COLUMN", help="With --task csv: the column to predict."),
@@ -47,7 +47,7 @@ class TablesFounding(Founding):
     def __init__(self) -> None:
         self._looked: LookedAt | None = None
 
-    def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
+    def plan(self, plan: NewPlan, said: Mapping[str, Any]) -> None:
         """Plan the nodes from the tables; for other tasks, refuse table options."""
         tables, target, positive, on_bad_row, digits = (said[one.name or ""] for one in self.parameters)
         if plan.task == "csv":

@@ -11,7 +11,7 @@ import click
 
 from p2pfl.config.tables import NAME
 from p2pfl.config.writing import toml_value
-from p2pfl.console.groups import Founding, FoundingPlan
+from p2pfl.console.groups import NewOptions, NewPlan
 from p2pfl.errors import UserError
 
 TRAINING = {"optimizer": "adamw", "learning_rate": 0.002, "method": "plain"}
@@ -30,7 +30,7 @@ KEYS = (
 )
 
 
-class TextsFounding(Founding):
+class TextsOptions(NewOptions):
     parameters = (
         click.Option(
             ["--model"],
@@ -47,7 +47,7 @@ class TextsFounding(Founding):
     )
     after = "task"
 
-    def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
+    def plan(self, plan: NewPlan, said: Mapping[str, Any]) -> None:
         """Plan a node for each text; for other tasks, refuse the options."""
         model, data = said["model"], said["data"]
         if plan.task != "lora":

@@ -6,4 +6,4 @@ this way: docs/decisions/0038-trees.md.
 """
 
 FEATURE = "p2pfl.features.trees.rounds:TreesFeature"
-FINDINGS = "p2pfl.features.trees.rounds:TreesFindings"
+CHECKS = "p2pfl.features.trees.rounds:TreesCheck"

@@ -37,7 +37,7 @@ from p2pfl.learn.interface import Learner, LocalRound, Vector
 from p2pfl.learn.trees.growth import TreeGrowth, TreePart, WrongSum
 from p2pfl.learn.trees.learner import TreeLearner
 from p2pfl.node.assembly import Setup
-from p2pfl.node.feature import Attached, Feature, Findings, Inspected, NodeView
+from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.storage.disk import replace_file
 
 notice = logging.getLogger("p2pfl.notice")
@@ -84,7 +84,7 @@ def _mistakes(federation: FederationConfig) -> Iterator[tuple[str, str, object, 
             yield text, key, given, f"{instead}; or model = linear or mlp"
 
 
-class TreesFindings(Findings):
+class TreesCheck(Check):
     part = "trees"
 
     def __init__(self) -> None:

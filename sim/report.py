@@ -43,12 +43,12 @@ from p2pfl.reporting.mixing import held_against
 from p2pfl.reporting.references import against, centralized, of_alone, round_seconds
 from p2pfl.reporting.report import Cost, NodeReport, Report
 from p2pfl.reporting.status import ClosedRound, NeighborStatus, consensus_distance, rounds_beyond
+from sim.cluster import PreparedRun, Script
 from sim.learning.batching import make_learners
 from sim.learning.nodes import Learners, Pool, success
 from sim.learning.references import alone as each_alone
 from sim.learning.references import fedavg
-from sim.prepared_run import PreparedRun, Script
-from sim.worlds.drawn import sample
+from sim.worlds.settling import sample
 from topologies import Topology
 from topologies.spectral import plain_extremes
 

@@ -13,7 +13,6 @@ from random import Random
 
 from p2pfl.chance import stream
 from p2pfl.config.model import Edges, FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
-from sim.worlds.drawn import below, choice, log_uniform, permutation, sample, uniform
 from sim.worlds.model import (
     AmendSpec,
     ChurnSpec,
@@ -28,6 +27,7 @@ from sim.worlds.model import (
     WorldSpec,
     ends,
 )
+from sim.worlds.settling import below, choice, log_uniform, permutation, sample, uniform
 
 COMPRESSORS = (
     *("none", "float16", "q8", "q4", "q2", "sign", "q8", "q4"),

@@ -20,10 +20,10 @@ from p2pfl.engine.state import EdgeState
 from p2pfl.learn.interface import Vector
 from p2pfl.reporting.report import Report
 from sim import simulate
+from sim.cluster import PreparedRun
 from sim.exact import ExactEngine
-from sim.machine import Watch
-from sim.prepared_run import PreparedRun
-from sim.trace import MESSAGE_CODES, TraceKind
+from sim.host import Watch
+from sim.kernel import MESSAGE_CODES, TraceKind
 
 Totals = NDArray[np.float64]
 TOLERANCE = 1e-9

@@ -21,8 +21,8 @@ from p2pfl.reporting.measures import Reference
 from p2pfl.reporting.report import Report
 from sim.sweeps.job import Job, build
 from sim.sweeps.plan import SweepPlan
-from sim.worlds.drawn import settle
-from sim.worlds.speeds import node_speeds
+from sim.worlds.settling import settle
+from sim.worlds.timeline import node_speeds
 
 PLACES = "places.json"
 SERVED = "served"

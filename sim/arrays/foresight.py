@@ -14,8 +14,8 @@ from p2pfl.console.output import size
 from sim.arrays.setting import Setting
 from sim.arrays.training import Rounds
 from sim.arrays.vectors import CHUNK_FLOATS
+from sim.federations import arrays_bytes, refuse_too_large
 from sim.progress import duration
-from sim.worlds.memory_needed import arrays_bytes, refuse_too_large
 
 PER_ROUND = 1.5
 """Exchanges of an edge in a round of nodes that are apart, measured beside the exact simulator."""

@@ -37,11 +37,11 @@ from sim.arrays.training import Rounds
 from sim.arrays.vectors import Vectors
 from sim.kernel import NS
 from sim.learning.nodes import success
-from sim.links import GOODBYE_BYTES, LOWER_OPENING_BYTES, UPPER_OPENING_BYTES, sealed_bytes
+from sim.network import GOODBYE_BYTES, LOWER_OPENING_BYTES, UPPER_OPENING_BYTES, sealed_bytes
 from sim.progress import RunProgress
 from sim.report import cost_of, evaluated, point_of, report_of, scored
 from sim.worlds.model import WorldSpec
-from sim.worlds.speeds import node_speeds
+from sim.worlds.timeline import node_speeds
 from topologies import build_schedule
 
 Integers = NDArray[np.int64]

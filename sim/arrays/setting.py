@@ -20,7 +20,7 @@ from sim.arrays.methods import is_simulated
 from sim.attacks import Attack, parse_attack
 from sim.learning.batching import ManyModels
 from sim.learning.nodes import TorchNodes, load_learners
-from sim.links import latency_s, slow_ends
+from sim.network import latency_s, slow_ends
 from sim.worlds.model import WorldSpec
 from topologies.families import kind
 from topologies.family import GraphKind

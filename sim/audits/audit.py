@@ -20,9 +20,8 @@ from p2pfl.learn.privacy.accounting import Spend, epsilon_of
 from p2pfl.learn.privacy.noise import Seeded
 from p2pfl.reporting.vitals import Vitals
 from sim.audits.membership import attack_members, canary, reuse
-from sim.audits.observation import Observation, observe_simulated
 from sim.audits.reconstruction import Guess, InversionSettings, Rebuilder, Rebuilt
-from sim.audits.scene import Scene
+from sim.audits.scene import Observation, Scene, observe_simulated
 
 Observe = Callable[[FederationConfig, int], Observation]
 

@@ -43,8 +43,7 @@ from p2pfl.learn.privacy.plan import Protection
 from p2pfl.learn.samples import TensorSamples
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.trainer import TorchLearner
-from sim.audits.observation import Observation, observe_simulated
-from sim.audits.scene import Scene
+from sim.audits.scene import Observation, Scene, observe_simulated
 
 Values = NDArray[np.floating[Any]]
 CONFIDENCE = 0.95

@@ -37,7 +37,7 @@ from p2pfl.learn.methods import method_of
 from p2pfl.learn.params import TensorPlace
 from p2pfl.learn.trainer import TorchLearner
 from p2pfl.methods import FLOW, Method, Variate, Vectors
-from sim.audits.observation import Observation, RoundSeen
+from sim.audits.scene import Observation, RoundSeen
 from topologies.plots import DARK, new_figure, save, shown
 
 MOST_DB = 100.0

@@ -1,14 +1,26 @@
-"""The scene of an attack: a copy of a federation reduced to one of its nodes and the neighbors, with data on this
-machine.
+"""The scene of an attack, and what all neighbors of the attacked node together can observe in it.
+
+A scene is a copy of a federation reduced to one of its nodes and the neighbors, with data on this machine.
+
+An exchange shows a neighbor the node's model, and the neighbor knows how far the exchange then moves it, because both
+ends compute the same D. So neighbors that combine what they see know where a local round began and ended, as precisely
+as the compressor allows. `Eye` watches, in virtual time (`observe_simulated`) and next to the engines of real nodes
+with real sockets, in this process (`observe_real`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import asyncio
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from p2pfl.aggregate import liars_of
@@ -18,15 +30,36 @@ from p2pfl.config.charter import compacted
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, TaskConfig, TrainingConfig
 from p2pfl.config.sections import PrivacyConfig
+from p2pfl.core.effects import ApplyReply, ApplyRequest, Operation
+from p2pfl.engine.engine import Engine, Outcome
+from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
+from p2pfl.features import FEATURES
+from p2pfl.features.status.feature import Shown
+from p2pfl.fleet.fleet import STOPPED, Child
+from p2pfl.fleet.one_process import InProcessFleet, _with_keys
+from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.load import load_task, resolved
 from p2pfl.learn.privacy.noise import Chance
 from p2pfl.learn.privacy.plan import protection_of
+from p2pfl.methods import method_of
 from p2pfl.learn.samples import DataSets, Samples, TensorSamples, read_samples
 from p2pfl.learn.table.agreed import with_agreed
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.trainer import TorchLearner
-from sim.learning.nodes import refuse_sums
+from p2pfl.methods import FLOW
+from p2pfl.node.application import Application, OneProcess
+from p2pfl.node.assembly import Setup
+from p2pfl.node.driver import Driver
+from p2pfl.reporting.status import NodeResult
+from p2pfl.reporting.vitals import Vitals
+from sim.cluster import PreparedRun, script
+from sim.exact import ExactEngine
+from sim.host import Watch
+from sim.kernel import NS
+from sim.learning.nodes import Learners, refuse_sums
+from sim.worlds.model import ComputeSpec, LinkSpec, Spread, WorldSpec
+from sim.worlds.settling import settle
 
 MOST_NODES = 4
 """The maximum number of nodes in a scene: the attacked one and its neighbors."""
@@ -247,3 +280,270 @@ def _in_memory(task: Task, data: Sequence[DataSets]) -> Task:
         return tuple(None if one is None else one.rows(torch.arange(len(one))) for one in both)  # type: ignore[return-value]
 
     return replace(task, data=pairs, files=lambda _: ())
+
+
+ROUNDING = 1e-5
+"""A change below this fraction of the model's norm is a float32 rounding error."""
+MOST_MODELS = 32
+"""How many models shown by a victim in one round are remembered; each exchange that it mixes makes another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """One exchange with the victim, as its neighbor `peer` sees it afterwards.
+
+    `replica` (d,) is what the victim has shown of its model at its `version`, `move` (d,) what the exchange then adds
+    to that model. `flow` (d,) is what the learning method keeps for the edge at the victim's end; None if nothing yet.
+    """
+
+    peer: int
+    version: int
+    replica: Vector
+    move: Vector
+    flow: Vector | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSeen:
+    """A local round between two exchanges: the model (d,) it began from and its `change` (d,), as computed by
+    neighbors.
+
+    `flows` (d,) is the sum of what the method keeps for all edges at the victim's end; `versions` is the number of
+    rounds between the two exchanges, training or not.
+    """
+
+    number: int
+    start: Vector
+    change: Vector
+    flows: Vector | None
+    versions: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """The sightings of a victim by all neighbors, in order.
+
+    `initial` (d,) is the model that every node started from, which follows from the federation's seed; `models` (nodes,
+    d) are the final ones, for the auditor.
+    """
+
+    victim: int
+    initial: Vector
+    sightings: Sequence[Sighting]
+    models: Vector
+    lossless: bool = False
+    """True if nothing of a model is lost in transmission."""
+    vitals: Sequence[object] = field(default=())
+    """Rows of vitals sent by a real victim, in order."""
+
+    def rounds(self) -> list[RoundSeen]:
+        """Recover the rounds that changed the model, numbered from 0.
+
+        A round begins when every neighbor has had its exchange; later exchanges move the model while it trains. If
+        transmission is lossless, the vectors shown distinguish one round from the next. The versions in messages are
+        less exact: the first exchange after a commit may still name the version before.
+        """
+        return _by_content(self) if self.lossless else _by_version(self)
+
+
+def _by_content(observed: Observation) -> list[RoundSeen]:
+    found, start, left = list[RoundSeen](), observed.initial, observed.initial
+    known, before, served = [observed.initial], list[Vector](), set[int]()
+    flows, now = dict[int, Vector](), dict[int, Vector]()
+    everybody = {one.peer for one in observed.sightings}
+    for one in observed.sightings:
+        near = ROUNDING * float(np.linalg.norm(one.replica))
+        if not any(np.linalg.norm(one.replica - model) <= near for model in known + before):
+            change = one.replica - left
+            found.append(RoundSeen(number=len(found), start=start, change=change, flows=_sum(flows), versions=1))
+            start = left = one.replica
+            known, before, served, flows = [one.replica], known, set(), dict(now)
+        left = left + one.move
+        known = (known + [model + one.move for model in known])[-MOST_MODELS:]
+        if one.flow is not None:
+            now[one.peer] = one.flow
+        if served != everybody:
+            served.add(one.peer)
+            start, flows = start + one.move, dict(now)
+    return found
+
+
+def _by_version(observed: Observation) -> list[RoundSeen]:
+    flows, found, most = dict[int, Vector](), list[RoundSeen](), np.linalg.norm(observed.initial)
+    version, start, left, total = 0, observed.initial, observed.initial, None
+    ordered, everybody = sorted(observed.sightings, key=attrgetter("version")), {s.peer for s in observed.sightings}
+    for number, group in groupby(ordered, key=attrgetter("version")):
+        first, later = _split(list(group), everybody)
+        shown = first[0].replica
+        change = shown - left
+        if number > version and np.linalg.norm(change) > ROUNDING * most:
+            place, apart = len(found), number - version
+            found.append(RoundSeen(number=place, start=start, change=change, flows=total, versions=apart))
+        flows |= {one.peer: one.flow for one in first if one.flow is not None}
+        total = _sum(flows)
+        flows |= {one.peer: one.flow for one in later if one.flow is not None}
+        version, start = number, shown + sum((one.move for one in first), np.zeros_like(shown))
+        left = start + sum((one.move for one in later), np.zeros_like(shown))
+        most = np.linalg.norm(shown)
+    return found
+
+
+def _sum(vectors: Mapping[int, Vector]) -> Vector | None:
+    """Sum all vectors, (d,); None if there are none."""
+    return np.sum([vectors[peer] for peer in sorted(vectors)], axis=0) if vectors else None
+
+
+def _split(seen: list[Sighting], everybody: set[int]) -> tuple[list[Sighting], list[Sighting]]:
+    """Split the exchanges of one version into those up to the point at which every neighbor has had one, and the
+    rest.
+    """
+    served = set[int]()
+    for place, one in enumerate(seen):
+        served.add(one.peer)
+        if served == everybody:
+            return seen[: place + 1], seen[place + 1 :]
+    return seen, []
+
+
+class Eye:
+    """Records each exchange that one of the `spies` has with the `victim`, whose data have `samples` n rows."""
+
+    def __init__(self, victim: int, spies: Iterable[int], samples: int) -> None:
+        self.victim, self.spies, self.samples = victim, frozenset(spies), samples
+        self.sightings: list[Sighting] = []
+        self._lock = threading.Lock()
+
+    def look(self, index: int, state: NodeState, operation: Operation) -> None:
+        """Record what happened after node `index` carried out `operation`; `state` is that node's."""
+        if index not in self.spies or not isinstance(operation, ApplyRequest | ApplyReply):
+            return
+        edge = state.edges.get(operation.peer)
+        message = operation.request if isinstance(operation, ApplyRequest) else operation.reply
+        if operation.peer != self.victim or edge is None or edge.record.seq != message.seq:
+            return  # it belongs to another node, or was refused
+        factor = operation.factor if isinstance(operation, ApplyRequest) else operation.reply.factor
+        size = state.model.size
+        flow = edge.kept.get(FLOW)
+        sighting = Sighting(
+            peer=index,
+            version=message.version,
+            replica=edge.peer[:size].copy(),
+            move=(edge.own[:size] - edge.peer[:size]) * np.float32(factor) / np.float32(self.samples),
+            flow=None if flow is None else -flow[:size],
+        )
+        with self._lock:
+            self.sightings.append(sighting)
+
+
+def is_lossless(federation: FederationConfig) -> bool:
+    """Return True if neighbors get the model itself, up to rounding."""
+    return {federation.gossip.compressor, *federation.edge_compressors.values()} == {"none"}
+
+
+AT_ONCE = WorldSpec(
+    links=LinkSpec(latency_s=Spread(low=0.0, high=0.0)), compute=ComputeSpec(engine_s=0.0), limit_s=10_000.0
+)
+"""A world in which colluding neighbors answer at once, so that every exchange is over before a local round ends."""
+
+
+class _Watching(Watch):
+    """Shows an eye what each host has done."""
+
+    def __init__(self, eye: Eye, engines: Sequence[ExactEngine]) -> None:
+        self.eye, self.engines = eye, engines
+
+    def after(self, index: int, operation: Operation) -> None:
+        self.eye.look(index, self.engines[index].state, operation)
+
+
+def observe_simulated(
+    federation: FederationConfig, learners: Sequence[Learner], victim: int, world: WorldSpec = AT_ONCE
+) -> Observation:
+    """Run `federation` in virtual time with these `learners`, one for each member, and watch `victim` from all its
+    neighbors. Raises LearningError if the task failed.
+    """
+    spec = settle(world, len(federation.members), federation.seed)
+    everyone = Learners(learners, method_of(federation))
+    stage = PreparedRun(script(federation, spec, everyone))
+    hosts = stage.world.hosts
+    eye = Eye(victim, federation.neighbors(victim), learners[victim].samples)
+    stage.watch_by(_Watching(eye, [host.engine for host in hosts]))
+    stage.world.run(until_ns=round(spec.limit_s * NS))
+    return Observation(
+        victim=victim,
+        initial=everyone.initial(),
+        sightings=eye.sightings,
+        models=stage.models(),
+        lossless=is_lossless(federation),
+    )
+
+
+class Spied(Application):
+    """The shipped application, with a spy that only watches what its engine does and what it sends."""
+
+    eye: Eye
+    vitals: list[Vitals]
+
+    def _engine_of(self, recovered: NodeState | None) -> Engine:
+        engine = super()._engine_of(recovered)
+        run = engine.run
+
+        def watched(operation: Operation) -> Outcome:
+            outcome = run(operation)
+            self.eye.look(engine.index, engine.state, operation)
+            return outcome
+
+        engine.run = watched  # type: ignore[method-assign]
+        self.last_engine = engine
+        return engine
+
+    async def _conclude(self, engine: Engine, driver: Driver) -> NodeResult:
+        """Ask the victim for its latest vitals: a short run may be over before any has reached a spy."""
+        shown = self.attached.of(Shown)
+        if self.setup.member.index == self.eye.victim and shown.display.tells:
+            self.vitals.append(shown.display.vitals())
+        return await super()._conclude(engine, driver)
+
+
+@dataclass(slots=True)
+class SpiedFleet(InProcessFleet):
+    """All nodes with spies. `applications` are by member index."""
+
+    eye: Eye | None = None
+    vitals: list[Vitals] = field(default_factory=list)
+    applications: dict[int, Spied] = field(default_factory=dict)
+
+    async def _run_one(self, child: Child, setup: Setup, shared: OneProcess) -> None:
+        application = Spied(setup, on_line=child.lines.append, sketched=True, shared=shared, features=FEATURES)
+        if self.eye is None:
+            raise AssertionError("nobody watches")
+        application.eye, application.vitals = self.eye, self.vitals
+        self.applications[setup.member.index] = application
+        result = await application.run()
+        child.exit_code = 0 if result is not None and result.finished else STOPPED
+
+
+def observe_real(federation: FederationConfig, victim: int) -> Observation:
+    """Run all nodes of `federation` in this process, over loopback, and watch `victim` from all its neighbors.
+
+    Raises UserError if the task or its data are wrong, LearningError if the task failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="p2pfl-audit-") as folder:
+        together = SpiedFleet(*_with_keys(federation), Path(folder))
+        setups = together.prepare()
+        eye = together.eye = Eye(victim, federation.neighbors(victim), setups[victim].learner.samples)
+        asyncio.run(together.run(setups))
+        return _observed(together, eye, setups)
+
+
+def _observed(together: SpiedFleet, eye: Eye, setups: Sequence[Setup]) -> Observation:
+    engines = [together.applications[setup.member.index].last_engine for setup in setups]
+    models = np.stack([engine.state.model for engine in engines])
+    return Observation(
+        victim=eye.victim,
+        initial=setups[0].learner.initial(),
+        sightings=eye.sightings,
+        models=models,
+        lossless=is_lossless(together.federation),
+        vitals=tuple(together.vitals),
+    )

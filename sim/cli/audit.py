@@ -144,7 +144,7 @@ def _quiet_nodes() -> None:
 
 
 def _real() -> Any:
-    from sim.audits.observation import observe_real  # noqa: PLC0415 - as above
+    from sim.audits.scene import observe_real  # noqa: PLC0415 - as above
 
     return observe_real
 

@@ -27,11 +27,10 @@ from p2pfl.learn.partition import parse_partition
 from p2pfl.reporting.report import Report
 from p2pfl.specs import whole
 from sim.attacks import ALLOWED_ATTACKS, file_of
-from sim.federations import describe, own_tables
-from sim.privacy import refuse_broken
+from sim.federations import describe, own_tables, refuse_broken
 from sim.processes import how_it_died
-from sim.worlds.check import check_world
 from sim.worlds.model import RUN, LiarSpec, WorldSpec, flag
+from sim.worlds.settling import check_world
 from sim.worlds.world import read_world
 from topologies.errors import TopologyError
 from topologies.families import parse

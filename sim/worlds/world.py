@@ -24,7 +24,6 @@ from p2pfl.errors import UserError
 from p2pfl.specs import Kind
 from sim.attacks import with_absolute_path
 from sim.worlds import model
-from sim.worlds.check import check_world
 from sim.worlds.model import (
     COMPUTE,
     LINKS,
@@ -42,7 +41,8 @@ from sim.worlds.model import (
     SlowNodes,
     WorldSpec,
 )
-from sim.worlds.speeds import read_trace
+from sim.worlds.settling import check_world
+from sim.worlds.timeline import read_trace
 
 WHERE = "World"
 """The name that errors give in place of a file."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from p2pfl.core.events import MessageReceived
 from p2pfl.core.messages import Ready
-from sim.kernel import NS, Kernel
-from sim.links import lay
-from sim.network import Network
-from sim.trace import Trace
+from sim.kernel import NS, Kernel, Trace
+from sim.network import Network, lay
 from sim.worlds.model import LinkSpec
 
 MS = NS // 1000

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from p2pfl.chance import stream
-from sim.worlds.drawn import (
+from sim.worlds.model import Spread
+from sim.worlds.settling import (
     below,
     choice,
     draw,
@@ -22,7 +23,6 @@ from sim.worlds.drawn import (
     shuffle,
     uniform,
 )
-from sim.worlds.model import Spread
 
 PINNED = [0.3815993353442866, 0.7706436283087506, 0.5958551129675969, 0.5838966557904914]
 DERIVED = [0.208705149, 7.52698345, -0.45248700633408445, 668, [3, 4, 0, 1, 2, 5]]
@@ -44,7 +44,7 @@ def test_derived_values_are_pinned():
 @pytest.mark.long
 def test_another_process_with_another_hash_seed_draws_the_same():
     code = (
-        "from p2pfl.chance import stream; from sim.worlds.drawn import permutation\n"
+        "from p2pfl.chance import stream; from sim.worlds.settling import permutation\n"
         "r = stream(5, 'x', 'y', 2); print(r.random(), permutation(r, 20))"
     )
     outputs = {

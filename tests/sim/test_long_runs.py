@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from drawn_worlds import draw
 
+from sim.cluster import PreparedRun, script
 from sim.exact import LOG_ENTRIES
 from sim.kernel import NS
 from sim.learning.batching import make_learners
-from sim.prepared_run import PreparedRun, script
-from sim.worlds.drawn import settle
 from sim.worlds.model import ChurnSpec, ComputeSpec, WorldSpec
+from sim.worlds.settling import settle
 
 LASTS_S = 30.0
 

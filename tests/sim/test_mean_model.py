@@ -9,13 +9,13 @@ import pytest
 
 from p2pfl.config.model import TaskConfig
 from sim import simulate
+from sim.cluster import PreparedRun, script
 from sim.federations import describe
 from sim.kernel import NS
 from sim.learning.batching import make_learners
-from sim.prepared_run import PreparedRun, script
 from sim.report import Figures, distance, final_report, mean_of, score_of_mean
-from sim.worlds.drawn import settle
 from sim.worlds.model import CrashSpec, LiarSpec, WorldSpec
+from sim.worlds.settling import settle
 
 BY_HAND = np.array([[1, 2], [3, 6], [100, 100], [5, 1]], np.float32)
 

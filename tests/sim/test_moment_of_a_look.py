@@ -11,13 +11,13 @@ import pytest
 from p2pfl.config.model import TaskConfig
 from p2pfl.core.facts import Phase
 from sim import simulate
+from sim.cluster import PreparedRun, script
 from sim.federations import describe
 from sim.learning.batching import make_learners
-from sim.prepared_run import PreparedRun, script
 from sim.report import Figures
 from sim.simulation import evaluation_interval_ns
-from sim.worlds.drawn import settle
 from sim.worlds.model import ComputeSpec, CrashSpec, LinkSpec, Spread, WorldSpec
+from sim.worlds.settling import settle
 
 SLOW_LINKS = WorldSpec(compute=ComputeSpec(jitter=0.1), links=LinkSpec(latency_s=Spread(low=0.004, high=0.004)))
 """so that mixing takes as long as training, and looks fall into both."""

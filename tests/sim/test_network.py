@@ -9,8 +9,8 @@ import pytest
 from oracle import in_words
 
 from p2pfl.core.events import SessionClosed, SessionOpened
-from sim.links import GOODBYE_BYTES
-from sim.trace import TraceKind
+from sim.kernel import TraceKind
+from sim.network import GOODBYE_BYTES
 from sim.worlds.model import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -35,10 +35,8 @@ from p2pfl.net.links import Links, Membership, Watcher
 from p2pfl.net.session_table import Callbacks
 from p2pfl.node import assembly
 from p2pfl.wire.frame import Assembler, split
-from sim.kernel import Kernel
-from sim.links import BINDING_SECTIONS, Framing, lay, sealed_bytes
-from sim.network import Network
-from sim.trace import MESSAGE_CODES
+from sim.kernel import MESSAGE_CODES, Kernel
+from sim.network import BINDING_SECTIONS, Framing, Network, lay, sealed_bytes
 from sim.worlds.model import LinkSpec
 
 DIGEST = bytes(range(16))

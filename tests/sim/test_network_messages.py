@@ -10,8 +10,7 @@ import pytest
 
 from p2pfl.core.events import SessionClosed, SessionOpened
 from sim.kernel import NS
-from sim.links import Bandwidth
-from sim.network import RESEND_NS
+from sim.network import RESEND_NS, Bandwidth
 from sim.worlds.model import LinkSpec, SlowNodes, Spread
 
 sys.path.insert(0, str(Path(__file__).parent))

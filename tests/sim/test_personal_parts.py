@@ -18,13 +18,13 @@ from p2pfl.errors import UserError
 from p2pfl.learn.load import learner_for, make_learner
 from p2pfl.learn.task import NodeContext, Task
 from sim import simulate
+from sim.cluster import PreparedRun, script
 from sim.exact import ExactEngine, ExactPlan
 from sim.federations import describe
 from sim.kernel import NS
 from sim.learning.batching import make_learners
-from sim.prepared_run import PreparedRun, script
-from sim.worlds.drawn import settle
 from sim.worlds.model import ComputeSpec, CrashSpec, WorldSpec
+from sim.worlds.settling import settle
 
 SHARED = ("1.*",)
 """the first of the two layers of the digits' model: 64 x 32 weights and 32 biases."""

@@ -12,8 +12,7 @@ from p2pfl import Federation, Task
 from p2pfl.config.model import TaskConfig
 from p2pfl.errors import UserError
 from sim import simulate
-from sim.federations import describe
-from sim.privacy import refuse_broken, with_privacy
+from sim.federations import describe, refuse_broken, with_privacy
 from sim.sweeps.job import build, make_job
 from sim.worlds.model import ComputeSpec, CrashSpec, WorldSpec
 

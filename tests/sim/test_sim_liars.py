@@ -13,9 +13,9 @@ from p2pfl.errors import UserError
 from sim import simulate
 from sim.attacks import Attack
 from sim.attacks.poison import Backdoor, LabelFlip
+from sim.exact import Liars, ShownModels
 from sim.federations import describe
 from sim.learning.nodes import poisoned
-from sim.liars import Liars, ShownModels
 from sim.worlds.model import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec
 
 SELDOM_S = 5.0

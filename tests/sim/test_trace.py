@@ -12,7 +12,7 @@ import pytest
 
 from p2pfl.core.messages import Message
 from p2pfl.wire import BY_MESSAGE, Offer, PartHeld, Receipt, Side
-from sim.trace import BLOCK_ENTRIES, MESSAGE_CODES, Trace, TraceKind
+from sim.kernel import BLOCK_ENTRIES, MESSAGE_CODES, Trace, TraceKind
 
 ENTRIES = [(10**12 + k, 1 + k % 4, k % 17, -1 if k % 5 == 0 else k % 13, k * k) for k in range(2 * BLOCK_ENTRIES + 100)]
 
@@ -92,9 +92,9 @@ def test_kinds_and_codes_keep_their_numbers():
 WORLD = """
 from p2pfl.core.messages import Ready
 from sim.kernel import Kernel
-from sim.links import lay
+from sim.network import lay
 from sim.network import Network
-from sim.trace import Trace
+from sim.kernel import Trace
 from sim.worlds.model import LinkSpec, SlowNodes, Spread
 kernel, trace = Kernel(), Trace()
 latency = Spread(kind="log-uniform", low=0.001, high=0.1)

@@ -6,8 +6,8 @@ import torch
 from audit_kit import digits_task, federation_of, learners_of, pictures, small_cnn
 
 from p2pfl.learn.evaluation import loss_of
-from sim.audits.observation import observe_simulated
 from sim.audits.reconstruction import InversionSettings, Rebuilder, invert, labels_of, matched, span_of, variation
+from sim.audits.scene import observe_simulated
 
 
 def rebuilt(task, iterations, rounds=2, rate=0.1):

@@ -5,8 +5,8 @@ import pytest
 from audit_kit import digits_task, federation_of, learners_of
 
 from p2pfl.learn.methods import method_of
-from sim.audits.observation import observe_simulated
 from sim.audits.reconstruction import gradient_of
+from sim.audits.scene import observe_simulated
 
 
 def recorded(learner):

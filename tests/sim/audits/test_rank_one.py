@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from audit_kit import digits_task, federation_of, learners_of, pictures, small_cnn
 
-from sim.audits.observation import observe_simulated
 from sim.audits.reconstruction import Rebuilder, first_layer, rank_one
+from sim.audits.scene import observe_simulated
 
 
 def gradient(learner, rows):

@@ -8,9 +8,8 @@ from p2pfl.learn.privacy.plan import Protected
 from p2pfl.node.learner_runner import TrainingFigures
 from p2pfl.reporting.vitals import Vitals
 from sim.audits.audit import Auditor, Effort, figures_told
-from sim.audits.observation import observe_real
 from sim.audits.reconstruction import Rebuilder
-from sim.audits.scene import Scene
+from sim.audits.scene import Scene, observe_real
 
 ROW = dict.fromkeys(Vitals.__struct_fields__, 0) | {
     "phase": "training",

@@ -10,9 +10,9 @@ from oracle import checked
 from p2pfl.errors import UserError
 from sim import World, simulate
 from sim.federations import describe
-from sim.worlds.amendments import all_edges, steps_of
-from sim.worlds.drawn import settle
 from sim.worlds.model import AmendSpec, CrashSpec, WorldSpec
+from sim.worlds.settling import settle
+from sim.worlds.timeline import all_edges, steps_of
 
 CHANGES = WorldSpec(
     amendments=(

@@ -7,7 +7,7 @@ import mmap
 import pytest
 
 from p2pfl.errors import UserError
-from sim.worlds.memory_needed import available_bytes, check_count, check_memory, needed_bytes
+from sim.federations import available_bytes, check_count, check_memory, needed_bytes
 
 SMALL = {"nodes": 1000, "edges": 2000, "size": 2410, "payload_bytes": 2000 * 1300}
 GB = 10**9

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.worlds.model import ComputeSpec, SlowNodes, Spread, WorldSpec
-from sim.worlds.speeds import LONGEST_NS, UNIT, NodeSpeed, node_speeds
+from sim.worlds.timeline import LONGEST_NS, UNIT, NodeSpeed, node_speeds
 
 S = 1_000_000_000
 

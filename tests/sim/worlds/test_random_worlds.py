@@ -8,11 +8,8 @@ import pytest
 from drawn_worlds import COMPRESSORS, RULES, draw, draw_changing
 
 from p2pfl.aggregate import liars_of
-from sim.worlds.amendments import steps_of
-from sim.worlds.check import check_world
-from sim.worlds.drawn import require_settled, settle
-from sim.worlds.faults import Crash, Separate, plan_faults
-from sim.worlds.speeds import node_speeds
+from sim.worlds.settling import check_world, require_settled, settle
+from sim.worlds.timeline import Crash, Separate, node_speeds, plan_faults, steps_of
 
 SEEDS = 2000
 

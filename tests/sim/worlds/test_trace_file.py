@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
-from sim.worlds import speeds
-from sim.worlds.speeds import node_speeds, read_trace
+from sim.worlds import timeline
+from sim.worlds.timeline import node_speeds, read_trace
 from sim.worlds.world import read_world
 
 S = 1_000_000_000
@@ -68,7 +68,7 @@ def test_what_is_no_file_or_too_large_is_refused(tmp_path, write, monkeypatch):
     ):
         with pytest.raises(UserError, match=says):
             read_trace(place, NAMES)
-    monkeypatch.setattr(speeds, "LARGEST_BYTES", 10)
+    monkeypatch.setattr(timeline, "LARGEST_BYTES", 10)
     with pytest.raises(UserError, match="too large"):
         read_trace(path, NAMES)
 

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from p2pfl.errors import UserError
-from sim.worlds.check import check_world
-from sim.worlds.drawn import settle
 from sim.worlds.model import (
     ChurnSpec,
     ComputeSpec,
@@ -21,6 +19,7 @@ from sim.worlds.model import (
     Spread,
     WorldSpec,
 )
+from sim.worlds.settling import check_world, settle
 
 NODES = 6
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.errors import UserError
-from sim.worlds.check import check_world
-from sim.worlds.drawn import require_settled, settle
 from sim.worlds.model import ChurnSpec, CrashSpec, JoinSpec, LiarSpec, SlowNodes, WorldSpec
+from sim.worlds.settling import check_world, require_settled, settle
 
 CHANCE = WorldSpec(
     slow=(SlowNodes(nodes=(0,), far_s=1), SlowNodes(count=9, speed=0.5)),

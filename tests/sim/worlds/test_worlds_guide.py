@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from sim.worlds import model
-from sim.worlds.drawn import settle
-from sim.worlds.faults import plan_faults
-from sim.worlds.speeds import read_trace
+from sim.worlds.settling import settle
+from sim.worlds.timeline import plan_faults, read_trace
 from sim.worlds.world import read_world
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "reference" / "worlds.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
+SIMULATE = (Path(__file__).parents[3] / "docs" / "how-to" / "simulate.md").read_text(encoding="utf-8")
 TRACE = re.search(r"^```csv\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)[1]
 
 
@@ -31,6 +31,7 @@ def test_the_trace_of_the_guide_can_be_read(write):
 
 
 def test_every_table_of_a_world_file_has_an_example():
-    """But `[run]`. All keys and attacks are in the generated reference: tests/guides/test_reference_pages.py."""
+    """But `[run]`; of `[liars]` where it sends to. All keys and attacks are in the generated reference."""
     shown = {name for example in EXAMPLES for name in re.findall(r"^\[+(\w+)\]", example, flags=re.MULTILINE)}
-    assert shown == {*model.SECTIONS} - {"run"}
+    assert shown == {*model.SECTIONS} - {"run", "liars"}
+    assert "\n[liars]\n" in SIMULATE

@@ -1,0 +1,369 @@
+"""What a settled world does over time, known before a run starts: speeds, faults, changes of the federation.
+
+*Speeds*: how long a node's local round takes, in nanoseconds, computed with integers so that it is equal on every
+machine. A round is work, counted in nanoseconds at speed 1. A speed is work per nanosecond; a trace may change it
+within the round, and the round ends in the first nanosecond in which all its work is done. A trace is a CSV file with
+the columns node, time_s, speed; other columns are ignored. Each node's first row is at time 0, and a speed holds until
+the node's next row, the last one forever. Rows of different nodes may be in any order.
+
+*Faults*: joins, crashes, restarts, partitions, sorted by time. Churn is drawn here, for each node from its own stream.
+Simultaneous faults happen in the order of their classes, then by node.
+
+*Changes*: a federation whose members and graph change has a row for everyone who is ever a member. A node that is not a
+member at some time is marked as retired in the rows for that time: it has no edges, and nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+from p2pfl.chance import stream
+from p2pfl.config.graph import edge_weights, federation_graph
+from p2pfl.config.model import Edges, FederationConfig
+from p2pfl.errors import UserError
+from p2pfl.foreign import read_file
+from p2pfl.specs import number
+from sim.worlds.model import (
+    FASTEST,
+    LONGEST_S,
+    NANOSECONDS,
+    ChurnSpec,
+    Names,
+    PartitionSpec,
+    UpTimes,
+    WorldSpec,
+    ends,
+    nanoseconds,
+    seconds,
+)
+from sim.worlds.settling import draw, exponential, require_settled
+from topologies import TopologyError
+from topologies.graph import components
+
+UNIT = 10**15
+"""The unit in which speeds are integers; the slowest still has nine digits."""
+LONGEST_NS = round(LONGEST_S * NANOSECONDS)
+
+NUMBERS = {"time_s": seconds(), "speed": number(1 / FASTEST, FASTEST)}
+COLUMNS = ("node", *NUMBERS)
+KEY = "compute.trace"
+LARGEST_BYTES = 64 * 1024 * 1024
+Steps = list[tuple[int, float]]
+"""(time in nanoseconds, speed from then on), ascending."""
+
+
+class NodeSpeed:
+    """One node's speed over time. Jitter is drawn from the node's own stream, once per call of `round_ns`."""
+
+    def __init__(
+        self, steps: Steps, *, step_s: float, round_s: float | None, jitter: float, rng: Random | None
+    ) -> None:
+        self._times = [time for time, _ in steps]
+        self._speeds = [max(1, round(speed * UNIT)) for _, speed in steps]
+        self._step_units = round(step_s * NANOSECONDS * 1000) * (UNIT // 1000)
+        self._round_units = None if round_s is None else round(round_s * NANOSECONDS * 1000) * (UNIT // 1000)
+        self._jitter = jitter
+        self._rng = rng
+
+    def speed(self, time_ns: int) -> float:
+        return self._speeds[bisect_right(self._times, time_ns) - 1] / UNIT
+
+    def round_ns(self, steps: int, time_ns: int) -> int:
+        """Return the duration of a round of `steps` local steps that begins at `time_ns`: at least 1, at most
+        `LONGEST_NS`.
+        """
+        work = self._step_units * steps if self._round_units is None else self._round_units
+        if self._rng is not None:
+            work += work * round(self._jitter * self._rng.random() * UNIT) // UNIT
+        now, place = time_ns, bisect_right(self._times, time_ns) - 1
+        for following in range(place + 1, len(self._times)):
+            done = (self._times[following] - now) * self._speeds[place]
+            if done >= work:
+                break
+            work -= done
+            now, place = self._times[following], following
+        now += -(-work // self._speeds[place])
+        return min(max(1, now - time_ns), LONGEST_NS)
+
+    def estimate_ns(self, steps: int) -> int:
+        """Estimate a round's duration at the first speed, without jitter: nothing is drawn."""
+        work = self._step_units * steps if self._round_units is None else self._round_units
+        return min(max(1, work // self._speeds[0]), LONGEST_NS)
+
+
+def node_speeds(world: WorldSpec, federation: FederationConfig) -> tuple[NodeSpeed, ...]:
+    """Return the speed of each member in a settled world. Raises UserError if the trace cannot be read."""
+    require_settled(world)
+    compute, seed = world.compute, federation.seed
+    factors = {node: slow.speed for slow in world.slow for node in slow.nodes}
+    return tuple(
+        NodeSpeed(
+            [(time, speed * factors.get(node, 1.0)) for time, speed in steps],
+            step_s=compute.step_s,
+            round_s=compute.round_s,
+            jitter=compute.jitter,
+            rng=stream(seed, "round jitter", node) if compute.jitter else None,
+        )
+        for node, steps in enumerate(_speeds_over_time(world, federation))
+    )
+
+
+def read_trace(path: Path, members: Sequence[str]) -> list[Steps]:
+    """Read speeds by member. Raises UserError if the file cannot be read, or lacks a node's speed at some time."""
+    names = Names(members)
+    steps: list[Steps] = [[] for _ in members]
+    for line, row in _rows(path):
+        node = _node(row["node"], names, path, line)
+        file = f"{path}:{line}"
+        time_s, speed = (_number(row[column], column, file) for column in NUMBERS)
+        _append(steps[node], nanoseconds(time_s), speed, file=file, value=time_s)
+    missing = [name for name, own in zip(members, steps, strict=True) if not own]
+    if missing:
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise UserError(f"has no row for {shown}", file=path, key="node", allowed="one row or more for each node")
+    return steps
+
+
+def _speeds_over_time(world: WorldSpec, federation: FederationConfig) -> Sequence[Steps]:
+    """Return each node's speeds: as in its trace, or one that is drawn for all time."""
+    if world.compute.trace is not None:
+        return read_trace(world.compute.trace, [member.name for member in federation.members])
+    rng = stream(federation.seed, "speeds")
+    return [[(0, draw(rng, world.compute.speed))] for _ in federation.members]
+
+
+def _append(own: Steps, time_ns: int, speed: float, *, file: str, value: float) -> None:
+    if not own and time_ns != 0:
+        raise UserError("the node's first row is later than 0", file=file, key="time_s", value=value, allowed="0")
+    if own and time_ns <= own[-1][0]:
+        allowed = "times that grow from row to row of a node"
+        raise UserError(
+            "is not later than the node's row before", file=file, key="time_s", value=value, allowed=allowed
+        )
+    own.append((time_ns, speed))
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (line, the three columns as text) of each row that is not empty."""
+    lines = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
+    try:
+        header = [name.strip() for name in next(lines, [])]
+        absent = [name for name in COLUMNS if name not in header]
+        if absent:
+            allowed = "a header with the columns " + ", ".join(COLUMNS)
+            raise UserError(f"has no column {absent[0]}", file=path, value=",".join(header)[:100], allowed=allowed)
+        places = [header.index(name) for name in COLUMNS]
+        for row in lines:
+            if not any(row):
+                continue
+            if len(row) != len(header):
+                text = f"has {len(row)} fields where the header has {len(header)}"
+                raise UserError(text, file=f"{path}:{lines.line_num}")
+            yield lines.line_num, {name: row[place].strip() for name, place in zip(COLUMNS, places, strict=True)}
+    except csv.Error as error:
+        raise UserError(f"not CSV: {error}", file=f"{path}:{lines.line_num}", key=KEY) from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_file(path, LARGEST_BYTES, "a CSV file with the columns " + ", ".join(COLUMNS)).decode("utf-8-sig")
+    except UserError as error:
+        error.key = KEY
+        raise
+    except UnicodeDecodeError:
+        raise UserError("is not UTF-8 text", file=path, key=KEY) from None
+
+
+def _node(text: str, names: Names, path: Path, line: int) -> int:
+    found = names.find(text)
+    if len(found) != 1:
+        raise UserError("no such node", file=f"{path}:{line}", key="node", value=text[:100], allowed=names.allowed_one)
+    return found[0]
+
+
+def _number(text: str, column: str, file: str) -> float:
+    kind = NUMBERS[column]
+    try:
+        return float(kind.read(float(text)))
+    except ValueError:
+        raise UserError("impossible value", file=file, key=column, value=text[:100], allowed=kind.allowed) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejoin:
+    """The end of a partition."""
+
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Separate:
+    """A partition begins; `groups` contains every node once, sorted."""
+
+    time_ns: int
+    groups: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """The first start of a node that was absent at the beginning."""
+
+    time_ns: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    time_ns: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crash:
+    """Power off; with `amnesia` the disk is lost too. `returns` is True if a Restart follows."""
+
+    time_ns: int
+    node: int
+    amnesia: bool
+    returns: bool
+
+
+Fault = Rejoin | Separate | Join | Restart | Crash
+_ORDER: dict[type, int] = {kind: place for place, kind in enumerate((Rejoin, Separate, Join, Restart, Crash))}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultPlan:
+    faults: tuple[Fault, ...]
+    late: frozenset[int]
+    """Nodes started by a Join; all others start at time 0."""
+    crashing: frozenset[int]
+    """Nodes that crash at least once."""
+    gone: frozenset[int]
+    """Nodes that never return from their last crash."""
+
+
+def plan_faults(world: WorldSpec, nodes: int, seed: int) -> FaultPlan:
+    """Plan everything that will happen to `nodes` nodes in a settled world, even beyond the end of the run."""
+    require_settled(world)
+    faults: list[Fault] = [fault for partition in world.partitions for fault in _partition(partition, nodes)]
+    faults += [Join(time_ns=nanoseconds(join.at_s), node=node) for join in world.starts for node in join.nodes]
+    lives = UpTimes(world.starts)
+    for crash in world.crashes:
+        begin, end = ends(crash)
+        for node in crash.nodes:
+            lives.add(node, begin, end)
+            faults += _crash(node, begin, end, amnesia=crash.amnesia)
+    if world.churn:
+        for node in world.churn.nodes or ():
+            faults += _churn(world.churn, node, lives, seed)
+    faults.sort(key=lambda fault: (fault.time_ns, _ORDER[type(fault)], getattr(fault, "node", 0)))
+    crashes = [fault for fault in faults if isinstance(fault, Crash)]
+    return FaultPlan(
+        faults=tuple(faults),
+        late=frozenset(fault.node for fault in faults if isinstance(fault, Join)),
+        crashing=frozenset(crash.node for crash in crashes),
+        gone=frozenset(crash.node for crash in crashes if not crash.returns),
+    )
+
+
+def _partition(partition: PartitionSpec, nodes: int) -> tuple[Separate, Rejoin]:
+    grouped = {node for group in partition.groups for node in group}
+    others = tuple(node for node in range(nodes) if node not in grouped)
+    groups = sorted(tuple(sorted(group)) for group in (*partition.groups, others) if group)
+    begin, end = nanoseconds(partition.at_s), nanoseconds(partition.until_s)
+    return Separate(time_ns=begin, groups=tuple(groups)), Rejoin(time_ns=end)
+
+
+def _crash(node: int, begin: int, end: int | None, *, amnesia: bool) -> list[Fault]:
+    down: list[Fault] = [Crash(time_ns=begin, node=node, amnesia=amnesia, returns=end is not None)]
+    return down if end is None else [*down, Restart(time_ns=end, node=node)]
+
+
+def _churn(churn: ChurnSpec, node: int, lives: UpTimes, seed: int) -> Iterator[Fault]:
+    """Draw crashes, except where the world itself says when the node is down."""
+    rng = stream(seed, "churn", node)
+    until, now = nanoseconds(churn.until_s), lives.born.get(node, 0)
+    while True:
+        begin = now + _while_ns(exponential(rng, churn.up_s))
+        if begin >= until:
+            return
+        now = begin + _while_ns(exponential(rng, churn.down_s))
+        amnesia = rng.random() < churn.amnesia
+        if lives.objection(node, begin, now) is None:
+            yield from _crash(node, begin, now, amnesia=amnesia)
+
+
+def _while_ns(time_s: float) -> int:
+    return min(max(1, nanoseconds(time_s)), round(LONGEST_S * NANOSECONDS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The federation from some time on; all nodes are told about the change at once."""
+
+    time_ns: int
+    federation: FederationConfig
+
+
+def steps_of(federation: FederationConfig, world: WorldSpec) -> tuple[Step, ...]:
+    """Return the federation at the beginning, then after each change.
+
+    Raises UserError if the members at some time cannot form such a graph, or if it is not connected.
+    """
+    if not world.amendments:
+        return (Step(time_ns=0, federation=federation),)
+    order = sorted(range(len(world.amendments)), key=lambda place: (world.amendments[place].at_s, place))
+    later = {node for amendment in world.amendments for node in amendment.join}
+    there = [member.index for member in federation.members if member.index not in later]
+    spec = federation.topology
+    found = [Step(time_ns=0, federation=_federation_of(federation, there, spec, world, "amend"))]
+    for place in order:
+        amendment = world.amendments[place]
+        there = sorted({*there, *amendment.join} - {*amendment.leave})
+        spec = amendment.topology or spec
+        now = _federation_of(federation, there, spec, world, f"amend[{place}].topology")
+        found.append(Step(time_ns=nanoseconds(amendment.at_s), federation=now))
+    return tuple(found)
+
+
+def all_edges(steps: tuple[Step, ...]) -> Edges:
+    """Return the edges of all times together."""
+    if len(steps) == 1:
+        return steps[0].federation.edges
+    return tuple(sorted({edge for step in steps for edge in step.federation.edges}))
+
+
+def _federation_of(
+    federation: FederationConfig, present: list[int], spec: str, world: WorldSpec, key: str
+) -> FederationConfig:
+    names = [federation.members[node].name for node in present]
+    try:
+        graph, schedule = federation_graph(spec, names, federation.seed, federation.path.parent)
+    except TopologyError as error:
+        raise UserError(error.message, file=world.path, key=key, value=spec, allowed=error.allowed) from None
+    if len(components(graph)) > 1:
+        text = f"the graph of {len(present)} members falls into parts"
+        raise UserError(text, file=world.path, key=key, value=spec, allowed="a connected graph")
+    members = tuple(replace(member, retired=member.index not in present) for member in federation.members)
+    return replace(
+        federation,
+        topology=spec,
+        members=members,
+        edges=_member_edges(graph.edges, present),
+        schedule=tuple(_member_edges(edges, present) for edges in schedule),
+        edge_weights={(present[i], present[j]): weight for (i, j), weight in edge_weights(graph).items()},
+    )
+
+
+def _member_edges(edges: Edges, members: list[int]) -> Edges:
+    """Convert edges between list positions to edges between members; `members` is ascending, so the order is
+    preserved.
+    """
+    return tuple((members[low], members[high]) for low, high in edges)

@@ -40,9 +40,9 @@ from p2pfl.fleet.fleet import STOPPED, Child
 from p2pfl.fleet.one_process import InProcessFleet, _with_keys
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.load import load_task, resolved
+from p2pfl.learn.methods import method_of
 from p2pfl.learn.privacy.noise import Chance
 from p2pfl.learn.privacy.plan import protection_of
-from p2pfl.methods import method_of
 from p2pfl.learn.samples import DataSets, Samples, TensorSamples, read_samples
 from p2pfl.learn.table.agreed import with_agreed
 from p2pfl.learn.task import NodeContext, Task

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from p2pfl.console.output import Form, cell, format_option, report_target, write_json, write_rows
-from p2pfl.errors import UserError
+from p2pfl.errors import StorageError, UserError
 from sim.cli import gone
-from sim.cli.audit_report import write_report
 
 if TYPE_CHECKING:
+    from p2pfl.config.model import FederationConfig
     from sim.audits.audit import AuditFound, Auditor
+    from sim.audits.sums import SumCast, SumsFound
 
 EPILOG = """\b
 Examples:
@@ -28,6 +30,8 @@ docs/explanation/privacy.md. And sums, by itself: docs/explanation/sums.md.
 """
 
 SHARE = "recognizable"
+FEWEST_OTHERS = 2
+"""The honest members without whom a sum tells a summand."""
 
 
 @click.command("audit", epilog=EPILOG)
@@ -69,19 +73,16 @@ def audit(
     report, form = report_target(report, form)
     names, effort = _attack_names(attacks, quick=quick), QUICK if quick else Effort()
     _check_targets(report, picture, names)
-    if names == (SUMS,):
-        from sim.cli.audit_sums import audit_sums  # noqa: PLC0415 - as above
 
-        return audit_sums(
-            federation,
-            node=node,
-            colluders=colluders,
-            seed=seed,
-            quick=quick,
-            report=report,
-            quiet=quiet,
-            form=form,
-        )
+    def tell(text: str) -> None:
+        if not quiet:
+            click.echo(f"  {text}", err=True)
+
+    if names == (SUMS,):
+        sums = _attack_sums(federation, node=node, colluders=colluders or 1, seed=seed, quick=quick, tell=tell)
+        title = f"what members learn of the vector of {sums.cast.names[sums.victim]}"
+        _deliver(sums, sums.rows(), report, form, title=title, sentences=sums.summary())
+        return 1 if sums.mistakes else 0
     if colluders is not None:
         raise UserError("is for sums", key="--colluders", value=colluders, allowed="with --attacks sums")
     _quiet_nodes()
@@ -90,15 +91,11 @@ def audit(
         from sim.audits.reconstruction import require_picture  # noqa: PLC0415 - as above
 
         require_picture(tuple(scene.rows()[0].shape[1:]))
-    auditor = Auditor(
-        scene,
-        attacks=names,
-        effort=effort,
-        observe_real=None if simulated else _real(),
-        on_progress=lambda text: None if quiet else click.echo(f"  {text}", err=True),
-    )
+    real = None if simulated else _real()
+    auditor = Auditor(scene, attacks=names, effort=effort, observe_real=real, on_progress=tell)
     found = auditor.run()
-    _deliver(found, report, form)
+    title = f"what neighbors learn of the {found.samples} rows of {found.node}"
+    _deliver(found, _rows(found), report, form, title=title)
     if picture is not None:
         _draw(auditor, picture)
     return 1 if found.mistakes else 0
@@ -149,19 +146,82 @@ def _real() -> Any:
     return observe_real
 
 
-def _deliver(findings: AuditFound, report: Path | None, form: Form) -> None:
+def _attack_sums(
+    path: Path, *, node: str | None, colluders: int, seed: int | None, quick: bool, tell: Callable[[str], None]
+) -> SumsFound:
+    """Attack the secure sums of the federation's members, on its graph. Raises UserError."""
+    from p2pfl.config.charter import compacted  # noqa: PLC0415 - as above
+    from p2pfl.config.load import load_config  # noqa: PLC0415 - as above
+    from sim.audits.sums import attack_sums  # noqa: PLC0415 - as above
+
+    federation = compacted(load_config(path))
+    cast = _cast_of(federation, colluders)
+    return attack_sums(
+        cast,
+        _victim(federation, cast, node),
+        seed=federation.seed if seed is None else seed,
+        coalitions=6 if quick else 24,
+        budget_s=60.0 if quick else 300.0,
+        on_progress=tell,
+    )
+
+
+def _cast_of(federation: FederationConfig, colluders: int) -> SumCast:
+    """The members and graph of a federation. Raises UserError: its sums hold against no so many."""
+    from sim.audits.sums import MOST_MEMBERS, SumCast  # noqa: PLC0415 - as above
+
+    count = len(federation.members)
+    if not 3 <= count <= MOST_MEMBERS:
+        allowed = f"3 to {MOST_MEMBERS} members"
+        raise UserError("sums are not audited", file=federation.path, key="members", value=count, allowed=allowed)
+    if colluders > count - FEWEST_OTHERS:
+        allowed = f"up to {count - FEWEST_OTHERS} of {count} members: the others' sum tells a summand else"
+        raise UserError("too many", key="--colluders", value=colluders, allowed=allowed)
+    return SumCast(
+        names=tuple(member.name for member in federation.members),
+        edges=tuple((min(edge), max(edge)) for edge in federation.edges),
+        colluders=colluders,
+        least=colluders + FEWEST_OTHERS,
+    )
+
+
+def _victim(federation: FederationConfig, cast: SumCast, node: str | None) -> int:
+    if node is None:
+        # The last one: who leads a sum, the lowest, is worth more to an attack as a colluder.
+        return max(range(cast.count), key=lambda member: (len(cast.neighbors(member)), member))
+    if node not in cast.names:
+        raise UserError("no such node", file=federation.path, key="--node", value=node, allowed=", ".join(cast.names))
+    return cast.names.index(node)
+
+
+def _deliver(
+    found: AuditFound | SumsFound,
+    rows: Sequence[dict[str, Any]],
+    report: Path | None,
+    form: Form,
+    *,
+    title: str,
+    sentences: Iterable[str] = (),
+) -> None:
     if form == "json":
-        write_json(findings.as_json())
+        write_json(found.as_json())
     else:
-        title = f"what neighbors learn of the {findings.samples} rows of {findings.node}"
-        write_rows(_rows(findings), form, title=title)
+        write_rows(rows, form, title=title)
     if form == "table":
-        for note in findings.notes:
+        for sentence in sentences:
+            click.echo(sentence)
+        for note in found.notes:
             click.echo(f"note: {note}", err=True)
-    for mistake in findings.mistakes:
+    for mistake in found.mistakes:
         click.echo(f"error: {mistake}", err=True)
     if report is not None:
-        write_report(findings.as_json(), report)
+        from topologies.files import replace  # noqa: PLC0415 - `--help` stays instant
+
+        try:
+            replace(report, lambda file: file.writelines([json.dumps(found.as_json(), indent=2).encode()]))
+        except OSError as error:
+            raise StorageError(f"{report} could not be written: {error.strerror}") from error
+        click.echo(f"report: {report}", err=True)
 
 
 def _rows(findings: AuditFound) -> list[dict[str, Any]]:

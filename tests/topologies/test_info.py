@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 
 import networkx as nx
-import numpy as np
-import pytest
 from click.testing import CliRunner
 
 from topologies import build, spectral
 from topologies.cli import topology
-from topologies.families.random import _rewired_ring
-from topologies.graph import ordered
 from topologies.metrics import cuts, describe
 
 
@@ -30,15 +26,6 @@ def test_lambda_2_is_the_first_figure_after_what_the_graph_is():
 def test_a_limit_of_time_is_gone_from_info_and_not_from_design():
     assert "info --within is gone; use Ctrl-C" in call("info", "ring", "-n", "9", "--within", "1s").stderr
     assert call("design", "-n", "6", "--max-degree", "2", "--within", "20s").exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("n", "k", "p"), [(5, 4, 0.9), (6, 4, 1.0), (20, 4, 0.1), (3, 2, 1.0), (9, 8, 1.0), (60, 6, 0.5)]
-)
-def test_rewired_rings_are_those_of_networkx(n, k, p):
-    for seed in range(5):
-        drawn = ordered(nx.watts_strogatz_graph(n, k, p, seed=seed).edges)
-        assert np.array_equal(ordered(_rewired_ring(n, k, p, seed)), drawn)
 
 
 def test_a_cut_of_a_graph_with_even_degrees_is_even():

@@ -135,7 +135,7 @@ def conductance_bounds(topology: Topology, extremes: Extremes, cut: Cut | None) 
     return [min(upper, proven_connectivity(extremes) / (2.0 * degree_range(topology)[1])), upper]
 
 
-SEARCH_LIMIT = 3_000_000
+SEARCH_LIMIT = 100_000
 """The maximum total of nodes and edges to search: about two seconds."""
 
 
@@ -156,65 +156,11 @@ def cut_points(topology: Topology, limit: int = SEARCH_LIMIT) -> CutPoints | Non
         return CutPoints(bridges=(), nodes=())
     if topology.implicit or topology.nodes + topology.edge_count > limit:
         return None
-    search = _DepthFirst(topology)
-    for root in range(topology.nodes):
-        if not search.entered[root]:
-            search.explore(root)
-    return CutPoints(bridges=tuple(sorted(search.bridges)), nodes=tuple(sorted(search.cut)))
+    import networkx as nx  # noqa: PLC0415 - slow to import
 
-
-class _DepthFirst:
-    """A depth-first search. `place[v]` is the next neighbor of v to look at, `entered[v]` when v was reached, `low[v]`
-    the earliest node that an edge reaches from v or below it.
-
-    Source: Hopcroft and Tarjan, Algorithm 447 (1973). It avoids recursion because a path may be a million nodes deep.
-    """
-
-    def __init__(self, topology: Topology) -> None:
-        starts, self.neighbors = (part.tolist() for part in topology.rows)
-        self.place, self.ends = starts[:-1], starts[1:]
-        self.entered, self.low, self.parent = ([0] * topology.nodes for _ in range(3))
-        self.clock = 0
-        self.bridges: list[Edge] = []
-        self.cut: set[int] = set()
-
-    def explore(self, root: int) -> None:
-        """Explore all nodes that `root` reaches."""
-        place, ends, neighbors = self.place, self.ends, self.neighbors
-        entered, low, parent = self.entered, self.low, self.parent
-        self._enter(root, -1)
-        node, branches = root, 0
-        while node >= 0:
-            if place[node] == ends[node]:
-                branches += parent[node] == root
-                node = self._leave(node, root)
-                continue
-            other = neighbors[place[node]]
-            place[node] += 1
-            if not entered[other]:
-                self._enter(other, node)
-                node = other
-            elif other != parent[node] and entered[other] < low[node]:
-                low[node] = entered[other]
-        if branches > 1:
-            self.cut.add(root)
-
-    def _enter(self, node: int, above: int) -> None:
-        self.clock += 1
-        self.entered[node] = self.low[node] = self.clock
-        self.parent[node] = above
-
-    def _leave(self, node: int, root: int) -> int:
-        """Return to the parent node, and record there how far up the edges below reach."""
-        above = self.parent[node]
-        if above < 0:
-            return above
-        self.low[above] = min(self.low[above], self.low[node])
-        if self.low[node] > self.entered[above]:
-            self.bridges.append((min(node, above), max(node, above)))
-        if above != root and self.low[node] >= self.entered[above]:
-            self.cut.add(above)
-        return above
+    graph = topology.to_networkx()
+    bridges = sorted((min(edge), max(edge)) for edge in nx.bridges(graph))
+    return CutPoints(bridges=tuple(bridges), nodes=tuple(sorted(nx.articulation_points(graph))))
 
 
 EDGE_FLOWS_WORK = 1_000_000

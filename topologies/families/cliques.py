@@ -263,32 +263,7 @@ def _full(groups: list[list[int]]) -> Iterator[Edge]:
         yield joiner.join(one, two)
 
 
-def _small_world(groups: list[list[int]]) -> Iterator[Edge]:
-    """Join each clique to those 2^s and 2^s + 1 places on around a ring, in both directions: O(q log q) edges."""
-    joiner = _Joiner()
-    q = len(groups)
-    for k in range(q):
-        for near in (1 << s for s in range((q - 1).bit_length())):
-            for step in (-near, near, -near - 1, near + 1):
-                if step % q:
-                    yield joiner.join(groups[k], groups[(k + step) % q])
-
-
-def _fractal(groups: list[list[int]]) -> Iterator[Edge]:
-    """Join groups pairwise into one, as many at a time as a clique has members, and so on."""
-    joiner = _Joiner()
-    wide = max(2, *map(len, groups))
-    while len(groups) > 1:
-        merged = []
-        for first in range(0, len(groups), wide):
-            together_now = groups[first : first + wide]
-            for one, two in combinations(together_now, 2):
-                yield joiner.join(one, two)
-            merged.append([node for group in together_now for node in group])
-        groups = merged
-
-
-_BETWEEN = {"ring": _ring, "full": _full, "small-world": _small_world, "fractal": _fractal}
+_BETWEEN = {"ring": _ring, "full": _full}
 
 
 def _starts(request: GraphRequest) -> Ints:
@@ -309,7 +284,7 @@ D_CLIQUES: Mapping[str, Family] = {
         parameters={
             "size": whole(10, 1, "most nodes of a clique; all are of nearly equal size"),
             "labels": file("CSV, one row for each node: how many samples of each label; a name may come first"),
-            "inter": choice("ring", "full", "small-world", "fractal", meaning="how cliques are joined"),
+            "inter": choice("ring", "full", meaning="how cliques are joined"),
             "steps": whole(None, 0, "swaps tried; ten for each node by default, at least 1000"),
         },
         expected=_expected,

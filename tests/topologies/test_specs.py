@@ -36,7 +36,7 @@ def test_defaults_are_filled_in():
         ("geometric:radius=0", "geometric:radius", "0", "above 0"),
         ("geometric:radius=inf", "geometric:radius", "inf", "above 0"),
         ("geometric:metric=round", "geometric:metric", "round", "flat or torus"),
-        ("d-cliques:inter=tree", "d-cliques:inter", "tree", "ring or full or small-world or fractal"),
+        ("d-cliques:inter=tree", "d-cliques:inter", "tree", "ring or full"),
         ("d-cliques:labels=", "d-cliques:labels", "", "path"),
         ("barabasi-albert:m=0", "barabasi-albert:m", "0", "from 1"),
         ("keyed-ring", "topology", "keyed-ring", "did you mean 'keyed-rings'"),

@@ -18,6 +18,7 @@ from p2pfl.config.model import NOT_FROZEN, Compute, TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.privacy.plan import Protection
+from p2pfl.learn.privacy.rounds import hidden_rounds
 from p2pfl.learn.reloading import reloads
 from p2pfl.learn.sharing import KEY, WHOLE
 from p2pfl.learn.task import LearnerFactory, NodeContext, Task
@@ -138,8 +139,6 @@ def learner_for(
         raise UserError(f"the task's learner failed: {describe_failure(error)}", key="task.name") from error
     if protection is None:
         return learner
-    from p2pfl.learn.privacy.rounds import hidden_rounds  # noqa: PLC0415 - torch
-
     return hidden_rounds(learner, protection, context.node)
 
 

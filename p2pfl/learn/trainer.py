@@ -28,8 +28,9 @@ from p2pfl.learn.devices import Device
 from p2pfl.learn.evaluation import are_classes, are_labels, loss_of, outputs_of, score
 from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
+from p2pfl.learn.privacy.gradients import PrivateRounds, PrivateSteps
 from p2pfl.learn.privacy.plan import Plan, Protection, refuse_delta
-from p2pfl.learn.privacy.rounds import PrivateRounds, PrivateSteps, own_part, shared_by
+from p2pfl.learn.privacy.rounds import own_part, shared_by
 from p2pfl.learn.reloading import files_of
 from p2pfl.learn.samples import DataSets, Samples, TensorSamples, draw_batches, read_samples
 from p2pfl.learn.sharing import WHOLE

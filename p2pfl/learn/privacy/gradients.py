@@ -1,4 +1,6 @@
-"""Per-row gradients, clipped by norm and summed, which bounds the effect of one row on a step.
+"""DP-SGD: clipped gradients of rows, the steps of them that hide every row, and private rounds of a torch model.
+
+Per-row gradients, clipped by norm and summed, which bounds the effect of one row on a step.
 
 A row's loss is that of a batch containing only that row, so no row affects another. With `torch.func`, or one row
 after the other, this holds by construction; in a chain of layers, because each layer works row by row. A chain need
@@ -10,6 +12,13 @@ Refuse models that mix rows: in these, clipping a row's own gradient does not bo
 
 A layer that normalizes over a batch is refused by its type. Others are detected by their effect: an output changes
 with another row in the batch, or a tensor changes as rows pass through.
+
+DP-SGD: local steps in which every single row is hidden. Abadi et al., arXiv 1607.00133.
+
+A step takes each row with the same probability, sums the clipped gradients of these rows, adds noise, and divides by
+the expected number of rows, because the actual number must stay secret. The learning method and the optimizer see only
+this result, so whatever they compute reveals no more. All trained parameters are clipped together and get noise,
+personal ones too, because the next step's gradients depend on them.
 """
 
 from __future__ import annotations
@@ -18,6 +27,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from typing import Any, Protocol
 
 import torch
@@ -26,8 +36,20 @@ from torch.linalg import vector_norm
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
+from p2pfl.config.model import Compute
+from p2pfl.config.sections import MEMBER, RECORD
 from p2pfl.errors import UserError
 from p2pfl.learn.devices import Device, over_tensors
+from p2pfl.learn.evaluation import loss_of
+from p2pfl.learn.interface import Vector
+from p2pfl.learn.privacy.noise import Draws, Grid, Reals
+from p2pfl.learn.privacy.plan import Plan, Protected, Protection
+from p2pfl.learn.privacy.rounds import (
+    SharedRounds,
+    hide_round,
+)
+from p2pfl.learn.samples import Samples
+from p2pfl.learn.torch_model import TorchModel
 from p2pfl.plugins import FAILURES, describe_failure
 
 log = logging.getLogger("p2pfl")
@@ -391,3 +413,165 @@ def _mistake(source: str, value: str, text: str) -> UserError:
     return UserError(
         f"cannot be combined with [privacy] by record: {text}", file=source, key="model", value=value, allowed=ALLOWED
     )
+
+
+Read = Callable[[Tensor], tuple[Any, Any]]
+
+
+MOST_ROWS = 256
+
+
+"""The most rows that torch receives in one batch."""
+
+
+class PrivateSteps:
+    """The steps of one round at a node with `samples` rows. `batches` has the rows (b,) for each step, which may be
+    empty.
+    """
+
+    def __init__(self, plan: Plan, samples: int, draws: Draws, gradients: RowGradients) -> None:
+        self._spend = plan.spend(samples)
+        self.batches = [torch.from_numpy(draws.rows(samples, self._spend.rate)) for _ in range(self._spend.steps)]
+        self._draws, self._gradients = draws, gradients
+        self._clip, self._samples, self._noise = plan.clip, samples, plan.noise * plan.share
+        self._shape = shape_of(plan.training.batch_size)
+
+    def backward(self, parameters: Sequence[nn.Parameter], read: Read) -> Callable[[Tensor], Tensor | None]:
+        """Make a function that replaces the backward pass: it stores a private gradient in each parameter, and returns
+        the mean loss over the rows, or None if there were none.
+        """
+        sizes = [parameter.numel() for parameter in parameters]
+        grid = self.grid(sum(sizes))
+        expected = self._spend.rate * self._samples
+
+        def differentiate(rows: Tensor) -> Tensor | None:
+            total, losses = self.clipped_total(rows, read, sum(sizes))
+            hidden = torch.from_numpy(grid.hidden(total, self._draws) / expected)
+            for parameter, part in zip(parameters, torch.split(hidden, sizes), strict=True):
+                parameter.grad = part.view(parameter.shape).to(parameter)
+            return torch.cat(losses).mean() if losses else None
+
+        return differentiate
+
+    def clipped_total(self, rows: Tensor, read: Read, size: int) -> tuple[Reals, list[Tensor]]:
+        """Return the sum (size,) of the rows' clipped gradients, still without noise, and their losses."""
+        total, losses = torch.zeros(size, dtype=torch.float64), []
+        length = self.grid(size).length
+        for piece, among in pieces(rows, self._shape, self._draws):
+            sums, found = self._gradients.clipped_sum(*read(piece), length, among)
+            total += torch.cat([one.flatten() for one in sums]).cpu()
+            losses.append(found)
+        return total.numpy(), losses
+
+    def grid(self, size: int) -> Grid:
+        """Return the grid for gradients (size,)."""
+        in_sequence = 2 * self._shape + self._samples // self._shape + 1
+        return Grid.of(noise=self._noise, clip=self._clip, size=size, rows=self._samples, in_sequence=in_sequence)
+
+
+def shape_of(batch_size: int) -> int:
+    """Return the number of places in a piece of a batch, so large that one piece suffices for all but one batch in
+    thirty.
+    """
+    return min(MOST_ROWS, 8 * math.ceil((batch_size + 2 * math.sqrt(batch_size)) / 8))
+
+
+def pieces(rows: Tensor, shape: int, draws: Draws) -> Iterator[tuple[Tensor, Tensor]]:
+    """Split the rows (b,) into pieces (shape,) at random places, with a mask of the places in use (shape,).
+
+    The unused places contain a row that does not count. How torch rounds a row's gradient depends on the row's place
+    and the batch's shape, not on the other rows. So an additional row, which takes an unused place, does not change the
+    last bits of any other gradient. Only in a batch of several pieces may it move another row to a different place; the
+    grid's margin covers that row.
+    """
+    if not len(rows):
+        return
+    if len(rows) > shape:
+        rows = rows[draws.order(len(rows))]
+    for part in torch.split(rows, shape):
+        places = draws.order(shape)[: len(part)]
+        piece, among = part[:1].repeat(shape), torch.zeros(shape, dtype=torch.bool)
+        piece[places], among[places] = part, True
+        yield piece, among
+
+
+class PrivateRounds(Protected):
+    """The private rounds of a learner. `row_gradients` is set if single rows are protected, None if the member is."""
+
+    row_gradients: RowGradients | None
+
+    def __init__(self, protection: Protection, model: TorchModel, train_set: Samples) -> None:
+        """Prepare the rounds. Raises UserError: single rows are to be protected, and the model mixes rows."""
+        super().__init__(protection, len(train_set))
+        self.row_gradients = _gradients_of_rows(model, train_set) if self.plan.unit == RECORD else None
+        self.shared = _shared(self.plan, len(train_set), model)
+        """The rounds with shared noise, if it is shared."""
+
+    @property
+    def hides_member(self) -> bool:
+        return self.plan.unit == MEMBER
+
+    def at_node(self, samples: int) -> PrivateRounds:
+        """Return the same rounds, with the same model, for a node with `samples` rows."""
+        other = copy(self)
+        other.plan = self.protection.plan_for(samples)
+        if self.shared is not None:
+            other.shared = SharedRounds(other.plan, samples, self.shared.places)
+        return other
+
+    def steps_with(self, samples: int) -> int | None:
+        """Return the number of steps in a round on `samples` rows, or None if there are as many as without privacy."""
+        return self.plan.spend(samples).steps if self.plan.unit == RECORD else None
+
+    def steps(self, samples: int, draws: Draws) -> PrivateSteps | None:
+        """Return the steps of a round in which single rows are protected, or None if steps are the same as without
+        privacy.
+        """
+        if self.row_gradients is None:
+            return None
+        return PrivateSteps(self.plan, samples, draws, self.row_gradients)
+
+    def next_model(self, start: Vector, ended: Vector, draws: Draws) -> Vector:
+        """Return the model (d,) to continue from after a round from `start` to `ended` (d,). With shared noise that is
+        `start`, until the sum is known.
+        """
+        if self.shared is not None:
+            self.shared.give_change(start, ended, draws)
+            return start
+        return hide_round(start, ended, self.plan, draws) if self.hides_member else ended
+
+    def gradient_part(self, samples: int, draws: Draws, read: Read) -> None:
+        """Make this node's part of a sum of its rows' clipped gradients; unit `record` and shared noise."""
+        steps = self.steps(samples, draws)
+        if steps is None or self.shared is None:
+            raise ValueError("no rounds that sum the gradients of single rows")
+        size = self.shared.entries
+        self.shared.give_gradients(steps.clipped_total(steps.batches[0], read, size)[0], steps.grid(size), draws)
+
+
+def _shared(plan: Plan, samples: int, model: TorchModel) -> SharedRounds | None:
+    if plan.shared_rate is None:
+        return None
+    if plan.unit == MEMBER:  # buffers change too, such as BatchNorm's
+        return SharedRounds(plan, samples, [slice(0, model.flat.size)])
+    trained = model.flat.trained_parts
+    if [id(parameter) for parameter, _ in trained] != [id(parameter) for parameter in model.parameters]:
+        text = "trains tensors that are not shared, or in another order: with shared noise each must be in the sum"
+        raise UserError(text, file=model.task.name, key="model", allowed="a model without; or noise of each node's own")
+    return SharedRounds(plan, samples, [part for _, part in trained])
+
+
+def _gradients_of_rows(model: TorchModel, train_set: Samples) -> RowGradients:
+    _refuse_parts(model.device.compute)
+    with model.device.seeded(0):
+        trial = model.reader(train_set)(torch.arange(min(2, len(train_set))))
+        refuse_mixing(model.module, trial[0], model.device, model.task.name)
+        return row_gradients(model.module, model.parameters, loss_of(model.task), model.device, trial)
+
+
+def _refuse_parts(compute: Compute) -> None:
+    """Refuse settings that these rounds would not follow. Raises UserError."""
+    for key, value in (("micro_batch_size", compute.micro_batch_size), ("compile", compute.compile or None)):
+        if value is not None:
+            text = "gradients of single rows are computed in another way"
+            raise UserError(text, file=compute.file, key=f"node.{key}", value=value, allowed='privacy.unit = "member"')

@@ -15,9 +15,8 @@ from p2pfl.config.sections import MEMBER
 from p2pfl.errors import UserError
 from p2pfl.learn.devices import Device, seeded
 from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.privacy.gradients import LayerChain, Vectorized, row_gradients
+from p2pfl.learn.privacy.gradients import LayerChain, Vectorized, pieces, row_gradients, shape_of
 from p2pfl.learn.privacy.noise import UNIT, Grid, Secret
-from p2pfl.learn.privacy.rounds import pieces, shape_of
 
 
 class Silent:

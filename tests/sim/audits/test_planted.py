@@ -68,7 +68,7 @@ PLANTED = {
         "repeats itself",
     ),
     "a mean over those that came": (
-        ROUNDS,
+        GRADIENTS,
         "hidden = torch.from_numpy(grid.hidden(total, self._draws) / expected)",
         "hidden = torch.from_numpy(grid.hidden(total, self._draws) / max(1, len(rows)))",
         "counts",
@@ -91,7 +91,7 @@ PLANTED = {
 }
 BY_A_STRANGER = {
     "all steps of a round take the same rows": (
-        ROUNDS,
+        GRADIENTS,
         "[torch.from_numpy(draws.rows(samples, self._spend.rate)) for _ in range(self._spend.steps)]",
         "[torch.from_numpy(draws.rows(samples, self._spend.rate))] * self._spend.steps",
         "take the same rows",

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 
 from p2pfl import Task
 from p2pfl.config.model import TaskConfig
-from p2pfl.learn.samples import TensorSamples
 from p2pfl.learn.task import NodeContext, Pair
+from p2pfl.learn.tensors import TensorSamples
 from sim.arrays.run import Together
 from sim.arrays.setting import setting_of
 from sim.arrays.training import Rounds

@@ -45,7 +45,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # it has no stub
     """What both have in common.
 
     `estimator` is what each node trains: linear with `partial_fit`, or an MLP. Its rows are those of X by `partition`
-    (iid, shards:2, dirichlet:0.3 ...; see `p2pfl.learn.partition`). `settings` has keys of `[training]` and `[gossip]`,
+    (iid, shards:2, dirichlet:0.3 ...; see `p2pfl.learn.task`). `settings` has keys of `[training]` and `[gossip]`,
     such as `method`, `rule` or `local_steps`; `world` has the keywords of `sim.World`. With a number as `random_state`,
     each `fit` gives the same bits.
 

@@ -21,7 +21,7 @@ from p2pfl.core.facts import Phase
 from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import Turns
 from p2pfl.engine.arithmetic import NodeSeen, codecs_of, fragments_of
-from p2pfl.learn.gauge import gauge_of
+from p2pfl.learn.figures import gauge_of
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.plan import planned_rounds
 from p2pfl.reporting.status import Sketch

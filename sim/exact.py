@@ -25,7 +25,7 @@ from p2pfl.engine.changes import Entry, Image, change, entry, image, redo, resto
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import LearningError
-from p2pfl.learn.gauge import Gauge
+from p2pfl.learn.figures import Gauge
 from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
 from p2pfl.methods import Method
 from sim.attacks import Attack, Sight, boast, passable, press

@@ -23,10 +23,9 @@ from p2pfl.aggregate import liars_of
 from p2pfl.chance import stream
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.facts import Phase
-from p2pfl.learn.doubts import about_lone_classes, own_classes
+from p2pfl.learn.figures import LabelShift, about_lone_classes, flat_targets, label_shift, own_classes
 from p2pfl.learn.interface import Score
 from p2pfl.learn.metrics import Measure
-from p2pfl.learn.shift import LabelShift, flat_targets, label_shift
 from p2pfl.reporting.figures import about_mixing, by_compressor, configuration, contraction, overall_staleness, spread
 from p2pfl.reporting.measures import (
     ModelScore,

@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from p2pfl import Task
 from p2pfl.errors import UserError
 from p2pfl.learn.digits import mnist_idx
-from p2pfl.learn.partition import parse_partition
-from p2pfl.learn.task import NodeContext, Pair, at_least
+from p2pfl.learn.task import NodeContext, Pair, at_least, parse_partition
 
 DATA = "P2PFL_DATA"
 

@@ -30,9 +30,8 @@ from numpy.typing import NDArray
 from p2pfl.chance import torch_seed
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import LearningError, UserError
-from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector, shape_digest
 from p2pfl.learn.metrics import ACCURACY
-from p2pfl.learn.sharing import shape_digest
 from p2pfl.learn.task import NodeContext
 from p2pfl.methods import overrides
 from p2pfl.plugins import FAILURES, describe_failure, own_failures

@@ -28,8 +28,7 @@ from p2pfl.chance import generator
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import LearningError, UserError
 from p2pfl.foreign import read_file
-from p2pfl.learn.batches import batch_sizes, draw_rows
-from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector, batch_sizes, draw_rows
 from p2pfl.learn.intervals import Interval, wilson
 from p2pfl.learn.metrics import ACCURACY, Metric, measured_by, named
 from p2pfl.learn.task import NodeContext

@@ -41,8 +41,8 @@ from p2pfl.console.output import (
     write_rows,
 )
 from p2pfl.crypto.identity import public_text
+from p2pfl.learn.figures import label_shift, targets_of
 from p2pfl.learn.interface import device_of
-from p2pfl.learn.shift import label_shift, targets_of
 from p2pfl.node.feature import Check, Inspected
 
 OF_A_MISTAKE = ("file", "key", "message", "value", "allowed")

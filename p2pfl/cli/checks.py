@@ -18,7 +18,7 @@ from p2pfl.engine.arithmetic import codecs_of
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features import import_declared
-from p2pfl.learn.doubts import about_lone_classes, own_classes, unscaled
+from p2pfl.learn.figures import about_lone_classes, own_classes, unscaled
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import method_of

@@ -21,7 +21,7 @@ from p2pfl.config.tables import Mistakes, read_table
 from p2pfl.console.output import Form, format_option, log_option, report_target
 from p2pfl.errors import UserError
 from p2pfl.fleet.fleet import Attackers, Lies, find_attackers
-from p2pfl.learn.partition import parse_partition
+from p2pfl.learn.task import parse_partition
 from p2pfl.methods import CONSERVATIVE, ROBUST, allowed, from_here, make_method
 from p2pfl.net.address import free_ports
 from p2pfl.node.folders import appearing, check_result, make_node, own_graph

@@ -45,7 +45,7 @@ from p2pfl.errors import UserError
 from p2pfl.fleet.fleet import Child, Fleet, Lies
 from p2pfl.fleet.report import History, add_references, final_report, refuse_references
 from p2pfl.fleet.starting import claimed
-from p2pfl.learn.doubts import about_lone_classes
+from p2pfl.learn.figures import about_lone_classes
 from p2pfl.learn.metrics import Measure
 from p2pfl.net.address import require_free
 from p2pfl.node.feature import Inspected

@@ -25,7 +25,7 @@ from p2pfl.console.output import cell, size, write_facts, write_rows
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.learn.interface import Learner, RoundStart
 from p2pfl.learn.methods import method_of
-from p2pfl.learn.partition import leaves_few_classes
+from p2pfl.learn.task import leaves_few_classes
 from p2pfl.node.assembly import load_learner
 from p2pfl.node.feature import Check, Inspected
 from p2pfl.reporting.alarms import ALARMS

@@ -20,10 +20,10 @@ from p2pfl.errors import UserError
 from p2pfl.features import import_declared
 from p2pfl.fleet.one_process import sum_together
 from p2pfl.fleet.process import arrived
+from p2pfl.learn.figures import WITHIN, Pooled, pooled, predictions_of, row_sums
+from p2pfl.learn.interface import of_torch
 from p2pfl.learn.metrics import LOSS, Measure
-from p2pfl.learn.pooled import WITHIN, Pooled, pooled, predictions_of, row_sums
 from p2pfl.learn.table.schema import KEYS, make_schema
-from p2pfl.learn.tensors_file import of_torch
 from p2pfl.node.assembly import load_identity
 from p2pfl.node.folders import newest_here
 from p2pfl.node.outcomes import Learned, read_learned

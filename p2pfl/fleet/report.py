@@ -18,9 +18,8 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.config.sections import PUBLIC
 from p2pfl.errors import StorageError, UserError
 from p2pfl.fleet.fleet import STOPPED, Child, Lies, ending
-from p2pfl.learn.doubts import about_lone_classes
+from p2pfl.learn.figures import about_lone_classes, label_shift, targets_of
 from p2pfl.learn.interface import Learner, Vector
-from p2pfl.learn.shift import label_shift, targets_of
 from p2pfl.node.assembly import load_learner, replay
 from p2pfl.reporting.figures import about_mixing, by_compressor, configuration, contraction, overall_staleness, spread
 from p2pfl.reporting.measures import Point, References, mean_intervals, measures_of, model_score, spreads
@@ -241,7 +240,7 @@ def add_references(report: Report, federation: FederationConfig, children: Seque
     Raises LearningError: the task failed.
     """
     from p2pfl.learn.evaluation import value_of  # noqa: PLC0415 - slow, and only here needed
-    from p2pfl.learn.samples import Distinct  # noqa: PLC0415 - as above
+    from p2pfl.learn.tensors import Distinct  # noqa: PLC0415 - as above
     from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - as above
     from p2pfl.reporting.references import centralized, learned_alone, of_alone, round_seconds  # noqa: PLC0415 - as above
 

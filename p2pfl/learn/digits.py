@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from p2pfl.errors import UserError
-from p2pfl.learn.partition import parse_partition
-from p2pfl.learn.task import NodeContext, Pair, Task, at_least
+from p2pfl.learn.task import NodeContext, Pair, Task, at_least, parse_partition
 
 PIXELS, CLASSES, BRIGHTEST = 64, 10, 16
 _TEST_EVERY = 5
@@ -36,7 +35,7 @@ SIDE, IDX_CLASSES, IDX_BRIGHTEST = 28, 10, 255
 
 
 def digits(*, partition: str = "iid", hidden: int = 32) -> Task:
-    """Build the task. `partition` is a spec as in `p2pfl.learn.partition`; `hidden` units give an MLP 64-hidden-10
+    """Build the task. `partition` is a spec as in `p2pfl.learn.task`; `hidden` units give an MLP 64-hidden-10
     (2,410 parameters).
     """
     parse_partition(partition)

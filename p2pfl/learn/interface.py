@@ -1,20 +1,52 @@
 """The interface between learning and everything else: flat float32 vectors in, flat vectors out.
 
 The engine, the node and the simulator see only this; torch appears behind it and nowhere else.
+
+Select which tensors of a model are gossiped: `[gossip] share` has shell patterns for their names.
+
+A tensor is shared if one of its names matches a pattern and none matches a pattern that starts with `!`. All others
+are personal: the node trains them, and they never leave it. If all patterns begin with `!`, they exclude from the
+whole model.
+
+Two nodes compare a digest of the shared tensors' names, shapes, dtypes and order before they mix.
+
+The rows of each step of a local round. No torch.
+
+A model's tensors as a file: plain safetensors, with the names and dtypes of torch's `state_dict`.
+
+A learner without torch is written without torch.
+
+A model file written by `p2pfl export`: plain safetensors with metadata. Reading it needs neither the federation nor
+torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import safetensors
+import safetensors.numpy
 from numpy.typing import NDArray
 
+from p2pfl.config.model import NOT_FROZEN, TrainingConfig
+from p2pfl.errors import UserError
+from p2pfl.foreign import UNREADABLE, refuse_special
 from p2pfl.learn.intervals import Interval
 from p2pfl.learn.privacy.plan import Plan
 from p2pfl.methods import Method
+
+if TYPE_CHECKING:
+    from p2pfl.learn.trainer import TorchLearner
+
 
 Vector = NDArray[np.floating[Any]]
 """A one-dimensional array of float32, or of float64 in some tests."""
@@ -131,3 +163,216 @@ def plan_by(learner: Learner) -> Plan | None:
 def device_of(learner: Learner) -> str:
     """Return a description of the device on which a learner computes; "cpu" if the learner does not name it."""
     return str(getattr(learner, "device", "cpu"))
+
+
+WHOLE = ("*",)
+"""The patterns that share everything."""
+KEY = "gossip.share"
+_MOST_NAMES = 12
+
+
+def shared_names(tensors: Mapping[str, Sequence[str]], patterns: Sequence[str]) -> list[str]:
+    """Return the keys of `tensors` that are shared, in order. Each key stands for a tensor and maps to all its names.
+    `NOT_FROZEN` is no pattern for names, and left to the caller.
+
+    Raises UserError: a pattern matches nothing, or nothing is left to share.
+    """
+    patterns = [pattern for pattern in patterns if pattern != NOT_FROZEN]
+    every = [name for names in tensors.values() for name in names]
+    for pattern in patterns:
+        if not _matches(every, pattern.removeprefix("!")):
+            text = "this pattern matches no floating tensor of the model"
+            raise UserError(text, key=KEY, value=pattern, allowed=_shortened(every))
+    without = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    wanted = [pattern for pattern in patterns if not pattern.startswith("!")] or WHOLE
+    found = [
+        key
+        for key, names in tensors.items()
+        if any(_matches(names, pattern) for pattern in wanted)
+        and not any(_matches(names, pattern) for pattern in without)
+    ]
+    if not found:
+        value = ", ".join(patterns)
+        raise UserError("no tensor is left to share", key=KEY, value=value, allowed=_shortened(every))
+    return found
+
+
+def _matches(names: Iterable[str], pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+def _shortened(names: Sequence[str]) -> str:
+    """List a few names as they are; summarize many by their common prefixes, each with a count."""
+    if len(names) <= _MOST_NAMES:
+        return ", ".join(names)
+    beginnings = _beginnings(names)
+    told = [f"{start} ({count} tensors)" if count > 1 else start for start, count in beginnings.items()]
+    more = len(told) - _MOST_NAMES
+    return ", ".join(told[:_MOST_NAMES] + ([f"and {more} more"] if more > 0 else []))
+
+
+def _beginnings(names: Sequence[str]) -> Counter[str]:
+    """Count tensors by the prefixes of their names, with as few parts as yield more than one prefix."""
+    deepest = max(name.count(".") for name in names)
+    for depth in range(1, deepest + 1):
+        found = Counter(_beginning(name, depth) for name in names)
+        if len(found) > 1:
+            return found
+    return Counter(names)
+
+
+def _beginning(name: str, depth: int) -> str:
+    parts = name.split(".")
+    return name if len(parts) <= depth else ".".join(parts[:depth]) + ".*"
+
+
+DIGEST_BYTES = 16
+
+
+def shape_digest(tensors: Iterable[tuple[str, Sequence[int], str]]) -> bytes:
+    """Return the BLAKE2b-128 digest of (name, shape, dtype) of every shared tensor, in the order of the vector."""
+    rows = [[name, list(shape), dtype] for name, shape, dtype in tensors]
+    text = json.dumps(rows, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.blake2b(text.encode("ascii"), digest_size=DIGEST_BYTES).digest()
+
+
+def batch_sizes(training: TrainingConfig, samples: int) -> list[int]:
+    """Return the number of rows in each step of a round, at a node with `samples` rows."""
+    size = min(training.batch_size, samples)
+    if training.local_steps is not None:
+        return [size] * training.local_steps
+    full, left = divmod(samples, size)
+    if left == 0:
+        one_pass = [size] * full
+    elif left == 1 and size > 1:
+        one_pass = [size] * (full - 1) + [size + 1]
+    else:
+        one_pass = [size] * full + [left]
+    return one_pass * (training.local_epochs or 0)
+
+
+def draw_rows(samples: int, total: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw the rows (total,) for all steps in sequence, from one permutation after another.
+
+    The last permutation is drawn only as far as needed.
+    """
+    if total == samples:
+        return rng.permutation(samples)
+    passes = [rng.permutation(samples) for _ in range(total // samples)]
+    if total % samples:
+        passes.append(rng.choice(samples, total % samples, replace=False))
+    return np.concatenate(passes)
+
+
+LENGTH_BYTES = 8
+
+
+def to_safetensors(learner: Learner, vector: Vector, metadata: Mapping[str, str]) -> bytes:
+    """Return the content of the file for `vector` (d,) and the learner's local tensors. Tied tensors appear under each
+    of their names.
+    """
+    state = learner.state_dict(vector)
+    torch_learner = of_torch(learner)
+    if torch_learner is None:
+        return bytes(safetensors.numpy.save(dict(state), dict(metadata)))
+    from safetensors.torch import save  # noqa: PLC0415 - only for a learner that has imported torch
+    from torch import Tensor  # noqa: PLC0415 - as above
+
+    # The module contains `vector` now, in dtypes that numpy may lack.
+    whole = torch_learner.model.module.state_dict()
+    tensors = {name: t.detach().cpu().clone() for name, t in whole.items() if isinstance(t, Tensor)}
+    plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    return bytes(save(plain, {"format": "pt", **metadata}))
+
+
+def from_safetensors(learner: Learner, content: bytes) -> Vector:
+    """Return the vector (d,) from a file written by `to_safetensors`, and load the tensors that are not shared into the
+    learner.
+
+    Raises UserError: it is not such a file, or it holds another model.
+    """
+    try:
+        state = safetensors.numpy.load(content) if of_torch(learner) is None else _load_torch(content)
+    except safetensors.SafetensorError as error:
+        raise UserError(f"this is not a safetensors file: {error}") from None
+    torch_learner = of_torch(learner)
+    if torch_learner is not None:
+        return _load_through_torch(torch_learner, state)
+    load = getattr(learner, "load_tensors", None)
+    return _concatenated(learner, state) if load is None else load(state)
+
+
+def metadata_of(content: bytes) -> dict[str, str]:
+    """Return the file's metadata, empty if it has none or is not a safetensors file."""
+    length = int.from_bytes(content[:LENGTH_BYTES], "little")
+    try:
+        head = json.loads(content[LENGTH_BYTES : LENGTH_BYTES + length])
+        return {str(key): str(value) for key, value in head.get("__metadata__", {}).items()}
+    except (AttributeError, *UNREADABLE):
+        return {}
+
+
+def _load_torch(content: bytes) -> dict[str, Any]:
+    from safetensors.torch import load  # noqa: PLC0415 - only for a learner that has imported torch
+
+    return load(content)
+
+
+def of_torch(learner: Learner) -> TorchLearner | None:
+    if "torch" not in sys.modules:
+        return None
+    from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - imports torch
+
+    return learner if isinstance(learner, TorchLearner) else None
+
+
+def _load_through_torch(learner: TorchLearner, state: Mapping[str, Any]) -> Vector:
+    try:
+        return learner.model.load_state_dict(state)
+    except RuntimeError as error:
+        raise _other_model(" ".join(str(error).split())) from None
+
+
+def _concatenated(learner: Learner, state: Mapping[str, NDArray[np.generic]]) -> Vector:
+    """Concatenate the tensors, and check that the learner splits them in the same way, because it may arrange them
+    differently.
+    """
+    names = [name for name in learner.state_dict(learner.initial()) if name in state]
+    parts = [np.asarray(state[name], dtype=np.float32).reshape(-1) for name in names]
+    vector = np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
+    if len(names) != len(state) or vector.size != learner.size:
+        raise _other_model(f"it has the tensors {sorted(state)}")
+    again = learner.state_dict(vector)
+    if any(not np.array_equal(again[name], state[name]) for name in names):
+        raise _other_model("this learner arranges its tensors differently")
+    return vector
+
+
+def _other_model(reason: str) -> UserError:
+    return UserError(f"this file contains a different model: {reason}", allowed="the model of the federation's task")
+
+
+PREPROCESSING = "preprocessing"
+"""The key in the file's metadata for the preprocessing: how raw data become inputs, as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """An exported model. `preprocessing` is empty if the file has none."""
+
+    preprocessing: str
+    state: Mapping[str, NDArray[Any]]
+
+
+def read_exported(path: Path) -> Exported | None:
+    """Read a model; return None if it has no preprocessing, which its federation must then supply. Raises UserError: it
+    cannot be read.
+    """
+    refuse_special(path)
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            said = (file.metadata() or {}).get(PREPROCESSING, "")
+            state = {name: file.get_tensor(name) for name in file.keys()} if said else {}  # noqa: SIM118 - no mapping
+    except (safetensors.SafetensorError, OSError, TypeError) as error:
+        raise UserError(f"this is not a safetensors file: {error}", file=path) from None
+    return Exported(preprocessing=said, state=state) if said else None

@@ -16,19 +16,17 @@ import msgspec
 
 from p2pfl.config.model import NOT_FROZEN, Compute, TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import Learner
+from p2pfl.learn.interface import KEY, WHOLE, Learner
 from p2pfl.learn.privacy.plan import Protection
 from p2pfl.learn.privacy.rounds import hidden_rounds
-from p2pfl.learn.reloading import reloads
-from p2pfl.learn.sharing import KEY, WHOLE
-from p2pfl.learn.task import LearnerFactory, NodeContext, Task
+from p2pfl.learn.task import LearnerFactory, NodeContext, Task, reloads
 from p2pfl.plugins import FAILURES, describe_failure, find_object
 
 BUILT_IN = {
     "digits": ("p2pfl.learn.digits", "digits"),
     "mnist-idx": ("p2pfl.learn.digits", "mnist_idx"),
     "csv": ("p2pfl.learn.table.csv_task", "csv_table"),
-    "quadratic": ("p2pfl.learn.quadratic", "QuadraticTask"),
+    "quadratic": ("p2pfl.learn.task", "QuadraticTask"),
     "lora": ("p2pfl.adapt.transformers", "lora"),
 }
 WORDS: dict[Any, str] = {

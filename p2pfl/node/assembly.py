@@ -36,8 +36,7 @@ from p2pfl.engine.changes import change, redo, restore
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import MappedVectors, NodeState
 from p2pfl.errors import StorageError, UserError
-from p2pfl.learn.doubts import unscaled
-from p2pfl.learn.gauge import Gauge, gauge_of
+from p2pfl.learn.figures import Gauge, gauge_of, unscaled
 from p2pfl.learn.interface import Learner, device_of, plan_by
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import method_of

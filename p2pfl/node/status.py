@@ -27,7 +27,7 @@ from p2pfl.core.limits import pace_setter
 from p2pfl.core.standing import View
 from p2pfl.engine.arithmetic import neighbor_distance
 from p2pfl.engine.engine import Engine
-from p2pfl.learn.doubts import own_classes
+from p2pfl.learn.figures import own_classes
 from p2pfl.learn.interface import device_of
 from p2pfl.net.link import SILENT
 from p2pfl.net.transport import REASON_BYTES, Counters, clip

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from p2pfl.errors import UserError
+from p2pfl.learn.figures import LabelShift
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
-from p2pfl.learn.shift import LabelShift
 from p2pfl.reporting.logs import check_target
 from p2pfl.reporting.measures import Point, ReferencePoint, References, Statistic, measures_of, value_of, worst
 from topologies.plots import DARK, counted, new_figure, plain, save, shown

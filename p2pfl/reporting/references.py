@@ -23,8 +23,7 @@ import numpy as np
 from p2pfl.chance import generator
 from p2pfl.config.model import TrainingConfig
 from p2pfl.config.sections import RateSchedule, parse_schedule
-from p2pfl.learn.batches import batch_sizes
-from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
+from p2pfl.learn.interface import Learner, RoundStart, Score, Vector, batch_sizes
 from p2pfl.learn.intervals import RESAMPLES, Interval, of_mean, percentiles
 from p2pfl.learn.metrics import ACCURACY, Measure
 from p2pfl.reporting.figures import spread
@@ -47,7 +46,7 @@ from p2pfl.reporting.measures import (
 from p2pfl.reporting.report import Report
 
 if TYPE_CHECKING:
-    from p2pfl.learn.samples import Samples, TensorSamples
+    from p2pfl.learn.tensors import Samples, TensorSamples
     from p2pfl.learn.trainer import TorchLearner
 
 FEWEST_ROWS = 30
@@ -200,7 +199,7 @@ def joined(sets: Sequence[Samples]) -> TensorSamples | None:
     """Join all rows in one set; return None if they are read row by row, or differ in shape or dtype."""
     import torch  # noqa: PLC0415 - a task without torch has no such sets
 
-    from p2pfl.learn.samples import TensorSamples  # noqa: PLC0415 - as above
+    from p2pfl.learn.tensors import TensorSamples  # noqa: PLC0415 - as above
 
     tensors = [samples for samples in sets if isinstance(samples, TensorSamples)]
     kinds = {(s.inputs.shape[1:], s.inputs.dtype, s.targets.shape[1:], s.targets.dtype) for s in tensors}
@@ -309,7 +308,7 @@ def _mean(values: Iterable[tuple[float | None, int]]) -> float:
 
 def _tests_of(learners: Sequence[TorchLearner]) -> list[tuple[Samples, int]]:
     """Return the distinct test sets, each with the number of nodes that have it."""
-    from p2pfl.learn.samples import Distinct  # noqa: PLC0415 - torch
+    from p2pfl.learn.tensors import Distinct  # noqa: PLC0415 - torch
 
     distinct, counts = Distinct(), Counter[int]()
     for learner in learners:

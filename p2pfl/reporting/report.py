@@ -16,8 +16,8 @@ import msgspec
 from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
+from p2pfl.learn.figures import LabelShift
 from p2pfl.learn.metrics import Measure
-from p2pfl.learn.shift import LabelShift
 from p2pfl.reporting.measures import ModelScore, Point, References, Statistic, measures_of, value_of
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus, PrivacyStatus
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from p2pfl.config.model import Compute
-from p2pfl.learn.devices import Device
+from p2pfl.learn.evaluation import Device
 from p2pfl.learn.interface import RoundStart, Score
 from p2pfl.learn.torch_model import TorchModel
 from p2pfl.methods import Method

@@ -30,7 +30,7 @@ from p2pfl.plugins import FAILURES, describe_failure, find_object
 from p2pfl.specs import MISSING, Catalog, Entry, Made, Parameter, number
 
 if TYPE_CHECKING:
-    from p2pfl.learn.samples import Samples, TensorSamples
+    from p2pfl.learn.tensors import Samples, TensorSamples
 
 
 Vector = NDArray[np.floating[Any]]

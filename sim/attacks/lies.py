@@ -52,7 +52,7 @@ from sim.attacks.attack import (
 if TYPE_CHECKING:  # the names of attacks are read without torch
     from torch import Tensor
 
-    from p2pfl.learn.samples import Samples
+    from p2pfl.learn.tensors import Samples
     from p2pfl.learn.trainer import TorchLearner
 
 
@@ -278,7 +278,7 @@ class Slope:
         import torch  # noqa: PLC0415 - the names of attacks are read without it
 
         from p2pfl.learn.evaluation import loss_of  # noqa: PLC0415 - as above
-        from p2pfl.learn.params import FlatModule  # noqa: PLC0415 - as above
+        from p2pfl.learn.tensors import FlatModule  # noqa: PLC0415 - as above
 
         self.module = deepcopy(learner.model.module).eval()
         self.flat = FlatModule(self.module, learner.task.name, learner.model.share)

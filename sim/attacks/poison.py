@@ -23,7 +23,7 @@ from sim.attacks.lies import replacement
 if TYPE_CHECKING:  # the names of attacks are read without torch
     from torch import Tensor
 
-    from p2pfl.learn.samples import Samples, TensorSamples
+    from p2pfl.learn.tensors import Samples, TensorSamples
     from p2pfl.learn.trainer import TorchLearner
 
 
@@ -185,7 +185,7 @@ def classes_of(learner: TorchLearner) -> int:
 
 def labeled(samples: Samples | None, attack: str) -> TensorSamples:
     """Return the samples with their labels. Raises UserError if there are no labels to poison."""
-    from p2pfl.learn.samples import TensorSamples  # noqa: PLC0415 - as above
+    from p2pfl.learn.tensors import TensorSamples  # noqa: PLC0415 - as above
 
     if isinstance(samples, TensorSamples) and samples.targets.ndim == 1 and not samples.targets.is_floating_point():
         return samples

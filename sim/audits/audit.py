@@ -14,7 +14,7 @@ import torch
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.sections import PUBLIC, RECORD, UNITS, PrivacyConfig
 from p2pfl.errors import LearningError, UserError
-from p2pfl.learn.batches import batch_sizes
+from p2pfl.learn.interface import batch_sizes
 from p2pfl.learn.privacy import Plan, plan_of
 from p2pfl.learn.privacy.accounting import Spend, epsilon_of
 from p2pfl.learn.privacy.noise import Seeded

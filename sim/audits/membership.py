@@ -36,12 +36,11 @@ from p2pfl.chance import generator
 from p2pfl.config.model import FederationConfig, TrainingConfig
 from p2pfl.config.sections import PRV, RECORD
 from p2pfl.learn.interface import RoundStart, Vector
-from p2pfl.learn.params import FlatModule
 from p2pfl.learn.privacy import Plan
 from p2pfl.learn.privacy.noise import Chance, Secret, Seeded
 from p2pfl.learn.privacy.plan import Protection
-from p2pfl.learn.samples import TensorSamples
 from p2pfl.learn.task import NodeContext, Task
+from p2pfl.learn.tensors import FlatModule, TensorSamples
 from p2pfl.learn.trainer import TorchLearner
 from sim.audits.scene import Observation, Scene, observe_simulated
 

@@ -34,7 +34,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.evaluation import loss_of
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import method_of
-from p2pfl.learn.params import TensorPlace
+from p2pfl.learn.tensors import TensorPlace
 from p2pfl.learn.trainer import TorchLearner
 from p2pfl.methods import FLOW, Method, Variate, Vectors
 from sim.audits.scene import Observation, RoundSeen

@@ -43,9 +43,9 @@ from p2pfl.learn.load import load_task, resolved
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.privacy.noise import Chance
 from p2pfl.learn.privacy.plan import protection_of
-from p2pfl.learn.samples import DataSets, Samples, TensorSamples, read_samples
 from p2pfl.learn.table.agreed import with_agreed
 from p2pfl.learn.task import NodeContext, Task
+from p2pfl.learn.tensors import DataSets, Samples, TensorSamples, read_samples
 from p2pfl.learn.trainer import TorchLearner
 from p2pfl.methods import FLOW
 from p2pfl.node.application import Application, OneProcess

@@ -20,11 +20,10 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.learn.batches import batch_sizes
 from p2pfl.learn.evaluation import loss_of, score_of
-from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score
+from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, batch_sizes
 from p2pfl.learn.methods import method_of
-from p2pfl.learn.optimizers import make_optimizer
+from p2pfl.learn.torch_model import make_optimizer
 from p2pfl.methods import Method, overrides
 from p2pfl.plugins import FAILURES
 from sim.learning.nodes import Begun, Learners, Pool, TorchNodes, load_learners

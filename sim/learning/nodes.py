@@ -22,14 +22,13 @@ from p2pfl.chance import generator
 from p2pfl.config.model import FederationConfig, TrainingConfig
 from p2pfl.config.sections import SHARED
 from p2pfl.errors import UserError
-from p2pfl.learn.batches import draw_rows
-from p2pfl.learn.devices import seeded
-from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.evaluation import seeded
+from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector, draw_rows
 from p2pfl.learn.load import learner_for, load_task
 from p2pfl.learn.privacy.noise import Seeded
 from p2pfl.learn.privacy.plan import Protection, protection_of
-from p2pfl.learn.samples import Distinct, Samples, TensorSamples, place_in_memory, read_samples
 from p2pfl.learn.task import NodeContext, Task
+from p2pfl.learn.tensors import Distinct, Samples, TensorSamples, place_in_memory, read_samples
 from p2pfl.learn.trainer import TorchLearner, try_out
 from p2pfl.methods import Method
 from p2pfl.reporting.references import mean_score

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from p2pfl.aggregate import Advice, advice, liars_of
 from p2pfl.config.model import usual_method
-from p2pfl.learn.partition import leaves_few_classes
+from p2pfl.learn.task import leaves_few_classes
 from sim.federations import MANY_NODES, PARTITION
 from sim.plans.wishes import PlanWishes
 from topologies.design import design

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from p2pfl.config.load import load_config, load_node, node_file
+from p2pfl.learn.interface import to_safetensors
 from p2pfl.learn.table.schema import make_schema
-from p2pfl.learn.tensors_file import to_safetensors
 from p2pfl.node.assembly import load_learner
 
 SITES = ("north", "south", "west")

@@ -32,7 +32,7 @@ NINE_DIGITS = 0.82
 GATED = """
 import time
 from pathlib import Path
-from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
+from p2pfl.learn.task import QuadraticLearner, QuadraticTask
 
 GO = Path(__file__).with_name("go")
 

@@ -24,7 +24,7 @@ DEADLINE_S = 100
 TASK = """
 import os, sys
 from pathlib import Path
-from p2pfl.learn.quadratic import QuadraticTask
+from p2pfl.learn.task import QuadraticTask
 
 with Path(__file__).with_name("imported").open("a") as file:
     words = Path("/proc/self/cmdline").read_text().split("\\0")

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import page_kit as pages
 
 from p2pfl.config.load import load_config
-from p2pfl.learn.partition import ALIASES, ALLOWED, parse_partition
+from p2pfl.learn.task import ALIASES, ALLOWED, parse_partition
 from sim.sweeps.job import build
 from sim.sweeps.plan import load_sweep, make_plan
 from sim.worlds.world import read_world

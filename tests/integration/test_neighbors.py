@@ -14,7 +14,7 @@ from p2pfl.net.address import PATH
 DEADLINE_S = 20
 
 OWN_TASK = """
-from p2pfl.learn.quadratic import QuadraticTask
+from p2pfl.learn.task import QuadraticTask
 task = QuadraticTask(size={size})
 """
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from p2pfl.learn.digits import load_digits
-from p2pfl.learn.doubts import about_lone_classes, lone_classes, own_classes, unscaled
+from p2pfl.learn.figures import about_lone_classes, lone_classes, own_classes, unscaled
 
 DRAWN = torch.randn(400, 3, generator=torch.Generator().manual_seed(1))
 

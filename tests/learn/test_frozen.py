@@ -13,11 +13,10 @@ from p2pfl.config.model import NOT_FROZEN, TaskConfig, TrainingConfig
 from p2pfl.config.writing import federation_text
 from p2pfl.crypto import FederationMismatch
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import RoundStart
+from p2pfl.learn.interface import RoundStart, from_safetensors, to_safetensors
 from p2pfl.learn.load import learner_for, make_learner
-from p2pfl.learn.params import FlatModule
 from p2pfl.learn.task import Task
-from p2pfl.learn.tensors_file import from_safetensors, to_safetensors
+from p2pfl.learn.tensors import FlatModule
 from p2pfl.node.assembly import binding, read_setup
 from p2pfl.node.folders import make_node
 from sim import World, simulate

@@ -8,7 +8,7 @@ import pytest
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
-from p2pfl.learn.gauge import gauge_of
+from p2pfl.learn.figures import gauge_of
 from p2pfl.learn.interface import Score
 
 SCORE = Score(accuracy=0.75, loss=0.5, samples=4, metrics={"auc": 0.9, "mae": 2.0})

@@ -11,8 +11,7 @@ from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import load_task, make_learner
-from p2pfl.learn.quadratic import QuadraticTask
-from p2pfl.learn.task import Task
+from p2pfl.learn.task import QuadraticTask, Task
 
 WARD = """
 import numpy as np
@@ -88,7 +87,7 @@ def test_a_file_may_import_its_neighbor(folder):
 
 
 def test_a_task_may_bring_its_own_learner(folder):
-    (folder / "own.py").write_text("from p2pfl.learn.quadratic import QuadraticTask\ntask = QuadraticTask(size=3)")
+    (folder / "own.py").write_text("from p2pfl.learn.task import QuadraticTask\ntask = QuadraticTask(size=3)")
     assert build("own.py:task", folder, local={}).size == 3
 
 

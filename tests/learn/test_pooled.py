@@ -10,10 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2pfl.learn.figures import LIMBS, WITHIN, limbs_of, pooled, predictions_of, row_sums, value_of
 from p2pfl.learn.interface import Score
-from p2pfl.learn.limbs import LIMBS, limbs_of, value_of
 from p2pfl.learn.metrics import ACCURACY, BUILT_IN, LOSS, Measure, auc, classified
-from p2pfl.learn.pooled import WITHIN, pooled, predictions_of, row_sums
 from p2pfl.learn.task import Task
 
 AUC = Measure("auc", "AUC", higher_is_better=True)

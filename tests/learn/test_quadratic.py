@@ -8,7 +8,7 @@ import pytest
 from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.quadratic import QuadraticTask
+from p2pfl.learn.task import QuadraticTask
 from p2pfl.methods import Variate
 
 
@@ -85,7 +85,7 @@ def test_noise_depends_on_the_node_and_the_round_alone(quadratic):
 
 def test_a_node_may_be_slower_than_the_task_says(quadratic, monkeypatch):
     slept = []
-    monkeypatch.setattr("p2pfl.learn.quadratic.time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr("p2pfl.learn.task.time", SimpleNamespace(sleep=slept.append))
     learner = quadratic(step_s=5.0, local={"step_s": 0.02})
     learner.train(RoundStart(learner.initial()), 0)
     assert slept == [0.02]

@@ -13,9 +13,8 @@ from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
-from p2pfl.learn.reloading import files_of, mark_of, reloads
-from p2pfl.learn.samples import DataSets, TensorSamples
-from p2pfl.learn.task import Task
+from p2pfl.learn.task import Task, files_of, mark_of, reloads
+from p2pfl.learn.tensors import DataSets, TensorSamples
 
 RNG = np.random.default_rng(7)
 X, Y = RNG.standard_normal((30, 4)).astype(np.float32), RNG.integers(0, 3, 30)

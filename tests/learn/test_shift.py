@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from p2pfl.learn.partition import parse_partition
-from p2pfl.learn.shift import flat_targets, label_shift, total_variation, wasserstein, wasserstein_between
+from p2pfl.learn.figures import flat_targets, label_shift, total_variation, wasserstein, wasserstein_between
+from p2pfl.learn.task import parse_partition
 
 scipy_stats = pytest.importorskip("scipy.stats", reason="the extra topology has scipy")
 

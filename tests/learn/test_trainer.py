@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.errors import LearningError, UserError
-from p2pfl.learn.devices import seeded
+from p2pfl.learn.evaluation import seeded
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.trainer import TorchLearner

@@ -15,7 +15,7 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.engine.arithmetic import MemoryPlan
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
-from p2pfl.learn.devices import Device
+from p2pfl.learn.evaluation import Device
 from p2pfl.learn.task import Task
 from p2pfl.learn.torch_model import TorchModel
 from p2pfl.node.assembly import (

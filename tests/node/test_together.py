@@ -25,7 +25,7 @@ from p2pfl.config.model import GOSSIP, TRAINING
 from p2pfl.errors import LearningError
 from p2pfl.federation import Keywords
 from p2pfl.fleet.one_process import InProcessFleet
-from p2pfl.learn.tensors_file import metadata_of
+from p2pfl.learn.interface import metadata_of
 
 SIZE = 6
 

@@ -14,7 +14,7 @@ from p2pfl.core.facts import Phase
 from p2pfl.features.status.feature import StatusFeature
 from p2pfl.features.status.spread import VitalsRow
 from p2pfl.features.status.watchdog import ALONE_S, DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, MemberNews, Watchdog
-from p2pfl.learn.losses import WINDOW
+from p2pfl.learn.metrics import WINDOW
 from p2pfl.node.feature import alarm_texts
 from p2pfl.node.status import Feed
 

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
 from p2pfl.engine.arithmetic import NodeSeen
-from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
-from p2pfl.learn.task import NodeContext
+from p2pfl.learn.task import NodeContext, QuadraticLearner, QuadraticTask
 from p2pfl.methods import Variate
 from sim.worlds.model import LinkSpec
 

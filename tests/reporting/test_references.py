@@ -13,8 +13,7 @@ from p2pfl.console.output import node_rows, reference_facts
 from p2pfl.learn.interface import RoundStart, Score
 from p2pfl.learn.load import learner_for
 from p2pfl.learn.metrics import ACCURACY, LOSS, named
-from p2pfl.learn.quadratic import QuadraticTask
-from p2pfl.learn.task import NodeContext, Task
+from p2pfl.learn.task import NodeContext, QuadraticTask, Task
 from p2pfl.reporting.measures import ModelScore, Point, References, Statistic
 from p2pfl.reporting.references import alone, centralized, mean_score, of_alone, round_seconds
 from p2pfl.reporting.report import NodeReport, Report

@@ -25,8 +25,7 @@ from p2pfl.learn.privacy.accounting import epsilon_of
 from p2pfl.learn.privacy.noise import UNIT
 from p2pfl.learn.privacy.plan import Protection, plan_of, share_of
 from p2pfl.learn.privacy.rounds import SharedRounds, shared_by
-from p2pfl.learn.quadratic import QuadraticTask
-from p2pfl.learn.task import NodeContext, Task
+from p2pfl.learn.task import NodeContext, QuadraticTask, Task
 from tests.shared_noise.plans import Noted, plan
 
 WIDTH, CLASSES = 4, 3

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.config.model import TaskConfig
-from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
-from p2pfl.learn.task import NodeContext
+from p2pfl.learn.task import NodeContext, QuadraticLearner, QuadraticTask
 from sim import simulate
 from sim.federations import describe
 from sim.worlds.model import ComputeSpec, CrashSpec, SlowNodes, WorldSpec

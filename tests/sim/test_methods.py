@@ -11,8 +11,7 @@ import pytest
 from oracle import checked
 
 from p2pfl.config.model import TaskConfig
-from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
-from p2pfl.learn.task import NodeContext
+from p2pfl.learn.task import NodeContext, QuadraticLearner, QuadraticTask
 from p2pfl.methods import CONSERVATIVE, METHODS, MODEL, Method, New, like
 from sim import simulate
 from sim.federations import describe

@@ -35,7 +35,7 @@ from p2pfl.features.stats.disclosure import (
     histogram_edges,
     quantiles,
 )
-from p2pfl.learn.limbs import limbs_of, value_of
+from p2pfl.learn.figures import limbs_of, value_of
 from p2pfl.learn.table.schema import Schema
 from p2pfl.learn.trees.bins import as_cells, counted, divided, first_cuts
 

@@ -14,8 +14,7 @@ from p2pfl.core.facts import Phase
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import StorageError
 from p2pfl.features.status.spread import OVER, VitalsRow
-from p2pfl.learn.losses import DRIVEN, NOISY, Growth, Losses
-from p2pfl.learn.metrics import Measure
+from p2pfl.learn.metrics import DRIVEN, NOISY, Growth, Losses, Measure
 from p2pfl.node.status import SILENT_S, Feed
 from p2pfl.reporting.alarms import AlarmText
 from p2pfl.reporting.vitals import Vitals, scores

@@ -77,8 +77,8 @@ class TablesFound:
 
 def warn_of_tests(tables: TablesFound, learners: Mapping[str, Learner]) -> list[str]:
     """Return a sentence for each node here that holds out no row of some class for its test."""
-    from p2pfl.learn.samples import TensorSamples  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.task import untested  # noqa: PLC0415 - as above
+    from p2pfl.learn.tensors import TensorSamples  # noqa: PLC0415 - `--help` stays instant
 
     said = []
     for name, learner in learners.items():

@@ -64,7 +64,7 @@ def read_model(path: Path, table: Path, federation: Path | None, node: str | Non
     """Return the model and the table's layout, which is guessed from its content, with the names and codes from the
     node's own table.
     """
-    from p2pfl.learn.exported import read_exported  # noqa: PLC0415 - as above
+    from p2pfl.learn.interface import read_exported  # noqa: PLC0415 - as above
     from p2pfl.learn.table.guessing import guess_layout  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.layout import make_layout  # noqa: PLC0415 - as above
     from p2pfl.learn.table.scoring import read_preprocessing  # noqa: PLC0415 - as above

@@ -39,8 +39,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from p2pfl.config.model import Compute
 from p2pfl.config.sections import MEMBER, RECORD
 from p2pfl.errors import UserError
-from p2pfl.learn.devices import Device, over_tensors
-from p2pfl.learn.evaluation import loss_of
+from p2pfl.learn.evaluation import Device, loss_of, over_tensors
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.noise import Draws, Grid, Reals
 from p2pfl.learn.privacy.plan import Plan, Protected, Protection
@@ -48,7 +47,7 @@ from p2pfl.learn.privacy.rounds import (
     SharedRounds,
     hide_round,
 )
-from p2pfl.learn.samples import Samples
+from p2pfl.learn.tensors import Samples
 from p2pfl.learn.torch_model import TorchModel
 from p2pfl.plugins import FAILURES, describe_failure
 

@@ -1,7 +1,7 @@
 """Compare the tables of several nodes on a machine that has them all: classes, columns, and oddities.
 
 The Wasserstein-1 distance of a column, between one node and all others, is in units of the schema's standard deviation.
-`p2pfl.learn.shift` measures the distance of targets, for any task.
+`p2pfl.learn.figures` measures the distance of targets, for any task.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.learn.shift import wasserstein_between
+from p2pfl.learn.figures import wasserstein_between
 from p2pfl.learn.table.encoding import encode_targets
 from p2pfl.learn.table.reading import Table
 from p2pfl.learn.table.schema import Schema

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
-from p2pfl.learn.limbs import LIMBS, limbs_of, value_of
+from p2pfl.learn.figures import LIMBS, limbs_of, value_of
 from p2pfl.learn.table import naming
 from p2pfl.learn.table.merging import Merged, merge, sorted_values
 from p2pfl.learn.table.naming import FIGURED, ColumnNames, TableNames

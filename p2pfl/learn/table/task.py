@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from p2pfl.errors import UserError
 from p2pfl.learn.intervals import Interval
 from p2pfl.learn.metrics import Metric, named
-from p2pfl.learn.partition import parse_partition
 from p2pfl.learn.table import layout, schema
 from p2pfl.learn.table.encoding import encode_inputs, encode_targets, held_out
 from p2pfl.learn.table.files import schema_of
@@ -24,7 +23,7 @@ from p2pfl.learn.table.reading import Table, read_table, say_what_is_odd
 from p2pfl.learn.table.schema import Schema
 from p2pfl.learn.table.usual import ALWAYS, metrics_of, usual_metrics
 from p2pfl.learn.table.weights import Weights
-from p2pfl.learn.task import NodeContext, Pair, at_least
+from p2pfl.learn.task import NodeContext, Pair, at_least, parse_partition
 
 log = logging.getLogger("p2pfl")
 

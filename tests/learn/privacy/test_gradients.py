@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from p2pfl.config.model import Compute
-from p2pfl.learn.devices import Device, seeded
+from p2pfl.learn.evaluation import Device, seeded
 from p2pfl.learn.privacy.gradients import LayerChain, OneByOne, Vectorized, row_gradients
 
 WIDTH, CLASSES = 5, 3

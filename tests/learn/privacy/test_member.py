@@ -17,7 +17,7 @@ from p2pfl.learn.load import learner_for
 from p2pfl.learn.privacy.noise import UNIT, Secret, Seeded
 from p2pfl.learn.privacy.plan import Protection
 from p2pfl.learn.privacy.rounds import HiddenRounds, hide_round
-from p2pfl.learn.quadratic import QuadraticTask
+from p2pfl.learn.task import QuadraticTask
 from tests.learn.privacy.conftest import QUIET, plan
 
 TRAINING = TrainingConfig(local_steps=5, learning_rate=0.1)

@@ -17,7 +17,7 @@ from p2pfl.config.sections import MEMBER
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.privacy.noise import Secret
-from p2pfl.learn.samples import DatasetSamples
+from p2pfl.learn.tensors import DatasetSamples
 from p2pfl.methods import make_method
 from tests.learn.privacy.conftest import QUIET
 

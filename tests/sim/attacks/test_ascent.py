@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from p2pfl.errors import UserError
-from p2pfl.learn.samples import TensorSamples
 from p2pfl.learn.task import Task
+from p2pfl.learn.tensors import TensorSamples
 from sim.attacks import parse_attack
 from sim.attacks.lies import FARTHER, MOST_SAMPLES, STEPS, Slope, response, slope_for, spread_around
 

@@ -7,7 +7,7 @@ import torch
 
 from p2pfl.errors import UserError
 from p2pfl.learn.digits import load_digits
-from p2pfl.learn.samples import DatasetSamples, TensorSamples
+from p2pfl.learn.tensors import DatasetSamples, TensorSamples
 from sim.attacks import parse_attack
 from sim.attacks.poison import bright, trigger
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from audit_kit import digits_task, federation_of
 
-from p2pfl.learn.samples import DataSets, TensorSamples
+from p2pfl.learn.tensors import DataSets, TensorSamples
 from sim.audits.membership import attack_each, attack_members, halves, judge, likelihood_ratios
 from sim.audits.scene import Scene
 

@@ -10,8 +10,8 @@ import torch
 from p2pfl.config.model import TrainingConfig
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import learner_for
-from p2pfl.learn.samples import Distinct
 from p2pfl.learn.task import NodeContext, Task
+from p2pfl.learn.tensors import Distinct
 from p2pfl.methods import Variate
 from sim.learning.batching import BatchedLearners
 from sim.learning.nodes import TorchNodes

@@ -15,7 +15,7 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import LearningError
 from p2pfl.learn.digits import mlp
 from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.quadratic import QuadraticTask
+from p2pfl.learn.task import QuadraticTask
 from sim import simulate
 from sim.federations import describe
 from sim.learning import batching

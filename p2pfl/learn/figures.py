@@ -1,0 +1,444 @@
+"""Figures over nodes and over rounds: pooled metrics, label shift, and what a person should doubt.
+
+Figures over the test rows of all nodes, from sums over the nodes, to each of which a node adds its own rows alone.
+
+Each node tests its own model. `row_sums` are whole numbers within `WITHIN`, of the same names and shapes at all nodes;
+`pooled` turns their sums into figures. Scores are counted in fixed bins, since AUC is no sum: pairs of rows in one bin
+count as ties, so that it is off by at most half of their share.
+
+Real numbers as a few whole numbers that can be summed one by one, so that the sum is exact whatever their size.
+
+A number is rounded to a multiple of 2^-256 and written in base 2^32, from 2^-256 to 2^512, each digit with the
+number's sign. Digits add up without carries, and their sums give the exact sum. This suits secure sums, whose entries
+are whole numbers within bounds.
+
+The figure that must keep improving for training to continue (`training.stop`), read from a local round and the
+latest test.
+
+Look for problems in a node's own data that make a good result unlikely.
+
+Nothing here changes what is computed, and nothing leaves the node: each problem becomes a log line and an alarm.
+
+Measure how much the nodes' data differ: the distance between the distribution of each node's targets and that of all
+targets.
+
+For class labels it is the total variation, half the sum of |p_k(class) - p(class)|, from 0 to 1: the share of a node's
+rows that would have to change their class. For numbers it is the Wasserstein-1 distance, the integral of |F_k - F|, in
+the unit of the targets: how far they would have to be moved, on average.
+
+The measure needs all data at once, so it can only be computed on a machine that has them: no node reveals its labels
+to another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.aggregate import liars_of
+from p2pfl.config.model import TrainingConfig
+from p2pfl.config.sections import parse_stop
+from p2pfl.errors import UserError
+from p2pfl.learn.interface import Learner, Score
+from p2pfl.learn.metrics import LOSS, Classified, Measure, Metric, OfClasses, classified
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+LIMBS, LIMB_BITS, UNIT_BITS = 24, 32, 256
+MOST = 2.0 ** (LIMBS * LIMB_BITS - UNIT_BITS)
+
+
+def limbs_of(value: float) -> NDArray[np.int64]:
+    """Return the digits (LIMBS,) of a number. Raises ValueError: it is not finite, or its size is above 2^512."""
+    if not (math.isfinite(value) and abs(value) < MOST):
+        raise ValueError(f"{value:g} cannot be summed: allowed are finite numbers up to {MOST:.3g}")
+    whole = round(Fraction(abs(value)) * 2**UNIT_BITS)
+    sign = -1 if value < 0 else 1
+    return np.array([sign * (whole >> LIMB_BITS * place & (2**LIMB_BITS - 1)) for place in range(LIMBS)], np.int64)
+
+
+def value_of(limbs: Iterable[int]) -> float:
+    """Return the number, correctly rounded, that digits or sums of digits (LIMBS,) stand for."""
+    whole = sum(int(limb) << LIMB_BITS * place for place, limb in enumerate(limbs))
+    return float(Fraction(whole, 2**UNIT_BITS))
+
+
+WITHIN = (-(2**48), 2**48)
+MOST_ODDS, ODDS_BINS = 16, 1024
+"""Bins of the logarithm of the odds of class 1, from -16 to 16; the outer ones have all beyond."""
+PARTS = 10
+"""Bins of probabilities, for calibration."""
+PROBABILITY_STEPS = 2**16
+MOST_CLASSES = 256
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Area:
+    """The area under the ROC curve over all rows, and how far it may be off."""
+
+    value: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationPart:
+    """The rows with a probability of class 1 in this part: its mean, and the share of rows that are of class 1."""
+
+    low: float
+    high: float
+    rows: int
+    predicted: float | None
+    observed: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooled:
+    """Figures over all rows. A figure is None if no node has it, or if the task is of another kind."""
+
+    rows: int
+    main: float | None
+    """The mean of the nodes' main measures, weighted by their rows."""
+    loss: float | None
+    confusion: Counts | None
+    """(classes, classes): the rows of each true class by predicted class."""
+    area: Area | None
+    calibration: tuple[CalibrationPart, ...] = ()
+
+    @property
+    def calibration_error(self) -> float | None:
+        """The mean distance, over rows, between a part's mean probability and its share of class 1. Probabilities are
+        rounded, so it may be off by 2^-17.
+        """
+        rows = sum(part.rows for part in self.calibration)
+        known = [part for part in self.calibration if part.predicted is not None and part.observed is not None]
+        gaps = [part.rows * abs((part.predicted or 0.0) - (part.observed or 0.0)) for part in known]
+        return math.fsum(gaps) / rows if rows else None
+
+
+def row_sums(score: Score, main: Measure, predictions: Classified | None) -> dict[str, Counts]:
+    """Return what a node adds. `predictions` are those of a classification."""
+    loss = score.loss
+    value = loss if main.name == LOSS.name else score.metrics.get(main.name, score.accuracy)
+    found = {"rows": np.array(score.samples)} | _weighted("main", value, score) | _weighted("loss", loss, score)
+    if predictions is not None and predictions.logs.shape[1] <= MOST_CLASSES:
+        found["confusion"] = _confusion(predictions)
+        if predictions.is_binary:
+            found |= _histograms(predictions)
+    return found
+
+
+def predictions_of(metrics: Mapping[str, Any], outputs: Any, targets: Any, *, labels: bool) -> Classified | None:
+    """Interpret outputs and targets (n, ...), by the task's metrics; None: it is no classification. With `labels`
+    targets are classes of several outputs.
+    """
+    is_of_classes = any(isinstance(one, Metric) and isinstance(one.compute, OfClasses) for one in metrics.values())
+    return classified(outputs, targets) if labels or is_of_classes else None
+
+
+def pooled(sums: Mapping[str, NDArray[Any]]) -> Pooled:
+    """Return the figures that the sums give."""
+    confusion = sums.get("confusion")
+    return Pooled(
+        rows=int(sums["rows"]),
+        main=_mean("main", sums),
+        loss=_mean("loss", sums),
+        confusion=confusion,
+        area=_area(sums["scores"]) if "scores" in sums else None,
+        calibration=_parts(sums["calibration"]) if "calibration" in sums else (),
+    )
+
+
+def _weighted(name: str, value: float | None, score: Score) -> dict[str, Counts]:
+    """Return a figure times the rows, and the rows; nothing of one that is not known there."""
+    if value is None or not abs(value * score.samples) < MOST:
+        return {name: np.zeros(LIMBS, np.int64), f"{name} rows": np.array(0)}
+    return {name: limbs_of(value * score.samples), f"{name} rows": np.array(score.samples)}
+
+
+def _mean(name: str, sums: Mapping[str, NDArray[Any]]) -> float | None:
+    rows = int(sums[f"{name} rows"])
+    return value_of(sums[name]) / rows if rows else None
+
+
+def _is_known(predictions: Classified) -> bool:
+    return not bool(np.isnan(predictions.logs).any())
+
+
+def _confusion(predictions: Classified) -> Counts:
+    """Rows whose outputs are not finite are of no predicted class."""
+    classes = predictions.logs.shape[1]
+    found = np.zeros((classes, classes), np.int64)
+    if _is_known(predictions):
+        np.add.at(found, (predictions.labels, predictions.chosen), 1)
+    return found
+
+
+def _histograms(predictions: Classified) -> dict[str, Counts]:
+    """Return `scores` (ODDS_BINS, 2), rows by log odds and class, and `calibration` (PARTS, 3), by probability: rows,
+    those of class 1, and the sum of probabilities in steps of 2^-16.
+    """
+    scores, parts = np.zeros((ODDS_BINS, 2), np.int64), np.zeros((PARTS, 3), np.int64)
+    if _is_known(predictions):
+        odds, labels = predictions.logs[:, 1] - predictions.logs[:, 0], predictions.labels
+        places = np.floor((odds + MOST_ODDS) * ODDS_BINS / (2 * MOST_ODDS))
+        np.add.at(scores, (np.clip(places, 0, ODDS_BINS - 1).astype(np.int64), labels), 1)
+        chances = predictions.probabilities[:, 1]
+        part = np.minimum((chances * PARTS).astype(np.int64), PARTS - 1)
+        steps = np.rint(chances * PROBABILITY_STEPS).astype(np.int64)
+        np.add.at(parts, part, np.stack([np.ones_like(labels), labels, steps], axis=1))
+    return {"scores": scores, "calibration": parts}
+
+
+def _area(scores: Counts) -> Area | None:
+    negative, positive = (scores[:, place].astype(np.float64) for place in (0, 1))
+    pairs = negative.sum() * positive.sum()
+    if not pairs:
+        return None
+    ties = float(negative @ positive) / 2
+    below = np.cumsum(negative) - negative
+    return Area(value=(float(below @ positive) + ties) / float(pairs), error=ties / float(pairs))
+
+
+def _parts(counts: Counts) -> tuple[CalibrationPart, ...]:
+    return tuple(
+        CalibrationPart(
+            low=place / PARTS,
+            high=(place + 1) / PARTS,
+            rows=int(rows),
+            predicted=float(steps) / PROBABILITY_STEPS / int(rows) if rows else None,
+            observed=int(ones) / int(rows) if rows else None,
+        )
+        for place, (rows, ones, steps) in enumerate(counts)
+    )
+
+
+OF_ROUND = "loss"
+"""The figure that comes from local rounds; all others are measured on the common test set."""
+FALLING = (OF_ROUND, "test_loss")
+"""Figures for which lower is better. Each of the task's metrics states its own direction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """Reads a figure and orients it so that lower is better, as the core expects. `sign` is -1 if higher is better."""
+
+    of: str
+    sign: float = 1.0
+
+    @property
+    def is_tested(self) -> bool:
+        return self.of != OF_ROUND
+
+    def read(self, loss: float, score: Score | None) -> float | None:
+        """Return the figure, or None if there is none yet. `loss` comes from a local round, `score` is the latest on
+        the common test set.
+        """
+        figure = loss if not self.is_tested else None if score is None else figures(score).get(self.of)
+        return None if figure is None else self.sign * figure
+
+
+def figures(score: Score) -> dict[str, float]:
+    """Return the figures in a score, by name."""
+    known = {"test_loss": score.loss, "accuracy": score.accuracy, **score.metrics}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def gauge_of(training: TrainingConfig, learner: Learner) -> Gauge | None:
+    """Make the gauge for a stop condition; return None if nothing has to improve. For a test figure, the initial model
+    is tested once, to check that the figure exists.
+
+    Raises UserError: the task has no such figure.
+    """
+    stop = None if training.stop is None else parse_stop(training.stop)
+    if stop is None or stop.patience is None:
+        return None
+    if stop.of != OF_ROUND:
+        score = learner.evaluate(learner.initial(), "test")
+        known = [] if score is None else list(figures(score))
+        if stop.of not in known:
+            text = "the task has no such test metric" if known else "this node has no test data"
+            raise UserError(text, key="training.stop", value=stop.of, allowed=", ".join([OF_ROUND, *known]))
+    return Gauge(stop.of, 1.0 if _is_falling(stop.of, learner) else -1.0)
+
+
+def _is_falling(figure: str, learner: Learner) -> bool:
+    metric = getattr(getattr(learner, "task", None), "metrics", {}).get(figure)
+    return figure in FALLING or not getattr(metric, "higher_is_better", True)
+
+
+UNEVEN = 100.0
+"""Warn if a feature's spread is at least this many times another's."""
+ROWS = 10_000
+"""The number of rows to check, from the start of the table."""
+MOST_LONE_CLASSES = 1_000
+
+
+def unscaled(learner: Learner) -> str | None:
+    """Warn if some of the node's inputs spread far more widely than others. Return None also if that is unknown: for
+    images, text, and data that are not in memory.
+    """
+    inputs = getattr(getattr(learner, "train_set", None), "inputs", None)
+    if inputs is None or inputs.ndim != 2 or not inputs.is_floating_point():
+        return None
+    spread = _spreads(inputs[:ROWS].double())
+    known = [(value, column) for column, value in enumerate(spread.tolist(), start=1) if value > 0]
+    if not known:
+        return None
+    (least, narrow), (most, wide) = min(known), max(known)
+    if most < UNEVEN * least:
+        return None
+    called = getattr(getattr(learner, "task", None), "preprocessing", {}).get("inputs")
+    first = f"input {wide} of {len(spread)}" if called is None else f"input {called[wide - 1]!r}"
+    second = f"input {narrow}" if called is None else f"input {called[narrow - 1]!r}"
+    return f"{first} spreads {most:.3g} around its median, {second} only {least:.2g}"
+
+
+def _spreads(inputs: Tensor) -> Tensor:
+    """Compute the root mean square distance of each column of (n, d) to its median, over the rows that differ from it:
+    (d,).
+
+    In this measure a rare indicator, or a pixel that is mostly empty, spreads as widely as a frequent one. A constant
+    column has spread 0.
+    """
+    away = (inputs - inputs.median(dim=0).values) ** 2
+    moving = (away > 0).sum(dim=0)
+    return (away.sum(dim=0) / moving.clamp(min=1)).sqrt()
+
+
+def own_classes(learner: Learner) -> list[int] | None:
+    """Return the classes in the node's own data, in ascending order. Return None if there are none, if there are too
+    many, or if the data are not in memory.
+    """
+    targets: Any = getattr(getattr(learner, "train_set", None), "targets", None)
+    if targets is None or targets.ndim != 1 or targets.is_floating_point():
+        return None
+    found: list[int] = targets.unique().tolist()
+    return found if len(found) <= MOST_LONE_CLASSES else None
+
+
+def lone_classes(held: Mapping[str, Iterable[int]]) -> dict[int, str]:
+    """Return the classes that only one node has, each with that node's name. `held` maps each node to its classes."""
+    holders: dict[int, list[str]] = {}
+    for node, classes in held.items():
+        for one in classes:
+            holders.setdefault(one, []).append(node)
+    return {one: nodes[0] for one, nodes in sorted(holders.items()) if len(nodes) == 1}
+
+
+def about_lone_classes(rule: str, classes: Mapping[str, Iterable[int]]) -> str | None:
+    """Warn about classes that only one node has; call this where the classes of all nodes are known. Return None if the
+    `rule` is not robust, or if there is no such class.
+    """
+    lone = lone_classes(classes) if liars_of(rule) and len(classes) > 1 else {}
+    if not lone:
+        return None
+    some = ", ".join(f"{one} ({node})" for one, node in list(lone.items())[:5])
+    more = f" and {len(lone) - 5} more" if len(lone) > 5 else ""
+    what = "a class is on one node alone" if len(lone) == 1 else "classes are on one node alone"
+    return f"{what}: {some}{more}; to {rule} such a node looks like a liar, and the others may never learn them"
+
+
+MOST_COMPARED = 200_000_000
+"""The largest product of nodes and rows for which numeric targets are compared; this takes about two seconds."""
+
+Floats = NDArray[np.float64]
+Kind = Literal["total variation", "Wasserstein-1"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelShift:
+    """The shift of all nodes. `nodes` has each node's distance by name; `mean` is weighted by samples, `max` is the
+    largest.
+    """
+
+    kind: Kind
+    mean: float
+    max: float
+    nodes: dict[str, float]
+
+    @property
+    def in_words(self) -> str:
+        return f"{self.kind} {self.mean:.3g} from those of all, at most {self.max:.3g}"
+
+
+def targets_of(learner: Learner) -> NDArray[Any] | None:
+    """Return the targets (n,) that a node trains on, or None unless they are labels or numbers in memory, one per
+    row.
+    """
+    targets = getattr(getattr(learner, "train_set", None), "targets", None)
+    return None if targets is None else flat_targets(targets.numpy())
+
+
+def flat_targets(targets: NDArray[Any]) -> NDArray[Any] | None:
+    """Return the targets flattened. Integers of any shape are labels; of numbers there must be one per row."""
+    if targets.dtype.kind in "iu" or targets.size == len(targets):
+        return targets.reshape(-1)
+    return None
+
+
+def label_shift(targets: Mapping[str, NDArray[Any] | None]) -> LabelShift | None:
+    """Return the shift of each node's targets (n_k,), given by name. None for fewer than two nodes, or if the targets
+    cannot be compared.
+    """
+    known = {name: values for name, values in targets.items() if values is not None and len(values)}
+    kinds = {values.dtype.kind in "iu" for values in known.values()}
+    if len(known) < 2 or len(known) < len(targets) or len(kinds) > 1:
+        return None
+    parts = list(known.values())
+    counts = np.array([len(part) for part in parts], dtype=np.float64)
+    if kinds == {False} and counts.sum() * len(parts) > MOST_COMPARED:
+        return None
+    found = total_variation(parts) if kinds == {True} else wasserstein(parts)
+    return LabelShift(
+        kind="total variation" if kinds == {True} else "Wasserstein-1",
+        mean=float(counts @ found / counts.sum()),
+        max=float(found.max()),
+        nodes=dict(zip(known, found.tolist(), strict=True)),
+    )
+
+
+def total_variation(parts: list[NDArray[Any]]) -> NDArray[np.float64]:
+    """Return the total variation distance of each node's integer labels (n_k,) from those of all: (nodes,)."""
+    values, places = np.unique(np.concatenate(parts), return_inverse=True)
+    ends = np.cumsum([len(part) for part in parts])[:-1]
+    counted = np.array([np.bincount(part, minlength=len(values)) for part in np.split(places, ends)], dtype=np.float64)
+    shares = counted / counted.sum(axis=1, keepdims=True)
+    return np.asarray(np.abs(shares - counted.sum(axis=0) / counted.sum()).sum(axis=1) / 2, dtype=np.float64)
+
+
+def wasserstein(parts: list[NDArray[Any]]) -> NDArray[np.float64]:
+    """Return the Wasserstein distance of each node's numbers (n_k,) from those of all: (nodes,)."""
+    together = np.sort(np.concatenate(parts).astype(np.float64))
+    return np.array(
+        [_area_between(_ecdf(part, together), _ecdf_of_sorted(together, together), together) for part in parts]
+    )
+
+
+def wasserstein_between(first: NDArray[Any], other: NDArray[Any]) -> float:
+    """Return the Wasserstein distance between two sets of numbers (n,) and (m,)."""
+    together = np.sort(np.concatenate([first, other]).astype(np.float64))
+    return _area_between(_ecdf(first, together), _ecdf(other, together), together)
+
+
+def _ecdf(numbers: NDArray[Any], places: Floats) -> Floats:
+    """Return the share of `numbers` (n,) that is at most each of `places` (m,) except the last: (m - 1,)."""
+    return _ecdf_of_sorted(np.sort(numbers.astype(np.float64)), places)
+
+
+def _ecdf_of_sorted(numbers: Floats, places: Floats) -> Floats:
+    return np.asarray(np.searchsorted(numbers, places[:-1], side="right") / len(numbers), dtype=np.float64)
+
+
+def _area_between(first: Floats, other: Floats, places: Floats) -> float:
+    """Return the area between two distribution functions, given at all `places` except the last."""
+    return float(np.diff(places) @ np.abs(first - other))

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -29,14 +29,23 @@ from p2pfl.features.sums.messages import Refused
 from p2pfl.features.sums.rounds import AlikeState, RoundsInStep, SummedRounds, bytes_each
 from p2pfl.features.sums.standings import Place
 from p2pfl.foreign import UNREADABLE
-from p2pfl.learn.interface import LocalRound, Vector
+from p2pfl.learn.interface import Learner, LocalRound, Vector
 from p2pfl.learn.privacy.plan import planned_rounds
-from p2pfl.learn.privacy.rounds import SharedRounds, Words, shared_by
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.storage.disk import replace_file
 
+if TYPE_CHECKING:
+    from p2pfl.learn.privacy.rounds import SharedRounds, Words
+
 notice = logging.getLogger("p2pfl.notice")
+
+
+def shared_by(learner: Learner) -> SharedRounds | None:
+    """Return a learner's rounds with shared noise, or None if it has no such rounds."""
+    from p2pfl.learn.privacy.rounds import shared_by as found  # noqa: PLC0415 - torch: who checks files has no learner
+
+    return found(learner)
 
 
 def too_large(federation: FederationConfig, shared: SharedRounds | None) -> UserError | None:

@@ -22,14 +22,12 @@ from ipaddress import ip_address
 from typing import cast
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.features.lan.discovery import ABOUT, MOST_ADDRESSES, SERVICE, member_of, prefix_of
+from p2pfl.features.lan.discovery import ABOUT, INTERNET, MOST_ADDRESSES, POINTER, QUERY, SERVICE, member_of, prefix_of
 from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover, own_addresses
 from p2pfl.net.address import Address
 
 PORT = 5353
 GROUPS = {4: "224.0.0.251", 6: "ff02::fb"}
-QUERY, POINTER, INTERNET = 0, 12, 1
-"""DNS constants: the flags of a query, the type PTR and the class IN."""
 IP_MULTICAST_ALL, IPV6_MULTICAST_ALL = 49, 29
 """Linux socket options: whether a socket receives from groups that other sockets have joined."""
 MOST_BYTES = 9000

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -33,7 +33,7 @@ from p2pfl.config.charter import (
 from p2pfl.config.model import Edition, FederationConfig
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault, StorageError, UserError
-from p2pfl.features.relay.tickets import SHEET_MAGIC
+from p2pfl.features.relay.tickets import SHEET_MAGIC, Sheets
 from p2pfl.net.side import SideChannel
 from p2pfl.node.current_federation import without_members
 from p2pfl.node.feature import Say
@@ -261,23 +261,6 @@ CHANNEL, TICKETS = _channel("charter"), _channel("tickets")
 """The side channels for the charter and for the tickets. The largest of either has 22 pieces."""
 
 
-class Keeper(Protocol):
-    """Keeps the newest charter, or what spreads like one."""
-
-    on_taken: Callable[[], object]
-
-    @property
-    def edition(self) -> Edition: ...
-    @property
-    def packed(self) -> bytes: ...
-    @property
-    def version(self) -> int: ...
-    def wants(self, theirs: Edition) -> bool: ...
-    def save(self) -> None: ...
-    def offer(self, raw: bytes, peer: int | None = None) -> object: ...
-    def report_missing(self, peer: int, version: int, why: str) -> None: ...
-
-
 @dataclass(slots=True)
 class Allowance:
     """The limits on one neighbor's requests, over all its sessions."""
@@ -309,7 +292,9 @@ class Conversation:
 class CharterTalk:
     """Exchanges charters with all neighbors, on the event loop. Times are monotonic seconds from `clock`."""
 
-    def __init__(self, keeper: Keeper, say: Say, clock: Callable[[], float], channel: SideChannel = CHANNEL) -> None:
+    def __init__(
+        self, keeper: CharterKeeper | Sheets, say: Say, clock: Callable[[], float], channel: SideChannel = CHANNEL
+    ) -> None:
         self.keeper, self.channel = keeper, channel
         keeper.on_taken = self._spread
         self._say, self._clock = say, clock

@@ -9,7 +9,6 @@ import shutil
 import socket
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -42,20 +41,11 @@ SQUARES = 3
 """The width of the QR code's quiet zone, in squares: on a terminal, fewer than the standard's four are enough."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewFolder:
-    """A new member's request; `line` is the request as people carry it."""
+def make_folder(invite: Invite, target: Path, *, source: Path | None, address: str | None) -> tuple[str, bytes]:
+    """Make a folder for the new member in `target`. Return its request, as people carry it, and its public key.
 
-    request: JoinRequest
-    line: str
-
-
-def make_folder(invite: Invite, target: Path, *, source: Path | None, address: str | None) -> NewFolder:
-    """Make a folder for the new member in `target`, and its request. `target` is new, or a copy of the federation's
-    files.
-
-    `source` is such a copy elsewhere. The files are checked against the invite. Raises UserError: the files differ, or
-    the member has a folder there already.
+    `target` is new, or a copy of the federation's files; `source` is such a copy elsewhere. The files are checked
+    against the invite. Raises UserError: the files differ, or the member has a folder there already.
     """
     is_copy = (target / FILE_NAME).exists()
     if is_copy and source is not None:
@@ -80,7 +70,7 @@ def make_folder(invite: Invite, target: Path, *, source: Path | None, address: s
     request = JoinRequest(
         federation=invite.federation, name=invite.name, key=identity.public, address=at, token=invite.token
     )
-    return NewFolder(request, request_line(request, identity.sign))
+    return request_line(request, identity.sign), identity.public
 
 
 def _fill(own: Path, invite: Invite, identity: Identity, address: str | None) -> None:
@@ -196,13 +186,13 @@ def join(line: str, directory: Path | None, source: Path | None, address: str | 
             allowed = MEMBER["address"].allowed
             raise UserError(str(reason) or "not an address", key="--address", value=address, allowed=allowed) from None
     target = (directory or Path(invited.federation_name)).absolute()
-    joined = make_folder(invited, target, source=source, address=address)
+    request, key = make_folder(invited, target, source=source, address=address)
     shown = directory or Path(invited.federation_name)
-    click.echo(joined.line)
+    click.echo(request)
     click.echo(f"made {shown / invited.name}: its key stays on this machine", err=True)
     text = "send the line above to whoever made the invite, for p2pfl member add, or replace"
     click.echo(f"{text}: what `p2pfl invite` has named there", err=True)
-    click.echo(f"the command asks there whether the key is {fingerprint(joined.request.key)}: compare", err=True)
+    click.echo(f"the command asks there whether the key is {fingerprint(key)}: compare", err=True)
     if not (target / FILE_NAME).exists():
         text = f"still missing in {shown}: federation.toml and the task's file, as on any other node; copy them there"
         click.echo(text, err=True)

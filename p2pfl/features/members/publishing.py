@@ -46,9 +46,7 @@ INVITES_FILE = "invites.json"
 READABLE = 0o644
 DAY_S = 86_400
 USUAL_DAYS = 3
-"""The default validity of an invite in days. It also applies to invites from an earlier version, from the date of the
-record.
-"""
+"""The default validity of an invite in days."""
 AT_ONCE = 8
 ENOUGH = 3
 """The number of answers after which no other nodes are dialed."""
@@ -144,9 +142,9 @@ class IssuedInvite(msgspec.Struct):
 
     name: str
     token: str
-    used: bool = False
-    until: int | None = None
+    until: int
     """The time at which it expires, in seconds since 1970."""
+    used: bool = False
     key: str = ""
     """The fingerprint of the key that it admitted; also empty if an earlier version recorded the admission."""
 
@@ -180,7 +178,7 @@ def require_invited(federation: FederationConfig, request: JoinRequest, *, now: 
         )
     if issued.used:
         raise _used_up(federation, issued, request)
-    if issued.until is not None and now > issued.until:
+    if now > issued.until:
         text = f"its invite ended at {in_words(issued.until)}"
         raise UserError(text, key="REQUEST", value=request.name, allowed=allowed)
 
@@ -210,23 +208,14 @@ def use_up(federation: FederationConfig, request: JoinRequest) -> None:
 
 
 def _read_invites(federation: FederationConfig) -> list[IssuedInvite]:
-    """Read the invites.
-
-    Invites from an earlier version, without an expiry, are valid for the default time from the file's last change.
-    """
     path = federation.path.parent / INVITES_FILE
     try:
-        issued = msgspec.json.decode(path.read_bytes(), type=list[IssuedInvite])
-        written_at = int(path.stat().st_mtime)
+        return msgspec.json.decode(path.read_bytes(), type=list[IssuedInvite])
     except FileNotFoundError:
         return []
     except (OSError, *UNREADABLE) as error:
         allowed = "what `p2pfl invite` wrote; remove it to start over; its invites are then void"
         raise UserError(f"cannot be read: {error}", file=path, allowed=allowed) from None
-    for one in issued:
-        if one.until is None:
-            one.until = written_at + USUAL_DAYS * DAY_S
-    return issued
 
 
 def _remember(federation: FederationConfig, issued: list[IssuedInvite]) -> None:

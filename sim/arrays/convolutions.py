@@ -43,13 +43,13 @@ class OneByOne:
         nodes.prototype = learner
 
     def train(self, nodes: Integers, rounds: Integers, starts: Tensor, given: Tensor | None) -> Tensor:
-        """Replace each of `starts` (b, d) by what the node's round adds, as `Rounds` does; return the losses (b,)."""
+        """Move each of `starts` (b, d) by the node's round; return the losses (b,)."""
         losses = torch.empty(len(nodes), dtype=torch.float64)
         for row, (node, done) in enumerate(zip(nodes.tolist(), rounds.tolist(), strict=True)):
             vectors = {} if given is None else {self.method.given[0]: given[row].numpy()}
             start = RoundStart(starts[row].numpy(), vectors, self.method)
             learned = self.nodes[node].train(start, done)
-            starts[row] = torch.from_numpy(learned.vector) - starts[row]
+            starts[row] = torch.from_numpy(learned.vector)
             losses[row] = learned.loss
         return losses
 

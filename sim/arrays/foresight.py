@@ -52,7 +52,7 @@ def foreseen(setting: Setting, train: Rounds, needed: int, *, in_step: bool) -> 
         chances = list(range(count)) if compressor.random else None
         shown_s = _took(lambda: compressor.quantize_rows(rows, chances=chances)) / count
     moved_s = PASSES * _took(models.clone) / count
-    rounds = training.rounds or 0
+    rounds = setting.rounds
     mixed = (rounds + training.closing_rounds) * (1 if in_step else PER_ROUND) * edges
     shown = (rounds + training.closing_rounds) * setting.nodes if in_step else 2 * mixed
     cpu_s = rounds * setting.nodes * round_s + mixed * moved_s + shown * shown_s

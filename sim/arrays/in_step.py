@@ -80,9 +80,11 @@ class InStep:
         for first in range(0, self.nodes, self.chunk):
             nodes = np.arange(first, min(first + self.chunk, self.nodes))
             part = slice(first, first + len(nodes))
-            done, gained = np.full(len(nodes), number), self.x[part].clone()
-            self.train(nodes, done, gained, self.memory.given(nodes))
-            self.x[part] += self.memory.commit(nodes, done, self.x[part], gained)
+            done, models, given = np.full(len(nodes), number), self.x[part], self.memory.given(nodes)
+            before = models.clone() if self.memory.changes else models
+            self.train(nodes, done, models, given)
+            if self.memory.changes:
+                models.copy_(before + self.memory.commit(nodes, done, before, models - before))
 
     def _mix(self, number: int) -> None:
         if self.compressor is not None:

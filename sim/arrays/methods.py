@@ -28,6 +28,9 @@ def is_simulated(method: Method) -> bool:
 class Memory:
     """What a method remembers that remembers nothing."""
 
+    changes = False
+    """True if `commit` changes what rounds add."""
+
     def given(self, nodes: Integers) -> Tensor | None:
         """Return the vectors that the method gives to these nodes' rounds (b, d); None if it gives none."""
         del nodes
@@ -75,6 +78,8 @@ class Nodes:
 
 class Kept(Memory):
     """The vectors that a method keeps at each node, moved by its own functions on rows."""
+
+    changes = True
 
     def __init__(self, setting: Setting) -> None:
         self.method, self.steps, self.samples = setting.method, setting.steps[:, None], setting.samples[:, None]

@@ -69,7 +69,7 @@ class Apart:
         federation, world = setting.federation, setting.world
         speeds, steps = node_speeds(world, federation), setting.steps.tolist()
         usual_ns = [speed.estimate_ns(own) for speed, own in zip(speeds, steps, strict=True)]
-        rounds, latency_s = federation.training.rounds or 0, setting.latencies_s()
+        rounds, latency_s = setting.rounds, setting.latencies_s()
         begins = takewhile(lambda multiple: multiple < NEVER, (begins_beyond(1 + done, rounds) for done in count()))
         more = {"mix": (), "train": tuple(begins)}.get(federation.training.when_through)
         self.every = world.evaluate_every_s or fmean(usual_ns) / NS * rounds / POINTS
@@ -122,7 +122,7 @@ class Together:
             degrees = [np.bincount(graph.ravel(), minlength=nodes) for graph in graphs]
         mixed = [] if directed else list(zip(graphs, map(setting.factors, graphs, degrees), strict=True))
         self.stage = InStep(graphs=mixed, train=train, mixings=mixings, by_rule=by_rule_of(setting), **_kept(setting))
-        self.rounds = federation.training.rounds or 0
+        self.rounds = setting.rounds
         self.every = setting.world.evaluate_every_s or self.rounds / POINTS
         self.done = 0
         self.words = np.zeros(nodes, np.int64)
@@ -179,7 +179,7 @@ def simulate_arrays(
     )
     run = Together(setting, train) if in_step else Apart(setting, train)
     figures = _Figures(setting, train, run)
-    to_do = setting.nodes * (federation.training.rounds or 0)
+    to_do = setting.nodes * setting.rounds
     if on_progress is not None:
         words = foreseen(setting, train, needed, in_step=in_step)
         on_progress(RunProgress(time_s=0.0, rounds=0, rounds_to_do=to_do, point=None, foreseen=words))

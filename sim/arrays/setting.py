@@ -49,6 +49,11 @@ class Setting:
         return len(self.samples)
 
     @property
+    def rounds(self) -> int:
+        """How many rounds are asked of a node: as in the exact simulator, it trains one at least."""
+        return max(1, self.federation.training.rounds or 0)
+
+    @property
     def size(self) -> int:
         """The number of values of the model."""
         return self.learners.prototype.size

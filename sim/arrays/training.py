@@ -72,7 +72,7 @@ class Rounds:
         self.losses = np.full(len(grouped.nodes), np.nan)
 
     def __call__(self, nodes: Integers, rounds: Integers, starts: Tensor, given: Tensor | None) -> None:
-        """Replace each of `starts` (b, d) by what the node's round adds; the method's gradients get `given` (b, d)."""
+        """Move each of `starts` (b, d) by the node's round; the method's gradients get `given` (b, d)."""
         if self.one_by_one is not None:
             self.losses[nodes] = self.one_by_one.train(nodes, rounds, starts, given).numpy()
             return
@@ -84,10 +84,8 @@ class Rounds:
             index = torch.from_numpy(rows)
             models = starts if whole else starts[index]
             extra = given if whole or given is None else given[index]
-            before = models.clone()
             batches = self._batches(kind, nodes[rows], rounds[rows])
             self.losses[nodes[rows]] = self._train(kind, batches, models, extra, rate)
-            models.sub_(before)
             if not whole:
                 starts[index] = models
 

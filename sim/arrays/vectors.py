@@ -25,9 +25,7 @@ CHUNK_FLOATS = 1 << 18
 """Values of one chunk: a megabyte."""
 
 Train = Callable[[Integers, Integers, Tensor, "Tensor | None"], None]
-"""(nodes (b,), rounds (b,), starts (b, d), corrections (b, d) or None): replaces each start by what the local round
-adds.
-"""
+"""(nodes (b,), rounds (b,), starts (b, d), corrections (b, d) or None): moves each start by a local round."""
 
 
 class Vectors:
@@ -47,29 +45,28 @@ class Vectors:
         self.device = initial.device
         self.x = initial.repeat(n, 1)
         self.start = torch.zeros_like(self.x)
-        """The start of the round under way; once that is trained, what it adds."""
+        """The start of the round under way; once that is trained, less its result."""
         self.trained = np.ones(n, np.bool_)
         self.rounds = np.zeros(n, np.int64)
         self.watched = np.full(n, -1, np.int64)
         """The row in `begun` of each node that is watched."""
-        self.weight = torch.as_tensor(1.0 / samples, dtype=self.x.dtype, device=self.device)
+        self.samples = samples
         self.ends, self.train, self.compressor, self.memory = ends, train, compressor, memory or Memory()
         gives = self.memory.given(np.zeros(0, np.int64)) is not None
         self.given = torch.zeros_like(self.x) if gives else None
         """What the method gives to the round under way."""
         self.flows = memory if isinstance(memory, Flows) else None
-        if self.flows is not None:
-            self.pull = self.x.new_tensor(1.0 / self.flows.of_edges(ends))
+        self.pull = self.flows and 1.0 / self.flows.of_edges(ends)
         self.chunk = max(1, CHUNK_FLOATS // d)
         self.shown = torch.zeros(2 * len(ends) if compressor else 0, d, dtype=self.x.dtype, device=self.device)
         """Replicas: of the lower ends, then of the upper ones."""
         self.slots = torch.empty(0, d, dtype=self.x.dtype, device=self.device)
-        """What the lower end showed, then D, for each exchange under way where there are no replicas."""
+        """What the lower end showed, then the upper end's move, for exchanges under way without replicas."""
         self.watch(np.zeros(0, np.int64))
         self.slot_of = np.full(len(ends), -1, np.int64)
         self.free: list[int] = []
         self.seq = np.zeros(len(ends), np.int64)
-        self.rate = torch.zeros(len(ends), dtype=self.x.dtype, device=self.device)
+        self.rate = np.zeros(len(ends))
         """The factor of the exchange under way."""
 
     def watch(self, nodes: Integers) -> None:
@@ -90,18 +87,20 @@ class Vectors:
             self._train_begun()
         if kind is Kind.FREEZE and self.compressor is None:
             self._take_slots(edges)
+        if kind is Kind.APPLY:
+            self.rate[edges] = factor
         do = (self._start, self._commit, self._freeze, self._apply, self._settle)[kind]
         for first in range(0, len(nodes), self.chunk):
             part = slice(first, first + self.chunk)
-            do(nodes[part], edges[part], torch.as_tensor(factor[part], dtype=self.x.dtype, device=self.device))
+            do(nodes[part], edges[part])
         if kind is Kind.SETTLE and self.compressor is None:
             self.free += self.slot_of[edges].tolist()
             self.slot_of[edges] = -1
 
     # -- rounds -------------------------------------------------------------------------------------------------------
 
-    def _start(self, nodes: Integers, edges: Integers, factor: Tensor) -> None:
-        del edges, factor
+    def _start(self, nodes: Integers, edges: Integers) -> None:
+        del edges
         rows = self._index(nodes)
         self.start.index_copy_(0, rows, self.x.index_select(0, rows))
         self.trained[nodes] = False
@@ -110,11 +109,13 @@ class Vectors:
         if self.given is not None and (given := self.memory.given(nodes)) is not None:
             self.given.index_copy_(0, rows, given)
 
-    def _commit(self, nodes: Integers, edges: Integers, factor: Tensor) -> None:
-        del edges, factor
+    def _commit(self, nodes: Integers, edges: Integers) -> None:
+        del edges
         rows = self._index(nodes)
-        models, change = self.x.index_select(0, rows), self.start.index_select(0, rows)
-        self.x.index_copy_(0, rows, models + self.memory.commit(nodes, self.rounds[nodes] - 1, models, change))
+        less = self.start.index_select(0, rows)
+        if self.memory.changes:
+            less = -self.memory.commit(nodes, self.rounds[nodes] - 1, self.x.index_select(0, rows), less.neg_())
+        self.x.index_add_(0, rows, less, alpha=-1)
 
     def _train_begun(self) -> None:
         """Train all rounds under way: each depends on its start alone."""
@@ -122,10 +123,10 @@ class Vectors:
         for first in range(0, len(begun), self.chunk):
             nodes = begun[first : first + self.chunk]
             rows = self._index(nodes)
-            starts = self.start.index_select(0, rows)
+            models = self.start.index_select(0, rows)
             given = None if self.given is None else self.given.index_select(0, rows)
-            self.train(nodes, self.rounds[nodes], starts, given)
-            self.start.index_copy_(0, rows, starts)
+            self.train(nodes, self.rounds[nodes], models, given)
+            self.start.index_add_(0, rows, models, alpha=-1)
         self.rounds[begun] += 1
         self.trained[begun] = True
 
@@ -140,61 +141,61 @@ class Vectors:
             self.free += range(had, had + more)
         self.slot_of[edges] = [self.free.pop() for _ in range(len(edges))]
 
-    def _freeze(self, nodes: Integers, edges: Integers, factor: Tensor) -> None:
-        del factor
+    def _freeze(self, nodes: Integers, edges: Integers) -> None:
         shown = self.x.index_select(0, self._index(nodes))
         if self.compressor is None:
             self.slots.index_copy_(0, self._index(self.slot_of[edges]), shown)
         else:
             self.seq[edges] += 1
-            self._show(shown, edges, 0)
+            self._show(self.compressor, shown, edges, 0)
 
-    def _apply(self, nodes: Integers, edges: Integers, factor: Tensor) -> None:
-        rows, own = self._index(nodes), None
-        own = self.x.index_select(0, rows)
-        self.rate[self._index(edges)] = factor
+    def _apply(self, nodes: Integers, edges: Integers) -> None:
+        own = self.x.index_select(0, self._index(nodes))
+        share = self._column(self.rate[edges] / self.samples[nodes])
         if self.compressor is None:
             places = self._index(self.slot_of[edges])
-            move = self.slots.index_select(0, places).sub_(own).mul_(factor[:, None])
+            move = self.slots.index_select(0, places).sub_(own).mul_(share)
             self.slots.index_copy_(0, places, move)
         else:
-            move = self._show(own, edges, 1).neg_().add_(self.shown.index_select(0, self._index(edges)))
-            move.mul_(factor[:, None])
-        self._move(rows, edges, move, 1.0)
+            upper = self._show(self.compressor, own, edges, 1)
+            move = self.shown.index_select(0, self._index(edges)).sub_(upper).mul_(share)
+        self._move(nodes, edges, move)
 
-    def _settle(self, nodes: Integers, edges: Integers, factor: Tensor) -> None:
+    def _settle(self, nodes: Integers, edges: Integers) -> None:
         if self.compressor is None:
+            share = -self.samples[self.ends[edges, 1]] / self.samples[nodes]
             move = self.slots.index_select(0, self._index(self.slot_of[edges]))
         else:
-            lower, upper = self._index(edges), self._index(edges + len(self.ends))
-            factor = self.rate[lower]
-            move = self.shown.index_select(0, lower).sub_(self.shown.index_select(0, upper)).mul_(factor[:, None])
-        self._move(self._index(nodes), edges, move, -1.0)
+            share, upper = self.rate[edges] / self.samples[nodes], self._index(edges + len(self.ends))
+            move = self.shown.index_select(0, upper).sub_(self.shown.index_select(0, self._index(edges)))
+        self._move(nodes, edges, move.mul_(self._column(share)))
 
-    def _move(self, rows: Tensor, edges: Integers, move: Tensor, sign: float) -> None:
-        """Move models by D/n, and flows by D over the drift."""
-        if self.flows is not None:
-            self.flows.sums.index_add_(0, rows, move * (self.pull[self._index(edges), None] * sign))
-        self.x.index_add_(0, rows, move.mul_(self.weight[rows, None] * sign))
+    def _move(self, nodes: Integers, edges: Integers, move: Tensor) -> None:
+        """Move models (b, d), and flows by n times that over the drift."""
+        rows = self._index(nodes)
+        self.x.index_add_(0, rows, move)
+        if self.flows is not None and self.pull is not None:
+            self.flows.sums.index_add_(0, rows, move.mul_(self._column(self.samples[nodes] * self.pull[edges])))
 
-    def _show(self, model: Tensor, edges: Integers, end: int) -> Tensor:
+    def _show(self, compressor: Compressor, model: Tensor, edges: Integers, end: int) -> Tensor:
         """Add Q(x - h) to the replicas of this end, and return them (b, d)."""
-        if self.compressor is None:
-            raise ValueError("there are no replicas")
         places = self._index(edges + end * len(self.ends))
         replica = self.shown.index_select(0, places)
         change = model.sub_(replica).cpu().numpy()
         chances = None
-        if self.compressor.random:
+        if compressor.random:
             pairs = self.ends[edges] if end == 0 else self.ends[edges][:, ::-1]
             chances = [chance_of(int(a), int(b), 0, int(s)) for (a, b), s in zip(pairs, self.seq[edges], strict=True)]
-        self.compressor.quantize_rows(change, chances=chances, out=change)
+        compressor.quantize_rows(change, chances=chances, out=change)
         replica += torch.from_numpy(change).to(self.device)
         self.shown.index_copy_(0, places, replica)
         return replica
 
     def _index(self, numbers: Integers) -> Tensor:
-        return torch.as_tensor(numbers, device=self.device)
+        return torch.from_numpy(numbers).to(self.device)
+
+    def _column(self, values: NDArray[np.float64]) -> Tensor:
+        return torch.from_numpy(values[:, None]).to(self.x)
 
 
 def _waves(events: Events, edges: int) -> Iterator[Integers]:

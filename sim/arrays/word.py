@@ -20,7 +20,9 @@ LATEST_SOURCES = 16
 
 
 def known_s(course: Course, through_s: Floats) -> Floats:
-    """Return when each node knows that all are through (n,), from when each was."""
+    """Return when each node knows that all are through (n,), from when each was. A node tells news when a round of its
+    own ends, of those asked or of those beyond, or before, as the census says.
+    """
     latest = np.argsort(through_s)[-LATEST_SOURCES:].tolist()
     known, everything = through_s.copy(), (1 << len(latest)) - 1
     ways: list[list[tuple[int, float]]] = [[] for _ in through_s]
@@ -28,6 +30,8 @@ def known_s(course: Course, through_s: Floats) -> Floats:
         ways[low].append((high, hop_s))
         ways[high].append((low, hop_s))
     told, due = [0] * len(ways), [math.inf] * len(ways)
+    step = 1 / course.rounds
+    ends = list(accumulate(course.beyond or (), lambda end, begins: max(end, begins) + step, initial=1.0))
     events = [(float(through_s[node]), node, 1 << bit) for bit, node in enumerate(latest)]
     heapify(events)
     while events:
@@ -36,9 +40,14 @@ def known_s(course: Course, through_s: Floats) -> Floats:
             told[node] |= word
             if complete := told[node] == everything:
                 known[node] = max(at, known[node])
-            own_s, ready_s = float(through_s[node]), _round_ends_s(course, at, node, float(through_s[node]))
-            wait_s = may_wait_s(at, own_s if own_s <= at else None, complete=complete)
-            send_at = min(at + wait_s, ready_s)
+            start_s, own_at = float(course.start_s[node]), float(through_s[node])
+            own_s = own_at - start_s
+            place = bisect_right(ends, (at - start_s) / own_s)
+            if at < own_at or course.beyond is None:
+                told_at = at + (own_at - at) % (own_s * step)
+            else:
+                told_at = start_s + own_s * ends[place] if place < len(ends) else math.inf
+            send_at = min(told_at, at + may_wait_s(at, own_at if own_at <= at else None, complete=complete))
             if send_at < due[node]:
                 due[node] = send_at
                 heappush(events, (send_at, node, 0))
@@ -49,13 +58,3 @@ def known_s(course: Course, through_s: Floats) -> Floats:
                     heappush(events, (at + hop_s, other, told[node]))
     return known
 
-
-def _round_ends_s(course: Course, at_s: float, node: int, through_s: float) -> float:
-    """Return when a round of this node ends next, of those asked or of those beyond: it tells all news."""
-    start_s, rounds = float(course.start_s[node]), max(1, course.rounds)
-    own_s = through_s - start_s
-    if at_s < through_s or course.beyond is None:
-        return at_s + (through_s - at_s) % (own_s / rounds)
-    ends = list(accumulate(course.beyond, lambda end, begins: max(end, begins) + 1 / rounds, initial=1.0))
-    place = bisect_right(ends, (at_s - start_s) / own_s)
-    return start_s + own_s * ends[place] if place < len(ends) else math.inf

@@ -81,7 +81,7 @@ def test_apart_conserves_the_weighted_sum_and_brings_models_together(compressor,
     clock = clock_of(graph, samples)
     codec = None if compressor is None else make_compressor(compressor)
     initial, weigh = torch.zeros(40, dtype=dtype), torch.from_numpy(samples)
-    vectors = Vectors(initial, samples, clock.course.ends, lambda *given: given[2].zero_(), compressor=codec)
+    vectors = Vectors(initial, samples, clock.course.ends, lambda *_: None, compressor=codec)
     vectors.x = torch.from_numpy(np.random.default_rng(0).normal(size=(20, 40))).to(dtype)
     before, apart = weigh @ vectors.x.double(), vectors.x.std(dim=0).mean()
     for events in clock.windows(0.05):

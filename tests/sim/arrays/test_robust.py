@@ -41,7 +41,7 @@ def test_in_step_momentum_is_the_recursion_of_its_paper():
     setting, run = stage_of(asked)
     training = setting.federation.training
     drift, kept = 0.5 / (training.learning_rate * setting.steps[:, None]), np.zeros((8, setting.size), np.float32)
-    run.train = lambda *round: round[2].copy_(-round[3] - 1.0)
+    run.train = lambda *round: round[2].sub_(round[3] + 1.0)
     last = run.x.numpy().copy()
     for _ in range(3):
         now = run.x.numpy().copy()

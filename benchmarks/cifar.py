@@ -35,8 +35,8 @@ from p2pfl.learn.task import NodeContext, Pair
 from p2pfl.learn.tensors import TensorSamples
 from sim.arrays.run import Together
 from sim.arrays.setting import setting_of
-from sim.arrays.training import Rounds
 from sim.federations import describe
+from sim.learning.rounds import Rounds
 from sim.worlds.model import WorldSpec
 
 NODES, STEPS, ROWS, EVERY = 96, 5, 8, 20

@@ -71,7 +71,6 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
     values = value_digest(models, stage.method_vectors(), stage.personal())
     nodes = _nodes(stage, figures, models)
     kept = [index for index, node in enumerate(nodes) if node.finished and not node.byzantine]
-    ended = [nodes[index] for index in kept]
     began = time.process_time()
     reference = _references(stage, nodes, figures.history, alone=alone) if references or alone else None
     figures.references_cpu_s = time.process_time() - began
@@ -82,16 +81,14 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
         kept,
         models,
         measures=figures.measures,
-        intervals=mean_intervals(ended),
         label_shift=_label_shift(stage),
         mean_model=_mean_model(stage, models, kept),
         attack=None if stage.script.attack is None else stage.script.attack.spec,
-        attack_success=spread(node.attack_success for node in ended),
         bytes_sent=traffic.bytes_sent,
         messages_sent=traffic.messages_sent,
         compressors=by_compressor(federation, world.network.sent),
         virtual_time_s=world.kernel.now,
-        staleness=overall_staleness(node.staleness for node in ended),
+        staleness=overall_staleness(nodes[index].staleness for index in kept),
         contraction=contraction(
             federation,
             stage.script.learners.samples,
@@ -101,7 +98,6 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
         ),
         held_against=held_against(node for node in nodes if not node.byzantine),
         died=[node.name for node in nodes if node.died],
-        byzantine=[node.name for node in nodes if node.byzantine],
         warnings=[*_warnings(stage, figures.honest), *about_mixing(nodes)],
         reached_limit=not world.over,
         history=figures.history,
@@ -135,6 +131,9 @@ def report_of(
         loss=spread(node.test_loss for node in ended),
         metrics=spreads(node.metrics for node in ended),
         local_metrics=spreads((node.local_metrics for node in ended), defined=True),
+        intervals=mean_intervals(ended),
+        attack_success=spread(node.attack_success for node in ended),
+        byzantine=[node.name for node in nodes if node.byzantine],
         consensus_distance=distance(models, kept),
         rule=federation.gossip.rule,
         config=configuration(federation),

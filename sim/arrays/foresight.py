@@ -12,9 +12,9 @@ import torch
 from p2pfl.compress import Fragments
 from p2pfl.console.output import size
 from sim.arrays.setting import Setting
-from sim.arrays.training import Rounds
 from sim.arrays.vectors import CHUNK_FLOATS
 from sim.federations import arrays_bytes, refuse_too_large
+from sim.learning.rounds import Rounds
 from sim.progress import duration
 
 PER_ROUND = 1.5
@@ -39,23 +39,20 @@ def foreseen(setting: Setting, train: Rounds, needed: int, *, in_step: bool) -> 
     """Say what the run will take, `needed` bytes of memory. Times a local round of a few nodes, and the compressor on
     their models.
     """
-    training, edges = setting.federation.training, len(setting.ends)
-    count = min(setting.nodes, max(1, CHUNK_FLOATS // setting.size))
-    nodes = np.arange(count)
-    models = setting.initial.repeat(count, 1)
+    nodes = np.arange(min(setting.nodes, max(1, CHUNK_FLOATS // setting.size)))
+    models, compressor = setting.initial.repeat(len(nodes), 1), setting.compressor
     given = torch.zeros_like(models) if setting.method.given else None
-    round_s = _took(lambda: train(nodes, 0 * nodes, models.clone(), given)) / count
+    round_s = _took(lambda: train(nodes, 0 * nodes, models.clone(), given))
     train.losses[:] = np.nan
-    shown_s, compressor = 0.0, setting.compressor
+    moved_s, shown_s = PASSES * _took(models.clone), 0.0
     if compressor is not None and not isinstance(compressor, Fragments):
         rows = np.random.default_rng(0).normal(size=models.shape).astype(np.float32)
-        chances = list(range(count)) if compressor.random else None
-        shown_s = _took(lambda: compressor.quantize_rows(rows, chances=chances)) / count
-    moved_s = PASSES * _took(models.clone) / count
-    rounds = setting.rounds
-    mixed = (rounds + training.closing_rounds) * (1 if in_step else PER_ROUND) * edges
-    shown = (rounds + training.closing_rounds) * setting.nodes if in_step else 2 * mixed
-    cpu_s = rounds * setting.nodes * round_s + mixed * moved_s + shown * shown_s
+        chances = nodes.tolist() if compressor.random else None
+        shown_s = _took(lambda: compressor.quantize_rows(rows, chances=chances))
+    mixings = setting.rounds + setting.federation.training.closing_rounds
+    mixed = mixings * (1 if in_step else PER_ROUND) * len(setting.ends)
+    shown = mixings * setting.nodes if in_step else 2 * mixed
+    cpu_s = (setting.rounds * setting.nodes * round_s + mixed * moved_s + shown * shown_s) / len(nodes)
     return f"about {duration(max(1.0, cpu_s))} of CPU for the rounds, {size(needed)} of memory"
 
 

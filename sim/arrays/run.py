@@ -6,8 +6,9 @@ out, and by how much it was off: docs/how-to/simulate.md.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, takewhile
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
@@ -20,6 +21,7 @@ from p2pfl.compress import Fragments, make_compressor
 from p2pfl.config.graph import hops
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.messages import Ready, Reply, Request
+from p2pfl.core.staleness import LIMIT, parse_staleness
 from p2pfl.core.training import begins_beyond
 from p2pfl.reporting.figures import ClosingPoint, contraction_between, predicted, spread
 from p2pfl.reporting.measures import Point, measures_in
@@ -32,12 +34,13 @@ from sim.arrays.foresight import checked_bytes, foreseen
 from sim.arrays.in_step import InStep
 from sim.arrays.methods import memory_of
 from sim.arrays.robust import by_rule_of
-from sim.arrays.setting import Setting, is_directed, setting_of
-from sim.arrays.training import Rounds
+from sim.arrays.setting import Setting, is_directed, refuse_far, setting_of
 from sim.arrays.vectors import Vectors
 from sim.kernel import NS
 from sim.learning.nodes import success
-from sim.network import GOODBYE_BYTES, LOWER_OPENING_BYTES, UPPER_OPENING_BYTES, sealed_bytes
+from sim.learning.rounds import Rounds
+from sim.network import GOODBYE_BYTES, LOWER_OPENING_BYTES, UPPER_OPENING_BYTES, sealed_bytes, slow_ends
+from sim.network import latency_s as latency_s_of
 from sim.progress import RunProgress
 from sim.report import cost_of, evaluated, point_of, report_of, scored
 from sim.worlds.model import WorldSpec
@@ -47,7 +50,9 @@ from topologies import build_schedule
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 POINTS = 40
-MOST_PAIRED = 2_000
+PART = 256
+"""How many models are looked at at a time."""
+MOST_PAIRED = 500
 """Up to so many nodes that are apart draw the batches that they draw in the exact simulator."""
 
 
@@ -69,7 +74,9 @@ class Apart:
         federation, world = setting.federation, setting.world
         speeds, steps = node_speeds(world, federation), setting.steps.tolist()
         usual_ns = [speed.estimate_ns(own) for speed, own in zip(speeds, steps, strict=True)]
-        rounds, latency_s = setting.rounds, setting.latencies_s()
+        rounds, (far_s, _), weigh = setting.rounds, slow_ends(world.slow), parse_staleness(federation.gossip.staleness)
+        latency_s = np.array([latency_s_of(edge, world.links, far_s, federation.seed) for edge in federation.edges])
+        refuse_far(setting, latency_s, np.array(usual_ns) / NS)
         begins = takewhile(lambda multiple: multiple < NEVER, (begins_beyond(1 + done, rounds) for done in count()))
         more = {"mix": (), "train": tuple(begins)}.get(federation.training.when_through)
         self.every = world.evaluate_every_s or fmean(usual_ns) / NS * rounds / POINTS
@@ -85,14 +92,18 @@ class Apart:
                 rounds=rounds,
                 beyond=more,
                 closing=federation.training.closing_rounds,
-                weigh=setting.weights_by_staleness(),
+                weigh=np.array([weigh(tau) for tau in range(LIMIT + 2)]),
                 factor=setting.factor,
             )
         )
         self.stage = Vectors(ends=setting.ends, train=train, **_kept(setting))
-        self.messages = np.broadcast_to(self.clock.exchanged, (2, len(setting.ends)))
-        """How many requests and how many replies each edge has carried (2, m): they change with the clock."""
         self.words = self.clock.words
+
+    @property
+    def messages(self) -> Sequence[NDArray[Any]]:
+        """How many requests and how many replies each node has sent (n,)."""
+        clock = self.clock
+        return [np.bincount(end, clock.exchanged, clock.course.nodes) for end in (clock.low, clock.high)]
 
     def run(self) -> Iterator[Moment]:
         clock = self.clock
@@ -113,8 +124,8 @@ class Together:
         mixings = build_schedule(federation.topology, nodes, federation.seed).mixings if directed else ()
         links = [np.stack([one.senders, one.receivers], axis=1) for one in mixings]
         links = links or [np.concatenate([graph, graph[:, ::-1]]) for graph in graphs]
-        self.setting, self.links = setting, [link @ [nodes, 1] for link in links]
-        """The senders and receivers of each round of a period, as sender times n plus receiver."""
+        self.setting, self.links = setting, links
+        """The senders and receivers of each round of a period."""
         degrees = [np.array(federation.degrees)] * len(graphs)
         if isinstance(fragments, Fragments):
             kinds = range(fragments.count)
@@ -134,13 +145,13 @@ class Together:
             yield Moment(float(done), trained, float(done) if closing else None)
 
     @property
-    def messages(self) -> Integers:
-        """How many messages each edge has carried from its lower end, and how many from its upper one (2, m)."""
-        nodes, ends, period = self.setting.nodes, self.setting.ends, len(self.links)
-        keys = np.stack([ends @ [nodes, 1], ends @ [1, nodes]])
-        times = [(self.done - phase + period - 1) // period for phase in range(period)]
-        used = [many * np.isin(keys, links) for many, links in zip(times, self.links, strict=True)]
-        return np.asarray(np.sum(used, axis=0), dtype=np.int64)
+    def messages(self) -> Sequence[NDArray[Any]]:
+        """How many messages each node has sent to nodes above it and to nodes below it (n,)."""
+        found, period = np.zeros((2, self.setting.nodes)), len(self.links)
+        for phase, link in enumerate(self.links):
+            times = (self.done - phase + period - 1) // period
+            np.add.at(found, ((link[:, 0] > link[:, 1]).astype(int), link[:, 0]), times)
+        return list(found)
 
 
 def _kept(setting: Setting) -> dict[str, Any]:
@@ -240,8 +251,11 @@ class _Figures:
         if trained > self.trained:
             self.trained, self.mixing = trained, []
         if not self.mixing or moment.exchanges >= self.mixing[-1].exchanges + 1:
-            square = float(self.run.stage.x.var(dim=0, correction=0).sum())
-            self.mixing.append(ClosingPoint(square**0.5, moment.exchanges))
+            models = self.run.stage.x
+            mean = models.mean(dim=0)
+            parts = (models[first : first + PART] - mean for first in range(0, len(models), PART))
+            square = sum(float(part.square().sum()) for part in parts) / len(models)
+            self.mixing.append(ClosingPoint(math.sqrt(square), moment.exchanges))
 
     def look(self, moment: Moment) -> None:
         """Add a point to the history."""
@@ -305,9 +319,7 @@ class _Figures:
             virtual_time_s=moment.now if isinstance(self.run, Apart) else None,
             staleness=moment.staleness,
             contraction=Contraction(predicted=rate, measured=contraction_between(self.mixing)),
-            byzantine=[node.name for node in nodes if node.byzantine],
             attack=None if setting.attack is None else setting.attack.spec,
-            attack_success=spread(learned[node] for node in self.honest),
             reached_limit=False,
             history=self.history,
         )
@@ -324,10 +336,11 @@ class _Figures:
         heads = (PREFIX_BYTES + header_bytes(one) for one in (request, reply, ready))
         asked, answered, told = map(sealed_bytes, heads, (body, body, 0))
         (asks, answers), nodes = self.run.messages, setting.nodes
-        sent = np.bincount(low, asked * asks + (LOWER_OPENING_BYTES + GOODBYE_BYTES), nodes)
-        sent += np.bincount(high, answered * answers + (UPPER_OPENING_BYTES + GOODBYE_BYTES), nodes)
-        messages = np.bincount(low, asks, nodes) + np.bincount(high, answers, nodes)
-        return np.stack([sent + told * words, messages + words]).astype(np.int64)
+        sessions = np.bincount(low, minlength=nodes) * LOWER_OPENING_BYTES
+        sessions += np.bincount(high, minlength=nodes) * UPPER_OPENING_BYTES
+        sessions += np.bincount(setting.ends.ravel(), minlength=nodes) * GOODBYE_BYTES
+        sent = asked * asks + answered * answers + told * words + sessions
+        return np.stack([sent, asks + answers + words]).astype(np.int64)
 
 
 def _known(values: Floats) -> list[float | None]:

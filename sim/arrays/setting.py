@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 
 from p2pfl.compress import Compressor, Fragments, make_compressor
 from p2pfl.config.model import FederationConfig
-from p2pfl.core.staleness import LIMIT, parse_staleness
+from p2pfl.core.limits import PATIENCE_FLOOR_S, PATIENCE_MULTIPLE, WAIT_BURST_S, WAIT_SHARE
+from p2pfl.core.tick import LEAST_USUAL_WAIT_S
 from p2pfl.errors import UserError
 from p2pfl.learn.methods import method_of
 from p2pfl.methods import Method
@@ -20,7 +22,6 @@ from sim.arrays.methods import is_simulated
 from sim.attacks import Attack, parse_attack
 from sim.learning.batching import ManyModels
 from sim.learning.nodes import TorchNodes, load_learners
-from sim.network import latency_s, slow_ends
 from sim.worlds.model import WorldSpec
 from topologies.families import kind
 from topologies.family import GraphKind
@@ -43,6 +44,8 @@ class Setting:
     ends: NDArray[np.int64]
     factor: NDArray[np.float64]
     device: torch.device
+    attack: Attack | None
+    liars: frozenset[int]
 
     @property
     def nodes(self) -> int:
@@ -59,28 +62,8 @@ class Setting:
         return self.learners.prototype.size
 
     @property
-    def attack(self) -> Attack | None:
-        return None if self.world.liars is None else parse_attack(self.world.liars.attack)
-
-    @property
-    def liars(self) -> frozenset[int]:
-        return frozenset(self.world.liars.nodes if self.world.liars else ())
-
-    @property
     def initial(self) -> torch.Tensor:
         return torch.from_numpy(self.learners.prototype.initial()).to(self.device)
-
-    def latencies_s(self) -> NDArray[np.float64]:
-        """Draw each edge's latency (m,), from the stream from which the exact simulator draws it."""
-        far_s, _ = slow_ends(self.world.slow)
-        return np.array(
-            [latency_s(edge, self.world.links, far_s, self.federation.seed) for edge in self.federation.edges]
-        )
-
-    def weights_by_staleness(self) -> NDArray[np.float64]:
-        """Return the weight of an exchange (LIMIT + 2,) by its staleness in rounds."""
-        weigh = parse_staleness(self.federation.gossip.staleness)
-        return np.array([weigh(tau) for tau in range(LIMIT + 2)])
 
     def factors(self, ends: NDArray[np.int64], degree: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return gamma min(a_i, a_j) of these edges, where a_i = n_i / (degree_i + 1)."""
@@ -106,7 +89,7 @@ def setting_of(
     liars = frozenset(world.liars.nodes if world.liars else ())
     learners = load_learners(federation, data, poison=attack.poison if attack else None, liars=liars)
     if not isinstance(learners, TorchNodes) or isinstance(learners.pool, str) or not learners.shareable:
-        why = "a torch model without state of its own, trained on tensors, with all of it shared; or " + EXACT
+        why = f"a torch model without state of its own (no batch-norm), on tensors, with all of it shared; or {EXACT}"
         raise UserError("arrays cannot train this task", file=federation.path, key="task", allowed=why)
     grouped = ManyModels(learners, learners.pool, method)
     compressor = make_compressor(federation.gossip.compressor)
@@ -123,6 +106,8 @@ def setting_of(
         ends=ends,
         factor=np.zeros(len(ends)),
         device=where,
+        attack=attack,
+        liars=liars,
     )
     degree = np.bincount(ends.ravel(), minlength=len(learners))
     setting.factor[:] = setting.factors(ends, degree)
@@ -158,7 +143,8 @@ def _refused(federation: FederationConfig, world: WorldSpec, clock: str) -> list
         "gossip.edge_weights": federation.edge_weights,
         "gossip.edge_compressors": federation.edge_compressors,
     }
-    found = [(key, _brief(value), EXACT) for key, value in faults.items() if value]
+    plain = bool | int | float | str
+    found = [(key, value if isinstance(value, plain) else None, EXACT) for key, value in faults.items() if value]
     if not is_simulated(method_of(federation)):
         allowed = f"a method that exchanges the model alone, without terms, or variate; or {EXACT}"
         found.append(("training.method", federation.method, allowed))
@@ -197,12 +183,28 @@ def _refused_graphs(federation: FederationConfig, clock: str) -> Iterator[tuple[
         yield "topology", federation.topology, "--clock in-step, or " + EXACT
 
 
+def refuse_far(setting: Setting, latency_s: NDArray[np.float64], trains_s: NDArray[np.float64]) -> None:
+    """Raise UserError if rounds that train `trains_s` (n,) would not wait for an edge's exchanges: by the patience of
+    `p2pfl.core.tick`, or when the budget of that neighbor is used up.
+    """
+    exchange_s = 2 * (latency_s + setting.world.compute.engine_s)
+    around: list[list[float]] = [[] for _ in trains_s]
+    if exchange_s.max() > LEAST_USUAL_WAIT_S or setting.rounds * np.ptp(exchange_s) > WAIT_BURST_S:
+        for node, took_s in zip(setting.ends.ravel().tolist(), np.repeat(exchange_s, 2).tolist(), strict=True):
+            around[node].append(took_s)
+    for train_s, times_s in zip(trains_s.tolist(), map(sorted, around), strict=True):
+        *others, far_s = times_s or [0.0]
+        usual_s = PATIENCE_MULTIPLE * median_low(times_s or [0.0])
+        most_s = min(setting.federation.gossip.max_wait_s, max(train_s, usual_s, LEAST_USUAL_WAIT_S))
+        charged_s = far_s - max(others, default=0.0) - WAIT_SHARE * (train_s + far_s)
+        spent = far_s > usual_s + PATIENCE_FLOOR_S and setting.rounds * charged_s > WAIT_BURST_S
+        if far_s > most_s or spent:
+            text = f"arrays have no patience: some rounds would not wait for an exchange of {far_s:.3g} s"
+            raise UserError(text, file=setting.federation.path, key="links.latency_s", allowed=f"less, or {EXACT}")
+
+
 def is_directed(federation: FederationConfig) -> bool:
     return kind(federation.topology) is GraphKind.DIRECTED
-
-
-def _brief(value: object) -> object:
-    return value if isinstance(value, bool | int | float | str) else None
 
 
 def _device(name: str | None) -> torch.device:

@@ -56,7 +56,7 @@ class Vectors:
         self.given = torch.zeros_like(self.x) if gives else None
         """What the method gives to the round under way."""
         self.flows = memory if isinstance(memory, Flows) else None
-        self.pull = self.flows and 1.0 / self.flows.of_edges(ends)
+        self.pull = None if self.flows is None else 1.0 / self.flows.of_edges(ends)
         self.chunk = max(1, CHUNK_FLOATS // d)
         self.shown = torch.zeros(2 * len(ends) if compressor else 0, d, dtype=self.x.dtype, device=self.device)
         """Replicas: of the lower ends, then of the upper ones."""

@@ -57,4 +57,3 @@ def known_s(course: Course, through_s: Floats) -> Floats:
                 if told[node] & ~told[other]:
                     heappush(events, (at + hop_s, other, told[node]))
     return known
-

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from p2pfl.compress import make_compressor
+from p2pfl.config.model import TaskConfig
 from p2pfl.errors import UserError
 from sim import World, simulate
 from sim.arrays.clock import Clock, Course
@@ -142,6 +143,7 @@ def test_a_slow_node_is_waited_for_no_longer_than_its_exchanges_take():
         ({"topology": "base:k=1"}, {"arrays": True}, "topology"),
         ({}, {"arrays": True, "world": World(bandwidth=1e6)}, "links.bandwidth"),
         ({}, {"arrays": True, "world": World(loss=0.1)}, "links.loss"),
+        ({}, {"arrays": True, "world": World(slow=[{"nodes": [3], "far_s": 0.5}])}, "links.latency_s"),
         ({}, {"arrays": True, "world": World(crash=[{"nodes": [1], "at_s": 0.1}])}, "crash"),
     ],
 )
@@ -150,3 +152,39 @@ def test_what_arrays_cannot_simulate_is_one_sentence_that_says_what_to_use(optio
         simulate(federation(**options), references=False, **how)
     assert caught.value.key == key
     assert caught.value.allowed
+
+
+NORMALIZED = """
+import torch
+from torch import nn
+from p2pfl import Task
+
+def model():
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+def normalized():
+    return Task(name="normalized", model=model, data=data)
+
+def data(node):
+    rows = torch.randn(12, 4), torch.arange(12) % 3
+    return rows, rows
+"""
+
+
+def test_a_model_with_state_of_its_own_is_refused_with_what_to_use(tmp_path):
+    (tmp_path / "normalized.py").write_text(NORMALIZED)
+    task, path = TaskConfig(name="normalized.py:normalized"), tmp_path / "federation.toml"
+    with pytest.raises(
+        UserError, match=r"task: arrays cannot train this task; allowed: .* \(no batch-norm\).*without --"
+    ):
+        simulate(replace(federation(), path=path, task=task), arrays=True, references=False)
+
+
+@pytest.mark.parametrize("clock", ["apart", "in-step"])
+def test_a_run_of_no_rounds_trains_one_as_the_exact_one_does(clock):
+    asked = federation()
+    report = simulate(
+        replace(asked, training=replace(asked.training, rounds=0)), arrays=True, clock=clock, references=False
+    )
+    assert min(report.rounds.values()) == 1
+    assert set(report.intervals) == {"accuracy"}

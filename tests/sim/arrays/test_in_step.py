@@ -15,9 +15,9 @@ from p2pfl.learn.interface import RoundStart
 from sim import simulate
 from sim.arrays.run import Together
 from sim.arrays.setting import setting_of
-from sim.arrays.training import Rounds
 from sim.federations import describe
 from sim.learning.nodes import load_learners
+from sim.learning.rounds import Rounds
 from sim.worlds.model import WorldSpec
 from topologies import build_schedule
 

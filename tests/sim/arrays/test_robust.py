@@ -13,8 +13,8 @@ from p2pfl.errors import UserError
 from sim import World, simulate
 from sim.arrays.run import Together
 from sim.arrays.setting import setting_of
-from sim.arrays.training import Rounds
 from sim.federations import describe
+from sim.learning.rounds import Rounds
 from sim.worlds.model import LiarSpec, WorldSpec
 
 

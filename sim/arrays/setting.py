@@ -53,7 +53,7 @@ class Setting:
 
     @property
     def rounds(self) -> int:
-        """How many rounds are asked of a node: as in the exact simulator, it trains one at least."""
+        """How many rounds are asked of a node: one at least."""
         return max(1, self.federation.training.rounds or 0)
 
     @property

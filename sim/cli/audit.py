@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from p2pfl.config.charter import compacted
+from p2pfl.config.load import load_config
 from p2pfl.console.output import Form, cell, format_option, report_target, write_json, write_rows
 from p2pfl.errors import StorageError, UserError
+from p2pfl.reporting.logs import check_target
+from p2pfl.reporting.plot import check_picture
 from sim.cli import gone
+from topologies.files import replace
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
@@ -119,9 +125,6 @@ def _attack_names(attacks: str | None, *, quick: bool) -> tuple[str, ...]:
 
 
 def _check_targets(report: Path | None, picture: Path | None, names: Sequence[str]) -> None:
-    from p2pfl.reporting.logs import check_target  # noqa: PLC0415 - as above
-    from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
-
     if report is not None:
         check_target(report, key="--report")
     if picture is not None:
@@ -132,8 +135,6 @@ def _check_targets(report: Path | None, picture: Path | None, names: Sequence[st
 
 def _quiet_nodes() -> None:
     """Keep the copy's nodes from filling the screen with notices, and small products to one thread."""
-    import logging  # noqa: PLC0415 - as above
-
     import torch  # noqa: PLC0415 - as above
 
     logging.getLogger("p2pfl").setLevel(logging.ERROR)
@@ -150,8 +151,6 @@ def _attack_sums(
     path: Path, *, node: str | None, colluders: int, seed: int | None, quick: bool, tell: Callable[[str], None]
 ) -> SumsFound:
     """Attack the secure sums of the federation's members, on its graph. Raises UserError."""
-    from p2pfl.config.charter import compacted  # noqa: PLC0415 - as above
-    from p2pfl.config.load import load_config  # noqa: PLC0415 - as above
     from sim.audits.sums import attack_sums  # noqa: PLC0415 - as above
 
     federation = compacted(load_config(path))
@@ -215,8 +214,6 @@ def _deliver(
     for mistake in found.mistakes:
         click.echo(f"error: {mistake}", err=True)
     if report is not None:
-        from topologies.files import replace  # noqa: PLC0415 - `--help` stays instant
-
         try:
             replace(report, lambda file: file.writelines([json.dumps(found.as_json(), indent=2).encode()]))
         except OSError as error:

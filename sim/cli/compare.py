@@ -11,7 +11,14 @@ import click
 
 from p2pfl.console.output import Form, cell, format_option, write_rows
 from p2pfl.errors import UserError
+from p2pfl.reporting.measures import value_of, worst
+from p2pfl.reporting.plot import check_picture, draw_comparison
+from p2pfl.reporting.report import Report
 from sim.cli.run import command as run_command
+from sim.sweeps.plan import SweepFile
+from sim.sweeps.run import Folder, SweepView, run_sweep
+from sim.sweeps.runners import cores, run_here
+from topologies.cli.terminal import readable_bytes
 
 if TYPE_CHECKING:
     from p2pfl.reporting.report import Report
@@ -63,8 +70,6 @@ def command(*, graphs: tuple[str, ...], plot: Path | None, quiet: bool, form: Fo
     `p2pfl sim run --arrays`. Exits with 130 after Ctrl-C.
     """
     if plot is not None:
-        from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - `--help` stays instant
-
         check_picture(plot)
     graphs = tuple(dict.fromkeys(graphs))
     reports = _reports(graphs, {key: value for key, value in asked.items() if value is not None}, quiet=quiet)
@@ -74,8 +79,6 @@ def command(*, graphs: tuple[str, ...], plot: Path | None, quiet: bool, form: Fo
     rows = [_row(graph, report) for graph, report in zip(graphs, reports, strict=True)]
     write_rows(rows if form == "json" else [_shown(row) for row in rows], form)
     if plot is not None:
-        from p2pfl.reporting.plot import draw_comparison  # noqa: PLC0415 - as above
-
         draw_comparison(reports, plot, graphs)
         click.echo(f"picture: {plot}", err=True)
     return 0
@@ -85,11 +88,6 @@ def _reports(graphs: tuple[str, ...], asked: dict[str, Any], *, quiet: bool) -> 
     """Run one federation on each graph, as a sweep whose folder is not kept; None after Ctrl-C. Raises UserError that
     names the graph.
     """
-    from p2pfl.reporting.report import Report  # noqa: PLC0415 - `--help` stays instant
-    from sim.sweeps.plan import SweepFile  # noqa: PLC0415 - as above
-    from sim.sweeps.run import Folder, SweepView, run_sweep  # noqa: PLC0415 - as above
-    from sim.sweeps.runners import cores, run_here  # noqa: PLC0415 - as above
-
     seeds = (asked.pop("seed", 0),)
     file = SweepFile(
         path=Path.cwd() / "graphs", fixed={"arrays": True, **asked}, axes={"topology": graphs}, seeds=seeds
@@ -106,8 +104,6 @@ def _reports(graphs: tuple[str, ...], asked: dict[str, Any], *, quiet: bool) -> 
 
 
 def _row(graph: str, report: Report) -> dict[str, Any]:
-    from p2pfl.reporting.measures import value_of, worst  # noqa: PLC0415 - as above
-
     main, rates, time_s = report.main_measure, report.contraction, report.virtual_time_s
     learned = value_of(report, main)
     return {
@@ -125,8 +121,6 @@ def _row(graph: str, report: Report) -> dict[str, Any]:
 
 def _shown(row: dict[str, Any]) -> dict[str, str]:
     """Format a row for a table of 80 columns."""
-    from topologies.cli.terminal import readable_bytes  # noqa: PLC0415 - as above
-
     figures = {key: cell(None) if value is None else f"{value:.3g}" for key, value in row.items() if key != "graph"}
     rates = [cell(None) if row[key] is None else f"{row[key]:.3f}".lstrip("0") for key in ("predicted", "measured")]
     figures |= {

@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from p2pfl.errors import UserError
 from p2pfl.foreign import UNREADABLE, read_file
+from p2pfl.reporting.plot import check_picture, draw_runs
+from p2pfl.reporting.report import Report
 from sim.cli import gone
+from sim.sweeps.figure import draw_sweep
+from sim.sweeps.results import Results
 
 if TYPE_CHECKING:
     from p2pfl.reporting.plot import X
@@ -47,8 +52,6 @@ def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None) -> N
     Reports of real runs and of simulated ones go together. One REPORT may be a sweep's folder, or its results.json:
     then every combination is a point with its confidence interval.
     """
-    from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - `--help` stays instant
-
     files = [path / RESULTS if path.is_dir() else path for path in reports]
     target = output or (files[0].with_suffix(".png") if len(files) == 1 else COMPARISON)
     check_picture(target, key="--output")
@@ -63,10 +66,6 @@ def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None) -> N
 
 def _sweep(content: bytes) -> dict[str, Any] | None:
     """Read the results of a sweep; None if this is something else."""
-    import msgspec  # noqa: PLC0415 - `--help` stays instant
-
-    from sim.sweeps.results import Results  # noqa: PLC0415 - as above
-
     try:
         found = msgspec.json.decode(content, type=Results)
     except UNREADABLE:
@@ -76,8 +75,6 @@ def _sweep(content: bytes) -> dict[str, Any] | None:
 
 
 def _draw_sweep(sweeps: Sequence[dict[str, Any] | None], files: Sequence[Path], target: Path, x: X | None) -> None:
-    from sim.sweeps.figure import draw_sweep  # noqa: PLC0415 - as above
-
     if len(files) > 1 or sweeps[0] is None:
         raise UserError("a sweep is drawn by itself", key="REPORT", value=len(files), allowed="one sweep, or reports")
     if x is not None:
@@ -89,16 +86,12 @@ def _draw_runs(contents: Sequence[bytes], files: Sequence[Path], target: Path, x
     """Draw runs over time, or over `x`; over rounds if real runs are mixed with simulated ones, whose seconds
     differ.
     """
-    from p2pfl.reporting.plot import draw_runs  # noqa: PLC0415 - as above
-
     runs = [_run(*one) for one in zip(contents, files, strict=True)]
     one_clock = len({run.simulated for run in runs}) == 1
     draw_runs(runs, target, x or ("time" if one_clock else "rounds"), _labels(files))
 
 
 def _run(content: bytes, file: Path) -> Report:
-    from p2pfl.reporting.report import Report  # noqa: PLC0415 - as above
-
     try:
         run = Report.from_json(content)
     except UNREADABLE as error:

@@ -1,9 +1,10 @@
-"""`p2pfl sim run`: one federation in one world."""
+"""`p2pfl sim run`: one federation in one world; a table of its nodes, or of the worst of many, and its summary."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -12,9 +13,34 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.console.output import Form, format_option, log_option, report_target, write_report
+from p2pfl.console.output import (
+    Form,
+    beyond_facts,
+    cell,
+    format_option,
+    learned_facts,
+    log_option,
+    node_rows,
+    reference_facts,
+    report_target,
+    score_words,
+    size,
+    write_facts,
+    write_report,
+    write_rows,
+)
 from p2pfl.errors import UserError
+from p2pfl.learn.metrics import Measure
+from p2pfl.methods import allowed, from_here
+from p2pfl.reporting.logs import check_target, open_logs
+from p2pfl.reporting.measures import measures_of, merit, value_of
+from p2pfl.reporting.plot import check_picture
+from p2pfl.reporting.report import NodeReport, Report
+from sim.attacks import ALLOWED_ATTACKS, make_attack, with_absolute_path
 from sim.cli import gone
+from sim.federations import own_tables
+from sim.progress import RunView
+from sim.sweeps.job import build_run
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
@@ -24,6 +50,9 @@ if TYPE_CHECKING:
     from sim.worlds.model import WorldSpec
 
 STOPPED = 130
+MOST_ROWS = 20
+WORST = 5
+MOST_NAMES = 8
 
 
 class Switch(click.Option):
@@ -99,10 +128,6 @@ def command(
     nodes learn the built-in digits. A node whose folder is beside the file learns from its own data. Exits with 130
     after Ctrl-C.
     """
-    from p2pfl.reporting.logs import check_target, open_logs  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
-    from sim.cli.views import show  # noqa: PLC0415 - as above
-
     report, form = report_target(report, form)
     if report is not None:
         check_target(report, key="--report")
@@ -140,10 +165,6 @@ def command(
 
 def _build(asked: Mapping[str, Any]) -> tuple[FederationConfig, WorldSpec]:
     """Build what the options describe; paths in them start in the working folder. Raises UserError as `build_run`."""
-    from p2pfl.methods import allowed, from_here  # noqa: PLC0415 - `--help` stays instant
-    from sim.attacks import ALLOWED_ATTACKS, make_attack, with_absolute_path  # noqa: PLC0415 - as above
-    from sim.sweeps.job import build_run  # noqa: PLC0415 - as above
-
     options = dict(asked)
     if "federation" in options:
         options["base"] = str(options.pop("federation"))
@@ -194,8 +215,6 @@ def _named_as_asked(asked: Mapping[str, Any]) -> Iterator[None]:
 def _simulate(
     federation: FederationConfig, world: WorldSpec, how: dict[str, Any], logs: Logs, *, data: bool, quiet: bool
 ) -> Report:
-    from sim.federations import own_tables  # noqa: PLC0415 - `--help` stays instant
-    from sim.progress import RunView  # noqa: PLC0415 - as above
     from sim.simulation import simulate  # noqa: PLC0415 - as above
 
     if world.path is not None and world.links.loss:
@@ -217,3 +236,161 @@ def _simulate(
 def _tell(view: RunView, logs: Logs, progress: RunProgress) -> None:
     logs.point(progress.point)
     view.update(progress)
+
+
+def show(report: Report) -> None:
+    nodes, measures = report.nodes, measures_of([report, *report.nodes])
+    if len(nodes) <= MOST_ROWS:
+        write_rows(node_rows(nodes, measures), "table")
+    else:
+        rows = node_rows(_worst(nodes, measures[0]), measures)
+        write_rows(rows, "table", title=f"the worst {len(rows)} of {len(nodes):,} nodes")
+    write_facts(
+        _learning_facts(report)
+        | _set_apart(reference_facts(report))
+        | _cost_facts(report)
+        | {"  ": ""}
+        | _graph_facts(report)
+        | {"   ": ""}
+        | _computation_facts(report)
+    )
+
+
+def _worst(nodes: list[NodeReport], main: Measure) -> list[NodeReport]:
+    """Return the honest finished nodes that learned least; of all nodes, if no honest one finished."""
+    ended = [node for node in nodes if node.finished and not node.byzantine] or nodes
+    return sorted(ended, key=lambda node: merit(value_of(node, main), main))[:WORST]
+
+
+def _learning_facts(report: Report) -> dict[str, Any]:
+    main = report.main_measure
+    return {
+        "nodes": _standing(report.nodes),
+        "died": _names(report.died),
+        "byzantine": _names(report.byzantine),
+        "alarms": _alarms(report.nodes),
+        **_mixing_facts(report),
+        **_privacy_facts(report),
+        **learned_facts(report, worst_of="honest node", mean_of="of the honest"),
+        **_attack_facts(report),
+        "the mean of the honest models": score_words(report.mean_model, main) if report.mean_model else None,
+        "consensus distance": report.consensus_distance,
+    }
+
+
+def _privacy_facts(report: Report) -> dict[str, Any]:
+    """Return the privacy figures. A simulation makes no promise: it shows what keeping one costs."""
+    privacy = (report.config or {}).get("privacy")
+    if privacy is None:
+        return {}
+    amount = f"epsilon {privacy['epsilon']:g}" if privacy["noise"] is None else f"noise {privacy['noise']:g}"
+    return {"privacy": f"by {privacy['unit']}: {amount}, delta {privacy['delta']:g}, clip {privacy['clip']:g}"}
+
+
+def _mixing_facts(report: Report) -> dict[str, Any]:
+    """Return how often nodes mixed; nothing for the mean, with which every exchange mixes."""
+    honest = [node for node in report.nodes if not node.byzantine and node.rounds_mixed is not None]
+    if not honest:
+        return {}
+    mixed, alone = sum(node.rounds_mixed or 0 for node in honest), sum(node.rounds_alone or 0 for node in honest)
+    return {
+        "rule": report.rule,
+        "rounds that the rule mixed": f"{mixed:,}" + (f", and {alone:,} with too few neighbors" if alone else ""),
+    }
+
+
+def _attack_facts(report: Report) -> dict[str, Any]:
+    """Return how often poisoned data misled the honest nodes' models as intended."""
+    success = report.attack_success
+    if not success:
+        return {}
+    return {
+        "attack": report.attack,
+        "attack success, mean of the honest": success.mean,
+        "attack success, from least to most": f"{cell(success.min)} to {cell(success.max)}",
+    }
+
+
+def _standing(nodes: list[NodeReport]) -> str:
+    states = Counter(node.state for node in nodes)
+    return ", ".join(f"{count:,} {state}" for state, count in states.most_common())
+
+
+def _alarms(nodes: list[NodeReport]) -> str | None:
+    total: Counter[str] = Counter()
+    for node in nodes:
+        total.update(node.alarms or {})
+    return ", ".join(f"{kind} {count:,}" for kind, count in sorted(total.items())) or None
+
+
+def _names(names: list[str]) -> str | None:
+    if not names:
+        return None
+    more = f", ... ({len(names):,} in all)" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
+
+
+def _set_apart(facts: dict[str, Any]) -> dict[str, Any]:
+    """Put an empty line before and after these lines."""
+    return {" ": ""} | facts | ({"    ": ""} if facts else {})
+
+
+def _cost_facts(report: Report) -> dict[str, Any]:
+    count, staleness, sent = len(report.nodes), report.staleness, report.bytes_sent or 0
+    rounds, messages = [node.rounds or 0 for node in report.nodes], report.messages_sent or 0
+    limit = ", ended by the limit" if report.reached_limit else ""
+    return {
+        "rounds of a node": _range(rounds),
+        **beyond_facts(report),
+        "virtual time": None if report.virtual_time_s is None else f"{report.virtual_time_s:.4g} s{limit}",
+        "sent, by a node": f"{size(sent / count)} in {messages / count:,.0f} messages",
+        "sent, in all": f"{size(sent)} in {messages:,} messages",
+        "staleness": staleness and f"{staleness.mean:.3g} rounds, at most {staleness.max:,}",
+    }
+
+
+def _range(values: list[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}, mean {sum(values) / len(values):,.4g}"
+
+
+def _graph_facts(report: Report) -> dict[str, Any]:
+    """Return the graph's figures. For a schedule lambda_2 is computed over all edges, and a round's contraction is the
+    period's, spread over its rounds.
+    """
+    period = len(report.config["schedule"])
+    of_union = f" of all {period} rounds' edges" if period else ""
+    on_average = f", one of {period} rounds" if period else ""
+    contraction = report.contraction
+    return {
+        "topology": report.topology,
+        f"algebraic connectivity{of_union}": report.algebraic_connectivity,
+        f"contraction, predicted{on_average}": contraction.predicted,
+        f"contraction, measured{on_average}": contraction.measured,
+    }
+
+
+def _computation_facts(report: Report) -> dict[str, Any]:
+    cost = report.cost
+    if cost is None:
+        raise ValueError("not the report of a simulation")
+    parts = {
+        "set up": cost.set_up_cpu_s,
+        "run": cost.run_cpu_s,
+        "evaluation": cost.evaluation_cpu_s,
+        "report": cost.report_cpu_s,
+    }
+    if cost.references_cpu_s:
+        parts["references"] = cost.references_cpu_s
+    spent = ", ".join(f"{words} {cpu_s:.3g}" for words, cpu_s in parts.items())
+    speed = cost.node_rounds_per_cpu_s
+    return {
+        "seed": report.seed,
+        "digest": report.digest,
+        "value digest": report.value_digest,
+        "computed": report.computed,
+        "node-rounds a CPU-second": speed and f"{speed:,.0f}, without evaluation",
+        "CPU-seconds": f"{cost.cpu_s:.3g}: {spent}",
+        "events": f"{cost.events:,}",
+        "peak memory": size(report.peak_memory_bytes or 0),
+    }

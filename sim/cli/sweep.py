@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from p2pfl.console.output import Form, format_option, write_json, write_rows
+from p2pfl.errors import UserError
+from p2pfl.reporting.plot import check_picture
+from sim.sweeps.figure import draw_sweep
+from sim.sweeps.plan import load_sweep
+from sim.sweeps.results import complaints, flat_rows, readable_rows
+from sim.sweeps.run import SweepView, default_folder, run_sweep
+from sim.sweeps.runners import cores, run_by_dask, run_here
 
 if TYPE_CHECKING:
     from sim.sweeps.run import Sweep
@@ -71,13 +78,7 @@ def command(
     Every run leaves a report in the folder, under a hash of all that it depends on. Started again after a stop, a sweep
     goes on where it was; after a change of FILE it runs what is new. Exits with 1 if a run failed, 130 after Ctrl-C.
     """
-    from sim.sweeps.plan import load_sweep  # noqa: PLC0415 - `--help` stays instant
-    from sim.sweeps.run import SweepView, default_folder, run_sweep  # noqa: PLC0415 - as above
-    from sim.sweeps.runners import cores  # noqa: PLC0415 - as above
-
     if plot is not None:
-        from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
-
         check_picture(plot)
     runner = _runner(engine, scheduler, jobs or cores())
     with SweepView(quiet=quiet) as view:
@@ -85,32 +86,23 @@ def command(
         sweep = run_sweep(described, out, runner=runner, retry=retry, on_change=view.update)
     _show(sweep, form)
     if plot is not None:
-        from sim.sweeps.figure import draw_sweep  # noqa: PLC0415 - as above
-
         draw_sweep(sweep.results, plot)
         click.echo(f"picture: {plot}", err=True)
     return _exit_code(sweep)
 
 
 def _runner(engine: str, scheduler: str | None, count: int) -> Runner:
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-
     if engine == "dask":
         import distributed as _  # noqa: F401, PLC0415 - an extra: missing, it must show at once
-
-        from sim.sweeps.runners import run_by_dask  # noqa: PLC0415 - as above
 
         return partial(run_by_dask, count=count, scheduler=scheduler)
     if scheduler is not None:
         raise UserError("only Dask has a scheduler", key="--scheduler", value=scheduler, allowed="with --engine dask")
-    from sim.sweeps.runners import run_here  # noqa: PLC0415 - as above
 
     return partial(run_here, count=count)
 
 
 def _show(sweep: Sweep, form: Form) -> None:
-    from sim.sweeps.results import complaints, flat_rows, readable_rows  # noqa: PLC0415 - as above
-
     found: dict[str, Any] = sweep.results
     match form:
         case "json":

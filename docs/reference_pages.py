@@ -241,7 +241,7 @@ def settings() -> Iterator[str]:
     yield "The schema, in `[task]` or in the file that `schema` names:"
     yield from fields_of("p2pfl.learn.table.schema", "Schema")
     yield "How a node's file is written, in its `[data]` or for all in `[task]`:"
-    yield from fields_of("p2pfl.learn.table.layout", "Layout")
+    yield from fields_of("p2pfl.learn.table.rows", "Layout")
     yield from worlds()
 
 

@@ -23,7 +23,7 @@ from p2pfl.learn.interface import Learner
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.privacy.plan import protection_of
-from p2pfl.learn.table.mistakes import mistakes_of
+from p2pfl.learn.table.rows import mistakes_of
 from p2pfl.net.address import is_hidden, misses, parse_address, unknown_hosts
 from p2pfl.net.dial_paths import SOON_DAYS, certificate_of, is_near, outlet_of, proxies_of
 from p2pfl.node.assembly import durability_of, load_learner, memory_needs, program_bytes

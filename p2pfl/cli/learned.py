@@ -21,7 +21,7 @@ import click
 from p2pfl.config.load import federation_file
 from p2pfl.console.output import Form, format_option, log_to_stderr, write_facts, write_json, write_rows
 from p2pfl.errors import StorageError, UserError
-from p2pfl.learn.table.stored_model import onnx_file, table_model, xgboost_file
+from p2pfl.learn.table.csv_task import onnx_file, table_model, xgboost_file
 from p2pfl.node.folders import appearing
 from p2pfl.node.outcomes import Learned, read_learned
 from p2pfl.reporting.report import SCORE

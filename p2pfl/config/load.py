@@ -533,7 +533,7 @@ def _refuse_tables(federation: FederationConfig, privacy: PrivacyConfig, mistake
     options = federation.task.options
     if options.get("schema") in ("agreed", "agreed-openly"):
         text = "to agree on a schema, nodes sum or send statistics without noise; [privacy] forbids that"
-        mistakes.add(text, "task.schema", options["schema"], "the name of a schema file, such as `p2pfl schema` writes")
+        mistakes.add(text, "task.schema", options["schema"], "the name of a schema file, such as `p2pfl new` writes")
     for key in ("partition", "path"):
         if options.get(key) is not None:
             text = "one table is split among the nodes, and one more row would move other rows between nodes"

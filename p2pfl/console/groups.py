@@ -19,6 +19,7 @@ GONE: Mapping[str, str] = {
     **dict.fromkeys(("demo --spawn", "launch --spawn"), "without it, too, nodes share nothing where they must not"),
     "launch --restart": "systemd starts a node again, as deploy/p2pfl@.service does",
     **dict.fromkeys(("launch -v", "launch --verbose"), "use p2pfl run -v for one node"),
+    "schema": '[task] schema = "agreed", and p2pfl check shows what a node would give; or write schema.toml by hand',
     "sim attacks": "use p2pfl list attacks",
 }
 """What to use in place of commands and options of the version before."""

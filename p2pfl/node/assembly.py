@@ -41,7 +41,7 @@ from p2pfl.learn.interface import Learner, device_of, plan_by
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.privacy.plan import protection_of
-from p2pfl.learn.table.agreed import with_agreed
+from p2pfl.learn.table.schema import with_agreed
 from p2pfl.methods import Method, overrides
 from p2pfl.reporting.mixing import compressor_mistakes
 from p2pfl.storage import Durability, Loaded, Store, disk

@@ -43,7 +43,7 @@ from p2pfl.learn.load import load_task, resolved
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.privacy.noise import Chance
 from p2pfl.learn.privacy.plan import protection_of
-from p2pfl.learn.table.agreed import with_agreed
+from p2pfl.learn.table.schema import with_agreed
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.tensors import DataSets, Samples, TensorSamples, read_samples
 from p2pfl.learn.trainer import TorchLearner

@@ -256,43 +256,23 @@ def test_values_that_differ_in_case_alone_are_remarked_and_the_line_makes_them_o
     assert schema.class_counts == {"yes": 80, "no": 40}
 
 
-def test_proposals_that_are_carried_by_hand_make_the_schema(p2pfl, hospitals, tmp_path):
-    guessed = tomllib.loads((hospitals / "schema.toml").read_text(encoding="utf-8"))
-    (hospitals / "schema.toml").unlink()
-    file = hospitals / "federation.toml"
-    text = file.read_text(encoding="utf-8").replace(
-        'schema = "schema.toml"', 'schema = "agreed"\ntarget = "num"\npositive = [1, 2, 3, 4]'
-    )
-    file.write_text(text, encoding="utf-8")
-    assert "have not agreed on a schema yet" in p2pfl("check", "h").out
-    for site in SITES:
-        outcome = p2pfl("schema", "propose", "h", "--node", site)
-        assert outcome.code == 0, outcome.err
-        assert "sum of squares" in outcome.out
-        assert f"{site}3" not in (hospitals / site / "proposal.json").read_text(encoding="utf-8")
-    assert p2pfl("schema", "propose", "h", "--node", "north").code == 2  # the file is there
-    outcome = p2pfl("schema", "merge", "h", *(hospitals / site / "proposal.json" for site in SITES))
-    assert outcome.code == 0, outcome.err
-    merged = tomllib.loads((hospitals / "schema.toml").read_text(encoding="utf-8"))
-    for key in ("numeric", "categories", "means", "stds", "missing"):
-        assert merged[key] == guessed[key]
-    north = hospitals / "north" / "proposal.json"
-    outcome = p2pfl("schema", "merge", "h", north, "-o", "-")
-    assert "odd: no proposal from south, west" in outcome.err
-    assert tomllib.loads(outcome.out)["target"] == "num"
-    outcome = p2pfl("schema", "merge", "h", north, north, "-o", "-")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert "a second proposal of this node (found 'north of" in outcome.err
-    file.write_text(file.read_text(encoding="utf-8").replace('name = "h"', 'name = "other"'), encoding="utf-8")
-    assert "proposal.json: of another federation" in p2pfl("schema", "merge", "h", north, "-o", "-").err
+def test_check_shows_what_nodes_would_give_to_agree_on_a_schema(p2pfl, hospitals):
+    agreeing(hospitals, "positive = [1, 2, 3, 4]")
+    outcome = p2pfl("check", "h", "--format", "json")
+    rows = json.loads(outcome.out)["tables"]
+    assert {row["node"] for row in rows} == set(SITES)
+    assert {"kind", "count", "missing", "sum", "sum of squares", "values", "rare"} <= rows[0].keys()
+    assert not any(f"{site}3" in outcome.out for site in SITES)
+    assert "nothing is used but this" in p2pfl("check", "h", "--all").out
 
 
-def test_where_a_schema_file_names_the_target_a_proposal_needs_no_more(p2pfl, hospitals):
-    outcome = p2pfl("schema", "propose", "h", "--node", "north")
-    assert outcome.code == 0, outcome.err
-    assert "about its 40 rows" in outcome.out
-    file = hospitals / "north" / "proposal.json"
-    assert p2pfl("schema", "propose", "h", "--node", "north", "-o", "-").out == file.read_text(encoding="utf-8")
+def test_a_file_with_what_a_node_would_give_is_refused_for_it_may_leave_out_what_the_table_has(p2pfl, hospitals):
+    agreeing(hospitals, "positive = [1, 2, 3, 4]")
+    (hospitals / "north" / "proposal.json").write_text("{}")
+    outcome = p2pfl("check", "h")
+    assert outcome.code == 2
+    assert "north/proposal.json: a proposal is no longer read from a file" in outcome.err
+    assert "allowed: leave_out in [data]" in outcome.err
 
 
 def test_an_onnx_file_is_for_others(p2pfl, sites, tmp_path):
@@ -300,14 +280,6 @@ def test_an_onnx_file_is_for_others(p2pfl, sites, tmp_path):
     outcome = p2pfl("predict", "model.onnx", "north.csv")
     assert outcome.code == 2
     assert "onnxruntime" in outcome.err
-
-
-@pytest.mark.parametrize("wrong", ["{}", "[]", "junk", '{"node": 1}'])
-def test_a_file_that_is_no_proposal_is_named(p2pfl, hospitals, tmp_path, wrong):
-    (tmp_path / "p.json").write_text(wrong)
-    outcome = p2pfl("schema", "merge", "h", "p.json", "-o", "-")
-    assert outcome.code == 2
-    assert "p.json: this is not a proposal" in outcome.err
 
 
 def test_a_model_of_another_task_scores_no_table(p2pfl, sites, learned):

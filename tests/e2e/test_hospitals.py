@@ -19,8 +19,8 @@ import pytest
 
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.table.layout import make_layout
 from p2pfl.learn.table.reading import read_table
+from p2pfl.learn.table.rows import make_layout
 from p2pfl.learn.table.scoring import TableModel
 from p2pfl.learn.tensors import TensorSamples
 from p2pfl.node.assembly import load_learner

@@ -25,7 +25,8 @@ from p2pfl.core.staleness import STALENESS
 from p2pfl.features import FEATURES
 from p2pfl.features.status import prometheus
 from p2pfl.learn.load import BUILT_IN
-from p2pfl.learn.table import layout, schema
+from p2pfl.learn.table import schema
+from p2pfl.learn.table.rows import KEYS as LAYOUT_KEYS
 from p2pfl.methods import METHODS
 from p2pfl.node.feature import alarm_texts
 from p2pfl.reporting.alarms import NEWS
@@ -157,7 +158,7 @@ def test_every_built_in_task_and_every_key_of_a_table_is_there(pages):
     keys = {row["key"].strip("`") for row in rows(sections(text)["Keys of csv"])}
     from p2pfl.learn.table import task  # noqa: PLC0415 - imports torch
 
-    assert keys == {*task.KEYS, *schema.KEYS, *layout.KEYS}
+    assert keys == {*task.KEYS, *schema.KEYS, *LAYOUT_KEYS}
     assert set(task.MEANS) == set(task.TYPES)
 
 

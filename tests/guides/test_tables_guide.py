@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent))
 import page_kit as pages
 
-from p2pfl.learn.table import layout, schema, task
+from p2pfl.learn.table import rows, schema, task
 
 TEXT = pages.read("docs/how-to/tables.md")
 DOCUMENTS = [tomllib.loads(block) for language, block in pages.blocks(TEXT) if language == "toml"]
@@ -21,8 +21,8 @@ DOCUMENTS = [tomllib.loads(block) for language, block in pages.blocks(TEXT) if l
 def test_each_key_of_a_snippet_is_one_where_the_page_puts_it():
     known = {
         "task": {"name", *task.KEYS, *schema.KEYS},
-        "data": {*task.KEYS, *layout.KEYS},
-        "": {*schema.KEYS, *layout.KEYS},
+        "data": {*task.KEYS, *rows.KEYS},
+        "": {*schema.KEYS, *rows.KEYS},
     }
     for document in DOCUMENTS:
         tables = {key: value for key, value in document.items() if key in ("task", "data")} or {"": document}

@@ -12,36 +12,39 @@ from p2pfl.config.load import load_config
 from p2pfl.config.writing import NewMember, federation_text
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import PeerFault
-from p2pfl.features.tables.agreeing import LEARNING, ProposalPart, ProposalsHeld, SchemaTalk
-from p2pfl.features.tables.agreement import Agreement, SignedStatement, sign_proposal, verify
-from p2pfl.learn.table import naming
-from p2pfl.learn.table.agreed import is_open
-from p2pfl.learn.table.proposal import ColumnProposal, Proposal, pack
+from p2pfl.features.tables.agreeing import (
+    LEARNING,
+    Agreement,
+    ProposalPart,
+    ProposalsHeld,
+    SchemaTalk,
+    SignedStatement,
+    sign_proposal,
+    verify,
+)
+from p2pfl.learn.table.merging import merge
+from p2pfl.learn.table.proposal import ColumnProposal, Proposal, names_in, pack
+from p2pfl.learn.table.schema import declared_by
 from p2pfl.net.transport import DIFFERS
 
 NODES = 5
 KEYS = [Identity(bytes([n]) * 32) for n in range(NODES)]
 
 
-def make(folder, schema):
+def make(folder):
     members = [
         NewMember(name=f"n{n}", key=public_text(key.public), address=f"127.0.0.1:{9000 + n}")
         for n, key in enumerate(KEYS)
     ]
-    keys = f'schema = "{schema}"\ntarget = "y"\n'
+    keys = 'schema = "agreed"\ntarget = "y"\n'
     text = federation_text(name="f", topology="path", task="csv", members=members, task_keys=keys)
     (folder / "federation.toml").write_text(text, encoding="utf-8")
     return load_config(folder)
 
 
-@pytest.fixture(params=["agreed", "agreed-openly"])
-def federation(tmp_path, request):
-    return make(tmp_path, request.param)
-
-
 @pytest.fixture
-def by_sums(tmp_path):
-    return make(tmp_path, "agreed")
+def federation(tmp_path):
+    return make(tmp_path)
 
 
 def proposal(federation, node, *, of=None, total=10.0, values=0):
@@ -53,7 +56,7 @@ def proposal(federation, node, *, of=None, total=10.0, values=0):
     }
     rows = max(10, values)
     made = Proposal(node=of or f"n{node}", federation="f", rows=rows, least_count=1, columns=columns)
-    packed = pack(made) if is_open(federation.task) else naming.pack(naming.names_in(made))
+    packed = pack(names_in(made))
     return SignedStatement(raw=sign_proposal(federation, packed, KEYS[node]), statistics=made)
 
 
@@ -96,7 +99,7 @@ class Network:
     def sum_up(self, n):
         """Give a node that has all names the sums, as the protocol does."""
         talk = self.talks[n]
-        if talk.named.is_set() and not talk.digest and n not in self.without_sum and not talk.agreement.is_open:
+        if talk.named.is_set() and not talk.digest and n not in self.without_sum:
             layout = talk.agreement.layout
             talk.take_sums(sum(layout.figures(one.agreement.statistics) for one in self.talks).astype("<i8").tobytes())
 
@@ -186,10 +189,10 @@ def test_another_schema_at_a_neighbor_is_named_and_stops_nobody(federation, capl
     assert "n1 has agreed on another schema" in caplog.text
 
 
-def test_who_missed_the_sum_gets_it_from_all_its_neighbors(by_sums):
-    network = Network(by_sums)
+def test_who_missed_the_sum_gets_it_from_all_its_neighbors(federation):
+    network = Network(federation)
     network.without_sum = {2}
-    for a, b in by_sums.edges:
+    for a, b in federation.edges:
         network.connect(a, b)
     network.run(0)
     assert len(set(network.digests.values())) == 1
@@ -197,10 +200,10 @@ def test_who_missed_the_sum_gets_it_from_all_its_neighbors(by_sums):
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
-def test_sums_of_one_neighbor_alone_are_taken_only_after_the_own_part_has_failed(by_sums, is_refused):
-    network = Network(by_sums)
+def test_sums_of_one_neighbor_alone_are_taken_only_after_the_own_part_has_failed(federation, is_refused):
+    network = Network(federation)
     network.without_sum = {1, 2, 3, 4}
-    for a, b in by_sums.edges:
+    for a, b in federation.edges:
         network.connect(a, b)
     network.run(0)
     assert network.digests.keys() == {0}
@@ -211,10 +214,10 @@ def test_sums_of_one_neighbor_alone_are_taken_only_after_the_own_part_has_failed
 
 
 @pytest.mark.parametrize("wrong", [b"", bytes(7), bytes(8), b"\xff" * 8])
-def test_sums_that_no_tables_have_are_not_taken(by_sums, wrong, caplog):
-    network = Network(by_sums)
+def test_sums_that_no_tables_have_are_not_taken(federation, wrong, caplog):
+    network = Network(federation)
     network.without_sum = set(range(NODES))
-    for a, b in by_sums.edges:
+    for a, b in federation.edges:
         network.connect(a, b)
     network.run(0)
     talk, item = network.talks[0], network.talks[0].agreement.sums_item
@@ -224,14 +227,10 @@ def test_sums_that_no_tables_have_are_not_taken(by_sums, wrong, caplog):
     assert "neighbors pass on sums of tables that there cannot be" in caplog.text
 
 
-def test_names_and_sums_give_the_schema_that_statistics_give(tmp_path):
-    digests = []
-    for value in ("agreed", "agreed-openly"):
-        (tmp_path / value).mkdir()
-        network = Network(make(tmp_path / value, value))
-        for a, b in network.federation.edges:
-            network.connect(a, b)
-        network.run(0)
-        digests += network.digests.values()
-    assert len(digests) == 2 * NODES
-    assert len(set(digests)) == 1
+def test_names_and_sums_give_the_schema_that_statistics_give(federation):
+    network = Network(federation)
+    for a, b in federation.edges:
+        network.connect(a, b)
+    network.run(0)
+    shown = merge([talk.agreement.statistics for talk in network.talks], declared_by(federation.task))
+    assert set(network.digests.values()) == {shown.schema.digest()}

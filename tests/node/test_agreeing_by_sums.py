@@ -14,10 +14,9 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.features.sums.messages import Post, Reveal, VectorReady, Wave, decode_statement
 from p2pfl.features.sums.talk import SumTalk
-from p2pfl.features.tables import agreeing, summing_figures
-from p2pfl.features.tables.agreeing import agree
-from p2pfl.features.tables.agreement import preview
-from p2pfl.learn.table.proposing import own_proposal
+from p2pfl.features.tables import agreeing
+from p2pfl.features.tables.agreeing import agree, preview
+from p2pfl.learn.table.proposal import own_proposal
 
 NAMES = ["north", "east", "south", "west"]
 
@@ -25,7 +24,7 @@ NAMES = ["north", "east", "south", "west"]
 @pytest.fixture
 def hasty(monkeypatch):
     monkeypatch.setattr(agreeing, "FAREWELL_S", 0.05)
-    monkeypatch.setattr(summing_figures, "AGAIN_S", 0.05)
+    monkeypatch.setattr(agreeing, "AGAIN_S", 0.05)
     monkeypatch.setattr(agreeing, "FIRST_WAIT_S", 0.5)
     monkeypatch.setattr("p2pfl.features.sums.setup.LEAST_S", 0.1)
 
@@ -61,7 +60,7 @@ async def test_all_keep_the_schema_of_all_rows_and_say_names_alone(tmp_path, has
     assert all(await asyncio.gather(*(agreed(ward, name) for name in NAMES)))
     (text,) = schemas(ward, NAMES)
     federation, _ = files_of(ward, "north")
-    expected = preview(federation, [own_proposal(*files_of(ward, name))[0] for name in NAMES])
+    expected = preview(federation, [own_proposal(*files_of(ward, name)) for name in NAMES])
     document = tomllib.loads(text)
     for key in ("numeric", "categories", "means", "stds", "classes", "class_counts"):
         assert document[key] == expected.contents[key]
@@ -97,18 +96,22 @@ async def test_a_node_that_dies_in_the_middle_gets_the_schema_when_it_is_back(tm
     assert len(schemas(ward, NAMES)) == 1
 
 
-@pytest.mark.parametrize("schema", ["agreed", "agreed-openly"])
-async def test_two_nodes_agree_only_if_the_file_says_openly(tmp_path, hasty, schema):
-    ward = make(tmp_path, nodes=2, schema=schema)
-    if schema == "agreed-openly":
-        assert all(await asyncio.gather(*(agreed(ward, name) for name in NAMES[:2])))
-        assert len(schemas(ward, NAMES[:2])) == 1
-        return
+async def test_of_two_nodes_each_allows_the_other_to_see_its_figures(tmp_path, hasty):
+    ward = make(tmp_path, nodes=2)
     with pytest.raises(UserError) as error:
         await agreed(ward, "north")
-    assert "task.schema: the nodes agree by sums, in which nobody sees another's figures, and" in str(error.value)
-    assert "of two, each knows the other's part" in str(error.value)
-    assert 'allowed: "agreed-openly"' in str(error.value)
+    assert "north/node.toml: data.show_figures: of two nodes" in str(error.value)
+    for name in NAMES[:2]:
+        file = ward / name / "node.toml"
+        file.write_text(file.read_text() + "show_figures = true\n", encoding="utf-8")
+    assert all(await asyncio.gather(*(agreed(ward, name) for name in NAMES[:2])))
+    assert len(schemas(ward, NAMES[:2])) == 1
+
+
+async def test_an_open_agreement_of_more_nodes_is_gone_and_says_what_to_write(tmp_path, hasty):
+    ward = make(tmp_path, nodes=3, schema="agreed-openly")
+    with pytest.raises(UserError, match=r'agreed-openly is gone.*allowed: "agreed"'):
+        await agreed(ward, "north")
 
 
 async def test_what_cannot_be_summed_is_the_nodes_own_error(tmp_path, hasty):

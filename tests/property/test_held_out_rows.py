@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.learn.table.csv_task import csv_table
-from p2pfl.learn.table.encoding import held_out
+from p2pfl.learn.table.reading import held_out
 from p2pfl.learn.task import NodeContext
 
 SCHEMA = {"target": "y", "numeric": ["a"], "categories": {"w": ["x", "z"]}, "classes": ["no", "yes"]}

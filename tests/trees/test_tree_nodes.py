@@ -11,7 +11,7 @@ import pytest
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.sums.messages import SumDone
 from p2pfl.features.trees.rounds import FILE_NAME, TreeRounds
-from p2pfl.learn.table.stored_model import table_model
+from p2pfl.learn.table.csv_task import table_model
 from p2pfl.learn.trees.growth import TreeGrowth
 from p2pfl.learn.trees.state import SiteRows
 from p2pfl.node.outcomes import read_learned

@@ -34,11 +34,9 @@ from p2pfl.features.stats.disclosure import categories_of, cells_asked, group_na
 from p2pfl.features.stats.survey import MOST_CELLS, MOST_SIZE, MOST_SPREADS
 from p2pfl.features.sums.sessions import append_record
 from p2pfl.foreign import UNREADABLE
-from p2pfl.learn.table.agreed import with_agreed
-from p2pfl.learn.table.files import schema_of
-from p2pfl.learn.table.layout import make_layout
 from p2pfl.learn.table.reading import read_table
-from p2pfl.learn.table.schema import Schema
+from p2pfl.learn.table.rows import make_layout
+from p2pfl.learn.table.schema import Schema, schema_of, with_agreed
 from p2pfl.node.feature import Check, Inspected
 from p2pfl.storage.disk import create_file, replace_file, storage_errors, truncate_file
 

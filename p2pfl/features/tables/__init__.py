@@ -10,25 +10,19 @@ from collections.abc import Mapping
 from p2pfl.console.groups import Command, Group
 
 FEATURE = "p2pfl.features.tables.feature:TablesFeature"
-CHECKS = "p2pfl.features.tables.findings:TableCheck"
-NEW = "p2pfl.features.tables.founding:TablesOptions"
+CHECKS = "p2pfl.features.tables.feature:TableCheck"
+NEW = "p2pfl.features.tables.new_tables:TablesOptions"
 PREPARE = "p2pfl.features.tables.feature:prepare"
 COMMANDS: Mapping[str, Command] = {
-    "schema": Command(
-        "Agree on one schema for tables that nobody may see together.",
-        "p2pfl.features.tables.schema_command:schema",
-        Group.RUN,
-        after="key",
-    ),
     "predict": Command(
         "Predict the target of each row of a table.",
-        "p2pfl.features.tables.predict_command:predict",
+        "p2pfl.features.tables.commands:predict",
         Group.USE,
         after="export",
     ),
     "score": Command(
         "Measure how good the model is on a labelled table.",
-        "p2pfl.features.tables.score_command:score",
+        "p2pfl.features.tables.commands:score",
         Group.USE,
         after="predict",
     ),

@@ -12,35 +12,240 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import numpy as np
 from msgspec import Meta, Struct
+from nacl.exceptions import BadSignatureError
+from nacl.signing import VerifyKey
 
-from p2pfl.config.charter import HASH_BYTES
+from p2pfl.config.charter import HASH_BYTES, federation_id
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto import FederationMismatch
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.features.lan.discovery import discovery_of
 from p2pfl.features.relay.transport import through_relays
-from p2pfl.features.sums.messages import SumSettings
-from p2pfl.features.sums.sessions import MOST_BODY_BYTES, sums_over
-from p2pfl.features.sums.talk import HELD_UP
-from p2pfl.features.tables.agreement import SIGNATURE_BYTES, Agreement, keep, refuse_few_members, signed_statement
-from p2pfl.features.tables.summing_figures import sum_settings, summing
-from p2pfl.learn.table.proposal import MOST_BYTES
+from p2pfl.features.sums.arithmetic import SpoiledSum
+from p2pfl.features.sums.asking import encoding_of, names_of, refuse_few
+from p2pfl.features.sums.messages import Refused, SumDone, SumSettings
+from p2pfl.features.sums.sessions import MOST_BODY_BYTES, next_life, settings_of, sums_over
+from p2pfl.features.sums.talk import HELD_UP, SumTalk
+from p2pfl.learn.table import proposal
+from p2pfl.learn.table.merging import WITHIN, FigureLayout, Merged, merge, schema_text
+from p2pfl.learn.table.proposal import MOST_BYTES, Proposal, TableNames, own_proposal
+from p2pfl.learn.table.schema import AGREED, OPENLY, agreed_file, declared_by, is_open
 from p2pfl.net.links import Links
 from p2pfl.net.side import Feeding, SideChannel
 from p2pfl.net.transport import DIFFERS
 from p2pfl.net.websocket import transport_of
 from p2pfl.node.current_federation import links_of_phase
 from p2pfl.node.shutdown import on_a_leash
+from p2pfl.storage.disk import replace_file
+
+notice = logging.getLogger("p2pfl.notice")
+
+SIGNATURE_BYTES = 64
+DOMAINS = {True: b"p2pfl proposal of a schema\0", False: b"p2pfl names for a schema\0"}
+"""The prefix of the signed bytes, by whether figures are shown, so that no other signature can be used in their place.
+"""
+FILE_NAME = "proposal"
+TEXT_NAME = "proposal.json"
+FIGURES_NAME = "figures"
+"""The node's own figures, which never leave it; kept so that they are the same at each start."""
+COLLUDERS = 1
+LEAST = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedStatement:
+    """What this node signs, in the form in which it is sent, and its statistics."""
+
+    raw: bytes
+    statistics: Proposal
+
+
+class Agreement:
+    """What a node has of all members' statements, by member, and the sums over all. `own` is this node's index."""
+
+    def __init__(self, federation: FederationConfig, own: int, signed: SignedStatement) -> None:
+        self.federation = federation
+        self.own = own
+        self.statistics = signed.statistics
+        self.is_open = is_open(federation)
+        self.expected = frozenset(member.index for member in federation.present)
+        self.sums_item = len(federation.members)
+        """The number under which the sums are passed on, as proposals are under their member's."""
+        self.raw_items: dict[int, bytes] = {own: signed.raw}
+        self._statements: dict[int, Proposal | TableNames] = {own: verify(federation, own, signed.raw)}
+        self._layout: FigureLayout | None = None
+
+    @property
+    def lacking(self) -> frozenset[int]:
+        """The members whose statements are not here."""
+        return self.expected - self.raw_items.keys()
+
+    @property
+    def items(self) -> frozenset[int]:
+        """All that nodes pass on."""
+        return self.expected if self.is_open else self.expected | {self.sums_item}
+
+    @property
+    def is_complete(self) -> bool:
+        return self.items == self.raw_items.keys()
+
+    def offer(self, member: int, raw: bytes) -> None:
+        """Accept a missing statement. Raises PeerFault: it was not made by its member."""
+        if member not in self.lacking:
+            return
+        found = verify(self.federation, member, raw)
+        self._statements[member], self.raw_items[member] = found, raw
+
+    def bitmap(self) -> bytes:
+        """Return one bit per item, set if it is here."""
+        bits = bytearray((max(self.items) >> 3) + 1)
+        for item in self.raw_items:
+            bits[item >> 3] |= 1 << (item & 7)
+        return bytes(bits)
+
+    @property
+    def layout(self) -> FigureLayout:
+        """The layout of the sums, once all statements are here."""
+        if self._layout is None:
+            told = [one for one in self._statements.values() if isinstance(one, TableNames)]
+            self._layout = FigureLayout(told, declared_by(self.federation.task))
+        return self._layout
+
+    def check_sums(self, raw: bytes) -> None:
+        """Raises PeerFault: no tables with these names have such sums."""
+        try:
+            self.layout.proposals(sums_in(raw))
+        except (ValueError, OverflowError) as error:
+            raise PeerFault(f"sums of tables that there cannot be: {error}") from None
+
+    def merge_all(self) -> Merged:
+        """Merge the statements, with the sums. Raises UserError: they cannot be merged into a schema."""
+        if self.is_open:
+            proposals = [one for one in self._statements.values() if isinstance(one, Proposal)]
+            return merge(proposals, declared_by(self.federation.task))
+        try:
+            return self.layout.merge(sums_in(self.raw_items[self.sums_item]))
+        except (ValueError, OverflowError) as error:
+            text = f"the sums over all nodes make no sense, so at least one of them has lied: {error}"
+            raise UserError(text, file=self.federation.path, key="task.schema") from None
+
+
+def preview(federation: FederationConfig, proposals: Sequence[Proposal]) -> Merged:
+    """Return what nodes with these statistics would agree on. Raises UserError: they make no schema."""
+    declared = declared_by(federation.task)
+    if is_open(federation) or len(proposals) < len(federation.present):
+        return merge(proposals, declared)
+    layout = FigureLayout(map(proposal.names_in, proposals), declared)
+    return layout.merge(sum((layout.figures(one) for one in proposals), np.zeros(layout.size, np.int64)))
+
+
+def sums_in(raw: bytes) -> np.ndarray:
+    """Raises ValueError: these are no whole numbers of 8 bytes."""
+    return np.frombuffer(raw, "<i8")
+
+
+def refuse_to_agree(federation: FederationConfig, here: Iterable[NodeConfig]) -> None:
+    """Raises UserError: the members are too few to agree on a schema by secure sums, and of two the nodes `here` have
+    not all allowed the other to see their figures.
+    """
+    name, by_hand = federation.task.options.get("schema"), "or the name of a schema file"
+    if name == OPENLY:
+        text = f"{OPENLY} is gone: nodes agree by sums, in which nobody sees another's figures"
+        allowed = f'"{AGREED}", for two nodes with show_figures = true in [data] of both; {by_hand}'
+        raise UserError(text, file=federation.path, key="task.schema", value=name, allowed=allowed)
+    if is_open(federation):
+        for node in here:
+            if node.data.get("show_figures") is not True:
+                text = "of two nodes that agree on a schema, each sees the other's counts, sums and sums of squares"
+                allowed = f"true, at both nodes, if they may; {by_hand} in task.schema"
+                raise UserError(text, file=node.path, key="data.show_figures", allowed=allowed)
+        return
+    try:
+        refuse_few(federation, least=max(LEAST, len(federation.present)), colluders=COLLUDERS)
+    except UserError as error:
+        text = f"the nodes agree by sums, in which nobody sees another's figures, and cannot: {error.message}"
+        raise UserError(text, file=federation.path, key="task.schema", value=name, allowed=by_hand) from None
+
+
+def sign_proposal(federation: FederationConfig, packed: bytes, identity: Identity) -> bytes:
+    """Return a statement with its signature, in the form in which it is sent."""
+    return packed + identity.sign(_domain(federation) + packed)
+
+
+def verify(federation: FederationConfig, member: int, raw: bytes) -> Proposal | TableNames:
+    """Verify and return a statement. Raises PeerFault: that member has not signed it, or it is not that member's."""
+    packed, signature = raw[:-SIGNATURE_BYTES], raw[-SIGNATURE_BYTES:]
+    by = federation.members[member]
+    try:
+        VerifyKey(by.key).verify(_domain(federation) + packed, signature)
+        found = proposal.unpack(packed) if is_open(federation) else proposal.unpack_names(packed)
+    except (BadSignatureError, ValueError) as error:
+        raise PeerFault(f"a proposal that {by.name} did not sign: {error}") from None
+    if (found.node, found.federation) != (by.name, federation.name):
+        raise PeerFault(f"a proposal of {found.node[:40]!r} that {by.name} has signed")
+    return found
+
+
+def _domain(federation: FederationConfig) -> bytes:
+    return DOMAINS[is_open(federation)] + federation_id(federation)
+
+
+def signed_statement(federation: FederationConfig, node: NodeConfig, identity: Identity) -> SignedStatement:
+    """Return this node's statement. It is stored with the state, with a readable text, so that it is the same at each
+    start.
+
+    Raises UserError: its table cannot be read; StorageError: writing fails.
+    """
+    file, figures, opened = node.state_dir / FILE_NAME, node.state_dir / FIGURES_NAME, is_open(federation)
+    try:
+        raw = file.read_bytes()
+        found = verify(federation, federation.member(node.name).index, raw)
+        statistics = found if isinstance(found, Proposal) else proposal.unpack(figures.read_bytes())
+        signed = SignedStatement(raw=raw, statistics=statistics)
+    except (OSError, PeerFault, ValueError):
+        signed = _sign_anew(federation, node, identity)
+    if opened:
+        text = "this node sends these statistics, and nothing else of its table: %s"
+    else:
+        text = "this node sends these names, and figures only in sums over all nodes: %s"
+    notice.info(text, node.state_dir / TEXT_NAME)
+    return signed
+
+
+def _sign_anew(federation: FederationConfig, node: NodeConfig, identity: Identity) -> SignedStatement:
+    made = own_proposal(federation, node)
+    packed = proposal.pack(made)
+    node.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    text = proposal.text_of(made)
+    if not is_open(federation):
+        replace_file(node.state_dir / FIGURES_NAME, [packed])
+        names = proposal.names_in(made)
+        packed, text = proposal.pack(names), proposal.text_of(names)
+    raw = sign_proposal(federation, packed, identity)
+    replace_file(node.state_dir / TEXT_NAME, [text.encode()])
+    replace_file(node.state_dir / FILE_NAME, [raw])
+    return SignedStatement(raw=raw, statistics=made)
+
+
+def keep(federation: FederationConfig, node: NodeConfig, merged: Merged) -> bytes:
+    """Store the schema with the node's state; return its digest."""
+    origin = f"Agreed on by {len(federation.present)} nodes of {federation.name}."
+    replace_file(agreed_file(node.state_dir), [schema_text(merged, origin=origin).encode()])
+    for warning in merged.warnings:
+        notice.warning("schema: %s", warning)
+    notice.info("the nodes have agreed on a schema: %s", agreed_file(node.state_dir))
+    return merged.schema.digest()
+
 
 log = logging.getLogger("p2pfl")
-notice = logging.getLogger("p2pfl.notice")
 
 SAY_AGAIN_S = 30.0
 FAREWELL_S = 1.0
@@ -294,7 +499,7 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
 
     Raises UserError: there is a mistake in its table, the proposals cannot be merged, or the members are too few.
     """
-    refuse_few_members(federation)
+    refuse_to_agree(federation, [node])
     member = federation.member(node.name)
     agreement = Agreement(federation, member.index, signed_statement(federation, node, identity))
     stop = asyncio.Event()
@@ -357,3 +562,69 @@ def _links(
         on_alarm=lambda kind, peer, text: talk().alarm(kind, peer, text),
         transport=through_relays(federation, node, identity, transport_of(node)),
     )
+
+
+LABEL = "schema"
+AGAIN_S = 1.0
+SUMS_OF_A_SETUP = 4
+FIGURES = "figures"
+
+
+def sum_settings(federation: FederationConfig, node: NodeConfig) -> SumSettings:
+    """Return the settings of this sum, which is of all members. Raises StorageError."""
+    least = len(federation.present)
+    index, life = federation.member(node.name).index, next_life(node.state_dir)
+    return settings_of(federation, index, life=life, least=least, colluders=COLLUDERS, sums=SUMS_OF_A_SETUP)
+
+
+@asynccontextmanager
+async def summing(talk: SchemaTalk, sums: SumTalk) -> AsyncIterator[None]:
+    """Sum in the background, and give `talk` the sums; a failure is given to it too."""
+
+    async def work() -> None:
+        try:
+            await _sum(talk, sums)
+        except Exception as error:  # noqa: BLE001 - raised by whoever waits for the agreement
+            talk.failure = error
+            talk.changed.set()
+
+    task = asyncio.create_task(work())
+    try:
+        yield
+    finally:
+        task.cancel()
+        sums.close()
+
+
+async def _sum(talk: SchemaTalk, sums: SumTalk) -> None:
+    await talk.named.wait()
+    agreement, layout = talk.agreement, talk.agreement.layout
+    figures = layout.figures(agreement.statistics)
+    if not layout.size:
+        talk.take_sums(b"")
+        return
+    encoding = encoding_of([{FIGURES: figures}], WITHIN, 1, len(agreement.federation.members))
+    vector = encoding.encode("this node", {FIGURES: figures})
+    terms = encoding.terms(f"{LABEL} {layout.digest}")
+    while not talk.digest:
+        outcome = await sums.sum(LABEL, vector, terms)
+        if isinstance(outcome, SumDone):
+            try:
+                total = encoding.decode(outcome.total, len(outcome.members))[FIGURES]
+            except SpoiledSum as error:
+                notice.warning("agreeing on a schema: %s", error)
+            else:
+                talk.take_sums(total.astype("<i8").tobytes())
+                return
+        else:
+            _say(agreement.federation, outcome)
+            talk.refused()
+        await asyncio.sleep(AGAIN_S)
+
+
+def _say(federation: FederationConfig, refused: Refused) -> None:
+    if refused.differ:
+        text = "agreeing on a schema: %s has since signed other names: restart all nodes"
+        notice.warning(text, names_of(federation, refused.differ))
+    else:
+        notice.info("agreeing on a schema: no sum yet, trying again: %s", refused.reason)

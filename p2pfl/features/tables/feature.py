@@ -5,11 +5,27 @@ here.
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.console.output import write_rows
 from p2pfl.crypto.identity import Identity
-from p2pfl.learn.table.agreed import agreed_file, is_to_agree
-from p2pfl.node.feature import Attached, Feature, NodeView
+from p2pfl.errors import UserError
+from p2pfl.learn.table.proposal import own_proposal, rows_of
+from p2pfl.learn.table.reading import Looked, SiteFacts, read_tables, survey
+from p2pfl.learn.table.rows import Layout, make_layout, mistakes_of
+from p2pfl.learn.table.schema import Schema, agreed_file, is_to_agree, schema_of, with_agreed
+from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
+
+if TYPE_CHECKING:
+    from p2pfl.learn.interface import Learner
+    from p2pfl.learn.table.task import TableTask
 
 
 class TablesFeature(Feature):
@@ -26,3 +42,226 @@ def prepare(federation: FederationConfig, node: NodeConfig, *, launched: bool) -
     from p2pfl.features.tables.agreeing import agree  # noqa: PLC0415 - of use to such nodes alone
 
     return asyncio.run(agree(federation, node, Identity.load(node.key_file), launched=launched))
+
+
+class TableCheck(Check):
+    part = "tables"
+
+    def __init__(self) -> None:
+        self.tables: TablesFound | None = None
+
+    def of_files(self, inspected: Inspected) -> None:
+        self.tables = look_at_tables(inspected.federation, inspected.here)
+        if self.tables is not None:
+            inspected.mistakes.extend(self.tables.mistakes)
+            inspected.warnings.extend(self.tables.warnings)
+            inspected.unusable |= self.tables.wrong
+            inspected.has_model = self.tables.has_schema
+            logging.getLogger("p2pfl").addHandler(logging.NullHandler())  # the learners would report the same again
+
+    def before_launch(self, inspected: Inspected) -> None:
+        inspected.mistakes += table_mistakes(inspected.federation, inspected.here)
+
+    def of_learners(self, inspected: Inspected) -> None:
+        if self.tables is not None:
+            names = {index: node.name for index, node in inspected.here.items()}
+            here = {names[index]: one for index, one in inspected.learners.items() if index in names}
+            inspected.warnings += warn_of_tests(self.tables, here)
+            inspected.warnings += warn_of_figures(self.tables, inspected.federation)
+
+    def told(self) -> list[dict[str, Any]] | None:
+        return self.tables.rows if self.tables else None
+
+    def show(self, rows: Any) -> None:
+        print_tables(rows)
+
+
+@dataclass(slots=True)
+class TablesFound:
+    """The findings in the tables.
+
+    `rows` has the facts about each node; `wrong` has the indices of members whose tables cannot be used.
+    """
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    mistakes: list[UserError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    wrong: set[int] = field(default_factory=set)
+    has_schema: bool = True
+    """True if there is a schema; without one there is no model yet."""
+    task: TableTask | None = None
+
+
+def warn_of_tests(tables: TablesFound, learners: Mapping[str, Learner]) -> list[str]:
+    """Return a sentence for each node here that holds out no row of some class for its test."""
+    from p2pfl.learn.table.task import untested  # noqa: PLC0415 - as above
+    from p2pfl.learn.tensors import TensorSamples  # noqa: PLC0415 - imports torch
+
+    said = []
+    for name, learner in learners.items():
+        trained, tested = getattr(learner, "train_set", None), getattr(learner, "test_set", None)
+        if isinstance(trained, TensorSamples) and tables.task is not None:
+            kept: Any = tested.targets if isinstance(tested, TensorSamples) else []
+            said += [f"{name}: {text}" for text in untested(tables.task, trained.targets, kept)]
+    return said
+
+
+def warn_of_figures(tables: TablesFound, federation: FederationConfig) -> list[str]:
+    """Return a sentence about what the schema reveals about rows, if nodes promise privacy."""
+    if tables.task is None or federation.privacy is None:
+        return []
+    keys, name = tables.task.schema.figures(), tables.task.options.get("schema")
+    if not keys:
+        return []
+    named = ", ".join(keys) if name else ", ".join(f"task.{key}" for key in keys)
+    text = f"privacy: {name or federation.path.name} goes to every node without noise; epsilon does not cover it"
+    return [f"{text}: {named} reveal something about the rows from which they were computed"]
+
+
+def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound | None:
+    """Read the tables of the nodes on this machine. Return None if the task is a different one, or cannot be read."""
+    if federation.task.name != "csv" or federation.task.given is not None:
+        return None
+
+    if is_to_agree(federation.task) and not all(agreed_file(node.state_dir).is_file() for node in here.values()):
+        return _before_agreement(federation, here)
+    try:
+        node = next(iter(here.values()), None)
+        task = federation.task if node is None else with_agreed(federation.task, node.state_dir)
+        from p2pfl.learn.table.task import table_task  # noqa: PLC0415 - imports torch
+
+        given = table_task(task.options, federation.path.parent)
+        return _survey(here, given)
+    except (UserError, ModuleNotFoundError):
+        return None  # loading the learners reports why
+
+
+def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound:
+    """Check the proposals of the nodes on this machine, and the schema that they would agree on without others."""
+    from p2pfl.features.tables.agreeing import preview, refuse_to_agree  # noqa: PLC0415 - as above
+
+    found, proposals = TablesFound(wrong=set(here), has_schema=False), []
+    try:
+        refuse_to_agree(federation, here.values())
+    except UserError as error:
+        found.mistakes.append(error)
+    for node in here.values():
+        try:
+            proposals.append(own_proposal(federation, node))
+        except UserError as error:
+            found.mistakes += mistakes_of(error)
+    found.rows = [row for one in proposals for row in rows_of(one)]
+    try:
+        merged = preview(federation, proposals) if proposals else None
+    except UserError as error:
+        found.mistakes.append(error)
+    else:
+        if merged is not None:
+            found.warnings += merged.warnings
+            options = federation.task.options
+            read = _read(here.values(), merged.schema, lambda local: make_layout(options, local, merged.contents))
+            if len(proposals) == len(federation.present):
+                found.mistakes += read.mistakes
+            else:  # with the others' tables the schema may be another one
+                found.warnings += map(str, read.mistakes)
+        text = (
+            "the nodes have not agreed on a schema yet: they do so when they run, and until then the model is unknown"
+        )
+        found.warnings.append(text)
+    return found
+
+
+@dataclass(slots=True)
+class _Read:
+    """The nodes' tables that could be read: the training tables, and separate test tables."""
+
+    paths: dict[str, Path]
+    tests: dict[str, Path]
+    trained: Looked
+    tested: Looked
+
+    @property
+    def mistakes(self) -> list[UserError]:
+        return [*self.trained.mistakes, *self.tested.mistakes]
+
+
+def _read(here: Iterable[NodeConfig], schema: Schema, layout_of: Callable[[Mapping[str, Any]], Layout]) -> _Read:
+
+    paths, tests, layouts = dict[str, Path](), dict[str, Path](), {}
+    for node in here:
+        try:
+            layouts[node.name] = layout_of(node.data)
+        except UserError:
+            continue  # loading the learners reports why
+        for key, place in (("path", paths), ("test_path", tests)):
+            if isinstance(node.data.get(key), str):
+                place[node.name] = (node.path.parent / Path(node.data[key]).expanduser()).absolute()
+    trained, tested = (read_tables(schema, chosen, layouts) for chosen in (paths, tests))
+    return _Read(paths, tests, trained, tested)
+
+
+def _survey(here: Mapping[int, NodeConfig], task: TableTask) -> TablesFound:
+
+    found, read = TablesFound(), _read(here.values(), task.schema, task.layout)
+    members = {node.name: index for index, node in here.items()}
+    trained, tested = read.trained, read.tested
+    found.mistakes = read.mistakes
+    found.wrong = {members[name] for name in read.paths if name not in trained.tables}
+    found.wrong |= {members[name] for name in read.tests if name not in tested.tables}
+    facts, odd = survey(trained.tables, task.schema)
+    found.warnings = [*trained.warnings, *odd]
+    found.rows, found.task = [_row(one) for one in facts], task
+    return found
+
+
+def table_mistakes(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> list[UserError]:
+    """Return the mistakes in the schema and in the tables of the nodes on this machine, without importing torch."""
+    if federation.task.name != "csv" or federation.task.given is not None or not here:
+        return []
+
+    if is_to_agree(federation.task) and not all(agreed_file(node.state_dir).is_file() for node in here.values()):
+        return _before_agreement(federation, here).mistakes
+    options = with_agreed(federation.task, next(iter(here.values())).state_dir).options
+    try:
+        schema, codes = schema_of(options, federation.path.parent)
+    except UserError as error:
+        error.file = error.file or str(federation.path)
+        return [error]
+    return _read(here.values(), schema, lambda local: make_layout(options, local, codes)).mistakes
+
+
+def _row(facts: SiteFacts) -> dict[str, Any]:
+    return {
+        "node": facts.node,
+        "rows": facts.rows,
+        "rows_dropped": facts.rows_dropped,
+        "cells_missing": facts.cells_missing,
+        "columns_absent": list(facts.absent),
+        "classes": facts.classes,
+        "column_distance": dict(facts.far_columns),
+    }
+
+
+def print_tables(rows: list[dict[str, Any]]) -> None:
+    """Print one line per node; before there is a schema, what each node would give to agree on one."""
+    if "column" in rows[0]:
+        click.echo("\nto agree on a schema, of these nodes' tables nothing is used but this:")
+        write_rows(rows, "table")
+        return
+    any_dropped = any(row["rows_dropped"] for row in rows)
+    shown = [
+        {
+            "node": row["node"],
+            "rows": row["rows"],
+            **({"left out": row["rows_dropped"]} if any_dropped else {}),
+            "cells missing": f"{row['cells_missing']:.1%}",
+            "columns absent": ", ".join(row["columns_absent"]) or None,
+            "classes": row["classes"] and ", ".join(f"{name}: {count}" for name, count in row["classes"].items()),
+            "columns differ": ", ".join(f"{name} {value:.2f}" for name, value in row["column_distance"].items())
+            or None,
+        }
+        for row in rows
+    ]
+    click.echo()
+    write_rows(shown, "table")
+    click.echo("columns differ: the most different ones, by Wasserstein-1 distance in standard deviations")

@@ -15,18 +15,14 @@ import click
 
 from p2pfl.config.tables import NAME
 from p2pfl.config.writing import toml_value
+from p2pfl.console.groups import NewOptions, NewPlan
 from p2pfl.errors import UserError
-from p2pfl.learn.table.differences import SiteFacts, survey
-from p2pfl.learn.table.guessing import guess_layout
-from p2pfl.learn.table.layout import Layout, OnBadRow, make_layout
-from p2pfl.learn.table.looking import read_tables
-from p2pfl.learn.table.merging import Merged, merge
-from p2pfl.learn.table.mistakes import LEAVE_OUT, mistakes_of
-from p2pfl.learn.table.profile import TableProfile, look_at
+from p2pfl.learn.table.column import TableProfile, look_at
+from p2pfl.learn.table.merging import Merged, merge, schema_text
 from p2pfl.learn.table.proposal import propose
-from p2pfl.learn.table.rows import read_header
-from p2pfl.learn.table.usual import usual_metrics
-from p2pfl.learn.table.writing import schema_text
+from p2pfl.learn.table.reading import SiteFacts, read_tables, survey
+from p2pfl.learn.table.rows import LEAVE_OUT, Layout, OnBadRow, guess_layout, make_layout, mistakes_of, read_header
+from p2pfl.learn.table.schema import usual_metrics
 
 FEWEST = 2
 LEAVE_OUT_OPTION = "--on-bad-row drop, to leave such rows out"
@@ -240,3 +236,56 @@ def _list_text(names: Any) -> str:
     found = [str(name) for name in names]
     more = f" and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
     return (", ".join(found[:MOST_LISTED]) + more) or "none"
+
+
+MOST_DIGITS = 5
+"""The most digits that may be asked for: one less than are written without rounding."""
+
+
+class TablesOptions(NewOptions):
+    parameters = (
+        click.Argument(["tables"], metavar="[TABLE]...", nargs=-1, type=click.Path(path_type=Path)),
+        click.Option(["--target"], metavar="COLUMN", help="With --task csv: the column to predict."),
+        click.Option(
+            ["--positive"],
+            metavar="VALUES",
+            help="With --task csv: the target's values that count as positive: 1,2.",
+        ),
+        click.Option(
+            ["--on-bad-row"],
+            type=click.Choice(["refuse", "drop"]),
+            default="refuse",
+            show_default=True,
+            help="With --task csv: rows that cannot be read; drop leaves them out, and counts them.",
+        ),
+        click.Option(
+            ["--round", "digits"],
+            metavar="DIGITS",
+            type=click.IntRange(1, MOST_DIGITS),
+            help="With --task csv: round the figures in schema.toml to so many significant digits, which guarantees "
+            "no privacy.",
+        ),
+    )
+    after = "task"
+
+    def __init__(self) -> None:
+        self._looked: LookedAt | None = None
+
+    def plan(self, plan: NewPlan, said: Mapping[str, Any]) -> None:
+        """Plan the nodes from the tables; for other tasks, refuse table options."""
+        tables, target, positive, on_bad_row, digits = (said[one.name or ""] for one in self.parameters)
+        if plan.task == "csv":
+            found = look_at_tables(tables, target, positive, plan.nodes, on_bad_row=on_bad_row, digits=digits)
+            plan.nodes, plan.data, plan.task_keys = found.names, found.data, found.task_keys
+            plan.files["schema.toml"] = found.schema_text
+            self._looked = found
+            return
+        given = {"TABLE": tables and str(tables[0]), "--target": target, "--positive": positive}
+        given |= {"--on-bad-row": on_bad_row if on_bad_row != "refuse" else None, "--round": digits}
+        for key, value in given.items():
+            if value:
+                raise UserError("this is only for --task csv", key=key, value=value, allowed="--task csv")
+
+    def tell(self, directory: Path) -> None:
+        if self._looked is not None:
+            self._looked.show(directory)

@@ -16,13 +16,19 @@ All nodes must have the same schema, so `[task]` declares it, or names a file be
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from p2pfl.learn.table.scoring import preprocessing_of
+from numpy.typing import NDArray
+
+from p2pfl.errors import UserError
+from p2pfl.learn.table import scoring
+from p2pfl.learn.table.scoring import ScoresTables, TableModel, preprocessing_of
 from p2pfl.learn.table.task import TREES, data_of, files_of_node, table_task
 from p2pfl.learn.task import LearnerFactory, Task
-from p2pfl.learn.trees.learner import TreeTask
+from p2pfl.learn.trees.forest import to_onnx, to_xgboost
+from p2pfl.learn.trees.learner import TableTrees, TreeTask
 
 
 def csv_table(*, base_dir: Path = Path(), **options: Any) -> Task | LearnerFactory:
@@ -43,3 +49,25 @@ def csv_table(*, base_dir: Path = Path(), **options: Any) -> Task | LearnerFacto
         digest=given.schema.digest() if given.is_shared_file else b"",
         files=files_of_node(options.get("partition")),
     )
+
+
+def table_model(preprocessing: Mapping[str, Any], state: Mapping[str, NDArray[Any]]) -> ScoresTables:
+    """Build a model. Raises UserError: the weights or the preprocessing do not belong to one."""
+    kind: type[TableTrees | TableModel] = TableTrees if "trees" in preprocessing else TableModel
+    return kind.of(preprocessing, state)
+
+
+def onnx_file(model: ScoresTables, metadata: dict[str, str]) -> bytes:
+    """Return the content of the file. Raises UserError: the extra `onnx` is not installed."""
+    if isinstance(model, TableTrees):
+        return to_onnx(model.forest, model.schema, metadata)
+    assert isinstance(model, TableModel)  # noqa: S101 - there is no other kind
+    return scoring.to_onnx(model, metadata)
+
+
+def xgboost_file(model: ScoresTables) -> bytes:
+    """Return the content of the file. Raises UserError: these are no trees."""
+    if isinstance(model, TableTrees):
+        return to_xgboost(model.forest, model.schema).encode()
+    text, allowed = "this format is for trees", 'safetensors or onnx; or a csv task with model = "trees"'
+    raise UserError(text, key="--format", value="xgboost", allowed=allowed)

@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from p2pfl.errors import UserError
 from p2pfl.learn.digits import mlp
-from p2pfl.learn.table.schema import Schema
-from p2pfl.learn.table.weights import Weights, class_weights
+from p2pfl.learn.table.schema import Schema, Weights, class_weights
 
 
 def make_model(schema: Schema, hidden: Sequence[int]) -> Callable[[], nn.Module]:

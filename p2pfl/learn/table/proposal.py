@@ -2,29 +2,30 @@
 else.
 
 They are counts, sums and sums of squares, and the values of categories that enough rows have. Statistics of fewer rows
-than the least count are left out. A proposal is a small JSON file that people can read, shorten and carry.
+than the least count are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.errors import UserError
-from p2pfl.foreign import UNREADABLE, read_file
-from p2pfl.learn.table.column import Column, Kind
-from p2pfl.learn.table.profile import TableProfile
+from p2pfl.foreign import UNREADABLE
+from p2pfl.learn.table.column import Column, Kind, TableProfile, look_at
+from p2pfl.learn.table.rows import make_layout
+from p2pfl.learn.table.schema import declared_by
 
 LEAST_COUNT = 5
 """The fewest rows that a statistic must cover to leave the node."""
 MOST_COLUMNS = 500
 MOST_VALUE_CHARACTERS = 64
 MOST_BYTES = 1 << 18
-MOST_FILE_BYTES = 4 * MOST_BYTES
-"""The largest size of a file, which has spaces to make it readable."""
 FORMAT = 1
 DIGITS = 12
 """The number of significant digits in sums."""
@@ -111,20 +112,20 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
-def pack(proposal: Proposal) -> bytes:
-    """Encode a proposal in the form in which it is sent and signed: equal proposals give equal bytes."""
-    return msgspec.json.encode(proposal)
+def pack(statement: msgspec.Struct) -> bytes:
+    """Encode a proposal or its names in the form in which it is sent and signed: equal ones give equal bytes."""
+    return msgspec.json.encode(statement)
 
 
-def text_of(proposal: Proposal) -> str:
-    """Return a proposal as a text file for people."""
-    return msgspec.json.format(pack(proposal), indent=2).decode() + "\n"
+def text_of(statement: msgspec.Struct) -> str:
+    """Return a proposal or its names as a text file for people."""
+    return msgspec.json.format(pack(statement), indent=2).decode() + "\n"
 
 
-def unpack(raw: bytes, most_bytes: int = MOST_BYTES) -> Proposal:
+def unpack(raw: bytes) -> Proposal:
     """Decode a proposal. Raises ValueError: it is not a proposal, or is one that no honest node makes."""
-    if len(raw) > most_bytes:
-        raise ValueError(f"{len(raw):,} bytes; at most {most_bytes:,}")
+    if len(raw) > MOST_BYTES:
+        raise ValueError(f"{len(raw):,} bytes; at most {MOST_BYTES:,}")
     try:
         found = msgspec.json.decode(raw, type=Proposal)
     except UNREADABLE as error:
@@ -148,19 +149,11 @@ def _check(name: str, column: ColumnProposal, rows: int) -> None:
         raise ValueError(f"column {name[:40]!r} contradicts itself")
 
 
-def read_proposal(path: Path) -> Proposal:
-    """Read a proposal. Raises UserError: the file cannot be read, or is not a proposal."""
-    try:
-        return unpack(read_file(path, MOST_FILE_BYTES), MOST_FILE_BYTES)
-    except ValueError as error:
-        allowed = "a file that `p2pfl schema propose` has written"
-        raise UserError(f"this is not a proposal: {error}", file=path, allowed=allowed) from None
-
-
-def rows_of(proposal: Proposal) -> list[Mapping[str, Any]]:
+def rows_of(proposal: Proposal) -> list[dict[str, Any]]:
     """List the content of a proposal, one row for each column of the table."""
     return [
         {
+            "node": proposal.node,
             "column": name,
             "kind": one.kind,
             "count": one.count,
@@ -173,3 +166,103 @@ def rows_of(proposal: Proposal) -> list[Mapping[str, Any]]:
         }
         for name, one in proposal.columns.items()
     ]
+
+
+log = logging.getLogger("p2pfl")
+
+OF_THE_VERSION_BEFORE = "proposal.json"
+
+
+def own_proposal(federation: FederationConfig, node: NodeConfig) -> Proposal:
+    """Make the proposal for a node's table. Raises UserError: it cannot be read, or `[task]` is wrong."""
+    if (file := node.path.parent / OF_THE_VERSION_BEFORE).exists():
+        text = "a proposal is no longer read from a file, and this one may leave out what its table has"
+        raise UserError(text, file=file, allowed="leave_out in [data], with the columns to leave out, and no such file")
+    options = federation.task.options
+    declared = declared_by(federation.task)
+    target = declared.get("target")
+    if not isinstance(target, str):
+        raise UserError("the task needs this option", file=federation.path, key="task.target", allowed="a column")
+    chosen = [*declared.get("numeric", ()), *declared.get("categories", {})]
+    profile = look_at(
+        _path(federation, node),
+        make_layout(options, node.data),
+        fold=bool(declared.get("ignore_case", False)),
+        only=[*chosen, target] if chosen else None,
+        target=target,
+    )
+    if profile.dropped.count:
+        log.warning("%s: %s", profile.path, profile.dropped.as_sentence(profile.rows))
+    if target not in profile.columns:
+        allowed = ", ".join(profile.columns)
+        raise UserError(
+            "the table lacks this column", file=profile.path, key="task.target", value=target, allowed=allowed
+        )
+    left_out = [str(name) for name in (*options.get("leave_out", ()), *node.data.get("leave_out", ()))]
+    return propose(profile, node=node.name, federation=federation.name, leave_out=left_out)
+
+
+def _path(federation: FederationConfig, node: NodeConfig) -> Path:
+    given = node.data.get("path")
+    if isinstance(given, str):
+        return (node.path.parent / Path(given).expanduser()).absolute()
+    common = federation.task.options.get("path")
+    if isinstance(common, str):
+        return federation.path.parent / common
+    raise UserError("this node has no table", file=node.path, key="data.path", allowed='path = "..." in [data]')
+
+
+NAMES_FORMAT = 2
+"""1 is a proposal with figures."""
+FIGURED = ("number", "category")
+"""The kinds of columns that have figures."""
+
+
+class ColumnNames(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One column. `values` has those with at least the least count of rows at this node."""
+
+    kind: Kind
+    levels: bool = False
+    """True if the column has few distinct values, so that its cells are counted by value."""
+    values: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()
+    """The codes that mean a missing value."""
+
+
+class TableNames(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one node says. `columns` are keyed by their names in the schema; the target is one of them."""
+
+    node: str
+    federation: str
+    columns: dict[str, ColumnNames]
+    format: int = NAMES_FORMAT
+
+
+def names_in(proposal: Proposal) -> TableNames:
+    """Return a proposal without its figures."""
+    columns = {
+        name: ColumnNames(kind=one.kind, levels=bool(one.values or one.rare), values=tuple(one.values), codes=one.codes)
+        for name, one in proposal.columns.items()
+    }
+    return TableNames(node=proposal.node, federation=proposal.federation, columns=columns)
+
+
+def unpack_names(raw: bytes) -> TableNames:
+    """Decode names. Raises ValueError: they are none, or such that no honest node makes."""
+    if len(raw) > MOST_BYTES:
+        raise ValueError(f"{len(raw):,} bytes; at most {MOST_BYTES:,}")
+    try:
+        found = msgspec.json.decode(raw, type=TableNames)
+    except UNREADABLE as error:
+        raise ValueError(str(error)) from None
+    if found.format != NAMES_FORMAT:
+        raise ValueError(f"format {found.format}; this version reads {NAMES_FORMAT}")
+    if len(found.columns) > MOST_COLUMNS:
+        raise ValueError(f"{len(found.columns)} columns")
+    for name, column in found.columns.items():
+        values = column.values
+        short = all(len(value) <= MOST_VALUE_CHARACTERS for value in values) and len(set(values)) == len(values)
+        fits = short and (column.levels or not values) and (column.kind in FIGURED or not column.levels)
+        if not (name and fits):
+            raise ValueError(f"column {name[:40]!r} contradicts itself")
+    return found

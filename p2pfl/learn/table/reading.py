@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,10 +15,78 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
-from p2pfl.learn.table import cells, rows
-from p2pfl.learn.table.layout import Layout
-from p2pfl.learn.table.mistakes import LEAVE_OUT, NONE_DROPPED, Cell, Dropped, TableMistakes
+from p2pfl.learn.figures import wasserstein_between
+from p2pfl.learn.table import rows
+from p2pfl.learn.table.rows import LEAVE_OUT, NONE_DROPPED, Cell, Dropped, Layout, TableMistakes, mistakes_of
 from p2pfl.learn.table.schema import Schema
+
+Columns = Mapping[str, NDArray[np.float64]]
+
+
+def encode_inputs(columns: Columns, schema: Schema) -> NDArray[np.float32]:
+    """Return the inputs (n, width), float32. A missing number becomes the declared mean, which is 0 once
+    standardized.
+    """
+    rows = len(next(iter(columns.values())))
+    inputs = np.zeros((rows, schema.width), dtype=np.float32)
+    place = 0
+    for column in schema.numeric:
+        mean, std = schema.scale(column)
+        values = columns[column]
+        is_missing = np.isnan(values)
+        inputs[:, place] = np.where(is_missing, 0.0, (values - mean) / std)
+        if schema.indicators:
+            inputs[:, place + 1] = is_missing
+        place += 2 if schema.indicators else 1
+    for column, choices in schema.categories.items():
+        known = np.flatnonzero(~np.isnan(columns[column]))
+        inputs[known, place + columns[column][known].astype(np.int64)] = 1.0
+        place += len(choices)
+    return inputs
+
+
+def encode_targets(columns: Columns, schema: Schema) -> NDArray[np.float32] | NDArray[np.int64]:
+    """Return the targets: classes (n,) int64, or (n, 1) float32 for a regression, standardized as declared.
+
+    No target may be missing.
+    """
+    values = columns[schema.target]
+    if schema.classes is not None:
+        return values.astype(np.int64)
+    mean, std = schema.scale(schema.target)
+    return ((values - mean) / std).astype(np.float32).reshape(-1, 1)
+
+
+def held_out(columns: Columns, share: float, *, key: bytes, ids: Sequence[str] | None = None) -> NDArray[np.bool_]:
+    """Return the mask (n,) of rows held out for testing, each with probability `share`, by a hash keyed with the
+    32-byte `key`.
+
+    Which side a row is on depends on the row alone: on its id if `ids` (n,) are given, else on all its values and on
+    the number of equal rows before it. So adding or removing a row moves no other row, except among equal rows, which
+    are indistinguishable.
+    """
+    limit = math.ceil(share * (1 << 64))
+    return np.fromiter((_draw(key, name) < limit for name in _names(columns, ids)), np.bool_)
+
+
+def _draw(key: bytes, name: bytes) -> int:
+    """Return 64 bits that are uniformly random to anyone without the key."""
+    return int.from_bytes(hashlib.blake2b(name, key=key, digest_size=8, person=b"p2pfl-holdout").digest(), "little")
+
+
+def _names(columns: Columns, ids: Sequence[str] | None) -> Iterator[bytes]:
+    """Yield a distinct name for each row."""
+    if ids is not None:
+        yield from (text.encode() for text in ids)
+        return
+    table = np.column_stack([columns[name] for name in sorted(columns)]) + 0.0  # turns -0.0 into 0.0
+    table[np.isnan(table)] = np.nan
+    seen = Counter[bytes]()
+    for row in table.astype("<f8"):
+        content = row.tobytes()
+        yield content + seen[content].to_bytes(8, "little")
+        seen[content] += 1
+
 
 NOTHING = float("nan")
 UNSEEN = float("inf")
@@ -225,11 +295,11 @@ def _parser(column: str, name: str, schema: Schema, layout: Layout, *, scoring: 
 
 def _number_parser(name: str, codes: frozenset[str], decimal: str) -> Parse:
     """Make the parser for numbers. Numeric codes are compared as numbers."""
-    words = cells.MISSING | {code.lower() for code in codes}
-    values = {float(code) for code in codes if cells.NUMBER.fullmatch(code)}
+    words = rows.MISSING | {code.lower() for code in codes}
+    values = {float(code) for code in codes if rows.NUMBER.fullmatch(code)}
 
     def parse(text: str) -> float | Cell:
-        value = cells.number(text, decimal)
+        value = rows.number(text, decimal)
         if value is not None:
             return NOTHING if value in values else value
         return NOTHING if text.lower() in words else _no_number(name, text)
@@ -238,7 +308,7 @@ def _number_parser(name: str, codes: frozenset[str], decimal: str) -> Parse:
 
 
 def _no_number(name: str, text: str) -> Cell:
-    if cells.is_date(text):
+    if rows.is_date(text):
         advice = "a number, such as the days since an event, or an age: a model cannot use a date"
         return Cell(name, "a date, not a number", text, f"{advice}; or leave the column out of numeric; or {LEAVE_OUT}")
     allowed = f"a finite number, or empty if it is missing; or a code in `missing`; or {LEAVE_OUT}"
@@ -255,7 +325,7 @@ def _category_parser(column: str, name: str, schema: Schema, layout: Layout, *, 
         place = values.get(schema.spell(text, layout.decimal))
         if place is not None:
             return place
-        if cells.is_missing(text, codes, layout.decimal):
+        if rows.is_missing(text, codes, layout.decimal):
             return NOTHING
         return UNSEEN if lenient else Cell(name, "this value is not declared in [task]", text, allowed)
 
@@ -279,7 +349,7 @@ def _target_parser(name: str, schema: Schema, layout: Layout, *, optional: bool)
     @lru_cache(MOST_REMEMBERED)
     def parse_class(text: str) -> float | Cell:
         value = schema.spell(text, layout.decimal)
-        if value not in declared and cells.is_missing(text, codes, layout.decimal):
+        if value not in declared and rows.is_missing(text, codes, layout.decimal):
             return missing(text, _listed(_targets(schema)))
         place = schema.class_of(value)
         if place is None or (schema.positive and not _fits(value, schema)):
@@ -292,13 +362,13 @@ def _target_parser(name: str, schema: Schema, layout: Layout, *, optional: bool)
 
 def _fits(value: str, schema: Schema) -> bool:
     """Return True if a target value is possible: if the positive values are numbers, a string is a mistake."""
-    return value in schema.positive or bool(cells.NUMBER.fullmatch(value)) or not cells.all_numbers(schema.positive)
+    return value in schema.positive or bool(rows.NUMBER.fullmatch(value)) or not rows.all_numbers(schema.positive)
 
 
 def _targets(schema: Schema) -> tuple[str, ...]:
     if not schema.positive:
         return schema.classes or ()
-    others = schema.negative or (("another number",) if cells.all_numbers(schema.positive) else ("any other value",))
+    others = schema.negative or (("another number",) if rows.all_numbers(schema.positive) else ("any other value",))
     return (*schema.positive, *others)
 
 
@@ -317,3 +387,162 @@ def say_what_is_odd(table: Table, node: str) -> list[str]:
     if table.unseen:
         said.append(f"{table.path}: {table.unseen} cells with values that the schema does not have count as missing")
     return said
+
+
+@dataclass(slots=True)
+class Looked:
+    """The tables that could be read, by node, and the mistakes in the others."""
+
+    tables: dict[str, Table] = field(default_factory=dict)
+    mistakes: list[UserError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def read_tables(schema: Schema, paths: Mapping[str, Path], layouts: Mapping[str, Layout]) -> Looked:
+    """Read the tables; `paths` and `layouts` are by node. Every mistake of every table is reported."""
+    looked = Looked()
+    for node, path in paths.items():
+        try:
+            table = read_table(path, schema, layouts[node])
+        except UserError as error:
+            for mistake in mistakes_of(error):
+                mistake.message += f" (node {node})"
+                looked.mistakes.append(mistake)
+            continue
+        looked.tables[node] = table
+        looked.warnings += say_what_is_odd(table, node)
+    return looked
+
+
+OTHER_UNIT = 5.0
+"""A column may be in a different unit if its distance from the others exceeds this many times the smaller of the two
+standard deviations.
+"""
+UNSCALED = 100.0
+"""The ratio between two inputs' spreads above which a warning is given."""
+NEARLY_EMPTY = 0.9
+LEAST_CELLS = 10
+"""The fewest cells for which columns are compared."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteFacts:
+    """Facts about one node's table, as read with the schema."""
+
+    node: str
+    rows: int
+    rows_dropped: int
+    """The bad rows that were left out."""
+    cells_missing: float
+    """The share of missing cells, in columns other than the target."""
+    absent: tuple[str, ...]
+    classes: Mapping[str, int] | None
+    """The number of rows in each class; None for a regression."""
+    far_columns: tuple[tuple[str, float], ...]
+    """The columns that differ most from the others', with their Wasserstein-1 distances; the largest first."""
+
+
+def survey(tables: Mapping[str, Table], schema: Schema, most_columns: int = 3) -> tuple[list[SiteFacts], list[str]]:
+    """Return the facts for each node, and warnings. Columns are compared only if there are at least two tables."""
+    warnings = [text for node, table in tables.items() for text in _oddities(node, table, schema)]
+    facts = []
+    for node, table in tables.items():
+        others = [other for name, other in tables.items() if name != node]
+        far = _distances(table, others, schema)
+        facts.append(
+            SiteFacts(
+                node=node,
+                rows=len(table),
+                rows_dropped=table.dropped.count,
+                cells_missing=_missing(table, schema),
+                absent=table.absent,
+                classes=_counts(table, schema),
+                far_columns=tuple(sorted(far.items(), key=lambda one: -one[1])[:most_columns]),
+            )
+        )
+        warnings += _other_units(node, table, others, schema)
+    return facts, [*_unscaled(tables, schema), *warnings]
+
+
+def _known_values(table: Table, column: str) -> Floats:
+    values = table.columns[column]
+    return values[~np.isnan(values)]
+
+
+def _counts(table: Table, schema: Schema) -> dict[str, int] | None:
+    if schema.classes is None:
+        return None
+    labels = np.bincount(encode_targets(table.columns, schema).astype(np.int64), minlength=len(schema.classes))
+    return dict(zip(schema.classes, labels.tolist(), strict=True))
+
+
+def _missing(table: Table, schema: Schema) -> float:
+    columns = [column for column in schema.columns if column != schema.target]
+    return float(np.mean([np.isnan(table.columns[column]).mean() for column in columns]))
+
+
+def _distances(table: Table, others: list[Table], schema: Schema) -> dict[str, float]:
+    """Return the distances for numeric columns that both have, by name."""
+    found = {}
+    for column in schema.numeric:
+        own, rest = _known_values(table, column), _rest(others, column)
+        if len(own) and len(rest):
+            found[column] = wasserstein_between(own, rest) / schema.scale(column)[1]
+    return found
+
+
+def _rest(others: list[Table], column: str) -> Floats:
+    return np.concatenate([np.zeros(0), *(_known_values(other, column) for other in others)])
+
+
+def _oddities(node: str, table: Table, schema: Schema) -> list[str]:
+    """Return the oddities of a single table."""
+    said = []
+    counts = _counts(table, schema)
+    if counts is not None and len(table) == max(counts.values()):
+        only = max(counts, key=lambda name: counts[name])
+        said.append(f"{table.path}: every row of node {node} has the class {only!r}")
+    for column in (*schema.numeric, *schema.categories):
+        if column in table.absent:
+            continue
+        known = _known_values(table, column)
+        if len(known) < (1 - NEARLY_EMPTY) * len(table):
+            share = 1 - len(known) / len(table)
+            said.append(f"{table.path}: column {column!r} of node {node} is nearly empty: {share:.0%} is missing")
+        elif len(known) >= LEAST_CELLS and np.ptp(known) == 0:
+            said.append(f"{table.path}: column {column!r} of node {node} has one value in all rows")
+    return said
+
+
+def _other_units(node: str, table: Table, others: list[Table], schema: Schema) -> list[str]:
+    """Find columns that differ so much from the other nodes' that they may be in a different unit."""
+    said = []
+    numeric = (*schema.numeric, *(() if schema.classes is not None else (schema.target,)))
+    for column in numeric:
+        own, rest = _known_values(table, column), _rest(others, column)
+        if min(len(own), len(rest)) < LEAST_CELLS:
+            continue
+        spread = min(own.std(), rest.std())
+        if spread > 0 and wasserstein_between(own, rest) > OTHER_UNIT * spread:
+            text = f"{table.path}: column {column!r} of node {node} may be in a different unit: its median is"
+            said.append(f"{text} {np.median(own):.4g}, that of the others {np.median(rest):.4g}")
+    return said
+
+
+def _unscaled(tables: Mapping[str, Table], schema: Schema) -> list[str]:
+    """Find inputs with a hundred times the spread of others: only those would be learned from."""
+    spreads = {}
+    for column in schema.numeric:
+        values = _rest(list(tables.values()), column)
+        if len(values) >= LEAST_CELLS and values.std() > 0:
+            spreads[column] = float(values.std()) / schema.scale(column)[1]
+    if not spreads:
+        return []
+    most, least = (choose(spreads, key=lambda name: spreads[name]) for choose in (max, min))
+    usual = min(spreads[least], 1.0)  # a category's inputs are 0 or 1
+    if spreads[most] <= UNSCALED * usual:
+        return []
+    text = f"column {most!r} spreads over {spreads[most]:.4g} as the model sees it, others over {usual:.4g}"
+    return [f"{text}: give means and stds (`p2pfl new` finds them), or nothing else is learned"]

@@ -5,15 +5,456 @@ file.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from p2pfl.errors import UserError
 from p2pfl.foreign import refuse_special
-from p2pfl.learn.table.layout import Layout
-from p2pfl.learn.table.mistakes import LEAVE_OUT, Cell, TableMistakes
+
+MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
+"""Strings that count as missing, in upper or lower case, unless the schema declares them as values."""
+PLAIN = re.compile(r"[+-]?(?:0|[1-9]\d*)(?:\.\d*)?", re.ASCII)
+"""Numbers with more than one spelling. `007` and `1E5` are excluded, because they may be codes."""
+NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+DATES = (
+    re.compile(r"(?P<y>\d{4})[-/.](?P<m>\d{1,2})[-/.](?P<d>\d{1,2})(?:[T ].*)?", re.ASCII),
+    re.compile(r"(?P<d>\d{1,2})[-/.](?P<m>\d{1,2})[-/.](?P<y>\d{4})(?:[T ].*)?", re.ASCII),
+    re.compile(r"(?P<m>\d{1,2})[-/.](?P<d>\d{1,2})[-/.](?P<y>\d{4})(?:[T ].*)?", re.ASCII),
+)
+
+
+def spelled(text: str, *, decimal: str = ".", ignore_case: bool = False) -> str:
+    """Normalize the spelling of a value: `1.0`, `+1` and `1` become the same, and so do `a` and `A` if case is
+    ignored.
+    """
+    text = text.strip()
+    plain = text.replace(decimal, ".") if decimal != "." else text
+    if PLAIN.fullmatch(plain):
+        whole, _, fraction = plain.lstrip("+").partition(".")
+        fraction = fraction.rstrip("0")
+        return f"{whole}.{fraction}" if fraction else "0" if whole == "-0" else whole
+    return text.casefold() if ignore_case else text
+
+
+def number(text: str, decimal: str = ".") -> float | None:
+    """Return the finite number in a cell, or None if there is none."""
+    if decimal != ".":
+        text = text.replace(decimal, ".")
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    # Python accepts more than a table's numbers: 1_000, and the digits of all scripts.
+    return value if math.isfinite(value) and "_" not in text and text.isascii() else None
+
+
+def is_missing(text: str, codes: Collection[str], decimal: str = ".") -> bool:
+    """Return True if a cell counts as missing. `codes`, in normalized spelling, are other values that mean missing in
+    this column.
+    """
+    text = text.strip()
+    return text.lower() in MISSING or (bool(codes) and spelled(text, decimal=decimal) in codes)
+
+
+def all_numbers(values: Sequence[str]) -> bool:
+    """Return True if all of these values are numbers."""
+    return all(NUMBER.fullmatch(value) for value in values)
+
+
+def is_date(text: str) -> bool:
+    """Return True if a cell looks like a calendar date in one of the usual orders."""
+    for form in DATES:
+        found = form.fullmatch(text.strip())
+        if found:
+            try:
+                date(int(found["y"]), int(found["m"]), int(found["d"]))
+            except ValueError:
+                continue
+            return True
+    return False
+
+
+Code = str | int | float
+OnBadRow = Literal["refuse", "drop"]
+EVERY = "*"
+"""Stands for all columns in a table of missing codes."""
+LIMIT_MB = 1024.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The layout of a file. `missing` has the strings that mean a missing cell, in normalized spelling, by column; `*`
+    stands for every column.
+    """
+
+    separator: str = ","
+    """The separator between cells."""
+    decimal: str = "."
+    """The decimal sign of numbers."""
+    encoding: str = "utf-8"
+    """The encoding of the file, such as cp1252 or latin-1."""
+    header: bool = True
+    """True if the first line contains the names of the columns."""
+    columns: tuple[str, ...] = ()
+    """The names of the columns if there is no header."""
+    rename: Mapping[str, str] = field(default_factory=dict)
+    """The names of columns in this file, keyed by their names in the schema."""
+    absent: tuple[str, ...] = ()
+    """The columns of the schema that this file intentionally lacks."""
+    missing: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Other codes that mean a missing cell, by column; "*" stands for every column."""
+    leave_out: tuple[str, ...] = ()
+    """The columns to leave out of proposals when nodes agree on a schema."""
+    show_figures: bool = False
+    """True if the other of two nodes that agree on a schema may see this table's counts, sums and sums of squares; in
+    the node's own `[data]` alone.
+    """
+    id: str = ""
+    """The column of this file that identifies each row uniquely; it is not an input. Empty if there is none."""
+    on_bad_row: OnBadRow = "refuse"
+    """The treatment of a row that cannot be read: a mistake ("refuse"), or left out and counted ("drop")."""
+    limit_mb: float = LIMIT_MB
+    """The largest file that is read, in megabytes."""
+
+    def codes(self, column: str) -> frozenset[str]:
+        """Return the other codes that mean a missing cell in that column."""
+        return self.missing.get(EVERY, frozenset()) | self.missing.get(column, frozenset())
+
+    def name_in_file(self, column: str) -> str:
+        return self.rename.get(column, column)
+
+
+TYPES: Mapping[str, Any] = {
+    "separator": str,
+    "decimal": str,
+    "encoding": str,
+    "header": bool,
+    "columns": list[str],
+    "rename": dict[str, str],
+    "absent": list[str],
+    "leave_out": list[str],
+    "show_figures": bool,
+    "missing": list[Code] | dict[str, list[Code] | Code] | Code,
+    "id": str,
+    "on_bad_row": OnBadRow,
+    "limit_mb": float,
+}
+"""The keys of a layout, and their types."""
+KEYS = tuple(TYPES)
+IN_WORDS = {
+    "separator": 'one character, such as ";" or "\\t"',
+    "decimal": '"." or ","',
+    "encoding": "utf-8, latin-1, cp1252 or another of Python's",
+    "header": "true or false",
+    "columns": "a list of names, one for each column of the file",
+    "rename": '{ name = "name in the file" }',
+    "absent": "a list of columns",
+    "leave_out": "a list of columns",
+    "missing": "a list of codes, or { column = [codes] }",
+    "id": "the name of a column in the file",
+    "on_bad_row": '"refuse" or "drop"',
+    "limit_mb": "a number above 0",
+}
+
+
+def make_layout(task: Mapping[str, Any], local: Mapping[str, Any], schema: Mapping[str, Any] | None = None) -> Layout:
+    """Make the layout from `[task]` and a node's `[data]`, which has precedence. Missing codes from all three are
+    combined.
+
+    Raises UserError: a wrong type or value.
+    """
+    values: dict[str, Any] = {}
+    missing: dict[str, frozenset[str]] = {}
+    for prefix, table in (("schema.", schema or {}), ("task.", task), ("data.", local)):
+        found = {key: _converted(prefix, key, table[key]) for key in KEYS if key in table}
+        for column, codes in _codes(found.pop("missing", {})).items():
+            missing[column] = missing.get(column, frozenset()) | codes
+        _check(found, prefix)
+        values |= found
+    for key in ("columns", "absent", "leave_out"):
+        if key in values:
+            values[key] = tuple(values[key])
+    if values.get("decimal", ".") == values.get("separator", ","):
+        text = "the decimal sign is also the separator"
+        raise UserError(text, key="data.decimal", value=values.get("decimal", "."), allowed='separator = ";", say')
+    if not values.get("header", True) and not values.get("columns"):
+        raise UserError("without a header this is needed", key="data.columns", allowed=IN_WORDS["columns"])
+    return Layout(**values, missing=missing)
+
+
+def _converted(prefix: str, key: str, value: Any) -> Any:
+    try:
+        return msgspec.convert(value, TYPES[key])
+    except msgspec.ValidationError as error:
+        raise UserError(str(error), key=prefix + key, value=value, allowed=IN_WORDS[key]) from None
+
+
+def _codes(given: Code | Sequence[Code] | Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    by_column = given if isinstance(given, Mapping) else {EVERY: given}
+    return {
+        column: frozenset(spelled(str(code)) for code in (codes if isinstance(codes, list) else [codes]))
+        for column, codes in by_column.items()
+    }
+
+
+def _is_encoding(name: str) -> bool:
+    """Return True for a text encoding; Python also has encodings from bytes to bytes."""
+    try:
+        return isinstance(b"a".decode(name), str)
+    except (LookupError, ValueError):
+        return False
+
+
+FITS: Mapping[str, Callable[[Any], bool]] = {
+    "separator": lambda text: len(text) == 1 and text not in '\r\n"',
+    "decimal": lambda text: text in (".", ","),
+    "encoding": _is_encoding,
+    "columns": lambda names: len(set(names)) == len(names) and all(names),
+    "limit_mb": lambda number: number > 0,
+}
+"""The checks for values of the right type."""
+
+
+def _check(values: Mapping[str, Any], prefix: str) -> None:
+    for key, is_right in FITS.items():
+        if key in values and not is_right(values[key]):
+            raise UserError("wrong value", key=prefix + key, value=values[key], allowed=IN_WORDS[key])
+
+
+SAMPLE_BYTES = 1 << 18
+SAMPLE_LINES = 200
+SEPARATORS = (",", ";", "\t", "|")
+ENCODINGS = ("utf-8", "cp1252", "latin-1")
+COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+", re.ASCII)
+
+
+def guess_layout(path: Path) -> Layout:
+    """Guess the layout from the beginning of the file. Raises UserError: it cannot be read."""
+    refuse_special(path)
+    try:
+        with path.open("rb") as file:
+            raw = file.read(SAMPLE_BYTES)
+    except OSError as error:
+        raise UserError(f"the table cannot be read: {error.strerror}", file=path) from None
+    if b"\0" in raw:
+        raise UserError("the table cannot be read: this is not text", file=path, allowed="a table as text (CSV)")
+    encoding, text = _decoded(raw, is_whole=len(raw) < SAMPLE_BYTES)
+    lines = text.splitlines()[:SAMPLE_LINES]
+    separator = max(SEPARATORS, key=lambda sign: _columns(lines, sign))
+    return Layout(encoding=encoding, separator=separator, decimal=_decimal(lines, separator))
+
+
+def _decoded(raw: bytes, *, is_whole: bool) -> tuple[str, str]:
+    """Decode the sample, whose last character may be truncated."""
+    for encoding in ENCODINGS[:-1]:
+        for end in (len(raw), *(() if is_whole else range(len(raw) - 1, len(raw) - 4, -1))):
+            try:
+                return encoding, raw[:end].decode(encoding)
+            except UnicodeDecodeError:
+                continue
+    return ENCODINGS[-1], raw.decode(ENCODINGS[-1])
+
+
+def _columns(lines: list[str], separator: str) -> int:
+    """Return the number of columns in the header with this separator, or 0 if the other lines differ."""
+    try:
+        widths = [len(row) for row in csv.reader(lines, delimiter=separator) if row]
+    except csv.Error:
+        return 0
+    if not widths or widths[0] == 1:
+        return 0
+    fitting = sum(width == widths[0] for width in widths)
+    return widths[0] if 2 * fitting > len(widths) else 0
+
+
+def _decimal(lines: list[str], separator: str) -> str:
+    if separator == ",":
+        return "."
+    cells = [cell.strip() for row in csv.reader(lines[1:], delimiter=separator) for cell in row]
+    return "," if any(COMMA_NUMBER.fullmatch(cell) for cell in cells) else "."
+
+
+MOST_LINES = 3
+"""The most lines that are listed for one mistake."""
+MOST_MISTAKES = 100
+"""The most different mistakes that are kept for one file."""
+LEAST_ODD = 2
+"""The fewest wrong cells for which a row is reported as a whole."""
+LEAVE_OUT = 'on_bad_row = "drop" in [data], to leave such rows out'
+"""The alternative remedy for a bad row."""
+
+
+class MistakesError(UserError):
+    """The mistakes of one `place`. Its text is the first of `all`, plus the number of others."""
+
+    place = "file"
+
+    def __init__(self, mistakes: Sequence[UserError], more: int = 0) -> None:
+        first, others = mistakes[0], len(mistakes) - 1 + more
+        text = first.message
+        if others:
+            text += f" (and {others} other mistake{'s' * (others > 1)} in this {self.place}: `p2pfl check` lists them)"
+        super().__init__(text, file=first.file, key=first.key, value=first.value, allowed=first.allowed)
+        self.all = tuple(mistakes)
+        self.more = more
+        """The number of further mistakes that were counted but not kept."""
+
+
+class TableError(MistakesError):
+    """The mistakes of one table."""
+
+    place = "table"
+
+
+class SchemaError(MistakesError):
+    """The mistakes of one schema."""
+
+    place = "schema"
+
+
+def mistakes_of(error: UserError) -> list[UserError]:
+    """Return every mistake that an error represents."""
+    if not isinstance(error, MistakesError):
+        return [error]
+    for mistake in error.all:
+        mistake.file = mistake.file or error.file  # the caller, who knows the file, sets it on the outer error only
+    rest = UserError(f"{error.more} more mistakes with other values", file=error.file)
+    return [*error.all, *([rest] if error.more else [])]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One kind of mistake. `column` is the name in the file, or empty if a whole row is wrong."""
+
+    column: str
+    message: str
+    value: object
+    allowed: str
+    is_gap: bool = False
+    """True for an empty cell that the schema requires, which does not make the row bad."""
+
+    @property
+    def text(self) -> str:
+        where = f"column {self.column!r}: " if self.column else ""
+        found = "" if self.value is None else f" (found {self.value!r})"
+        return f"{where}{self.message}{found}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The bad rows of a file that were left out."""
+
+    count: int = 0
+    lines: tuple[int, ...] = ()
+    """The numbers of the first few lines."""
+    first: str = ""
+    """The mistake in the first row."""
+
+    def as_sentence(self, rows: int) -> str:
+        """Return a sentence about the dropped rows; `rows` is the number of rows that are left."""
+        many = f"{self.count} rows of {rows + self.count} are" if self.count > 1 else f"1 row of {rows + 1} is"
+        return f"{many} left out, because on_bad_row is drop: {_lines(self.lines, self.count)}; the first: {self.first}"
+
+
+NONE_DROPPED = Dropped()
+
+
+@dataclass(slots=True)
+class TableMistakes:
+    """Collects the mistakes of one file. With `drops`, bad rows are counted, not reported."""
+
+    file: Path
+    drops: bool = False
+    whole: list[UserError] = field(default_factory=list)
+    """Mistakes in the file as a whole or in its header."""
+    cells: dict[Cell, list[int]] = field(default_factory=dict)
+    """The first few lines with each mistake."""
+    counts: dict[Cell, int] = field(default_factory=dict)
+    more: int = 0
+    odd: Cell | None = None
+    """The mistake that stands for all rows in which most cells are wrong; it describes the first one."""
+    bad: list[tuple[int, str]] = field(default_factory=list)
+    """The first rows that were left out, each with its line and its mistake."""
+    bad_rows: int = 0
+
+    def add(self, message: str, *, key: str | None = None, value: object = None, allowed: str | None = None) -> None:
+        if len(self.whole) < MOST_MISTAKES:
+            self.whole.append(UserError(message, file=self.file, key=key, value=value, allowed=allowed))
+        else:
+            self.more += 1
+
+    def add_row(self, line: int, row: Cell) -> None:
+        """Add a bad row without examining its cells."""
+        if self.drops:
+            self._drop(line, row.text)
+        else:
+            self.add_cell(line, row)
+
+    def add_odd_row(self, line: int, wrong: Sequence[Cell], count: int) -> None:
+        """Add a row in which most of the `count` cells are wrong. All such rows count as one mistake."""
+        if self.odd is None or self.drops:
+            said = ", ".join(f"column {cell.column!r}: {cell.value!r}" for cell in wrong[:MOST_LINES])
+            text = f"{len(wrong)} of {count} cells do not fit their columns: {said}"
+            text += ", ..." if len(wrong) > MOST_LINES else ""
+            self.odd = Cell("", text, None, f"a row like the others; or another separator or decimal; or {LEAVE_OUT}")
+        self.add_row(line, self.odd)
+
+    def judge(self, line: int, wrong: Sequence[Cell], count: int) -> bool:
+        """Decide what to do with a row in which these of its `count` cells are wrong. Return True if it is left out;
+        otherwise the cells are recorded as mistakes.
+        """
+        unreadable = [cell for cell in wrong if not cell.is_gap]
+        if self.drops and unreadable:
+            self._drop(line, unreadable[0].text)
+            return True
+        if len(unreadable) >= LEAST_ODD and 2 * len(unreadable) > count:
+            self.add_odd_row(line, unreadable, count)
+        else:
+            for cell in wrong:
+                self.add_cell(line, cell)
+        return False
+
+    def _drop(self, line: int, why: str) -> None:
+        self.bad_rows += 1
+        self.bad = sorted([*self.bad, (line, why)])[:MOST_LINES]
+
+    def add_cell(self, line: int, cell: Cell) -> None:
+        if cell not in self.cells and len(self.cells) == MOST_MISTAKES:
+            self.more += 1
+            return
+        lines = self.cells.setdefault(cell, [])
+        self.counts[cell] = self.counts.get(cell, 0) + 1
+        if len(lines) < MOST_LINES:
+            lines.append(line)
+
+    @property
+    def dropped(self) -> Dropped:
+        if not self.bad:
+            return NONE_DROPPED
+        return Dropped(self.bad_rows, tuple(line for line, _ in self.bad), f"line {self.bad[0][0]}, {self.bad[0][1]}")
+
+    def raise_any(self) -> None:
+        """Raise TableError if there are mistakes."""
+        found = self.whole + [self._error(cell) for cell in sorted(self.cells, key=lambda cell: self.cells[cell][0])]
+        if found:
+            raise TableError(found, self.more)
+
+    def _error(self, cell: Cell) -> UserError:
+        key = _lines(self.cells[cell], self.counts[cell]) + (f", column {cell.column!r}" if cell.column else "")
+        return UserError(cell.message, file=self.file, key=key, value=cell.value, allowed=cell.allowed)
+
+
+def _lines(lines: Sequence[int], count: int) -> str:
+    said = f"line {lines[0]}" if count == 1 else f"lines {', '.join(map(str, lines))}"
+    return said + (f" and {count - len(lines)} more" if count > len(lines) else "")
+
 
 BATCH_ROWS = 8192
 MEGABYTE = 1_000_000

@@ -10,14 +10,16 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
 
+from p2pfl.config.model import FederationConfig, TaskConfig
+from p2pfl.config.tables import read_document
 from p2pfl.errors import UserError
-from p2pfl.learn.table.cells import spelled
-from p2pfl.learn.table.mistakes import SchemaError
+from p2pfl.learn.table.rows import SchemaError, mistakes_of, spelled
 
 Value = str | int | float
 Unseen = Literal["refuse", "missing"]
@@ -261,3 +263,148 @@ def _wrong_scales(contents: Mapping[str, Any], prefix: str) -> Iterator[UserErro
 def _line(prefix: str, key: str, name: str, value: object) -> str:
     """Describe a line of a TOML table for an error."""
     return f"the line {json.dumps(name, ensure_ascii=False)} = {value} in [{prefix}{key}]"
+
+
+FILE_NAME = "schema.toml"
+AGREED = "agreed"
+"""The value used instead of a file name: the nodes agree on a schema before they train, by secure sums."""
+OPENLY = "agreed-openly"
+"""Of the version before: the same without secure sums. Nodes that have agreed like that go on."""
+FILE_KEYS = (*KEYS, "missing")
+"""The keys of a schema file. `missing` has codes, as in `[task]`."""
+
+
+def schema_of(options: Mapping[str, Any], base_dir: Path) -> tuple[Schema, Mapping[str, Any]]:
+    """Read the schema from `[task]` or from the file that it names, together with that file's missing codes (a layout's
+    `missing`).
+
+    Raises UserError: it makes no sense, or file and `[task]` contradict each other.
+    """
+    name = options.get("schema")
+    if name is None:
+        return make_schema(options), {}
+    if not isinstance(name, str) or not name:
+        raise UserError("no file", key="task.schema", value=name, allowed='a file such as "schema.toml"')
+    if name in (AGREED, OPENLY):
+        allowed = "`p2pfl run`, which asks the other nodes first; or the name of a schema file"
+        raise UserError("the nodes have not agreed on a schema yet", key="task.schema", value=name, allowed=allowed)
+    if not (base_dir / name).is_file():
+        allowed = 'a file such as "schema.toml", next to the federation file, or "agreed"'
+        raise UserError(f"there is no file {base_dir / name}", key="task.schema", value=name, allowed=allowed)
+    return read_schema(base_dir / name, options)
+
+
+def read_schema(path: Path, options: Mapping[str, Any]) -> tuple[Schema, Mapping[str, Any]]:
+    """Read the schema in a file, and its missing codes. Keys that are also in `[task]` must have the same values there.
+
+    Raises UserError: the file has a mistake; SchemaError: it has several.
+    """
+    document = read_document(path)
+    mistakes = [
+        UserError("unknown key", file=path, key=key, value=value, allowed=", ".join(FILE_KEYS))
+        for key, value in document.items()
+        if key not in FILE_KEYS
+    ]
+    try:
+        found = make_schema(document, prefix="")
+    except UserError as error:
+        error.file = str(path)
+        mistakes += mistakes_of(error)
+    if len(mistakes) > 1:
+        raise SchemaError(mistakes)
+    if mistakes:
+        raise mistakes[0]
+    for key in KEYS:
+        if options.get(key) is not None and make_schema({**document, key: options[key]}) != found:
+            text, allowed = f"{path.name} has another value", f"the value in that file, or no {key} here"
+            if Path(str(options.get("schema"))).is_absolute():  # of a state folder: see `agreed`
+                text = f"the nodes have agreed on another value, in {path}"
+                allowed += "; to agree anew, remove the state folder of every node, which begins its training anew, too"
+            raise UserError(text, key=f"task.{key}", value=options[key], allowed=allowed)
+    return found, {key: document[key] for key in ("missing",) if key in document}
+
+
+def is_to_agree(task: TaskConfig) -> bool:
+    """Return True if the nodes are to agree on the schema."""
+    return task.name == "csv" and task.given is None and task.options.get("schema") in (AGREED, OPENLY)
+
+
+def is_open(federation: FederationConfig) -> bool:
+    """Return True if the nodes show each other their statistics, in place of secure sums of them: of two, each would
+    learn the other's from the sum.
+    """
+    return len(federation.present) == 2
+
+
+def agreed_file(state_dir: Path) -> Path:
+    return state_dir / FILE_NAME
+
+
+def with_agreed(task: TaskConfig, state_dir: Path) -> TaskConfig:
+    """Return the task with the agreed schema that the node has stored, if any."""
+    file = agreed_file(state_dir)
+    if not is_to_agree(task) or not file.is_file():
+        return task
+    return replace(task, options=task.options | {"schema": str(file)})
+
+
+def declared_by(task: TaskConfig) -> dict[str, Any]:
+    """Return the schema keys in `[task]`, which are taken as given."""
+    return {key: task.options[key] for key in (*KEYS, "missing") if key in task.options}
+
+
+BALANCED = "balanced"
+Weights = Literal["balanced"] | dict[str, float]
+
+
+def class_weights(schema: Schema, classes: tuple[str, ...], weights: Weights) -> list[float]:
+    """Return the weights of the classes. If they are balanced, their mean over all rows is 1."""
+    if weights == BALANCED:
+        counts = [schema.class_counts.get(name, 0) for name in classes]
+        if not all(counts):
+            allowed = "class_counts in the schema, which `p2pfl new --task csv` writes; or weights"
+            text = "the nodes do not know how many rows each class has on all of them"
+            raise UserError(text, key="task.class_weights", value=weights, allowed=f"{allowed} such as {{ ill = 2.0 }}")
+        return [sum(counts) / (len(counts) * count) for count in counts]
+    return weights_given(schema, classes, weights if isinstance(weights, Mapping) else {})
+
+
+def weights_given(schema: Schema, classes: tuple[str, ...], weights: Mapping[str, float]) -> list[float]:
+    """Return the weights of the classes, 1 for those that have none. Raises UserError."""
+    given = _by_class(schema, weights)
+    return [given.get(name, 1.0) for name in classes]
+
+
+def _by_class(schema: Schema, weights: Mapping[str, float]) -> dict[str, float]:
+    for name, weight in weights.items():
+        known = ", ".join(schema.classes or ())
+        if schema.spell(name) not in (schema.classes or ()) or not weight > 0:
+            raise UserError(
+                "not a weight of a class",
+                key=f"task.class_weights.{name}",
+                value=weight,
+                allowed=f"above 0, for {known}",
+            )
+    return {schema.spell(name): weight for name, weight in weights.items()}
+
+
+OF_TWO = ("auc", "average_precision", "balanced_accuracy", "f1", "brier")
+OF_SEVERAL = ("balanced_accuracy", "auc", "f1", "log_loss")
+OF_NUMBERS = ("rmse", "mae", "r2")
+ALWAYS = ("accuracy", "loss")
+"""The measures that every task has, if they are defined."""
+PAIR = 2
+
+
+def usual_metrics(schema: Schema) -> tuple[str, ...]:
+    """Return the usual metrics for such a target, the main one first."""
+    if schema.classes is None:
+        return OF_NUMBERS
+    return OF_TWO if len(schema.classes) == PAIR else OF_SEVERAL
+
+
+def metrics_of(schema: Schema) -> tuple[str, ...]:
+    """Return all metrics that apply to such a target."""
+    if schema.classes is None:
+        return OF_NUMBERS
+    return tuple(dict.fromkeys(("accuracy", *OF_TWO, *OF_SEVERAL)))

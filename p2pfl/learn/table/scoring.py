@@ -8,8 +8,9 @@ federation nor torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
 from p2pfl.foreign import UNREADABLE
-from p2pfl.learn.table.encoding import encode_inputs
-from p2pfl.learn.table.reading import Table
-from p2pfl.learn.table.schema import KEYS, Schema, make_schema
+from p2pfl.learn.intervals import Interval
+from p2pfl.learn.metrics import BUILT_IN
+from p2pfl.learn.table.reading import Table, encode_inputs
+from p2pfl.learn.table.rows import all_numbers
+from p2pfl.learn.table.schema import KEYS, Schema, make_schema, metrics_of, usual_metrics
 
 FORMAT = 1
 KIND = "table"
@@ -126,3 +129,191 @@ def read_preprocessing(text: str) -> dict[str, Any] | None:
     except UNREADABLE:
         return None
     return found if isinstance(found, dict) and found.get("kind") == KIND and found.get("format") == FORMAT else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One metric. `value` is None if it is undefined on the table, `interval` if the metric has none."""
+
+    name: str
+    label: str
+    higher_is_better: bool
+    value: float | None
+    interval: Interval | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOutputs:
+    """The outputs and targets of all rows: logits (n, classes) and labels (n,), or numbers (n, 1) in the target's
+    unit.
+    """
+
+    schema: Schema
+    outputs: NDArray[np.float64]
+    targets: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def class_counts(self) -> dict[str, int] | None:
+        """Count the rows in each class; return None if the target is a number."""
+        if self.schema.classes is None:
+            return None
+        counts = np.bincount(self.targets, minlength=len(self.schema.classes))
+        return dict(zip(self.schema.classes, counts.tolist(), strict=True))
+
+    def figures(self) -> Iterator[Figure]:
+        """Yield every metric that applies to such a target, the usual main one first."""
+        for name in dict.fromkeys((*usual_metrics(self.schema), *metrics_of(self.schema))):
+            metric = BUILT_IN[name]
+            value = metric(self.outputs, self.targets)
+            is_known = math.isfinite(value)
+            yield Figure(
+                name=name,
+                label=metric.label,
+                higher_is_better=metric.higher_is_better,
+                value=value if is_known else None,
+                interval=metric.interval(self.outputs, self.targets) if is_known and metric.interval else None,
+            )
+
+    def why_undefined(self) -> str:
+        """Say why a metric is undefined here."""
+        if not np.isfinite(self.outputs).all():
+            return "the model's outputs are not finite"
+        counts = self.class_counts
+        if counts is None:
+            return "every row has the same target"
+        there = [name for name, count in counts.items() if count]
+        return f"every row has the class {there[0]!r}" if len(there) == 1 else "no row has the class"
+
+
+def tested(model: ScoresTables, table: Table) -> TableOutputs:
+    """Compute the outputs for `table`, which was read for testing, so that every row has a target."""
+    outputs, targets = model.outputs_for(table), table.columns[model.schema.target]
+    is_number = model.schema.classes is None
+    whole = targets.reshape(-1, 1) if is_number else targets.astype(np.int64)
+    return TableOutputs(schema=model.schema, outputs=outputs, targets=whole)
+
+
+OPSET, ML_OPSET, IR_VERSION = 17, 3, 8
+"""ONNX versions that are old enough for the runtimes in use."""
+INSTALL = "pip install 'p2pfl-gossip[onnx]'"
+
+
+def to_onnx(model: TableModel, metadata: dict[str, str]) -> bytes:
+    """Return the content of the file. Raises UserError: the extra `onnx` is not installed."""
+    needs_onnx()
+    graph = OnnxGraph()
+    parts = [
+        graph.number(column, *model.schema.scale(column), model.schema.indicators) for column in model.schema.numeric
+    ]
+    parts += [graph.category(column, values) for column, values in model.schema.categories.items()]
+    outputs = graph.layers(graph.add("Concat", parts, axis=1), model)
+    graph.finish(outputs, model.schema.classes, *model.schema.scale(model.schema.target))
+    return finished(graph, metadata)
+
+
+def needs_onnx() -> None:
+    """Raises UserError: the extra `onnx` is not installed."""
+    try:
+        import onnx  # noqa: F401, PLC0415 - an extra
+    except ImportError:
+        raise UserError("this format needs the package onnx", key="--format", value="onnx", allowed=INSTALL) from None
+
+
+def finished(graph: OnnxGraph, metadata: dict[str, str]) -> bytes:
+    """Return the content of the file with this graph."""
+    from onnx import checker, helper  # noqa: PLC0415 - an extra
+
+    made = helper.make_model(
+        helper.make_graph(graph.nodes, "p2pfl", graph.inputs, graph.outputs, graph.constants),
+        opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="p2pfl",
+    )
+    helper.set_model_props(made, metadata)
+    checker.check_model(made)
+    content: bytes = made.SerializeToString()
+    return content
+
+
+@dataclass(slots=True)
+class OnnxGraph:
+    """The graph's nodes, in order. Every method returns the name of its result."""
+
+    nodes: list[Any] = field(default_factory=list)
+    inputs: list[Any] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+    constants: list[Any] = field(default_factory=list)
+
+    def add(self, operator: str, inputs: list[str], *, name: str = "", domain: str = "", **attributes: Any) -> str:
+        from onnx import helper  # noqa: PLC0415 - an extra
+
+        result = name or f"#{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [result], domain=domain, **attributes))
+        return result
+
+    def constant(self, value: NDArray[Any]) -> str:
+        from onnx import numpy_helper  # noqa: PLC0415 - an extra
+
+        name = f"#constant {len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(value, name))
+        return name
+
+    def input(self, column: str, *, is_text: bool) -> str:
+        """Add a column of raw cells, as (n, 1)."""
+        from onnx import TensorProto, helper  # noqa: PLC0415 - an extra
+
+        kind = TensorProto.STRING if is_text else TensorProto.FLOAT
+        self.inputs.append(helper.make_tensor_value_info(column, kind, [None, 1]))
+        return column
+
+    def number(self, column: str, mean: float, std: float, indicators: bool) -> str:  # noqa: FBT001 - the schema's word
+        """Add a numeric column, as (n, 2), or (n, 1) without an indicator."""
+        value = self.input(column, is_text=False)
+        is_missing = self.add("IsNaN", [value])
+        centered = self.add("Sub", [value, self._floats(mean)])
+        scaled = self.add("Div", [centered, self._floats(std)])
+        known = self.add("Where", [is_missing, self._floats(0.0), scaled])
+        if not indicators:
+            return known
+        return self.add("Concat", [known, self.add("Cast", [is_missing], to=1)], axis=1)
+
+    def category(self, column: str, values: tuple[str, ...]) -> str:
+        """Add a categorical column, as (n, values)."""
+        if all_numbers(values):
+            found = self.input(column, is_text=False)
+            equal = self.add("Equal", [found, self.constant(np.array([values], dtype=np.float32))])
+            return self.add("Cast", [equal], to=1)
+        found = self.input(column, is_text=True)
+        texts = [value.encode() for value in values]
+        spread = self.add("OneHotEncoder", [found], domain="ai.onnx.ml", cats_strings=texts, zeros=1)
+        return self.add("Squeeze", [spread, self.constant(np.array([1]))])
+
+    def layers(self, inputs: str, model: TableModel) -> str:
+        for place, (weight, bias) in enumerate(model.layers):
+            inputs = self.add("Gemm", [inputs, self.constant(weight), self.constant(bias)], transB=1)
+            if place < len(model.layers) - 1:
+                inputs = self.add("Relu", [inputs])
+        return inputs
+
+    def finish(self, outputs: str, classes: tuple[str, ...] | None, mean: float, std: float) -> None:
+        """Add what the graph returns: of logits (n, classes), or of a number (n, 1) that is to be scaled."""
+        from onnx import TensorProto, helper  # noqa: PLC0415 - an extra
+
+        if classes is None:
+            scaled = self.add("Mul", [outputs, self._floats(std)])
+            self.add("Add", [scaled, self._floats(mean)], name="value")
+            self.outputs = [helper.make_tensor_value_info("value", TensorProto.FLOAT, [None, 1])]
+            return
+        self.add("Softmax", [outputs], name="probabilities", axis=1)
+        place = self.add("ArgMax", [outputs], axis=1, keepdims=0)
+        self.add("Gather", [self.constant(np.array(classes, dtype=object)), place], name="label")
+        self.outputs = [
+            helper.make_tensor_value_info("label", TensorProto.STRING, [None]),
+            helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, [None, len(classes)]),
+        ]
+
+    def _floats(self, value: float) -> str:
+        return self.constant(np.array(value, dtype=np.float32))

@@ -15,14 +15,10 @@ from numpy.typing import NDArray
 from p2pfl.errors import UserError
 from p2pfl.learn.intervals import Interval
 from p2pfl.learn.metrics import Metric, named
-from p2pfl.learn.table import layout, schema
-from p2pfl.learn.table.encoding import encode_inputs, encode_targets, held_out
-from p2pfl.learn.table.files import schema_of
-from p2pfl.learn.table.layout import Layout, make_layout
-from p2pfl.learn.table.reading import Table, read_table, say_what_is_odd
-from p2pfl.learn.table.schema import Schema
-from p2pfl.learn.table.usual import ALWAYS, metrics_of, usual_metrics
-from p2pfl.learn.table.weights import Weights
+from p2pfl.learn.table import rows, schema
+from p2pfl.learn.table.reading import Table, encode_inputs, encode_targets, held_out, read_table, say_what_is_odd
+from p2pfl.learn.table.rows import Layout, make_layout
+from p2pfl.learn.table.schema import ALWAYS, Schema, Weights, metrics_of, schema_of, usual_metrics
 from p2pfl.learn.task import NodeContext, Pair, at_least, parse_partition
 
 log = logging.getLogger("p2pfl")
@@ -85,8 +81,8 @@ OF_TREES = (
 )
 """The keys that say something for trees alone."""
 TREES = "trees"
-KEYS = (*schema.KEYS, *TYPES, *layout.KEYS)
-LOCAL_KEYS = ("path", "test_path", *layout.KEYS)
+KEYS = (*schema.KEYS, *TYPES, *rows.KEYS)
+LOCAL_KEYS = ("path", "test_path", *rows.KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.foreign import UNREADABLE
-from p2pfl.learn.table.cells import all_numbers
-from p2pfl.learn.table.onnx_graph import OnnxGraph, finished, needs_onnx
+from p2pfl.learn.table.rows import all_numbers
 from p2pfl.learn.table.schema import Schema
+from p2pfl.learn.table.scoring import OnnxGraph, finished, needs_onnx
 from p2pfl.learn.trees.bins import BinGrid, Cells, Objective, TreeSettings
 
 Sums = NDArray[np.int64]

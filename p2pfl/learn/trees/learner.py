@@ -21,10 +21,9 @@ from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.intervals import wilson
 from p2pfl.learn.metrics import ACCURACY, BUILT_IN, measured_by
 from p2pfl.learn.table.reading import Table
-from p2pfl.learn.table.schema import Schema
+from p2pfl.learn.table.schema import BALANCED, Schema, weights_given
 from p2pfl.learn.table.scoring import ScoresTables, reading_of, schema_and_codes, unreadable
 from p2pfl.learn.table.task import OF_TREES, TableTask, split_rows
-from p2pfl.learn.table.weights import BALANCED, weights_given
 from p2pfl.learn.task import NodeContext
 from p2pfl.learn.trees.bins import MOST_ENTRIES, SUMS, Cells, TreeSettings, raw_cells, tree_settings
 from p2pfl.learn.trees.forest import Forest

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.learn.table.layout import make_layout
 from p2pfl.learn.table.reading import read_table
+from p2pfl.learn.table.rows import make_layout
 from p2pfl.learn.table.schema import make_schema
 
 SCHEMA = {

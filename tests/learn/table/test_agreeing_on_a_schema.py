@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.learn.table.guessing import guess_layout
-from p2pfl.learn.table.layout import make_layout
-from p2pfl.learn.table.merging import merge
-from p2pfl.learn.table.profile import look_at
+from p2pfl.learn.table.column import look_at
+from p2pfl.learn.table.merging import merge, schema_text
 from p2pfl.learn.table.proposal import MOST_COLUMNS, pack, propose, text_of, unpack
+from p2pfl.learn.table.rows import guess_layout, make_layout
 from p2pfl.learn.table.schema import KEYS, make_schema
-from p2pfl.learn.table.writing import schema_text
 
 
 @pytest.fixture

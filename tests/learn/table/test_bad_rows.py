@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.learn.table.layout import make_layout
-from p2pfl.learn.table.mistakes import TableError, mistakes_of
-from p2pfl.learn.table.profile import look_at
+from p2pfl.learn.table.column import look_at
 from p2pfl.learn.table.reading import say_what_is_odd
+from p2pfl.learn.table.rows import TableError, make_layout, mistakes_of
 
 HEAD = "id,age,chol,cp,ward,num\n"
 GOOD = "a,63,233.5,1,North,0\nb,67,210,2,south,2\nc,?,100,3,,1\n"

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2pfl.learn.table.differences import survey
-from p2pfl.learn.table.reading import Table
+from p2pfl.learn.table.reading import Table, survey
 from p2pfl.learn.table.schema import make_schema
 
 SCHEMA = {"target": "y", "numeric": ["a", "b"], "classes": ["no", "yes"]}

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.learn.table import naming
-from p2pfl.learn.table.figure_sums import LEAST_HOLDERS, WITHIN, FigureLayout
-from p2pfl.learn.table.layout import make_layout
-from p2pfl.learn.table.merging import merge
-from p2pfl.learn.table.naming import TableNames, names_in
-from p2pfl.learn.table.profile import look_at
-from p2pfl.learn.table.proposal import ColumnProposal, Proposal, propose
+from p2pfl.learn.table import proposal
+from p2pfl.learn.table.column import look_at
+from p2pfl.learn.table.merging import LEAST_HOLDERS, WITHIN, FigureLayout, merge
+from p2pfl.learn.table.proposal import ColumnProposal, Proposal, TableNames, names_in, pack, propose
+from p2pfl.learn.table.rows import make_layout
 
 SITES = ("a", "b", "c", "d")
 
@@ -52,7 +50,7 @@ def told(tmp_path):
 
 
 def summed(proposals, declared):
-    layout = FigureLayout([naming.unpack(naming.pack(names_in(one))) for one in proposals], declared)
+    layout = FigureLayout([proposal.unpack_names(pack(names_in(one))) for one in proposals], declared)
     vectors = [layout.figures(one) for one in proposals]
     assert all(WITHIN[0] <= vector.min() <= vector.max() <= WITHIN[1] for vector in vectors)
     return layout.merge(sum(vectors))
@@ -86,7 +84,7 @@ def test_kinds_that_differ_are_left_out_as_before(told):
 
 def test_names_have_no_figure(told):
     for one in told():
-        raw = naming.pack(names_in(one)).decode()
+        raw = pack(names_in(one)).decode()
         assert not any(f"{number}" in raw for number in (one.rows, one.columns["age"].count, one.columns["age"].total))
         assert "rare" not in raw
         assert '"ward":{"kind":"category","levels":true,"values":["a","b"]}' in raw
@@ -149,14 +147,14 @@ def names(**columns):
         b"",
         b"{}",
         b'{"node":"a","federation":"f","columns":{},"format":1}',
-        naming.pack(names(x=naming.ColumnNames(kind="number", values=("1",)))),
-        naming.pack(names(x=naming.ColumnNames(kind="text", levels=True))),
-        naming.pack(names(x=naming.ColumnNames(kind="category", levels=True, values=("1", "1")))),
-        naming.pack(names(x=naming.ColumnNames(kind="category", levels=True, values=("1" * 65,)))),
-        naming.pack(names(**{f"c{n}": naming.ColumnNames(kind="empty") for n in range(501)})),
+        pack(names(x=proposal.ColumnNames(kind="number", values=("1",)))),
+        pack(names(x=proposal.ColumnNames(kind="text", levels=True))),
+        pack(names(x=proposal.ColumnNames(kind="category", levels=True, values=("1", "1")))),
+        pack(names(x=proposal.ColumnNames(kind="category", levels=True, values=("1" * 65,)))),
+        pack(names(**{f"c{n}": proposal.ColumnNames(kind="empty") for n in range(501)})),
         b" " * (1 << 19),
     ],
 )
 def test_what_no_honest_node_names_is_refused(raw):
     with pytest.raises(ValueError, match=r"."):
-        naming.unpack(raw)
+        proposal.unpack_names(raw)

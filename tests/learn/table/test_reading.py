@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.learn.table.mistakes import TableError, mistakes_of
 from p2pfl.learn.table.reading import say_what_is_odd
+from p2pfl.learn.table.rows import TableError, mistakes_of
 
 NAN = float("nan")
 TABLE = """id,age,chol,cp,ward,num

@@ -9,10 +9,9 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.load import learner_for
 from p2pfl.learn.table.csv_task import csv_table
-from p2pfl.learn.table.layout import make_layout
-from p2pfl.learn.table.onnx_graph import to_onnx
 from p2pfl.learn.table.reading import read_table
-from p2pfl.learn.table.scoring import TableModel, read_preprocessing
+from p2pfl.learn.table.rows import make_layout
+from p2pfl.learn.table.scoring import TableModel, read_preprocessing, to_onnx
 
 OPTIONS = {
     "target": "state",

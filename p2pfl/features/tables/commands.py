@@ -5,19 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
-from p2pfl.console.output import Form, format_option, write_rows
+from p2pfl.console.output import Form, cell, format_option, write_facts, write_json, write_rows
 from p2pfl.errors import UserError
-
-if TYPE_CHECKING:
-    from p2pfl.learn.table.layout import Layout
-    from p2pfl.learn.table.scoring import ScoresTables
+from p2pfl.learn.interface import read_exported
+from p2pfl.learn.table import rows
+from p2pfl.learn.table.csv_task import table_model
+from p2pfl.learn.table.reading import read_table, say_what_is_odd
+from p2pfl.learn.table.rows import KEYS, Layout, TableMistakes, guess_layout, make_layout
+from p2pfl.learn.table.scoring import Figure, ScoresTables, TableOutputs, read_preprocessing, tested
 
 ALLOWED = "a node whose task is csv, or a safetensors file that `p2pfl export` made of one"
-FORMS: tuple[Form, ...] = ("csv", "json", "table")
 
 
 class Read(NamedTuple):
@@ -37,7 +38,7 @@ class Read(NamedTuple):
 @click.option("--keep", metavar="COLUMN", multiple=True, help="Repeat this column of TABLE in the result.")
 @click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above MODEL.")
 @click.option("--node", metavar="NAME", help="The node, if MODEL does not say.")
-@format_option(*FORMS)
+@format_option("csv", "json", "table")
 def predict(
     *, model: Path, table: Path, keep: tuple[str, ...], federation: Path | None, node: str | None, form: Form
 ) -> int:
@@ -48,8 +49,6 @@ def predict(
     order, with the prediction and the probability of each class. Columns that TABLE lacks, and values that the model
     does not know, count as missing.
     """
-    from p2pfl.learn.table.reading import read_table, say_what_is_odd  # noqa: PLC0415 - `--help` stays instant
-
     found, layout, _ = read_model(model, table, federation, node)
     rows = read_table(table, found.schema, layout, scoring=True)
     for text in say_what_is_odd(rows, "TABLE"):
@@ -64,12 +63,6 @@ def read_model(path: Path, table: Path, federation: Path | None, node: str | Non
     """Return the model and the table's layout, which is guessed from its content, with the names and codes from the
     node's own table.
     """
-    from p2pfl.learn.interface import read_exported  # noqa: PLC0415 - as above
-    from p2pfl.learn.table.guessing import guess_layout  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.learn.table.layout import make_layout  # noqa: PLC0415 - as above
-    from p2pfl.learn.table.scoring import read_preprocessing  # noqa: PLC0415 - as above
-    from p2pfl.learn.table.stored_model import table_model  # noqa: PLC0415 - as above
-
     if reader := {".onnx": "onnxruntime", ".json": "XGBoost"}.get(path.suffix):
         text = f"this file is for other programs, such as {reader}, and is not read here"
         raise UserError(text, key="MODEL", value=str(path), allowed=ALLOWED)
@@ -99,16 +92,12 @@ def read_model(path: Path, table: Path, federation: Path | None, node: str | Non
 
 
 def _of_layout(local: Mapping[str, Any]) -> dict[str, Any]:
-    from p2pfl.learn.table.layout import KEYS  # noqa: PLC0415 - `--help` stays instant
 
     return {key: value for key, value in local.items() if key in KEYS}
 
 
 def _kept(table: Path, layout: Layout, keep: Sequence[str]) -> dict[str, list[Any]]:
     """Return the columns (n,) that are repeated in the result."""
-    from p2pfl.learn.table import rows  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.learn.table.mistakes import TableMistakes  # noqa: PLC0415 - as above
-
     if not keep:
         return {}
     header = rows.read_header(table, layout)
@@ -125,3 +114,66 @@ def _kept(table: Path, layout: Layout, keep: Sequence[str]) -> dict[str, list[An
 def _by_row(columns: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     for values in zip(*columns.values(), strict=True):
         yield dict(zip(columns, values, strict=True))
+
+
+OWN = "the node has learned from rows of this very table: it will do worse on others"
+
+
+@click.command(epilog="\b\nExample:\n  p2pfl score hospitals/site1 test.csv\n  p2pfl score model.safetensors test.csv")
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
+@click.argument("table", metavar="TABLE", type=click.Path(path_type=Path))
+@click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above MODEL.")
+@click.option("--node", metavar="NAME", help="The node, if MODEL does not say.")
+@format_option("table", "json", "csv")
+def score(*, model: Path, table: Path, federation: Path | None, node: str | None, form: Form) -> int:
+    """Measure how good a model is on TABLE.
+
+    MODEL is the folder of a node whose task is csv, its state folder, or a file from `p2pfl export`. TABLE has the
+    target, and rows that no node has trained on; rows without a target are left out. Each metric has a 95% interval,
+    which covers the chance in the choice of rows. Nothing is sent to anybody, so this also works for a federation with
+    [privacy], whose nodes report no scores; but the figures reveal something about TABLE's rows.
+    """
+    found, layout, learned_from = read_model(model, table, federation, node)
+    rows = read_table(table, found.schema, layout, testing=True)
+    for text in say_what_is_odd(rows, "TABLE"):
+        click.echo(f"warning: {text.replace(' of node TABLE', '')}", err=True)
+    if learned_from is not None and learned_from.resolve() == table.resolve():
+        click.echo(f"warning: {OWN}", err=True)
+    result = tested(found, rows)
+    figures = list(result.figures())
+    if undefined := [one.label for one in figures if one.value is None]:
+        click.echo(f"warning: not defined here: {', '.join(undefined)}: {result.why_undefined()}", err=True)
+    _show(result, figures, form, left_out=rows.without_target)
+    return 0
+
+
+def _show(result: TableOutputs, figures: list[Figure], form: Form, *, left_out: int) -> None:
+    counts, rows = result.class_counts, [_row(one) for one in figures]
+    if form == "json":
+        write_json({"rows": len(result), "rows_left_out": left_out, "classes": counts, "metrics": rows})
+    elif form == "csv":
+        write_rows([row | {"rows": len(result)} for row in rows], "csv")
+    else:
+        classes = counts and ", ".join(f"{name} {count}" for name, count in counts.items())
+        write_facts({"rows": len(result), "classes": classes})
+        write_rows([_line(one) for one in figures], "table")
+
+
+def _line(figure: Figure) -> dict[str, Any]:
+    return {
+        "metric": figure.label,
+        "value": figure.value,
+        "95% interval": None if figure.interval is None else cell(list(figure.interval)),
+        "better": "higher" if figure.higher_is_better else "lower",
+    }
+
+
+def _row(figure: Figure) -> dict[str, Any]:
+    low, high = figure.interval or (None, None)
+    return {
+        "metric": figure.name,
+        "value": figure.value,
+        "low": low,
+        "high": high,
+        "higher_is_better": figure.higher_is_better,
+    }

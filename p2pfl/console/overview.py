@@ -1,6 +1,6 @@
 """The overview of a federation that `watch`, `launch` and `demo` draw: a headline, members, alarms, events.
 
-It is drawn from what `GET /federation` answers (`reporting.overview.FederationStatus`), or from a dictionary like it.
+It is drawn from what `GET /federation` answers (`reporting.vitals.FederationStatus`), or from a dictionary like it.
 A figure that no member has gets no column, and columns that do not fit the terminal are left out.
 """
 

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from p2pfl.config.charter import compacted
 from p2pfl.config.load import federation_from, load_config
-from p2pfl.config.model import GOSSIP, NODE, TRAINING, Compute, EvaluateEvery, FederationConfig
+from p2pfl.config.model import GOSSIP, NODE, TRAINING, Compute, FederationConfig
 from p2pfl.config.tables import Mistakes, choice, unknown_keys
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
@@ -42,43 +42,6 @@ OF_NODES = {"node.device": "device", "node.precision": "precision"}
 """The keys of node files that are keyword arguments here."""
 OF_A_TASK = "task"
 """The name given to a task object without one."""
-
-
-class Keywords(TypedDict, total=False):
-    """The keyword arguments for the keys of `[training]` and `[gossip]`; `p2pfl new` writes a file that explains
-    each.
-    """
-
-    rounds: int
-    time_s: float
-    local_steps: int
-    local_epochs: int
-    batch_size: int
-    optimizer: str
-    learning_rate: float
-    schedule: str
-    keep_optimizer: bool
-    momentum: float
-    weight_decay: float
-    method: str | type
-    speed_correction: float
-    closing_rounds: int
-    when_through: str
-    stop: str
-    evaluate_every: EvaluateEvery
-    compressor: str
-    share: str | Sequence[str]
-    rule: str | Callable[..., Any]
-    staleness: str
-    gamma: float
-    start_wait_s: float
-    linger_s: float
-    max_wait_s: float
-    exchanges_per_s: float
-    audit_every: int
-    vitals: bool
-    memory: str
-    share_frozen: bool
 
 
 class Federation:
@@ -107,7 +70,7 @@ class Federation:
         device: str | Mapping[str, str] = "cpu",
         precision: str | Mapping[str, str] = "float32",
         privacy: Mapping[str, Any] | None = None,
-        **settings: Unpack[Keywords],
+        **settings: Any,
     ) -> None:
         _check_shapes(task, options, edge, privacy)
         given = None if isinstance(task, str) else task

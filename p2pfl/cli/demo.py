@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -100,11 +101,8 @@ def demo(
     attack: str | None,
     folder: Path,
     report: Path | None,
-    plot: Path | None,
-    references: bool,
-    quiet: bool,
-    log: tuple[str, ...],
     form: Form,
+    **how: Any,
 ) -> int:
     """Watch several nodes on this machine learn handwritten digits, without a server.
 
@@ -112,11 +110,11 @@ def demo(
     neighbors in the graph. A report follows at the end. After Ctrl-C, `p2pfl launch DIR` continues the run.
     """
     report, form = report_target(report, form)
-    check_logs(log, coming=folder)
+    check_logs(how["log"], coming=folder)
     if report is not None:
         check_target(report, key="--report", coming=folder)
-    if plot is not None:
-        check_picture(plot, coming=folder)
+    if how["plot"] is not None:
+        check_picture(how["plot"], coming=folder)
     attackers = _find_attackers(nodes, byzantine, attack)
     if find_spec("torch") is None:
         raise ModuleNotFoundError("the digits are learned with torch", name="torch")
@@ -127,17 +125,7 @@ def demo(
     lies = _lies(attackers, described, byzantine, attack)
     for text in _warnings(described, () if lies is None else lies.names):
         click.echo(f"warning: {text}", err=True)
-    report = report or folder / REPORT_FILE
-    return run_fleet(
-        described,
-        report=report,
-        plot=plot,
-        references=references,
-        quiet=quiet,
-        form=form,
-        lies=lies,
-        log=log,
-    )
+    return run_fleet(described, report=report or folder / REPORT_FILE, form=form, lies=lies, **how)
 
 
 def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers | None:

@@ -193,16 +193,7 @@ MOST_ALONE = 0.1
 @click.option("--quiet", is_flag=True, help="No live view.")
 @log_option
 @format_option("table", "json")
-def launch(
-    *,
-    federation: Path,
-    report: Path | None,
-    plot: Path | None,
-    references: bool,
-    quiet: bool,
-    log: tuple[str, ...],
-    form: Form,
-) -> int:
+def launch(*, federation: Path, report: Path | None, references: bool, form: Form, **how: Any) -> int:
     """Run all nodes of a federation as processes on this machine.
 
     Each runs as under `p2pfl run`, with its log in NAME/node.log. Ctrl-C stops all of them cleanly; launched again,
@@ -216,15 +207,7 @@ def launch(
         refuse_references(described, "--references")
     _require_flawless(described)
     report = report or described.path.parent / REPORT_FILE
-    return run_fleet(
-        described,
-        report=report,
-        plot=plot,
-        references=references,
-        quiet=quiet,
-        form=form,
-        log=log,
-    )
+    return run_fleet(described, report=report, references=references, form=form, **how)
 
 
 def _require_here(federation: FederationConfig) -> None:

@@ -21,9 +21,7 @@ import p2pfl
 import p2pfl.fleet.report as made
 from p2pfl import Federation, Method, Task, UserError
 from p2pfl.config.load import load_node
-from p2pfl.config.model import GOSSIP, TRAINING
 from p2pfl.errors import LearningError
-from p2pfl.federation import Keywords
 from p2pfl.fleet.one_process import InProcessFleet
 from p2pfl.learn.interface import metadata_of
 
@@ -230,10 +228,6 @@ def test_a_callback_that_fails_ends_the_run_with_its_error(untouched):
 
     with pytest.raises(ZeroDivisionError, match="told too much"):
         small(rounds=1_000_000).run(on_progress=fail)
-
-
-def test_every_key_of_a_file_is_a_keyword():
-    assert set(Keywords.__annotations__) == {*TRAINING, *GOSSIP}
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path):

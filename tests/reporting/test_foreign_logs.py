@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 import tomllib
-from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,22 +110,6 @@ def test_mlflow_gets_a_run_for_each_node(known, library):
         ("WARD/mean", name, value, 5) for name, value in MEAN.items()
     ]
     assert FakeClient.ended == [f"WARD/{name}" for name in logs.OF_ALL]
-
-
-def test_opentelemetry_gets_gauges_by_node(known):
-    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra opentelemetry has it")
-    reader = import_module("opentelemetry.sdk.metrics.export").InMemoryMetricReader()
-    ours = import_module(OURS["opentelemetry"].partition(":")[0])
-    kept = ours.OpenTelemetryLog("http://127.0.0.1:1/v1/metrics", reader)
-    for row in logs.rows_of(replace(POINT, tested_rounds=POINT.rounds)):
-        kept.write(row)
-    (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
-    found = {
-        (one.name, point.attributes["node"]): point.value for one in scope.metrics for point in one.data.data_points
-    }
-    assert {name: found[f"p2pfl.{name}", "mean"] for name in MEAN} == MEAN
-    assert found["p2pfl.rounds", "min"] == found["p2pfl.tested_round", "min"] == 4
-    kept.close()
 
 
 def test_one_of_another_package_that_fails_is_given_up_and_the_run_goes_on(known, monkeypatch, caplog):

@@ -29,6 +29,27 @@ def nothing_listed() -> Refusals:
     return Refusals(Counters.of(()), log, lambda *_: None)
 
 
+class WrappedLine(Line):
+    """A relay's end of a member's connection, for tests that change what goes over it."""
+
+    def __init__(self, inner: Line) -> None:
+        super().__init__()
+        self.inner = inner
+
+    own_address = property(lambda self: self.inner.own_address)
+    peer_address = property(lambda self: self.inner.peer_address)
+    bytes_came = property(lambda self: self.inner.bytes_came)
+
+    async def _push(self, data: bytes) -> None:
+        await self.inner.send(data)
+
+    async def _pull(self) -> bytes:
+        return await self.inner.receive()
+
+    async def close(self, within_s: float) -> None:
+        await self.inner.close(within_s)
+
+
 class RelayHere:
     """One relay at `ws://NAME/p2pfl` of a network in memory. `wrap` may change the lines of its members."""
 

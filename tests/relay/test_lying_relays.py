@@ -5,27 +5,23 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from relay_kit import RelayHere, by_relay
+from relay_kit import RelayHere, WrappedLine, by_relay
 
 from p2pfl.core.messages import Resync
 from p2pfl.features.relay.frames import HEAD, Closing, FrameKind, pack, pack_number, unpack
 from p2pfl.net.limits import Limits
-from p2pfl.net.transport import Line, MemoryNetwork
+from p2pfl.net.transport import MemoryNetwork
 
 HONEST_FRAMES = 12
 """Frames with data that a lying relay passes on first: the handshake and some messages."""
 
 
-class LyingLine(Line):
+class LyingLine(WrappedLine):
     """The relay's end of a member's connection; `lie` returns the frames to send in place of one with data."""
 
     def __init__(self, inner, lie):
-        super().__init__()
-        self.inner, self.lie, self.passed = inner, lie, 0
-
-    own_address = property(lambda self: self.inner.own_address)
-    peer_address = property(lambda self: self.inner.peer_address)
-    bytes_came = property(lambda self: self.inner.bytes_came)
+        super().__init__(inner)
+        self.lie, self.passed = lie, 0
 
     async def _push(self, data):
         frames = [data]
@@ -35,12 +31,6 @@ class LyingLine(Line):
                 frames = self.lie(self, data)
         for frame in frames:
             await self.inner.send(frame)
-
-    async def _pull(self):
-        return await self.inner.receive()
-
-    async def close(self, within_s):
-        await self.inner.close(within_s)
 
 
 def flip(line, data):

@@ -8,36 +8,26 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from relay_kit import QUICK, RelayHere, by_relay, nobody, parts, until
+from relay_kit import QUICK, RelayHere, WrappedLine, by_relay, nobody, parts, until
 
 from p2pfl.core.messages import Resync
 from p2pfl.features.relay import transport as by_relay_module
 from p2pfl.features.relay.link import RelayLink
 from p2pfl.features.relay.transport import LASTING_LOOKS, ByRelayTransport
 from p2pfl.net.greeting import ExchangeTimes
-from p2pfl.net.transport import Line, MemoryNetwork
+from p2pfl.net.transport import MemoryNetwork
 
 
-class SlowLine(Line):
+class SlowLine(WrappedLine):
     """The relay's end of a connection, on which all that it says takes `relay.delay_s`."""
 
     def __init__(self, inner, relay):
-        super().__init__()
-        self.inner, self.slow = inner, relay
-
-    own_address = property(lambda self: self.inner.own_address)
-    peer_address = property(lambda self: self.inner.peer_address)
-    bytes_came = property(lambda self: self.inner.bytes_came)
+        super().__init__(inner)
+        self.slow = relay
 
     async def _push(self, data):
         await asyncio.sleep(self.slow.delay_s)
         await self.inner.send(data)
-
-    async def _pull(self):
-        return await self.inner.receive()
-
-    async def close(self, within_s):
-        await self.inner.close(within_s)
 
 
 def slow_relay(network, name, delay_s):

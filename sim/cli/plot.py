@@ -4,54 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
 from p2pfl.errors import UserError
 from p2pfl.foreign import UNREADABLE, read_file
-from p2pfl.reporting.plot import check_picture, draw_runs
+from p2pfl.reporting.plot import X, check_picture, draw_runs
 from p2pfl.reporting.report import Report
-from sim.cli import gone
 from sim.sweeps.figure import draw_sweep
 from sim.sweeps.results import Results
-
-if TYPE_CHECKING:
-    from p2pfl.reporting.plot import X
-    from p2pfl.reporting.report import Report
 
 RESULTS = "results.json"
 COMPARISON = Path("comparison.png")
 WANTED = "the report of a run (`sim run --report`, `demo`, `launch`), or a sweep's folder or its results.json"
-EPILOG = """\b
-Examples:
-  p2pfl sim plot run.json
-  p2pfl sim plot ring.json torus.json --x bytes --output compared.svg
-  p2pfl sim plot sweep-results
-"""
 
 
-@click.command("plot", epilog=EPILOG)
-@click.argument("reports", metavar="REPORT...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help=f"A .png, .svg or .pdf file.  [default: REPORT's name with .png; {COMPARISON} of several]",
-)
-@click.option(
-    "--x",
-    type=click.Choice(["time", "rounds", "bytes"]),
-    help="The horizontal axis.  [default: time; rounds if real and simulated runs are mixed; a sweep's axes]",
-)
-@gone("--mean", "a sweep is drawn by its worst node; results.json has the means, too")
-def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None) -> None:
-    """Draw runs over time: accuracy from the worst to the best node, consensus distance, bytes.
-
-    Reports of real runs and of simulated ones go together. One REPORT may be a sweep's folder, or its results.json:
-    then every combination is a point with its confidence interval.
-    """
+def plot(*, reports: tuple[Path, ...], output: Path | None, x: X | None) -> None:
+    """Carry the command out: see its options in `sim.cli`."""
     files = [path / RESULTS if path.is_dir() else path for path in reports]
     target = output or (files[0].with_suffix(".png") if len(files) == 1 else COMPARISON)
     check_picture(target, key="--output")

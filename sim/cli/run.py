@@ -9,17 +9,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from p2pfl.config.model import FederationConfig
 from p2pfl.console.output import (
     Form,
     beyond_facts,
     cell,
-    format_option,
     learned_facts,
-    log_option,
     node_rows,
     reference_facts,
     report_target,
@@ -32,22 +31,15 @@ from p2pfl.console.output import (
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import Measure
 from p2pfl.methods import allowed, from_here
-from p2pfl.reporting.logs import check_target, open_logs
+from p2pfl.reporting.logs import Logs, check_target, open_logs
 from p2pfl.reporting.measures import measures_of, merit, value_of
 from p2pfl.reporting.plot import check_picture
 from p2pfl.reporting.report import NodeReport, Report
 from sim.attacks import ALLOWED_ATTACKS, make_attack, with_absolute_path
-from sim.cli import gone
 from sim.federations import own_tables
-from sim.progress import RunView
-from sim.sweeps.job import build_run
-
-if TYPE_CHECKING:
-    from p2pfl.config.model import FederationConfig
-    from p2pfl.reporting.logs import Logs
-    from p2pfl.reporting.report import Report
-    from sim.progress import RunProgress, RunView
-    from sim.worlds.model import WorldSpec
+from sim.progress import RunProgress, RunView
+from sim.sweeps.job import DESCRIBED, build_run
+from sim.worlds.model import WorldSpec
 
 STOPPED = 130
 MOST_ROWS = 20
@@ -55,62 +47,7 @@ WORST = 5
 MOST_NAMES = 8
 
 
-class Switch(click.Option):
-    """An option with a `--no-` form, which the help shows as `--[no-]name`."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        record = super().get_help_record(ctx)
-        return record and (f"--[no-]{self.opts[0].removeprefix('--')}", record[1])
-
-
-EPILOG = """\b
-Examples:
-  p2pfl sim run
-  p2pfl sim run --nodes 1000 --topology random-regular:degree=4 --rounds 20
-  p2pfl sim run ward-7 --world bad.toml --report bad.json
-
-World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
-"""
-
-
-@click.command("run", epilog=EPILOG)
-@click.argument("federation", required=False, type=click.Path(path_type=Path))
-@click.option("--nodes", type=click.IntRange(2), metavar="N", help="Number of nodes.  [default: 8]")
-@click.option("--topology", metavar="SPEC", help="See `p2pfl topology list`.  [default: ring]")
-@click.option("--rounds", type=click.IntRange(1), metavar="N", help="Rounds of each node.  [default: 40]")
-@click.option(
-    "--partition",
-    metavar="SPEC",
-    help="Who holds which rows: iid, shards:K, dirichlet:ALPHA[,LEAST], classes:K, sizes:A,B,..., natural, draw:K.  "
-    "[default: shards:2; over 500 nodes draw:14]",
-)
-@click.option("--rule", metavar="SPEC", help="See `p2pfl list rules`.  [default: mean]")
-@click.option("--compressor", metavar="SPEC", help="See `p2pfl list compressors`.  [default: q4]")
-@click.option("--method", metavar="SPEC", help="See `p2pfl list methods`.")
-@click.option("--privacy", metavar="SPEC", help="Keys of [privacy], as epsilon=8; or none.")
-@click.option("--byzantine", type=click.IntRange(0), metavar="K", help="Number of liars, chosen at random.")
-@click.option("--attack", metavar="NAME", help="See `p2pfl list attacks`.")
-@click.option("--world", metavar="FILE", help="Speeds, links, faults, liars.")
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all randomness.  [default: 0]")
-@gone("--replay", "a seed repeats a run; `make faults` of a checkout checks every invariant after every event")
-@gone("--no-batching", "there is one way to compute a run")
-@gone("--workers", "use p2pfl sim sweep --jobs")
-@click.option("--arrays", is_flag=True, help="As arrays, for very many nodes.")
-@click.option("--clock", type=click.Choice(["apart", "in-step"]), help="Of --arrays.  [default: apart]")
-@click.option(
-    "--references/--no-references",
-    cls=Switch,
-    default=None,
-    help="Also each node alone; no: nothing else.",
-)
-@click.option("--limit-s", type=float, metavar="S", help="End at this virtual time at the latest.")
-@click.option("--evaluate-every-s", type=float, metavar="S", help="Between two points of the history.")
-@click.option("--report", type=click.Path(path_type=Path), help="Write the report, as JSON; - is stdout.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw accuracy, distance and bytes over time.")
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
-@log_option
-@format_option("table", "json")
-def command(
+def run(
     *,
     arrays: bool,
     clock: str | None,
@@ -122,12 +59,7 @@ def command(
     form: Form,
     **asked: Any,
 ) -> int:
-    """Simulate a federation: the code of every node, under virtual time.
-
-    FEDERATION is a federation file, or the folder of its federation.toml, whose values are the defaults. Without it,
-    nodes learn the built-in digits. A node whose folder is beside the file learns from its own data. Exits with 130
-    after Ctrl-C.
-    """
+    """Carry the command out: see its options in `sim.cli`."""
     report, form = report_target(report, form)
     if report is not None:
         check_target(report, key="--report")
@@ -207,8 +139,7 @@ def _named_as_asked(asked: Mapping[str, Any]) -> Iterator[None]:
         elif table.startswith("privacy") and "privacy" in asked:
             error.file, error.key = None, f"--privacy {error.key}".replace("privacy privacy.", "privacy ")
         elif "federation" not in asked and table in ("federation", "task", "training", "gossip") and name:
-            known = {one.name for one in command.params}
-            error.file, error.key = None, f"--{name}" if name in known else name
+            error.file, error.key = None, f"--{name}" if name in {*DESCRIBED, "seed"} else name
         raise
 
 

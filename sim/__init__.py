@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sim.simulation import simulate
     from sim.sweeps.run import sweep
-    from sim.worlds.world import World, load_world
+    from sim.worlds.world import World
 
-__all__ = ["World", "load_world", "simulate", "sweep"]
+__all__ = ["World", "simulate", "sweep"]
 
 _HOME = {
     "World": "sim.worlds.world",
-    "load_world": "sim.worlds.world",
     "simulate": "sim.simulation",
     "sweep": "sim.sweeps.run",
 }

@@ -14,13 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
-
-import msgspec
+from typing import Any
 
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.tables import Mistakes, exclusive, read_document, read_table, require, unknown_keys
-from p2pfl.errors import UserError
 from p2pfl.specs import Kind
 from sim.attacks import with_absolute_path
 from sim.worlds import model
@@ -52,33 +49,6 @@ OTHERS = tuple(section for section in SECTIONS if section not in TABLES)
 Table = Mapping[str, Any]
 
 
-class Conditions(TypedDict, total=False):
-    """The keys of `[compute]`, `[links]` and `[run]`, and the other tables as dictionaries."""
-
-    step_s: float
-    round_s: float
-    speed: float | str
-    trace: str | Path
-    jitter: float
-    engine_s: float
-    latency_s: float | str
-    jitter_s: float
-    bandwidth: float
-    loss: float
-    drop: float
-    duplication: float
-    redial_s: float
-    evaluate_every_s: float
-    limit_s: float
-    slow: Sequence[Table]
-    partition: Sequence[Table]
-    crash: Sequence[Table]
-    join: Sequence[Table]
-    amend: Sequence[Table]
-    churn: Table
-    liars: Table
-
-
 class World:
     """The world in which a federation is simulated; without keywords, the default world.
 
@@ -88,7 +58,7 @@ class World:
     nodes is checked when it is simulated.
     """
 
-    def __init__(self, **conditions: Unpack[Conditions]) -> None:
+    def __init__(self, **conditions: Any) -> None:
         document: dict[str, Any] = {}
         mistakes = Mistakes(Path(WHERE))
         unknown_keys(conditions, "", [*COMPUTE, *LINKS, *RUN, *OTHERS], mistakes)
@@ -98,7 +68,7 @@ class World:
             document |= {section: table} if table else {}
         for section in OTHERS:
             if conditions.get(section) is not None:
-                document[section] = _as_in_a_file(conditions[section])  # type: ignore[literal-required]
+                document[section] = _as_in_a_file(conditions[section])
         for mistake in mistakes.found:
             raise mistake
         self.document = document
@@ -116,54 +86,27 @@ class World:
     def __repr__(self) -> str:
         return f"World({self.place}: {', '.join(self.document) or 'the default one'})"
 
-    def to_json(self) -> str:
-        """Return the tables of a world file for this world."""
-        return msgspec.json.format(msgspec.json.encode(self.document, enc_hook=str), indent=1).decode()
-
     def spec(self, names: Sequence[str]) -> WorldSpec:
         """Return the world for nodes with these names. Raises UserError for its first mistake or contradiction."""
         mistakes = Mistakes(self.place)
-        spec = world_from(self.document, names, mistakes)
+        world = _WorldReader(self.document, Names(names), mistakes).world()
+        if world is not None:
+            mistakes.found.extend(check_world(world, len(names)))
+            if world.compute.trace is not None and not mistakes.found:
+                read_trace(world.compute.trace, names)
         for mistake in mistakes.found:
             if self.place == Path(WHERE) and mistake.key is not None:
                 for section in TABLES:
                     mistake.key = mistake.key.removeprefix(f"{section}.")
             raise mistake
-        if spec is None:
+        if world is None:
             raise AssertionError("no world and no mistake")
-        return spec
-
-
-def load_world(path: Path | str) -> World:
-    """Read a world from a file. Raises UserError if the file cannot be read, or is not TOML."""
-    return World.from_file(path)
+        return world
 
 
 def read_world(path: Path | str, federation: FederationConfig) -> WorldSpec:
     """Read the world in the file for this federation's nodes. Raises UserError for its first mistake."""
-    world, mistakes = _read(Path(path), federation)
-    if mistakes:
-        raise mistakes[0]
-    if world is None:
-        raise AssertionError("no world and no mistake")
-    return world
-
-
-def world_from(document: dict[str, Any], names: Sequence[str], mistakes: Mistakes) -> WorldSpec | None:
-    """Read a world from a document with the tables of a world file, for nodes with these names.
-
-    Its mistakes go to `mistakes`; None if it could not be understood.
-    """
-    world = _WorldReader(document, Names(names), mistakes).world()
-    if world is None:
-        return None
-    mistakes.found.extend(check_world(world, len(names)))
-    if world.compute.trace is not None and not mistakes.found:
-        try:
-            read_trace(world.compute.trace, names)
-        except UserError as error:
-            mistakes.found.append(error)
-    return world
+    return World.from_file(path).spec([member.name for member in federation.members])
 
 
 class _WorldReader:
@@ -299,15 +242,6 @@ def _as_in_a_file(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_as_in_a_file(one) for one in value]
     return value
-
-
-def _read(path: Path, federation: FederationConfig) -> tuple[WorldSpec | None, list[UserError]]:
-    try:
-        document = read_document(path)
-    except UserError as error:
-        return None, [error]
-    mistakes = Mistakes(path)
-    return world_from(document, [member.name for member in federation.members], mistakes), mistakes.found
 
 
 def _needed(spec: Any) -> list[str]:

@@ -27,7 +27,7 @@ from p2pfl.learn.privacy.plan import planned_rounds
 from p2pfl.reporting.status import Sketch
 from sim.attacks import Attack, parse_attack
 from sim.exact import ExactEngine, ExactPlan, Liars, ShownModels
-from sim.host import Host, HostPace, HostPlan, Purse, Watch
+from sim.host import Host, HostPlan, RoundBudget, Watch
 from sim.kernel import NS, Kernel, Trace, TraceKind
 from sim.learning.nodes import Learners
 from sim.network import Network, lay
@@ -36,6 +36,7 @@ from sim.worlds.timeline import (
     Crash,
     FaultPlan,
     Join,
+    NodeSpeed,
     Rejoin,
     Restart,
     Separate,
@@ -70,9 +71,9 @@ class Surroundings:
 
 
 class Cluster:
-    """The hosts and the network of a federation. `settings`, `paces`, `steps` and `purses` are per node.
+    """The hosts and the network of a federation. `settings`, `paces`, `steps` and `budgets` are per node.
 
-    Without purses no round is paid for.
+    Without budgets no round is paid for.
     """
 
     def __init__(
@@ -81,9 +82,9 @@ class Cluster:
         engines: Sequence[ExactEngine],
         *,
         settings: Sequence[Settings],
-        paces: Sequence[HostPace],
+        paces: Sequence[NodeSpeed],
         steps: Sequence[int],
-        purses: Sequence[Purse] | None = None,
+        budgets: Sequence[RoundBudget] | None = None,
         on_commit: Callable[[int], None] | None = None,
     ) -> None:
         self.around = around
@@ -115,7 +116,7 @@ class Cluster:
                 pace=paces[index],
                 steps=steps[index],
                 engine_ns=around.engine_ns,
-                purse=purses[index] if purses else None,
+                budget=budgets[index] if budgets else None,
             )
             host = Host(
                 plan,
@@ -154,8 +155,8 @@ class Cluster:
         self.trace.add(self.kernel.now_ns, TraceKind.FORGOT, index, 0, 0)
         host = self.hosts[index]
         host.engine.forget()
-        if host.plan.purse is not None:
-            host.plan.purse.is_lost = True
+        if host.plan.budget is not None:
+            host.plan.budget.is_lost = True
 
     def restart(self, index: int) -> None:
         """Restart the node, unless it has been removed from the federation."""
@@ -313,9 +314,9 @@ class PreparedRun:
             settings=self._settings(federation, self.gammas),
             paces=node_speeds(spec, federation),
             steps=[script.learners.steps(node) for node in range(self.nodes)],
-            purses=None
+            budgets=None
             if federation.privacy is None
-            else [Purse(planned_rounds(federation)) for _ in range(self.nodes)],
+            else [RoundBudget(planned_rounds(federation)) for _ in range(self.nodes)],
             on_commit=on_commit,
         )
         self._plan_faults()

@@ -4,9 +4,9 @@ Only the clock, the link and the threads are replaced. The computing part is a `
 engine and its local rounds. The engine's answers arrive `engine_ns` after the operation, one operation at a time, so
 that messages find a busy edge as they do in a real node, and a crash can fall between an operation and its answer.
 
-A `Purse` is the privacy budget of a node, in rounds. A real node pays for each round before it trains, in its log.
-Here, too, a round counts when it begins: a round interrupted by a crash is paid for, and a node that has lost its disk
-does not know what it has spent, so it only mixes.
+A `RoundBudget` is what a node has left for its privacy, in rounds. A real node pays for each round before it trains, in
+its log. Here, too, a round counts when it begins: a round interrupted by a crash is paid for, and a node that has lost
+its disk does not know what it has spent, so it only mixes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 from p2pfl.core.core import Core
 from p2pfl.core.effects import (
@@ -47,16 +47,17 @@ from p2pfl.core.events import (
     Started,
 )
 from p2pfl.core.facts import Phase
-from p2pfl.core.messages import Message
 from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import Turns
 from p2pfl.reporting.status import MeanAndMax
 from sim.exact import Boot, ExactEngine
 from sim.kernel import NS, Kernel, Trace, TraceKind
+from sim.network import Network
+from sim.worlds.timeline import NodeSpeed
 
 
 @dataclass(slots=True)
-class Purse:
+class RoundBudget:
     """The remaining budget of a node, in `rounds`."""
 
     rounds: int
@@ -88,19 +89,9 @@ TRACED: dict[type, tuple[int, Callable[[Any], int]]] = {
 ANSWERS: dict[type, int] = {RequestRefused: int(TraceKind.REFUSED), ReplyRefused: int(TraceKind.REFUSED)}
 
 
-class HostPace(Protocol):
-    """The speed of one machine."""
-
-    def round_ns(self, steps: int, time_ns: int) -> int:
-        """Return the duration of a local round with that many steps that begins now; call this once per round."""
-
-    def estimate_ns(self, steps: int) -> int:
-        """Estimate the duration of a local round, without drawing."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPlan:
-    """The plan by which a host is built each time it starts. `steps` is the number in a local round; `purse` pays for
+    """The plan by which a host is built each time it starts. `steps` is the number in a local round; `budget` pays for
     each round, if privacy is promised.
     """
 
@@ -108,10 +99,10 @@ class HostPlan:
     neighbors: tuple[int, ...]
     turns: Mapping[int, Turns]
     settings: Settings
-    pace: HostPace
+    pace: NodeSpeed
     steps: int
     engine_ns: int
-    purse: Purse | None = None
+    budget: RoundBudget | None = None
 
 
 class Watch:
@@ -143,7 +134,7 @@ class Machine:
 
     def __init__(self, plan: HostPlan, engine: ExactEngine, *, kernel: Kernel, trace: Trace) -> None:
         self.index, self.engine = plan.index, engine
-        self.pace, self.steps, self.engine_ns, self.purse = plan.pace, plan.steps, plan.engine_ns, plan.purse
+        self.pace, self.steps, self.engine_ns, self.budget = plan.pace, plan.steps, plan.engine_ns, plan.budget
         self.kernel = kernel
         self.trace = trace
         self.watch: Watch | None = None
@@ -183,7 +174,7 @@ class Machine:
 
     def begin_round(self, effect: StartRound, ended: Callable[[], None]) -> RoundRefused | None:
         """Begin a round; `ended` is called when it is over. A round that cannot be paid for does not begin."""
-        refused = None if self.purse is None else self.purse.pay()
+        refused = None if self.budget is None else self.budget.pay()
         if refused is not None:
             return refused
         self.note(TraceKind.ROUND_BEGUN, effect.index)
@@ -254,13 +245,6 @@ def counts_of(core: Core) -> Counts:
     )
 
 
-class HostNetwork(Protocol):
-    """The network as a host uses it."""
-
-    def send(self, source: int, target: int, session: int, message: Message) -> None: ...
-    def close(self, source: int, target: int, session: int) -> None: ...
-
-
 class HostProcess:
     """A node from a start to a crash: the core, its timer, and the execution of its effects.
 
@@ -271,7 +255,7 @@ class HostProcess:
         self,
         core: Core,
         machine: Machine,
-        network: HostNetwork,
+        network: Network,
         alarms: list[Alarm],
         *,
         on_commit: Callable[[int], None] | None,
@@ -374,7 +358,7 @@ class Host:
         engine: ExactEngine,
         *,
         kernel: Kernel,
-        network: HostNetwork,
+        network: Network,
         trace: Trace,
         on_commit: Callable[[int], None] | None = None,
         on_finish: Callable[[int], None] | None = None,

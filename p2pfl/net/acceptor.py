@@ -115,7 +115,9 @@ class Doorway:
         """Move a connection to a stage. Raises PeerFault if its group exceeds the limit on handshakes or visits."""
         if not any(gate in room for room in self._rooms.values()):
             return
-        if stage is ConnectionStage.ADDRESSED and not self._may(self._handshakes, gate.group, self._handshake_bucket):
+        per_s, burst = self.limits.handshakes_per_s, self._burst
+        handshakes = partial(TokenBucket, per_s, tokens=burst, burst=burst)
+        if stage is ConnectionStage.ADDRESSED and not self._may(self._handshakes, gate.group, handshakes):
             raise PeerFault("more handshakes from one address than all neighbors together would begin")
         if stage is ConnectionStage.VISITING and not self._may(self._visits, gate.group, visit_bucket):
             raise PeerFault("more visits from one address than the charter can have news for")
@@ -136,9 +138,6 @@ class Doorway:
         self.turned_away += 1
         self.leave(oldest)
         oldest.abort()
-
-    def _handshake_bucket(self) -> TokenBucket:
-        return TokenBucket(self.limits.handshakes_per_s, tokens=self._burst, burst=self._burst)
 
     def _may(self, buckets: dict[str, TokenBucket], group: str, make: Callable[[], TokenBucket]) -> bool:
         bucket = buckets.pop(group, None) or make()

@@ -248,7 +248,8 @@ class Route:
         if address == self.configured:
             return False
         self.configured = address
-        self._tell(address)
+        if address is not None:
+            self.news.set()
         return True
 
     def hint(self, addresses: Iterable[Address], *, most: int = MOST_KEPT) -> None:
@@ -259,7 +260,7 @@ class Route:
                 del self.hints[self._one_too_many()]
             self.hints[address] = None
             if address not in (self.configured, self.worked):
-                self._tell(address)
+                self.news.set()
         self.latest = new or self.latest
 
     def forget(self, addresses: Iterable[Address | None]) -> None:
@@ -308,10 +309,6 @@ class Route:
         ports = Counter(host for host, is_v6 in zip(hosts, six, strict=True) if is_v6 == crowded)
         most = max(ports.values())
         return random.choice([hint for hint, host in zip(self.hints, hosts, strict=True) if ports[host] == most])
-
-    def _tell(self, address: Address | None) -> None:
-        if address is not None:
-            self.news.set()
 
 
 def _is_v6(address: Address) -> bool:

@@ -26,7 +26,7 @@ import os
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -196,8 +196,8 @@ async def ask(line: Line, session: Session, version: int) -> tuple[int, bytes | 
 
 async def hand_over(line: Line, session: Session, raw: bytes) -> None:
     await say(line, session, Word.CHARTER, len(raw))
-    for piece in _pieces(raw):
-        await line.send(session.seal(piece))
+    for start in range(0, len(raw), PIECE_BYTES):
+        await line.send(session.seal(raw[start : start + PIECE_BYTES]))
 
 
 async def receive_charter(line: Line, session: Session, announced: Notice) -> bytes:
@@ -224,11 +224,6 @@ def _checked_version(notice: Notice) -> int:
     if notice.number >= VERSIONS:
         raise PeerFault(f"it claims version {notice.number} of the members, which is impossible")
     return notice.number
-
-
-def _pieces(raw: bytes) -> Iterator[bytes]:
-    for start in range(0, len(raw), PIECE_BYTES):
-        yield raw[start : start + PIECE_BYTES]
 
 
 MEASURE = b"p2pfl-measure-1\n"

@@ -193,26 +193,15 @@ SHORT_BYTES = 4096
 Say = Callable[..., Coroutine[Any, Any, None]]
 
 
+@dataclass(slots=True)
 class SendingRate:
     """The bytes per second that may be sent, on average. A chunk goes out at once, and the next one waits as long as
     this one should have taken.
     """
 
-    def __init__(self, bytes_per_s: float) -> None:
-        self.bytes_per_s = bytes_per_s
-        self._free_at = 0.0
-
-    def wait_s(self, now: float) -> float:
-        """Return the seconds until the next chunk may go."""
-        return max(0.0, self._free_at - now)
-
-    def book(self, size: int, now: float) -> None:
-        """Record that `size` bytes are sent."""
-        self._free_at = max(self._free_at, now) + self.takes_s(size)
-
-    def takes_s(self, size: int) -> float:
-        """Return the seconds that `size` bytes take."""
-        return size / self.bytes_per_s
+    bytes_per_s: float
+    free_at: float = 0.0
+    """When the next chunk may go, on the loop's clock."""
 
 
 class SendingRates:
@@ -235,13 +224,13 @@ class SendingRates:
         return min((rate.bytes_per_s for rate in self._of(peer)), default=None)
 
     def wait_s(self, peer: int, now: float) -> float:
-        """Return the seconds until the next chunk to that neighbor may go."""
-        return max((rate.wait_s(now) for rate in self._of(peer)), default=0.0)
+        """Return the seconds until the next chunk to that neighbor may go; it may go now if that is not above 0."""
+        return max((rate.free_at - now for rate in self._of(peer)), default=0.0)
 
     def book(self, peer: int, size: int, now: float) -> None:
         """Record that `size` bytes are sent to that neighbor."""
         for rate in self._of(peer):
-            rate.book(size, now)
+            rate.free_at = max(rate.free_at, now) + size / rate.bytes_per_s
 
     async def carry(
         self, peer: int, chunks: Iterable[bytes | memoryview], say: Say, beat_s: float, *, is_over: Callable[[], bool]
@@ -280,7 +269,7 @@ class SendingRates:
 
     async def _is_quick(self, sending: asyncio.Future[None], size: int) -> bool:
         """Wait until a chunk is sent; return False if it takes longer than the rate of all asks for."""
-        usual_s = None if self._all is None else self._all.takes_s(size)
+        usual_s = None if self._all is None else size / self._all.bytes_per_s
         return sending in (await asyncio.wait({sending}, timeout=usual_s))[0]
 
     def _of(self, peer: int) -> list[SendingRate]:

@@ -88,14 +88,6 @@ class Shared:
             return act()
         return await asyncio.get_running_loop().run_in_executor(self.executor, act)
 
-    def tell_of_version(self, peer: int, fault: OtherVersionError) -> None:
-        """Log once that a neighbor has another version: dials go on, and this lasts until a person upgrades one of
-        them.
-        """
-        if peer not in self.strange_versions:
-            self.strange_versions.add(peer)
-            self.log.warning("%s: %s: both need versions of p2pfl that share one", self.name_of(peer), fault)
-
 
 class Owner(Protocol):
     def deliver(self, link: PeerLink, message: Message) -> None: ...
@@ -496,10 +488,13 @@ class PeerLink:
             self.end(f"connection lost: {fault}, on the way through {line.relay}")
             return
         self._traffic.faults += 1
+        name, strange = self._shared.name_of(self.peer), self._shared.strange_versions
         if isinstance(fault, OtherVersionError):
-            self._shared.tell_of_version(self.peer, fault)
+            if self.peer not in strange:  # dials go on, and this lasts until a person upgrades one of them
+                strange.add(self.peer)
+                self._shared.log.warning("%s: %s: both need versions of p2pfl that share one", name, fault)
         elif self._traffic.faults <= LOUD_FAULTS:
-            name, reason = self._shared.name_of(self.peer), clip(str(fault), REASON_BYTES)
+            reason = clip(str(fault), REASON_BYTES)
             self._shared.log.warning("session %d with %s: %s", self.number, name, reason)
         self.end(f"{MALFORMED if isinstance(fault, MalformedError) else 'protocol fault: '}{fault}")
 

@@ -41,7 +41,7 @@ from p2pfl.net.transport import (
     Transport,
     Visit,
 )
-from p2pfl.net.websocket import WebSocketTransport
+from p2pfl.net.websocket import WebSocketTransport, reason_of
 
 Work = Coroutine[Any, Any, None]
 
@@ -259,16 +259,12 @@ class Dialer:
             level = WARNING
         self._silent.add(peer)
         name = self.shared.name_of(peer)
-        self.refusals.mention(peer, "%s at %s does not answer yet: %s", name, way, _reason_of(error), level=level)
+        self.refusals.mention(peer, "%s at %s does not answer yet: %s", name, way, reason_of(error), level=level)
 
 
 def is_proven(fault: PeerFault) -> bool:
     """Return True if the peer itself, and nobody on the way, is the cause of the fault."""
     return isinstance(fault, SealedFault | FederationMismatch | UnlistedKey)
-
-
-def _reason_of(error: Exception) -> str:
-    return "no answer in time" if isinstance(error, TimeoutError) else str(error)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any
 
 from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import Message
@@ -40,10 +40,6 @@ SPARED_TRY_S = 900.0
 
 notice = logging.getLogger("p2pfl.notice")
 
-OnOpen = Callable[[int, int], Any]
-OnMessage = Callable[[int, int, Message], Any]
-OnClose = Callable[[int, int, str], Any]
-
 
 class Admission(Enum):
     OPEN = auto()
@@ -51,18 +47,7 @@ class Admission(Enum):
     WAIT = auto()
 
 
-class Claim(Protocol):
-    """The facts about a connection that may become, or is, the session. `ticket` increases in the order of arrival."""
-
-    @property
-    def dialer(self) -> int: ...
-    @property
-    def boot(self) -> bytes: ...
-    @property
-    def ticket(self) -> int: ...
-
-
-def decide(newcomer: Claim, current: Claim | None, *, own: int, own_dial: bool, overdue: bool) -> Admission:
+def decide(newcomer: Connection, current: Connection | None, *, own: int, own_dial: bool, overdue: bool) -> Admission:
     """Decide about a newcomer.
 
     `own_dial` says that one of our dials has reached the same peer, `overdue` that the newcomer was held back long
@@ -85,9 +70,11 @@ def decide(newcomer: Claim, current: Claim | None, *, own: int, own_dial: bool, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callbacks:
-    on_open: OnOpen
-    on_message: OnMessage
-    on_close: OnClose
+    """Called with a neighbor and the number of its session, on the event loop."""
+
+    on_open: Callable[[int, int], Any]
+    on_message: Callable[[int, int, Message], Any]
+    on_close: Callable[[int, int, str], Any]
 
 
 @dataclass(slots=True)

@@ -217,14 +217,9 @@ class Sides:
             )
             self.on_alarm(FAILED, peer, text)
 
-    def _close(self, peer: int, name: str) -> bool:
-        """Close a channel with one neighbor; return True if it was open.
-
-        The handler is told to forget the neighbor, if it still can.
-        """
+    def _close(self, peer: int, name: str) -> None:
+        """Close a channel with one neighbor. The handler is told to forget the neighbor, if it still can."""
         sides = self._sessions.get(peer)
-        if sides is None or sides.open.pop(name, None) is None:
-            return False
-        with suppress(Exception):
-            self._feedings[name].handler.closed(peer)
-        return True
+        if sides is not None and sides.open.pop(name, None) is not None:
+            with suppress(Exception):
+                self._feedings[name].handler.closed(peer)

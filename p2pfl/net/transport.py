@@ -107,9 +107,9 @@ class Line(ABC):
         """The index of the node at the other end, once it is known."""
 
     @property
-    @abstractmethod
     def own_address(self) -> str | None:
         """The address of this end, without its port; None if it has none."""
+        return None
 
     @property
     @abstractmethod
@@ -195,11 +195,6 @@ class LinesAnHour:
 
 STRANGERS = LinesAnHour(reasons=48, mentions=32, unsealed=48)
 MEMBER = LinesAnHour(reasons=12, mentions=20, unsealed=4)
-
-
-def most_bytes_an_hour(members: int) -> int:
-    """Return the most bytes that `Refusals` may write in an hour, including one line about the hour before."""
-    return STRANGERS.bytes + members * MEMBER.bytes + LINE_BYTES
 
 
 @dataclass(slots=True)
@@ -357,26 +352,26 @@ class Transport(Protocol):
         """Accept lines there from now on. Raises UserError if the address cannot be bound."""
         ...
 
-    def expect(self, neighbors: int) -> None:
+    def expect(self, neighbors: int) -> None:  # noqa: ARG002 - most have room for all
         """Expect this many neighbors at once."""
-        ...
+        return
 
-    def know(self, host: str) -> None:
+    def know(self, host: str) -> None:  # noqa: ARG002 - as above
         """Record that a member is at that address."""
-        ...
+        return
 
-    def ways(self, key: bytes, latest: str | None = None) -> Sequence[Relayed]:
+    def ways(self, key: bytes, latest: str | None = None) -> Sequence[Relayed]:  # noqa: ARG002 - most know no relay
         """Return the ways through relays to the member with that public key, best first; most transports have none.
         `latest` is the URL of the relay that carried the latest session with it.
         """
-        ...
+        return ()
 
-    async def faster_way(self, key: bytes, relay: str, exchange_s: float | None) -> Relayed | None:
+    async def faster_way(self, key: bytes, relay: str, exchange_s: float | None) -> Relayed | None:  # noqa: ARG002
         """Return a way through a relay that is clearly and lastingly better than that through the relay with the URL
         `relay`, to the member with that public key; None if there is none. `exchange_s` is what an exchange in the
         session typically takes, if that is known.
         """
-        ...
+        return None
 
     async def dial(self, way: Way) -> Line:
         """Dial a member; the caller sets the deadline. Raises GoneError if nobody answers there."""
@@ -415,10 +410,6 @@ class MemoryLine(Line):
         one, other = cls(turned), cls(turned)
         one.other, other.other = other, one
         return one, other
-
-    @property
-    def own_address(self) -> str | None:
-        return None
 
     @property
     def peer_address(self) -> str:
@@ -487,12 +478,13 @@ class MemoryNetwork:
         return MemoryTransport(self, limits)
 
 
-class MemoryTransport:
+class MemoryTransport(Transport):
+    port = 0
+
     def __init__(self, network: MemoryNetwork, limits: Limits) -> None:
         self._network, self._limits = network, limits
         self._address = ""
         self.meet: Meet
-        self.port = 0
 
     async def open(self, address: Address, meet: Meet) -> None:
         self.meet = meet
@@ -501,18 +493,6 @@ class MemoryTransport:
         if self._address in self._network.listening:
             raise cannot_listen(address, OSError(errno.EADDRINUSE, "Address already in use"), "listen")
         self._network.listening[self._address] = self
-
-    def expect(self, neighbors: int) -> None:
-        """Do nothing: there is room for all."""
-
-    def know(self, host: str) -> None:
-        """Do nothing: only nodes of this process can come."""
-
-    def ways(self, key: bytes, latest: str | None = None) -> Sequence[Relayed]:  # noqa: ARG002 - it knows no relay
-        return ()
-
-    async def faster_way(self, *_: object) -> Relayed | None:  # it knows no relay
-        return None
 
     async def dial(self, way: Way) -> Line:
         other = self._network.listening.get(str(way))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ from p2pfl.net.dial_paths import (
 )
 from p2pfl.net.greeting import ask, bring
 from p2pfl.net.limits import IDLE_BYTES, UNSENT_BYTES, Limits, Tap
-from p2pfl.net.transport import ConnectionStage, GoneError, Line, MakeTransport, Meet, Refusals
+from p2pfl.net.transport import ConnectionStage, GoneError, Line, MakeTransport, Meet, Refusals, Transport
 
 TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 FRAME_BYTES = 16
@@ -234,7 +234,7 @@ def transport_of(node: NodeConfig) -> MakeTransport:
     return partial(WebSocketTransport, outlet=outlet_of(node), certificate=certificate_of(node))
 
 
-class WebSocketTransport:
+class WebSocketTransport(Transport):
     """The WebSocket transport. Connections that are not sessions yet wait in `doorway`.
 
     With a `certificate` it accepts TLS as well as plain connections, on one port.
@@ -278,12 +278,6 @@ class WebSocketTransport:
 
     def know(self, host: str) -> None:
         self.doorway.know(host)
-
-    def ways(self, key: bytes, latest: str | None = None) -> Sequence[Relayed]:  # noqa: ARG002 - it knows no relay
-        return ()
-
-    async def faster_way(self, *_: object) -> Relayed | None:  # it knows no relay
-        return None
 
     async def dial(self, way: Way) -> Line:
         if self._http is None or isinstance(way, Relayed):

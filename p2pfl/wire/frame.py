@@ -151,17 +151,12 @@ def decode(prefix: Prefix, header: bytes | memoryview, body: bytes | memoryview)
     return from_header(prefix.kind, header, memoryview(body).toreadonly())
 
 
-def full_chunks() -> int:
-    """Return the size of the largest chunk."""
-    return CHUNK_BYTES
-
-
 def split(
     message: SessionMessage,
     version: int = PROTOCOL_VERSION,
     *,
     start: int = 0,
-    chunk_bytes: Callable[[], int] = full_chunks,
+    chunk_bytes: Callable[[], int] = lambda: CHUNK_BYTES,
 ) -> Iterator[bytes | memoryview]:
     """Yield the message's chunks in order; the chunks of a long body are views of it, so it must not change before they
     are sent.
@@ -174,7 +169,7 @@ def split(
     Raises ValueError if our own message holds a value that no peer would accept.
     """
     if version < FREE_SPLIT_VERSION:
-        start, chunk_bytes = 0, full_chunks
+        start, chunk_bytes = 0, lambda: CHUNK_BYTES
     head, body = encode(message, version, CONTINUED if start else 0)
     if not start and (not body.nbytes or len(head) + body.nbytes <= chunk_bytes()):
         yield head + body

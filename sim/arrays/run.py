@@ -27,7 +27,7 @@ from p2pfl.reporting.figures import ClosingPoint, contraction_between, predicted
 from p2pfl.reporting.measures import Point, measures_in
 from p2pfl.reporting.report import Contraction, EdgeTraffic, NodeReport, Report
 from p2pfl.reporting.status import MeanAndMax, rounds_beyond
-from p2pfl.wire import header_bytes
+from p2pfl.wire import to_header
 from p2pfl.wire.frame import PREFIX_BYTES
 from sim.arrays.clock import NEVER, Clock, Course
 from sim.arrays.foresight import checked_bytes, foreseen
@@ -333,7 +333,7 @@ class _Figures:
         request = Request(**fields, echo=1000, staleness=1.0, audit=b"")
         reply = Reply(**fields, request_digest=bytes(16), factor=7.1)
         ready = Ready(version=1000, trained=1000, bound=1000, known=2**60)
-        heads = (PREFIX_BYTES + header_bytes(one) for one in (request, reply, ready))
+        heads = (PREFIX_BYTES + len(to_header(one)) for one in (request, reply, ready))
         asked, answered, told = map(sealed_bytes, heads, (body, body, 0))
         (asks, answers), nodes = self.run.messages, setting.nodes
         sessions = np.bincount(low, minlength=nodes) * LOWER_OPENING_BYTES

@@ -15,6 +15,7 @@ from p2pfl.crypto.session import FederationBinding
 from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links, Membership, Watcher
 from p2pfl.net.session_table import Callbacks
+from p2pfl.net.transport import LINE_BYTES, MEMBER, STRANGERS
 
 DEADLINE_S = 20.0
 SIZE = 8
@@ -24,6 +25,11 @@ QUICK = Limits(retry_first_s=0.02, retry_ceiling_s=0.2, contest_s=0.3, close_s=0
 def binding(training: int = 1) -> FederationBinding:
     sections = (("training.rounds", bytes([training]) * 32), ("topology", bytes(32)))
     return FederationBinding(federation_id=bytes([training]) * 32, sections=sections)
+
+
+def most_bytes_an_hour(members: int) -> int:
+    """The most bytes that `Refusals` may write in an hour, including one line about the hour before."""
+    return STRANGERS.bytes + members * MEMBER.bytes + LINE_BYTES
 
 
 class Node:

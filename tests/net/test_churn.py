@@ -12,6 +12,7 @@ from random import Random
 import aiohttp
 import pytest
 from aiohttp.web import WebSocketResponse
+from nodes import most_bytes_an_hour
 
 from p2pfl.core.messages import Ready
 from p2pfl.crypto.session import Initiator, Responder, Session
@@ -19,7 +20,6 @@ from p2pfl.net.address import PATH
 from p2pfl.net.greeting import BOOT_BYTES, Notice, Word
 from p2pfl.net.limits import Limits
 from p2pfl.net.links import Backoff
-from p2pfl.net.transport import most_bytes_an_hour
 
 PER_S = 100
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from nodes import most_bytes_an_hour
 
 from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.crypto.identity import public_text
@@ -28,7 +29,6 @@ from p2pfl.net.transport import (
     LeftBehindFault,
     Refusals,
     clip,
-    most_bytes_an_hour,
 )
 
 FORM = logging.Formatter("%(asctime)s node0 %(levelname)s %(message)s", datefmt="%H:%M:%S")

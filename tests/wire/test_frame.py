@@ -39,7 +39,6 @@ from p2pfl.wire import (
     Side,
     Unknown,
     from_header,
-    header_bytes,
     to_header,
 )
 from p2pfl.wire.frame import PREFIX_BYTES, Prefix, decode, decode_prefix, encode, encode_known
@@ -148,16 +147,10 @@ def test_every_message_comes_back_as_it_was(message):
     assert decode_whole(head, body) == received(message)
 
 
-@given(MESSAGES)
-def test_the_size_of_a_header_is_known_without_it(message):
-    assert header_bytes(message) == len(to_header(message))
-
-
 @pytest.mark.parametrize(("message", "prefix", "header", "body"), GOLDEN, ids=lambda value: type(value).__name__)
 def test_the_bytes_of_every_message_are_pinned(message, prefix, header, body):
     head, flat = encode(message)
     assert head[:PREFIX_BYTES] == bytes.fromhex(prefix)
-    assert header_bytes(message) == len(bytes.fromhex(header))
     assert head[PREFIX_BYTES:] == bytes.fromhex(header)
     assert flat == bytes.fromhex(body)
     assert decode_whole(head, flat) == received(message)

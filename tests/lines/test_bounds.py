@@ -381,7 +381,7 @@ def test_real_nodes_learn_on_when_the_month_of_one_is_used_up(tmp_path):
     sites.change("federation.toml", "rounds = 4  ", "time_s = 10.0 ")
     says = "node0: pauses after 5e-06 GB in a month; with node1 sends at most 1000 kbit/s"
     assert says in " ".join(sites.say("check", sites.path).split())
-    sites.say("launch", sites.path, "--quiet", "-v")
+    sites.say("launch", sites.path, "--quiet")
     used_up = "5e-06 GB of this month are used up"
     assert used_up in sites.log(0)
     assert "neighbor-pauses (node0): for " in sites.log(1)

@@ -108,8 +108,8 @@ async def test_messages_in_a_batch_with_a_fault_are_still_delivered(federation):
     async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
         await b.until(lambda: b.open and a.open)
         link = a.links._table.places[1].link
-        while link._version is None or b.links._table.places[0].link._version is None:
-            await asyncio.sleep(0)  # the offers have been sealed and opened
+        while link._version is None or b.links._table.places[0].link._version is None:  # noqa: ASYNC110
+            await asyncio.sleep(0)  # until the offers have been sealed and opened
         sealed = [
             link.connection.session.seal(chunk)
             for chunk in (*split(Resync(incarnation=1)), *split(request_of(bytes(9))))

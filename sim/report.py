@@ -26,7 +26,15 @@ from p2pfl.core.facts import Phase
 from p2pfl.learn.figures import LabelShift, about_lone_classes, flat_targets, label_shift, own_classes
 from p2pfl.learn.interface import Score
 from p2pfl.learn.metrics import Measure
-from p2pfl.reporting.figures import about_mixing, by_compressor, configuration, contraction, overall_staleness, spread
+from p2pfl.reporting.figures import (
+    about_mixing,
+    by_compressor,
+    configuration,
+    contraction,
+    held_against,
+    overall_staleness,
+    spread,
+)
 from p2pfl.reporting.measures import (
     ModelScore,
     Point,
@@ -38,7 +46,6 @@ from p2pfl.reporting.measures import (
     rounded,
     spreads,
 )
-from p2pfl.reporting.mixing import held_against
 from p2pfl.reporting.references import against, centralized, of_alone, round_seconds
 from p2pfl.reporting.report import Cost, NodeReport, Report
 from p2pfl.reporting.status import ClosedRound, NeighborStatus, consensus_distance, rounds_beyond

@@ -19,7 +19,7 @@ from p2pfl.compress import make_compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.sections import parse_stop
 from p2pfl.errors import UserError
-from p2pfl.reporting.mixing import compressor_mistakes
+from p2pfl.reporting.figures import compressor_mistakes
 from p2pfl.reporting.report import Report
 from sim.attacks import parse_attack
 from sim.cluster import PreparedRun, Script, script

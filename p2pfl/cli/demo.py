@@ -26,8 +26,8 @@ from p2pfl.learn.task import parse_partition
 from p2pfl.methods import CONSERVATIVE, ROBUST, allowed, from_here, make_method
 from p2pfl.net.address import free_ports
 from p2pfl.node.folders import appearing, check_result, make_node, own_graph
+from p2pfl.reporting.figures import bearings, names
 from p2pfl.reporting.logs import check_logs, check_target
-from p2pfl.reporting.mixing import bearings, names
 from p2pfl.reporting.plot import check_picture
 
 MARK = ".p2pfl-demo"

@@ -45,16 +45,14 @@ from p2pfl.errors import UserError
 from p2pfl.fleet.fleet import Child, Fleet, Lies
 from p2pfl.fleet.report import History, add_references, final_report, refuse_references
 from p2pfl.fleet.starting import claimed
-from p2pfl.learn.figures import about_lone_classes
 from p2pfl.learn.metrics import Measure
 from p2pfl.net.address import require_free
 from p2pfl.node.feature import Inspected
+from p2pfl.reporting.figures import in_words
 from p2pfl.reporting.logs import Logs, check_logs, check_target, open_logs
 from p2pfl.reporting.measures import measures_of, shown, value_of
-from p2pfl.reporting.mixing import in_words
 from p2pfl.reporting.plot import check_picture
 from p2pfl.reporting.report import instead
-from p2pfl.reporting.status import NodeLine
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, NodeConfig
@@ -71,8 +69,6 @@ class LiveView:
         self.logs = logs or Logs()
         self.logged: Counter[str] = Counter()
         """The number of lines read from each node."""
-        self.classes: dict[str, list[int]] = {}
-        """The classes in the data of each node that has reported them."""
         self.named: set[str] = set()
         """The nodes that have died and were named."""
         self.quiet = quiet
@@ -98,7 +94,6 @@ class LiveView:
         for child in self.fleet.honest:
             for line in child.lines[self.logged[child.name] :]:
                 self.logs.line(line)
-                self._compare(line)
             self.logged[child.name] = len(child.lines)
         self.logs.point(point)
         for child in self.fleet.children:
@@ -120,14 +115,6 @@ class LiveView:
             click.echo(text, err=True)
         else:
             self.live.console.print(text, markup=False, highlight=False)
-
-    def _compare(self, line: NodeLine) -> None:
-        """Warn about classes that only one node has, once all nodes have reported theirs."""
-        if line.classes is not None:
-            self.classes[line.node] = line.classes
-            text = about_lone_classes(self.fleet.federation.gossip.rule, self.classes)
-            if text is not None and len(self.classes) == len(self.fleet.honest):
-                click.echo(f"warning: {text}", err=True)
 
     def overview(self) -> dict[str, Any]:
         """Return what `view` draws."""

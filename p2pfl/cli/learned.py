@@ -28,7 +28,7 @@ from p2pfl.reporting.report import SCORE
 from p2pfl.software import software
 
 if TYPE_CHECKING:
-    from p2pfl.fleet.evaluating import FederationScore
+    from p2pfl.fleet.one_process import FederationScore
 
 MOST_CLASSES = 12
 """A larger confusion matrix is only in JSON."""
@@ -39,7 +39,7 @@ def _evaluate_all(folder: Path, node: str | None, finetune: int | None, form: Fo
     if not federation_file(folder).is_file():
         text = "not the folder of a federation"
         raise UserError(text, key="SNAPSHOT", value=str(folder), allowed="a folder with federation.toml, or that file")
-    from p2pfl.fleet.evaluating import evaluate_here, evaluate_with_others  # noqa: PLC0415 - the network
+    from p2pfl.fleet.one_process import evaluate_here, evaluate_with_others  # noqa: PLC0415 - the network
 
     if node is None:
         found = evaluate_here(folder, finetune=finetune)

@@ -16,7 +16,7 @@ from p2pfl.core.staleness import STALENESS, parse_staleness
 from p2pfl.errors import UserError
 from p2pfl.fleet.fleet import find_attackers
 from p2pfl.methods import METHODS, make_method
-from p2pfl.reporting.mixing import compressor_figures
+from p2pfl.reporting.figures import compressor_figures
 from p2pfl.specs import Entry
 
 MOST_PARAMETERS = 10**12

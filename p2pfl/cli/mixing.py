@@ -29,8 +29,16 @@ from p2pfl.learn.task import leaves_few_classes
 from p2pfl.node.assembly import load_learner
 from p2pfl.node.feature import Check, Inspected
 from p2pfl.reporting.alarms import ALARMS
-from p2pfl.reporting.figures import predicted
-from p2pfl.reporting.mixing import Bearing, bearings, compressor_mistakes, count, names, slowest_send_s, traffic
+from p2pfl.reporting.figures import (
+    Bearing,
+    bearings,
+    compressor_mistakes,
+    count,
+    names,
+    predicted,
+    slowest_send_s,
+    traffic,
+)
 from topologies import Topology, TopologyError
 from topologies.metrics.byzantine import local_tolerance, warnings
 from topologies.metrics.describe import survey

@@ -21,9 +21,16 @@ from p2pfl.fleet.fleet import STOPPED, Child, Lies, ending
 from p2pfl.learn.figures import about_lone_classes, label_shift, targets_of
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.node.assembly import load_learner, replay
-from p2pfl.reporting.figures import about_mixing, by_compressor, configuration, contraction, overall_staleness, spread
+from p2pfl.reporting.figures import (
+    about_mixing,
+    by_compressor,
+    configuration,
+    contraction,
+    held_against,
+    overall_staleness,
+    spread,
+)
 from p2pfl.reporting.measures import Point, References, mean_intervals, measures_of, model_score, spreads
-from p2pfl.reporting.mixing import held_against
 from p2pfl.reporting.references import Pair, against, paired
 from p2pfl.reporting.report import PRIVATE_FIGURES, SCORES, NodeReport, Report, Withheld, instead
 from p2pfl.reporting.status import consensus_distance

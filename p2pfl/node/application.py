@@ -65,7 +65,7 @@ from p2pfl.node.learner_runner import (
 from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.shutdown import Stopping, Waiting
 from p2pfl.node.status import ProgressLines, Status
-from p2pfl.reporting.mixing import bearings
+from p2pfl.reporting.figures import bearings
 from p2pfl.reporting.status import WAITING_FOR_DISK, NodeLine, NodeResult, Sketch
 from p2pfl.storage import Store
 from p2pfl.storage.disk import replace_file

@@ -43,7 +43,7 @@ from p2pfl.learn.methods import method_of
 from p2pfl.learn.privacy.plan import protection_of
 from p2pfl.learn.table.schema import with_agreed
 from p2pfl.methods import Method, overrides
-from p2pfl.reporting.mixing import compressor_mistakes
+from p2pfl.reporting.figures import compressor_mistakes
 from p2pfl.storage import Durability, Loaded, Store, disk
 
 log = logging.getLogger("p2pfl")

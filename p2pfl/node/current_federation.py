@@ -28,7 +28,7 @@ from p2pfl.node.assembly import Setup, learned_sections, settings_for
 from p2pfl.node.driver import Driver
 from p2pfl.node.engine_thread import Checkpoint, EngineThread, Look
 from p2pfl.node.status import Status
-from p2pfl.reporting.mixing import bearings
+from p2pfl.reporting.figures import bearings
 
 FREE = ("path", "members", "edges", "schedule", "topology", "notices", "edge_compressors", "signed")
 """The fields in which an amended federation may differ; in `training`, its rounds may differ too."""

@@ -34,8 +34,8 @@ from p2pfl.net.transport import REASON_BYTES, Counters, clip
 from p2pfl.node.engine_thread import EngineThread, Look
 from p2pfl.node.learner_runner import Moment, Workshop
 from p2pfl.reporting.alarms import ALARMS, BACK, LASTS_S, LOST, OTHER, AlarmText
+from p2pfl.reporting.figures import Bearing
 from p2pfl.reporting.measures import rounded
-from p2pfl.reporting.mixing import Bearing
 from p2pfl.reporting.status import (
     ClosedRound,
     MeanAndMax,

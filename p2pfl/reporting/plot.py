@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from p2pfl.errors import UserError
-from p2pfl.learn.figures import LabelShift
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 from p2pfl.reporting.logs import check_target
-from p2pfl.reporting.measures import Point, ReferencePoint, References, Statistic, measures_of, value_of, worst
+from p2pfl.reporting.measures import Point, ReferencePoint, Statistic, measures_of, value_of, worst
 from topologies.plots import DARK, counted, new_figure, plain, save, shown
 
 if TYPE_CHECKING:
@@ -45,20 +44,8 @@ POWERS_FROM = 20.0
 """The scale is logarithmic if the largest value is at least this many times the smallest."""
 
 
-class Drawable(Protocol):
-    """The part of a report that a picture shows."""
-
-    nodes: list[Any]
-    topology: str
-    byzantine: list[str]
-    history: list[Point]
-    config: dict[str, Any]
-    seed: int
-    simulated: bool
-    reference: References | None
-    measures: list[Measure]
-    virtual_time_s: float | None
-    label_shift: LabelShift | None
+Drawable = Any
+"""A `Report`, which imports this module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +73,7 @@ def _repeat_points(report: Drawable) -> list[Point]:
     """Repeat a simulated point, without its bytes, shortly before the next one if there is a gap: no model changed in
     between.
     """
-    history = report.history
+    history: list[Point] = report.history
     gaps = [after.time_s - before.time_s for before, after in itertools.pairwise(history)]
     if not report.simulated or not gaps:
         return history

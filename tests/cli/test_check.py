@@ -16,8 +16,7 @@ from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.features.lan import discovery
 from p2pfl.learn.privacy import accounting
 from p2pfl.learn.privacy.accounting import Spend, epsilon_of
-from p2pfl.reporting.figures import predicted
-from p2pfl.reporting.mixing import MESSAGE_BYTES
+from p2pfl.reporting.figures import MESSAGE_BYTES, predicted
 from p2pfl.storage import disk
 from topologies import build, contraction
 

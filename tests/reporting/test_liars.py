@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.reporting.figures import contraction
-from p2pfl.reporting.mixing import Bearing, bearings, names
+from p2pfl.reporting.figures import Bearing, bearings, contraction, names
 from sim.federations import describe
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from p2pfl.compress import make_compressor
-from p2pfl.reporting.figures import by_compressor, configuration
-from p2pfl.reporting.mixing import MESSAGE_BYTES, compressor_mistakes, traffic
+from p2pfl.reporting.figures import MESSAGE_BYTES, by_compressor, compressor_mistakes, configuration, traffic
 from p2pfl.reporting.report import EdgeTraffic
 from sim.federations import describe
 

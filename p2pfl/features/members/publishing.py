@@ -38,7 +38,7 @@ from p2pfl.features.lan.overhear import Places
 from p2pfl.features.relay.transport import answer_of_admin, dialing_through
 from p2pfl.foreign import UNREADABLE
 from p2pfl.net.websocket import Errand, UnreachableError
-from p2pfl.reporting.mixing import Bearing, bearings
+from p2pfl.reporting.figures import Bearing, bearings
 from p2pfl.storage.disk import replace_file
 
 ADMIN_FILE = "admin.key"

@@ -20,6 +20,7 @@ GONE: Mapping[str, str] = {
     "launch --restart": "systemd starts a node again, as deploy/p2pfl@.service does",
     **dict.fromkeys(("launch -v", "launch --verbose"), "use p2pfl run -v for one node"),
     "schema": '[task] schema = "agreed", and p2pfl check shows what a node would give; or write schema.toml by hand',
+    "new --round": "without it: rounding guarantees no privacy; write figures of your own into schema.toml",
     "sim attacks": "use p2pfl list attacks",
 }
 """What to use in place of commands and options of the version before."""

@@ -154,7 +154,6 @@ def test_check_names_what_the_schema_tells_of_private_rows(p2pfl, write, tmp_pat
     pytest.importorskip("opacus")
     outcome = p2pfl(*write())
     assert "exact figures of rows" in outcome.err
-    assert "--round" in outcome.err
     file = tmp_path / "h/federation.toml"
     said = [text for text in json.loads(p2pfl("check", "h", "--format", "json").out)["warnings"] if "noise" in text]
     assert not said, "nothing is promised"
@@ -185,40 +184,8 @@ def test_a_private_schema_within_the_federation_file_is_named_too(p2pfl, write, 
     assert "task.means, task.stds" in text
 
 
-def test_new_rounds_what_it_writes_of_rows_also_in_comments(p2pfl, write, tmp_path):
-    command = write()
-    p2pfl(*command)
-    exact = (tmp_path / "h/schema.toml").read_text(encoding="utf-8")
-    assert "120 numbers" in exact
-    command[1] = "rounded"
-    outcome = p2pfl(*command, "--round", 1)
-    assert outcome.code == 0, outcome.err
-    assert "rounded" in outcome.err
-    assert "does not guarantee" in outcome.err
-    text = (tmp_path / "rounded/schema.toml").read_text(encoding="utf-8")
-    found, before = tomllib.loads(text), tomllib.loads(exact)
-    for key in ("means", "stds", "class_counts"):
-        assert found[key] == {name: float(f"{value:.1g}") for name, value in before[key].items()}
-    assert all(isinstance(count, int) for count in found["class_counts"].values())
-    assert "120" not in text
-    assert "100 numbers" in text
-    assert p2pfl("check", "rounded").code == 0
-
-
-def test_a_rounded_mean_stays_close_enough_to_center_the_column(p2pfl, write, tmp_path):
-    assert p2pfl(*write(name="year", ids=lambda n: 1985 + n % 13), "--round", 1).code == 0
-    schema = tomllib.loads((tmp_path / "h/schema.toml").read_text(encoding="utf-8"))
-    assert (schema["means"]["year"], schema["stds"]["year"]) == (1991, 4)
-
-
-@pytest.mark.parametrize("digits", ["0", "-1", "x", "7"])
-def test_only_a_number_of_digits_rounds(p2pfl, write, digits):
-    assert p2pfl(*write(), "--round", digits).code == 2
-
-
-@pytest.mark.parametrize("option", [["--round", "2"], ["--on-bad-row", "drop"]])
-def test_options_about_tables_go_with_tables_alone(p2pfl, option):
-    outcome = p2pfl("new", "h", *option)
+def test_options_about_tables_go_with_tables_alone(p2pfl):
+    outcome = p2pfl("new", "h", "--on-bad-row", "drop")
     assert outcome.code == 2
     assert "--task csv" in outcome.err
 

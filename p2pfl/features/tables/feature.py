@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +19,14 @@ from p2pfl.console.output import write_rows
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.learn.table.proposal import own_proposal, rows_of
-from p2pfl.learn.table.reading import Looked, SiteFacts, read_tables, survey
+from p2pfl.learn.table.reading import Looked, read_tables, survey
 from p2pfl.learn.table.rows import Layout, make_layout, mistakes_of
-from p2pfl.learn.table.schema import Schema, agreed_file, is_to_agree, schema_of, with_agreed
+from p2pfl.learn.table.schema import Schema, agreed_file, is_to_agree, with_agreed
+from p2pfl.learn.table.task import TableTask, table_task, untested
 from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 
 if TYPE_CHECKING:
     from p2pfl.learn.interface import Learner
-    from p2pfl.learn.table.task import TableTask
 
 
 class TablesFeature(Feature):
@@ -51,7 +52,8 @@ class TableCheck(Check):
         self.tables: TablesFound | None = None
 
     def of_files(self, inspected: Inspected) -> None:
-        self.tables = look_at_tables(inspected.federation, inspected.here)
+        with suppress(UserError):  # loading the learners reports why
+            self.tables = look_at_tables(inspected.federation, inspected.here)
         if self.tables is not None:
             inspected.mistakes.extend(self.tables.mistakes)
             inspected.warnings.extend(self.tables.warnings)
@@ -60,7 +62,13 @@ class TableCheck(Check):
             logging.getLogger("p2pfl").addHandler(logging.NullHandler())  # the learners would report the same again
 
     def before_launch(self, inspected: Inspected) -> None:
-        inspected.mistakes += table_mistakes(inspected.federation, inspected.here)
+        try:
+            found = look_at_tables(inspected.federation, inspected.here) if inspected.here else None
+        except UserError as error:
+            error.file = error.file or str(inspected.federation.path)
+            inspected.mistakes.append(error)
+        else:
+            inspected.mistakes += found.mistakes if found else []
 
     def of_learners(self, inspected: Inspected) -> None:
         if self.tables is not None:
@@ -94,7 +102,6 @@ class TablesFound:
 
 def warn_of_tests(tables: TablesFound, learners: Mapping[str, Learner]) -> list[str]:
     """Return a sentence for each node here that holds out no row of some class for its test."""
-    from p2pfl.learn.table.task import untested  # noqa: PLC0415 - as above
     from p2pfl.learn.tensors import TensorSamples  # noqa: PLC0415 - imports torch
 
     said = []
@@ -119,21 +126,17 @@ def warn_of_figures(tables: TablesFound, federation: FederationConfig) -> list[s
 
 
 def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound | None:
-    """Read the tables of the nodes on this machine. Return None if the task is a different one, or cannot be read."""
+    """Read the tables of the nodes on this machine. Return None if the task is a different one.
+
+    Raises UserError: the task, or its schema, makes no sense.
+    """
     if federation.task.name != "csv" or federation.task.given is not None:
         return None
-
     if is_to_agree(federation.task) and not all(agreed_file(node.state_dir).is_file() for node in here.values()):
         return _before_agreement(federation, here)
-    try:
-        node = next(iter(here.values()), None)
-        task = federation.task if node is None else with_agreed(federation.task, node.state_dir)
-        from p2pfl.learn.table.task import table_task  # noqa: PLC0415 - imports torch
-
-        given = table_task(task.options, federation.path.parent)
-        return _survey(here, given)
-    except (UserError, ModuleNotFoundError):
-        return None  # loading the learners reports why
+    node = next(iter(here.values()), None)
+    task = federation.task if node is None else with_agreed(federation.task, node.state_dir)
+    return _survey(here, table_task(task.options, federation.path.parent))
 
 
 def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound:
@@ -186,7 +189,6 @@ class _Read:
 
 
 def _read(here: Iterable[NodeConfig], schema: Schema, layout_of: Callable[[Mapping[str, Any]], Layout]) -> _Read:
-
     paths, tests, layouts = dict[str, Path](), dict[str, Path](), {}
     for node in here:
         try:
@@ -201,45 +203,15 @@ def _read(here: Iterable[NodeConfig], schema: Schema, layout_of: Callable[[Mappi
 
 
 def _survey(here: Mapping[int, NodeConfig], task: TableTask) -> TablesFound:
-
     found, read = TablesFound(), _read(here.values(), task.schema, task.layout)
     members = {node.name: index for index, node in here.items()}
     trained, tested = read.trained, read.tested
     found.mistakes = read.mistakes
     found.wrong = {members[name] for name in read.paths if name not in trained.tables}
     found.wrong |= {members[name] for name in read.tests if name not in tested.tables}
-    facts, odd = survey(trained.tables, task.schema)
-    found.warnings = [*trained.warnings, *odd]
-    found.rows, found.task = [_row(one) for one in facts], task
+    found.rows, odd = survey(trained.tables, task.schema)
+    found.warnings, found.task = [*trained.warnings, *odd], task
     return found
-
-
-def table_mistakes(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> list[UserError]:
-    """Return the mistakes in the schema and in the tables of the nodes on this machine, without importing torch."""
-    if federation.task.name != "csv" or federation.task.given is not None or not here:
-        return []
-
-    if is_to_agree(federation.task) and not all(agreed_file(node.state_dir).is_file() for node in here.values()):
-        return _before_agreement(federation, here).mistakes
-    options = with_agreed(federation.task, next(iter(here.values())).state_dir).options
-    try:
-        schema, codes = schema_of(options, federation.path.parent)
-    except UserError as error:
-        error.file = error.file or str(federation.path)
-        return [error]
-    return _read(here.values(), schema, lambda local: make_layout(options, local, codes)).mistakes
-
-
-def _row(facts: SiteFacts) -> dict[str, Any]:
-    return {
-        "node": facts.node,
-        "rows": facts.rows,
-        "rows_dropped": facts.rows_dropped,
-        "cells_missing": facts.cells_missing,
-        "columns_absent": list(facts.absent),
-        "classes": facts.classes,
-        "column_distance": dict(facts.far_columns),
-    }
 
 
 def print_tables(rows: list[dict[str, Any]]) -> None:

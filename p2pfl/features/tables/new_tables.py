@@ -20,7 +20,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.table.column import TableProfile, look_at
 from p2pfl.learn.table.merging import Merged, merge, schema_text
 from p2pfl.learn.table.proposal import propose
-from p2pfl.learn.table.reading import SiteFacts, read_tables, survey
+from p2pfl.learn.table.reading import read_tables, survey
 from p2pfl.learn.table.rows import LEAVE_OUT, Layout, OnBadRow, guess_layout, make_layout, mistakes_of, read_header
 from p2pfl.learn.table.schema import usual_metrics
 
@@ -47,7 +47,6 @@ class LookedAt:
     merged: Merged
     schema_text: str
     task_keys: str
-    facts: list[SiteFacts]
     warnings: list[str]
     id: str | None
     """A column that could serve as the layout's `id`."""
@@ -79,14 +78,7 @@ class LookedAt:
         """Describe what the schema reveals about rows."""
         keys = [key for key in ("means", "stds", "class_counts") if self.merged.contents.get(key)]
         keys += ["values of categories"] if self.merged.contents.get("categories") else []
-        digits = self.merged.digits
-        how = "exact figures of rows" if digits is None else f"figures of rows, rounded to {digits} digits"
-        advice = (
-            "--round 2 rounds them, which does not guarantee privacy"
-            if digits is None
-            else "this does not guarantee privacy"
-        )
-        return f"schema.toml, which every node gets, has {how} ({', '.join(keys)}): {advice}"
+        return f"schema.toml, which every node gets, has exact figures of rows ({', '.join(keys)})"
 
 
 def look_at_tables(
@@ -96,9 +88,8 @@ def look_at_tables(
     nodes: tuple[str, ...] | None,
     *,
     on_bad_row: OnBadRow = "refuse",
-    digits: int | None = None,
 ) -> LookedAt:
-    """Read the tables. `digits` rounds the figures in the schema.
+    """Read the tables.
 
     Raises UserError: the target is missing, or names do not fit the tables; ExceptionGroup: all mistakes in the tables.
     """
@@ -114,7 +105,7 @@ def look_at_tables(
     declared = {"target": target} | ({"positive": _values(positive)} if positive else {})
     profiles = _profiles(paths, layouts, target)
     proposals = [propose(profile, node=name, federation="", least_count=1) for name, profile in profiles.items()]
-    merged = merge(proposals, declared, digits=digits)
+    merged = merge(proposals, declared)
     _allow_gaps(merged, [proposal.columns[target].missing for proposal in proposals])
     by_schema = {name: _with_codes(layout, merged.contents) for name, layout in layouts.items()}
     looked = read_tables(merged.schema, paths, by_schema)
@@ -124,14 +115,13 @@ def look_at_tables(
         raise UserError("no row of any table has that value", key="--positive", value=positive, allowed=allowed)
     named = _identifier_column(profiles)
     doubts = [*_doubts(profiles), *_look_like_names(profiles, merged)]
-    facts, odd = survey(looked.tables, merged.schema)
+    _, odd = survey(looked.tables, merged.schema)
     return LookedAt(
         names=names,
         data={name: {"path": str(path)} | _layout_keys(layouts[name]) for name, path in paths.items()},
         merged=merged,
         schema_text=schema_text(merged, origin="Guessed by `p2pfl new` from the tables of all nodes."),
         task_keys=_task_keys(merged, named),
-        facts=facts,
         id=named,
         warnings=[*doubts, *looked.warnings, *map(str, looked.mistakes), *odd],
     )
@@ -238,10 +228,6 @@ def _list_text(names: Any) -> str:
     return (", ".join(found[:MOST_LISTED]) + more) or "none"
 
 
-MOST_DIGITS = 5
-"""The most digits that may be asked for: one less than are written without rounding."""
-
-
 class TablesOptions(NewOptions):
     parameters = (
         click.Argument(["tables"], metavar="[TABLE]...", nargs=-1, type=click.Path(path_type=Path)),
@@ -258,13 +244,6 @@ class TablesOptions(NewOptions):
             show_default=True,
             help="With --task csv: rows that cannot be read; drop leaves them out, and counts them.",
         ),
-        click.Option(
-            ["--round", "digits"],
-            metavar="DIGITS",
-            type=click.IntRange(1, MOST_DIGITS),
-            help="With --task csv: round the figures in schema.toml to so many significant digits, which guarantees "
-            "no privacy.",
-        ),
     )
     after = "task"
 
@@ -273,15 +252,15 @@ class TablesOptions(NewOptions):
 
     def plan(self, plan: NewPlan, said: Mapping[str, Any]) -> None:
         """Plan the nodes from the tables; for other tasks, refuse table options."""
-        tables, target, positive, on_bad_row, digits = (said[one.name or ""] for one in self.parameters)
+        tables, target, positive, on_bad_row = (said[one.name or ""] for one in self.parameters)
         if plan.task == "csv":
-            found = look_at_tables(tables, target, positive, plan.nodes, on_bad_row=on_bad_row, digits=digits)
+            found = look_at_tables(tables, target, positive, plan.nodes, on_bad_row=on_bad_row)
             plan.nodes, plan.data, plan.task_keys = found.names, found.data, found.task_keys
             plan.files["schema.toml"] = found.schema_text
             self._looked = found
             return
         given = {"TABLE": tables and str(tables[0]), "--target": target, "--positive": positive}
-        given |= {"--on-bad-row": on_bad_row if on_bad_row != "refuse" else None, "--round": digits}
+        given |= {"--on-bad-row": on_bad_row if on_bad_row != "refuse" else None}
         for key, value in given.items():
             if value:
                 raise UserError("this is only for --task csv", key=key, value=value, allowed="--task csv")

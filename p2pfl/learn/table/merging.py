@@ -44,28 +44,12 @@ UNUSED = {
 class Merged:
     """The merged schema. `contents` are the contents of a schema file.
 
-    `notes` say for each column how it was used, or why not. All figures in both have `digits` significant digits; with
-    None, counts are exact.
+    `notes` say for each column how it was used, or why not.
     """
 
     contents: dict[str, Any]
     notes: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    digits: int | None = None
-
-    def count(self, number: int) -> int:
-        return number if self.digits is None else int(_rounded(number, self.digits))
-
-    def scale(self, mean: float, std: float) -> tuple[float, float]:
-        """Round mean and std together, so that the mean is off by at most one std. If years were rounded to thousands,
-        all would be far from their mean.
-        """
-        if self.digits is None:
-            return mean, std
-        found = _rounded(mean, self.digits)
-        if abs(found - mean) > std > 0:
-            found = _rounded(round(mean, -math.floor(math.log10(std))))
-        return found, _rounded(std, self.digits)
 
     @property
     def schema(self) -> Schema:
@@ -76,19 +60,18 @@ def merge(
     proposals: Iterable[Proposal],
     declared: Mapping[str, Any],
     *,
-    digits: int | None = None,
     counts_classes: bool = True,
 ) -> Merged:
-    """Merge the proposals. `declared` are the schema keys in `[task]`, which include at least the target. All figures
-    are rounded to `digits`. A column that nodes name, but with no cell in it, is one whose figures they do not show;
-    without `counts_classes`, neither do they show the rows of each class.
+    """Merge the proposals. `declared` are the schema keys in `[task]`, which include at least the target. A column that
+    nodes name, but with no cell in it, is one whose figures they do not show; without `counts_classes`, neither do they
+    show the rows of each class.
 
     Raises UserError: no column is left, or there is no target.
     """
     told = sorted(proposals, key=lambda one: one.node)
     target = declared.get("target")
     given = {key: declared[key] for key in (*KEYS, "missing") if declared.get(key) is not None}
-    merged = Merged(given, digits=digits)
+    merged = Merged(given)
     if not target:
         raise UserError("the task needs this option", key="task.target", allowed="the name of a column")
     _add_target(merged, str(target), _column(told, str(target)), counts_classes=counts_classes)
@@ -194,7 +177,6 @@ def _add_target(merged: Merged, target: str, column: _Column, *, counts_classes:
         if "class_counts" not in contents:
             merged.warnings.append(f'{target}: no class_counts, for class_weights = "balanced", because {WITHHELD}')
         return
-    counts = {name: merged.count(count) for name, count in counts.items()}
     contents.setdefault("class_counts", counts)
     merged.notes[target] = ", ".join(f"{name}: {count} rows" for name, count in counts.items())
 
@@ -243,7 +225,7 @@ def _is_category(column: _Column) -> bool:
 def _add_category(merged: Merged, name: str, column: _Column) -> None:
     values = sorted_values(column.values)
     merged.contents.setdefault("categories", {})[name] = values
-    merged.notes[name] = f"{len(values)} values in {_cells(merged, column)}"
+    merged.notes[name] = f"{len(values)} values in {_cells(column)}"
     if column.is_withheld or any(one.rare for one in column.used.values()):
         merged.contents.setdefault("unseen", "missing")
         merged.notes[name] += "; values of few rows count as missing"
@@ -254,14 +236,14 @@ def _is_scaled(name: str, declared: Mapping[str, Any]) -> bool:
 
 
 def _add_number(merged: Merged, name: str, column: _Column) -> None:
-    mean, std = merged.scale(*column.mean_and_std)
+    mean, std = column.mean_and_std
     if not std and not column.is_withheld:
         merged.notes[name] = f"left out: constant, always {mean:g}"
         merged.warnings.append(f"{name}: left out: it is the same in every row")
         return
     merged.contents.setdefault("numeric", []).append(name)
     _scale(merged, name, column)
-    merged.notes[name] = _cells(merged, column, "numbers")
+    merged.notes[name] = _cells(column, "numbers")
 
 
 def _add_declared_number(merged: Merged, name: str, column: _Column) -> None:
@@ -271,22 +253,22 @@ def _add_declared_number(merged: Merged, name: str, column: _Column) -> None:
             merged.warnings.append(f"{name}: no mean and std, because {WITHHELD}: write means and stds to [task]")
     elif column.kinds == {"number"}:
         _scale(merged, name, column)
-        merged.notes[name] = _cells(merged, column, "numbers")
+        merged.notes[name] = _cells(column, "numbers")
     else:
         merged.warnings.append(f"{name}: declared a number, and {_who_says(column)}")
 
 
 def _scale(merged: Merged, name: str, column: _Column) -> None:
-    mean, std = merged.scale(*column.mean_and_std)
+    mean, std = column.mean_and_std
     for key, value in (("means", mean), ("stds", std or 1.0)):
         table = merged.contents.setdefault(key, {})
         table.setdefault(name, value)
 
 
-def _cells(merged: Merged, column: _Column, what: str = "cells") -> str:
+def _cells(column: _Column, what: str = "cells") -> str:
     if column.is_withheld:
         return f"{what} that are not counted"
-    return f"{merged.count(column.count)} {what}, {merged.count(column.missing)} missing"
+    return f"{column.count} {what}, {column.missing} missing"
 
 
 def _remark_case(merged: Merged, name: str, values: Iterable[str]) -> None:

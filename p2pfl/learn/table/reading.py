@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -424,46 +425,35 @@ NEARLY_EMPTY = 0.9
 LEAST_CELLS = 10
 """The fewest cells for which columns are compared."""
 
+MOST_COLUMNS = 3
+"""The most columns of a node that are said to differ from the others'."""
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteFacts:
-    """Facts about one node's table, as read with the schema."""
+def survey(tables: Mapping[str, Table], schema: Schema) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return a row of facts for each node, and warnings.
 
-    node: str
-    rows: int
-    rows_dropped: int
-    """The bad rows that were left out."""
-    cells_missing: float
-    """The share of missing cells, in columns other than the target."""
-    absent: tuple[str, ...]
-    classes: Mapping[str, int] | None
-    """The number of rows in each class; None for a regression."""
-    far_columns: tuple[tuple[str, float], ...]
-    """The columns that differ most from the others', with their Wasserstein-1 distances; the largest first."""
-
-
-def survey(tables: Mapping[str, Table], schema: Schema, most_columns: int = 3) -> tuple[list[SiteFacts], list[str]]:
-    """Return the facts for each node, and warnings. Columns are compared only if there are at least two tables."""
+    `cells_missing` is a share, without the target. `column_distance` has the Wasserstein-1 distances of the columns
+    that differ most from the others', the largest first; columns are compared if there are at least two tables.
+    """
     warnings = [text for node, table in tables.items() for text in _oddities(node, table, schema)]
-    facts = []
+    rows = []
     for node, table in tables.items():
         others = [other for name, other in tables.items() if name != node]
         far = _distances(table, others, schema)
-        facts.append(
-            SiteFacts(
-                node=node,
-                rows=len(table),
-                rows_dropped=table.dropped.count,
-                cells_missing=_missing(table, schema),
-                absent=table.absent,
-                classes=_counts(table, schema),
-                far_columns=tuple(sorted(far.items(), key=lambda one: -one[1])[:most_columns]),
-            )
+        rows.append(
+            {
+                "node": node,
+                "rows": len(table),
+                "rows_dropped": table.dropped.count,
+                "cells_missing": _missing(table, schema),
+                "columns_absent": list(table.absent),
+                "classes": _counts(table, schema),
+                "column_distance": dict(sorted(far.items(), key=lambda one: -one[1])[:MOST_COLUMNS]),
+            }
         )
         warnings += _other_units(node, table, others, schema)
-    return facts, [*_unscaled(tables, schema), *warnings]
+    return rows, [*_unscaled(tables, schema), *warnings]
 
 
 def _known_values(table: Table, column: str) -> Floats:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 import msgspec
 
@@ -131,22 +131,8 @@ class Layout:
         return self.rename.get(column, column)
 
 
-TYPES: Mapping[str, Any] = {
-    "separator": str,
-    "decimal": str,
-    "encoding": str,
-    "header": bool,
-    "columns": list[str],
-    "rename": dict[str, str],
-    "absent": list[str],
-    "leave_out": list[str],
-    "show_figures": bool,
-    "missing": list[Code] | dict[str, list[Code] | Code] | Code,
-    "id": str,
-    "on_bad_row": OnBadRow,
-    "limit_mb": float,
-}
-"""The keys of a layout, and their types."""
+TYPES: Mapping[str, Any] = get_type_hints(Layout) | {"missing": list[Code] | dict[str, list[Code] | Code] | Code}
+"""The keys of a layout, and their types in a file."""
 KEYS = tuple(TYPES)
 IN_WORDS = {
     "separator": 'one character, such as ";" or "\\t"',
@@ -157,6 +143,7 @@ IN_WORDS = {
     "rename": '{ name = "name in the file" }',
     "absent": "a list of columns",
     "leave_out": "a list of columns",
+    "show_figures": "true or false",
     "missing": "a list of codes, or { column = [codes] }",
     "id": "the name of a column in the file",
     "on_bad_row": '"refuse" or "drop"',
@@ -178,9 +165,6 @@ def make_layout(task: Mapping[str, Any], local: Mapping[str, Any], schema: Mappi
             missing[column] = missing.get(column, frozenset()) | codes
         _check(found, prefix)
         values |= found
-    for key in ("columns", "absent", "leave_out"):
-        if key in values:
-            values[key] = tuple(values[key])
     if values.get("decimal", ".") == values.get("separator", ","):
         text = "the decimal sign is also the separator"
         raise UserError(text, key="data.decimal", value=values.get("decimal", "."), allowed='separator = ";", say')

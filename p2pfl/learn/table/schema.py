@@ -371,21 +371,13 @@ def class_weights(schema: Schema, classes: tuple[str, ...], weights: Weights) ->
 
 def weights_given(schema: Schema, classes: tuple[str, ...], weights: Mapping[str, float]) -> list[float]:
     """Return the weights of the classes, 1 for those that have none. Raises UserError."""
-    given = _by_class(schema, weights)
-    return [given.get(name, 1.0) for name in classes]
-
-
-def _by_class(schema: Schema, weights: Mapping[str, float]) -> dict[str, float]:
+    known = schema.classes or ()
     for name, weight in weights.items():
-        known = ", ".join(schema.classes or ())
-        if schema.spell(name) not in (schema.classes or ()) or not weight > 0:
-            raise UserError(
-                "not a weight of a class",
-                key=f"task.class_weights.{name}",
-                value=weight,
-                allowed=f"above 0, for {known}",
-            )
-    return {schema.spell(name): weight for name, weight in weights.items()}
+        if schema.spell(name) not in known or not weight > 0:
+            key, allowed = f"task.class_weights.{name}", f"above 0, for {', '.join(known)}"
+            raise UserError("not a weight of a class", key=key, value=weight, allowed=allowed)
+    given = {schema.spell(name): weight for name, weight in weights.items()}
+    return [given.get(name, 1.0) for name in classes]
 
 
 OF_TWO = ("auc", "average_precision", "balanced_accuracy", "f1", "brier")

@@ -68,17 +68,7 @@ MEANS: Mapping[str, str] = {
     "colluders": "trees: how many nodes may work together without learning another's summands; 1 by default",
 }
 """Descriptions of these keys."""
-OF_TREES = (
-    "eta",
-    "max_depth",
-    "bins",
-    "reg_lambda",
-    "gamma",
-    "min_child_weight",
-    "least_rows",
-    "patience",
-    "colluders",
-)
+OF_TREES = tuple(key for key, text in MEANS.items() if text.startswith("trees: "))
 """The keys that say something for trees alone."""
 TREES = "trees"
 KEYS = (*schema.KEYS, *TYPES, *rows.KEYS)

@@ -24,9 +24,9 @@ def table(seed=0, rows=100, ill=0.5, **columns):
 def test_of_each_site_rows_gaps_classes_and_distances_are_told():
     tables = {"n": table(0, ill=0.2), "s": table(1, ill=0.6, a=np.r_[[np.nan] * 20, [61.0] * 80])}
     (north, south), warnings = survey(tables, make_schema(SCALED))
-    assert (north.rows, north.classes) == (100, {"no": 80, "yes": 20})
-    assert south.cells_missing == pytest.approx(0.1)
-    assert dict(north.far_columns).keys() == {"a", "b"}
+    assert (north["rows"], north["classes"]) == (100, {"no": 80, "yes": 20})
+    assert south["cells_missing"] == pytest.approx(0.1)
+    assert north["column_distance"].keys() == {"a", "b"}
     assert any("one value in all rows" in text for text in warnings)
 
 
@@ -54,4 +54,4 @@ def test_inputs_that_are_not_scaled_are_warned_of():
 
 def test_one_table_has_no_distances():
     (alone,), _ = survey({"n": table()}, make_schema(SCALED))
-    assert alone.far_columns == ()
+    assert alone["column_distance"] == {}

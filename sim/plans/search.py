@@ -423,14 +423,25 @@ class Bench:
         if result is None:
             return False
         self.measure = report.main_measure
-        if trial.arrays:
-            exact, rounds = self.results.get(replace(trial, arrays=False)), trial.rounds or self.wishes.full or 1
-            if self.scale is None and exact is not None:
-                self.scale = (exact.busiest / max(1, result.busiest), exact.time_s / rounds)
-            more, round_s = self.scale or (1.0, 0.0)
-            result = replace(result, busiest=round(more * result.busiest), time_s=round_s * rounds)
         self.results[trial] = result
+        exact, rough = (self.results.get(replace(trial, arrays=arrays)) for arrays in (False, True))
+        if self.scale is None and exact is not None and rough is not None:
+            self.scale = (exact.busiest / max(1, rough.busiest), exact.time_s / self._rounds(trial))
+            self._scale([one for one in self.results if one.arrays])
+        elif self.scale is not None and trial.arrays:
+            self._scale([trial])
         return True
+
+    def _rounds(self, trial: Trial) -> int:
+        return trial.rounds or self.wishes.full or 1
+
+    def _scale(self, trials: Iterable[Trial]) -> None:
+        """Make bytes and time of arrays those of exact runs; until one has ended they are arrays' own."""
+        more, round_s = self.scale or (1.0, 0.0)
+        for one in trials:
+            result = self.results[one]
+            time_s = round_s * self._rounds(one)
+            self.results[one] = replace(result, busiest=round(more * result.busiest), time_s=time_s)
 
 
 def result_of(report: Report) -> TrialResult | None:

@@ -450,3 +450,20 @@ def test_bytes_and_time_of_arrays_are_scaled_by_the_system_that_was_run_as_both(
     assert found.winner.bytes_per_day == 1_002
     assert found.winner.time_s > 0
     assert "--arrays --clock in-step" in command_of(found, found.winner, HONEST, 0)
+
+
+def test_what_arrays_found_before_the_first_exact_run_is_scaled_once_that_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(search, "Report", SimpleNamespace(from_json=lambda one: one))
+    monkeypatch.setattr(search, "result_of", lambda one: one.result)
+    bench = search.Bench(wishes=PlanWishes(nodes=5), folder=None, world=tmp_path, count=1, tell=silent)
+    other, rough, exact = (
+        search.Trial(system=name, attack=HONEST, seed=0, rounds=4, arrays=arrays)
+        for name, arrays in (("b", True), ("a", True), ("a", False))
+    )
+    for trial, busiest, time_s in ((other, 300, 0.0), (rough, 100, 0.0), (exact, 200, 8.0)):
+        result = search.TrialResult(worst=0.9, mean=0.9, busiest=busiest, time_s=time_s, took_s=1.0)
+        assert bench._read(trial, SimpleNamespace(main_measure=ACCURACY, result=result))
+    assert [(bench.results[one].busiest, bench.results[one].time_s) for one in (other, rough)] == [
+        (600, 8.0),
+        (200, 8.0),
+    ]

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from p2pfl.config.load import NODE_FILE_NAME, federation_file
-from p2pfl.config.model import GOSSIP, TRAINING, FederationConfig, GossipConfig, Kinds, TrainingConfig
-from p2pfl.config.tables import choice, read_document, text
+from p2pfl.config.model import GOSSIP, TRAINING, FederationConfig, GossipConfig, TrainingConfig
+from p2pfl.config.tables import Kinds, choice, read_document, text
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.learn.task import parse_partition
 from p2pfl.reporting.report import Report

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.model import Kinds
-from p2pfl.config.tables import Mistakes, read_document, read_table, unknown_keys
+from p2pfl.config.tables import Kinds, Mistakes, read_document, read_table, unknown_keys
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.specs import Kind, whole
 from sim.attacks import with_absolute_path

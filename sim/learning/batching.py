@@ -35,13 +35,18 @@ Batch = tuple[Tensor, Tensor]
 
 FEWEST, MOST, MOST_KINDS = 5, 256, 16
 """Nodes for which a group is worth its while, nodes in a group, and kinds of groups."""
+WORTH_A_LOOK = 250
+"""Rounds of all nodes for which a look at the start, two CPU-seconds, is worth its while."""
 GROUP_FLOATS, BATCH_FLOATS = 640_000, 2_500_000
 """Parameters and input values of a group: they, gradients and activations should stay in the cache."""
 
 
 def make_learners(federation: FederationConfig, **how: Any) -> Learners:
     """Build all members' learners, from one task; `how` is for `load_learners`, which raises UserError."""
-    return BatchedLearners(load_learners(federation, **how), method_of(federation))
+    learners, method, rounds = load_learners(federation, **how), method_of(federation), federation.training.rounds
+    if rounds is not None and rounds * len(learners) < WORTH_A_LOOK:
+        return Learners(learners, method)
+    return BatchedLearners(learners, method)
 
 
 class BatchedLearners(Learners):

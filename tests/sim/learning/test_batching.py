@@ -226,6 +226,7 @@ def test_a_run_with_crashes_is_the_same_whether_rounds_are_batched_or_not(rule, 
     made = describe(nodes=9, topology="random-regular:degree=4", rounds=4, partition="dirichlet:0.5", rule=rule)
     training = replace(made.training, local_steps=3, batch_size=8, closing_rounds=2)
     made = replace(made, training=training, gossip=replace(made.gossip, start_wait_s=0.2, linger_s=0.3))
+    monkeypatch.setattr(batching, "WORTH_A_LOOK", 0)
     batched = simulate(made, world=WORLD, references=False)
     monkeypatch.setattr(batching, "same_bits", lambda *_: (False, False))
     alone = simulate(made, world=WORLD, references=False)

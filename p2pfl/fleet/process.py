@@ -12,7 +12,7 @@ from p2pfl.features import FEATURES, import_declared
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import Setup, read_setup
 from p2pfl.node.learner_runner import OnRound
-from p2pfl.node.shutdown import on_a_leash
+from p2pfl.node.shutdown import shutdown_on_request
 from p2pfl.reporting.report import SecureSum
 from p2pfl.reporting.status import NodeLine, NodeResult
 
@@ -48,7 +48,7 @@ async def run_node(
     launcher dies. `make` takes the arguments of `Application`.
     """
     application = make(setup, on_line=on_line, sketched=launched, features=FEATURES)
-    async with on_a_leash(application.stop, launched=launched, on_ended=application.member_ended):
+    async with shutdown_on_request(application.stop, launched=launched, on_ended=application.member_ended):
         return await application.run()
 
 

@@ -29,15 +29,15 @@ from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.interface import Learner, Score
 from p2pfl.learn.metrics import Losses
 from p2pfl.net.limits import Limits
-from p2pfl.net.links import Links, Membership, Watcher
+from p2pfl.net.links import Links, Watcher
 from p2pfl.net.session_table import Callbacks
 from p2pfl.net.transport import MakeTransport
 from p2pfl.net.websocket import WebSocketTransport, transport_of
 from p2pfl.node import assembly
 from p2pfl.node.assembly import Setup, look_for_memory, vectors_in_place
-from p2pfl.node.current_federation import FederationInForce, Live, keys_with_session, name_of_key
+from p2pfl.node.current_federation import FederationInForce, Live, membership_of, name_of_key
 from p2pfl.node.driver import Driver
-from p2pfl.node.engine_thread import Checkpoint, EngineThread, needs_of
+from p2pfl.node.engine_thread import EngineThread, Order, needs_of
 from p2pfl.node.feature import (
     Attachments,
     Feature,
@@ -63,7 +63,7 @@ from p2pfl.node.learner_runner import (
     reloading_of,
 )
 from p2pfl.node.local_rounds import LocalRounds
-from p2pfl.node.shutdown import Stopping, Waiting
+from p2pfl.node.shutdown import Stopping
 from p2pfl.node.status import ProgressLines, Status
 from p2pfl.reporting.figures import bearings
 from p2pfl.reporting.status import WAITING_FOR_DISK, NodeLine, NodeResult, Sketch
@@ -77,16 +77,8 @@ LAST_TEST_S = 8.0
 """How long a stopped node waits for the test of its last model, in seconds; a launcher waits 15 s in all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuTime:
-    """CPU time of the process in seconds: the total, and the part while the node ran."""
-
-    total_s: float
-    running_s: float
-
-
 async def last_test(
-    learner: Learner, state: NodeState, driver: Driver, waiting: Waiting, *, hasty: bool, compute: Executor | None
+    learner: Learner, state: NodeState, driver: Driver, stopping: Stopping, *, hasty: bool, compute: Executor | None
 ) -> Score | None:
     """Test the last model, however long it takes unless the node was asked to end; return the score on its own data."""
     shop = driver.local.workshop
@@ -97,11 +89,11 @@ async def last_test(
         local.append(shop.score(state.model, "local"))
 
     under_way = driver.local.under_way
-    if await waiting.until(driver.local.learner_is_free, limit_s=LAST_ROUND_S if hasty else None):
+    if await stopping.until(driver.local.learner_is_free, limit_s=LAST_ROUND_S if hasty else None):
         learner.load_local_state(state.local)  # a round that ended too late does not count
         last = start_aside(test, compute)
         under_way = "test"
-        if await waiting.until(last.done, limit_s=LAST_TEST_S if hasty else None):
+        if await stopping.until(last.done, limit_s=LAST_TEST_S if hasty else None):
             last.result()
             return local[0]
     if shop.figures.tested is None or not shop.figures.tested.moment.final:
@@ -154,8 +146,12 @@ def has_finished(core: Course) -> bool:
     return core.phase is Phase.FINISHED and not (core.resigned or core.retired)
 
 
-def result_of(status: Status, *, finished: bool, local: Score | None, cpu_time: CpuTime | None) -> NodeResult:
-    """Return the result. `local` is the score on the node's own data; `cpu_time` is None if nodes share a process."""
+def result_of(
+    status: Status, *, finished: bool, local: Score | None, cpu_s: tuple[float | None, float | None]
+) -> NodeResult:
+    """Return the result. `local` is the score on the node's own data; `cpu_s` are the CPU seconds of the process, in
+    all and while the node ran, unknown if nodes share a process.
+    """
     core, shop = status.core, status.workshop
     return NodeResult(
         **msgspec.structs.asdict(status.full()),
@@ -168,8 +164,8 @@ def result_of(status: Status, *, finished: bool, local: Score | None, cpu_time: 
         local_metrics={} if local is None else dict(local.metrics),
         steps=shop.figures.steps,
         wall_time_s=round(time.monotonic() - status.started_at, 3),
-        cpu_time_s=None if cpu_time is None else round(cpu_time.total_s, 3),
-        cpu_time_running_s=None if cpu_time is None else round(cpu_time.running_s, 3),
+        cpu_time_s=cpu_s[0],
+        cpu_time_running_s=cpu_s[1],
         cpu_time_training_s=round(shop.figures.cpu_s, 3),
     )
 
@@ -203,24 +199,13 @@ class OneProcess:
     transport: MakeTransport = WebSocketTransport
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Audience:
-    """Receivers of news from a running node: a progress line at most ten times a second, and each local round.
-
-    If `sketched`, lines include a sketch of the model, and each closing round adds a line.
-    """
-
-    on_line: Callable[[NodeLine], None]
-    on_round: OnRound | None = None
-    sketched: bool = False
-
-
 class Application:
     """One node, from its files to its result.
 
-    `features` are attached in order; a node can learn without any. For the other arguments see `Audience` and
-    `OneProcess`. `run` returns the node's result, which is also written to `<state_dir>/result.json`; None if the node
-    was stopped before it began.
+    `features` are attached in order; a node can learn without any. `on_line` receives a progress line at most ten times
+    a second; if `sketched`, lines include a sketch of the model, and each closing round adds a line. `on_round`
+    receives each local round. `run` returns the node's result, which is also written to `<state_dir>/result.json`; None
+    if the node was stopped before it began.
     """
 
     driver: Driver | None = None
@@ -244,7 +229,7 @@ class Application:
         self.features = tuple(features)
         self.in_force = FederationInForce(setup)
         self.shared = shared
-        self.audience = Audience(on_line=on_line, on_round=on_round, sketched=sketched)
+        self.on_line, self.on_round, self.sketched = on_line, on_round, sketched
         self.stopping = Stopping(self._show_wait)
         self.begun = False
         self.cpu_began = 0.0
@@ -344,9 +329,8 @@ class Application:
 
     def _assemble(self, core: Course, engine: Engine, store: Store) -> Driver:
         setup, training = self.setup, self.setup.federation.training
-        on_round = self.audience.on_round
-        sketch = Sketch(setup.learner.size, setup.federation.seed) if self.audience.sketched else None
-        each = None if on_round is None else EachRound(setup.member.name, setup.learner, on_round)
+        sketch = Sketch(setup.learner.size, setup.federation.seed) if self.sketched else None
+        each = None if self.on_round is None else EachRound(setup.member.name, setup.learner, self.on_round)
         losses = Losses(private=setup.federation.privacy is not None, resumed=engine.state.rounds > 0)
         figures = TrainingFigures(withheld_by(self.features, setup), losses)
         workshop = Workshop(
@@ -388,11 +372,11 @@ class Application:
         links = self.links = self._links(driver)
         self.status = self._status(core, driver, links)
         self.lines = ProgressLines(
-            self.audience.on_line,
+            self.on_line,
             self.status,
             self.thread,
             was_stopped=lambda: self.stopping.is_requested,
-            sketched=self.audience.sketched,
+            sketched=self.sketched,
         )
         self.attached = Attachments(self.features, self._view(core, driver, links), links, kept)
         driver.local.gate = self.attached
@@ -490,16 +474,9 @@ class Application:
 
     def _links(self, driver: Driver) -> Links:
         setup = self.setup
-        members, own = setup.federation.members, setup.node.network
+        own = setup.node.network
         return Links(
-            Membership(
-                identity=setup.identity,
-                own_index=setup.member.index,
-                members=keys_with_session(setup.federation),
-                neighbors=frozenset(setup.peers),
-                dial={peer: members[peer].address for peer in setup.peers},
-                binding=assembly.binding(setup),
-            ),
+            membership_of(setup.federation, setup.member.index, setup.identity, assembly.binding(setup)),
             Callbacks(
                 on_open=driver.session_opened,
                 on_message=driver.message_received,
@@ -550,7 +527,7 @@ class Application:
                 driver.local.look_while_mixing()  # neighbors that are not through still move the model
             if self.setup.durability == "snapshot" and now - saved_at >= self.setup.node.snapshot_s:
                 saved_at = now
-                self.thread.jobs.put(Checkpoint())
+                self.thread.jobs.put(Order.CHECKPOINT)
 
     def _note_test(self) -> None:
         if self.driver is not None and not self.driver.finished.is_set():
@@ -572,17 +549,17 @@ class Application:
             self.setup.learner,
             state,
             driver,
-            self.stopping.waiting,
+            self.stopping,
             hasty=self.stopping.hurries,
             compute=None if self.shared is None else self.shared.compute,
         )
         self.lines.tell()
-        say_how_it_went(status, never_exchanged=not (status.exchanges or self.stopping.is_requested or had_ended))
+        say_how_it_went(status, never_exchanged=not (core.exchanges or self.stopping.is_requested or had_ended))
         finished = has_finished(core) and not self.stopping.is_requested
         if finished:
             driver.feed.keep("finished", None, f"after round {core.facts.rounds}")
-        cpu_time = None if self.shared else CpuTime(total_s=time.process_time(), running_s=running_s)
-        result = result_of(status, finished=finished, local=local, cpu_time=cpu_time)
+        cpu_s = (None, None) if self.shared else (round(time.process_time(), 3), round(running_s, 3))
+        result = result_of(status, finished=finished, local=local, cpu_s=cpu_s)
         write_result(self.setup.node.state_dir, result)
         return result
 

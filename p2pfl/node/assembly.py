@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -124,6 +124,11 @@ def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity,
     if federation.privacy is not None and plan_by(learner) is None:
         text, allowed = "the learner of this task cannot keep what [privacy] promises", "a torch task, or no [privacy]"
         raise UserError(text, file=federation.path, key="task.name", value=federation.task.name, allowed=allowed)
+    try:
+        gauge = gauge_of(federation.training, learner)
+    except UserError as error:
+        error.file = error.file or str(federation.path)
+        raise
     log.info("training on %s", device_of(learner))
     for notice in federation.notices:
         log.warning("%s", notice)
@@ -139,17 +144,9 @@ def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity,
         method=method,
         durability=durability_of(node, learner, private=federation.privacy is not None),
         unscaled=unscaled(learner) if federation.privacy is None else None,
-        gauge=_gauge(federation, learner),
+        gauge=gauge,
         passing=passing,
     )
-
-
-def _gauge(federation: FederationConfig, learner: Learner) -> Gauge | None:
-    try:
-        return gauge_of(federation.training, learner)
-    except UserError as error:
-        error.file = error.file or str(federation.path)
-        raise
 
 
 def durability_of(node: NodeConfig, learner: Learner, *, private: bool = False) -> Durability:
@@ -311,7 +308,7 @@ def replay(loaded: Loaded, method: Method | None = None) -> NodeState:
     state = restore(header, loaded.state.arrays, loaded.state.blobs)
     by_peer = {int(peer): make_compressor(spec) for peer, spec in header["compressors"].items()}
     codecs = Codecs(make_compressor(header["compressor"]), by_peer)
-    known = method is not None and is_whole(header) and method_then(header) == method.code
+    known = method is not None and header["whole"] and header["method"] == method.code
     by = method if method is not None and known else Method()
     for record in loaded.records:
         step = change(record.kind, record.header, record.blobs, np.dtype(state.model.dtype))
@@ -324,19 +321,20 @@ def _drop_what_does_not_fit(setup: Setup, loaded: Loaded, state: NodeState) -> N
 
     This covers lives following other members, the vectors of another method, and a pending request that the edge's
     compressor did not encode. What the method keeps for such an edge stays until both ends adopt the new incarnation.
-    If replicas and flows cannot be trusted, this node begins a new life, and all its edges restart.
+    If replicas and flows cannot be trusted, or are not in the snapshot (`whole`), this node begins a new life, and all
+    its edges restart.
     """
     header, expected = loaded.state.header, snapshot_header(setup)
     then, now = header["members"], expected["members"]
     same_members = then[: len(now)] == now[: len(then)]  # rows are only ever added
     if not same_members:
         state.lives.clear()
-    same_method = method_then(header) == setup.method.code
+    same_method = header["method"] == setup.method.code
     if len(state.terms) != len(setup.method.no_terms):
         state.terms = setup.method.no_terms
     if not same_method:
         _keep_nothing(setup, state)
-    if not (loaded.complete and setup.durability == "exchange" and same_members and same_method and is_whole(header)):
+    if not (loaded.complete and setup.durability == "exchange" and same_members and same_method and header["whole"]):
         state.begin_life(random_name())
     before = header["compressors"]
     for peer, edge in state.edges.items():
@@ -348,11 +346,6 @@ def _drop_what_does_not_fit(setup: Setup, loaded: Loaded, state: NodeState) -> N
             edge.kept = kept
 
 
-def method_then(header: Mapping[str, Any]) -> str:
-    """Return the learning method that wrote a snapshot."""
-    return str(header["method"])
-
-
 def _keep_nothing(setup: Setup, state: NodeState) -> None:
     """Keep only the model from a state left by another learning method."""
     peers = tuple(state.edges)
@@ -361,11 +354,6 @@ def _keep_nothing(setup: Setup, state: NodeState) -> None:
     for peer in peers:
         record = state.edges[peer].record.without_replicas()
         state.edges[peer] = replace(fresh.edges[peer], record=record)
-
-
-def is_whole(header: Mapping[str, Any]) -> bool:
-    """Return True if a snapshot has the replicas and flows of all edges."""
-    return bool(header["whole"])
 
 
 def random_name() -> int:

@@ -26,7 +26,7 @@ from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node import assembly
 from p2pfl.node.assembly import Setup, learned_sections, settings_for
 from p2pfl.node.driver import Driver
-from p2pfl.node.engine_thread import Checkpoint, EngineThread, Look
+from p2pfl.node.engine_thread import EngineThread, Look, Order
 from p2pfl.node.status import Status
 from p2pfl.reporting.figures import bearings
 
@@ -204,7 +204,7 @@ class FederationInForce:
         )
         self.core_federation = federation
         live.status.name = self.setup.member.name
-        live.driver.amend(amended(self.setup))
+        live.driver.take(amended(self.setup))  # the core decides when it takes effect
         self._amend_links(live)
 
     def follow_core(self) -> None:
@@ -229,7 +229,7 @@ class FederationInForce:
         codecs = codecs_of(self.setup.federation, self.setup.member.index)
         if codecs.specs != thread.engine.codecs.specs:
             thread.jobs.put(Look(lambda engine: recode(engine, codecs)))
-            thread.jobs.put(Checkpoint())
+            thread.jobs.put(Order.CHECKPOINT)
 
     def _amend_links(self, live: Live) -> None:
         """Allow sessions with current neighbors, future ones, and ones about to leave."""
@@ -243,6 +243,21 @@ class FederationInForce:
             neighbors=neighbors,
             binding=assembly.binding(setup),
         )
+
+
+def membership_of(
+    federation: FederationConfig, index: int, identity: Identity, binding: FederationBinding
+) -> Membership:
+    """Return the identity and the peers of member `index`, whose sessions have that binding."""
+    members, peers = federation.members, federation.neighbors(index)
+    return Membership(
+        identity=identity,
+        own_index=index,
+        members=keys_with_session(federation),
+        neighbors=frozenset(peers),
+        dial={peer: members[peer].address for peer in peers},
+        binding=binding,
+    )
 
 
 REST_S = 30.0
@@ -265,29 +280,23 @@ def links_of_phase(
     `phase` is a digest that stands in the binding in place of schema and model, so that nobody takes these sessions for
     those of learning, or of another phase.
     """
-    members, peers = federation.members, federation.neighbors(index)
+    sections = (*keys(federation), *learned_sections(phase, phase))
+    binding = FederationBinding(federation_id=federation_id(federation), sections=sections)
 
     def ended(peer: int, session: int, reason: str) -> None:
         if reason.startswith(MALFORMED):
             links.close(peer, session, "", REST_S)
 
     links = Links(
-        Membership(
-            identity=identity,
-            own_index=index,
-            members=keys_with_session(federation),
-            neighbors=frozenset(peers),
-            dial={peer: members[peer].address for peer in peers},
-            binding=FederationBinding(
-                federation_id=federation_id(federation), sections=(*keys(federation), *learned_sections(phase, phase))
-            ),
-        ),
+        membership_of(federation, index, identity, binding),
         Callbacks(
             on_open=lambda peer, session: None,  # noqa: ARG005 - there is no core
             on_message=lambda peer, session, message: None,  # noqa: ARG005 - as above
             on_close=ended,
         ),
-        Watcher(log=logging.getLogger("p2pfl.net"), name_of=lambda peer: members[peer].name, on_alarm=on_alarm),
+        Watcher(
+            log=logging.getLogger("p2pfl.net"), name_of=lambda peer: federation.members[peer].name, on_alarm=on_alarm
+        ),
         listen=listen,
         max_body_bytes=max_body_bytes,
         rng=random.Random(os.urandom(16)),  # jitter for dialing

@@ -16,12 +16,10 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Protocol
 
 from p2pfl.core.course import Course
 from p2pfl.core.effects import Alarm, ChangeEdges, CloseSession, Effect, Finish, Send, StartRound
 from p2pfl.core.events import (
-    Amended,
     Event,
     MessageReceived,
     RoundCommitted,
@@ -35,7 +33,8 @@ from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Done, Message, Reply, Request
 from p2pfl.errors import LearningError
 from p2pfl.net.link import MALFORMED, SILENT
-from p2pfl.node.engine_thread import EngineThread, Operate, Quit
+from p2pfl.net.links import Links
+from p2pfl.node.engine_thread import EngineThread, Operate, Order
 from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.status import Feed, Presence
 from p2pfl.plugins import describe_failure
@@ -123,13 +122,6 @@ The first FIRST_ALARMS are logged, then the 100th, the 200th, the 400th and so o
 """
 
 
-class NetworkEdge(Protocol):
-    """The part of the network layer that the driver needs."""
-
-    def send(self, peer: int, session: int, message: Message) -> None: ...
-    def close(self, peer: int, session: int, reason: str, rest_s: float = 0.0) -> None: ...
-
-
 class Driver:
     """Carries events to the core and effects from it until the core finishes.
 
@@ -152,7 +144,7 @@ class Driver:
         local.report_to(self)
         self.name_of = name_of
         self.on_amended = on_amended
-        self.links: NetworkEdge
+        self.links: Links
         self.held = HeldSends(lambda effect: self.links.send(effect.peer, effect.session, effect.message))
         self.loop = asyncio.get_running_loop()
         self.finished = asyncio.Event()
@@ -167,7 +159,7 @@ class Driver:
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
-    def start(self, links: NetworkEdge) -> None:
+    def start(self, links: Links) -> None:
         self.links = links
         self.take(Started())
 
@@ -186,10 +178,6 @@ class Driver:
     def stop(self) -> None:
         """Stop the node at the user's request: end cleanly, keep a snapshot."""
         self.take(StopRequested())
-
-    def amend(self, event: Amended) -> None:
-        """Tell the core that the federation has changed; the core decides when the change takes effect."""
-        self.take(event)
 
     def deliver(self, events: list[Event], flush: int) -> None:
         """Accept events from the engine's thread. Messages that follow from them leave once that flush is done."""
@@ -298,5 +286,5 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         if self.engine_thread.is_alive():
-            self.engine_thread.jobs.put(Quit())
+            self.engine_thread.jobs.put(Order.QUIT)
             await asyncio.to_thread(self.engine_thread.join)

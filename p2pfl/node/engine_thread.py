@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Protocol
 
 from msgspec.structs import force_setattr
@@ -165,22 +166,14 @@ class Correct:
     correct: Callable[[Ledger | None], Ledger | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Order(Enum):
+    CHECKPOINT = auto()
     """Write a full snapshot."""
+    FLUSH_ENDED = auto()
+    QUIT = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class FlushEnded:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Quit:
-    pass
-
-
-Job = Operate | Look | Pay | Correct | Checkpoint | FlushEnded | Quit
+Job = Operate | Look | Pay | Correct | Order
 
 
 class Listener(Protocol):
@@ -233,7 +226,7 @@ class EngineThread(threading.Thread):
         self.listener: Listener
         """Receives the events; set it before `start`."""
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        self.flushing = Flushing(store, tell=self._tell_flushed, on_end=lambda: self.jobs.put(FlushEnded()))
+        self.flushing = Flushing(store, tell=self._tell_flushed, on_end=lambda: self.jobs.put(Order.FLUSH_ENDED))
         self.in_step = False
         """True if no answer is delivered before it is on disk, since there is nothing to train meanwhile."""
         self.broken_since: float | None = None
@@ -288,7 +281,7 @@ class EngineThread(threading.Thread):
         jobs = self._wait()
         events: list[Event] = []
         waits = [self._do(job, events) for job in jobs]
-        quits = any(isinstance(job, Quit) for job in jobs)
+        quits = Order.QUIT in jobs
         if self.broken_since is None:
             if any(waits) or (quits and self.flushing.is_owed):
                 self._guard(events, self._flush)
@@ -310,11 +303,11 @@ class EngineThread(threading.Thread):
                 self._pay(job, events)
             case Correct():
                 self._correct(job, events)
-            case Checkpoint():
+            case Order.CHECKPOINT:
                 self._guard(events, lambda: self.checkpoint(self.engine.state))
-            case FlushEnded():
+            case Order.FLUSH_ENDED:
                 self._guard(events, self._end_flush)
-            case Quit():
+            case Order.QUIT:
                 pass
         return False
 

@@ -11,7 +11,7 @@ feature that fails later is turned off with an alarm, and the node goes on; but 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,7 +32,7 @@ from p2pfl.learn.interface import Learner
 from p2pfl.net.greeting import Charters
 from p2pfl.net.links import Links
 from p2pfl.net.side import FAILED, Feeding, SideChannel
-from p2pfl.net.transport import Line, MakeTransport, Transport
+from p2pfl.net.transport import MakeTransport
 from p2pfl.node.assembly import MemoryNeeds, Setup
 from p2pfl.node.engine_thread import EngineThread
 from p2pfl.node.learner_runner import Workshop
@@ -99,22 +99,6 @@ class Say(Protocol):
     def __call__(self, peer: int, channel: SideChannel, message: Struct, *, if_free: bool = False) -> bool: ...
 
 
-class NetworkView(Protocol):
-    """A feature's view of the network layer."""
-
-    @property
-    def port(self) -> int: ...
-    @property
-    def transport(self) -> Transport: ...
-    @property
-    def is_complete(self) -> bool: ...
-    def session(self, peer: int) -> tuple[int, Line] | None: ...
-    def hint(self, index: int, addresses: Sequence[str], instead_of: Sequence[str] = ()) -> None: ...
-    def end_stale(self, is_own: Callable[[str], bool]) -> None: ...
-    def pause(self, pause_s: float, reason: str) -> None: ...
-    def spare(self, peer: int, rest_s: float) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundAtStart:
     """The state read from disk at startup, before there is a core.
@@ -149,7 +133,7 @@ class NodeView:
     thread: EngineThread
     line: Callable[[], NodeLine]
     feed: Feed
-    network: NetworkView
+    network: Links
     say: Say
     clock: Callable[[], float]
     """Monotonic time in seconds, from the event loop's clock."""

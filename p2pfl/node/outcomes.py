@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from p2pfl.config.load import (
     DEFAULTS,
@@ -37,9 +37,6 @@ from p2pfl.learn.interface import (
 from p2pfl.node.assembly import ORIGIN, digest_of, load_learner, replay
 from p2pfl.node.folders import newest
 from p2pfl.storage import Loaded, peek
-
-if TYPE_CHECKING:
-    pass
 
 ALLOWED = "the folder of a node that has run, its state folder, or a file from `p2pfl export`"
 

@@ -23,46 +23,6 @@ from p2pfl.errors import StorageError
 from p2pfl.node.driver import Driver
 from p2pfl.reporting.status import WAITING_FOR_DISK
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@asynccontextmanager
-async def on_a_leash(
-    stop: Callable[[], None], *, launched: bool, on_ended: Callable[[str], None] = lambda _: None
-) -> AsyncIterator[None]:
-    """Call `stop` on SIGINT, SIGTERM and, if `launched`, at the end of stdin, which is left open; call `on_ended` with
-    the name of each member that has ended for good.
-    """
-    loop = asyncio.get_running_loop()
-    leash = None
-    if launched:
-        pipe = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
-        leash, _ = await loop.connect_read_pipe(lambda: _Leash(stop, on_ended), pipe)
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stop)
-    try:
-        yield
-    finally:
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
-        if leash is not None:
-            leash.close()
-
-
-class _Leash(asyncio.Protocol):
-    def __init__(self, let_go: Callable[[], None], on_ended: Callable[[str], None]) -> None:
-        self.let_go, self.on_ended = let_go, on_ended
-        self._rest = b""
-
-    def data_received(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self.on_ended(line.decode())
-
-    def eof_received(self) -> None:
-        self.let_go()
-
-
 log = logging.getLogger("p2pfl")
 
 RETRY_S = 3.0
@@ -73,67 +33,44 @@ SAID_AGAIN_S = 300.0
 """The time between two log lines about waiting for the disk, in seconds."""
 TESTING = "testing"
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-class Waiting:
-    """A node's waits.
 
-    `show` is called with what the node is waiting for, then with an empty text. Set `hurried` to end a wait early.
+@asynccontextmanager
+async def shutdown_on_request(
+    stop: Callable[[], None], *, launched: bool, on_ended: Callable[[str], None] = lambda _: None
+) -> AsyncIterator[None]:
+    """Call `stop` on SIGINT, SIGTERM and, if `launched`, at the end of stdin, which is left open; call `on_ended` with
+    the name of each member that has ended for good.
     """
+    loop = asyncio.get_running_loop()
+    stdin = None
+    if launched:
+        pipe = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
+        stdin, _ = await loop.connect_read_pipe(lambda: _Stdin(stop, on_ended), pipe)
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+        if stdin is not None:
+            stdin.close()
 
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self.show = show
-        self.hurried = asyncio.Event()
-        self.for_disk = False
-        """True while the node waits for a disk."""
 
-    async def until_written(self, write: Callable[[], None], folder: Path) -> str | None:
-        """Call `write` in a thread until the disk accepts it; return None, or the last refusal if the wait was cut
-        short.
-        """
-        said_at = float("-inf")
-        while True:
-            try:
-                await asyncio.to_thread(write)
-            except StorageError as error:
-                reason = str(error)
-            else:
-                break
-            now = time.monotonic()
-            if now - said_at >= SAID_AGAIN_S:
-                said_at = now
-                log.warning("%s: waiting for the disk, tried again every %g s: %s", folder, RETRY_S, reason)
-            self.for_disk = True
-            self.show(WAITING_FOR_DISK)
-            if await self._hurried_within(RETRY_S):
-                return reason
-        if self.for_disk:
-            self.for_disk = False
-            log.warning("%s: the disk takes the state again", folder)
-            self.show("")
-        return None
+class _Stdin(asyncio.Protocol):
+    def __init__(self, stop: Callable[[], None], on_ended: Callable[[str], None]) -> None:
+        self.stop, self.on_ended = stop, on_ended
+        self._rest = b""
 
-    async def until(self, done: Callable[[], bool], *, limit_s: float | None) -> bool:
-        """Wait until `done` returns true; return False if `limit_s` passes (None: no limit) or `hurried` is set
-        first.
-        """
-        began, shown = time.monotonic(), False
-        while not done():
-            waited_s = time.monotonic() - began
-            if limit_s is not None and waited_s >= limit_s:
-                break
-            if waited_s >= SAID_AFTER_S and not shown:
-                shown = True
-                self.show(TESTING)
-            if await self._hurried_within(POLL_S):
-                break
-        if shown:
-            self.show("")
-        return done()
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self.on_ended(line.decode())
 
-    async def _hurried_within(self, seconds: float) -> bool:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self.hurried.wait(), seconds)
-        return self.hurried.is_set()
+    def eof_received(self) -> None:
+        self.stop()
 
 
 class Stopping:
@@ -145,7 +82,11 @@ class Stopping:
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self.is_requested = False
-        self.waiting = Waiting(show)
+        self.hurried = asyncio.Event()
+        """Set to end a wait early."""
+        self.for_disk = False
+        """True while the node waits for a disk."""
+        self._show = show
         self._driver: Driver | None = None
         self._testing = False
         self._asked_again = False
@@ -158,7 +99,7 @@ class Stopping:
 
     def begin(self, driver: Driver) -> None:
         """Record that the node now has a state, which is kept when it ends."""
-        self.waiting.hurried.clear()
+        self.hurried.clear()
         self._driver = driver
 
     def test(self) -> None:
@@ -178,19 +119,62 @@ class Stopping:
         if self._driver is not None:
             self._driver.stop()
         else:
-            self.waiting.hurried.set()
+            self.hurried.set()
 
     def _hurry(self) -> None:
         """End the current wait.
 
         A wait for the disk ends only on a second request, because ending it discards unsaved rounds.
         """
-        if self._testing or (self.waiting.for_disk and self.hurries):
-            self.waiting.hurried.set()
-        elif self.waiting.for_disk:
+        if self._testing or (self.for_disk and self.hurries):
+            self.hurried.set()
+        elif self.for_disk:
             log.warning("the last rounds are not on disk yet: stop again to discard them")
         self._asked_again = True
 
     async def is_written(self, write: Callable[[], None], folder: Path) -> bool:
-        """Return True if the disk finally accepted the state before anyone abandoned the wait."""
-        return await self.waiting.until_written(write, folder) is None
+        """Call `write` in a thread until the disk accepts the state; return False if the wait was cut short."""
+        said_at = float("-inf")
+        while True:
+            try:
+                await asyncio.to_thread(write)
+            except StorageError as error:
+                reason = str(error)
+            else:
+                break
+            now = time.monotonic()
+            if now - said_at >= SAID_AGAIN_S:
+                said_at = now
+                log.warning("%s: waiting for the disk, tried again every %g s: %s", folder, RETRY_S, reason)
+            self.for_disk = True
+            self._show(WAITING_FOR_DISK)
+            if await self._hurried_within(RETRY_S):
+                return False
+        if self.for_disk:
+            self.for_disk = False
+            log.warning("%s: the disk takes the state again", folder)
+            self._show("")
+        return True
+
+    async def until(self, done: Callable[[], bool], *, limit_s: float | None) -> bool:
+        """Wait until `done` returns true; return False if `limit_s` passes (None: no limit) or `hurried` is set
+        first.
+        """
+        began, shown = time.monotonic(), False
+        while not done():
+            waited_s = time.monotonic() - began
+            if limit_s is not None and waited_s >= limit_s:
+                break
+            if waited_s >= SAID_AFTER_S and not shown:
+                shown = True
+                self._show(TESTING)
+            if await self._hurried_within(POLL_S):
+                break
+        if shown:
+            self._show("")
+        return done()
+
+    async def _hurried_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.hurried.wait(), seconds)
+        return self.hurried.is_set()

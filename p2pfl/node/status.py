@@ -263,7 +263,7 @@ class Status:
             messages_received=traffic.messages_received,
             peers=len(self.core.connected),
             quarantined=away,
-            exchanges=self.exchanges,
+            exchanges=self.core.exchanges,
             closing_rounds=self.core.facts.closing_rounds_done,
             neighbor_distance=self.neighbor_distance,
             disk_refuses=self.refusal(),
@@ -281,10 +281,6 @@ class Status:
         """Neighbors whose current models are known: an old copy from an absent neighbor is not measured."""
         return [peer for peer, edge in self.core.edges.items() if edge.is_heard]
 
-    @property
-    def exchanges(self) -> int:
-        return self.core.exchanges
-
     def staleness(self) -> MeanAndMax | None:
         """Return the mean and maximum staleness of all weighed exchanges; None if rounds are sums."""
         if not self.core.mixes:
@@ -298,25 +294,22 @@ class Status:
 
     def _of_line(self, peer: int) -> NeighborStatus:
         """Return what there is to say of a neighbor with which no model is mixed."""
+        return NeighborStatus(name=self.name_of(peer), live=peer in self.core.connected, **self._traffic(peer))
+
+    def _traffic(self, peer: int) -> dict[str, Any]:
         traffic = self.counters.peers[peer]
-        return NeighborStatus(
-            name=self.name_of(peer),
-            bytes_sent=traffic.bytes_sent,
-            bytes_received=traffic.bytes_received,
-            messages_sent=traffic.messages_sent,
-            messages_received=traffic.messages_received,
-            live=peer in self.core.connected,
-        )
+        return {
+            "bytes_sent": traffic.bytes_sent,
+            "bytes_received": traffic.bytes_received,
+            "messages_sent": traffic.messages_sent,
+            "messages_received": traffic.messages_received,
+        }
 
     def _neighbor(self, edge: Edge, standing: View, kept: float | None, now: float) -> NeighborStatus:
-        traffic = self.counters.peers[edge.peer]
         return NeighborStatus(
             name=self.name_of(edge.peer),
             compressor=self.compressor_of(edge.peer),
-            bytes_sent=traffic.bytes_sent,
-            bytes_received=traffic.bytes_received,
-            messages_sent=traffic.messages_sent,
-            messages_received=traffic.messages_received,
+            **self._traffic(edge.peer),
             live=edge.is_open,
             done=edge.progress.done,
             version=edge.progress.version,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -31,7 +30,7 @@ async def test_a_closing_round_is_told_as_it_was_however_late_its_model_is_score
     field = ward(4, training={"rounds": 6, "closing_rounds": ROUNDS, "evaluate_every": 1})
     nodes = start(field)
     for node in nodes:
-        node.application.audience = replace(node.application.audience, sketched=True)
+        node.application.sketched = True
     hold_evaluation(nodes[0])
     await finish(nodes, rounds=6)
     closing = [{one.closing_rounds: one for line in node.lines if (one := line.closed)} for node in nodes]

@@ -20,7 +20,7 @@ from p2pfl.errors import StorageError
 from p2pfl.node import engine_thread
 from p2pfl.node.assembly import replay
 from p2pfl.node.driver import HeldSends
-from p2pfl.node.engine_thread import Checkpoint, EngineThread, Operate, Quit
+from p2pfl.node.engine_thread import EngineThread, Operate, Order
 from p2pfl.storage import Store, peek, wal
 
 CODECS = Codecs(make_compressor("none"), {})
@@ -173,7 +173,7 @@ def test_the_end_waits_for_the_flush_that_is_running(node, disk):
     node.ask(1)
     assert disk.is_reached.wait(10.0)
     threading.Timer(0.02, disk.may_go_on.set).start()
-    node.thread.jobs.put(Quit())
+    node.thread.jobs.put(Order.QUIT)
     node.ask(2)
     assert 2 in node.asks  # which includes the first, whose thread may be about to say so
     assert not node.thread.flushing.is_owed
@@ -185,7 +185,7 @@ def test_a_snapshot_answers_what_a_refused_flush_did_not(node, disk):
     assert disk.is_reached.wait(10.0)
     disk.refuses = errno.EIO
     disk.may_go_on.set()
-    node.thread.jobs.put(Checkpoint())
+    node.thread.jobs.put(Order.CHECKPOINT)
     node.thread._batch()
     disk.refuses = None
     node.ask(2)

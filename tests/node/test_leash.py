@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from p2pfl.node.shutdown import on_a_leash
+from p2pfl.node.shutdown import shutdown_on_request
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def launcher(monkeypatch):
 
 async def test_the_end_of_stdin_stops_whoever_is_on_the_leash_and_not_who_was_before(launcher):
     before, now = asyncio.Event(), asyncio.Event()
-    async with on_a_leash(before.set, launched=True):
+    async with shutdown_on_request(before.set, launched=True):
         pass
-    async with on_a_leash(now.set, launched=True), asyncio.timeout(20):
+    async with shutdown_on_request(now.set, launched=True), asyncio.timeout(20):
         launcher.close()
         await now.wait()
     assert not before.is_set()
@@ -35,7 +35,7 @@ async def test_a_signal_stops_it_launched_or_not_and_is_the_callers_again_afterw
     monkeypatch.setattr(sys, "stdin", None)
     by_default = signal.getsignal(signal.SIGTERM)
     stop = asyncio.Event()
-    async with on_a_leash(stop.set, launched=False), asyncio.timeout(20):
+    async with shutdown_on_request(stop.set, launched=False), asyncio.timeout(20):
         os.kill(os.getpid(), signal.SIGTERM)
         await stop.wait()
     assert signal.getsignal(signal.SIGTERM) is by_default
@@ -43,7 +43,7 @@ async def test_a_signal_stops_it_launched_or_not_and_is_the_callers_again_afterw
 
 async def test_each_line_names_a_member_that_has_ended_for_good_however_it_is_cut(launcher):
     stop, ended = asyncio.Event(), []
-    async with on_a_leash(stop.set, launched=True, on_ended=ended.append), asyncio.timeout(20):
+    async with shutdown_on_request(stop.set, launched=True, on_ended=ended.append), asyncio.timeout(20):
         for part in ("pi1\npi", "2\n", "pi"):
             launcher.write(part)
             launcher.flush()

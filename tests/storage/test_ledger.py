@@ -27,7 +27,7 @@ from p2pfl.learn.privacy import Spend
 from p2pfl.learn.privacy.accounting import Ledger, Promise, reconcile
 from p2pfl.methods import Method
 from p2pfl.node import engine_thread
-from p2pfl.node.engine_thread import Checkpoint, EngineThread, Operate, Pay
+from p2pfl.node.engine_thread import EngineThread, Operate, Order, Pay
 from p2pfl.storage import Store
 
 COST = Spend(noise=1.25, rate=0.5, steps=3)
@@ -156,7 +156,7 @@ def run_script(node, script, used):
             case "r":
                 node.commit()
             case "c":
-                node.do(Checkpoint())
+                node.do(Order.CHECKPOINT)
 
 
 @pytest.mark.parametrize("reserved", [1, 3])
@@ -243,7 +243,7 @@ def test_in_no_order_of_crashes_does_more_train_than_the_ledger_or_the_budget_ha
                     paid -= 1
                     node.commit()
                 case "checkpoint":
-                    node.do(Checkpoint())
+                    node.do(Order.CHECKPOINT)
                 case "break":
                     node.thread.store.end_log("it breaks")
                 case "crash":

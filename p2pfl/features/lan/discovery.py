@@ -37,8 +37,9 @@ from p2pfl.errors import UserError
 from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover
 from p2pfl.foreign import UNREADABLE
 from p2pfl.net.address import Address, parse_address
+from p2pfl.net.links import Links
 from p2pfl.node.assembly import Setup
-from p2pfl.node.feature import Attached, Check, Feature, Inspected, NetworkView, NodeView
+from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.software import software
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class Discovery:
         *,
         prefix: str,
         about: bytes,
-        links: NetworkView,
+        links: Links,
         interfaces: Callable[[], list[Interface]],
         members: Callable[[], Mapping[str, int]],
     ) -> None:
@@ -360,7 +361,7 @@ def _versions(addresses: Sequence[str]) -> IPVersion:
 
 
 def discovery_of(
-    member: Member, node: NodeConfig, federation: Callable[[], FederationConfig], links: NetworkView
+    member: Member, node: NodeConfig, federation: Callable[[], FederationConfig], links: Links
 ) -> Discovery:
     """Make the discovery for one node.
 

@@ -61,7 +61,7 @@ from p2pfl.net.websocket import transport_of
 from p2pfl.node.assembly import load_identity
 from p2pfl.node.current_federation import links_of_phase
 from p2pfl.node.folders import newest_here
-from p2pfl.node.shutdown import on_a_leash
+from p2pfl.node.shutdown import shutdown_on_request
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
@@ -416,7 +416,7 @@ async def answer_others(
     stop = asyncio.Event()
     async with open_stats(federation, node, load_identity(federation, node), on_end=on_end) as stats:
         running = asyncio.create_task(stats.run())
-        async with on_a_leash(stop.set, launched=False):
+        async with shutdown_on_request(stop.set, launched=False):
             on_start()
             stopping = asyncio.create_task(stop.wait())
             await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)

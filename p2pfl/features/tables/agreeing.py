@@ -43,7 +43,7 @@ from p2pfl.net.side import Feeding, SideChannel
 from p2pfl.net.transport import DIFFERS
 from p2pfl.net.websocket import transport_of
 from p2pfl.node.current_federation import links_of_phase
-from p2pfl.node.shutdown import on_a_leash
+from p2pfl.node.shutdown import shutdown_on_request
 from p2pfl.storage.disk import replace_file
 
 notice = logging.getLogger("p2pfl.notice")
@@ -503,7 +503,7 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
     member = federation.member(node.name)
     agreement = Agreement(federation, member.index, signed_statement(federation, node, identity))
     stop = asyncio.Event()
-    async with on_a_leash(stop.set, launched=launched), AsyncExitStack() as doors:
+    async with shutdown_on_request(stop.set, launched=launched), AsyncExitStack() as doors:
         settings = None if agreement.is_open else sum_settings(federation, node)
         links = _links(federation, node, identity, settings, lambda: talk)
         talk = SchemaTalk(

@@ -18,19 +18,6 @@ from sim.sweeps.plan import load_sweep, make_plan
 from sim.worlds.world import read_world
 
 GRAPHS = "docs/how-to/which-graph.md"
-PAGES = (
-    GRAPHS,
-    "docs/how-to/fewer-bytes.md",
-    "docs/how-to/simulate.md",
-    "docs/how-to/sweeps.md",
-    "docs/reference/worlds.md",
-    "docs/explanation/study.md",
-)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_command_and_option_that_a_page_names_is_one(page):
-    assert [mistake for words in pages.commands(pages.read(page)) if (mistake := pages.command_mistake(words))] == []
 
 
 def test_the_sweep_of_the_guide_is_sixty_runs(tmp_path):

@@ -43,21 +43,6 @@ def first_column(page, heading):
     return [name for row in rows[2:] for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_command_and_option_that_a_page_names_is_one(page):
-    assert [mistake for words in pages.commands(pages.read(page)) if (mistake := pages.command_mistake(words))] == []
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_benchmark_and_test_that_a_page_names_is_there(page):
-    text = pages.read(page)
-    for file, options in re.findall(r"python (benchmarks/\w+\.py)([^`\n]*)", text):
-        script = pages.read(file)
-        assert [name for name in re.findall(r"--[a-z-]+", options) if f'"{name}"' not in script] == []
-    for file in re.findall(r"(?:core|engine|wire|net|storage|features|methods)/[\w/]+\.py", text):
-        assert (pages.ROOT / "p2pfl" / file).is_file(), file
-
-
 @pytest.mark.parametrize(("page", "block"), TABLES)
 def test_the_keys_of_a_block_load(page, block, tmp_path):
     folder = Federation(nodes=2).save(tmp_path / "ward")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -15,22 +16,6 @@ from lan_in_a_box import Lan, why_not
 
 TEXT = pages.read("README.md")
 BLOCKS = pages.blocks(TEXT)
-NEW = (
-    "README.md",
-    "CONTRIBUTING.md",
-    "SECURITY.md",
-    "docs/index.md",
-    "docs/tutorials/first-federation.md",
-    "docs/tutorials/own-table.md",
-    "docs/tutorials/raspberry-pi.md",
-    "docs/how-to/install.md",
-    "docs/how-to/several-machines.md",
-    "docs/how-to/lan.md",
-    "docs/how-to/members.md",
-    "docs/how-to/monitoring.md",
-    "docs/how-to/upgrade-uninstall-backup.md",
-    "docs/explanation/data-protection.md",
-)
 
 
 def block_with(words):
@@ -48,11 +33,6 @@ def test_the_two_commands_stand_alone_and_make_has_them():
     makefile = pages.read("Makefile")
     assert "\ndemo: " in makefile
     assert "\ntest: " in makefile
-
-
-@pytest.mark.parametrize("page", NEW)
-def test_every_command_and_option_that_a_page_names_is_one(page):
-    assert [mistake for words in pages.commands(pages.read(page)) if (mistake := pages.command_mistake(words))] == []
 
 
 def test_its_model_is_ten_lines_and_learns(capsys):
@@ -147,3 +127,28 @@ def test_five_machines_learn_by_its_five_commands(tmp_path):
         folder = machines / f"pi{number}" / "ward"
         assert (folder / f"pi{number}/state/result.json").is_file()
         assert len(list(folder.glob("pi*"))) == 1, "a machine has another one's key"
+
+
+OTHER = ("127.0.0.1:8470", "import", "answers", "COMMAND")
+"""Words after `p2pfl` where it is a host's name, a module, the program itself, or any command."""
+WAYS = ("--gossipy", "--blazefl", "--simulators")
+"""Options that a benchmark makes from names."""
+ALL = sorted(
+    str(page.relative_to(pages.ROOT))
+    for page in (pages.ROOT / "README.md", *(pages.ROOT / "docs").rglob("*.md"))
+    if "decisions" not in page.parts and "is made from" not in page.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("page", ALL)
+def test_every_command_option_and_file_that_a_page_names_is_there(page):
+    text = pages.read(page)
+    commands = [words for words in pages.commands(text) if words[0] not in OTHER]
+    assert [mistake for words in commands if (mistake := pages.command_mistake(words))] == []
+    for file, options in re.findall(r"python (benchmarks/\w+\.py)([^`\n]*)", text):
+        script = pages.read(file)
+        assert [name for name in re.findall(r"--[a-z-]+", options) if name not in script and name not in WAYS] == []
+    named = re.findall(r"(?<![\w:])benchmarks/[\w/*.-]*\w", text)
+    assert [name for name in named if not list(pages.ROOT.glob(name))] == []
+    for file in re.findall(r"(?:core|engine|wire|net|storage|features|methods)/[\w/]+\.py", text):
+        assert (pages.ROOT / "p2pfl" / file).is_file() or list(pages.ROOT.glob(f"tests/{file}")), file

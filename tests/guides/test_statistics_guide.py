@@ -16,10 +16,6 @@ from p2pfl.config.tables import Mistakes
 PAGE = "docs/how-to/statistics.md"
 
 
-def test_every_command_and_option_that_the_page_names_is_one():
-    assert [mistake for words in pages.commands(pages.read(PAGE)) if (mistake := pages.command_mistake(words))] == []
-
-
 def test_its_table_has_each_key_and_says_the_defaults():
     (text,) = [block for language, block in pages.blocks(pages.read(PAGE)) if language == "toml"]
     table, mistakes = tomllib.loads(text)["stats"], Mistakes(Path("node.toml"))

@@ -18,24 +18,6 @@ import page_kit as pages
 
 PRIVACY_GUIDE = "docs/how-to/privacy.md"
 LIARS_GUIDE = "docs/how-to/liars.md"
-PAGES = (
-    PRIVACY_GUIDE,
-    LIARS_GUIDE,
-    "docs/explanation/privacy.md",
-    "docs/explanation/robust-rules.md",
-    "docs/explanation/security.md",
-)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_command_and_option_exists(page):
-    assert [mistake for words in pages.commands(pages.read(page)) if (mistake := pages.command_mistake(words))] == []
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_script_and_sweep_that_is_named_exists(page):
-    named = [word.strip("`,;()") for word in pages.read(page).split() if word.startswith("benchmarks/")]
-    assert [name for name in named if not list(pages.ROOT.glob(name))] == []
 
 
 def quicker(script):

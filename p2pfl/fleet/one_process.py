@@ -33,7 +33,7 @@ from p2pfl.fleet.fleet import STOPPED, Child, Lies
 from p2pfl.fleet.process import arrived
 from p2pfl.fleet.report import History, add_references, final_report, refuse_references
 from p2pfl.learn.figures import WITHIN, Pooled, pooled, predictions_of, row_sums
-from p2pfl.learn.interface import of_torch
+from p2pfl.learn.load import of_torch
 from p2pfl.learn.metrics import LOSS, Measure
 from p2pfl.learn.table.schema import KEYS, make_schema
 from p2pfl.net.address import free_ports

@@ -24,12 +24,13 @@ from p2pfl.chance import generator, torch_seed
 from p2pfl.config.model import Compute, TrainingConfig
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.evaluation import Device, are_classes, are_labels, loss_of, outputs_of, score
+from p2pfl.learn.figures import files_of
 from p2pfl.learn.interface import WHOLE, LocalRound, RoundStart, Score, Vector, batch_sizes
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
 from p2pfl.learn.privacy.gradients import PrivateRounds, PrivateSteps
 from p2pfl.learn.privacy.plan import Plan, Protection, refuse_delta
 from p2pfl.learn.privacy.rounds import own_part, shared_by
-from p2pfl.learn.task import NodeContext, Task, files_of
+from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.tensors import DataSets, Samples, TensorSamples, draw_batches, read_samples
 from p2pfl.learn.torch_model import TorchModel
 from p2pfl.plugins import FAILURES, describe_failure

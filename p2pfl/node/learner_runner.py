@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from p2pfl.config.model import EvaluateEvery
 from p2pfl.config.tables import AUTO
 from p2pfl.errors import LearningError, P2PFLError, StorageError
-from p2pfl.learn.figures import Gauge
-from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector, to_safetensors
+from p2pfl.learn.figures import Gauge, Mark, Reloads, mark_of, reloads
+from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.load import to_safetensors
 from p2pfl.learn.metrics import Losses, Measure
-from p2pfl.learn.task import Mark, Reloads, mark_of, reloads
 from p2pfl.node.assembly import Setup
 from p2pfl.plugins import FAILURES, describe_failure
 from p2pfl.reporting.measures import measures_in

@@ -24,16 +24,8 @@ from p2pfl.config.load import NODE_FILE_NAME as NODE_FILE
 from p2pfl.config.model import Compute, FederationConfig
 from p2pfl.errors import UserError
 from p2pfl.foreign import read_file
-from p2pfl.learn.interface import (
-    PREPROCESSING,
-    WHOLE,
-    Learner,
-    Vector,
-    from_safetensors,
-    metadata_of,
-    of_torch,
-    to_safetensors,
-)
+from p2pfl.learn.interface import WHOLE, Learner, Vector
+from p2pfl.learn.load import PREPROCESSING, from_safetensors, metadata_of, of_torch, to_safetensors
 from p2pfl.node.assembly import ORIGIN, digest_of, load_learner, replay
 from p2pfl.node.folders import newest
 from p2pfl.storage import Loaded, peek

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from p2pfl.config.load import load_config, load_node, node_file
-from p2pfl.learn.interface import to_safetensors
+from p2pfl.learn.load import to_safetensors
 from p2pfl.learn.table.schema import make_schema
 from p2pfl.node.assembly import load_learner
 

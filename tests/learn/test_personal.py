@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.errors import LearningError, UserError
-from p2pfl.learn.interface import RoundStart, from_safetensors, to_safetensors
-from p2pfl.learn.load import learner_for, make_learner
+from p2pfl.learn.interface import RoundStart
+from p2pfl.learn.load import from_safetensors, learner_for, make_learner, to_safetensors
 from p2pfl.learn.task import Task
 from p2pfl.learn.tensors import FlatModule
 from p2pfl.methods import Variate

@@ -11,9 +11,10 @@ from torch import nn
 
 from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
+from p2pfl.learn.figures import files_of, mark_of, reloads
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
-from p2pfl.learn.task import Task, files_of, mark_of, reloads
+from p2pfl.learn.task import Task
 from p2pfl.learn.tensors import DataSets, TensorSamples
 
 RNG = np.random.default_rng(7)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from p2pfl.config.model import TrainingConfig
-from p2pfl.learn.interface import RoundStart, from_safetensors, metadata_of
+from p2pfl.learn.interface import RoundStart
+from p2pfl.learn.load import from_safetensors, metadata_of
 from p2pfl.learn.task import NodeContext, QuadraticTask
 from p2pfl.node.learner_runner import ModelFiles, Moment, Workshop
 

@@ -23,7 +23,7 @@ from p2pfl import Federation, Method, Task, UserError
 from p2pfl.config.load import load_node
 from p2pfl.errors import LearningError
 from p2pfl.fleet.one_process import InProcessFleet
-from p2pfl.learn.interface import metadata_of
+from p2pfl.learn.load import metadata_of
 
 SIZE = 6
 

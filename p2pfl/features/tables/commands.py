@@ -11,7 +11,7 @@ import click
 
 from p2pfl.console.output import Form, cell, format_option, write_facts, write_json, write_rows
 from p2pfl.errors import UserError
-from p2pfl.learn.interface import read_exported
+from p2pfl.learn.load import read_exported
 from p2pfl.learn.table import rows
 from p2pfl.learn.table.csv_task import table_model
 from p2pfl.learn.table.reading import read_table, say_what_is_odd

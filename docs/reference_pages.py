@@ -236,8 +236,9 @@ def settings() -> Iterator[str]:
     yield from ("", "### [stats]", "", "For the task `csv`: what [`p2pfl stats`](../how-to/statistics.md) may ask.")
     yield from keys(STATS, StatsConfig, defaults_of(StatsConfig))
     yield from ("", "## Keys of csv", "", "The task `csv` has these keys in `[task]`:")
-    means = constant("p2pfl.learn.table.task", "MEANS")
-    yield from table(("key", "meaning"), ((code(key), sentence(text)) for key, text in means.items()))
+    from p2pfl.learn.table.task import MEANS
+
+    yield from table(("key", "meaning"), ((code(key), sentence(text)) for key, text in MEANS.items()))
     yield "The schema, in `[task]` or in the file that `schema` names:"
     yield from fields_of("p2pfl.learn.table.schema", "Schema")
     yield "How a node's file is written, in its `[data]` or for all in `[task]`:"

@@ -1,10 +1,13 @@
 """Nodes with `schema = "agreed"` in `[task]` agree on a schema for their tables before there is a model.
 
-Each node signs a statement about its table (`agreement`). Statements spread from neighbor to neighbor until every node
-has all of them. Then all nodes sum their figures (`features.sums`), unless they have shown them, and each computes the
-same schema and stores it with its state. Who missed the sum gets it from its neighbors. A node continues when all its
-neighbors have stored a schema too. `Agreement` decides what to accept; `SchemaTalk` exchanges messages in sessions.
-These have their own binding, so that they cannot be confused with training sessions.
+Each node signs a statement about its table: the names of its columns and categories, while its figures leave it only in
+a secure sum over all nodes. Of two nodes each signs its statistics, which the other sees, if both tables' owners have
+allowed it. Statements spread from neighbor to neighbor until every node has all of them. Then all nodes sum their
+figures (`features.sums`), unless they have shown them, and each computes the same schema and stores it with its state.
+Who missed the sum gets it from its neighbors. A node continues when all its neighbors have stored a schema too.
+
+`Agreement` decides what to accept; `SchemaTalk` exchanges messages in sessions. These have their own binding, so that
+they cannot be confused with training sessions.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ from p2pfl.node.current_federation import links_of_phase
 from p2pfl.node.shutdown import shutdown_on_request
 from p2pfl.storage.disk import replace_file
 
+log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
 
 SIGNATURE_BYTES = 64
@@ -245,7 +249,7 @@ def keep(federation: FederationConfig, node: NodeConfig, merged: Merged) -> byte
     return merged.schema.digest()
 
 
-log = logging.getLogger("p2pfl")
+# -- the exchange of statements ----------------------------------------------------------------------------------------
 
 SAY_AGAIN_S = 30.0
 FAREWELL_S = 1.0
@@ -563,6 +567,8 @@ def _links(
         transport=through_relays(federation, node, identity, transport_of(node)),
     )
 
+
+# -- the secure sum of figures: all members must be in it; else it is refused, and asked for again ---------------------
 
 LABEL = "schema"
 AGAIN_S = 1.0

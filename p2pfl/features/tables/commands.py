@@ -1,4 +1,4 @@
-"""`p2pfl predict`: score the rows of a table with a federation's model."""
+"""`p2pfl predict` and `p2pfl score`: a federation's model on the rows of a table, without or with the target."""
 
 from __future__ import annotations
 

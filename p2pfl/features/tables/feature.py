@@ -1,5 +1,5 @@
-"""Support for tables: nodes agree on a schema before they start (`agreeing`); a running node needs nothing from
-here.
+"""Support for tables: nodes agree on a schema before they start (`agreeing`); a running node needs nothing from here.
+The check reports rows, gaps, classes, differences between sites, and all mistakes in all tables.
 """
 
 from __future__ import annotations

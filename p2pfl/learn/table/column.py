@@ -1,4 +1,9 @@
-"""Guess the kind of a column in an unknown table from its cells."""
+"""What an unknown table seems to hold: the kind of each column, and lines that are no rows. None of this leaves the
+machine.
+
+A string among numbers may be a code for missing. It is one if it appears in a row that also has numbers, or in many
+rows.
+"""
 
 from __future__ import annotations
 
@@ -214,6 +219,8 @@ class Column:
         return found if self.kind == "category" else {}
 
 
+# -- lines that are no rows: the header repeated, or strings where numbers belong --------------------------------------
+
 MOSTLY = 0.8
 """A column is numeric if at least this share of its known cells are numbers."""
 NEARLY_ALL = 0.9
@@ -334,6 +341,8 @@ def _is_code(place: Place, seen: _Seen) -> bool:
     return name != text and is_usual
 
 
+# -- the whole table ---------------------------------------------------------------------------------------------------
+
 MOST_COLUMNS = 1000
 
 
@@ -356,8 +365,8 @@ def look_at(
     """Read a whole table, and read it again if there are strings among numbers. `fold` ignores case; `only` has the
     columns to read.
 
-    Raises UserError: it cannot be read, or has no rows; TableError: it has bad rows, and the layout does not leave them
-    out.
+    Raises UserError: it cannot be read, or has no rows; MistakesError: it has bad rows, and the layout does not leave
+    them out.
     """
     header = rows.read_header(path, layout)
     mistakes = TableMistakes(path, drops=layout.on_bad_row == "drop")

@@ -1,8 +1,11 @@
-"""Merge the proposals of all nodes into one schema, which is the same on every node, whatever order the proposals came
-in.
+"""One schema from the proposals of all nodes, the same on every node whatever order they came in, and its file.
 
 Sums are exactly rounded, so their order does not matter. Columns and values are sorted, or keep the order of the first
 node's table. Declarations in `[task]` are taken as given.
+
+`FigureLayout` makes one vector of whole numbers of a node's figures, for a secure sum, and proposals of the sums. It
+follows from what all nodes have named, so it is the same at all. What fewer than `LEAST_HOLDERS` nodes have is not
+summed, because its sum would tell of one node, or each of two of the other.
 """
 
 from __future__ import annotations
@@ -317,6 +320,8 @@ def _rounded(value: float, digits: int = DIGITS) -> float:
     return float(f"{value:.{digits}g}")
 
 
+# -- the file, with comments that say how each column is used ----------------------------------------------------------
+
 HEAD = """\
 # How the tables are read: the same file at every node, because neighbors compare its digest.
 # docs/how-to/tables.md explains the keys. A line that starts with '#' and a key shows the default.
@@ -393,6 +398,8 @@ def _printable(text: str) -> str:
     """Put text on one line, for a comment."""
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
+
+# -- figures for a secure sum ------------------------------------------------------------------------------------------
 
 LEAST_HOLDERS = 3
 COUNTS = 3

@@ -2,7 +2,8 @@
 else.
 
 They are counts, sums and sums of squares, and the values of categories that enough rows have. Statistics of fewer rows
-than the least count are left out.
+than the least count are left out. Where figures are summed and nobody's own are shown, a node sends the names alone
+(`TableNames`): of columns and categories, and what each column seems to hold.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.table.column import Column, Kind, TableProfile, look_at
 from p2pfl.learn.table.rows import make_layout
 from p2pfl.learn.table.schema import declared_by
+
+log = logging.getLogger("p2pfl")
 
 LEAST_COUNT = 5
 """The fewest rows that a statistic must cover to leave the node."""
@@ -168,8 +171,6 @@ def rows_of(proposal: Proposal) -> list[dict[str, Any]]:
     ]
 
 
-log = logging.getLogger("p2pfl")
-
 OF_THE_VERSION_BEFORE = "proposal.json"
 
 
@@ -211,6 +212,8 @@ def _path(federation: FederationConfig, node: NodeConfig) -> Path:
         return federation.path.parent / common
     raise UserError("this node has no table", file=node.path, key="data.path", allowed='path = "..." in [data]')
 
+
+# -- names without figures ---------------------------------------------------------------------------------------------
 
 NAMES_FORMAT = 2
 """1 is a proposal with figures."""

@@ -1,4 +1,9 @@
-"""A node's file, read by the schema into columns of numbers, with every mistake in it."""
+"""A node's file, read by the schema into columns of numbers, with every mistake in it; the inputs and targets made of
+these; and a comparison of several nodes' tables on a machine that has them all.
+
+The Wasserstein-1 distance of a column, between one node and all others, is in units of the schema's standard deviation.
+`p2pfl.learn.figures` measures the distance of targets, for any task.
+"""
 
 from __future__ import annotations
 
@@ -89,6 +94,8 @@ def _names(columns: Columns, ids: Sequence[str] | None) -> Iterator[bytes]:
         seen[content] += 1
 
 
+# -- the file ----------------------------------------------------------------------------------------------------------
+
 NOTHING = float("nan")
 UNSEEN = float("inf")
 """The placeholder for undeclared values until they are counted."""
@@ -131,7 +138,7 @@ def read_table(path: Path, schema: Schema, layout: Layout, *, scoring: bool = Fa
 
     With `scoring`, rows need no target, undeclared values count as missing, and no row is left out. With `testing` it
     is the same, except that there is a target, and rows without it are left out. Raises UserError: it cannot be read;
-    TableError: it lacks a column, or cells hold what the schema does not allow.
+    MistakesError: it lacks a column, or cells hold what the schema does not allow.
     """
     rows.check_size(path, layout)
     header = rows.read_header(path, layout)
@@ -208,7 +215,7 @@ class _RowNames:
 
 
 def _present(path: Path, header: list[str], schema: Schema, layout: Layout, *, scoring: bool) -> dict[str, str]:
-    """Map the columns of the schema that exist in the file to their names there. Raises TableError: one is missing."""
+    """Map the columns of the schema that exist in the file to their names there. Raises UserError: one is missing."""
     mistakes = TableMistakes(path)
     unused = set(header) - {layout.name_in_file(column) for column in schema.columns}
     present = {}
@@ -414,6 +421,8 @@ def read_tables(schema: Schema, paths: Mapping[str, Path], layouts: Mapping[str,
         looked.warnings += say_what_is_odd(table, node)
     return looked
 
+
+# -- several tables ----------------------------------------------------------------------------------------------------
 
 OTHER_UNIT = 5.0
 """A column may be in a different unit if its distance from the others exceeds this many times the smaller of the two

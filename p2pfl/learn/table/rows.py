@@ -1,5 +1,7 @@
-"""The rows of a table as strings, read by Python's own reader in batches, so that memory does not grow with the
-file.
+"""A table as text: what a cell may hold, how a node's file is written, and its rows, read in batches by Python's own
+reader, so that memory does not grow with the file.
+
+Mistakes are collected in one error; the same mistake on many lines counts as one.
 """
 
 from __future__ import annotations
@@ -80,6 +82,8 @@ def is_date(text: str) -> bool:
             return True
     return False
 
+
+# -- the layout of one node's file, in its `[data]` or in `[task]` -----------------------------------------------------
 
 Code = str | int | float
 OnBadRow = Literal["refuse", "drop"]
@@ -212,6 +216,8 @@ def _check(values: Mapping[str, Any], prefix: str) -> None:
             raise UserError("wrong value", key=prefix + key, value=values[key], allowed=IN_WORDS[key])
 
 
+# -- a guess at the layout of an unknown file --------------------------------------------------------------------------
+
 SAMPLE_BYTES = 1 << 18
 SAMPLE_LINES = 200
 SEPARATORS = (",", ";", "\t", "|")
@@ -265,6 +271,8 @@ def _decimal(lines: list[str], separator: str) -> str:
     return "," if any(COMMA_NUMBER.fullmatch(cell) for cell in cells) else "."
 
 
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
 MOST_LINES = 3
 """The most lines that are listed for one mistake."""
 MOST_MISTAKES = 100
@@ -276,31 +284,17 @@ LEAVE_OUT = 'on_bad_row = "drop" in [data], to leave such rows out'
 
 
 class MistakesError(UserError):
-    """The mistakes of one `place`. Its text is the first of `all`, plus the number of others."""
+    """The mistakes of one table, or of another `place`. Its text is the first of `all`, plus the number of others, of
+    which `more` were counted and not kept.
+    """
 
-    place = "file"
-
-    def __init__(self, mistakes: Sequence[UserError], more: int = 0) -> None:
+    def __init__(self, mistakes: Sequence[UserError], more: int = 0, *, place: str = "table") -> None:
         first, others = mistakes[0], len(mistakes) - 1 + more
         text = first.message
         if others:
-            text += f" (and {others} other mistake{'s' * (others > 1)} in this {self.place}: `p2pfl check` lists them)"
+            text += f" (and {others} other mistake{'s' * (others > 1)} in this {place}: `p2pfl check` lists them)"
         super().__init__(text, file=first.file, key=first.key, value=first.value, allowed=first.allowed)
-        self.all = tuple(mistakes)
-        self.more = more
-        """The number of further mistakes that were counted but not kept."""
-
-
-class TableError(MistakesError):
-    """The mistakes of one table."""
-
-    place = "table"
-
-
-class SchemaError(MistakesError):
-    """The mistakes of one schema."""
-
-    place = "schema"
+        self.all, self.more = tuple(mistakes), more
 
 
 def mistakes_of(error: UserError) -> list[UserError]:
@@ -425,10 +419,10 @@ class TableMistakes:
         return Dropped(self.bad_rows, tuple(line for line, _ in self.bad), f"line {self.bad[0][0]}, {self.bad[0][1]}")
 
     def raise_any(self) -> None:
-        """Raise TableError if there are mistakes."""
+        """Raise MistakesError if there are mistakes."""
         found = self.whole + [self._error(cell) for cell in sorted(self.cells, key=lambda cell: self.cells[cell][0])]
         if found:
-            raise TableError(found, self.more)
+            raise MistakesError(found, self.more)
 
     def _error(self, cell: Cell) -> UserError:
         key = _lines(self.cells[cell], self.counts[cell]) + (f", column {cell.column!r}" if cell.column else "")
@@ -439,6 +433,8 @@ def _lines(lines: Sequence[int], count: int) -> str:
     said = f"line {lines[0]}" if count == 1 else f"lines {', '.join(map(str, lines))}"
     return said + (f" and {count - len(lines)} more" if count > len(lines) else "")
 
+
+# -- rows --------------------------------------------------------------------------------------------------------------
 
 BATCH_ROWS = 8192
 MEGABYTE = 1_000_000

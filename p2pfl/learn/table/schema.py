@@ -1,7 +1,8 @@
 """The schema that all nodes must agree on: which columns their tables have, what they mean, and how they are scaled.
 
-It is in `[task]`, or in a file next to the federation file that `[task] schema` names. Values are compared by meaning,
-not by spelling (`cells.spelled`).
+It is in `[task]`, in a file next to the federation file that `[task] schema` names, or in a node's state folder, if the
+nodes have agreed on it. Values are compared by meaning, not by spelling (`rows.spelled`). What follows from a schema
+without a table is here, too: the weights of classes, and the usual metrics.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
 from p2pfl.config.model import FederationConfig, TaskConfig
 from p2pfl.config.tables import read_document
 from p2pfl.errors import UserError
-from p2pfl.learn.table.rows import SchemaError, mistakes_of, spelled
+from p2pfl.learn.table.rows import MistakesError, mistakes_of, spelled
 
 Value = str | int | float
 Unseen = Literal["refuse", "missing"]
@@ -132,22 +133,13 @@ class Schema:
         return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES, person=b"p2pfl-schema").digest()
 
 
-TYPES: Mapping[str, Any] = {
-    "target": str,
-    "numeric": list[str],
+TYPES: Mapping[str, Any] = get_type_hints(Schema) | {
     "categories": dict[str, list[Value]],
     "classes": list[Value] | None,
     "positive": list[Value],
     "negative": list[Value],
-    "means": dict[str, float],
-    "stds": dict[str, float],
-    "indicators": bool,
-    "ignore_case": bool,
-    "unseen": Unseen,
-    "missing_target": Targetless,
-    "class_counts": dict[str, int],
 }
-"""The keys of a schema, with their types."""
+"""The keys of a schema, and their types in a file."""
 KEYS = tuple(TYPES)
 
 
@@ -155,7 +147,7 @@ def make_schema(contents: Mapping[str, Any], prefix: str = "task.") -> Schema:
     """Check that the declared columns make sense together. A missing key is None.
 
     Raises UserError: a type is wrong, a column is declared twice, there is no column, or a list of values is too short;
-    SchemaError: several of these apply.
+    MistakesError: several of these apply.
     """
     raw = {key: contents[key] for key in KEYS if contents.get(key) is not None}
     found, mistakes = _converted(raw, prefix)
@@ -182,7 +174,7 @@ def make_schema(contents: Mapping[str, Any], prefix: str = "task.") -> Schema:
 
 def _raise_any(mistakes: Sequence[UserError]) -> None:
     if len(mistakes) > 1:
-        raise SchemaError(mistakes)
+        raise MistakesError(mistakes, place="schema")
     if mistakes:
         raise mistakes[0]
 
@@ -265,6 +257,8 @@ def _line(prefix: str, key: str, name: str, value: object) -> str:
     return f"the line {json.dumps(name, ensure_ascii=False)} = {value} in [{prefix}{key}]"
 
 
+# -- in a file, or agreed on -------------------------------------------------------------------------------------------
+
 FILE_NAME = "schema.toml"
 AGREED = "agreed"
 """The value used instead of a file name: the nodes agree on a schema before they train, by secure sums."""
@@ -297,7 +291,7 @@ def schema_of(options: Mapping[str, Any], base_dir: Path) -> tuple[Schema, Mappi
 def read_schema(path: Path, options: Mapping[str, Any]) -> tuple[Schema, Mapping[str, Any]]:
     """Read the schema in a file, and its missing codes. Keys that are also in `[task]` must have the same values there.
 
-    Raises UserError: the file has a mistake; SchemaError: it has several.
+    Raises UserError: the file has a mistake; MistakesError: it has several.
     """
     document = read_document(path)
     mistakes = [
@@ -311,7 +305,7 @@ def read_schema(path: Path, options: Mapping[str, Any]) -> tuple[Schema, Mapping
         error.file = str(path)
         mistakes += mistakes_of(error)
     if len(mistakes) > 1:
-        raise SchemaError(mistakes)
+        raise MistakesError(mistakes, place="schema")
     if mistakes:
         raise mistakes[0]
     for key in KEYS:
@@ -352,6 +346,8 @@ def declared_by(task: TaskConfig) -> dict[str, Any]:
     """Return the schema keys in `[task]`, which are taken as given."""
     return {key: task.options[key] for key in (*KEYS, "missing") if key in task.options}
 
+
+# -- weights of classes, and metrics -----------------------------------------------------------------------------------
 
 BALANCED = "balanced"
 Weights = Literal["balanced"] | dict[str, float]

@@ -1,8 +1,13 @@
 """A stand-alone model for tables: the weights, and the preprocessing from raw rows to inputs. It needs neither the
-federation nor torch.
+federation nor torch. It scores rows, is tested on a table with targets, and becomes an ONNX graph.
 
 `preprocessing` is what an exported file carries: `{"format": 1, "kind": "table", "schema": {...}, "missing": {...},
 "layers": ["1", "3"]}`, where `layers` has the names of the linear layers in the `state_dict`, with ReLU between them.
+
+The graph takes raw rows. Its inputs are the columns by their names, (n, 1) each: numbers, and categories whose values
+are all numbers, as float32 with NaN for missing; other categories as strings, spelled as in the schema; any other
+string counts as missing. Outputs are `label` (n,) and `probabilities` (n, classes), or `value` (n, 1) in the target's
+unit.
 """
 
 from __future__ import annotations
@@ -131,6 +136,9 @@ def read_preprocessing(text: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and found.get("kind") == KIND and found.get("format") == FORMAT else None
 
 
+# -- a test on a table with targets ------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """One metric. `value` is None if it is undefined on the table, `interval` if the metric has none."""
@@ -195,6 +203,8 @@ def tested(model: ScoresTables, table: Table) -> TableOutputs:
     whole = targets.reshape(-1, 1) if is_number else targets.astype(np.int64)
     return TableOutputs(schema=model.schema, outputs=outputs, targets=whole)
 
+
+# -- the ONNX graph ----------------------------------------------------------------------------------------------------
 
 OPSET, ML_OPSET, IR_VERSION = 17, 3, 8
 """ONNX versions that are old enough for the runtimes in use."""

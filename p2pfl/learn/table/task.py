@@ -24,50 +24,36 @@ from p2pfl.learn.task import NodeContext, Pair, at_least, parse_partition
 log = logging.getLogger("p2pfl")
 
 HIDDEN = 32
-TYPES: Mapping[str, Any] = {
-    "schema": str,
-    "model": Literal["linear", "mlp", "trees"],
-    "hidden": int | list[int],
-    "class_weights": Weights,
-    "metrics": list[str],
-    "metric": str,
-    "holdout": float,
-    "path": str,
-    "test_path": str,
-    "partition": str | None,
-    "eta": float,
-    "max_depth": int,
-    "bins": int,
-    "reg_lambda": float,
-    "gamma": float,
-    "min_child_weight": float,
-    "least_rows": int,
-    "patience": int,
-    "colluders": int,
+OWN_KEYS: Mapping[str, tuple[Any, str]] = {
+    "schema": (str, 'a file with the keys of the schema, or "agreed": the nodes agree on one, by secure sums'),
+    "model": (Literal["linear", "mlp", "trees"], "the kind of model: linear, the default, mlp or trees"),
+    "hidden": (int | list[int], "widths of the mlp's layers, such as 64 or [64, 32]; 32 by default"),
+    "class_weights": (Weights, '"balanced", by class_counts of the schema, or a weight for each class, { ill = 2.0 }'),
+    "metrics": (list[str], "the names of what the model is judged by"),
+    "metric": (str, "the main one, which tables and pictures show first; by default the first of metrics"),
+    "holdout": (
+        float,
+        "the share of its rows that each node keeps for its own test, from 0 to less than 1; 0 by default",
+    ),
+    "path": (
+        str,
+        "a table common to all nodes, relative to the federation file; in [data] the node's own, relative to that",
+    ),
+    "test_path": (str, "rows to test on, found as path is"),
+    "partition": (str | None, 'how a common table is divided among nodes, such as "dirichlet:0.5", for demos'),
+    "eta": (float, "trees: the factor of each tree's values; 0.3 by default"),
+    "max_depth": (int, "trees: the levels of a tree; 6 by default"),
+    "bins": (int, "trees: the most bins of a numeric column; 64 by default"),
+    "reg_lambda": (float, "trees: the L2 penalty on a leaf's value; 1 by default"),
+    "gamma": (float, "trees: the least gain of a split; 0 by default"),
+    "min_child_weight": (float, "trees: the least sum of hessians in a leaf; 1 by default"),
+    "least_rows": (int, "trees: the fewest rows in a leaf and in a bin, over all nodes; 10 by default"),
+    "patience": (int, "trees: stop after so many rounds without a smaller loss on the rows that all nodes hold out"),
+    "colluders": (int, "trees: how many nodes may work together without learning another's summands; 1 by default"),
 }
-"""The keys in `[task]` that belong neither to a schema nor to a layout."""
-MEANS: Mapping[str, str] = {
-    "schema": 'a file with the keys of the schema, or "agreed": the nodes agree on one, by secure sums',
-    "model": "the kind of model: linear, the default, mlp or trees",
-    "hidden": "widths of the mlp's layers, such as 64 or [64, 32]; 32 by default",
-    "class_weights": '"balanced", by class_counts of the schema, or a weight for each class, { ill = 2.0 }',
-    "metrics": "the names of what the model is judged by",
-    "metric": "the main one, which tables and pictures show first; by default the first of metrics",
-    "holdout": "the share of its rows that each node keeps for its own test, from 0 to less than 1; 0 by default",
-    "path": "a table common to all nodes, relative to the federation file; in [data] the node's own, relative to that",
-    "test_path": "rows to test on, found as path is",
-    "partition": 'how a common table is divided among nodes, such as "dirichlet:0.5", for demos',
-    "eta": "trees: the factor of each tree's values; 0.3 by default",
-    "max_depth": "trees: the levels of a tree; 6 by default",
-    "bins": "trees: the most bins of a numeric column; 64 by default",
-    "reg_lambda": "trees: the L2 penalty on a leaf's value; 1 by default",
-    "gamma": "trees: the least gain of a split; 0 by default",
-    "min_child_weight": "trees: the least sum of hessians in a leaf; 1 by default",
-    "least_rows": "trees: the fewest rows in a leaf and in a bin, over all nodes; 10 by default",
-    "patience": "trees: stop after so many rounds without a smaller loss on the rows that all nodes hold out",
-    "colluders": "trees: how many nodes may work together without learning another's summands; 1 by default",
-}
-"""Descriptions of these keys."""
+"""The keys in `[task]` that belong neither to a schema nor to a layout: their types, and what they mean."""
+TYPES = {key: kind for key, (kind, _) in OWN_KEYS.items()}
+MEANS = {key: text for key, (_, text) in OWN_KEYS.items()}
 OF_TREES = tuple(key for key, text in MEANS.items() if text.startswith("trees: "))
 """The keys that say something for trees alone."""
 TREES = "trees"

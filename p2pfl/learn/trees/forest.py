@@ -7,7 +7,7 @@ the lowest column, then the lowest bin counts.
 XGBoost 1.7 and newer load its own JSON format (its doc/model.schema), with the columns in the schema's order, numeric
 ones first, and for a category the place of its value in the schema. The outputs without trees are part of the first
 trees' leaves, because `base_score` has changed its meaning between versions. An ONNX graph takes raw rows: inputs and
-outputs are those of `table.onnx_graph`.
+outputs are those of `table.scoring`.
 """
 
 from __future__ import annotations

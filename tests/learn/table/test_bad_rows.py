@@ -7,7 +7,7 @@ import pytest
 from p2pfl.errors import UserError
 from p2pfl.learn.table.column import look_at
 from p2pfl.learn.table.reading import say_what_is_odd
-from p2pfl.learn.table.rows import TableError, make_layout, mistakes_of
+from p2pfl.learn.table.rows import MistakesError, make_layout, mistakes_of
 
 HEAD = "id,age,chol,cp,ward,num\n"
 GOOD = "a,63,233.5,1,North,0\nb,67,210,2,south,2\nc,?,100,3,,1\n"
@@ -47,7 +47,7 @@ def test_a_bad_row_is_refused_by_its_line_or_left_out_and_counted(read, bad):
 
 def test_a_row_of_which_nearly_all_is_wrong_is_one_mistake_and_others_are_named_by_cell(read):
     text = HEAD + GOOD + "j,u,n,k,!,!\nd,old,180,1,south,0\nh,e,l,l,o,you\n"
-    with pytest.raises(TableError) as caught:
+    with pytest.raises(MistakesError) as caught:
         read(text)
     row, cell = map(str, mistakes_of(caught.value))
     for part in ("lines 5, 7", "5 of 5 cells", "column 'age'", "'u'", 'on_bad_row = "drop"'):
@@ -59,7 +59,7 @@ def test_a_row_of_which_nearly_all_is_wrong_is_one_mistake_and_others_are_named_
 def test_a_missing_cell_makes_no_bad_row_and_a_missing_target_is_still_refused(read):
     gaps = HEAD + GOOD + "d,,NA,,?,0\n"
     assert len(read(gaps, layout=DROP)) == 4
-    with pytest.raises(TableError, match="target is missing"):
+    with pytest.raises(MistakesError, match="target is missing"):
         read(gaps + "e,1,1,1,North,\n", layout=DROP)
     table = read(gaps + "e,1,1,1,North,\nf,x,1,1,North,\n", layout=DROP, missing_target="drop")
     assert (len(table), table.without_target, table.dropped.count) == (4, 1, 1)
@@ -71,7 +71,7 @@ def test_where_every_row_is_bad_there_is_an_error_that_says_why(read):
 
 
 def test_rows_to_score_are_never_left_out(read):
-    with pytest.raises(TableError, match="line 3"):
+    with pytest.raises(MistakesError, match="line 3"):
         read("age,chol,cp,ward\n1,2,1,North\nx,2,1,North\n", layout=DROP, scoring=True)
 
 

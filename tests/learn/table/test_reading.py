@@ -5,7 +5,7 @@ import pytest
 
 from p2pfl.errors import UserError
 from p2pfl.learn.table.reading import say_what_is_odd
-from p2pfl.learn.table.rows import TableError, mistakes_of
+from p2pfl.learn.table.rows import MistakesError, mistakes_of
 
 NAN = float("nan")
 TABLE = """id,age,chol,cp,ward,num
@@ -60,7 +60,7 @@ def test_a_missing_code_counts_by_value_and_in_its_column_alone(read):
 
 def test_case_counts_unless_the_schema_says_otherwise(read):
     text = TABLE.replace("North", "NORTH").replace("south", "South")
-    with pytest.raises(TableError, match="'NORTH'"):
+    with pytest.raises(MistakesError, match="'NORTH'"):
         read(text, layout={"missing": {"chol": -9}})
     assert read(text, layout={"missing": {"chol": -9}}, ignore_case=True).columns["ward"][:2].tolist() == [0, 1]
 
@@ -82,7 +82,7 @@ def test_an_absent_column_is_missing_in_every_row_and_said_so(read):
 def test_a_column_under_another_name_is_no_absent_one_unless_the_node_says_so(read):
     text = "age,Chol.,cp,ward,num\n1,200,1,North,0\n"
     for name in ("Chol.", "cholesterol"):
-        with pytest.raises(TableError, match=rf"'{name}'.*rename.*absent"):
+        with pytest.raises(MistakesError, match=rf"'{name}'.*rename.*absent"):
             read(text.replace("Chol.", name))
     assert np.isnan(read(text, layout={"absent": ["chol"]}).columns["chol"]).all()
 
@@ -102,7 +102,7 @@ def test_what_is_not_declared_may_count_as_missing(read):
 
 def test_rows_without_a_target_may_be_left_out(read):
     text = TABLE + "d,1,1,1,North,\n"
-    with pytest.raises(TableError, match=r"line 5, column 'num'.*target is missing.*missing_target"):
+    with pytest.raises(MistakesError, match=r"line 5, column 'num'.*target is missing.*missing_target"):
         read(text)
     table = read(text, missing_target="drop")
     assert (len(table), table.without_target) == (3, 1)
@@ -117,7 +117,7 @@ def test_rows_to_score_need_no_target_and_may_have_new_values(read):
 
 def test_every_mistake_is_named_once_with_its_lines(read):
     bad = "age,chol,cp,ward,num\n" + "old,1,1,North,0\n" * 5 + "1,2021-03-04,1,North,x\n1,1,9\n1,inf,9,North,0\n"
-    with pytest.raises(TableError) as caught:
+    with pytest.raises(MistakesError) as caught:
         read(bad)
     texts = [str(mistake) for mistake in mistakes_of(caught.value)]
     assert len(texts) == 6

@@ -80,7 +80,8 @@ class Course:
     `round_s(nodes)` draws how long their next local rounds take. `start_s` (n,) is when each node begins,
     `weigh` (taus,) the weight of an exchange by staleness, `factor` (m,) the mixing factor at weight 1. `beyond` says
     when each of the rounds beyond those asked may begin, as multiples of the node's training time, as in
-    `p2pfl.core.training`; without it they have no bound. `closing` rounds follow that only mix.
+    `p2pfl.core.training`; without it they have no bound. `closing` rounds follow that only mix. With `replicas` an
+    exchange before training fills them, and moves no model.
     """
 
     nodes: int
@@ -95,6 +96,7 @@ class Course:
     closing: int
     weigh: Floats
     factor: Floats
+    replicas: bool
 
 
 class Clock:
@@ -171,11 +173,11 @@ class Clock:
         yield self._taken()
 
     def _begin(self) -> Events:
-        """Exchange once before training, as the initial state says: that fills the replicas and moves no model."""
-        edges, zero, engine_s = np.arange(len(self.low)), np.zeros(len(self.low)), self.course.engine_s
-        self._note(Kind.FREEZE, zero, self.low, edges)
-        self._note(Kind.APPLY, zero + engine_s, self.high, edges)
-        self._note(Kind.SETTLE, zero + 2 * engine_s, self.low, edges)
+        if self.course.replicas:
+            edges, zero, engine_s = np.arange(len(self.low)), np.zeros(len(self.low)), self.course.engine_s
+            self._note(Kind.FREEZE, zero, self.low, edges)
+            self._note(Kind.APPLY, zero + engine_s, self.high, edges)
+            self._note(Kind.SETTLE, zero + 2 * engine_s, self.low, edges)
         self._start(np.arange(self.course.nodes), self.course.start_s)
         return self._taken()
 

@@ -94,6 +94,7 @@ class Apart:
                 closing=federation.training.closing_rounds,
                 weigh=np.array([weigh(tau) for tau in range(LIMIT + 2)]),
                 factor=setting.factor,
+                replicas=setting.compressor is not None,
             )
         )
         self.stage = Vectors(ends=setting.ends, train=train, **_kept(setting))
@@ -332,7 +333,7 @@ class _Figures:
         fields |= {"terms": setting.method.no_terms, "body": b""}
         request = Request(**fields, echo=1000, staleness=1.0, audit=b"")
         reply = Reply(**fields, request_digest=bytes(16), factor=7.1)
-        ready = Ready(version=1000, trained=1000, bound=1000, known=2**60)
+        ready = Ready(version=1000, trained=1000, bound=1000, known=2**50)
         heads = (PREFIX_BYTES + len(to_header(one)) for one in (request, reply, ready))
         asked, answered, told = map(sealed_bytes, heads, (body, body, 0))
         (asks, answers), nodes = self.run.messages, setting.nodes

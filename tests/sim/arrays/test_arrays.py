@@ -70,6 +70,7 @@ def clock_of(graph, samples, **options):
         "nodes": graph.nodes, "ends": ends, "latency_s": np.full(len(ends), 0.002), "engine_s": 0.0005,
         "shortest_s": 0.01, "round_s": lambda nodes: slow[nodes], "start_s": np.zeros(graph.nodes), "rounds": 5,
         "beyond": (1.0, 3.0), "closing": 10, "weigh": np.ones(4), "factor": np.minimum(*weight[ends.T]),
+        "replicas": True,
     }  # fmt: skip
     return Clock(Course(**plain | options))
 

@@ -15,7 +15,7 @@ sealed; only the sizes are the same:
     session        dialer     m1 48 + m3 1168 + greeting 24 + 25 + 17
                    answerer   m2 1200 + greeting 24 + 25 + 17
                    lower end  its decision 25 + 17
-                   both       their offer of versions and side channels, of which a simulated node has none
+                   both       their offer of versions and extension channels, of which a simulated node has none
     goodbye        17 from each end, where the connection still carries it
 
 A real node cuts a long body into smaller chunks on a slow line, and its receiver tells it how much has arrived: up to

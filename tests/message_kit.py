@@ -178,7 +178,7 @@ ASIDE = [
     (STANDINGS, StatePiece(digest=bytes(32), size=9, offset=4, part=b"ab"), f"9503c420{'00' * 32}0904c4026162"),
 ]
 ASIDE += [(STATS_SUMS, message, wanted) for channel, message, wanted in ASIDE if channel is SUMS]
-"""Every message of every side channel, and its bytes."""
+"""Every message of every extension channel, and its bytes."""
 
 SAMPLES = [message for message, *_ in GOLDEN]
 FRAMES = [b"".join(encode(message)) for message in SAMPLES]

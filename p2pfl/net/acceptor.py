@@ -1,12 +1,12 @@
 """The acceptor: accepting sockets, and connections that are not sessions yet, their stages, number, and which to drop.
 
 A `ConnectionGate` is placed before the HTTP protocol of one accepted connection and drops it if it takes too long,
-whatever it does. The `Doorway` counts the gates, by stage and by group of addresses. Each stage has its own places, so
+whatever it does. The `PendingConnections` counts the gates, by stage and by group of addresses. Each stage has its own places, so
 that a connection never makes room for one at an earlier stage: idle connections replace only idle connections. Within a
 stage the connection that has waited longest is dropped, not the newcomer, because an honest peer needs only a round
 trip or two. All work for a connection before it is a session is charged as loop time (`limits`).
 
-The `Entrance` immediately closes connections for which there is no time. Where peers can show by their first bytes that
+The `Acceptor` immediately closes connections for which there is no time. Where peers can show by their first bytes that
 they are no strangers, such a connection may first show that. Even that costs time: while its share is used up, nothing
 is accepted, and only the operating system answers. Open connections are not affected.
 """
@@ -35,8 +35,8 @@ from p2pfl.net.limits import (
     IDLE_BYTES,
     SHARE_OF_ACCEPTING,
     UNSENT_BYTES,
+    CpuQuota,
     Limits,
-    LoopTime,
     Stopwatch,
     Tap,
     TimeBudget,
@@ -52,9 +52,9 @@ NETWORK_BITS = 64
 """The length of an IPv6 network prefix: a peer with one address controls its whole network."""
 MOST_GROUPS = 1024
 """The maximum number of address groups whose handshakes are counted."""
-MOST_VISITS = 8
+MOST_CONTROL = 8
 """The maximum number of simultaneous visitors about the charter; each may bring a MiB."""
-VISITS_PER_S, VISIT_BURST = 0.5, 16.0
+CONTROL_PER_S, CONTROL_BURST = 0.5, 16.0
 """The limit on visits: from unlisted peers in one group of addresses, and from one member that asks for no session or
 may not have one.
 
@@ -67,7 +67,7 @@ NEIGHBOR_HANDSHAKES = 2.0
 T = TypeVar("T")
 
 
-class Doorway:
+class PendingConnections:
     """The places for connections at each stage.
 
     A connection may send at most `greeting_bytes` before it is ADDRESSED.
@@ -80,7 +80,7 @@ class Doorway:
         self._rooms: dict[ConnectionStage, dict[ConnectionGate, None]] = {stage: {} for stage in ConnectionStage}
         self._handshakes: dict[str, TokenBucket] = {}
         self._visits: dict[str, TokenBucket] = {}
-        self.time = LoopTime()
+        self.time = CpuQuota()
         self.expect(neighbors)
 
     def expect(self, neighbors: int) -> None:
@@ -103,7 +103,7 @@ class Doorway:
         that, from the most crowded one.
         """
         room = self._rooms[stage]
-        most = MOST_VISITS if stage is ConnectionStage.VISITING else self.limits.pending
+        most = MOST_CONTROL if stage is ConnectionStage.VISITING else self.limits.pending
         by_group = Counter(other.group for other in room)
         if by_group[gate.group] >= self.limits.pending_per_address:
             self._turn_away(room, gate.group)
@@ -119,7 +119,7 @@ class Doorway:
         handshakes = partial(TokenBucket, per_s, tokens=burst, burst=burst)
         if stage is ConnectionStage.ADDRESSED and not self._may(self._handshakes, gate.group, handshakes):
             raise PeerFault("more handshakes from one address than all neighbors together would begin")
-        if stage is ConnectionStage.VISITING and not self._may(self._visits, gate.group, visit_bucket):
+        if stage is ConnectionStage.VISITING and not self._may(self._visits, gate.group, control_bucket):
             raise PeerFault("more visits from one address than the charter can have news for")
         self.leave(gate)
         self.enter(gate, stage)
@@ -147,18 +147,18 @@ class Doorway:
         return bucket.take(asyncio.get_running_loop().time()) == 0.0
 
 
-def visit_bucket() -> TokenBucket:
-    return TokenBucket(VISITS_PER_S, tokens=VISIT_BURST, burst=VISIT_BURST)
+def control_bucket() -> TokenBucket:
+    return TokenBucket(CONTROL_PER_S, tokens=CONTROL_BURST, burst=CONTROL_BURST)
 
 
 class ConnectionGate(Tap):
     """A gate before the HTTP protocol of one connection; `speak` creates the protocol once data have arrived."""
 
     def __init__(
-        self, doorway: Doorway, speak: Callable[[ConnectionGate], asyncio.Protocol], address: str = ""
+        self, pending: PendingConnections, speak: Callable[[ConnectionGate], asyncio.Protocol], address: str = ""
     ) -> None:
-        super().__init__(idle_bytes=doorway.greeting_bytes)
-        self._doorway, self._speak = doorway, speak
+        super().__init__(idle_bytes=pending.greeting_bytes)
+        self._pending, self._speak = pending, speak
         self._deadline: asyncio.TimerHandle | None = None
         self._drop: Callable[[], object] = _nothing
         self._entered = False
@@ -175,7 +175,7 @@ class ConnectionGate(Tap):
         """Charge this connection for CPU time."""
         if self.pays:
             self._paid_s += cost_s
-            self._doorway.time.spend(self.group, cost_s)
+            self._pending.time.spend(self.group, cost_s)
 
     def watch(self) -> Stopwatch:
         """Return a stopwatch that charges this connection."""
@@ -206,9 +206,9 @@ class ConnectionGate(Tap):
 
     def _enter(self) -> None:
         self._entered = True
-        self._doorway.enter(self)
+        self._pending.enter(self)
         loop = asyncio.get_running_loop()
-        self.ends_at = loop.time() + self._doorway.limits.handshake_s
+        self.ends_at = loop.time() + self._pending.limits.handshake_s
         self._deadline = loop.call_at(self.ends_at, self.abort)
 
     def pays_below(self, work: Callable[[], object], came: int) -> bool:
@@ -217,8 +217,8 @@ class ConnectionGate(Tap):
         """
         if not self.pays:
             return False
-        if not self._doorway.time.may_go_on(self.group) or (self._transport is None and came > self.idle_bytes):
-            self._doorway.turned_away += 1
+        if not self._pending.time.may_go_on(self.group) or (self._transport is None and came > self.idle_bytes):
+            self._pending.turned_away += 1
             self.abort()
             return True
         paid_s = self._paid_s
@@ -231,8 +231,8 @@ class ConnectionGate(Tap):
             self._listen(data)
             return
         for start in range(0, len(data), SLICE_BYTES):
-            if not self._doorway.time.may_go_on(self.group):
-                self._doorway.turned_away += 1
+            if not self._pending.time.may_go_on(self.group):
+                self._pending.turned_away += 1
                 self.abort()
             if self._transport is not None and self._transport.is_closing():
                 return
@@ -241,7 +241,7 @@ class ConnectionGate(Tap):
 
     def advance(self, stage: ConnectionStage) -> None:
         """Move to a stage. Raises PeerFault if the peer's address has begun too many handshakes."""
-        self._doorway.advance(self, stage)
+        self._pending.advance(self, stage)
         if stage >= ConnectionStage.ADDRESSED:
             self.idle_bytes = IDLE_BYTES
 
@@ -254,8 +254,8 @@ class ConnectionGate(Tap):
         """Record that the peer is not a stranger: refund its time, and remember its address."""
         if self.pays:
             self.pays = False
-            self._doorway.time.spend(self.group, -self._paid_s)
-            self._doorway.know(self.address)
+            self._pending.time.spend(self.group, -self._paid_s)
+            self._pending.know(self.address)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
@@ -274,7 +274,7 @@ class ConnectionGate(Tap):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-            self._doorway.leave(self)
+            self._pending.leave(self)
 
 
 @lru_cache(MOST_GROUPS)
@@ -354,18 +354,18 @@ RESET = struct.pack("ii", 1, 0)
 """The socket option to close without a word, leaving nothing in the system's tables."""
 
 
-class Entrance:
+class Acceptor:
     """The accepting sockets. `speak` creates the protocol behind the gate, once data have arrived; `proves` returns
     True for first bytes that no stranger sends.
     """
 
     def __init__(
         self,
-        doorway: Doorway,
+        pending: PendingConnections,
         speak: Callable[[ConnectionGate], asyncio.Protocol],
         proves: Callable[[bytes], bool] | None = None,
     ) -> None:
-        self._doorway, self._speak, self._proves = doorway, speak, proves
+        self._pending, self._speak, self._proves = pending, speak, proves
         self._unproven: dict[socket.socket, None] = {}
         self.certificate: OwnCertificate | None = None
         """If there is one, TLS is accepted beside plain connections: they differ in their first byte."""
@@ -431,7 +431,7 @@ class Entrance:
     def _meet(self, connection: socket.socket, address: str) -> None:
         connection.settimeout(0.0)
         self._unproven[connection] = None
-        if self._doorway.time.may_enter(group_of(address)):
+        if self._pending.time.may_enter(group_of(address)):
             self._enter(connection, address)
         elif self._proves is None:
             self._refuse(connection)
@@ -455,14 +455,14 @@ class Entrance:
     def _refuse(self, connection: socket.socket) -> None:
         del self._unproven[connection]
         self._loop.remove_reader(connection)
-        self._doorway.turned_away += 1
+        self._pending.turned_away += 1
         with suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         connection.close()
 
     def _enter(self, connection: socket.socket, address: str) -> ConnectionGate:
         del self._unproven[connection]
-        gate = ConnectionGate(self._doorway, self._speak, address)
+        gate = ConnectionGate(self._pending, self._speak, address)
         task = self._loop.create_task(self._let_in(connection, gate))
         if self.certificate is not None:
             gate.knock(task.cancel)
@@ -502,7 +502,7 @@ def not_found() -> web.Response:
     return response
 
 
-class TerseHandler(web.RequestHandler):
+class StrictHandler(web.RequestHandler):
     """Charges the gate for answers, and logs failures caused by strangers only a few times an hour."""
 
     __slots__ = ("_gate", "_refusals")

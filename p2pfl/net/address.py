@@ -93,7 +93,7 @@ class Relayed:
         return f"relay {self.relay}"
 
 
-Way = Address | Relayed
+DialPath = Address | Relayed
 """A way on which a member can be dialed."""
 
 

@@ -50,7 +50,7 @@ NO_TLS = 400
 """The answer of a web server to a plain request where it expects TLS, among others."""
 
 
-class Hurdle(Enum):
+class DialError(Enum):
     """What stood in the way. The value is how a table shows it."""
 
     NAME = "the name is unknown"
@@ -64,7 +64,7 @@ class Hurdle(Enum):
 class UnreachedError(GoneError):
     """Nothing was reached. `remedy` says what to do; it is empty if that depends on what runs there."""
 
-    def __init__(self, hurdle: Hurdle, text: str, remedy: str = "") -> None:
+    def __init__(self, hurdle: DialError, text: str, remedy: str = "") -> None:
         super().__init__(f"{text}: {remedy}" if remedy else text)
         self.hurdle, self.text, self.remedy = hurdle, text, remedy
 
@@ -73,9 +73,9 @@ def of_socket(error: OSError, host: str, what: str = "") -> UnreachedError:
     """Return the reason why a TCP connection to `host` failed; `what` begins the text if it is not the member."""
     if isinstance(error, socket.gaierror):
         remedy = "correct the address, or the DNS of this machine"
-        return UnreachedError(Hurdle.NAME, f"{what}the name {host} is unknown", remedy)
+        return UnreachedError(DialError.NAME, f"{what}the name {host} is unknown", remedy)
     text = what + (os.strerror(error.errno) if error.errno else str(error) or type(error).__name__)
-    return UnreachedError(Hurdle.REFUSED if error.errno == errno.ECONNREFUSED else Hurdle.SILENT, text)
+    return UnreachedError(DialError.REFUSED if error.errno == errno.ECONNREFUSED else DialError.SILENT, text)
 
 
 def of_tls(error: ssl.SSLError, host: str, whose: str = "its") -> UnreachedError:
@@ -84,8 +84,8 @@ def of_tls(error: ssl.SSLError, host: str, whose: str = "its") -> UnreachedError
     if not isinstance(error, ssl.SSLCertVerificationError):
         if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "PACKET_LENGTH_TOO_LONG"):
             text, remedy = "no TLS is spoken there", "ws:// or host:port in place of wss://, or a certificate there"
-            return UnreachedError(Hurdle.CERTIFICATE, text, remedy)
-        return UnreachedError(Hurdle.CERTIFICATE, f"TLS fails: {error.reason or type(error).__name__}")
+            return UnreachedError(DialError.CERTIFICATE, text, remedy)
+        return UnreachedError(DialError.CERTIFICATE, f"TLS fails: {error.reason or type(error).__name__}")
     match error.verify_code:
         case code if code == EXPIRED:
             text = f"{whose} certificate has expired by the clock of this machine ({now})"
@@ -100,7 +100,7 @@ def of_tls(error: ssl.SSLError, host: str, whose: str = "its") -> UnreachedError
             remedy = "pin it with #sha256=... at the end of the address, or add its authority to this machine"
         case _:
             text, remedy = f"{whose} certificate is not accepted ({error.verify_message})", "renew it there, or pin it"
-    return UnreachedError(Hurdle.CERTIFICATE, text, remedy)
+    return UnreachedError(DialError.CERTIFICATE, text, remedy)
 
 
 def of_answer(error: Exception) -> UnreachedError:
@@ -109,20 +109,20 @@ def of_answer(error: Exception) -> UnreachedError:
         if error.status in BEHIND:
             text = f"the web server there does not reach the node behind it ({error.status})"
             return UnreachedError(
-                Hurdle.NOT_A_NODE, text, "start the node, or correct the address in its configuration"
+                DialError.NOT_A_NODE, text, "start the node, or correct the address in its configuration"
             )
         text = f"a web server answers {error.status} in place of a WebSocket"
         remedy = "is the path in the address right?"
         if error.status == NO_TLS:
             remedy = "wss:// if TLS is spoken there, or its configuration does not pass WebSockets on"
-        return UnreachedError(Hurdle.NOT_A_NODE, text, remedy)
+        return UnreachedError(DialError.NOT_A_NODE, text, remedy)
     remedy = "wss:// if TLS is spoken there; or another program has that port"
     if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError):
-        return UnreachedError(Hurdle.NOT_A_NODE, "the connection was closed in place of an answer", remedy)
+        return UnreachedError(DialError.NOT_A_NODE, "the connection was closed in place of an answer", remedy)
     if isinstance(error, aiohttp.ClientResponseError):  # its text quotes what came
-        return UnreachedError(Hurdle.NOT_A_NODE, "what answers there does not speak HTTP", remedy)
+        return UnreachedError(DialError.NOT_A_NODE, "what answers there does not speak HTTP", remedy)
     known = isinstance(error, OSError) and error.errno
-    return UnreachedError(Hurdle.NOT_A_NODE, os.strerror(known) if known else type(error).__name__)
+    return UnreachedError(DialError.NOT_A_NODE, os.strerror(known) if known else type(error).__name__)
 
 
 log = logging.getLogger("p2pfl.net")
@@ -158,7 +158,7 @@ def require_pin(address: Address, connection: ssl.SSLObject) -> None:
     if address.pin and found != address.pin:
         text = f"its certificate has sha256={found}, and another one is pinned in its address"
         remedy = "compare it with `p2pfl check` there: it was renewed, or something on the way opens TLS"
-        raise UnreachedError(Hurdle.CERTIFICATE, text, remedy)
+        raise UnreachedError(DialError.CERTIFICATE, text, remedy)
 
 
 def fingerprint(certificate: bytes) -> str:
@@ -304,14 +304,14 @@ class Proxy:
         try:
             return _read_credentials(self.password_file)
         except UserError as error:
-            raise UnreachedError(Hurdle.PROXY, f"the password for the proxy {self}: {error}") from None
+            raise UnreachedError(DialError.PROXY, f"the password for the proxy {self}: {error}") from None
 
     def judge(self, answer: bytes, address: Address) -> None:
         """Raises UnreachedError if the answer to the request is not that they are connected."""
         first = answer.split(b"\r\n", 1)[0].decode("ascii", errors="replace")
         found = re.match(r"HTTP/1\.[01] (\d{3})", first)
         if found is None:
-            raise UnreachedError(Hurdle.PROXY, f"what answers at {self} is no HTTP proxy", "correct its address")
+            raise UnreachedError(DialError.PROXY, f"what answers at {self} is no HTTP proxy", "correct its address")
         match int(found[1]):
             case status if 200 <= status < 300:
                 return
@@ -329,7 +329,7 @@ class Proxy:
             case status:
                 text = f"the proxy {self} does not reach {address.place} ({status})"
                 remedy = "correct the address, or ask the proxy's administrator"
-        raise UnreachedError(Hurdle.PROXY, text, remedy)
+        raise UnreachedError(DialError.PROXY, text, remedy)
 
 
 async def read_answer(reader: asyncio.StreamReader, proxy: Proxy, address: Address) -> None:
@@ -340,9 +340,11 @@ async def read_answer(reader: asyncio.StreamReader, proxy: Proxy, address: Addre
         if isinstance(ended, asyncio.IncompleteReadError) and ended.partial:
             proxy.judge(ended.partial, address)
         text = f"the proxy {proxy} closed the connection in place of an answer for {address.place}"
-        raise UnreachedError(Hurdle.PROXY, text, "correct the address, or ask the proxy's administrator") from None
+        raise UnreachedError(DialError.PROXY, text, "correct the address, or ask the proxy's administrator") from None
     except asyncio.LimitOverrunError:
-        raise UnreachedError(Hurdle.PROXY, f"what answers at {proxy} is no HTTP proxy", "correct its address") from None
+        raise UnreachedError(
+            DialError.PROXY, f"what answers at {proxy} is no HTTP proxy", "correct its address"
+        ) from None
     proxy.judge(answer, address)
 
 
@@ -493,7 +495,7 @@ class Passage:
             transport.abort()
             raise
         if inside is None:  # it was lost at once
-            raise UnreachedError(Hurdle.NOT_A_NODE, "the connection was closed in place of an answer")
+            raise UnreachedError(DialError.NOT_A_NODE, "the connection was closed in place of an answer")
         protocol.connection_made(inside)
         return inside
 
@@ -513,14 +515,14 @@ class Passage:
             match error:
                 case TimeoutError():
                     text, remedy = f"the proxy {proxy} does not answer", "correct its address, or ask who runs it"
-                    raise UnreachedError(Hurdle.PROXY, text, remedy) from None
+                    raise UnreachedError(DialError.PROXY, text, remedy) from None
                 case ssl.SSLError():
                     found = of_tls(error, proxy.host, f"the proxy {proxy}: its")
-                    raise UnreachedError(Hurdle.PROXY, found.text, found.remedy) from None
+                    raise UnreachedError(DialError.PROXY, found.text, found.remedy) from None
                 case OSError():
                     found = of_socket(error, proxy.host, f"the proxy {proxy} does not answer: ")
                     remedy = "correct the proxy's address, or ask who runs it"
-                    raise UnreachedError(Hurdle.PROXY, found.text, remedy) from None
+                    raise UnreachedError(DialError.PROXY, found.text, remedy) from None
             raise
         return transport
 
@@ -618,7 +620,7 @@ class Outlet:
             except UnreachedError as reason:
                 reasons.append(reason)
             except TimeoutError:
-                reasons.append(UnreachedError(Hurdle.SILENT, f"nothing in {ONE_WAY_S:g} s"))
+                reasons.append(UnreachedError(DialError.SILENT, f"nothing in {ONE_WAY_S:g} s"))
         first, second = reasons
         raise UnreachedError(first.hurdle, f"by {ways[0]}: {first.text}; directly: {second.text}", first.remedy)
 

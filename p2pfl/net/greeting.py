@@ -39,7 +39,7 @@ from p2pfl.crypto import FederationMismatch, HandshakeFault, UnlistedKey
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding, Initiator, Responder, Session
 from p2pfl.errors import PeerFault
-from p2pfl.net.acceptor import visit_bucket
+from p2pfl.net.acceptor import control_bucket
 from p2pfl.net.transport import ConnectionStage, Counters, GoneError, LeftBehindFault, Line, NoEdgeFault, SealedFault
 
 BOOT_BYTES = 16
@@ -445,7 +445,7 @@ class Greeter:
         """Count a visit by this member; return True if it visits rarely enough."""
         if line.peer is None:
             return False
-        bucket = self._visits.setdefault(line.peer, visit_bucket())
+        bucket = self._visits.setdefault(line.peer, control_bucket())
         return bucket.take(asyncio.get_running_loop().time()) == 0.0
 
     def _notice(self, word: Word) -> Notice:

@@ -6,7 +6,7 @@ of empty fragments, each of which costs more than its bytes. `SendingRates` boun
 
 Bytes say little about the loop's time: an empty ping costs more than a kilobyte of a message. So its CPU time is
 measured around all work for a connection that is not a session yet, and charged to the budgets of its address and of
-all strangers (`LoopTime`). A budget may be overdrawn; no newcomer is let in before it has refilled. Addresses of
+all strangers (`CpuQuota`). A budget may be overdrawn; no newcomer is let in before it has refilled. Addresses of
 members have their own budgets, so that a flood from elsewhere keeps no member out. Where the node gets only a share of
 a core (`CoreShare`), its CPU time costs more: a second of a fifth of a core lasts five seconds.
 """
@@ -373,7 +373,7 @@ class TimeBudget:
         return max(0.0, -self.fill(now) / self.share)
 
 
-class Pot:
+class GroupQuotas:
     """The budget of one kind of address as a whole, and one for each group of addresses."""
 
     def __init__(self, burst_s: float) -> None:
@@ -390,13 +390,13 @@ class Pot:
 
     def left_s(self, group: str, now: float) -> float:
         """Return the seconds left for that group: the lower of the two figures."""
-        return min(self.all.fill(now), self._purse(group).fill(now))
+        return min(self.all.fill(now), self._budget(group).fill(now))
 
     def spend(self, group: str, cost_s: float, now: float) -> None:
         self.all.spend(cost_s, now)
-        self._purse(group).spend(cost_s, now)
+        self._budget(group).spend(cost_s, now)
 
-    def _purse(self, group: str) -> TimeBudget:
+    def _budget(self, group: str) -> TimeBudget:
         purse = self._groups.pop(group, None) or TimeBudget(SHARE_OF_ONE, self._burst_s)
         self._groups[group] = purse
         if len(self._groups) > MOST_GROUPS:
@@ -404,12 +404,12 @@ class Pot:
         return purse
 
 
-class LoopTime:
+class CpuQuota:
     """The budgets of strangers and of members' addresses. `clock` is the time by which they fill."""
 
     def __init__(self, neighbors: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._strangers, self._known = Pot(BURST_S), Pot(BURST_S)
+        self._strangers, self._known = GroupQuotas(BURST_S), GroupQuotas(BURST_S)
         self._known_groups: dict[str, None] = {}
         self.expect(neighbors)
 
@@ -437,7 +437,7 @@ class LoopTime:
         """Charge a cost; a negative one is a refund, because it was for a member."""
         self._pot(group).spend(group, cost_s, self._clock())
 
-    def _pot(self, group: str) -> Pot:
+    def _pot(self, group: str) -> GroupQuotas:
         return self._known if group in self._known_groups else self._strangers
 
 

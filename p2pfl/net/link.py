@@ -21,10 +21,10 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Busy, Hello, Message, Reply, Request
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
+from p2pfl.net.extensions import ExtensionChannel, ExtensionChannels
 from p2pfl.net.greeting import Connection, ExchangeTimes, Notice
 from p2pfl.net.limits import ByteBudget, Limits, MessagePace, SendingRates
 from p2pfl.net.outbox import BodySender, KeptParts, Outbox, ReceiptClock
-from p2pfl.net.side import SideChannel, Sides
 from p2pfl.net.transport import REASON_BYTES, Counters, GoneError, OnAlarm, clip
 from p2pfl.wire import Offer, PartHeld, PartialBody, Receipt, SessionMessage, Side, Unknown
 from p2pfl.wire.frame import FREE_SPLIT_VERSION, Assembler, OtherVersionError, split
@@ -67,7 +67,7 @@ class Shared:
     max_body_bytes: int
     name_of: Callable[[int], str]
     on_alarm: OnAlarm
-    sides: Sides
+    sides: ExtensionChannels
     rates: SendingRates = field(default_factory=SendingRates)
     """The bounds on what this node sends."""
     parts: KeptParts = field(init=False)
@@ -272,7 +272,7 @@ class PeerLink:
         if not self._outbox.put(message, now, hearing=hearing):
             self.end(f"the peer does not read: {len(self._outbox)} messages wait for it")
 
-    def say(self, message: Side, channel: SideChannel, *, if_free: bool = False) -> bool:
+    def say(self, message: Side, channel: ExtensionChannel, *, if_free: bool = False) -> bool:
         """Send a message once no gossip is waiting; return False if its queue is full.
 
         With `if_free`, send it only if nothing at all is waiting.

@@ -22,14 +22,15 @@ from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding
 from p2pfl.errors import PeerFault, UserError
-from p2pfl.net.address import MOST_HINTS, MOST_KEPT, Address, Relayed, Route, Way, parse_address
-from p2pfl.net.dial_paths import Hurdle, UnreachedError
+from p2pfl.net.address import MOST_HINTS, MOST_KEPT, Address, DialPath, Relayed, Route, parse_address
+from p2pfl.net.dial_paths import DialError, UnreachedError
+from p2pfl.net.extensions import ExtensionChannels
 from p2pfl.net.greeting import Charters, Greeter
 from p2pfl.net.limits import ByteBudget, Limits, SendingRates
 from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.session_table import SPARED_TRY_S, Callbacks, Dial, NeighborPlace, SessionTable, expire
-from p2pfl.net.side import Sides
 from p2pfl.net.transport import (
+    Arrival,
     Counters,
     GoneError,
     Line,
@@ -39,7 +40,6 @@ from p2pfl.net.transport import (
     Refusals,
     SealedFault,
     Transport,
-    Visit,
 )
 from p2pfl.net.websocket import WebSocketTransport, reason_of
 
@@ -72,7 +72,7 @@ class Tasks:
         return task
 
 
-FOR_PEOPLE = (Hurdle.CERTIFICATE, Hurdle.PROXY, Hurdle.NAME)
+FOR_PEOPLE = (DialError.CERTIFICATE, DialError.PROXY, DialError.NAME)
 """The hurdles that do not go away by themselves: a person must do something."""
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None] | None]
 
@@ -152,7 +152,7 @@ class Dialer:
     def _relays(self, peer: int) -> Sequence[Relayed]:
         key = self.greeter.key_of(peer)
         place = self.table.places.get(peer)
-        return () if key is None else self.transport.ways(key, None if place is None else place.relay)
+        return () if key is None else self.transport.relay_paths(key, None if place is None else place.relay)
 
     async def _vacancy(self, peer: int, place: NeighborPlace, route: Route) -> None:
         """Wait until there is no session. While it goes through a relay, try the addresses and other relays from time
@@ -175,7 +175,7 @@ class Dialer:
         if key is None or link is None or self.table.own > peer or (relay := link.connection.line.relay) is None:
             return
         exchange_s = link.exchanges.typical_s(asyncio.get_running_loop().time())
-        way = await self.transport.faster_way(key, relay, exchange_s)
+        way = await self.transport.faster_path(key, relay, exchange_s)
         if way is not None and place.is_relayed:
             place.moves_to = way.relay
             try:
@@ -189,14 +189,14 @@ class Dialer:
         place.try_at = asyncio.get_running_loop().time() + SPARED_TRY_S
         refused = False
         addresses, relays = route.next_go(), self._relays(peer)
-        ways: list[Way] = [*relays, *addresses] if route.relayed else [*addresses, *relays]
+        ways: list[DialPath] = [*relays, *addresses] if route.relayed else [*addresses, *relays]
         for way in ways:
             refused |= await self._attempt(peer, place, way)
             if place.link is not None or place.rest_s:
                 break
         return refused and place.link is None
 
-    async def _attempt(self, peer: int, place: NeighborPlace, way: Way) -> bool:
+    async def _attempt(self, peer: int, place: NeighborPlace, way: DialPath) -> bool:
         """Dial one way. Return True if one end refused the other, since another attempt is unlikely to change that."""
         try:
             async with asyncio.timeout(self.shared.limits.connect_s + self.shared.limits.handshake_s) as scope:
@@ -217,7 +217,7 @@ class Dialer:
             place.wake()
         return False
 
-    async def _connect(self, peer: int, dial: Dial, way: Way) -> None:
+    async def _connect(self, peer: int, dial: Dial, way: DialPath) -> None:
         line, clock = await self._open(way), asyncio.get_running_loop().time
         opened_at, link = clock(), None
         try:
@@ -238,7 +238,7 @@ class Dialer:
             else:
                 self._note_way(peer, way, line)
 
-    def _note_way(self, peer: int, way: Way, line: Line) -> None:
+    def _note_way(self, peer: int, way: DialPath, line: Line) -> None:
         """Record the way that has led to a session."""
         route = self.route(peer)
         route.relayed = isinstance(way, Relayed)
@@ -246,11 +246,11 @@ class Dialer:
             route.has_worked(way)
             self.transport.know(line.peer_address)
 
-    async def _open(self, way: Way) -> Line:
+    async def _open(self, way: DialPath) -> Line:
         async with asyncio.timeout(self.shared.limits.connect_s):
             return await self.transport.dial(way)
 
-    def _report_silence(self, peer: int, way: Way, error: Exception) -> None:
+    def _report_silence(self, peer: int, way: DialPath, error: Exception) -> None:
         place = self.table.places.get(peer)
         level = DEBUG if peer in self._silent or place is None or place.link else INFO
         hurdle = (peer, error.remedy) if isinstance(error, UnreachedError) and error.hurdle in FOR_PEOPLE else None
@@ -277,10 +277,10 @@ class Reception:
     shared: Shared
     spawn: Spawn
 
-    def meet(self, line: Line, visit: Visit) -> asyncio.Task[None] | None:
+    def meet(self, line: Line, visit: Arrival) -> asyncio.Task[None] | None:
         return self.spawn(visit.work(self._serve(line, visit)))
 
-    async def _serve(self, line: Line, visit: Visit) -> None:
+    async def _serve(self, line: Line, visit: Arrival) -> None:
         link: PeerLink | None = None
         try:
             async with asyncio.timeout_at(visit.ends_at):
@@ -354,8 +354,8 @@ class Links:
     ) -> None:
         limits, watcher = limits or Limits(), watcher or Watcher()
         self.counters = Counters.of(index for index in membership.members.values() if index != membership.own_index)
-        self.sides = Sides(name_of=watcher.name_of, on_alarm=watcher.on_alarm)
-        """The side channels; features add theirs before the socket is bound."""
+        self.sides = ExtensionChannels(name_of=watcher.name_of, on_alarm=watcher.on_alarm)
+        """The extension channels; features add theirs before the socket is bound."""
         executor = ThreadPoolExecutor(SEALING_THREADS, thread_name_prefix="p2pfl-seal")
         shared = self._shared = Shared(
             limits=limits,

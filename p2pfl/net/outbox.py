@@ -209,7 +209,7 @@ class Outbox:
         self._limit = limit
         self._waiting: deque[Message] = deque()
         self._aside: deque[Side] = deque()
-        """Side-channel messages, sent when no gossip is waiting."""
+        """Extension messages, sent when no gossip is waiting."""
         self._receipt: Receipt | None = None
         self._filled = asyncio.Event()
         self._closed = False
@@ -240,7 +240,7 @@ class Outbox:
         return True
 
     def put_aside(self, message: Side, most: int) -> bool:
-        """Queue a side-channel message; return False if `most` messages of its channel are already waiting."""
+        """Queue a extension message; return False if `most` messages of its channel are already waiting."""
         if self._closed or sum(other.channel == message.channel for other in self._aside) >= most:
             return False
         self._aside.append(message)

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.errors import PeerFault
 from p2pfl.foreign import printable
-from p2pfl.net.address import Address, Relayed, Way, cannot_listen
+from p2pfl.net.address import Address, DialPath, Relayed, cannot_listen
 from p2pfl.net.limits import Limits
 
 OnAlarm = Callable[[str, int, str], Any]
@@ -312,7 +312,7 @@ def clip(text: str, most_bytes: int) -> str:
 T = TypeVar("T")
 
 
-class Visit(Protocol):
+class Arrival(Protocol):
     """A line dialed by a peer, until it becomes a session."""
 
     @property
@@ -338,7 +338,7 @@ class Visit(Protocol):
         ...
 
 
-Meet = Callable[[Line, Visit], "asyncio.Task[None] | None"]
+Meet = Callable[[Line, Arrival], "asyncio.Task[None] | None"]
 """The function that receives a line dialed by a peer. It returns None if the node accepts no more lines."""
 
 
@@ -360,20 +360,20 @@ class Transport(Protocol):
         """Record that a member is at that address."""
         return
 
-    def ways(self, key: bytes, latest: str | None = None) -> Sequence[Relayed]:  # noqa: ARG002 - most know no relay
+    def relay_paths(self, key: bytes, latest: str | None = None) -> Sequence[Relayed]:  # noqa: ARG002 - most know no relay
         """Return the ways through relays to the member with that public key, best first; most transports have none.
         `latest` is the URL of the relay that carried the latest session with it.
         """
         return ()
 
-    async def faster_way(self, key: bytes, relay: str, exchange_s: float | None) -> Relayed | None:  # noqa: ARG002
+    async def faster_path(self, key: bytes, relay: str, exchange_s: float | None) -> Relayed | None:  # noqa: ARG002
         """Return a way through a relay that is clearly and lastingly better than that through the relay with the URL
         `relay`, to the member with that public key; None if there is none. `exchange_s` is what an exchange in the
         session typically takes, if that is known.
         """
         return None
 
-    async def dial(self, way: Way) -> Line:
+    async def dial(self, way: DialPath) -> Line:
         """Dial a member; the caller sets the deadline. Raises GoneError if nobody answers there."""
         ...
 
@@ -450,7 +450,7 @@ class MemoryLine(Line):
         await self._turned.wait()
 
 
-class MemoryVisit:
+class MemoryArrival:
     """A visit within the process: only its own nodes can come, so only time is limited."""
 
     def __init__(self, limits: Limits) -> None:
@@ -494,12 +494,12 @@ class MemoryTransport(Transport):
             raise cannot_listen(address, OSError(errno.EADDRINUSE, "Address already in use"), "listen")
         self._network.listening[self._address] = self
 
-    async def dial(self, way: Way) -> Line:
+    async def dial(self, way: DialPath) -> Line:
         other = self._network.listening.get(str(way))
         if other is None:
             raise GoneError("nobody is there")
         own, theirs = MemoryLine.pair()
-        if other.meet(theirs, MemoryVisit(self._limits)) is None:
+        if other.meet(theirs, MemoryArrival(self._limits)) is None:
             raise GoneError("it stops")
         return own
 

@@ -1,6 +1,6 @@
 """Lines over WebSockets: dialed by a client without browser habits, or accepted by the acceptor.
 
-No aiohttp exception leaves this module. At its end an `Errand` dials a node only for its charter, to bring a newer one
+No aiohttp exception leaves this module. At its end a `OneShotClient` dials a node only for its charter, to bring a newer one
 or to ask for one, without running a node: `p2pfl member` on a laptop does this, as do a newcomer that no neighbor lists
 yet and a node that has lost all of its neighbors.
 """
@@ -28,10 +28,10 @@ from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import MAX_SEALED_BYTES, FederationBinding, Initiator, Session
 from p2pfl.errors import P2PFLError, PeerFault
-from p2pfl.net.acceptor import GREETING_BYTES, ConnectionGate, Doorway, Entrance, TerseHandler, not_found
-from p2pfl.net.address import PATH, Address, Relayed, Way, cannot_listen, parse_address
+from p2pfl.net.acceptor import GREETING_BYTES, Acceptor, ConnectionGate, PendingConnections, StrictHandler, not_found
+from p2pfl.net.address import PATH, Address, DialPath, Relayed, cannot_listen, parse_address
 from p2pfl.net.dial_paths import (
-    Hurdle,
+    DialError,
     Outlet,
     OwnCertificate,
     Passage,
@@ -147,7 +147,9 @@ class WebSocketLine(Line):
 
 async def refuse_redirect(*_: object) -> None:
     """Refuse a redirect: a stranger at a neighbor's address must not send us elsewhere."""
-    raise UnreachedError(Hurdle.NOT_A_NODE, "the web server there redirects", "use the address to which it redirects")
+    raise UnreachedError(
+        DialError.NOT_A_NODE, "the web server there redirects", "use the address to which it redirects"
+    )
 
 
 TOWARD: ContextVar[Address | Passage] = ContextVar("TOWARD")
@@ -235,7 +237,7 @@ def transport_of(node: NodeConfig) -> MakeTransport:
 
 
 class WebSocketTransport(Transport):
-    """The WebSocket transport. Connections that are not sessions yet wait in `doorway`.
+    """The WebSocket transport. Connections that are not sessions yet wait in `pending`.
 
     With a `certificate` it accepts TLS as well as plain connections, on one port.
     """
@@ -249,51 +251,51 @@ class WebSocketTransport(Transport):
         outlet: Outlet | None = None,
         certificate: OwnCertificate | None = None,
     ) -> None:
-        self.doorway = Doorway(limits, neighbors=0)
+        self.pending = PendingConnections(limits, neighbors=0)
         self._refusals, self._log = refusals, log
         self._outlet, self._certificate = outlet, certificate
         self._meet: Meet
         self._server: web.Server | None = None
-        self._entrance: Entrance | None = None
+        self._acceptor: Acceptor | None = None
         self._http: aiohttp.ClientSession | None = None
 
     @property
     def port(self) -> int:
-        return 0 if self._entrance is None else self._entrance.port
+        return 0 if self._acceptor is None else self._acceptor.port
 
     async def open(self, address: Address, meet: Meet) -> None:
         self._meet = meet
         server = web.Server(self._receive)
-        entrance = Entrance(self.doorway, lambda gate: TerseHandler(server, gate, self._refusals, logger=self._log))
-        entrance.certificate = self._certificate
+        acceptor = Acceptor(self.pending, lambda gate: StrictHandler(server, gate, self._refusals, logger=self._log))
+        acceptor.certificate = self._certificate
         try:
-            await entrance.open(address)
+            await acceptor.open(address)
         except OSError as error:
             raise cannot_listen(address, error, "listen") from None
-        self._server, self._entrance = server, entrance
+        self._server, self._acceptor = server, acceptor
         self._http = open_browserless(self._outlet)
 
     def expect(self, neighbors: int) -> None:
-        self.doorway.expect(neighbors)
+        self.pending.expect(neighbors)
 
     def know(self, host: str) -> None:
-        self.doorway.know(host)
+        self.pending.know(host)
 
-    async def dial(self, way: Way) -> Line:
+    async def dial(self, way: DialPath) -> Line:
         if self._http is None or isinstance(way, Relayed):
             raise GoneError("the node stops" if self._http is None else "it knows no relay")
         return await dial_websocket(self._http, way)
 
     def stop_accepting(self) -> None:
-        if self._entrance is not None:
-            self._entrance.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
 
     async def close(self) -> None:
         self.stop_accepting()
         try:
             if self._server is not None:
                 await self._server.shutdown(0.1)
-            self.doorway.close()
+            self.pending.close()
         finally:
             if self._http is not None:
                 await self._http.close()
@@ -336,7 +338,7 @@ def visitors_binding(federation: FederationConfig) -> FederationBinding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
+class OneShotClient:
     """An errand for one federation. `binding` need not include the model's shape, which only a node knows."""
 
     identity: Identity
@@ -357,7 +359,7 @@ class Errand:
         *,
         outlet: Outlet | None = None,
         relays: Iterable[str] | None = None,
-    ) -> Errand:
+    ) -> OneShotClient:
         return cls(
             identity=identity,
             binding=visitors_binding(federation),

@@ -35,12 +35,12 @@ from p2pfl.net.transport import MakeTransport
 from p2pfl.net.websocket import WebSocketTransport, transport_of
 from p2pfl.node import assembly
 from p2pfl.node.assembly import Setup, look_for_memory, vectors_in_place
-from p2pfl.node.current_federation import FederationInForce, Live, membership_of, name_of_key
+from p2pfl.node.current_federation import CurrentFederation, Live, membership_of, name_of_key
 from p2pfl.node.driver import Driver
 from p2pfl.node.engine_thread import EngineThread, Order, needs_of
 from p2pfl.node.feature import (
-    Attachments,
     Feature,
+    FeatureHost,
     FoundAtStart,
     NodeView,
     Recovered,
@@ -54,12 +54,12 @@ from p2pfl.node.feature import (
 )
 from p2pfl.node.learner_runner import (
     EachRound,
+    LearnerRunner,
     ModelFiles,
     Moment,
     OnRound,
     Tested,
     TrainingFigures,
-    Workshop,
     reloading_of,
 )
 from p2pfl.node.local_rounds import LocalRounds
@@ -213,7 +213,7 @@ class Application:
     links: Links
     status: Status
     lines: ProgressLines
-    attached: Attachments
+    attached: FeatureHost
     transport: MakeTransport
 
     def __init__(
@@ -227,7 +227,7 @@ class Application:
         features: Iterable[Feature] = (),
     ) -> None:
         self.features = tuple(features)
-        self.in_force = FederationInForce(setup)
+        self.current = CurrentFederation(setup)
         self.shared = shared
         self.on_line, self.on_round, self.sketched = on_line, on_round, sketched
         self.stopping = Stopping(self._show_wait)
@@ -237,11 +237,11 @@ class Application:
     @property
     def setup(self) -> Setup:
         """The node's setup, with the latest federation."""
-        return self.in_force.setup
+        return self.current.setup
 
     def amend(self, federation: FederationConfig) -> None:
-        """Amend the federation: see `FederationInForce.amend`."""
-        self.in_force.amend(federation)
+        """Amend the federation: see `CurrentFederation.amend`."""
+        self.current.amend(federation)
 
     async def run(self) -> NodeResult | None:
         self._check_features()
@@ -266,7 +266,7 @@ class Application:
                 look_for_memory(self.setup.node, engine, self.setup.learner)
             core = course_of(self.features, self.setup, engine.state)
             core = core or assembly.make_core(self.setup, engine.state, fresh=recovered is None)
-            self.in_force.note_core_built()
+            self.current.note_core_built()
             if recovered is not None:
                 notice.info("resuming after round %d", core.facts.rounds)
                 if core.facts.done:
@@ -333,7 +333,7 @@ class Application:
         each = None if self.on_round is None else EachRound(setup.member.name, setup.learner, self.on_round)
         losses = Losses(private=setup.federation.privacy is not None, resumed=engine.state.rounds > 0)
         figures = TrainingFigures(withheld_by(self.features, setup), losses)
-        workshop = Workshop(
+        workshop = LearnerRunner(
             setup.learner,
             training.evaluate_every,
             sketch,
@@ -355,7 +355,7 @@ class Application:
         )
         texts = alarm_texts(self.features)
         driver = self.driver = Driver(
-            core, self.thread, local, name_of=self._name_of, on_amended=self.in_force.follow_core
+            core, self.thread, local, name_of=self._name_of, on_amended=self.current.follow_core
         )
         driver.feed.texts = texts
         self.thread.listener = driver
@@ -378,7 +378,7 @@ class Application:
             was_stopped=lambda: self.stopping.is_requested,
             sketched=self.sketched,
         )
-        self.attached = Attachments(self.features, self._view(core, driver, links), links, kept)
+        self.attached = FeatureHost(self.features, self._view(core, driver, links), links, kept)
         driver.local.gate = self.attached
         async with AsyncExitStack() as until_over:
             await self.attached.opening(until_over)
@@ -427,8 +427,8 @@ class Application:
             clock=driver.loop.time,
             alarm=driver.alarm,
             carry_out=driver.carry_out,
-            amend=self.in_force.amend,
-            trust_anew=self.in_force.trust_anew,
+            amend=self.current.amend,
+            trust_anew=self.current.trust_anew,
         )
 
     def _status(self, core: Course, driver: Driver, links: Links) -> Status:
@@ -460,7 +460,7 @@ class Application:
         driver.start(links)
         if self.setup.unscaled is not None:
             driver.alarm("unscaled-inputs", None, self.setup.unscaled)
-        self.in_force.begin(
+        self.current.begin(
             Live(
                 driver=driver,
                 thread=self.thread,

@@ -152,7 +152,7 @@ class Live:
     """Selects the listed members, by key, that may have sessions."""
 
 
-class FederationInForce:
+class CurrentFederation:
     """Keeps core and network on the latest federation, which is in `setup`."""
 
     def __init__(self, setup: Setup) -> None:
@@ -275,7 +275,7 @@ def links_of_phase(
     on_alarm: OnAlarm,
     transport: MakeTransport = WebSocketTransport,
 ) -> Links:
-    """Return the links of member `index` for a phase in which only side channels are used.
+    """Return the links of member `index` for a phase in which only extension channels are used.
 
     `phase` is a digest that stands in the binding in place of schema and model, so that nobody takes these sessions for
     those of learning, or of another phase.

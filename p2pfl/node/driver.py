@@ -45,7 +45,7 @@ DRAIN_S = 5.0
 DRAINS = 100
 
 
-class HeldSends:
+class DurableOutbox:
     """The messages to all neighbors, in order. Flushes are counted as in `Flushing`."""
 
     def __init__(self, send: Callable[[Send], None]) -> None:
@@ -145,7 +145,7 @@ class Driver:
         self.name_of = name_of
         self.on_amended = on_amended
         self.links: Links
-        self.held = HeldSends(lambda effect: self.links.send(effect.peer, effect.session, effect.message))
+        self.held = DurableOutbox(lambda effect: self.links.send(effect.peer, effect.session, effect.message))
         self.loop = asyncio.get_running_loop()
         self.finished = asyncio.Event()
         self.failure: BaseException | None = None

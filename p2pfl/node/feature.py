@@ -29,13 +29,13 @@ from p2pfl.core.events import RoundRefused
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.learn.interface import Learner
+from p2pfl.net.extensions import FAILED, ExtensionChannel, HandledChannel
 from p2pfl.net.greeting import Charters
 from p2pfl.net.links import Links
-from p2pfl.net.side import FAILED, Feeding, SideChannel
 from p2pfl.net.transport import MakeTransport
 from p2pfl.node.assembly import MemoryNeeds, Setup
 from p2pfl.node.engine_thread import EngineThread
-from p2pfl.node.learner_runner import Workshop
+from p2pfl.node.learner_runner import LearnerRunner
 from p2pfl.node.local_rounds import Answer, RoundPlan, Wait
 from p2pfl.node.status import Feed, Presence, Status
 from p2pfl.plugins import FAILURES, describe_failure, find_object
@@ -94,9 +94,9 @@ class Check:
 
 
 class Say(Protocol):
-    """Sends a side-channel message to a neighbor; returns False if it is not sent. `if_free`: only on an idle line."""
+    """Sends a extension message to a neighbor; returns False if it is not sent. `if_free`: only on an idle line."""
 
-    def __call__(self, peer: int, channel: SideChannel, message: Struct, *, if_free: bool = False) -> bool: ...
+    def __call__(self, peer: int, channel: ExtensionChannel, message: Struct, *, if_free: bool = False) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ class NodeView:
     """Absences of neighbors. A feature may set its `silent_s`, which says how long a neighbor has been silent, and its
     `is_excused`.
     """
-    workshop: Workshop
+    workshop: LearnerRunner
     thread: EngineThread
     line: Callable[[], NodeLine]
     feed: Feed
@@ -163,8 +163,8 @@ class Attached:
     door: Charters | None = None
     """Charters that visitors may hand over or ask for."""
 
-    def feedings(self) -> tuple[Feeding, ...]:
-        """Return its side channels."""
+    def channels(self) -> tuple[HandledChannel, ...]:
+        """Return its extension channels."""
         return ()
 
     def trusts(self, members: Mapping[bytes, int]) -> Mapping[bytes, int]:
@@ -393,10 +393,10 @@ def course_of(features: Iterable[Feature], setup: Setup, state: NodeState) -> Co
     return next(iter(found.values()), None)
 
 
-class Attachments:
+class FeatureHost:
     """The attached features. `links` are not open yet; `recovered` holds the recovered state of each feature.
 
-    Raises UserError if a feature fails, if two have a side channel with the same name, or if more than one asks for
+    Raises UserError if a feature fails, if two have an extension channel with the same name, or if more than one asks for
     payment.
     """
 
@@ -405,7 +405,7 @@ class Attachments:
     ) -> None:
         self._alarm, self._setup, self._sides = view.alarm, view.setup, links.sides
         self._loop = asyncio.get_running_loop()
-        self._feedings: dict[Feature, tuple[Feeding, ...]] = {}
+        self._handled: dict[Feature, tuple[HandledChannel, ...]] = {}
         self._attached: dict[Feature, Attached] = {}
         for feature in features:
             options = options_of(feature, self._setup().federation)
@@ -414,11 +414,11 @@ class Attachments:
                 found = feature.attach(own)
             if found is None:
                 continue
-            with failure_named(feature, "feedings"):
-                self._feedings[feature] = feedings = found.feedings()
-            for feeding in feedings:
-                with failure_named(feature, "feedings"):
-                    links.sides.add(feeding)
+            with failure_named(feature, "channels"):
+                self._handled[feature] = channels = found.channels()
+            for handled in channels:
+                with failure_named(feature, "channels"):
+                    links.sides.add(handled)
             self._attached[feature] = found
             if found.door is not None:
                 links.receive(found.door)
@@ -529,7 +529,7 @@ class Attachments:
         if feature.guards(self._setup()):
             raise error
         self._attached.pop(feature, None)
-        for feeding in self._feedings.pop(feature, ()):
-            self._sides.drop(feeding)
+        for handled in self._handled.pop(feature, ()):
+            self._sides.drop(handled)
         what = f"{type(error).__name__}: {error}"
         self._alarm(FAILED, None, f"{feature.name} is off, and the node goes on: it failed ({what})")

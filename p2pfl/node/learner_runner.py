@@ -362,7 +362,7 @@ class TrainingFigures:
 
 
 @dataclass(slots=True)
-class Workshop:
+class LearnerRunner:
     """A learner at work. `sketch` is set if a launcher on this machine compares the nodes' models."""
 
     learner: Learner

@@ -28,7 +28,7 @@ from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.learn.privacy import Spend
 from p2pfl.learn.privacy.accounting import Ledger
 from p2pfl.node.engine_thread import EngineThread, Look, Pay
-from p2pfl.node.learner_runner import DataNews, Moment, Workshop
+from p2pfl.node.learner_runner import DataNews, LearnerRunner, Moment
 from p2pfl.reporting.status import ClosedRound
 
 
@@ -123,7 +123,7 @@ class LocalRounds:
     def __init__(
         self,
         engine_thread: EngineThread,
-        workshop: Workshop,
+        workshop: LearnerRunner,
         *,
         on_measure: Callable[[], None],
         on_closed: Callable[[ClosedRound], None] = lambda _: None,

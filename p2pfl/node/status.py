@@ -32,7 +32,7 @@ from p2pfl.learn.interface import device_of
 from p2pfl.net.link import SILENT
 from p2pfl.net.transport import REASON_BYTES, Counters, clip
 from p2pfl.node.engine_thread import EngineThread, Look
-from p2pfl.node.learner_runner import Moment, Workshop
+from p2pfl.node.learner_runner import LearnerRunner, Moment
 from p2pfl.reporting.alarms import ALARMS, BACK, LASTS_S, LOST, OTHER, AlarmText
 from p2pfl.reporting.figures import Bearing
 from p2pfl.reporting.measures import rounded
@@ -173,7 +173,7 @@ class Status:
     federation: str
     rounds: int | None
     core: Course
-    workshop: Workshop
+    workshop: LearnerRunner
     counters: Counters
     name_of: Callable[[int], str]
     compressor_of: Callable[[int], str]

@@ -27,15 +27,15 @@ from p2pfl.errors import PeerFault
 from p2pfl.foreign import UNREADABLE
 
 MOST_OFFERS = 64
-"""The maximum number of side channels at one end."""
+"""The maximum number of extension channels at one end."""
 MOST_NAME_BYTES = 32
-"""The maximum length of a side channel's name, including its version."""
+"""The maximum length of an extension channel's name, including its version."""
 MOST_SIDE_BYTES = 60 * 1024
-"""The maximum size of a message on a side channel."""
+"""The maximum size of a message on an extension channel."""
 
 
 class Offer(Struct, frozen=True, kw_only=True, gc=False):
-    """The sender speaks protocol versions `least` to `most`, and has these side channels, by name."""
+    """The sender speaks protocol versions `least` to `most`, and has these extension channels, by name."""
 
     least: int
     most: int
@@ -43,7 +43,7 @@ class Offer(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Side(Struct, frozen=True, kw_only=True, gc=False):
-    """A message on the side channel of that name."""
+    """A message on the extension channel of that name."""
 
     channel: str
     body: bytes

@@ -146,8 +146,8 @@ def test_a_change_that_reached_nobody_is_handed_over_later_and_nothing_new_is_si
         there[address] = raw
         return 2
 
-    monkeypatch.setattr("p2pfl.net.websocket.Errand.ask", ask)
-    monkeypatch.setattr("p2pfl.net.websocket.Errand.bring", bring)
+    monkeypatch.setattr("p2pfl.net.websocket.OneShotClient.ask", ask)
+    monkeypatch.setattr("p2pfl.net.websocket.OneShotClient.bring", bring)
     member("set", "--rounds", "77")
     before = contents(ward)
     outcome = p2pfl("member", "hand", "ward")
@@ -176,8 +176,8 @@ def test_what_nodes_have_already_is_written_down_and_handed_on(ward, member, p2p
         handed.append(raw)
         return 2
 
-    monkeypatch.setattr("p2pfl.net.websocket.Errand.ask", ask)
-    monkeypatch.setattr("p2pfl.net.websocket.Errand.bring", bring)
+    monkeypatch.setattr("p2pfl.net.websocket.OneShotClient.ask", ask)
+    monkeypatch.setattr("p2pfl.net.websocket.OneShotClient.bring", bring)
     outcome = p2pfl("member", "hand", "ward")
     assert outcome.code == 0, outcome.err
     assert "the nodes have version 2 already" in outcome.err
@@ -478,8 +478,8 @@ def test_a_change_is_handed_to_members_where_they_are_heard(ward, member, p2pfl,
         return 3
 
     monkeypatch.setattr("p2pfl.features.members.changes.find_nearby", nearby)
-    monkeypatch.setattr("p2pfl.net.websocket.Errand.ask", ask)
-    monkeypatch.setattr("p2pfl.net.websocket.Errand.bring", bring)
+    monkeypatch.setattr("p2pfl.net.websocket.OneShotClient.ask", ask)
+    monkeypatch.setattr("p2pfl.net.websocket.OneShotClient.bring", bring)
     outcome = p2pfl("member", "set", "ward", "--rounds", "77")
     assert outcome.code == 0
     assert "handed to pi1, pi2, who pass it on" in outcome.err

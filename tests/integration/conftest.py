@@ -166,7 +166,7 @@ class Running:
 
     def learn_with(self, learner: Any) -> None:
         """Of use before the node's task has begun: before anything is awaited."""
-        self.application.in_force.setup = replace(self.setup, learner=learner)
+        self.application.current.setup = replace(self.setup, learner=learner)
 
     def hold(self) -> Held:
         """Its rounds, until `let_go`: of use when `learn_with` is."""
@@ -197,7 +197,7 @@ class Running:
     @property
     def goes_by_the_newest(self) -> bool:
         """Whether its core goes by the federation that it has heard of last."""
-        live = self.application.in_force.live
+        live = self.application.current.live
         return live is not None and live.status.core.amending.pending_change is None
 
     @property

@@ -13,7 +13,7 @@ from p2pfl.core.events import RoundCommitted, RoundTrained, StopRequested
 from p2pfl.core.facts import Facts, Phase
 from p2pfl.errors import UserError
 from p2pfl.features import FEATURES
-from p2pfl.net.side import Feeding, SideChannel
+from p2pfl.net.extensions import ExtensionChannel, HandledChannel
 from p2pfl.node.assembly import settings_for
 from p2pfl.node.feature import Attached, Feature
 
@@ -24,7 +24,7 @@ class Token(Struct, frozen=True, array_like=True, tag=1):
     left: Annotated[int, Meta(ge=0, lt=2**16)]
 
 
-CHANNEL = SideChannel("turns", Token, most_bytes=16, per_s=1000.0, at_once=1000.0)
+CHANNEL = ExtensionChannel("turns", Token, most_bytes=16, per_s=1000.0, at_once=1000.0)
 
 
 class Turns(Course):
@@ -92,8 +92,8 @@ class Talking(Attached):
     def __init__(self, node):
         self.talk = Talk(node)
 
-    def feedings(self):
-        return (Feeding(channel=CHANNEL, handler=self.talk, guards=True),)
+    def channels(self):
+        return (HandledChannel(channel=CHANNEL, handler=self.talk, guards=True),)
 
 
 class Talk:

@@ -23,7 +23,7 @@ from p2pfl.features.members import arriving as arrival
 from p2pfl.features.members.charters import CharterKeeper
 from p2pfl.features.members.feature import ask_when_alone
 from p2pfl.features.members.publishing import hand, newest_from
-from p2pfl.net.websocket import Errand
+from p2pfl.net.websocket import OneShotClient
 from p2pfl.node.folders import newest
 
 PACED = {"step_s": 0.01}
@@ -75,7 +75,7 @@ async def test_what_is_handed_to_one_reaches_all_and_stays_with_them(chartered, 
     await under_way(nodes)
     federation = field.federation()
     charter = sign(with_settings(federation, rounds=9_000))
-    errand = Errand.of(federation, ADMIN)
+    errand = OneShotClient.of(federation, ADMIN)
     assert await errand.bring(federation.members[0].address, federation.members[0].key, charter.packed()) == 1
     await all_have(nodes, 1)
     for node in nodes:

@@ -26,7 +26,7 @@ from p2pfl.errors import UserError
 from p2pfl.features.relay.tickets import make_token
 from p2pfl.net.acceptor import ConnectionGate, MeteredTls
 from p2pfl.net.address import Address, free_ports, parse_address
-from p2pfl.net.dial_paths import Hurdle, OwnCertificate, UnreachedError, of_tls
+from p2pfl.net.dial_paths import DialError, OwnCertificate, UnreachedError, of_tls
 from p2pfl.net.limits import IDLE_BYTES
 from p2pfl.net.transport import ConnectionStage
 from p2pfl.net.websocket import WebSocketTransport, dial_url, open_browserless
@@ -86,7 +86,7 @@ async def test_a_wrong_certificate_is_named_with_what_to_do(listening, name, say
     a, _ = listening(name)
     async with a.links:
         reason = await reason_at(f"wss://localhost:{a.links.port}")
-    assert reason.hurdle is Hurdle.CERTIFICATE
+    assert reason.hurdle is DialError.CERTIFICATE
     assert says in reason.text
     assert does in reason.remedy
 
@@ -110,7 +110,7 @@ async def test_another_certificate_than_the_pinned_one_is_refused(listening):
 async def test_tls_with_a_node_that_speaks_none_is_named(federation):
     async with federation.node(0) as a:
         reason = await reason_at(f"wss://localhost:{a.links.port}")
-    assert reason.hurdle in (Hurdle.CERTIFICATE, Hurdle.NOT_A_NODE, Hurdle.SILENT)
+    assert reason.hurdle in (DialError.CERTIFICATE, DialError.NOT_A_NODE, DialError.SILENT)
     assert str(reason)
 
 
@@ -155,7 +155,7 @@ async def test_a_node_goes_on_trying_until_the_name_is_known(federation, monkeyp
 async def test_who_says_nothing_has_a_place_in_the_doorway_and_loses_it(listening):
     a, _ = listening("good")
     async with a.links:
-        door = a.links._transport.doorway
+        door = a.links._transport.pending
         silent = socket.create_connection(("127.0.0.1", a.links.port))
         await a.until(lambda: door.waiting == 1)
         door.close()
@@ -175,21 +175,21 @@ async def test_a_stranger_pays_for_what_it_makes_tls_do(listening, monkeypatch):
     work = SSLProtocol.buffer_updated
     monkeypatch.setattr(SSLProtocol, "buffer_updated", lambda self, count: (burn(0.005), work(self, count)))
     async with a.links:
-        pot = a.links._transport.doorway.time._strangers
+        pot = a.links._transport.pending.time._strangers
         before = pot.all.left_s
         with suppress(ConnectionError), socket.create_connection(("127.0.0.1", a.links.port)) as stranger:
             stranger.sendall(one_byte_records(client_hello()[:50]))
             await a.until(lambda: pot.all.left_s < before - 0.005)
-            pot.all.spend(1.0, a.links._transport.doorway.time._clock())
+            pot.all.spend(1.0, a.links._transport.pending.time._clock())
             stranger.sendall(one_byte_records(client_hello()[50:]))
-            await a.until(lambda: a.links._transport.doorway.turned_away)
+            await a.until(lambda: a.links._transport.pending.turned_away)
 
 
 async def test_a_handshake_of_endless_small_records_is_cut_off(listening):
     """A hello of 50 kB in records of one byte took 50 times the price of a handshake."""
     a, _ = listening("good")
     async with a.links:
-        door = a.links._transport.doorway
+        door = a.links._transport.pending
         reader, writer = await asyncio.open_connection("127.0.0.1", a.links.port)
         with suppress(ConnectionError):
             writer.write(b"\x16\x03\x01\x00\x01\x01" + one_byte_records(bytes([0, 200, 0]) + bytes(30_000)))
@@ -269,7 +269,7 @@ async def test_of_strangers_that_have_gone_nothing_is_left_for_the_garbage_colle
     }[says]
     a, _ = listening("good")
     async with a.links:
-        door = a.links._transport.doorway
+        door = a.links._transport.pending
 
         async def come_and_go(count):
             strangers = [socket.create_connection(("127.0.0.1", a.links.port)) for _ in range(count)]

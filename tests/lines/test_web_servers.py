@@ -14,7 +14,7 @@ import pytest
 from msgspec import structs
 
 from p2pfl.net.address import parse_address
-from p2pfl.net.dial_paths import Hurdle, UnreachedError
+from p2pfl.net.dial_paths import DialError, UnreachedError
 from p2pfl.net.limits import Limits
 from p2pfl.net.websocket import dial_websocket, open_browserless
 
@@ -210,5 +210,5 @@ async def test_a_web_server_without_its_node_is_named(certificates):
     async with open_browserless() as http:
         with pytest.raises(UnreachedError, match="does not reach the node behind it") as found:
             await dial_websocket(http, address)
-    assert found.value.hurdle is Hurdle.NOT_A_NODE
+    assert found.value.hurdle is DialError.NOT_A_NODE
     server.close()

@@ -286,7 +286,7 @@ def strangers(port, count):
 async def test_thousands_of_strangers_leave_a_short_log_and_room_for_a_members_refusal(federation, caplog, monkeypatch):
     """With the level at DEBUG, of all loggers together, though all have as much of the loop's time as they like."""
     caplog.set_level(logging.DEBUG)
-    for share in ("looptime.SHARE_OF_ONE", "looptime.SHARE_OF_ALL", "entrance.SHARE_OF_ACCEPTING"):
+    for share in ("limits.SHARE_OF_ONE", "limits.SHARE_OF_ALL", "acceptor.SHARE_OF_ACCEPTING"):
         monkeypatch.setattr(f"p2pfl.net.{share}", 1e9)
     async with federation.node(0, neighbors=frozenset({1, 2})) as a:
         for number in range(300):

@@ -141,7 +141,7 @@ async def test_a_connection_that_dawdles_is_closed(federation, quick, start):
         with suppress(ConnectionError):
             assert await read_to_end(reader) == b""
         writer.close()
-        assert a.links._transport.doorway.waiting == 0
+        assert a.links._transport.pending.waiting == 0
 
 
 async def test_whoever_leaves_at_once_leaves_no_trace(federation, caplog):
@@ -150,7 +150,7 @@ async def test_whoever_leaves_at_once_leaves_no_trace(federation, caplog):
             with socket.create_connection(("127.0.0.1", a.links.port)) as raw:
                 raw.sendall(UPGRADE % b"AAAAAAAAAAAAAAAAAAAAAA==" + b"\r\n")
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        await a.until(lambda: a.links._transport.doorway.waiting == 0)
+        await a.until(lambda: a.links._transport.pending.waiting == 0)
         async with federation.node(1, {0: a.address()}) as b:
             await b.until(lambda: b.open)
         assert not refused(caplog, "")
@@ -175,7 +175,7 @@ async def test_half_a_handshake_is_closed(federation, quick):
         ):
             initiator = Initiator(federation.identities[1], federation.identities[0].public, federation_binding(a))
             then = await half_a_handshake(http, a, initiator)
-            await a.until(lambda a=a: a.links._transport.doorway.waiting == 0)
+            await a.until(lambda a=a: a.links._transport.pending.waiting == 0)
         if then is not None:
             break
     assert then in {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR}
@@ -195,12 +195,12 @@ async def test_strangers_are_limited_by_address_and_do_not_shut_neighbors_out(fe
     limits = replace(quick, pending_per_address=3, handshake_s=60.0)
     async with federation.node(0, limits=limits) as a:
         crowd = [await asyncio.open_connection("127.0.0.1", a.links.port) for _ in range(10)]
-        doorway = a.links._transport.doorway
-        await a.until(lambda: doorway.turned_away >= 7)
-        assert (doorway.turned_away, doorway.waiting) == (7, 3)
+        pending = a.links._transport.pending
+        await a.until(lambda: pending.turned_away >= 7)
+        assert (pending.turned_away, pending.waiting) == (7, 3)
         async with federation.node(1, {0: a.address()}) as b:
             await b.until(lambda: b.open)
-            await a.until(lambda: doorway.waiting == 2)
+            await a.until(lambda: pending.waiting == 2)
         for _, writer in crowd:
             writer.transport.abort()
 

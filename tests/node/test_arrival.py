@@ -19,7 +19,7 @@ from p2pfl.crypto.identity import public_text
 from p2pfl.errors import UserError
 from p2pfl.features.members import arriving as arrival
 from p2pfl.features.members.arriving import _ask, arrive, wait_for_charter
-from p2pfl.net.websocket import Errand, UnreachableError
+from p2pfl.net.websocket import OneShotClient, UnreachableError
 
 NEWCOMER = key_of(40)
 
@@ -96,9 +96,9 @@ def test_what_a_member_answers_is_taken_only_if_it_is_newer(known, answer, expec
         asked.append((address, key, version))
         return None if answer is None else answer.packed()
 
-    monkeypatch.setattr("p2pfl.net.websocket.Errand.ask", ask)
+    monkeypatch.setattr("p2pfl.net.websocket.OneShotClient.ask", ask)
     there = Contact(known.members[0].key, "10.0.0.0:8470")
-    found = asyncio.run(_ask(known, Errand.of(known, NEWCOMER), there, tmp_path / "state"))
+    found = asyncio.run(_ask(known, OneShotClient.of(known, NEWCOMER), there, tmp_path / "state"))
     assert found == expected
     assert asked == [(there.address, there.key, known.edition.version)]
     assert (tmp_path / "state").exists() == (found is not known)
@@ -118,7 +118,7 @@ def test_both_addresses_of_a_member_are_asked_and_the_log_says_why_neither_helps
             return SECOND.packed()
         raise UnreachableError("No route to host")
 
-    monkeypatch.setattr("p2pfl.net.websocket.Errand.ask", ask)
+    monkeypatch.setattr("p2pfl.net.websocket.OneShotClient.ask", ask)
     found = asyncio.run(asyncio.wait_for(wait_for_charter(stale, NEWCOMER, invite, tmp_path / "state"), 10.0))
     assert found.edition == SECOND.edition
     assert asked[:6] == [f"10.0.0.{k}:8470" for k in range(3)] + [f"127.0.0.1:{k + 1}" for k in range(3)]

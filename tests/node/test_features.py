@@ -32,7 +32,7 @@ from p2pfl.node.feature import Attached, Check, Feature, all_features, options_o
 from p2pfl.node.local_rounds import Payment, Wait
 
 ROOT = Path(__file__).parents[2]
-AT_START = ["check", "withheld", "recover", "attach", "feedings", "opening", "opened"]
+AT_START = ["check", "withheld", "recover", "attach", "channels", "opening", "opened"]
 RUNNING = ["status", "begin", "before_round", "look", "run", "farewell", "over"]
 
 
@@ -100,8 +100,8 @@ class Fails(Attached):
     def __init__(self, feature):
         self.fail = feature.fail
 
-    def feedings(self):
-        self.fail("feedings")
+    def channels(self):
+        self.fail("channels")
         return ()
 
     def status(self):
@@ -284,7 +284,7 @@ def test_two_features_with_one_channel_name_are_refused(tmp_path, example):
     twin = type("Twin", (example["RestartsFeature"],), {"name": "twin", "alarms": {}})
     failure = failure_of(tmp_path, (example["RestartsFeature"](), twin()))
     assert isinstance(failure, UserError)
-    assert "two features have a side channel named restarts/1" in str(failure)
+    assert "two features have an extension channel named restarts/1" in str(failure)
     twin = type("Twin", (example["RestartsFeature"],), {"name": "twin"})
     failure = failure_of(tmp_path, (example["RestartsFeature"](), twin()))
     assert "the feature twin declares an alarm that already exists" in str(failure)

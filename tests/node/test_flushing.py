@@ -19,7 +19,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError
 from p2pfl.node import engine_thread
 from p2pfl.node.assembly import replay
-from p2pfl.node.driver import HeldSends
+from p2pfl.node.driver import DurableOutbox
 from p2pfl.node.engine_thread import EngineThread, Operate, Order
 from p2pfl.storage import Store, peek, wal
 
@@ -71,7 +71,7 @@ class Node:
         )
         self.thread.listener = self
         self.sent, self.told = [], []
-        self.held = HeldSends(self.send)
+        self.held = DurableOutbox(self.send)
         self.thread.checkpoint(state)
 
     def send(self, effect):

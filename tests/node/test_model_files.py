@@ -12,7 +12,7 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import from_safetensors, metadata_of
 from p2pfl.learn.task import NodeContext, QuadraticTask
-from p2pfl.node.learner_runner import ModelFiles, Moment, Workshop
+from p2pfl.node.learner_runner import LearnerRunner, ModelFiles, Moment
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def rounds_of(files):
 
 
 def test_a_workshop_keeps_the_model_with_which_a_round_begins_and_the_last_one(files):
-    shop = Workshop(files.learner, 0, files=files)
+    shop = LearnerRunner(files.learner, 0, files=files)
     for index in range(11):
         shop.train(RoundStart(np.full(3, index, np.float32)), index)
     assert rounds_of(files) == [4, 8]

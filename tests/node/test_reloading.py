@@ -10,7 +10,7 @@ from p2pfl.core.course import Course
 from p2pfl.errors import UserError
 from p2pfl.node import learner_runner
 from p2pfl.node.driver import Driver
-from p2pfl.node.learner_runner import SETTLED_S, DataNews, Reloading, Workshop, reloading_of
+from p2pfl.node.learner_runner import SETTLED_S, DataNews, LearnerRunner, Reloading, reloading_of
 from p2pfl.node.local_rounds import LocalRounds
 
 EVERY_S = 60.0
@@ -162,11 +162,11 @@ def test_a_task_that_does_not_name_its_files_is_read_each_time_and_told_of_when_
 
 def test_without_reload_s_a_node_never_looks():
     assert reloading_of(SimpleNamespace(), None) is None
-    assert Workshop(SimpleNamespace(), 0).renew_data() is None
+    assert LearnerRunner(SimpleNamespace(), 0).renew_data() is None
 
 
 def test_losses_of_other_data_are_not_compared(site):
-    shop = Workshop(site.learner, 0, reloading=site.reloading)
+    shop = LearnerRunner(site.learner, 0, reloading=site.reloading)
     shop.figures.losses.trained(1.0)
     site.look(EVERY_S)
     site.file.write_text("broken")
@@ -180,7 +180,7 @@ def test_losses_of_other_data_are_not_compared(site):
 
 
 async def test_refused_data_are_an_alarm_until_data_were_read_again():
-    local = LocalRounds(SimpleNamespace(), Workshop(SimpleNamespace(), 0), on_measure=int)
+    local = LocalRounds(SimpleNamespace(), LearnerRunner(SimpleNamespace(), 0), on_measure=int)
     driver = Driver(Course(), SimpleNamespace(), local, name_of=str)
     local._tell_of_data(DataNews("line 3: no number", refused=True))
     assert driver.feed.kinds == ["data-refused"]

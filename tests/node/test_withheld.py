@@ -12,7 +12,7 @@ import pytest
 from p2pfl.config.sections import PrivacyConfig
 from p2pfl.features.privacy.budget import withheld
 from p2pfl.learn.interface import LocalRound, RoundStart, Score
-from p2pfl.node.learner_runner import DataNews, Moment, TrainingFigures, Workshop
+from p2pfl.node.learner_runner import DataNews, LearnerRunner, Moment, TrainingFigures
 from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.status import ProgressLines
 
@@ -41,7 +41,7 @@ class Talkative:
 def trained(*withheld):
     seen = []
     figures = TrainingFigures(frozenset(withheld))
-    shop = Workshop(Talkative(), 1, figures=figures, after_round=lambda local, *_: seen.append(local.loss))
+    shop = LearnerRunner(Talkative(), 1, figures=figures, after_round=lambda local, *_: seen.append(local.loss))
     for index in range(40):
         shop.train(RoundStart(np.zeros(2, np.float32)), index)
         shop.measure(np.zeros(2, np.float32), Moment(index, index))
@@ -82,13 +82,13 @@ def test_the_federation_says_whether_its_test_set_is_nobody_s_data(plan, test_se
 @pytest.mark.parametrize(("parts", "classes"), [(("local",), None), ((), [3, 7])])
 def test_a_launcher_is_not_told_which_classes_a_node_has(parts, classes):
     figures = TrainingFigures(frozenset(parts))
-    status = SimpleNamespace(workshop=Workshop(Talkative(), 1, figures=figures))
+    status = SimpleNamespace(workshop=LearnerRunner(Talkative(), 1, figures=figures))
     assert ProgressLines(print, status, None, lambda: False, sketched=True).unsent_classes == classes
 
 
 def rounds_of(withheld, alarm):
     return SimpleNamespace(
-        workshop=Workshop(Talkative(), 1, figures=TrainingFigures(withheld)), _node=SimpleNamespace(alarm=alarm)
+        workshop=LearnerRunner(Talkative(), 1, figures=TrainingFigures(withheld)), _node=SimpleNamespace(alarm=alarm)
     )
 
 

@@ -26,7 +26,7 @@ RULES = ("trimmed-mean:b=1", "median:b=1", "hampel:b=1")
 COUNTS = st.lists(st.one_of(st.integers(1, 300), st.just(1)), min_size=1, max_size=8)
 
 
-class FederationInForce(StillLearner):
+class CurrentFederation(StillLearner):
     """Its data have another n in each round: those of `counts`, over and over."""
 
     def __init__(self, model, samples, counts):
@@ -75,7 +75,7 @@ def changing_world(graph, seed, counts, rule=None, **others):
 
     def learner(model, samples):
         own = counts[next(turns) % len(counts)]
-        return FederationInForce(model, samples, own)
+        return CurrentFederation(model, samples, own)
 
     mixing = None if rule is None else make_rule(rule)
     world = make_world(graph, seed, learner=learner, rule=mixing, linger_s=1e6, **others)

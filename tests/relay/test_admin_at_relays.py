@@ -19,7 +19,7 @@ from p2pfl.features.relay.transport import ByRelayTransport, RelayDialing, answe
 from p2pfl.net.address import Address
 from p2pfl.net.limits import Limits
 from p2pfl.net.transport import MemoryNetwork
-from p2pfl.net.websocket import Errand, UnreachableError, WebSocketTransport
+from p2pfl.net.websocket import OneShotClient, UnreachableError, WebSocketTransport
 
 ADMIN = Identity(b"a" * 32)
 REALM = realm_named("ward", 7)
@@ -68,12 +68,14 @@ async def test_an_admin_hands_a_charter_to_a_node_without_an_address(federation)
     async with node.links:
         await node.until(lambda: node.links.transport.relays[0].is_registered)
         async with dialing_through(answer_of_admin(WARD, ADMIN)) as through:
-            errand = Errand(identity=ADMIN, binding=binding, through=through, relays=frozenset({url}))
+            errand = OneShotClient(identity=ADMIN, binding=binding, through=through, relays=frozenset({url}))
             assert await errand.bring(url, identity.public, bytes(100_000)) == 100_000
             with pytest.raises(UnreachableError, match="not registered there"):
                 await errand.bring(url, federation.identities[1].public, bytes(9))
         with pytest.raises(UnreachableError, match="no way through relays"):
-            await Errand(identity=ADMIN, binding=binding, relays=frozenset({url})).bring(url, identity.public, bytes(9))
+            await OneShotClient(identity=ADMIN, binding=binding, relays=frozenset({url})).bring(
+                url, identity.public, bytes(9)
+            )
     assert charters.version == 100_000
     running.cancel()
     await transport.close()

@@ -74,8 +74,8 @@ def attach(federation, node, *, shares=True, clock=None):
         status=SimpleNamespace(name_of=str),
     )
     relays = RelayFeature().attach(view)
-    for feeding in relays.feedings():
-        links.sides.add(feeding)
+    for handled in relays.channels():
+        links.sides.add(handled)
     return relays.direct
 
 

@@ -97,7 +97,7 @@ async def test_only_what_is_clearly_and_lastingly_better_moves_an_edge():
 
     async def look(trip_s):
         other.trip_s = trip_s
-        return await transport.faster_way(key, here.url, None)
+        return await transport.faster_path(key, here.url, None)
 
     assert [await look(0.045) for _ in range(9)] == [None] * 9
     assert [await look(0.010) for _ in range(LASTING_LOOKS - 1)] == [None] * (LASTING_LOOKS - 1)
@@ -106,7 +106,7 @@ async def test_only_what_is_clearly_and_lastingly_better_moves_an_edge():
     assert found[:-1] == [None] * (LASTING_LOOKS - 1)
     assert found[-1].relay == other.url
     here.trip_s, other.trip_s = 0.012, 0.004
-    assert [await transport.faster_way(key, here.url, None) for _ in range(9)] == [None] * 9
+    assert [await transport.faster_path(key, here.url, None) for _ in range(9)] == [None] * 9
 
 
 class Edge:
@@ -122,7 +122,7 @@ class Edge:
 
     async def look(self, times=1):
         for _ in range(times):
-            way = await self.transport.faster_way(self.key, self.relays[self.here].url, self.takes[self.here][1])
+            way = await self.transport.faster_path(self.key, self.relays[self.here].url, self.takes[self.here][1])
             if way is not None:
                 self.moves += 1
                 self.here = way.relay[5:-6]
@@ -136,7 +136,7 @@ async def test_a_relay_that_answers_fast_and_holds_back_bodies_loses_the_edge_an
     assert (edge.here, edge.slow) == ("honest", [])
     await edge.look(100)
     assert (edge.here, edge.moves, edge.slow) == ("honest", 1, ["ws://holds/p2pfl"])
-    assert edge.transport.ways(edge.key)[0].relay == "ws://honest/p2pfl"
+    assert edge.transport.relay_paths(edge.key)[0].relay == "ws://honest/p2pfl"
 
 
 async def test_a_relay_that_only_promises_more_is_left_again_and_not_tried_again_for_an_hour(monkeypatch):
@@ -172,10 +172,10 @@ def test_an_edge_does_not_flap_however_exchanges_vary_by_less_than_what_is_clear
 async def test_after_a_loss_the_edge_goes_back_to_the_relay_that_it_had_moved_to():
     """At the end that does not decide nothing is known of exchanges."""
     edge = Edge(holds=(0.001, None), honest=(0.004, None))
-    assert edge.transport.ways(edge.key, "ws://honest/p2pfl")[0].relay == "ws://honest/p2pfl"
-    assert edge.transport.ways(edge.key)[0].relay == "ws://holds/p2pfl"
+    assert edge.transport.relay_paths(edge.key, "ws://honest/p2pfl")[0].relay == "ws://honest/p2pfl"
+    assert edge.transport.relay_paths(edge.key)[0].relay == "ws://holds/p2pfl"
     edge.relays["honest"].doubts = lambda _: 1
-    assert edge.transport.ways(edge.key, "ws://honest/p2pfl")[0].relay == "ws://holds/p2pfl"
+    assert edge.transport.relay_paths(edge.key, "ws://honest/p2pfl")[0].relay == "ws://holds/p2pfl"
 
 
 def test_what_an_exchange_takes_is_what_it_takes_for_half_of_the_time():
@@ -206,7 +206,7 @@ def test_an_exchange_that_never_ends_counts_for_as_long_as_it_lasts():
 async def test_with_one_relay_nothing_is_measured():
     transport = ByRelayTransport(SimpleNamespace(), [FakeRelay("ws://here/p2pfl", 1.0)])
     transport._tasks = [None]
-    assert await transport.faster_way(b"k" * 32, "ws://here/p2pfl", None) is None
+    assert await transport.faster_path(b"k" * 32, "ws://here/p2pfl", None) is None
 
 
 @pytest.mark.parametrize("steps", range(6))

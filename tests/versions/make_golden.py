@@ -1,6 +1,6 @@
 """Write what the code of an earlier commit says: `python tests/versions/make_golden.py COMMIT FILE`.
 
-Each message of its own kit as a frame, each message of its side channels, one session between two nodes with fixed
+Each message of its own kit as a frame, each message of its extension channels, one session between two nodes with fixed
 keys (the handshake, and what the dialing end seals), and the frames of a relay. A file is written once, and never
 again: it is what nodes of that version send, and expect.
 """

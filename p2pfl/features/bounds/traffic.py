@@ -20,7 +20,7 @@ from msgspec import Meta
 from p2pfl.config.model import NeighborBounds, OwnNetwork
 from p2pfl.errors import StorageError
 from p2pfl.foreign import UNREADABLE
-from p2pfl.net.side import Feeding, SideChannel
+from p2pfl.net.extensions import ExtensionChannel, HandledChannel
 from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.node.local_rounds import Answer, RoundPlan, Wait
 from p2pfl.reporting.status import NodeResult
@@ -58,7 +58,7 @@ class Pausing(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=1)
     for_s: Annotated[float, Meta(ge=0.0, le=LONGEST_S)]
 
 
-CHANNEL = SideChannel("pause", Pausing, most_bytes=32, per_s=0.1, at_once=8.0)
+CHANNEL = ExtensionChannel("pause", Pausing, most_bytes=32, per_s=0.1, at_once=8.0)
 
 
 def closed_until(hours: str, now: datetime) -> datetime | None:
@@ -179,8 +179,8 @@ class TrafficBounds(Attached):
         """When all neighbors should have sessions again after this node's own pause."""
         node.presence.is_excused = self.is_excused
 
-    def feedings(self) -> tuple[Feeding, ...]:
-        return (Feeding(channel=CHANNEL, handler=PauseTalk(self)),)
+    def channels(self) -> tuple[HandledChannel, ...]:
+        return (HandledChannel(channel=CHANNEL, handler=PauseTalk(self)),)
 
     # -- of the neighbors ---------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from p2pfl.features.relay.link import Answer as AnswerChallenge
 from p2pfl.features.relay.tickets import Credentials
 from p2pfl.features.relay.transport import answer_of_admin, at_relay
 from p2pfl.net.address import Address, parse_address
-from p2pfl.net.dial_paths import Hurdle, Outlet, Passage, UnreachedError
+from p2pfl.net.dial_paths import DialError, Outlet, Passage, UnreachedError
 from p2pfl.net.greeting import measure
 from p2pfl.net.limits import Limits
 from p2pfl.net.transport import GoneError, Line
@@ -69,10 +69,10 @@ class AnswerKind(Enum):
 
 
 KINDS = {
-    Hurdle.REFUSED: AnswerKind.REFUSED,
-    Hurdle.PROXY: AnswerKind.PROXY,
-    Hurdle.CERTIFICATE: AnswerKind.CERTIFICATE,
-    Hurdle.NOT_A_NODE: AnswerKind.NO_NODE,
+    DialError.REFUSED: AnswerKind.REFUSED,
+    DialError.PROXY: AnswerKind.PROXY,
+    DialError.CERTIFICATE: AnswerKind.CERTIFICATE,
+    DialError.NOT_A_NODE: AnswerKind.NO_NODE,
 }
 
 

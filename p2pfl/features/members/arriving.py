@@ -24,7 +24,7 @@ from p2pfl.features.members.joining import find_invite, require_same
 from p2pfl.features.relay.tickets import Credentials
 from p2pfl.features.relay.transport import dialing_through
 from p2pfl.net.dial_paths import outlet_of
-from p2pfl.net.websocket import DialThrough, Errand, UnreachableError
+from p2pfl.net.websocket import DialThrough, OneShotClient, UnreachableError
 from p2pfl.node.folders import CHARTER_FILE, newest
 from p2pfl.storage.disk import replace_file
 
@@ -113,7 +113,7 @@ async def wait_for_charter(
         answers: list[str] = []
         obstacle = "" if relays is None else relays.obstacle()
         urls = () if relays is None or obstacle else relays.urls
-        errand = Errand.of(federation, identity, None if relays is None else relays.through, relays=urls)
+        errand = OneShotClient.of(federation, identity, None if relays is None else relays.through, relays=urls)
         nearby = {} if interfaces is None else await find_nearby(federation, named=interfaces)
         for contact in _contacts(federation, invite, nearby, identity.public, urls):
             try:
@@ -153,7 +153,7 @@ def _name_of(federation: FederationConfig, contact: Contact) -> str:
     return next((member.name for member in federation.members if member.key == contact.key), "a member of the invite")
 
 
-async def _ask(federation: FederationConfig, errand: Errand, contact: Contact, folder: Path) -> FederationConfig:
+async def _ask(federation: FederationConfig, errand: OneShotClient, contact: Contact, folder: Path) -> FederationConfig:
     """Return the federation as of this member's charter, if that is newer; the charter is then on disk too.
 
     Raises UnreachableError; CharterError: the member sent no valid charter.

@@ -34,7 +34,7 @@ from p2pfl.config.model import Edition, FederationConfig
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault, StorageError, UserError
 from p2pfl.features.relay.tickets import SHEET_MAGIC, Sheets
-from p2pfl.net.side import SideChannel
+from p2pfl.net.extensions import ExtensionChannel
 from p2pfl.node.current_federation import without_members
 from p2pfl.node.feature import Say
 from p2pfl.node.folders import NONE
@@ -252,13 +252,13 @@ class CharterPart(CharterSaid, frozen=True, kw_only=True, tag=3):
     part: Annotated[bytes, Meta(min_length=1, max_length=MOST_PART_BYTES)]
 
 
-def _channel(name: str) -> SideChannel:
+def _channel(name: str) -> ExtensionChannel:
     kinds, most = (CharterTold, CharterAsked, CharterPart), MOST_PART_BYTES + 64
-    return SideChannel(name, *kinds, most_bytes=most, per_s=5.0, at_once=400.0)
+    return ExtensionChannel(name, *kinds, most_bytes=most, per_s=5.0, at_once=400.0)
 
 
 CHANNEL, TICKETS = _channel("charter"), _channel("tickets")
-"""The side channels for the charter and for the tickets. The largest of either has 22 pieces."""
+"""The extension channels for the charter and for the tickets. The largest of either has 22 pieces."""
 
 
 @dataclass(slots=True)
@@ -293,7 +293,7 @@ class CharterTalk:
     """Exchanges charters with all neighbors, on the event loop. Times are monotonic seconds from `clock`."""
 
     def __init__(
-        self, keeper: CharterKeeper | Sheets, say: Say, clock: Callable[[], float], channel: SideChannel = CHANNEL
+        self, keeper: CharterKeeper | Sheets, say: Say, clock: Callable[[], float], channel: ExtensionChannel = CHANNEL
     ) -> None:
         self.keeper, self.channel = keeper, channel
         keeper.on_taken = self._spread

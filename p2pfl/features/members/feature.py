@@ -18,9 +18,9 @@ from p2pfl.features.members.charters import CHANNEL, TICKETS, CharterKeeper, Cha
 from p2pfl.features.relay.tickets import Sheets
 from p2pfl.net.address import Relayed
 from p2pfl.net.dial_paths import Outlet, outlet_of
-from p2pfl.net.side import Feeding
+from p2pfl.net.extensions import HandledChannel
 from p2pfl.net.transport import Line
-from p2pfl.net.websocket import DialThrough, Errand, UnreachableError
+from p2pfl.net.websocket import DialThrough, OneShotClient, UnreachableError
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, NodeView
 from p2pfl.node.folders import CHARTER_FILE
@@ -72,7 +72,7 @@ async def ask_when_alone(
         quiet_s = quiet_s + pause_s if is_alone() else 0.0
         others = _others(keeper, identity, relays)
         if quiet_s >= alone_s and others:
-            errand = Errand.of(keeper.federation, identity, through, outlet=outlet, relays=relays)
+            errand = OneShotClient.of(keeper.federation, identity, through, outlet=outlet, relays=relays)
             await _ask(errand, keeper, *others[turn % len(others)])
             turn += 1
 
@@ -92,7 +92,7 @@ def _others(keeper: CharterKeeper, identity: Identity, relays: Sequence[str]) ->
     return [(member, where) for member, where in places.items() if where]
 
 
-async def _ask(errand: Errand, keeper: CharterKeeper, member: Member, places: Sequence[str]) -> None:
+async def _ask(errand: OneShotClient, keeper: CharterKeeper, member: Member, places: Sequence[str]) -> None:
     for place in places:
         with suppress(UnreachableError, CharterError):
             raw = await errand.ask(place, member.key, keeper.version)
@@ -124,10 +124,10 @@ class Members(Attached):
         self.talk = CharterTalk(self.keeper, node.say, node.clock)
         self._ticket_talk = CharterTalk(tickets, node.say, node.clock, TICKETS)
 
-    def feedings(self) -> tuple[Feeding, ...]:
+    def channels(self) -> tuple[HandledChannel, ...]:
         return (
-            Feeding(channel=CHANNEL, handler=self.talk, guards=True),
-            Feeding(channel=TICKETS, handler=self._ticket_talk),
+            HandledChannel(channel=CHANNEL, handler=self.talk, guards=True),
+            HandledChannel(channel=TICKETS, handler=self._ticket_talk),
         )
 
     def trusts(self, members: Mapping[bytes, int]) -> Mapping[bytes, int]:

@@ -37,7 +37,7 @@ from p2pfl.errors import UserError
 from p2pfl.features.lan.overhear import Places
 from p2pfl.features.relay.transport import answer_of_admin, dialing_through
 from p2pfl.foreign import UNREADABLE
-from p2pfl.net.websocket import Errand, UnreachableError
+from p2pfl.net.websocket import OneShotClient, UnreachableError
 from p2pfl.reporting.figures import Bearing, bearings
 from p2pfl.storage.disk import replace_file
 
@@ -244,7 +244,7 @@ async def newest_from(
     """Return the federation as of the newest charter among the first nodes to answer, and the number of answers."""
     version = 0 if federation.edition is None else federation.edition.version
     async with dialing_through(answer_of_admin(federation, admin)) as through:
-        errand = Errand.of(federation, admin, through)
+        errand = OneShotClient.of(federation, admin, through)
 
         async def ask(address: str, key: bytes) -> bytes | None:
             return await errand.ask(address, key, version)
@@ -276,7 +276,7 @@ async def hand(
     removed = [member for member in before.present if member.key not in stays]
     staying = [member for member in after if member.key in known]
     async with dialing_through(answer_of_admin(before, admin)) as through:
-        errand = Errand.of(before, admin, through)
+        errand = OneShotClient.of(before, admin, through)
 
         async def bring(address: str, key: bytes) -> int:
             if charter is None:

@@ -128,10 +128,10 @@ def purses(federation: FederationConfig, names: Iterable[str] = ()) -> list[Node
         missing = ", ".join(name for name in wanted if name not in here)
         text, allowed = f"no folder here for {missing}", "run it where these nodes have their folders"
         raise UserError(text, file=federation.path.parent, key="node", allowed=allowed)
-    return [_purse(federation, load_node(files[name], federation, name)) for name in here]
+    return [_budget(federation, load_node(files[name], federation, name)) for name in here]
 
 
-def _purse(federation: FederationConfig, node: NodeConfig) -> NodeBudget:
+def _budget(federation: FederationConfig, node: NodeConfig) -> NodeBudget:
     beside = LedgerFile(node.key_file, federation.name, node.name).read()
     loaded = peek(node.state_dir) if node.state_dir.is_dir() else None
     if loaded is None:

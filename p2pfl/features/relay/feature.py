@@ -28,7 +28,7 @@ from p2pfl.features.relay.tickets import Credentials, Sheets, read_token
 from p2pfl.features.relay.transport import ByRelayTransport, through_relays
 from p2pfl.net.address import Address, is_loopback, parse_address, unknown_hosts
 from p2pfl.net.dial_paths import is_near, proxies_of
-from p2pfl.net.side import Feeding, SideChannel
+from p2pfl.net.extensions import ExtensionChannel, HandledChannel
 from p2pfl.net.transport import MakeTransport
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
@@ -113,8 +113,8 @@ class Relays(Attached):
         transport.listen_for_doubts(self._spoiled)
         transport.on_slow = self._slow
 
-    def feedings(self) -> tuple[Feeding, ...]:
-        return () if self.direct is None else (Feeding(channel=CHANNEL, handler=self.direct),)
+    def channels(self) -> tuple[HandledChannel, ...]:
+        return () if self.direct is None else (HandledChannel(channel=CHANNEL, handler=self.direct),)
 
     def status(self) -> Mapping[str, Any]:
         rows = [
@@ -219,7 +219,7 @@ class PlacesTold(Struct, frozen=True, kw_only=True, array_like=True, forbid_unkn
     places: Annotated[tuple[Place, ...], Meta(max_length=MOST_PLACES)]
 
 
-CHANNEL = SideChannel("direct", PlacesTold, most_bytes=256, per_s=1 / 60, at_once=4.0)
+CHANNEL = ExtensionChannel("direct", PlacesTold, most_bytes=256, per_s=1 / 60, at_once=4.0)
 
 
 @dataclass(slots=True)

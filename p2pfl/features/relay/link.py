@@ -48,7 +48,7 @@ from p2pfl.features.relay.frames import (
     unpack,
 )
 from p2pfl.features.relay.tickets import Ticket
-from p2pfl.net.acceptor import visit_bucket
+from p2pfl.net.acceptor import control_bucket
 from p2pfl.net.address import parse_address
 from p2pfl.net.limits import Limits
 from p2pfl.net.links import Backoff
@@ -75,7 +75,7 @@ MOST_CHUNKS = 1 << 15
 DOUBTS_LAST_S = 300.0
 MOST_KEYS = 1024
 """The most members whose doubts and visits are counted: a relay may make up any number of them."""
-VISITS_PER_S, VISIT_BURST = 1.0, 32.0
+CONTROL_PER_S, CONTROL_BURST = 1.0, 32.0
 """The limit on visits through one relay; each may bring a MiB."""
 STRAYS_PER_S, STRAY_BURST = 500.0, 8000.0
 """The limit on frames that belong to no line: an honest relay passes on what was under way when a line ended."""
@@ -90,7 +90,7 @@ class RelayLimits:
     def __init__(self, limits: Limits) -> None:
         self._opens = TokenBucket(limits.handshakes_per_s, tokens=limits.handshake_burst, burst=limits.handshake_burst)
         self._strays = TokenBucket(STRAYS_PER_S, tokens=STRAY_BURST, burst=STRAY_BURST)
-        self._visits = TokenBucket(VISITS_PER_S, tokens=VISIT_BURST, burst=VISIT_BURST)
+        self._visits = TokenBucket(CONTROL_PER_S, tokens=CONTROL_BURST, burst=CONTROL_BURST)
         self._visits_of: dict[bytes, TokenBucket] = {}
         self._doubts: dict[bytes, deque[float]] = {}
         """When lines to each member were lately spoiled or cut."""
@@ -109,7 +109,7 @@ class RelayLimits:
 
     def count_visit(self, key: bytes, now: float) -> None:
         """Raises PeerFault if the charter cannot have so much news."""
-        if latest(self._visits_of, key, visit_bucket, MOST_KEYS).take(now) > 0.0 or self._visits.take(now) > 0.0:
+        if latest(self._visits_of, key, control_bucket, MOST_KEYS).take(now) > 0.0 or self._visits.take(now) > 0.0:
             raise PeerFault("more visits through one relay than the charter can have news for")
 
     def count_stray(self, now: float) -> None:

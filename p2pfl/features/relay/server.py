@@ -3,7 +3,7 @@ switchboard.
 
 Of a federation file it reads three keys (name, seed, admin) and nothing else; if members.toml lies beside it, also
 which members were removed. Until a member has registered, its connection is a stranger's, and costs at most what a
-stranger may cost a node (`net.doorway`).
+stranger may cost a node (`net.acceptor`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from p2pfl.features.relay.tickets import (
 from p2pfl.net.address import Address, parse_address
 from p2pfl.net.dial_paths import SOON_DAYS, OwnCertificate
 from p2pfl.net.limits import Limits
-from p2pfl.net.transport import ConnectionStage, Counters, GoneError, Line, Refusals, Visit
+from p2pfl.net.transport import Arrival, ConnectionStage, Counters, GoneError, Line, Refusals
 from p2pfl.net.websocket import WebSocketTransport
 
 log = logging.getLogger("p2pfl.relay")
@@ -263,7 +263,7 @@ class RelayServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._queued, self._room = asyncio.Event(), asyncio.Event()
 
-    def meet(self, line: Line, visit: Visit) -> asyncio.Task[None] | None:
+    def meet(self, line: Line, visit: Arrival) -> asyncio.Task[None] | None:
         """Serve a connection: what a transport's `open` is given."""
         return self._spawn(visit.work(self._serve(line, visit)))
 
@@ -283,7 +283,7 @@ class RelayServer:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _serve(self, line: Line, visit: Visit) -> None:
+    async def _serve(self, line: Line, visit: Arrival) -> None:
         try:
             async with asyncio.timeout_at(visit.ends_at):
                 seat = await self._register(line, visit)
@@ -300,7 +300,7 @@ class RelayServer:
         finally:
             await line.close(CLOSE_S)
 
-    async def _register(self, line: Line, visit: Visit) -> Seat | None:
+    async def _register(self, line: Line, visit: Arrival) -> Seat | None:
         """Return the member's seat; None if it is refused, and told why."""
         now_s, nonce = self._clock(), os.urandom(32)
         challenge = Challenge(

@@ -17,8 +17,8 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.features.relay.frames import Challenge, Registration
 from p2pfl.features.relay.link import Answer, LinkParts, OnDoubt, RelayLink
 from p2pfl.features.relay.tickets import Credentials, Ticket, register
-from p2pfl.net.address import Address, Relayed, Way, parse_address
-from p2pfl.net.dial_paths import Hurdle, Outlet, UnreachedError, outlet_of
+from p2pfl.net.address import Address, DialPath, Relayed, parse_address
+from p2pfl.net.dial_paths import DialError, Outlet, UnreachedError, outlet_of
 from p2pfl.net.limits import Limits
 from p2pfl.net.transport import GoneError, Line, MakeTransport, Meet, Refusals, Transport
 from p2pfl.net.websocket import DialThrough, dial_url, open_browserless
@@ -80,14 +80,14 @@ class ByRelayTransport:
     def know(self, host: str) -> None:
         self._direct.know(host)
 
-    def ways(self, key: bytes, latest: str | None = None) -> Sequence[Relayed]:
+    def relay_paths(self, key: bytes, latest: str | None = None) -> Sequence[Relayed]:
         """Return the way through each relay: first those that spoiled no line to that member lately, and of them the
         one that had the latest session; then by the time that they take.
         """
         ranked = sorted(self.relays, key=lambda relay: self._rank(relay, key, latest))
         return [Relayed(relay.url, key) for relay in ranked]
 
-    async def faster_way(self, key: bytes, relay: str, exchange_s: float | None) -> Relayed | None:
+    async def faster_path(self, key: bytes, relay: str, exchange_s: float | None) -> Relayed | None:
         """Measure the round trip to a member through each relay; return the way that was clearly better than `relay`
         in several calls in a row.
 
@@ -126,7 +126,7 @@ class ByRelayTransport:
         if before_s > FAR * exchange_s and before_s - exchange_s > FAR_S:
             self.on_slow(left, key, f"an exchange took {before_s:.2g} s, through {relay} {exchange_s:.2g} s")
 
-    async def dial(self, way: Way) -> Line:
+    async def dial(self, way: DialPath) -> Line:
         if isinstance(way, Address):
             return await self._direct.dial(way)
         relay = next((one for one in self.relays if one.url == way.relay), None)
@@ -259,16 +259,16 @@ class RelayDialing:
 def at_relay(error: UnreachedError, address: Address) -> UnreachedError:
     """Return the reason why nothing was reached at the address of a relay."""
     text, remedy = error.text, error.remedy
-    if error.hurdle is Hurdle.CERTIFICATE and address.pin and "pinned" in text:
+    if error.hurdle is DialError.CERTIFICATE and address.pin and "pinned" in text:
         text = text.replace("in its address", "in [network] relays")
         remedy = (
             "compare it with what `p2pfl relay` logs at its start: it was renewed, or something on the way opens TLS"
         )
-    elif error.hurdle is Hurdle.CERTIFICATE:
+    elif error.hurdle is DialError.CERTIFICATE:
         remedy = remedy.replace("at the end of the address", "at the end of its URL")
-    elif error.hurdle is Hurdle.NAME:
+    elif error.hurdle is DialError.NAME:
         remedy = "correct [network] relays, or the DNS of this machine"
-    elif error.hurdle is Hurdle.NOT_A_NODE:
+    elif error.hurdle is DialError.NOT_A_NODE:
         text = text.replace("does not reach the node behind it", "does not reach the relay behind it")
         remedy = remedy.replace("start the node", "start the relay").replace("address", "URL")
     elif address.tls and ConnectionResetError.__name__ in text:

@@ -54,8 +54,8 @@ from p2pfl.features.sums.sessions import MOST_BODY_BYTES, KeptSums, open_togethe
 from p2pfl.features.sums.talk import SumTalk
 from p2pfl.foreign import printable
 from p2pfl.net.address import free_ports
+from p2pfl.net.extensions import HandledChannel
 from p2pfl.net.links import Links
-from p2pfl.net.side import Feeding
 from p2pfl.net.transport import MakeTransport, MemoryNetwork
 from p2pfl.net.websocket import transport_of
 from p2pfl.node.assembly import load_identity
@@ -177,8 +177,8 @@ class StatsNode:
         self._sums = QuestionSums(links.sides.say)
         self._deciding = asyncio.Lock()
         self._is_busy = False
-        links.sides.add(Feeding(channel=CHANNEL, handler=self._statements))
-        links.sides.add(Feeding(channel=SUMS_CHANNEL, handler=self._sums))
+        links.sides.add(HandledChannel(channel=CHANNEL, handler=self._statements))
+        links.sides.add(HandledChannel(channel=SUMS_CHANNEL, handler=self._sums))
 
     async def run(self) -> NoReturn:
         """Take questions."""

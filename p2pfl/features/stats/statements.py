@@ -27,7 +27,7 @@ from p2pfl.features.sums.messages import Told
 from p2pfl.features.sums.talk import CHANNEL as SUMS
 from p2pfl.features.sums.talk import Carried, SumTalk
 from p2pfl.foreign import UNREADABLE, printable
-from p2pfl.net.side import SideChannel
+from p2pfl.net.extensions import ExtensionChannel
 
 DOMAIN = b"p2pfl statistics 1\0"
 """The prefix of the signed bytes, before the federation's id, so that no other signature can be used in their place."""
@@ -99,7 +99,7 @@ def _domain(federation: FederationConfig) -> bytes:
 
 KEPT_S = 150.0
 """How long statements are told to neighbors that come later."""
-Say = Callable[[int, SideChannel, Struct], object]
+Say = Callable[[int, ExtensionChannel, Struct], object]
 
 
 class MemberStatement(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False, tag=1):
@@ -110,7 +110,7 @@ class MemberStatement(Struct, frozen=True, kw_only=True, array_like=True, forbid
     signature: Annotated[bytes, Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
 
 
-CHANNEL = SideChannel(
+CHANNEL = ExtensionChannel(
     "stats", MemberStatement, most_bytes=MOST_STATEMENT_BYTES + SIGNATURE_BYTES + 64, per_s=200.0, at_once=4000.0
 )
 
@@ -239,7 +239,7 @@ class AtQuestion(Told, frozen=True, kw_only=True, tag=40):
     question: Annotated[bytes, Meta(max_length=32)]
 
 
-SUMS_CHANNEL = SideChannel(
+SUMS_CHANNEL = ExtensionChannel(
     "stats-sums",
     *SUMS.kinds,
     AtQuestion,
@@ -251,7 +251,7 @@ SUMS_CHANNEL = SideChannel(
 NONE = b""
 MOVES_PER_S, MOVES_AT_ONCE = 2.0, 64.0
 """How often a neighbor may say at which question it is: an honest one does so twice for each."""
-SaySum = Callable[[int, SideChannel, Carried | AtQuestion], bool]
+SaySum = Callable[[int, ExtensionChannel, Carried | AtQuestion], bool]
 
 
 class QuestionSums:
@@ -265,7 +265,7 @@ class QuestionSums:
         self._question = NONE
         self._talk: SumTalk | None = None
 
-    def say(self, peer: int, _: SideChannel, message: Carried) -> bool:
+    def say(self, peer: int, _: ExtensionChannel, message: Carried) -> bool:
         """Send a message of the present sums."""
         return self._say(peer, SUMS_CHANNEL, message)
 

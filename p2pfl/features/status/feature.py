@@ -26,7 +26,7 @@ from p2pfl.features.status.spread import CHANNEL, Roster, SendVitals, VitalsRow,
 from p2pfl.features.status.watchdog import ALARMS, STARTING_S, Hearing, MemberNews, Watchdog
 from p2pfl.learn.metrics import Measure
 from p2pfl.learn.privacy.accounting import Signed
-from p2pfl.net.side import Feeding
+from p2pfl.net.extensions import HandledChannel
 from p2pfl.node.assembly import Setup
 from p2pfl.node.engine_thread import Correct, EngineThread, needs_of
 from p2pfl.node.feature import Attached, Feature, NodeView
@@ -336,9 +336,9 @@ class Shown(Attached):
     def _send(self, peer: int, message: VitalsTold, *, urgent: bool = False) -> bool:
         return self._node.say(peer, CHANNEL, message, if_free=not urgent)
 
-    def feedings(self) -> tuple[Feeding, ...]:
+    def channels(self) -> tuple[HandledChannel, ...]:
         guards = private_of(self._node) is not None
-        return (Feeding(channel=CHANNEL, handler=self.display, guards=guards),)
+        return (HandledChannel(channel=CHANNEL, handler=self.display, guards=guards),)
 
     async def opening(self, until_over: AsyncExitStack) -> None:
         """Open the page before the first snapshot, because the node may have to wait for the disk.

@@ -38,7 +38,7 @@ from aiohttp.http import HttpProcessingError
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
 from p2pfl.features.status.prometheus import exposition
-from p2pfl.net.acceptor import ConnectionGate, Doorway, Entrance, TerseHandler
+from p2pfl.net.acceptor import Acceptor, ConnectionGate, PendingConnections, StrictHandler
 from p2pfl.net.address import Address, cannot_listen, is_loopback, own_address, parse_address
 from p2pfl.net.limits import Limits
 from p2pfl.net.transport import ConnectionStage, Counters, Refusals
@@ -359,7 +359,7 @@ def _rarely() -> logging.Logger:
     return faults
 
 
-class PageHandler(TerseHandler):
+class PageHandler(StrictHandler):
     """Logs malformed requests once an hour; only our own errors get a traceback."""
 
     __slots__ = ()
@@ -410,18 +410,18 @@ class StatusPage:
         )
         self._live = None if site is None else PageStream(site)
         limits = Limits(pending=CONNECTIONS, pending_per_address=CONNECTIONS)
-        self._doorway = Doorway(limits, greeting_bytes=CONNECTION_BYTES)
+        self._pending = PendingConnections(limits, greeting_bytes=CONNECTION_BYTES)
         for loopback in LOOPBACKS:
-            self._doorway.know(loopback)
+            self._pending.know(loopback)
         self._refusals = Refusals(Counters({}), log, lambda kind, peer, text: None)  # noqa: ARG005 - no peer is known
         self._hours: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
-        self._entrance: Entrance | None = None
+        self._acceptor: Acceptor | None = None
 
     @property
     def port(self) -> int:
         """Return the bound port."""
-        return 0 if self._entrance is None else self._entrance.port
+        return 0 if self._acceptor is None else self._acceptor.port
 
     async def __aenter__(self) -> Self:
         application = web.Application(middlewares=[self._guard.check], client_max_size=MOST_BODY_BYTES)
@@ -444,13 +444,13 @@ class StatusPage:
         def speak(gate: ConnectionGate) -> PageHandler:
             return PageHandler(http, gate, self._refusals, logger=_rarely(), keepalive_timeout=30)
 
-        entrance = Entrance(self._doorway, speak, self._guard.shows_token)
+        acceptor = Acceptor(self._pending, speak, self._guard.shows_token)
         try:
-            await entrance.open(self._address)
+            await acceptor.open(self._address)
         except OSError as error:
             await runner.cleanup()
             raise cannot_listen(self._address, error, KEY) from None
-        self._runner, self._entrance = runner, entrance
+        self._runner, self._acceptor = runner, acceptor
         self._hours = asyncio.create_task(self._refusals.begin_hours())
         return self
 
@@ -474,11 +474,11 @@ class StatusPage:
             self._live.close()
         if self._hours is not None:
             self._hours.cancel()
-        if self._entrance is not None:
-            self._entrance.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         if self._runner is not None:
             await self._runner.cleanup()
-        self._doorway.close()
+        self._pending.close()
 
     async def _show_file(self, request: web.Request) -> web.Response:
         file = page_files()[request.path]

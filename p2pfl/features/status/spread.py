@@ -20,7 +20,7 @@ from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
-from p2pfl.net.side import SideChannel
+from p2pfl.net.extensions import ExtensionChannel
 from p2pfl.reporting.vitals import MOST_ROW_BYTES, Vitals, is_among, prove, read, shortened, sign
 
 EDGE_BYTES_PER_S = 1000.0
@@ -69,7 +69,9 @@ class VitalsTold(Struct, frozen=True, kw_only=True, array_like=True, tag=1, forb
     rows: Annotated[tuple[tuple[Age, Row], ...], Meta(max_length=MOST_ROWS)]
 
 
-CHANNEL = SideChannel("vitals", VitalsTold, most_bytes=MOST_ROWS * (MOST_ROW_BYTES + 16), per_s=10.0, at_once=200.0)
+CHANNEL = ExtensionChannel(
+    "vitals", VitalsTold, most_bytes=MOST_ROWS * (MOST_ROW_BYTES + 16), per_s=10.0, at_once=200.0
+)
 
 
 def period_s(members: int) -> float:

@@ -40,7 +40,7 @@ from p2pfl.features.sums.sessions import NodeSums
 from p2pfl.features.sums.standings import CHANNEL, Place, Standings, StandingsTalk, state_digest
 from p2pfl.features.sums.talk import CHANNEL as SUMS
 from p2pfl.learn.interface import LocalRound, Vector
-from p2pfl.net.side import Feeding
+from p2pfl.net.extensions import HandledChannel
 from p2pfl.node.assembly import Setup, settings_for
 from p2pfl.node.engine_thread import Look
 from p2pfl.node.feature import Attached, Feature, NodeView
@@ -419,10 +419,10 @@ class RoundsInStep(Attached):
 
     # -- hooks ------------------------------------------------------------------------------------------------------
 
-    def feedings(self) -> tuple[Feeding, ...]:
+    def channels(self) -> tuple[HandledChannel, ...]:
         return (
-            Feeding(channel=SUMS, handler=self.sums.talk, guards=True),
-            Feeding(channel=CHANNEL, handler=self.state.talk, guards=True),
+            HandledChannel(channel=SUMS, handler=self.sums.talk, guards=True),
+            HandledChannel(channel=CHANNEL, handler=self.state.talk, guards=True),
         )
 
     def status(self) -> Mapping[str, Any]:

@@ -25,8 +25,8 @@ from p2pfl.features.sums.messages import SumSettings
 from p2pfl.features.sums.protocol import Sums
 from p2pfl.features.sums.setup import FIRST_S
 from p2pfl.features.sums.talk import CHANNEL, HELD_UP, SumTalk
+from p2pfl.net.extensions import HandledChannel
 from p2pfl.net.links import Links
-from p2pfl.net.side import Feeding
 from p2pfl.net.transport import DIFFERS, MakeTransport
 from p2pfl.net.websocket import WebSocketTransport, transport_of
 from p2pfl.node.current_federation import links_of_phase
@@ -257,7 +257,7 @@ def sums_over(
     kept = KeptSums(folder, settings.members)
     sums = Sums(settings, identity, draw=os.urandom, past=kept.past, first_wait_s=first_wait_s)
     talk = SumTalk(sums, links.sides.say, keep=kept.add, alarm=alarm)
-    links.sides.add(Feeding(channel=CHANNEL, handler=talk))
+    links.sides.add(HandledChannel(channel=CHANNEL, handler=talk))
     return talk
 
 

@@ -22,7 +22,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
-from p2pfl.net.side import SideChannel
+from p2pfl.net.extensions import ExtensionChannel
 
 DOMAIN = b"p2pfl standing after sums\x00"
 PIECE_BYTES = 48 * 1024
@@ -282,7 +282,7 @@ class StateFetching:
         return len(self._body) > before
 
 
-CHANNEL = SideChannel(
+CHANNEL = ExtensionChannel(
     "standings",
     SumStanding,
     StateWanted,
@@ -302,7 +302,7 @@ class StandingsTalk:
     """The handler of the channel. `news` is set when a standing has come."""
 
     def __init__(
-        self, standings: Standings, say: Callable[[int, SideChannel, StandingTold], bool], most_bytes: int
+        self, standings: Standings, say: Callable[[int, ExtensionChannel, StandingTold], bool], most_bytes: int
     ) -> None:
         self._standings, self._say = standings, say
         self.fetching = StateFetching(lambda peer, message: say(peer, CHANNEL, message), most_bytes)

@@ -49,7 +49,7 @@ from p2pfl.features.sums.messages import (
 )
 from p2pfl.features.sums.protocol import Sums
 from p2pfl.foreign import UNREADABLE
-from p2pfl.net.side import SideChannel
+from p2pfl.net.extensions import ExtensionChannel
 from p2pfl.wire import MOST_SIDE_BYTES
 
 PIECE_BYTES = 48 * 1024
@@ -82,7 +82,7 @@ class Farewell(Told, frozen=True, kw_only=True, tag=32):
     """The sender has all that it came for: its neighbors may leave."""
 
 
-CHANNEL = SideChannel(
+CHANNEL = ExtensionChannel(
     "sums",
     Post,
     Have,
@@ -100,7 +100,7 @@ CHANNEL = SideChannel(
     most_waiting=2 * WINDOW,
 )
 Carried: TypeAlias = Message | Piece | Credit | Farewell
-SendMessage = Callable[[int, SideChannel, Carried], bool]
+SendMessage = Callable[[int, ExtensionChannel, Carried], bool]
 _encode = msgspec.msgpack.Encoder().encode
 _decode_large: Callable[[bytearray], Large] = msgspec.msgpack.Decoder(BranchPart | Total).decode
 

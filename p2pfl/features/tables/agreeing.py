@@ -41,8 +41,8 @@ from p2pfl.learn.table import proposal
 from p2pfl.learn.table.merging import WITHIN, FigureLayout, Merged, merge, schema_text
 from p2pfl.learn.table.proposal import MOST_BYTES, Proposal, TableNames, own_proposal
 from p2pfl.learn.table.schema import AGREED, OPENLY, agreed_file, declared_by, is_open
+from p2pfl.net.extensions import ExtensionChannel, HandledChannel
 from p2pfl.net.links import Links
-from p2pfl.net.side import Feeding, SideChannel
 from p2pfl.net.transport import DIFFERS
 from p2pfl.net.websocket import transport_of
 from p2pfl.node.current_federation import links_of_phase
@@ -290,10 +290,10 @@ class ProposalPart(SchemaSaid, frozen=True, kw_only=True, tag=2):
     part: Annotated[bytes, Meta(min_length=1, max_length=MOST_PART_BYTES)]
 
 
-CHANNEL = SideChannel(
+CHANNEL = ExtensionChannel(
     "schema", ProposalsHeld, ProposalPart, most_bytes=MOST_PART_BYTES + 64, per_s=200.0, at_once=4000.0
 )
-Send = Callable[[int, SideChannel, SchemaSaid], object]
+Send = Callable[[int, ExtensionChannel, SchemaSaid], object]
 
 
 @dataclass(slots=True)
@@ -516,7 +516,7 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
             links.sides.say,
             lambda: keep(federation, node, agreement.merge_all()),
         )
-        links.sides.add(Feeding(channel=CHANNEL, handler=talk, guards=True))
+        links.sides.add(HandledChannel(channel=CHANNEL, handler=talk, guards=True))
         sums = None
         if settings is not None:
             sums = sums_over(

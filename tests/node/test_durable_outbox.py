@@ -8,7 +8,7 @@ import pytest
 
 from p2pfl.core.effects import Send
 from p2pfl.core.messages import Done, Ready, Request
-from p2pfl.node.driver import HeldSends
+from p2pfl.node.driver import DurableOutbox
 
 
 def send(seq):
@@ -25,7 +25,7 @@ def sent():
 
 @pytest.fixture
 def held(sent):
-    return HeldSends(sent.append)
+    return DurableOutbox(sent.append)
 
 
 def test_a_message_leaves_with_the_flush_that_was_asked_for_before_it(held, sent):

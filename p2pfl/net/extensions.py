@@ -1,4 +1,4 @@
-"""Side channels: messages between neighbors outside gossip, in separate named channels.
+"""Extension channels: messages between neighbors outside gossip, in separate named channels.
 
 Two ends use the channels they have in common, by name and version; messages on any other are dropped and counted, so
 nodes with different or newer features can learn together. A channel limits the size of a message, how many may come per
@@ -31,8 +31,8 @@ DROPPED_PER_S, DROPPED_AT_ONCE = 20.0, 1000.0
 """The messages that a neighbor may send on channels that this node lacks: the rate per second and the burst."""
 
 
-class SideChannel:
-    """A side channel. `messages` are the structs that it carries, each with its own tag. The limits are per neighbor.
+class ExtensionChannel:
+    """An extension channel. `messages` are the structs that it carries, each with its own tag. The limits are per neighbor.
 
     Raises ValueError if the name or a limit is not valid.
     """
@@ -52,7 +52,7 @@ class SideChannel:
         self.most_bytes, self.most_waiting = most_bytes, most_waiting
         self.per_s, self.at_once = per_s, at_once
         if re.fullmatch(r"[a-z][a-z0-9-]*", name) is None or len(self.name) > MOST_NAME_BYTES:
-            text = f"{self.name!r} is not a valid name of a side channel: small letters, digits and dashes"
+            text = f"{self.name!r} is not a valid name of an extension channel: small letters, digits and dashes"
             raise ValueError(f"{text}, at most {MOST_NAME_BYTES}")
         if not 0 < most_bytes <= MOST_SIDE_BYTES:
             raise ValueError(f"messages of {most_bytes} bytes on {self.name}: at most {MOST_SIDE_BYTES}")
@@ -96,27 +96,27 @@ class Handler(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feeding:
+class HandledChannel:
     """A channel and its handler. If it `guards`, a failure of the handler ends the node."""
 
-    channel: SideChannel
+    channel: ExtensionChannel
     handler: Handler
     guards: bool = False
 
 
-class SideLink(Protocol):
-    """The part of a session that side channels need."""
+class ChannelLink(Protocol):
+    """The part of a session that extension channels need."""
 
     @property
     def peer(self) -> int: ...
-    def say(self, message: Side, channel: SideChannel, *, if_free: bool = False) -> bool: ...
+    def say(self, message: Side, channel: ExtensionChannel, *, if_free: bool = False) -> bool: ...
 
 
 @dataclass(slots=True)
-class OpenSides:
-    """The side channels of one session, once the other end has offered its own."""
+class OpenChannels:
+    """The extension channels of one session, once the other end has offered its own."""
 
-    link: SideLink
+    link: ChannelLink
     open: dict[str, TokenBucket]
     """The channels that both ends have, each with its message limit."""
     vain: TokenBucket = field(
@@ -124,38 +124,38 @@ class OpenSides:
     )
 
 
-class Sides:
-    """All side channels of a node; on the event loop. Raises ValueError if two have the same name, or if there are too
+class ExtensionChannels:
+    """All extension channels of a node; on the event loop. Raises ValueError if two have the same name, or if there are too
     many.
     """
 
     def __init__(self, *, name_of: Callable[[int], str], on_alarm: OnAlarm) -> None:
-        self._feedings: dict[str, Feeding] = {}
-        self._sessions: dict[int, OpenSides] = {}
+        self._handled: dict[str, HandledChannel] = {}
+        self._sessions: dict[int, OpenChannels] = {}
         self._name_of, self.on_alarm = name_of, on_alarm
         self.dropped: Counter[str] = Counter()
         """Counts dropped messages, by unopened channel or unknown type."""
 
-    def add(self, feeding: Feeding) -> None:
-        name = feeding.channel.name
-        if name in self._feedings:
-            raise ValueError(f"two features have a side channel named {name}")
-        if len(self._feedings) >= MOST_OFFERS:
-            raise ValueError(f"more than {MOST_OFFERS} side channels")
-        self._feedings[name] = feeding
+    def add(self, handled: HandledChannel) -> None:
+        name = handled.channel.name
+        if name in self._handled:
+            raise ValueError(f"two features have an extension channel named {name}")
+        if len(self._handled) >= MOST_OFFERS:
+            raise ValueError(f"more than {MOST_OFFERS} extension channels")
+        self._handled[name] = handled
 
-    def drop(self, feeding: Feeding) -> None:
+    def drop(self, handled: HandledChannel) -> None:
         """Close a channel with all neighbors and stop offering it, because its feature is off."""
-        name = feeding.channel.name
+        name = handled.channel.name
         for peer in list(self._sessions):
             self._close(peer, name)
-        self._feedings.pop(name, None)
+        self._handled.pop(name, None)
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(sorted(self._feedings))
+        return tuple(sorted(self._handled))
 
-    def say(self, peer: int, channel: SideChannel, message: msgspec.Struct, *, if_free: bool = False) -> bool:
+    def say(self, peer: int, channel: ExtensionChannel, message: msgspec.Struct, *, if_free: bool = False) -> bool:
         """Send a message; return True if it will be sent: the channel is open at both ends and not too many are
         waiting.
 
@@ -168,20 +168,20 @@ class Sides:
             and sides.link.say(channel.pack(message), channel, if_free=if_free)
         )
 
-    def handle_offer(self, link: SideLink, offer: Offer) -> None:
+    def handle_offer(self, link: ChannelLink, offer: Offer) -> None:
         """Open the channels that both ends have, after receiving the other end's offer."""
-        both = [feeding.channel for name, feeding in self._feedings.items() if name in offer.channels]
-        self._sessions[link.peer] = OpenSides(
+        both = [handled.channel for name, handled in self._handled.items() if name in offer.channels]
+        self._sessions[link.peer] = OpenChannels(
             link, {each.name: TokenBucket(each.per_s, tokens=each.at_once, burst=each.at_once) for each in both}
         )
         for name in [channel.name for channel in both]:
             self._carry(link.peer, name, lambda handler: handler.opened(link.peer))
 
-    def handle_message(self, link: SideLink, message: Side | Unknown) -> None:
+    def handle_message(self, link: ChannelLink, message: Side | Unknown) -> None:
         """Hand a message to its handler. Raises PeerFault if no honest node sends such a message, or so many."""
         sides, now = self._sessions.get(link.peer), asyncio.get_running_loop().time()
         if sides is None or sides.link is not link:
-            raise PeerFault("a message on a side channel before any was offered")
+            raise PeerFault("a message on an extension channel before any was offered")
         name = message.channel if isinstance(message, Side) else f"type {message.code}"
         bucket = sides.open.get(name)
         if bucket is None or isinstance(message, Unknown):
@@ -191,10 +191,10 @@ class Sides:
             return
         if bucket.take(now) > 0.0:
             raise PeerFault(f"more messages on channel {name} than an honest node sends")
-        content = self._feedings[name].channel.unpack(message.body)
+        content = self._handled[name].channel.unpack(message.body)
         self._carry(link.peer, name, lambda handler: handler.hear(link.peer, content))
 
-    def ended(self, link: SideLink) -> None:
+    def ended(self, link: ChannelLink) -> None:
         sides = self._sessions.get(link.peer)
         if sides is not None and sides.link is link:
             del self._sessions[link.peer]
@@ -202,13 +202,13 @@ class Sides:
                 self._carry(link.peer, name, lambda handler: handler.closed(link.peer))
 
     def _carry(self, peer: int, name: str, act: Callable[[Handler], object]) -> None:
-        feeding = self._feedings[name]
+        handled = self._handled[name]
         try:
-            act(feeding.handler)
+            act(handled.handler)
         except PeerFault:
             raise
         except Exception as error:
-            if feeding.guards:
+            if handled.guards:
                 raise
             self._close(peer, name)
             failure = f"{type(error).__name__}: {error}"
@@ -222,4 +222,4 @@ class Sides:
         sides = self._sessions.get(peer)
         if sides is not None and sides.open.pop(name, None) is not None:
             with suppress(Exception):
-                self._feedings[name].handler.closed(peer)
+                self._handled[name].handler.closed(peer)

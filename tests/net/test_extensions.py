@@ -1,4 +1,4 @@
-"""Side channels: what both ends have is carried, what one end has is dropped and counted, and a failure stays in it."""
+"""Extension channels: what both ends have is carried, what one end has is dropped and counted, and a failure stays in it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from p2pfl.core.messages import PROTOCOL_VERSION, Ready, Request
 from p2pfl.errors import PeerFault
+from p2pfl.net.extensions import DROPPED_AT_ONCE, FAILED, ExtensionChannel, ExtensionChannels, HandledChannel
 from p2pfl.net.link import MALFORMED, PeerLink
-from p2pfl.net.side import DROPPED_AT_ONCE, FAILED, Feeding, SideChannel, Sides
 from p2pfl.wire import Offer, Side, Unknown
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -28,7 +28,7 @@ class Number(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 def channel(name="words", **changes):
-    return SideChannel(name, Word, Number, **({"most_bytes": 4000, "per_s": 10.0, "at_once": 100.0} | changes))
+    return ExtensionChannel(name, Word, Number, **({"most_bytes": 4000, "per_s": 10.0, "at_once": 100.0} | changes))
 
 
 class Recorder:
@@ -53,9 +53,9 @@ class Recorder:
         return [message for kind, *rest in self.saw if kind == "hear" for message in rest[1:]]
 
 
-def feed(node, feeding=None, **changes):
+def feed(node, handled=None, **changes):
     recorder = Recorder(**changes)
-    node.links.sides.add(feeding or Feeding(channel=channel(), handler=recorder))
+    node.links.sides.add(handled or HandledChannel(channel=channel(), handler=recorder))
     return recorder
 
 
@@ -85,7 +85,10 @@ async def test_who_has_it_not_or_in_another_version_is_told_nothing_and_both_lea
         b = federation.new(1, {0: a.address()})
         if theirs is not None:
             feed(
-                b, Feeding(channel=channel("others") if theirs == "others" else channel(version=2), handler=Recorder())
+                b,
+                HandledChannel(
+                    channel=channel("others") if theirs == "others" else channel(version=2), handler=Recorder()
+                ),
             )
         async with b.links:
             await b.until(lambda: b.open and a.open)
@@ -136,7 +139,7 @@ async def test_they_go_when_no_gossip_waits_and_whoever_asks_for_that_only_on_a_
 async def test_so_many_wait_and_no_more(federation):
     a = federation.new(0)
     few = channel(most_waiting=3)
-    feed(a, Feeding(channel=few, handler=Recorder()))
+    feed(a, HandledChannel(channel=few, handler=Recorder()))
     async with a.links:
         b = federation.new(1, {0: a.address()})
         heard = feed(b)
@@ -151,12 +154,12 @@ async def test_so_many_wait_and_no_more(federation):
 @pytest.mark.parametrize("at", ["opened", "hear", "closed"])
 async def test_a_handler_that_fails_costs_its_channel_on_that_edge_and_nothing_else(federation, at):
     a, failing, other = federation.new(0), Recorder(at), Recorder()
-    a.links.sides.add(Feeding(channel=channel(), handler=failing))
-    a.links.sides.add(Feeding(channel=channel("other"), handler=other))
+    a.links.sides.add(HandledChannel(channel=channel(), handler=failing))
+    a.links.sides.add(HandledChannel(channel=channel("other"), handler=other))
     async with a.links:
         b = federation.new(1, {0: a.address()})
         heard = feed(b)
-        b.links.sides.add(Feeding(channel=channel("other"), handler=Recorder()))
+        b.links.sides.add(HandledChannel(channel=channel("other"), handler=Recorder()))
         async with b.links:
             await b.until(lambda: ("opened", 0) in heard.saw)
             b.links.sides.say(0, channel(), Number(1))
@@ -174,26 +177,26 @@ async def test_a_handler_that_fails_costs_its_channel_on_that_edge_and_nothing_e
 
 async def test_a_channel_whose_feature_went_off_is_closed_with_all_and_offered_to_nobody(federation):
     a = federation.new(0)
-    feeding = Feeding(channel=channel(), handler=Recorder())
-    a.links.sides.add(feeding)
+    handled = HandledChannel(channel=channel(), handler=Recorder())
+    a.links.sides.add(handled)
     async with a.links:
         b = federation.new(1, {0: a.address()})
         heard = feed(b)
         async with b.links:
-            await a.until(lambda: feeding.handler.saw and heard.saw)
-            a.links.sides.drop(feeding)
-            assert feeding.handler.saw[-1] == ("closed", 1)
+            await a.until(lambda: handled.handler.saw and heard.saw)
+            a.links.sides.drop(handled)
+            assert handled.handler.saw[-1] == ("closed", 1)
             assert not a.links.sides.say(1, channel(), Word("hello"))
             assert a.links.sides.names == ()
             b.links.sides.say(0, channel(), Number(1))
             await a.until(lambda: a.links.sides.dropped["words/1"])
-    assert not feeding.handler.heard()
+    assert not handled.handler.heard()
     assert a.alarms == []
 
 
 async def test_a_guard_that_fails_ends_the_node(federation):
     a = federation.new(0)
-    a.links.sides.add(Feeding(channel=channel(), handler=Recorder("hear"), guards=True))
+    a.links.sides.add(HandledChannel(channel=channel(), handler=Recorder("hear"), guards=True))
 
     async def runs():
         async with a.links:
@@ -236,12 +239,12 @@ async def test_what_no_honest_node_sends_ends_the_session_and_says_why(federatio
 
 
 def test_a_name_stands_for_one_channel_and_bounds_are_checked():
-    sides = Sides(name_of=str, on_alarm=print)
-    sides.add(Feeding(channel=channel(), handler=Recorder()))
-    with pytest.raises(ValueError, match="two features have a side channel named words/1"):
-        sides.add(Feeding(channel=channel(), handler=Recorder()))
+    sides = ExtensionChannels(name_of=str, on_alarm=print)
+    sides.add(HandledChannel(channel=channel(), handler=Recorder()))
+    with pytest.raises(ValueError, match="two features have an extension channel named words/1"):
+        sides.add(HandledChannel(channel=channel(), handler=Recorder()))
     for name in ("", "Words", "a b", "9", "x" * 40):
-        with pytest.raises(ValueError, match="not a valid name of a side channel"):
+        with pytest.raises(ValueError, match="not a valid name of an extension channel"):
             channel(name)
     with pytest.raises(ValueError, match="at most 61440"):
         channel(most_bytes=10**6)
@@ -250,7 +253,7 @@ def test_a_name_stands_for_one_channel_and_bounds_are_checked():
 
 
 async def test_types_that_are_not_known_are_counted_and_stop_nobody():
-    sides = Sides(name_of=str, on_alarm=print)
+    sides = ExtensionChannels(name_of=str, on_alarm=print)
 
     class Link:
         peer = 3

@@ -11,10 +11,10 @@ from p2pfl.config.charter import MOST_BYTES
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding
 from p2pfl.errors import PeerFault
-from p2pfl.net.acceptor import VISIT_BURST
+from p2pfl.net.acceptor import CONTROL_BURST
 from p2pfl.net.greeting import BOOT_BYTES, PIECE_BYTES, Notice, Word, bring, say
 from p2pfl.net.transport import GoneError
-from p2pfl.net.websocket import Errand, UnreachableError
+from p2pfl.net.websocket import OneShotClient, UnreachableError
 
 NEWCOMER, ADMIN, STRANGER = (Identity(bytes([number]) * 32) for number in (99, 98, 97))
 
@@ -52,7 +52,7 @@ def charter(version):
 
 
 def errand(identity, binding):
-    return Errand(identity=identity, binding=binding)
+    return OneShotClient(identity=identity, binding=binding)
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ async def test_strangers_of_one_address_visit_so_often_and_members_are_not_held_
     async with federation.node(0, charters=held) as a:
         stranger = errand(STRANGER, binding_of(a))
         there = a.address(), key_of(federation, 0)
-        for _ in range(int(VISIT_BURST)):
+        for _ in range(int(CONTROL_BURST)):
             await stranger.bring(*there, charter(2))
         with pytest.raises(UnreachableError):
             await stranger.bring(*there, charter(2))
@@ -248,7 +248,7 @@ async def test_a_member_visits_as_seldom_and_holds_up_no_other_member_and_no_ses
     async with federation.node(0, neighbors=frozenset({1, 2}), charters=Charters(2)) as a:
         there = a.address(), key_of(federation, 0)
         one, other = (errand(federation.identities[index], binding_of(a)) for index in (1, 2))
-        for _ in range(int(VISIT_BURST)):
+        for _ in range(int(CONTROL_BURST)):
             await one.bring(*there, charter(2))
         with pytest.raises(UnreachableError):
             await one.bring(*there, charter(2))
@@ -270,11 +270,11 @@ async def test_a_member_without_an_edge_hears_so_and_then_brings_charters_as_sel
             return await bring(channel, session, charter(3))
 
         errands, there = errand(federation.identities[1], binding_of(a)), (a.address(), key_of(federation, 0))
-        for _ in range(int(VISIT_BURST)):
+        for _ in range(int(CONTROL_BURST)):
             assert await errands._go(*there, greet_and_bring) == 3
         with pytest.raises(UnreachableError):
             await errands._go(*there, greet_and_bring)
-    assert len(held.brought) == int(VISIT_BURST)
+    assert len(held.brought) == int(CONTROL_BURST)
 
 
 async def test_a_silent_visitor_is_let_go(federation, quick):
@@ -287,7 +287,7 @@ async def test_a_silent_visitor_is_let_go(federation, quick):
                 await channel.receive()
 
         await errands._go(a.address(), key_of(federation, 0), wait)
-        await a.until(lambda: a.links._transport.doorway.waiting == 0)
+        await a.until(lambda: a.links._transport.pending.waiting == 0)
 
 
 async def test_a_greeting_tells_the_version_of_the_charter(federation):

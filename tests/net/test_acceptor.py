@@ -13,7 +13,7 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Initiator
 from p2pfl.errors import PeerFault
 from p2pfl.net import acceptor as doorway_module
-from p2pfl.net.acceptor import MOST_GROUPS, ConnectionGate, Doorway, group_of
+from p2pfl.net.acceptor import MOST_GROUPS, ConnectionGate, PendingConnections, group_of
 from p2pfl.net.limits import Limits
 from p2pfl.net.transport import ConnectionStage
 
@@ -35,12 +35,12 @@ class Waiter:
         self.aborted = True
 
 
-def enter(doorway, groups, stage=ConnectionStage.CONNECTED):
+def enter(pending, groups, stage=ConnectionStage.CONNECTED):
     waiters = [Waiter(group) for group in groups]
     for waiter in waiters:
-        doorway.enter(waiter)
+        pending.enter(waiter)
         if stage:
-            doorway.advance(waiter, stage)
+            pending.advance(waiter, stage)
     return waiters
 
 
@@ -50,59 +50,59 @@ def left_of(waiters):
 
 def test_of_one_stage_the_one_that_has_waited_longest_goes():
     """Of the newcomer's own group if that has too many, else of the most crowded one."""
-    doorway = Doorway(Limits(pending=4, pending_per_address=2))
-    waiters = enter(doorway, "aaabbcd")
+    pending = PendingConnections(Limits(pending=4, pending_per_address=2))
+    waiters = enter(pending, "aaabbcd")
     assert left_of(waiters) == "abcd"
     assert [w.aborted for w in waiters] == [True, True, False, True, False, False, False]
-    assert (doorway.waiting, doorway.turned_away) == (4, 3)
-    doorway.leave(waiters[-1])
-    assert doorway.waiting == 3
+    assert (pending.waiting, pending.turned_away) == (4, 3)
+    pending.leave(waiters[-1])
+    assert pending.waiting == 3
 
 
 async def test_whoever_has_come_further_never_goes_for_those_behind():
-    doorway = Doorway(Limits(pending=4, pending_per_address=2))
-    ahead = {stage: enter(doorway, "ab", stage) for stage in ConnectionStage if stage}
-    enter(doorway, "abcdabcd" * 5)
+    pending = PendingConnections(Limits(pending=4, pending_per_address=2))
+    ahead = {stage: enter(pending, "ab", stage) for stage in ConnectionStage if stage}
+    enter(pending, "abcdabcd" * 5)
     assert [left_of(waiters) for waiters in ahead.values()] == ["ab"] * len(ahead)
-    enter(doorway, "abcdabcd" * 5, ConnectionStage.UPGRADED)
+    enter(pending, "abcdabcd" * 5, ConnectionStage.UPGRADED)
     assert left_of(ahead[ConnectionStage.ADDRESSED]) == left_of(ahead[ConnectionStage.PROVEN]) == "ab"
-    enter(doorway, "abcdabcd" * 5, ConnectionStage.ADDRESSED)
+    enter(pending, "abcdabcd" * 5, ConnectionStage.ADDRESSED)
     assert left_of(ahead[ConnectionStage.PROVEN]) == "ab"
-    assert doorway.waiting <= 4 * len(ConnectionStage)
+    assert pending.waiting <= 4 * len(ConnectionStage)
 
 
 async def test_the_number_of_those_that_know_our_key_is_bounded_too():
-    doorway = Doorway(Limits(pending=4, pending_per_address=2))
-    waiters = enter(doorway, "abcdefgh" * 5, ConnectionStage.ADDRESSED)
-    assert doorway.waiting == len(left_of(waiters)) == 4
+    pending = PendingConnections(Limits(pending=4, pending_per_address=2))
+    waiters = enter(pending, "abcdefgh" * 5, ConnectionStage.ADDRESSED)
+    assert pending.waiting == len(left_of(waiters)) == 4
 
 
 async def test_whoever_was_turned_away_does_not_come_back():
-    doorway = Doorway(Limits(pending=4, pending_per_address=1))
-    first, _ = enter(doorway, "aa")
-    doorway.advance(first, ConnectionStage.UPGRADED)
-    assert (doorway.waiting, doorway.turned_away) == (1, 1)
+    pending = PendingConnections(Limits(pending=4, pending_per_address=1))
+    first, _ = enter(pending, "aa")
+    pending.advance(first, ConnectionStage.UPGRADED)
+    assert (pending.waiting, pending.turned_away) == (1, 1)
 
 
 async def test_handshakes_are_limited_by_address():
-    doorway = Doorway(Limits(handshakes_per_s=0.001, handshake_burst=5))
-    enter(doorway, "aaaaab", ConnectionStage.ADDRESSED)
+    pending = PendingConnections(Limits(handshakes_per_s=0.001, handshake_burst=5))
+    enter(pending, "aaaaab", ConnectionStage.ADDRESSED)
     with pytest.raises(PeerFault, match="more handshakes"):
-        enter(doorway, "a", ConnectionStage.ADDRESSED)
-    enter(doorway, "b", ConnectionStage.ADDRESSED)
+        enter(pending, "a", ConnectionStage.ADDRESSED)
+    enter(pending, "b", ConnectionStage.ADDRESSED)
 
 
 async def test_all_neighbors_may_start_at_once_behind_one_address():
-    doorway = Doorway(Limits(handshakes_per_s=0.001, handshake_burst=5), neighbors=100)
-    enter(doorway, "a" * 200, ConnectionStage.ADDRESSED)
+    pending = PendingConnections(Limits(handshakes_per_s=0.001, handshake_burst=5), neighbors=100)
+    enter(pending, "a" * 200, ConnectionStage.ADDRESSED)
     with pytest.raises(PeerFault, match="more handshakes"):
-        enter(doorway, "a", ConnectionStage.ADDRESSED)
+        enter(pending, "a", ConnectionStage.ADDRESSED)
 
 
 async def test_counting_handshakes_takes_bounded_memory():
-    doorway = Doorway(Limits())
-    enter(doorway, [str(number) for number in range(2 * MOST_GROUPS)], ConnectionStage.ADDRESSED)
-    assert len(doorway._handshakes) == MOST_GROUPS
+    pending = PendingConnections(Limits())
+    enter(pending, [str(number) for number in range(2 * MOST_GROUPS)], ConnectionStage.ADDRESSED)
+    assert len(pending._handshakes) == MOST_GROUPS
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ class Crowd:
             while True:
                 while self.came < (loop.time() - began) * self.per_s:
                     await self._come()
-                self.most_waiting = max(self.most_waiting, self.node.links._transport.doorway.waiting)
+                self.most_waiting = max(self.most_waiting, self.node.links._transport.pending.waiting)
                 self.most_open = max(self.most_open, descriptors())
                 await asyncio.sleep(0.005)
         finally:
@@ -206,7 +206,7 @@ async def besieged(crowd):
     """Once the places at the door are taken."""
     task = asyncio.create_task(crowd.run())
     try:
-        await crowd.node.until(lambda: task.done() or crowd.node.links._transport.doorway.turned_away > PER_S // 4)
+        await crowd.node.until(lambda: task.done() or crowd.node.links._transport.pending.turned_away > PER_S // 4)
         yield
         assert not task.done(), "the siege went on"
     finally:
@@ -250,7 +250,7 @@ async def test_idlers_at_the_neighbors_own_address_keep_no_neighbor_out(federati
         assert crowd.most_waiting <= stages * quick.pending_per_address + ABREAST
         # Both ends of each connection are of this process, and those just dropped.
         assert crowd.most_open < 2 * crowd.most_waiting + 2 * PER_S
-        await a.until(lambda: a.links._transport.doorway.waiting == 0)
+        await a.until(lambda: a.links._transport.pending.waiting == 0)
 
 
 @pytest.mark.slow
@@ -281,11 +281,11 @@ async def test_whoever_has_not_shown_that_it_knows_the_key_may_say_little(federa
             async with asyncio.timeout(5):
                 await reader.read()
         writer.close()
-        await a.until(lambda: a.links._transport.doorway.waiting == 0)
+        await a.until(lambda: a.links._transport.pending.waiting == 0)
 
 
 def test_a_gate_hears_no_more_than_a_greeting_at_first():
-    gate = ConnectionGate(Doorway(Limits(), greeting_bytes=10), lambda _: asyncio.Protocol())
+    gate = ConnectionGate(PendingConnections(Limits(), greeting_bytes=10), lambda _: asyncio.Protocol())
     gate.data_received(bytes(10))
     assert not gate.overran
     gate.data_received(b"x")

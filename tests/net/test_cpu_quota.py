@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from p2pfl.core.messages import Ready
 from p2pfl.features.status.page import Guard, StatusPage
-from p2pfl.net.acceptor import MOST_UNPROVEN, SLICE_BYTES, ConnectionGate, Doorway
+from p2pfl.net.acceptor import MOST_UNPROVEN, SLICE_BYTES, ConnectionGate, PendingConnections
 from p2pfl.net.limits import (
     BURST_S,
     EVENT_S,
@@ -21,8 +21,8 @@ from p2pfl.net.limits import (
     SHARE_OF_ALL,
     SHARE_OF_ONE,
     CoreShare,
+    CpuQuota,
     Limits,
-    LoopTime,
     Stopwatch,
     TimeBudget,
     count_threads,
@@ -71,7 +71,7 @@ def spend_all(time, groups, each_s=0.01):
 @pytest.mark.parametrize(("groups", "share"), [(["a"], SHARE_OF_ONE), ([str(n) for n in range(200)], SHARE_OF_ALL)])
 def test_strangers_spend_their_share_of_the_time_and_a_burst(groups, share):
     clock = Clock()
-    time, spent = LoopTime(clock=clock), 0.0
+    time, spent = CpuQuota(clock=clock), 0.0
     for half_second in range(200):
         clock.now = half_second / 2
         spent += spend_all(time, groups)
@@ -101,7 +101,7 @@ def test_strangers_spend_their_share_of_the_core_that_the_node_gets(core, groups
     """Its loop sleeps half the time, and another thread learns."""
     machine = Machine()
     price, spent = machine.share(), 0.0
-    time = LoopTime(clock=lambda: machine.now)
+    time = CpuQuota(clock=lambda: machine.now)
     for _ in range(100):
         machine.passes(0.25, core, "learns")
         machine.passes(0.25, core, "learns", "loop")
@@ -138,7 +138,7 @@ def test_work_is_charged_at_the_price_of_a_core(monkeypatch):
 
 
 def test_a_flood_takes_nothing_of_those_at_members_addresses():
-    time = LoopTime(clock=Clock())
+    time = CpuQuota(clock=Clock())
     time.know("member")
     spend_all(time, [str(number) for number in range(200)])
     assert not time.may_enter("stranger")
@@ -146,7 +146,7 @@ def test_a_flood_takes_nothing_of_those_at_members_addresses():
 
 
 def test_who_was_let_in_is_not_dropped_for_those_that_came_later():
-    time = LoopTime(clock=Clock())
+    time = CpuQuota(clock=Clock())
     spend_all(time, ["a"])
     assert time.may_go_on("a")
     time.spend("a", BURST_S)
@@ -154,7 +154,7 @@ def test_who_was_let_in_is_not_dropped_for_those_that_came_later():
 
 
 def test_many_neighbors_may_start_at_once_behind_one_address():
-    time = LoopTime(100, clock=Clock())
+    time = CpuQuota(100, clock=Clock())
     for _ in range(100):
         assert time.may_enter("a")
         time.spend("a", 0.02)
@@ -251,8 +251,8 @@ async def test_what_strangers_say_beyond_their_time_is_not_parsed_and_a_member_g
     """Node 1 is known by its address, which is configured."""
     async with federation.node(0, {1: "127.0.0.1:9"}) as a:
         await flood(a.links.port, said, sources, count)
-        doorway = a.links._transport.doorway
-        assert doorway.turned_away > 0
+        pending = a.links._transport.pending
+        assert pending.turned_away > 0
         most_s = 2 * BURST_S + 0.02 * len(federation.members)
         assert len(parsed) <= most_s / DEAR_S + 1
         assert sum(parsed) <= len(parsed) * SLICE_BYTES < count * len(said)
@@ -267,7 +267,7 @@ async def test_what_strangers_say_beyond_their_time_is_not_parsed_and_a_member_g
 @pytest.mark.usefixtures("dear")
 async def test_a_session_gets_back_what_its_connection_has_paid(federation):
     async with federation.node(0) as a:
-        purse = a.links._transport.doorway.time._strangers.all
+        purse = a.links._transport.pending.time._strangers.all
         full = purse.left_s
         async with federation.node(1, {0: a.address()}) as b:
             await b.until(lambda: b.open and a.open)
@@ -306,7 +306,7 @@ async def test_readers_with_the_token_are_served_while_a_flood_from_their_own_ad
         proof = Guard(listen=page._address, token=TOKEN)._proof
         for right in ({"Authorization": f"Bearer {TOKEN}"}, {"Cookie": f"a=b; p2pfl-1=x; p2pfl-{page.port}={proof}"}):
             assert await status(**right) == 200
-        assert len(page._entrance._unproven) <= MOST_UNPROVEN
+        assert len(page._acceptor._unproven) <= MOST_UNPROVEN
         for _, writer in silent:
             writer.transport.abort()
 
@@ -319,8 +319,8 @@ async def test_while_nobody_is_accepted_open_sessions_go_on(federation, monkeypa
         strangers = [await asyncio.open_connection("127.0.0.1", a.links.port) for _ in range(20)]
         b.send(0, Ready(version=1))
         await a.until(a.messages)
-        doorway = a.links._transport.doorway
-        assert doorway.waiting == doorway.turned_away == 0
+        pending = a.links._transport.pending
+        assert pending.waiting == pending.turned_away == 0
         for _, writer in strangers:
             writer.transport.abort()
 
@@ -332,14 +332,14 @@ async def test_accepting_is_taken_up_again(federation, monkeypatch):
         strangers = []
         for number in range(3):
             strangers.append(await asyncio.open_connection("127.0.0.1", a.links.port))
-            await a.until(lambda number=number: a.links._transport.doorway.waiting == number + 1)
+            await a.until(lambda number=number: a.links._transport.pending.waiting == number + 1)
         for _, writer in strangers:
             writer.transport.abort()
 
 
 async def test_nothing_is_made_above_a_connection_that_says_nothing():
     made = []
-    gate = ConnectionGate(Doorway(Limits()), lambda gate: made.append(gate) or asyncio.Protocol())
+    gate = ConnectionGate(PendingConnections(Limits()), lambda gate: made.append(gate) or asyncio.Protocol())
     server = await asyncio.get_running_loop().create_server(lambda: gate, "127.0.0.1", 0)
     _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     async with asyncio.timeout(20):

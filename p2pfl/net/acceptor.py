@@ -1,10 +1,10 @@
 """The acceptor: accepting sockets, and connections that are not sessions yet, their stages, number, and which to drop.
 
 A `ConnectionGate` is placed before the HTTP protocol of one accepted connection and drops it if it takes too long,
-whatever it does. The `PendingConnections` counts the gates, by stage and by group of addresses. Each stage has its own places, so
-that a connection never makes room for one at an earlier stage: idle connections replace only idle connections. Within a
-stage the connection that has waited longest is dropped, not the newcomer, because an honest peer needs only a round
-trip or two. All work for a connection before it is a session is charged as loop time (`limits`).
+whatever it does. `PendingConnections` counts the gates, by stage and by group of addresses. Each stage has its own
+places, so that a connection never makes room for one at an earlier stage: idle connections replace only idle
+connections. Within a stage the connection that has waited longest is dropped, not the newcomer, because an honest peer
+needs only a round trip or two. All work for a connection before it is a session is charged as CPU time (`limits`).
 
 The `Acceptor` immediately closes connections for which there is no time. Where peers can show by their first bytes that
 they are no strangers, such a connection may first show that. Even that costs time: while its share is used up, nothing

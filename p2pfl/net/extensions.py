@@ -32,7 +32,7 @@ DROPPED_PER_S, DROPPED_AT_ONCE = 20.0, 1000.0
 
 
 class ExtensionChannel:
-    """An extension channel. `messages` are the structs that it carries, each with its own tag. The limits are per neighbor.
+    """An extension channel. `messages` are the structs that it carries, each with its own tag. Limits are per neighbor.
 
     Raises ValueError if the name or a limit is not valid.
     """
@@ -125,8 +125,8 @@ class OpenChannels:
 
 
 class ExtensionChannels:
-    """All extension channels of a node; on the event loop. Raises ValueError if two have the same name, or if there are too
-    many.
+    """All extension channels of a node; on the event loop. Raises ValueError if two have the same name, or if there are
+    too many.
     """
 
     def __init__(self, *, name_of: Callable[[int], str], on_alarm: OnAlarm) -> None:

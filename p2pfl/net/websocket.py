@@ -1,8 +1,8 @@
 """Lines over WebSockets: dialed by a client without browser habits, or accepted by the acceptor.
 
-No aiohttp exception leaves this module. At its end a `OneShotClient` dials a node only for its charter, to bring a newer one
-or to ask for one, without running a node: `p2pfl member` on a laptop does this, as do a newcomer that no neighbor lists
-yet and a node that has lost all of its neighbors.
+No aiohttp exception leaves this module. At its end a `OneShotClient` dials a node only for its charter, to bring a
+newer one or to ask for one, without running a node: `p2pfl member` on a laptop does this, as do a newcomer that no
+neighbor lists yet and a node that has lost all of its neighbors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The engine's thread: operations in, events out, in order, and their changes to the log.
 
 The answers to exchanges are delivered at once, with the number of the flush that the messages they lead to must wait
-for (`DurableOutbox` in `driver`). Flushes run in another thread, one at a time, so that a slow disk delays messages and not
-rounds; a flush makes durable all records that were appended before it began, and all operations that come meanwhile
+for (`DurableOutbox` in `driver`). Flushes run in another thread, one at a time, so that a slow disk delays messages and
+not rounds; a flush makes durable all records that were appended before it began, and all operations that come meanwhile
 share the next one. Once a node only mixes (`in_step`), they wait, too: closing rounds that outran the disk would mix
 with nobody. Other urgent changes are on disk before their answer is delivered. If the disk refuses, the node is told,
 what waits is not sent, and a full snapshot is retried later. `Needs` is the disk space that a state needs.

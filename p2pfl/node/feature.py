@@ -396,8 +396,8 @@ def course_of(features: Iterable[Feature], setup: Setup, state: NodeState) -> Co
 class FeatureHost:
     """The attached features. `links` are not open yet; `recovered` holds the recovered state of each feature.
 
-    Raises UserError if a feature fails, if two have an extension channel with the same name, or if more than one asks for
-    payment.
+    Raises UserError if a feature fails, if two have an extension channel with the same name, or if more than one asks
+    for payment.
     """
 
     def __init__(

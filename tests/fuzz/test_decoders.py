@@ -90,7 +90,7 @@ def feed_an_assembler(chunks):
             assert 0 <= assembler.pending_bytes <= LIMIT
 
 
-# --- on extension channels ---------------------------------------------------------------------------------------------
+# --- on extension channels ----------------------------------------------------------------------------------------
 
 CHANNELS = list(dict.fromkeys(channel for channel, *_ in ASIDE))
 

@@ -1,4 +1,4 @@
-"""Extension channels: what both ends have is carried, what one end has is dropped and counted; a failure stays in it."""
+"""Extension channels: what both ends have is carried, what one has is dropped and counted; a failure stays in it."""
 
 from __future__ import annotations
 

@@ -88,10 +88,18 @@ def wait_for(look, what):
     raise AssertionError(f"waited in vain for {what}")
 
 
+def descendants(pid):
+    """Process ids of all that this process or one of those has started, such as a server that forks nodes."""
+    for of_thread in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in of_thread.read_text().split():
+            yield child
+            yield from descendants(child)
+
+
 def children(process):
     """Process ids of the launcher's nodes, by node name."""
     found = {}
-    for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+    for pid in descendants(process.pid):
         try:
             command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
         except OSError:
@@ -197,30 +205,6 @@ def test_a_node_that_is_killed_is_named_at_once_and_the_others_finish_without_a_
     assert by_name["node2"]["state"] == "died (SIGKILL)"
     assert not by_name["node2"]["finished"]
     assert all(by_name[name]["finished"] and by_name[name]["rounds"] >= 20 for name in ("node0", "node1", "node3"))
-
-
-@pytest.mark.long
-def test_a_node_that_dies_is_started_again_where_that_is_asked_for(start, ward):
-    (ward / "gated.py").write_text(GATED)
-    change(ward, 'name = "quadratic"\nstep_s = .*', 'name = "gated.py:task"')
-    process = start("launch", str(ward), "--format", "json", "--quiet", "--restart", "-v")
-    wait_for(lambda: len(children(process)) == 4, "four processes")
-    wait_for(lambda: has_learned(ward, "node2"), "node2 at work")
-    killed = children(process)["node2"]
-    os.kill(killed, signal.SIGKILL)
-    wait_for(lambda: children(process).get("node2", killed) != killed, "another process")
-    (ward / "go").touch()
-    out, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, err
-    assert "node2 died (SIGKILL): started again in 1 s" in err
-    report = json.loads(out)
-    assert report["died"] == []
-    assert {row["name"]: row["starts"] for row in report["nodes"]} == dict.fromkeys(("node0", "node1", "node3")) | {
-        "node2": 2
-    }
-    log = (ward / "node2" / "node.log").read_text()
-    assert "resuming after round" in log
-    assert "INFO session with" in log  # it was asked to be verbose
 
 
 def test_ctrl_c_stops_every_node_cleanly_and_a_second_launch_goes_on(start, ward, capsys):

@@ -35,8 +35,16 @@ import numpy as np
 from msgspec.structs import replace
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.effects import ApplyReply, ApplyRequest, Freeze, Operation
-from p2pfl.core.events import Event, ReplyApplied, RequestApplied, RequestFrozen
+from p2pfl.core.events import (
+    ApplyReply,
+    ApplyRequest,
+    Event,
+    Freeze,
+    Operation,
+    ReplyApplied,
+    RequestApplied,
+    RequestFrozen,
+)
 from p2pfl.core.messages import CHUNK_BYTES, Message, Ready, Reply, Request, request_digest
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding, Session, SessionKeys

@@ -341,7 +341,7 @@ def specs() -> Iterator[str]:
     from p2pfl import aggregate
     from p2pfl.compress import list_stages
     from p2pfl.config.sections import SCHEDULES
-    from p2pfl.core.staleness import STALENESS
+    from p2pfl.core.settings import STALENESS
     from sim.attacks import ATTACKS
 
     yield from ("# Specs", "", f"{HOME} A spec is a name, and after a colon its parameters: `hampel:b=1,cut=2`.", "")
@@ -631,7 +631,7 @@ def definition(module: str, name: str) -> Any:
 
 def full_status() -> dict[str, Any]:
     """A status in which every metric has a sample."""
-    from p2pfl.core.standing import Fault
+    from p2pfl.core.limits import Fault
     from p2pfl.features.status.prometheus import OF_NEIGHBOR, OF_NODE
 
     status: dict[str, Any] = dict.fromkeys(("node", "federation", "rule", "software", "phase"), "...")

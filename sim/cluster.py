@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from p2pfl.config.graph import all_hops, all_shares, rule_of, settings_of
 from p2pfl.config.model import Edges, EvaluateEvery, FederationConfig
 from p2pfl.core.events import Event
-from p2pfl.core.facts import Phase
-from p2pfl.core.settings import Settings
-from p2pfl.core.staleness import Turns
+from p2pfl.core.settings import Phase, Settings, Turns
 from p2pfl.engine.arithmetic import NodeSeen, codecs_of, fragments_of
 from p2pfl.learn.figures import gauge_of
 from p2pfl.learn.interface import Vector

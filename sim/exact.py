@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from p2pfl.aggregate import Rule, liars_of
 from p2pfl.compress import Payload
 from p2pfl.config.model import FederationConfig
-from p2pfl.core.effects import Operation, StartRound
-from p2pfl.core.events import Event, RoundCommitted
-from p2pfl.core.lives import Life, Start
-from p2pfl.core.memory import Memory
+from p2pfl.core.events import Event, Operation, RoundCommitted, StartRound
+from p2pfl.core.members import Life, Memory, Start
 from p2pfl.engine.arithmetic import Codecs, Forgery, Occasion, as_weighed
 from p2pfl.engine.changes import Entry, Image, change, entry, image, redo, restore
 from p2pfl.engine.engine import Engine

@@ -18,8 +18,9 @@ from operator import attrgetter
 from typing import Any
 
 from p2pfl.core.core import Core
-from p2pfl.core.effects import (
+from p2pfl.core.events import (
     Alarm,
+    Amended,
     ApplyReply,
     ApplyRequest,
     Bootstrap,
@@ -27,28 +28,23 @@ from p2pfl.core.effects import (
     CloseSession,
     CommitRound,
     Effect,
+    Event,
     Finish,
     Freeze,
     Mix,
     NoteLife,
     Operation,
-    ResetEdge,
-    Send,
-    StartRound,
-)
-from p2pfl.core.events import (
-    Amended,
-    Event,
     ReplyRefused,
     RequestRefused,
+    ResetEdge,
     RoundCommitted,
     RoundRefused,
     RoundTrained,
+    Send,
     Started,
+    StartRound,
 )
-from p2pfl.core.facts import Phase
-from p2pfl.core.settings import Settings
-from p2pfl.core.staleness import Turns
+from p2pfl.core.settings import Phase, Settings, Turns
 from p2pfl.reporting.status import MeanAndMax
 from sim.exact import Boot, ExactEngine
 from sim.kernel import NS, Kernel, Trace, TraceKind

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from p2pfl.aggregate import liars_of
 from p2pfl.chance import stream
 from p2pfl.config.model import FederationConfig
-from p2pfl.core.facts import Phase
+from p2pfl.core.settings import Phase
 from p2pfl.learn.figures import LabelShift, about_lone_classes, flat_targets, label_shift, own_classes
 from p2pfl.learn.interface import Score
 from p2pfl.learn.metrics import Measure

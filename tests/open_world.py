@@ -14,8 +14,7 @@ from p2pfl.compress import Compressor
 from p2pfl.config.model import Edges
 from p2pfl.core.core import check_invariants
 from p2pfl.core.events import Event
-from p2pfl.core.profiles import Conservative, Profile, Robust
-from p2pfl.core.settings import Settings
+from p2pfl.core.settings import Conservative, Profile, Robust, Settings
 from p2pfl.engine.arithmetic import Codecs, fragments_of
 from p2pfl.learn.interface import Learner
 from p2pfl.methods import Method

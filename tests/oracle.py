@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from p2pfl.config.model import Edges
 from p2pfl.core.core import check_invariants
-from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, ChangeEdges, CommitRound, Mix, Operation
+from p2pfl.core.events import ApplyReply, ApplyRequest, Bootstrap, ChangeEdges, CommitRound, Mix, Operation
 from p2pfl.engine.arithmetic import slices_of
 from p2pfl.engine.state import EdgeState
 from p2pfl.learn.interface import Vector

@@ -12,7 +12,7 @@ from p2pfl.cli.mixing import compressor_row
 from p2pfl.compress import EXAMPLES, list_stages, make_compressor, require_fit
 from p2pfl.config.model import TrainingConfig
 from p2pfl.console.output import Form, format_option, write_facts, write_json, write_rows
-from p2pfl.core.staleness import STALENESS, parse_staleness
+from p2pfl.core.settings import STALENESS, parse_staleness
 from p2pfl.errors import UserError
 from p2pfl.fleet.fleet import find_attackers
 from p2pfl.methods import METHODS, make_method

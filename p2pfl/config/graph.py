@@ -18,9 +18,7 @@ from p2pfl.aggregate import Rule, liars_of, make_rule
 from p2pfl.config.model import EDGE, Edges, FederationConfig, Member
 from p2pfl.config.sections import parse_stop
 from p2pfl.config.tables import Mistakes, read_table, require
-from p2pfl.core.profiles import Conservative, Robust
-from p2pfl.core.settings import Settings
-from p2pfl.core.staleness import parse_staleness
+from p2pfl.core.settings import Conservative, Robust, Settings, parse_staleness
 from p2pfl.errors import UserError
 from p2pfl.foreign import refuse_special
 from topologies import Topology, TopologyError, build, build_schedule

@@ -38,7 +38,7 @@ from p2pfl.config.tables import (
     text,
     texts,
 )
-from p2pfl.core.staleness import STALENESS, parse_staleness
+from p2pfl.core.settings import STALENESS, parse_staleness
 from p2pfl.specs import number, spelled, whole
 
 Edges = tuple[tuple[int, int], ...]

@@ -33,7 +33,7 @@ from p2pfl.config.tables import (
     setting,
     text,
 )
-from p2pfl.core.early_stopping import Stop
+from p2pfl.core.settings import Stop
 from p2pfl.specs import Catalog, Entry, Kind, Parameter, number, short, spelled, whole
 
 LEAST = 1e-4

@@ -11,21 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from p2pfl.core.census import Census
-from p2pfl.core.edge_line import EdgeLine
-from p2pfl.core.effects import Alarm, Effect, NoteLife
-from p2pfl.core.events import EngineResult
+from p2pfl.core.events import Alarm, Effect, EngineResult, NoteLife
 from p2pfl.core.exchange import Exchange, ExchangeInitiator, ExchangeResponder
-from p2pfl.core.facts import NEVER, Facts
-from p2pfl.core.hearsay import Hearsay
-from p2pfl.core.limits import TELLS_PER_S, EngineTime, Patience, TokenBucket, UsualTime
-from p2pfl.core.lives import Life, LifeNews, Start, news_bucket
-from p2pfl.core.messages import Done, Hello, LivesTold, Message, Ready, Resign
-from p2pfl.core.progress import Progress, Service
-from p2pfl.core.records import EdgeRecord, disagreement
-from p2pfl.core.settings import Settings
-from p2pfl.core.staleness import Turns, Weighing
-from p2pfl.core.standing import Fault
+from p2pfl.core.limits import TELLS_PER_S, EngineTime, Fault, Patience, TokenBucket, UsualTime
+from p2pfl.core.members import Census, Life, LifeNews, Start, news_bucket
+from p2pfl.core.messages import Done, EdgeRecord, Hello, LivesTold, Message, Ready, Resign, disagreement
+from p2pfl.core.neighbor import EdgeLine, Hearsay, Progress, Service
+from p2pfl.core.settings import NEVER, Facts, Settings, Turns, Weighing
 
 T = TypeVar("T")
 _TELLING = (Ready, Done, LivesTold, Resign)

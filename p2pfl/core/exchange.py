@@ -13,24 +13,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, assert_never, final
 
-from p2pfl.core.edge_line import EdgeLine
-from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, Effect, Freeze, ResetEdge
 from p2pfl.core.events import (
+    Alarm,
+    ApplyReply,
+    ApplyRequest,
+    Effect,
     EngineResult,
+    Freeze,
     ReplyApplied,
     ReplyRefused,
     RequestApplied,
     RequestFrozen,
     RequestRefused,
+    ResetEdge,
 )
-from p2pfl.core.facts import NEVER, Facts
-from p2pfl.core.limits import LAST_RESEND_S, RESEND_MARGIN_S, EngineTime, ResendTimer, TokenBucket
-from p2pfl.core.messages import Ask, Busy, Reply, Request, Resync, Transaction
-from p2pfl.core.progress import Progress, Service
-from p2pfl.core.records import EdgeRecord
-from p2pfl.core.settings import Settings
-from p2pfl.core.staleness import Weighing
-from p2pfl.core.standing import Fault
+from p2pfl.core.limits import LAST_RESEND_S, RESEND_MARGIN_S, EngineTime, Fault, ResendTimer, TokenBucket
+from p2pfl.core.messages import Ask, Busy, EdgeRecord, Reply, Request, Resync, Transaction
+from p2pfl.core.neighbor import EdgeLine, Progress, Service
+from p2pfl.core.settings import NEVER, Facts, Settings, Weighing
 
 LEAST_RETRY_S = 0.05
 LARGEST_COUNTER = 2**53 - 2

@@ -1,13 +1,21 @@
-"""Limits on what one neighbor may cost: exchanges, engine time, resyncs, and time spent waiting for it."""
+"""Limits on what one neighbor may cost: exchanges, engine time, resyncs, and time spent waiting for it.
+
+The standing of a neighbor: its proven faults, which no honest node commits, and the quarantine that follows.
+
+Only proven faults count: sessions are authenticated, and both ends run one federation file. Slowness, silence, lost
+sessions, Busy, staleness, a restart with an older state, and a rule's judgement of a model never count, because honest
+nodes that are far away or have other data look the same.
+"""
 
 from __future__ import annotations
 
+import enum
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import exp, log
 
-from p2pfl.core.facts import NEVER, Facts
+from p2pfl.core.settings import NEVER, Facts
 
 BURST = 32.0
 LONGEST_WAIT_S = 60.0
@@ -336,3 +344,135 @@ class UsualTime:
     def median_s(self, default_s: float) -> float:
         ordered = self._ordered
         return ordered[(len(ordered) - 1) // 2] if ordered else default_s
+
+
+FORGIVEN_S = 300.0
+"""How long it takes to forgive one point, in seconds; points fall linearly, so that every machine computes the same."""
+ENOUGH = 4.5
+"""The points that lead to quarantine: five refused models within two minutes."""
+PROBATION = 3.0
+"""The points that a neighbor still has when it returns from quarantine."""
+FORGOTTEN = 1.0
+"""If the points are below this, the next quarantine is as short as the first."""
+FIRST_TERM_S = 60.0
+LONGEST_TERM_S = 3600.0
+
+
+class Fault(enum.StrEnum):
+    """The kinds of proven faults."""
+
+    PAYLOAD = "payload"
+    """A model is not finite, has the wrong size, or has an absurdly large norm."""
+    FACTOR = "factor"
+    """A mixing factor is above what both ends can compute."""
+    COUNTER = "counter"
+    """A counter is larger than any node can reach."""
+    AUDIT = "audit"
+    """The replicas at the two ends differ: the neighbor computes differently from us, or lies."""
+    RESYNC = "resync"
+    """The neighbor restarted the edge in mid-session although nothing was refused."""
+    FLOOD = "flood"
+    """The neighbor sent more messages than any honest node."""
+    MALFORMED = "malformed"
+    """The neighbor sealed bytes that are not a message."""
+
+
+POINTS: Mapping[Fault, float] = {
+    Fault.PAYLOAD: 1.0,
+    Fault.FACTOR: 2.0,
+    Fault.COUNTER: 2.0,
+    Fault.AUDIT: 1.0,
+    Fault.RESYNC: 0.5,
+    Fault.FLOOD: 2.5,
+    Fault.MALFORMED: 1.0,
+}
+"""The points for each fault: a machine may fail once or twice, and an edge may restart because of a fault in our
+models.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A standing as shown to the user.
+
+    `score` is 1 if nothing is proven, 0 in quarantine; `faults` counts by kind since this process started; `probation`
+    means that the neighbor is back from quarantine and not yet forgiven.
+    """
+
+    score: float
+    faults: dict[str, int]
+    latest: str
+    quarantined_s: float
+    probation: bool
+    quarantines: int
+
+
+class Standing:
+    """The standing of one neighbor. Each quarantine lasts twice as long as the one before, up to an hour."""
+
+    __slots__ = ("_counts", "_noted_at", "_points", "_term_s", "latest", "quarantines", "returned", "until")
+
+    def __init__(self) -> None:
+        self.until = float("-inf")
+        self.latest = ""
+        self.returned = False
+        """True if the end of the latest quarantine has been reported."""
+        self.quarantines = 0
+        self._counts: dict[Fault, int] = {}
+        self._points = 0.0
+        self._noted_at = 0.0
+        self._term_s = FIRST_TERM_S
+
+    def note(self, fault: Fault, text: str, now: float) -> bool:
+        """Count a fault; return True if the neighbor must go into quarantine now."""
+        self._counts[fault] = self._counts.get(fault, 0) + 1
+        self.latest = text
+        points = self.points(now)
+        if points < FORGOTTEN:
+            self._term_s = FIRST_TERM_S
+        self._points, self._noted_at = points + POINTS[fault], max(now, self.until)
+        if self._points < ENOUGH or self.is_quarantined(now):
+            return False
+        self.until = now + self._term_s
+        self._term_s = min(2 * self._term_s, LONGEST_TERM_S)
+        self._points, self._noted_at = PROBATION, self.until
+        self.quarantines += 1
+        self.returned = False
+        return True
+
+    def points(self, now: float) -> float:
+        """Return the points that remain; none are forgiven during quarantine."""
+        return max(0.0, self._points - max(0.0, now - self._noted_at) / FORGIVEN_S)
+
+    def is_quarantined(self, now: float) -> bool:
+        return now < self.until
+
+    @property
+    def is_out(self) -> bool:
+        """True if the neighbor is in quarantine or has not been back since; nothing waits for it."""
+        return self.quarantines > 0 and not self.returned
+
+    def comes_back(self, now: float) -> bool:
+        """End a quarantine whose time is up; return True only the first time."""
+        back = self.is_out and not self.is_quarantined(now)
+        self.returned = self.returned or back
+        return back
+
+    @property
+    def reasons(self) -> str:
+        """The faults with their counts, such as `payload 4, factor 1`."""
+        return ", ".join(f"{kind} {count}" for kind, count in self._faults().items())
+
+    def _faults(self) -> dict[str, int]:
+        return {str(fault): self._counts[fault] for fault in Fault if fault in self._counts}
+
+    def view(self, now: float) -> View:
+        quarantined, points = self.is_quarantined(now), self.points(now)
+        return View(
+            score=0.0 if quarantined else max(0.0, 1.0 - points / ENOUGH),
+            faults=self._faults(),
+            latest=self.latest,
+            quarantined_s=max(0.0, self.until - now) if quarantined else 0.0,
+            probation=bool(self.quarantines) and not quarantined and points >= FORGOTTEN,
+            quarantines=self.quarantines,
+        )

@@ -22,12 +22,10 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from p2pfl.core.census import Census
 from p2pfl.core.edge import Edge, announce
-from p2pfl.core.effects import Alarm, Effect
-from p2pfl.core.events import RoundRefused
-from p2pfl.core.facts import NEVER, Facts
-from p2pfl.core.settings import Settings
+from p2pfl.core.events import Alarm, Effect, RoundRefused
+from p2pfl.core.members import Census
+from p2pfl.core.settings import NEVER, Facts, Settings
 from p2pfl.core.training import Training
 
 TRAINING_SHARE = 0.25

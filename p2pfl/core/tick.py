@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from p2pfl.core.edge import Edge
-from p2pfl.core.effects import Alarm, Effect, Mix
-from p2pfl.core.facts import Facts, Phase
-from p2pfl.core.joining import LEAST_JOIN_TICK_S
+from p2pfl.core.events import Alarm, Effect, Mix
 from p2pfl.core.limits import PATIENCE_MULTIPLE, UsualTime
-from p2pfl.core.settings import Settings
+from p2pfl.core.settings import Facts, Phase, Settings
+from p2pfl.core.training import LEAST_JOIN_TICK_S
 
 LEAST_USUAL_WAIT_S = 0.25
 

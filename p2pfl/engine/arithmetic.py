@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from p2pfl.aggregate import Neighborhood, Rule, liars_of
 from p2pfl.compress import Compressor, Fragments, Payload, make_compressor, require_replicas
 from p2pfl.config.model import FederationConfig
-from p2pfl.core.effects import Mix
+from p2pfl.core.events import Mix
 from p2pfl.engine.state import TILE, Bodies, EdgeState, NodeState, tiles, works_in_tiles, zeros
 from p2pfl.errors import PeerFault
 from p2pfl.learn.interface import Vector

@@ -21,10 +21,9 @@ from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from p2pfl.compress import Payload
-from p2pfl.core.early_stopping import Best
-from p2pfl.core.lives import Life
-from p2pfl.core.messages import Reply, Request
-from p2pfl.core.records import EdgeRecord
+from p2pfl.core.members import Life
+from p2pfl.core.messages import EdgeRecord, Reply, Request
+from p2pfl.core.settings import Best
 from p2pfl.engine import arithmetic
 from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.state import Bodies, EdgeState, NodeState, as_bytes, zeros

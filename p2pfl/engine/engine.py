@@ -18,33 +18,30 @@ from msgspec.structs import replace
 
 from p2pfl.aggregate import Rule
 from p2pfl.compress import Payload
-from p2pfl.core.effects import (
+from p2pfl.core.events import (
     ApplyReply,
     ApplyRequest,
     Bootstrap,
+    Bootstrapped,
     ChangeEdges,
     CommitRound,
+    Event,
     Freeze,
     Mix,
+    Mixed,
     NoteLife,
     Operation,
-    ResetEdge,
-)
-from p2pfl.core.events import (
-    Bootstrapped,
-    Event,
-    Mixed,
     ReplyApplied,
     ReplyRefused,
     RequestApplied,
     RequestFrozen,
     RequestRefused,
+    ResetEdge,
     RoundCommitted,
 )
-from p2pfl.core.fragment_turns import turn_of
-from p2pfl.core.messages import Reply, Request, request_digest
-from p2pfl.core.records import next_chain
-from p2pfl.core.standing import Fault
+from p2pfl.core.limits import Fault
+from p2pfl.core.messages import Reply, Request, next_chain, request_digest
+from p2pfl.core.settings import turn_of
 from p2pfl.engine.arithmetic import (
     Claim,
     Codecs,

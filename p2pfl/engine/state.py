@@ -24,10 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.compress import Compressor, LazyRow, Payload, Reader, TiledCompressor
-from p2pfl.core.early_stopping import Best
-from p2pfl.core.lives import FIRST_LIFE, Life
-from p2pfl.core.messages import DIGEST_BYTES
-from p2pfl.core.records import EdgeRecord
+from p2pfl.core.members import FIRST_LIFE, Life
+from p2pfl.core.messages import DIGEST_BYTES, EdgeRecord
+from p2pfl.core.settings import Best
 from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.accounting import Ledger

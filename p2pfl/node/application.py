@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.core.course import Course
+from p2pfl.core.core import Course
 from p2pfl.core.events import MemberEnded
-from p2pfl.core.facts import Phase
+from p2pfl.core.settings import Phase
 from p2pfl.engine.arithmetic import neighbor_distance
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState

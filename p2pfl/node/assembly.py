@@ -25,10 +25,8 @@ from p2pfl.config.graph import hops, rule_of, settings_of, shares_of
 from p2pfl.config.load import find_member
 from p2pfl.config.model import FederationConfig, Member, NodeConfig, TrainingConfig
 from p2pfl.core.core import Core
-from p2pfl.core.lives import Life, Start
-from p2pfl.core.memory import Memory
-from p2pfl.core.settings import Settings
-from p2pfl.core.staleness import turns_of
+from p2pfl.core.members import Life, Memory, Start
+from p2pfl.core.settings import Settings, turns_of
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.crypto.session import FederationBinding
 from p2pfl.engine.arithmetic import Codecs, MemoryPlan, codecs_of, fragments_of, gammas_of, memory_plan

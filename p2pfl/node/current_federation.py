@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from p2pfl.config.charter import federation_id, keys
 from p2pfl.config.model import Edges, FederationConfig, Member
 from p2pfl.core.events import Amended
-from p2pfl.core.staleness import turns_of
+from p2pfl.core.settings import turns_of
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding
 from p2pfl.engine.arithmetic import codecs_of

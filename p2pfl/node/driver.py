@@ -17,20 +17,26 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from p2pfl.core.course import Course
-from p2pfl.core.effects import Alarm, ChangeEdges, CloseSession, Effect, Finish, Send, StartRound
+from p2pfl.core.core import Course
 from p2pfl.core.events import (
+    Alarm,
+    ChangeEdges,
+    CloseSession,
+    Effect,
     Event,
+    Finish,
     MessageReceived,
     RoundCommitted,
+    Send,
     SessionClosed,
     SessionOpened,
     Started,
+    StartRound,
     StopRequested,
     StorageFailed,
 )
-from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Done, Message, Reply, Request
+from p2pfl.core.settings import Phase
 from p2pfl.errors import LearningError
 from p2pfl.net.link import MALFORMED, SILENT
 from p2pfl.net.links import Links

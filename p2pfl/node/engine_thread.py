@@ -23,10 +23,10 @@ from typing import Protocol
 from msgspec.structs import force_setattr
 
 from p2pfl.config.model import NodeConfig
-from p2pfl.core.effects import Operation
 from p2pfl.core.events import (
     EngineResult,
     Event,
+    Operation,
     RequestApplied,
     RequestFrozen,
     RoundRefused,

@@ -23,9 +23,8 @@ from msgspec import Struct
 
 from p2pfl.config.model import FederationConfig, NodeConfig, PlugIn, needed_features
 from p2pfl.config.tables import Mistakes, unknown_keys
-from p2pfl.core.course import Course
-from p2pfl.core.effects import Effect
-from p2pfl.core.events import RoundRefused
+from p2pfl.core.core import Course
+from p2pfl.core.events import Effect, RoundRefused
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.learn.interface import Learner

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.config.tables import AUTO
-from p2pfl.core.effects import StartRound
-from p2pfl.core.events import Event, RoundRefused, RoundTrained
+from p2pfl.core.events import Event, RoundRefused, RoundTrained, StartRound
 from p2pfl.engine.engine import Engine
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector

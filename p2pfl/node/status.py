@@ -18,13 +18,12 @@ from typing import Any
 import msgspec
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.core.course import Course
+from p2pfl.core.core import Course
 from p2pfl.core.edge import Edge
-from p2pfl.core.effects import Alarm
-from p2pfl.core.facts import Phase
-from p2pfl.core.joining import is_behind
-from p2pfl.core.limits import pace_setter
-from p2pfl.core.standing import View
+from p2pfl.core.events import Alarm
+from p2pfl.core.limits import View, pace_setter
+from p2pfl.core.settings import Phase
+from p2pfl.core.training import is_behind
 from p2pfl.engine.arithmetic import neighbor_distance
 from p2pfl.engine.engine import Engine
 from p2pfl.learn.figures import own_classes

@@ -3,7 +3,7 @@
 x <- x + (W - I) h with W_ij = k_ij / n_i (Lian et al. 2017, arXiv 1705.09056); with a compressor h += Q(x - h) first
 (CHOCO-SGD: Koloskova et al. 2019, arXiv 1902.00340). A schedule uses the edges of one of its graphs in each round.
 
-With fragments each edge exchanges one of them a round, by turns as in `p2pfl.core.fragment_turns`: a fragment then has
+With fragments each edge exchanges one of them a round, by turns as in `p2pfl.core.settings`: a fragment then has
 a graph of its own in each round, whose W mixes it (DivShare: Biswas et al. 2024, arXiv 2410.12918). A directed graph
 mixes with the matrices of its family, x <- W x.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from p2pfl.compress import Compressor, Fragments
-from p2pfl.core.fragment_turns import turn_of
+from p2pfl.core.settings import turn_of
 from p2pfl.engine.arithmetic import chance_of
 from sim.arrays.methods import Flows, Memory
 from sim.arrays.robust import ByRule

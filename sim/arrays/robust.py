@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from p2pfl.config.graph import rule_of
-from p2pfl.core.effects import Mix
+from p2pfl.core.events import Mix
 from p2pfl.engine.arithmetic import RuleMixer, chance_of
 from p2pfl.engine.engine import NORM_CEILING
 from sim.attacks import Attack

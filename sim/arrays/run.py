@@ -21,7 +21,7 @@ from p2pfl.compress import Fragments, make_compressor
 from p2pfl.config.graph import hops
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.messages import Ready, Reply, Request
-from p2pfl.core.staleness import LIMIT, parse_staleness
+from p2pfl.core.settings import LIMIT, parse_staleness
 from p2pfl.core.training import begins_beyond
 from p2pfl.reporting.figures import ClosingPoint, contraction_between, predicted, spread
 from p2pfl.reporting.measures import Point, measures_in
@@ -162,7 +162,7 @@ def _kept(setting: Setting) -> dict[str, Any]:
 
 
 def _start_s(federation: FederationConfig, ends: Integers, latency_s: Floats) -> Floats:
-    """Return when each node begins: a level of `p2pfl.core.joining` after the other, up to the farthest node's."""
+    """Return when each node begins: a level of `p2pfl.core.training` after the other, up to the farthest node's."""
     at = np.zeros(len(federation.members))
     for _ in range(hops(federation, 0)):
         before, at = at, np.zeros(len(at))

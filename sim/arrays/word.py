@@ -1,4 +1,4 @@
-"""The word that all nodes are through: when each knows it, by the rules of `p2pfl.core.census`."""
+"""The word that all nodes are through: when each knows it, by the rules of `p2pfl.core.members`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from p2pfl.core.census import may_wait_s
+from p2pfl.core.members import may_wait_s
 
 if TYPE_CHECKING:
     from sim.arrays.clock import Course, Floats

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from p2pfl.compress import Compressor
 from p2pfl.core.core import Core
-from p2pfl.core.effects import Effect
+from p2pfl.core.events import Effect
 from p2pfl.core.messages import Ready
 from p2pfl.engine.arithmetic import Forgery
 from p2pfl.errors import UserError

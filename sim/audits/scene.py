@@ -30,7 +30,7 @@ from p2pfl.config.charter import compacted
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, TaskConfig, TrainingConfig
 from p2pfl.config.sections import PrivacyConfig
-from p2pfl.core.effects import ApplyReply, ApplyRequest, Operation
+from p2pfl.core.events import ApplyReply, ApplyRequest, Operation
 from p2pfl.engine.engine import Engine, Outcome
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError

@@ -8,7 +8,7 @@ import pytest
 
 from p2pfl.cli.main import main
 from p2pfl.config.load import load_config, load_node
-from p2pfl.core.effects import CommitRound
+from p2pfl.core.events import CommitRound
 from p2pfl.engine.changes import entry, image
 from p2pfl.node import assembly
 from p2pfl.storage import State, Store

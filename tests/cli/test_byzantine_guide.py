@@ -11,7 +11,7 @@ import pytest
 
 from p2pfl.aggregate import ADVICE, RULES, parse_rule
 from p2pfl.cli.main import cli
-from p2pfl.core.standing import FIRST_TERM_S, FORGIVEN_S, LONGEST_TERM_S, POINTS, Fault, Standing
+from p2pfl.core.limits import FIRST_TERM_S, FORGIVEN_S, LONGEST_TERM_S, POINTS, Fault, Standing
 from p2pfl.reporting.figures import bearings
 from sim import simulate
 from sim.attacks import ATTACKS, parse_attack

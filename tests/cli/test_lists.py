@@ -11,7 +11,7 @@ import pytest
 
 from p2pfl.aggregate import RULES, make_rule
 from p2pfl.compress import EXAMPLES, STAGES, make_compressor
-from p2pfl.core.staleness import STALENESS
+from p2pfl.core.settings import STALENESS
 from p2pfl.methods import METHODS
 
 PROX = '''\

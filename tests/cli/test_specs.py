@@ -16,7 +16,7 @@ from p2pfl.compress.interface import VALUES
 from p2pfl.config.model import TrainingConfig
 from p2pfl.config.sections import SCHEDULES
 from p2pfl.config.tables import compressor, method, rule
-from p2pfl.core.staleness import STALENESS
+from p2pfl.core.settings import STALENESS
 from p2pfl.methods import METHODS, Method, make_method, parse_method
 from p2pfl.specs import Bounds, Catalog, Entry, Parameter, number
 

@@ -7,7 +7,7 @@ import pytest
 from p2pfl.compress import STAGES, make_compressor
 from p2pfl.config.load import load_config
 from p2pfl.config.model import GossipConfig, TaskConfig, TrainingConfig
-from p2pfl.core.staleness import parse_staleness
+from p2pfl.core.settings import parse_staleness
 from p2pfl.crypto.identity import public_text
 
 

@@ -8,7 +8,7 @@ from p2pfl.config.charter import federation_id, keys
 from p2pfl.config.graph import settings_of
 from p2pfl.config.load import federation_mistakes, load_config
 from p2pfl.config.sections import MOST_ROUNDS, parse_stop
-from p2pfl.core.early_stopping import Stop
+from p2pfl.core.settings import Stop
 from p2pfl.errors import UserError
 from p2pfl.federation import Federation
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from p2pfl.core.census import bitmap
 from p2pfl.core.core import Core
-from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze, Send
 from p2pfl.core.events import (
+    ApplyReply,
+    ApplyRequest,
+    CommitRound,
+    Freeze,
     MessageReceived,
     ReplyApplied,
     RequestApplied,
     RequestFrozen,
     RoundCommitted,
+    Send,
     SessionOpened,
     Started,
 )
-from p2pfl.core.memory import Memory
-from p2pfl.core.messages import Hello, Reply, Request, request_digest
-from p2pfl.core.profiles import Conservative, Robust
-from p2pfl.core.records import NO_CHAIN
-from p2pfl.core.settings import Settings
-from p2pfl.core.staleness import parse_staleness
+from p2pfl.core.members import Memory, bitmap
+from p2pfl.core.messages import NO_CHAIN, Hello, Reply, Request, request_digest
+from p2pfl.core.settings import Conservative, Robust, Settings, parse_staleness
 
 SAMPLES = 30.0
 WEIGHT = SAMPLES / 2

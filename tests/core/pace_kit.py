@@ -7,15 +7,19 @@ import itertools
 import sys
 from pathlib import Path
 
-from p2pfl.core.effects import ApplyReply, CommitRound, Freeze, Send, StartRound
 from p2pfl.core.events import (
+    ApplyReply,
+    CommitRound,
+    Freeze,
     MessageReceived,
     ReplyApplied,
     RequestFrozen,
     RoundCommitted,
     RoundTrained,
+    Send,
     SessionOpened,
     Started,
+    StartRound,
 )
 from p2pfl.core.messages import Request
 

@@ -7,15 +7,22 @@ from collections import deque
 from pathlib import Path
 
 from p2pfl.core.core import check_invariants
-from p2pfl.core.effects import Alarm, ApplyReply, Bootstrap, CommitRound, Freeze, Mix, Send, StartRound
 from p2pfl.core.events import (
+    Alarm,
+    ApplyReply,
+    Bootstrap,
     Bootstrapped,
+    CommitRound,
+    Freeze,
+    Mix,
     Mixed,
     ReplyApplied,
     RequestFrozen,
     RoundCommitted,
     RoundTrained,
+    Send,
     SessionClosed,
+    StartRound,
 )
 from p2pfl.core.messages import Request
 

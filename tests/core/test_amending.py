@@ -9,10 +9,22 @@ from pathlib import Path
 import pytest
 
 from p2pfl.core.core import check_invariants
-from p2pfl.core.effects import Alarm, ApplyReply, ChangeEdges, CloseSession, CommitRound, Finish, Freeze, StartRound
-from p2pfl.core.events import Amended, MessageReceived, RoundTrained, SessionOpened
-from p2pfl.core.facts import Phase
+from p2pfl.core.events import (
+    Alarm,
+    Amended,
+    ApplyReply,
+    ChangeEdges,
+    CloseSession,
+    CommitRound,
+    Finish,
+    Freeze,
+    MessageReceived,
+    RoundTrained,
+    SessionOpened,
+    StartRound,
+)
 from p2pfl.core.messages import Busy, Ready
+from p2pfl.core.settings import Phase
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

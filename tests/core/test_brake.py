@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from p2pfl.core.effects import Alarm, CloseSession, ResetEdge
-from p2pfl.core.events import SessionOpened
+from p2pfl.core.events import Alarm, CloseSession, ResetEdge, SessionOpened
 from p2pfl.core.limits import HOLD_S, RESYNC_WINDOW_S, RESYNCS_PER_WINDOW, ResyncBrake, TokenBucket
 from p2pfl.core.messages import Resync
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from p2pfl.core.core import check_invariants
-from p2pfl.core.effects import Alarm, CommitRound, StartRound
-from p2pfl.core.events import Amended, RoundRefused, RoundTrained, StopRequested
-from p2pfl.core.facts import Phase
+from p2pfl.core.events import Alarm, Amended, CommitRound, RoundRefused, RoundTrained, StartRound, StopRequested
 from p2pfl.core.rounds import IDLE_S
+from p2pfl.core.settings import Phase
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import begun_alone, commit, make_node, only, settings

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from p2pfl.core.census import Census, bitmap
+from p2pfl.core.members import Census, bitmap
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import settings

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.census import bitmap
-from p2pfl.core.effects import Alarm, Send, StartRound
-from p2pfl.core.events import SessionClosed
-from p2pfl.core.facts import Phase
+from p2pfl.core.events import Alarm, Send, SessionClosed, StartRound
+from p2pfl.core.members import bitmap
 from p2pfl.core.messages import Ready
-from p2pfl.core.progress import UNANSWERED_ROUNDS
+from p2pfl.core.neighbor import UNANSWERED_ROUNDS
+from p2pfl.core.settings import Phase
 from p2pfl.core.termination import AWAY_S, Reason
 
 sys.path.insert(0, str(Path(__file__).parent))

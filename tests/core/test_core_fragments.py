@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from p2pfl.core.core import Core
-from p2pfl.core.effects import ApplyReply, ApplyRequest, Freeze
-from p2pfl.core.fragment_turns import degree_of, turn_of
-from p2pfl.core.profiles import Conservative
-from p2pfl.core.staleness import ALWAYS
+from p2pfl.core.events import ApplyReply, ApplyRequest, Freeze
+from p2pfl.core.settings import ALWAYS, Conservative, degree_of, turn_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from p2pfl.core.core import check_invariants
-from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze, StartRound
 from p2pfl.core.events import (
+    ApplyReply,
+    ApplyRequest,
+    CommitRound,
+    Freeze,
     MessageReceived,
     ReplyApplied,
     ReplyRefused,
@@ -23,6 +26,7 @@ from p2pfl.core.events import (
     SessionClosed,
     SessionOpened,
     Started,
+    StartRound,
     StorageFailed,
     StorageRestored,
 )

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.early_stopping import Best, Stop
-from p2pfl.core.effects import Alarm, CommitRound, StartRound
-from p2pfl.core.events import Bootstrapped, RoundTrained
-from p2pfl.core.facts import Phase
+from p2pfl.core.events import Alarm, Bootstrapped, CommitRound, RoundTrained, StartRound
+from p2pfl.core.settings import Best, Phase, Stop
 from p2pfl.core.termination import Reason
 from p2pfl.core.training import Pace, Training
 

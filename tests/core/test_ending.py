@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.census import MOST_SENDS, SEND_WITHIN_S, SOON_FOR_S, SOON_S, bitmap
 from p2pfl.core.core import Core
-from p2pfl.core.effects import Alarm, StartRound
-from p2pfl.core.events import MemberEnded, SessionClosed
-from p2pfl.core.facts import Phase
-from p2pfl.core.memory import Memory
-from p2pfl.core.records import EdgeRecord
+from p2pfl.core.events import Alarm, MemberEnded, SessionClosed, StartRound
+from p2pfl.core.members import MOST_SENDS, SEND_WITHIN_S, SOON_FOR_S, SOON_S, Memory, bitmap
+from p2pfl.core.messages import EdgeRecord
+from p2pfl.core.settings import Phase
 from p2pfl.core.termination import LONGEST_MULTIPLE, Reason
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.effects import Alarm, ApplyRequest
-from p2pfl.core.events import MessageReceived, RequestApplied, SessionClosed, SessionOpened
+from p2pfl.core.events import Alarm, ApplyRequest, MessageReceived, RequestApplied, SessionClosed, SessionOpened
 from p2pfl.core.limits import ENGINE_SHARE_ALONE, ENGINE_SHARE_OF_ALL, ENGINE_WINDOW_S, EngineTime
 from p2pfl.core.messages import Busy, Ready
-from p2pfl.core.progress import LONG_ABSENCE_S, UNANSWERED_ROUNDS, UNANSWERED_S
+from p2pfl.core.neighbor import LONG_ABSENCE_S, UNANSWERED_ROUNDS, UNANSWERED_S
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import hello, make_node, only, open_session, reply_to, request, say, sent

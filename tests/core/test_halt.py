@@ -5,10 +5,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from p2pfl.core.effects import Alarm, ApplyRequest, CloseSession, Freeze, ResetEdge, Send, StartRound
-from p2pfl.core.events import RoundTrained, SessionOpened, StorageFailed, StorageRestored
-from p2pfl.core.messages import Ready
-from p2pfl.core.records import EdgeRecord
+from p2pfl.core.events import (
+    Alarm,
+    ApplyRequest,
+    CloseSession,
+    Freeze,
+    ResetEdge,
+    RoundTrained,
+    Send,
+    SessionOpened,
+    StartRound,
+    StorageFailed,
+    StorageRestored,
+)
+from p2pfl.core.messages import EdgeRecord, Ready
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.effects import Alarm, ApplyReply, Freeze, ResetEdge, Send
-from p2pfl.core.events import MessageReceived, ReplyRefused
-from p2pfl.core.messages import Ask, Busy, Ready, Resync
-from p2pfl.core.records import NO_CHAIN
+from p2pfl.core.events import Alarm, ApplyReply, Freeze, MessageReceived, ReplyRefused, ResetEdge, Send
+from p2pfl.core.messages import NO_CHAIN, Ask, Busy, Ready, Resync
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

@@ -8,13 +8,24 @@ from pathlib import Path
 import pytest
 
 from p2pfl.core.core import Core
-from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Finish, Freeze, ResetEdge, StartRound
-from p2pfl.core.events import Bootstrapped, RoundCommitted, RoundTrained, SessionClosed, StopRequested
-from p2pfl.core.facts import Phase
-from p2pfl.core.joining import JOIN_WAIT_S, LONGEST_JOIN_S, RESUME_WAIT_S
-from p2pfl.core.memory import Memory
-from p2pfl.core.messages import Done, Ready
-from p2pfl.core.records import EdgeRecord
+from p2pfl.core.events import (
+    Alarm,
+    Bootstrap,
+    Bootstrapped,
+    CommitRound,
+    Finish,
+    Freeze,
+    ResetEdge,
+    RoundCommitted,
+    RoundTrained,
+    SessionClosed,
+    StartRound,
+    StopRequested,
+)
+from p2pfl.core.members import Memory
+from p2pfl.core.messages import Done, EdgeRecord, Ready
+from p2pfl.core.settings import Phase
+from p2pfl.core.training import JOIN_WAIT_S, LONGEST_JOIN_S, RESUME_WAIT_S
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.effects import Alarm, Finish, Freeze, NoteLife, ResetEdge
-from p2pfl.core.events import SessionClosed
-from p2pfl.core.facts import Phase
-from p2pfl.core.hearsay import CHALLENGE_EVERY_S
-from p2pfl.core.lives import (
+from p2pfl.core.events import Alarm, Finish, Freeze, NoteLife, ResetEdge, SessionClosed
+from p2pfl.core.members import (
     LARGEST_GENERATION,
     LARGEST_STEP,
     MOST_CLAIMS,
@@ -22,6 +19,8 @@ from p2pfl.core.lives import (
     Lives,
 )
 from p2pfl.core.messages import LivesTold, Resign
+from p2pfl.core.neighbor import CHALLENGE_EVERY_S
+from p2pfl.core.settings import Phase
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import freeze, hello, make_node, only, open_session, say, sent, started

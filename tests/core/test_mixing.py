@@ -9,21 +9,23 @@ from types import SimpleNamespace
 import pytest
 
 from p2pfl.core.core import Core
-from p2pfl.core.effects import (
+from p2pfl.core.events import (
     ApplyReply,
     ApplyRequest,
     Bootstrap,
     CommitRound,
     Finish,
     Mix,
+    Mixed,
     ResetEdge,
+    RoundTrained,
     Send,
     StartRound,
+    StopRequested,
 )
-from p2pfl.core.events import Mixed, RoundTrained, StopRequested
+from p2pfl.core.limits import Fault
 from p2pfl.core.messages import Ready, Request, Resync
-from p2pfl.core.staleness import LIMIT, parse_staleness, turns_of
-from p2pfl.core.standing import Fault
+from p2pfl.core.settings import LIMIT, parse_staleness, turns_of
 from p2pfl.core.tick import GRACE, UNMOVED_ROUNDS, Mixing
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.effects import Freeze, StartRound
-from p2pfl.core.events import RoundTrained, SessionClosed
+from p2pfl.core.events import Freeze, RoundTrained, SessionClosed, StartRound
 from p2pfl.core.limits import Patience
 from p2pfl.core.messages import Ready
 

@@ -8,12 +8,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import commit, exchange_as_initiator, hello, is_through, make_node, only, open_session, say, started
 
-from p2pfl.core.effects import CloseSession, Finish, StartRound
-from p2pfl.core.events import RoundTrained, SessionOpened
-from p2pfl.core.facts import Phase
-from p2pfl.core.joining import is_behind
+from p2pfl.core.events import CloseSession, Finish, RoundTrained, SessionOpened, StartRound
+from p2pfl.core.limits import Fault
 from p2pfl.core.messages import Done
-from p2pfl.core.standing import Fault
+from p2pfl.core.settings import Phase
+from p2pfl.core.training import is_behind
 
 LIAR = 2
 

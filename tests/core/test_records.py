@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.core.messages import Request, request_digest
-from p2pfl.core.records import NO_CHAIN, EdgeRecord, next_chain
+from p2pfl.core.messages import NO_CHAIN, EdgeRecord, Request, next_chain, request_digest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import make_node, only, open_session, pending_initiator, reply_to, request, say
 
-from p2pfl.core.effects import ResetEdge
+from p2pfl.core.events import ResetEdge
 from p2pfl.core.messages import Resync
 
 

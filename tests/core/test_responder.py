@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.effects import Alarm, ApplyRequest, ResetEdge, Send
-from p2pfl.core.events import RequestRefused
+from p2pfl.core.events import Alarm, ApplyRequest, RequestRefused, ResetEdge, Send
 from p2pfl.core.limits import BURST
 from p2pfl.core.messages import Ask, Busy, Resync
 

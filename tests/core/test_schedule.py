@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from p2pfl.core.core import Core
-from p2pfl.core.effects import ApplyRequest, Bootstrap, CommitRound, Freeze, StartRound
-from p2pfl.core.events import RoundTrained, SessionClosed
-from p2pfl.core.facts import Phase
-from p2pfl.core.memory import Memory
+from p2pfl.core.events import ApplyRequest, Bootstrap, CommitRound, Freeze, RoundTrained, SessionClosed, StartRound
+from p2pfl.core.members import Memory
 from p2pfl.core.messages import Ready, Resync
-from p2pfl.core.staleness import Turns
+from p2pfl.core.settings import Phase, Turns
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

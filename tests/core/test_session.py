@@ -8,10 +8,20 @@ from pathlib import Path
 import pytest
 
 from p2pfl.core.core import check_invariants
-from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, CloseSession, Freeze, ResetEdge, Send
-from p2pfl.core.events import MessageReceived, RequestFrozen, SessionClosed, SessionOpened
-from p2pfl.core.messages import Ask, Busy, Done, Ready, Request, Resync
-from p2pfl.core.records import EdgeRecord
+from p2pfl.core.events import (
+    Alarm,
+    ApplyReply,
+    ApplyRequest,
+    CloseSession,
+    Freeze,
+    MessageReceived,
+    RequestFrozen,
+    ResetEdge,
+    Send,
+    SessionClosed,
+    SessionOpened,
+)
+from p2pfl.core.messages import Ask, Busy, Done, EdgeRecord, Ready, Request, Resync
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

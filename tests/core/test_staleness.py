@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.effects import ApplyRequest, Freeze
+from p2pfl.core.events import ApplyRequest, Freeze
 from p2pfl.core.messages import Ready, Resync
-from p2pfl.core.staleness import LIMIT
+from p2pfl.core.settings import LIMIT
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

@@ -8,12 +8,33 @@ from pathlib import Path
 import pytest
 
 from p2pfl.core.core import check_invariants
-from p2pfl.core.effects import Alarm, ApplyRequest, CloseSession, Finish
-from p2pfl.core.events import MessageReceived, ReplyRefused, RequestRefused, SessionClosed, SessionOpened
+from p2pfl.core.events import (
+    Alarm,
+    ApplyRequest,
+    CloseSession,
+    Finish,
+    MessageReceived,
+    ReplyRefused,
+    RequestRefused,
+    SessionClosed,
+    SessionOpened,
+)
 from p2pfl.core.exchange import LONGEST_JUMP
-from p2pfl.core.limits import HEARD_MULTIPLE, LONGEST_STALL_S, TELLS_PER_S, hearing_bucket
+from p2pfl.core.limits import (
+    ENOUGH,
+    FIRST_TERM_S,
+    FORGIVEN_S,
+    HEARD_MULTIPLE,
+    LONGEST_STALL_S,
+    LONGEST_TERM_S,
+    POINTS,
+    PROBATION,
+    TELLS_PER_S,
+    Fault,
+    Standing,
+    hearing_bucket,
+)
 from p2pfl.core.messages import Ask, Busy, Done, Ready, Resync
-from p2pfl.core.standing import ENOUGH, FIRST_TERM_S, FORGIVEN_S, LONGEST_TERM_S, POINTS, PROBATION, Fault, Standing
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

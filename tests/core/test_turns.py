@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.core.staleness import ALWAYS, Turns, most_at_once, schedule_index, turns_of
+from p2pfl.core.settings import ALWAYS, Turns, most_at_once, schedule_index, turns_of
 
 TURNS = st.integers(1, 9).flatmap(
     lambda period: st.builds(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.records import are_consistent
+from p2pfl.core.messages import are_consistent
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import hello

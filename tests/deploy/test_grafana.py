@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.standing import Fault
+from p2pfl.core.limits import Fault
 from p2pfl.features.status.prometheus import OF_NEIGHBOR, OF_NODE, PHASES, exposition
 from p2pfl.reporting.alarms import ALARMS
 

@@ -7,7 +7,7 @@ import copy
 import numpy as np
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze
+from p2pfl.core.events import ApplyReply, ApplyRequest, CommitRound, Freeze
 from p2pfl.engine.arithmetic import Codecs, NodeSeen
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState

@@ -12,10 +12,9 @@ import pytest
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
-from p2pfl.core.early_stopping import Best
-from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, ResetEdge
-from p2pfl.core.events import RequestApplied
-from p2pfl.core.records import EdgeRecord
+from p2pfl.core.events import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, RequestApplied, ResetEdge
+from p2pfl.core.messages import EdgeRecord
+from p2pfl.core.settings import Best
 from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.changes import EdgesWereChanged, change, entry, image, redo, restore
 from p2pfl.engine.state import NodeState

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.core.effects import ResetEdge
-from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, RequestRefused
+from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, RequestRefused, ResetEdge
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import SIZE, Pair, picture

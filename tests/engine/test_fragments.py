@@ -11,9 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, Freeze
-from p2pfl.core.events import ReplyRefused, RequestRefused
-from p2pfl.core.standing import Fault
+from p2pfl.core.events import ApplyReply, ApplyRequest, Bootstrap, Freeze, ReplyRefused, RequestRefused
+from p2pfl.core.limits import Fault
 from p2pfl.engine.arithmetic import Codecs, FragmentMean, distance, neighbor_distance, norm
 from p2pfl.engine.changes import change, entry, image, redo, restore
 from p2pfl.engine.engine import Engine, recode

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2pfl.core.effects import ChangeEdges, ResetEdge
+from p2pfl.core.events import ChangeEdges, ResetEdge
 from p2pfl.engine.arithmetic import memory_plan
 from p2pfl.engine.state import MappedVectors
 from p2pfl.errors import StorageError

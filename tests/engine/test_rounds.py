@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2pfl.core.effects import Bootstrap, ChangeEdges, CommitRound, ResetEdge
-from p2pfl.core.records import EdgeRecord
+from p2pfl.core.events import Bootstrap, ChangeEdges, CommitRound, ResetEdge
+from p2pfl.core.messages import EdgeRecord
 from p2pfl.learn.interface import LocalRound
 
 sys.path.insert(0, str(Path(__file__).parent))

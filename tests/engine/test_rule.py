@@ -11,9 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from p2pfl.aggregate import Mixture, make_rule
-from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze, Mix
-from p2pfl.core.events import Mixed, ReplyRefused, RequestRefused
-from p2pfl.core.standing import Fault
+from p2pfl.core.events import ApplyReply, ApplyRequest, CommitRound, Freeze, Mix, Mixed, ReplyRefused, RequestRefused
+from p2pfl.core.limits import Fault
 from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.changes import ModelWasReplaced, change, entry, redo
 from p2pfl.engine.engine import Engine

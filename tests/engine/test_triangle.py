@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze, ResetEdge
+from p2pfl.core.events import ApplyReply, ApplyRequest, CommitRound, Freeze, ResetEdge
 from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.changes import change, entry, redo
 from p2pfl.engine.engine import Engine

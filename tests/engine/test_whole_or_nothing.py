@@ -13,9 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.effects import ApplyReply, Bootstrap
-from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, RequestRefused
-from p2pfl.core.records import EdgeRecord
+from p2pfl.core.events import ApplyReply, Bootstrap, ReplyApplied, ReplyRefused, RequestApplied, RequestRefused
+from p2pfl.core.messages import EdgeRecord
 from p2pfl.engine import state as state_module
 from p2pfl.engine.arithmetic import Codecs, neighbor_distance
 from p2pfl.engine.changes import image, restore

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from p2pfl.core.exchange import Exchange, ExchangeResponder
-from p2pfl.core.standing import Fault
+from p2pfl.core.limits import Fault
 from p2pfl.engine import changes, engine
 from p2pfl.engine.changes import EdgeWasReset, ReplyWasApplied
 from p2pfl.engine.engine import Engine

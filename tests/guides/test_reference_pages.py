@@ -21,7 +21,7 @@ from p2pfl.cli.main import cli
 from p2pfl.compress import list_stages
 from p2pfl.config import model
 from p2pfl.config.sections import PRIVACY, SCHEDULES
-from p2pfl.core.staleness import STALENESS
+from p2pfl.core.settings import STALENESS
 from p2pfl.features import FEATURES
 from p2pfl.features.status import prometheus
 from p2pfl.learn.load import BUILT_IN

@@ -18,7 +18,7 @@ import pytest
 from p2pfl.config.load import load_config, load_node
 from p2pfl.config.model import FederationConfig
 from p2pfl.core import limits, tick
-from p2pfl.core.joining import Gathering
+from p2pfl.core.training import Gathering
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.features import FEATURES
 from p2pfl.node.application import Application

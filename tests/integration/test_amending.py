@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from p2pfl.core.facts import Phase
+from p2pfl.core.settings import Phase
 from p2pfl.errors import UserError
 
 PACED = {"step_s": 0.01}

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from p2pfl.core.facts import Phase
+from p2pfl.core.settings import Phase
 from p2pfl.reporting.figures import contraction
 
 ROUNDS = 8

@@ -7,10 +7,9 @@ from typing import Annotated
 import pytest
 from msgspec import Meta, Struct
 
-from p2pfl.core.course import Course
-from p2pfl.core.effects import CommitRound, Effect, Finish, StartRound
-from p2pfl.core.events import RoundCommitted, RoundTrained, StopRequested
-from p2pfl.core.facts import Facts, Phase
+from p2pfl.core.core import Course
+from p2pfl.core.events import CommitRound, Effect, Finish, RoundCommitted, RoundTrained, StartRound, StopRequested
+from p2pfl.core.settings import Facts, Phase
 from p2pfl.errors import UserError
 from p2pfl.features import FEATURES
 from p2pfl.net.extensions import ExtensionChannel, HandledChannel

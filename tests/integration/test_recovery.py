@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from p2pfl.config.load import load_node
-from p2pfl.core.effects import Freeze
+from p2pfl.core.events import Freeze
 from p2pfl.engine.changes import entry, image
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.privacy.accounting import Ledger

@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from p2pfl.core.course import Course
-from p2pfl.core.effects import CloseSession
-from p2pfl.core.events import RoundTrained, SessionClosed
-from p2pfl.core.facts import Phase
+from p2pfl.core.core import Course
+from p2pfl.core.events import CloseSession, RoundTrained, SessionClosed
+from p2pfl.core.settings import Phase
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.net.link import MALFORMED

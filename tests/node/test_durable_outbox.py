@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from p2pfl.core.effects import Send
+from p2pfl.core.events import Send
 from p2pfl.core.messages import Done, Ready, Request
 from p2pfl.node.driver import DurableOutbox
 

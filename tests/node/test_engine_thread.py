@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 
-from p2pfl.core.effects import ApplyReply
-from p2pfl.core.events import ReplyRefused, RequestFrozen, StorageFailed, StorageRestored
+from p2pfl.core.events import ApplyReply, ReplyRefused, RequestFrozen, StorageFailed, StorageRestored
 from p2pfl.errors import StorageError
 from p2pfl.node import engine_thread
 from p2pfl.node.engine_thread import RETRY_S, EngineThread, Operate

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.effects import Freeze, Send
-from p2pfl.core.events import RequestFrozen, StorageFailed, StorageRestored
+from p2pfl.core.events import Freeze, RequestFrozen, Send, StorageFailed, StorageRestored
 from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.core.facts import Phase
+from p2pfl.core.settings import Phase
 from p2pfl.node.status import ProgressLines
 
 RING = ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 5))

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.core.course import Course
+from p2pfl.core.core import Course
 from p2pfl.errors import UserError
 from p2pfl.node import learner_runner
 from p2pfl.node.driver import Driver

@@ -8,7 +8,7 @@ import pytest
 
 from p2pfl import Federation, load_federation
 from p2pfl.config.load import load_node
-from p2pfl.core.early_stopping import Best
+from p2pfl.core.settings import Best
 from p2pfl.engine.state import NodeState
 from p2pfl.node.assembly import bound_of, make_core, make_engine, read_setup
 

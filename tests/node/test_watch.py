@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from p2pfl.core.course import Course
-from p2pfl.core.facts import Phase
+from p2pfl.core.core import Course
+from p2pfl.core.settings import Phase
 from p2pfl.features.status.feature import StatusFeature
 from p2pfl.features.status.spread import VitalsRow
 from p2pfl.features.status.watchdog import ALONE_S, DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, MemberNews, Watchdog

@@ -15,8 +15,7 @@ import pytest
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
-from p2pfl.core.settings import Settings
-from p2pfl.core.staleness import parse_staleness
+from p2pfl.core.settings import Settings, parse_staleness
 from p2pfl.learn.task import NodeContext, QuadraticLearner, QuadraticTask
 from p2pfl.methods import make_method
 from p2pfl.reporting.status import consensus_distance

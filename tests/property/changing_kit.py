@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import Edges
-from p2pfl.core.profiles import Conservative
-from p2pfl.core.staleness import turns_of
+from p2pfl.core.settings import Conservative, turns_of
 from p2pfl.methods import Method
 from sim.worlds.model import LinkSpec
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from p2pfl.aggregate import make_rule
-from p2pfl.core.effects import CommitRound, Mix
+from p2pfl.core.events import CommitRound, Mix
 from sim.worlds.model import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parent))

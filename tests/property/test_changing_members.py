@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from p2pfl.config.model import TrainingConfig
-from p2pfl.core.effects import CommitRound
-from p2pfl.core.facts import Phase as NodePhase
+from p2pfl.core.events import CommitRound
+from p2pfl.core.settings import Phase as NodePhase
 from p2pfl.learn.task import NodeContext, QuadraticLearner, QuadraticTask
 from p2pfl.methods import Variate
 from sim.worlds.model import LinkSpec, Spread

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.settings import Settings
-from p2pfl.core.staleness import parse_staleness
+from p2pfl.core.settings import Settings, parse_staleness
 from p2pfl.learn.interface import LocalRound
 from sim.worlds.model import LinkSpec
 

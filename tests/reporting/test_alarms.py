@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import p2pfl
-from p2pfl.core.effects import Alarm
+from p2pfl.core.events import Alarm
 from p2pfl.features import FEATURES
 from p2pfl.node.driver import NOTICES
 from p2pfl.node.feature import alarm_texts

@@ -14,7 +14,7 @@ from p2pfl.config.load import federation_mistakes, load_config, refuse_broken_pr
 from p2pfl.config.sections import PrivacyConfig
 from p2pfl.config.tables import Mistakes
 from p2pfl.core.events import SessionOpened
-from p2pfl.core.facts import Facts, Phase
+from p2pfl.core.settings import Facts, Phase
 from p2pfl.features.sums.rounds import SummedRounds
 from p2pfl.learn.privacy.plan import SPARE, planned_rounds
 from sim import simulate

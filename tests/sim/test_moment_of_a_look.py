@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from p2pfl.config.model import TaskConfig
-from p2pfl.core.facts import Phase
+from p2pfl.core.settings import Phase
 from sim import simulate
 from sim.cluster import PreparedRun, script
 from sim.federations import describe

@@ -12,7 +12,7 @@ from torch import nn
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
-from p2pfl.core.effects import CommitRound, StartRound
+from p2pfl.core.events import CommitRound, StartRound
 from p2pfl.engine.arithmetic import Codecs
 from p2pfl.errors import UserError
 from p2pfl.learn.load import learner_for, make_learner

@@ -11,7 +11,7 @@ from oracle import checked
 
 from p2pfl.aggregate import make_rule
 from p2pfl.compress import make_compressor
-from p2pfl.core.effects import ApplyRequest, Freeze
+from p2pfl.core.events import ApplyRequest, Freeze
 from p2pfl.core.messages import Request
 from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.state import NodeState

@@ -9,8 +9,8 @@ from oracle import checked
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import TaskConfig
-from p2pfl.core.early_stopping import Best
-from p2pfl.core.effects import CommitRound
+from p2pfl.core.events import CommitRound
+from p2pfl.core.settings import Best
 from p2pfl.core.termination import Reason
 from p2pfl.engine.arithmetic import Codecs
 from sim import simulate

@@ -15,8 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.effects import CommitRound, Freeze
-from p2pfl.core.events import RoundRefused
+from p2pfl.core.events import CommitRound, Freeze, RoundRefused
 from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.changes import change, redo, restore
 from p2pfl.engine.engine import Engine

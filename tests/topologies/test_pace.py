@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from p2pfl.config.model import GossipConfig
 from p2pfl.core.limits import PATIENCE_FLOOR_S, PATIENCE_MULTIPLE
-from p2pfl.core.staleness import parse_staleness
+from p2pfl.core.settings import parse_staleness
 from sim.worlds.model import LinkSpec, SlowNodes, Spread
 from topologies import Topology, build, describe
 from topologies.cli import topology as group

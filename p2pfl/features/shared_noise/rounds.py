@@ -19,8 +19,8 @@ import numpy as np
 
 from p2pfl.config.model import FederationConfig
 from p2pfl.console.output import size, write_facts
-from p2pfl.core.course import Course
-from p2pfl.core.facts import Phase
+from p2pfl.core.core import Course
+from p2pfl.core.settings import Phase
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.sums.arithmetic import FixedPoint

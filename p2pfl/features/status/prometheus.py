@@ -10,8 +10,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from p2pfl.core.facts import Phase
-from p2pfl.core.standing import Fault
+from p2pfl.core.limits import Fault
+from p2pfl.core.settings import Phase
 from p2pfl.reporting.alarms import ALARMS
 
 OTHER = "other"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from p2pfl.core.course import Course
-from p2pfl.core.facts import Phase
+from p2pfl.core.core import Course
 from p2pfl.core.limits import TokenBucket
+from p2pfl.core.settings import Phase
 from p2pfl.errors import StorageError
 from p2pfl.features.status.spread import OVER, VitalsRow
 from p2pfl.learn.metrics import DRIVEN, NOISY, Growth, Losses, Measure

@@ -16,21 +16,25 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from p2pfl.config.charter import federation_id
-from p2pfl.core.course import Course
-from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, StartRound
+from p2pfl.core.core import Course
 from p2pfl.core.events import (
+    Alarm,
     Amended,
+    Bootstrap,
     Bootstrapped,
+    CommitRound,
+    Effect,
     Event,
+    Finish,
     RoundCommitted,
     RoundRefused,
     RoundTrained,
     SessionClosed,
     SessionOpened,
+    StartRound,
     StopRequested,
 )
-from p2pfl.core.facts import Facts, Phase
-from p2pfl.core.settings import Settings
+from p2pfl.core.settings import Facts, Phase, Settings
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import PeerFault

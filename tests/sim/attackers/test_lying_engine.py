@@ -9,8 +9,15 @@ import pytest
 
 from p2pfl.aggregate import make_rule
 from p2pfl.compress import make_compressor
-from p2pfl.core.effects import ApplyReply, ApplyRequest, Freeze
-from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, RequestRefused
+from p2pfl.core.events import (
+    ApplyReply,
+    ApplyRequest,
+    Freeze,
+    ReplyApplied,
+    ReplyRefused,
+    RequestApplied,
+    RequestRefused,
+)
 from p2pfl.engine.arithmetic import Codecs, RuleMixer
 from p2pfl.engine.engine import NORM_CEILING, Engine
 from p2pfl.engine.state import NodeState

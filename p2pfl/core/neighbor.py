@@ -1,0 +1,472 @@
+"""What one end keeps of a neighbor: the line to it, where it stands, and which versions were exchanged.
+
+The line to one neighbor: its session and greeting, the queued messages, and the neighbor's limits.
+
+A session opens with one Hello each way; both ends judge the two messages exactly as sent, and send nothing else before
+that.
+
+A line returns effects or a verdict and never calls the layer above: a caller that ends the session through it must
+also tell the exchange (`Exchange.drop`).
+
+Hearsay about lives: a node believes its neighbors within limits, and passes on news over all its lines.
+
+Edges keep flows only in the conservative profile; the robust profile needs no news of lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from p2pfl.core.events import Alarm, CloseSession, Effect, NoteLife, Send
+from p2pfl.core.limits import Fault, Patience, ResyncBrake, Standing, TokenBucket, UsualTime, hearing_bucket
+from p2pfl.core.members import Census, Copies, Life, LifeNews, Lives, digest_of
+from p2pfl.core.messages import MOST_LIVES_TOLD, Done, Hello, LivesTold, Message, Ready, Reply, Request
+from p2pfl.core.settings import ALWAYS, NEVER, Facts, Settings, Turns, schedule_index
+
+REPEAT_S = 1.0
+
+
+@dataclass(slots=True)
+class Greeting:
+    """The state of the current session; `number` is None while there is none."""
+
+    number: int | None = None
+    mine: Hello | None = None
+    theirs: Hello | None = None
+    is_open: bool = False
+    repeat_at: float = NEVER
+
+    def begin(self, number: int) -> None:
+        self.end()
+        self.number = number
+
+    def end(self) -> None:
+        self.number = self.mine = self.theirs = None
+        self.repeat_at = NEVER
+        self.is_open = False
+
+    def compose(self, hello: Hello, now: float) -> Hello:
+        """Set this end's greeting of this session and return it for sending."""
+        self.mine = hello
+        self.repeat_at = NEVER if self.theirs else now + REPEAT_S
+        return hello
+
+    def hear(self, hello: Hello) -> Hello | None:
+        """Store the other end's greeting; return the answer it asks for, or None."""
+        if self.theirs is None:
+            self.theirs = hello
+            self.repeat_at = NEVER
+        if self.mine is None or hello.have_yours:
+            return None
+        return replace(self.mine, have_yours=True)
+
+    def repeat(self, now: float) -> Hello | None:
+        """Return the greeting to repeat if the other end has been silent too long, else None."""
+        if self.mine is None or now < self.repeat_at:
+            return None
+        self.repeat_at = now + REPEAT_S
+        return self.mine
+
+
+INBOX = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class EdgeLine:
+    """This end of the line to one neighbor."""
+
+    peer: int
+    exchanges_per_s: float
+    news: TokenBucket
+    """The limit on reports of lives that this node accepts from the neighbor."""
+    hearing: TokenBucket = field(init=False)
+    """The limit on all messages from this neighbor, across its sessions."""
+    greeting: Greeting = field(default_factory=Greeting)
+    standing: Standing = field(default_factory=Standing, repr=False, compare=False)
+    brake: ResyncBrake = field(default_factory=ResyncBrake)
+    copies: Copies = field(default_factory=Copies)
+    inbox: list[Message] = field(default_factory=list)
+    """Messages queued until the engine has no work on the edge."""
+    left_at: float | None = None
+    """When the latest open session ended; None if none has."""
+    barred: bool = False
+    """True if the neighbor was removed from the federation, so that this end accepts no more sessions with it."""
+    has_ended: bool = False
+    """True if the neighbor's process has ended for good, as far as this node's launcher knows."""
+    challenged_at: float = float("-inf")
+    """When this end last told the neighbor that others know another life of it."""
+
+    def __post_init__(self) -> None:
+        self.hearing = hearing_bucket(self.exchanges_per_s)
+
+    def open(self, number: int, now: float, *, halted: bool) -> list[Effect]:
+        """Replace the old session with a new one, or refuse the new one; after a refusal there is no session."""
+        self.end()
+        standing = self.standing
+        if standing.is_quarantined(now):
+            rest_s = standing.until - now
+            return [CloseSession(peer=self.peer, session=number, reason="in quarantine", rest_s=rest_s)]
+        if halted or self.barred or self.brake.refuses(now):
+            return [CloseSession(peer=self.peer, session=number, reason="resting")]
+        self.greeting.begin(number)
+        self.has_ended = False
+        if not standing.comes_back(now):
+            return []
+        return [Alarm(kind="probation", peer=self.peer, text="its quarantine is over")]
+
+    def end(self) -> None:
+        self.greeting.end()
+        self.inbox.clear()
+
+    def drop(self, reason: str, rest_s: float = 0.0) -> list[Effect]:
+        """End the session from this side."""
+        number = self.greeting.number
+        self.end()
+        return [] if number is None else [CloseSession(peer=self.peer, session=number, reason=reason, rest_s=rest_s)]
+
+    def blame(self, fault: Fault, text: str, now: float) -> list[Effect]:
+        """Count a proven fault. Enough faults end the session for a while; only then are effects returned."""
+        standing = self.standing
+        if not standing.note(fault, text, now):
+            return []
+        rest_s = standing.until - now
+        alarm = f"its messages are ignored for {rest_s:.0f} s, after {standing.reasons}; the latest: {text}"
+        reason = f"in quarantine for {rest_s:.0f} s: {fault}"
+        return [Alarm(kind="quarantine", peer=self.peer, text=alarm), *self.drop(reason, rest_s=rest_s)]
+
+    def is_flooded(self, now: float) -> bool:
+        """Count a message; return True if it exceeds the limit. The next session then begins with a fresh limit."""
+        if self.hearing.take(now) == 0.0:
+            return False
+        self.hearing = hearing_bucket(self.exchanges_per_s)
+        return True
+
+    def hear_hello(self, hello: Hello) -> list[Effect]:
+        """Store the neighbor's greeting, and repeat this end's own if the neighbor lacks it."""
+        answer = self.greeting.hear(hello)
+        return self.say(answer) if answer else []
+
+    def defer(self, message: Message) -> None:
+        """Queue a few messages, at most one of them with a body. The neighbor repeats whatever is dropped here."""
+        heavy = isinstance(message, Request | Reply)
+        crowded = heavy and any(isinstance(waiting, Request | Reply) for waiting in self.inbox)
+        if not crowded and len(self.inbox) < INBOX:
+            self.inbox.append(message)
+
+    def send(self, message: Message) -> list[Effect]:
+        """Send on the open edge only; until both greetings are judged, only Hello is sent."""
+        return self.say(message) if self.greeting.is_open else []
+
+    def say(self, message: Message) -> list[Effect]:
+        """Send in the current session, if there is one, whether or not the greetings have been judged."""
+        if self.greeting.number is None:
+            return []
+        return [Send(peer=self.peer, session=self.greeting.number, message=message)]
+
+    @property
+    def is_shut(self) -> bool:
+        """True if there will be no session, so that nothing waits for this neighbor."""
+        return self.barred or self.has_ended or self.standing.is_out or self.brake.rests
+
+    def was_open_lately(self, now: float, linger_s: float) -> bool:
+        """Return True if the edge is open, or was open less than `linger_s` seconds ago."""
+        return self.greeting.is_open or (self.left_at is not None and now < self.left_at + linger_s)
+
+
+CHALLENGE_EVERY_S = 5.0
+"""The shortest time between two messages telling a connected neighbor about another life of its own, in seconds."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Hearsay:
+    """The part of a node that accepts and passes on news of members' lives."""
+
+    lives: Lives
+    lines: Mapping[int, EdgeLine]
+    facts: Facts
+    settings: Settings
+
+    def welcome(self, line: EdgeLine, life: Life, earlier: Life | None, news: LifeNews, now: float) -> list[Effect]:
+        """Tell a neighbor that has just greeted which lives this node knows.
+
+        `earlier` is the life that this node believed the neighbor to be in.
+        """
+        if not self.settings.profile.keeps_flows:
+            return []
+        lives = self.lives.lives_to_send()
+        if earlier is not None and earlier.name != life.name and earlier.generation >= life.generation:
+            lives.append((line.peer, earlier))  # lets a node without memory learn its own generation
+        # When a federation begins, every member is new to every other: that is no news.
+        is_under_way = self.facts.rounds > 0 or self.lives.own.generation > 0
+        if news is not LifeNews.KNOWN and (life.generation or is_under_way):
+            self.lives.note_news(line.peer, line.peer)
+        return _tell(line, lives) + self.pass_on_due(now)
+
+    def hear(self, line: EdgeLine, member: int, life: Life, now: float) -> tuple[list[Effect], bool]:
+        """Process a neighbor's report of a life. True if that member has lost its memory of this node's edge to it."""
+        lives = self.lives
+        if member == lives.index:
+            return self._announce_claim() if lives.claim(life) else [], False
+        life = lives.raise_generation(member, life)
+        news = lives.judge(member, life)
+        if news in {LifeNews.KNOWN, LifeNews.STALE} or member >= self.settings.members or line.news.take(now) > 0.0:
+            return [], False
+        own_line = self.lines.get(member)
+        if news is LifeNews.NEW and own_line is not None and own_line.greeting.is_open:
+            # It has greeted in its current life. It must learn of the other one itself, and say which one it is in.
+            if now < own_line.challenged_at + CHALLENGE_EVERY_S:
+                return [], False
+            own_line.challenged_at = now
+            return _tell(own_line, [(member, life)]), False
+        lives.latest[member] = life
+        lives.note_news(line.peer, member)
+        if news is not LifeNews.NEW or own_line is None:
+            return [NoteLife(member=member, life=life)], False
+        return [], True
+
+    def pass_on_due(self, now: float) -> list[Effect]:
+        """Send every neighbor the pending news of lives, if it is due."""
+        if now < self.lives.due_at:
+            return []
+        news = self.lives.take_news(now)
+        effects: list[Effect] = []
+        for line in self.lines.values():
+            if line.greeting.is_open:
+                for_peer = [(member, life) for member, source, life in news if line.peer not in {member, source}]
+                effects += _tell(line, for_peer)
+        return effects
+
+    def claim_another(self) -> list[Effect]:
+        """Claim a later life if the others have moved on: a node without memory may have had an earlier one."""
+        return self._announce_claim() if self.settings.profile.keeps_flows and self.lives.claim_another() else []
+
+    def _announce_claim(self) -> list[Effect]:
+        """Tell all neighbors about this node's later life, and about neighbors in generation 0, which may have had
+        others.
+        """
+        lives = self.lives
+        there = [line for line in self.lines.values() if line.greeting.is_open]
+        for line in there:
+            if line.peer in lives.latest and not lives.latest[line.peer].generation:
+                lives.note_news(line.peer, line.peer)
+        told = [effect for line in there for effect in _tell(line, [(lives.index, lives.own)])]
+        return [NoteLife(member=None, life=lives.own), *told]
+
+
+def _tell(line: EdgeLine, lives: Sequence[tuple[int, Life]]) -> list[Effect]:
+    rows = [(member, life.generation, life.name) for member, life in lives]
+    parts = [tuple(rows[first : first + MOST_LIVES_TOLD]) for first in range(0, len(rows), MOST_LIVES_TOLD)]
+    return [effect for part in parts for effect in line.say(LivesTold(lives=part))]
+
+
+UNANSWERED_ROUNDS = 10
+UNANSWERED_S = 45.0
+"""A neighbor that has a session but exchanges nothing for this many rounds and seconds is reported."""
+LONG_ABSENCE_S = 60.0
+"""How long a neighbor may have no session before it is reported.
+
+Shorter absences do not reset the count of rounds without an exchange; otherwise a neighbor that cuts each session in
+time would never be noticed.
+"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """A neighbor's progress. `facts` belong to this node, `turns` to the edge."""
+
+    peer: int
+    facts: Facts = field(repr=False, compare=False)
+    census: Census = field(repr=False, compare=False)
+    turns: Turns
+    version: int = 0
+    """The version that the neighbor is known to have."""
+    first_heard: int | None = None
+    """The neighbor's version in its first greeting since this node started."""
+    trained: int = 0
+    """The highest progress in training that the neighbor has reported, in rounds or seconds."""
+    requested_version: int | None = None
+    """The version for which the neighbor asks for an exchange; None if it asks for none."""
+    level: float = 0.0
+    """The number of hops around the neighbor within which all nodes are connected; infinite once it has begun."""
+    settled: int | None = None
+    """The number of hops around the neighbor within which all active members are through; None if it has sent no such
+    number.
+    """
+    closing: int | None = None
+    """The number of mixing rounds that the neighbor has begun since it stopped training; None before that."""
+    closing_heard_at: float = float("-inf")
+    """When the neighbor last began the closing round that this end waits for; updated once a round, whatever it
+    claims.
+    """
+    done: bool = False
+    """True if the neighbor only answers from now on."""
+
+    def hear_hello(self, hello: Hello, now: float) -> None:
+        """Record the first greeting of a session."""
+        self.version = hello.version  # a neighbor whose disk was wiped counts from zero again
+        self.census.note_session(self.peer, now)
+        self.first_heard = hello.version if self.first_heard is None else self.first_heard
+        self.done, self.closing = hello.done, hello.closing
+        self.level, self.settled = _level(hello.level), None
+        self.trained = max(self.trained, hello.trained)
+        known = digest_of(hello.begun, hello.through)
+        self.census.hear(self.peer, known, hello.begun, hello.through, now, bound=hello.bound)
+
+    def hear_ready(self, ready: Ready, now: float) -> None:
+        self.note_version(ready.version, now)
+        self.trained = max(self.trained, ready.trained)
+        self.census.hear(self.peer, ready.known, ready.begun, ready.through, now, bound=ready.bound)
+        self.settled = ready.level if self.level == NEVER else None
+        self.level = max(self.level, _level(ready.level))
+        if ready.closing is not None:
+            awaited = self.is_awaited
+            self.closing = max(self.closing or 0, ready.closing)
+            if awaited and not self.is_awaited:
+                self.closing_heard_at = now
+        # Both ends know the edge's turns: in another round, a Ready only informs and does not ask for an exchange.
+        if self.turns.is_active(schedule_index(ready.version, ready.closing)):
+            self.requested_version = max(self.requested_version or 0, ready.version)
+
+    def hear_done(self, done: Done) -> None:
+        self.version = max(self.version, done.version)
+        self.done = True
+
+    def note_version(self, version: int, now: float) -> None:
+        """Record that the neighbor has shown this version."""
+        if version > self.version:
+            self.version = version
+            self.census.note_progress(self.peer, now)
+
+    @property
+    def has_stopped(self) -> bool:
+        """True if the neighbor has stopped training."""
+        return self.done or self.closing is not None
+
+    def has_closed(self, rounds: int) -> bool:
+        """Return True if the neighbor has stopped training and done that many mixing rounds since."""
+        return self.done or (self.closing is not None and self.closing >= rounds)
+
+    # -- closing rounds in a schedule ---------------------------------------------------------------------------------
+
+    @property
+    def keeps_step(self) -> bool:
+        """True if this pair exchanges once in each closing round of a schedule, when both are in the same round.
+
+        During training each end is answered at once: mixing out of order still converges, only more slowly. The closing
+        rounds wait for the neighbors anyway, so a schedule that averages exactly in one period does so here. Once the
+        rounds no longer wait, they too mix in any order.
+        """
+        facts = self.facts
+        closes = facts.closing is not None and not facts.out_of_step and not facts.done
+        return closes and self.turns.period > 1
+
+    @property
+    def is_awaited(self) -> bool:
+        """True if the neighbor has yet to begin the closing round that this end is in."""
+        return self.keeps_step and not self.has_closed(self.facts.closing or 0)
+
+    @property
+    def awaits_us(self) -> bool:
+        """True if the neighbor is in a closing round that this end has yet to begin."""
+        return self.keeps_step and not self.done and (self.closing or 0) > (self.facts.closing or 0)
+
+
+def _level(hops: int | None) -> float:
+    return NEVER if hops is None else float(hops)
+
+
+@dataclass(slots=True, kw_only=True)
+class Service:
+    """The service of one edge, which is *served* in a round once that round's version has been exchanged."""
+
+    peer: int
+    facts: Facts = field(repr=False, compare=False)
+    turns: Turns
+    """The rounds of this node that use the edge; both ends answer in any round."""
+    usual: UsualTime = field(repr=False, compare=False)
+    """The usual exchange time on the node's live edges."""
+    patience: Patience
+    exchanged: int | None = None
+    """This node's version in the last completed exchange."""
+    exchanges: int = 0
+    served_at: float = float("-inf")
+    """When a version of this node was last exchanged for the first time, which ended its wait."""
+    unanswered: int = 0
+    """The number of consecutive rounds in which the edge was open and had its turn, but nothing was exchanged."""
+    unanswered_from: float = 0.0
+    is_reported: bool = False
+    """True if an alarm that nothing is exchanged has been raised."""
+    left_at: float = float("-inf")
+    """When the latest session ended."""
+    asked_at: float | None = None
+    """When this end began to wait for the current exchange: at the freeze, or with its Ready."""
+
+    @property
+    def has_turn(self) -> bool:
+        """True if this node's current round uses this edge."""
+        turns = self.turns
+        return turns is ALWAYS or turns.is_active(schedule_index(self.facts.version, self.facts.closing))
+
+    @property
+    def is_served(self) -> bool:
+        """True if this node's current version has been in a completed exchange, or need not be."""
+        exchanged, facts, turns = self.exchanged, self.facts, self.turns
+        if exchanged is not None and exchanged >= facts.version:
+            return True
+        # This is `has_turn` inlined: the call would be made for every late edge after every event.
+        return turns is not ALWAYS and not turns.is_active(schedule_index(facts.version, facts.closing))
+
+    @property
+    def is_mute(self) -> bool:
+        """True if nothing was exchanged over many rounds with a session."""
+        return self.unanswered >= UNANSWERED_ROUNDS
+
+    def complete(self, version: int, now: float, *, live: bool) -> None:
+        """Record a completed exchange of this node's `version`; `live` says that its session is still open."""
+        self.served_at = self.served_at if self.is_served else now
+        self.exchanged = version
+        self.exchanges += 1
+        self.unanswered, self.is_reported = 0, False
+        self.patience.note_exchange(None if self.asked_at is None else now - self.asked_at)
+        self.asked_at = None
+        if live:
+            self.usual.note(self.peer, self.patience.exchange_s)
+
+    def begin(self) -> None:
+        """Record that the edge is open."""
+        self.usual.note(self.peer, self.patience.exchange_s)
+
+    def pause(self) -> None:
+        """Record that the session has ended."""
+        self.usual.note(self.peer, None)
+        self.asked_at = None
+
+    def resume(self, now: float) -> None:
+        """Note a new session."""
+        absent_s = now - self.left_at
+        if absent_s >= LONG_ABSENCE_S:
+            self.unanswered, self.is_reported = 0, False
+        else:
+            self.unanswered_from += absent_s
+
+    def miss(self, began_at: float) -> None:
+        """Record that the round begun at `began_at` has stopped waiting for an exchange."""
+        self.patience.note_miss()
+        self.go_without(began_at)
+
+    def go_without(self, began_at: float) -> None:
+        """Record that the round begun at `began_at` ended without an exchange although there is a session."""
+        self.unanswered_from = self.unanswered_from if self.unanswered else began_at
+        self.unanswered += 1
+
+    def complain(self, now: float) -> list[Effect]:
+        """Raise one alarm if there is a session but nothing is exchanged; no other part would notice."""
+        silent_s = now - self.unanswered_from
+        if self.is_reported or self.unanswered < UNANSWERED_ROUNDS or silent_s < UNANSWERED_S:
+            return []
+        self.is_reported = True
+        text = f"the session is open, but nothing was exchanged for {self.unanswered} rounds ({silent_s:.0f} s)"
+        return [Alarm(kind="nothing-exchanged", peer=self.peer, text=text)]

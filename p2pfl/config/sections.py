@@ -6,7 +6,7 @@ trained, and the seconds since it began to train, including those before restart
 
 Stop: no improvement [of FIGURE] [by LEAST] in K rounds | after N s|min|h|d one, or both with " or " between them.
 FIGURE is by default `loss`, the loss of the node's own local rounds; it may be `test_loss`, `accuracy` or another
-metric of the task on the common test set. `core.early_stopping` applies the condition.
+metric of the task on the common test set. `core.settings.Stop` applies the condition.
 
 `[privacy]` bounds what a node's messages reveal about its data; `learn.privacy` keeps the promise. `[stats]` says which
 questions about its table a node answers; by default it answers none.

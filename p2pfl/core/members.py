@@ -1,4 +1,4 @@
-"""What a node and its neighbors tell each other of all members.
+"""Words of nodes about all members: who has begun, who is through, and who has lost its memory.
 
 Which members have begun to train, and which are *through*, as far as this node and its neighbors know.
 

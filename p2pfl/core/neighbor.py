@@ -1,4 +1,4 @@
-"""What one end keeps of a neighbor: the line to it, where it stands, and which versions were exchanged.
+"""One end's view of a neighbor: the line to it, where it stands, and which versions were exchanged.
 
 The line to one neighbor: its session and greeting, the queued messages, and the neighbor's limits.
 

@@ -1,5 +1,4 @@
-"""What all parts of a core share: a node's changing figures, and its settings, which the federation may change between
-two rounds.
+"""The figures and the settings that all parts of a core share. The federation may change settings between two rounds.
 
 The turns of an edge (the rounds in which a node uses it), and the weight of an exchange by its staleness.
 

@@ -372,7 +372,7 @@ class NodeState:
     `ended` is the bound of training ("40 rounds", "60.0 s") when the federation ended for this node; None if it has not
     ended.
 
-    `life` is the node's own incarnation (`core.lives`); `lives` are those known of others, by member index.
+    `life` is the node's own incarnation (`core.members`); `lives` are those known of others, by member index.
 
     `ledger` is the spent part of the privacy budget; None if there is no budget, or if its spending is unknown.
     `unpaid` counts the rounds trained without a ledger: no budget covers a model that has them.

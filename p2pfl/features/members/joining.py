@@ -55,7 +55,9 @@ def make_folder(invite: Invite, target: Path, *, source: Path | None, address: s
         text = f"{invite.name} has a folder there already: a member that joins again needs a new key"
         raise UserError(text, key="DIR", value=str(target / invite.name), allowed="a folder without it")
     files = target if is_copy else source
-    federation = None if files is None else _check(load_config(files), invite)
+    federation = None if files is None else load_config(files)
+    if federation is not None:
+        require_same(federation, invite)
     at = address or _place(invite, federation)
     identity = Identity.generate()
     if is_copy:
@@ -111,11 +113,6 @@ def require_same(federation: FederationConfig, invite: Invite) -> None:
     if unlike is not None:
         allowed = "a copy from the machine that made the invite, or from a node"
         raise UserError(unlike.text, file=unlike.file, allowed=allowed)
-
-
-def _check(federation: FederationConfig, invite: Invite) -> FederationConfig:
-    require_same(federation, invite)
-    return federation
 
 
 def own_address(invite: Invite) -> str:

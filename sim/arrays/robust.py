@@ -18,7 +18,7 @@ from p2pfl.core.events import Mix
 from p2pfl.engine.arithmetic import RuleMixer, chance_of
 from p2pfl.engine.engine import NORM_CEILING
 from sim.attacks import Attack
-from sim.exact import Liars, ShownModels
+from sim.cluster import Liars, ShownModels
 
 if TYPE_CHECKING:
     from sim.arrays.setting import Setting

@@ -13,7 +13,7 @@ from p2pfl.errors import UserError
 from sim import simulate
 from sim.attacks import Attack
 from sim.attacks.poison import Backdoor, LabelFlip
-from sim.exact import Liars, ShownModels
+from sim.cluster import Liars, ShownModels
 from sim.federations import describe
 from sim.learning.nodes import poisoned
 from sim.worlds.model import ChurnSpec, ComputeSpec, LiarSpec, LinkSpec, Spread, WorldSpec

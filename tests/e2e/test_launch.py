@@ -303,14 +303,3 @@ def test_the_report_says_what_went_over_each_edge_by_which_compressor(start, war
         assert report["compressors"][spec] == {"edges": edges, "bytes_sent": sent}
     assert report["config"]["edge_compressors"] == [[1, 2, "none"]]
     assert "sent by compressor" in out
-
-
-def test_a_compressor_that_no_node_could_use_is_told_once_and_nothing_is_started(start, ward):
-    with (ward / "federation.toml").open("a", encoding="utf-8") as file:
-        file.write('\n[[edge]]\nbetween = ["node1", "node2"]\ncompressor = "top-k:2411"\n')
-    process = start("launch", str(ward), "--quiet")
-    _, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 2
-    assert err.startswith(f"error: {ward}/federation.toml: edge[0].compressor: 2411 values to keep, of 2410")
-    assert err.count("error: ") == 1
-    assert not (ward / "node0" / "node.log").exists()

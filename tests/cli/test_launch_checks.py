@@ -178,3 +178,12 @@ def test_who_was_alone_for_more_than_a_tenth_of_its_rounds_is_told_beside_the_re
 @pytest.mark.parametrize(("factor", "shown"), [(2.22e-16, 0.0), (0.002, 0.002), (None, None)])
 def test_a_predicted_contraction_that_is_0_but_for_rounding_is_shown_as_0(factor, shown):
     assert launch_command._without_rounding_noise(factor) == shown
+
+
+def test_a_compressor_that_the_rule_cannot_use_is_told_before_a_node_starts(p2pfl, launch, tmp_path):
+    p2pfl("new", "ward", "--nodes", "4", "--topology", "complete", "--rule", "hampel:b=1", "--task", "digits")
+    edit(tmp_path / "ward" / "federation.toml", 'compressor = "q4"', 'compressor = "fragment:4"')
+    code, said, torch = launch(tmp_path / "ward")
+    assert (code, torch, len(said)) == (2, False, 1)
+    assert "gossip.compressor" in said[0]
+    assert untouched(tmp_path / "ward")

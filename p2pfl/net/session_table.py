@@ -130,11 +130,10 @@ class NeighborPlace:
     async def vacancy(self) -> None:
         """Wait, without a deadline, until there is no session and a new one may be dialed."""
         clock = asyncio.get_running_loop().time
-        while self.link is not None or (wait_s := max(self.rest_s, self._spared_s(clock()))) > 0.0:
+        while (
+            self.link is not None or (wait_s := max(self.rest_s, min(self.spared_until, self.try_at) - clock())) > 0.0
+        ):
             await (asyncio.sleep(min(wait_s, MOST_SLEEP_S)) if self.link is None else self.free.wait())
-
-    def _spared_s(self, now: float) -> float:
-        return min(self.spared_until, self.try_at) - now
 
     def wake(self) -> None:
         for scope in self.held_back:

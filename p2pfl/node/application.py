@@ -141,11 +141,6 @@ def say_how_it_went(status: Status, *, never_exchanged: bool) -> None:
         notice.info("training ended after round %d: %s%s", core.facts.rounds, core.ended_by, without)
 
 
-def has_finished(core: Course) -> bool:
-    """Return True if the node has done its rounds and nobody has asked it to stop."""
-    return core.phase is Phase.FINISHED and not (core.resigned or core.retired)
-
-
 def result_of(
     status: Status, *, finished: bool, local: Score | None, cpu_s: tuple[float | None, float | None]
 ) -> NodeResult:
@@ -266,7 +261,7 @@ class Application:
                 look_for_memory(self.setup.node, engine, self.setup.learner)
             core = course_of(self.features, self.setup, engine.state)
             core = core or assembly.make_core(self.setup, engine.state, fresh=recovered is None)
-            self.current.note_core_built()
+            self.current.core_federation = self.setup.federation
             if recovered is not None:
                 notice.info("resuming after round %d", core.facts.rounds)
                 if core.facts.done:
@@ -542,7 +537,9 @@ class Application:
         if core.facts.done:
             state.ended = assembly.bound_of(core.settings)
         if not await self._is_written(lambda: self.thread.checkpoint(state)):
-            raise StorageError(f"{self.thread.refusal}; given up: what was learned {self.thread.unkept} is lost")
+            kept = self.thread.kept_rounds
+            unkept = "in this run" if kept is None else f"after round {kept}"
+            raise StorageError(f"{self.thread.refusal}; given up: what was learned {unkept} is lost")
         status.neighbor_distance = await asyncio.to_thread(neighbor_distance, state, status.heard_neighbors)
         self.stopping.test()
         local = await last_test(
@@ -555,7 +552,8 @@ class Application:
         )
         self.lines.tell()
         say_how_it_went(status, never_exchanged=not (core.exchanges or self.stopping.is_requested or had_ended))
-        finished = has_finished(core) and not self.stopping.is_requested
+        asked_to_end = self.stopping.is_requested or core.resigned or core.retired
+        finished = core.phase is Phase.FINISHED and not asked_to_end
         if finished:
             driver.feed.keep("finished", None, f"after round {core.facts.rounds}")
         cpu_s = (None, None) if self.shared else (round(time.process_time(), 3), round(running_s, 3))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 
 from p2pfl.config.charter import federation_id, keys
-from p2pfl.config.model import Edges, FederationConfig, Member
+from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.core.events import Amended
 from p2pfl.core.settings import turns_of
 from p2pfl.crypto.identity import Identity
@@ -88,10 +88,6 @@ def keys_with_session(federation: FederationConfig) -> dict[bytes, int]:
     return {member.key: member.index for member in federation.members if not member.retired}
 
 
-def with_federation(setup: Setup, federation: FederationConfig) -> Setup:
-    return replace(setup, federation=federation, member=federation.members[setup.member.index])
-
-
 def without_members(federation: FederationConfig, keys: Collection[bytes]) -> FederationConfig:
     """Return the federation with these members and their edges removed; it is not signed again."""
     members = tuple(replace(one, retired=True) if one.key in keys else one for one in federation.members)
@@ -109,14 +105,13 @@ def in_words(before: FederationConfig, after: FederationConfig, index: int) -> s
     """Describe what has changed from that member's point of view, for its log and its page."""
     here, there = ({member.index: member for member in one.present} for one in (before, after))
     was, now = set(before.neighbors(index)), set(after.neighbors(index))
+    both = sorted(here.keys() & there.keys())
+    moved = [there[one] for one in both if here[one].address != there[one].address]
     lists = (
         ("joined:", [there[one].name for one in sorted(there.keys() - here.keys())]),
         ("removed:", [here[one].name for one in sorted(here.keys() - there.keys())]),
-        ("another key:", [there[one].name for one in _in_both(here, there) if here[one].key != there[one].key]),
-        (
-            "another address:",
-            [_address_text(there[one]) for one in _in_both(here, there) if here[one].address != there[one].address],
-        ),
+        ("another key:", [there[one].name for one in both if here[one].key != there[one].key]),
+        ("another address:", [f"{member.name} ({member.address or 'none'})" for member in moved]),
         ("new neighbors:", [after.members[peer].name for peer in sorted(now - was)]),
         ("no longer neighbors:", [after.members[peer].name for peer in sorted(was - now)]),
     )
@@ -126,14 +121,6 @@ def in_words(before: FederationConfig, after: FederationConfig, index: int) -> s
     if before.topology != after.topology:
         parts.append(f"the graph is {after.topology}")
     return "; ".join([f"{len(there)} members", *parts])
-
-
-def _in_both(here: Mapping[int, Member], there: Mapping[int, Member]) -> list[int]:
-    return sorted(here.keys() & there.keys())
-
-
-def _address_text(member: Member) -> str:
-    return f"{member.name} ({member.address or 'none'})"
 
 
 log = logging.getLogger("p2pfl")
@@ -161,10 +148,6 @@ class CurrentFederation:
         """The federation that the core follows, or was last given."""
         self.live: Live | None = None
 
-    def note_core_built(self) -> None:
-        """Record that the core was built for the current federation."""
-        self.core_federation = self.setup.federation
-
     def begin(self, live: Live) -> None:
         self.live = live
         self._hand_over()
@@ -185,7 +168,8 @@ class CurrentFederation:
         """
         check_amended(self.setup.federation, federation)
         if federation != self.setup.federation:
-            self.setup = with_federation(self.setup, federation)
+            member = federation.members[self.setup.member.index]
+            self.setup = replace(self.setup, federation=federation, member=member)
             self._hand_over()
 
     def trust_anew(self) -> None:

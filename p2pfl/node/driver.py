@@ -147,7 +147,7 @@ class Driver:
         self.core = core
         self.engine_thread = engine_thread
         self.local = local
-        local.report_to(self)
+        local.node = self
         self.name_of = name_of
         self.on_amended = on_amended
         self.links: Links

@@ -226,7 +226,11 @@ class EngineThread(threading.Thread):
         self.listener: Listener
         """Receives the events; set it before `start`."""
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        self.flushing = Flushing(store, tell=self._tell_flushed, on_end=lambda: self.jobs.put(Order.FLUSH_ENDED))
+        self.flushing = Flushing(
+            store,
+            tell=lambda flush: self.listener.flushed(flush),  # noqa: PLW0108 - there is no listener yet
+            on_end=lambda: self.jobs.put(Order.FLUSH_ENDED),
+        )
         self.in_step = False
         """True if no answer is delivered before it is on disk, since there is nothing to train meanwhile."""
         self.broken_since: float | None = None
@@ -257,20 +261,12 @@ class EngineThread(threading.Thread):
         self.refusal, self.kept_rounds = None, state.rounds
         self.flushing.answer_all()
 
-    @property
-    def unkept(self) -> str:
-        """Describe in words what is not on disk."""
-        return "in this run" if self.kept_rounds is None else f"after round {self.kept_rounds}"
-
     def _flush(self) -> None:
         """Flush in this thread, after the one that is running."""
         self.store.flush()
         self.flushing.answer_all()
         if self.durability == "exchange":
             self.kept_rounds = self.engine.state.rounds
-
-    def _tell_flushed(self, flush: int) -> None:
-        self.listener.flushed(flush)
 
     def _end_flush(self) -> None:
         rounds = self.flushing.end()

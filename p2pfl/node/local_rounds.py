@@ -138,14 +138,12 @@ class LocalRounds:
         self.under_way = ""
         """The learner's current work: "round", "test", or empty."""
         self.closed = False
-        self._node: Reports
+        self.node: Reports
+        """Receives reports; set before a round starts."""
         self._shares_compute = compute is not None
         self._trainer = compute or compute_thread()
         self._learning = threading.Lock()
         self._untested = 0
-
-    def report_to(self, node: Reports) -> None:
-        self._node = node
 
     def start(self, effect: StartRound) -> None:
         """Copy the model between two operations, then train in the other thread."""
@@ -166,13 +164,13 @@ class LocalRounds:
             ledger = self.engine_thread.engine.state.ledger
             answer = gate.before_round(RoundPlan(index, self.workshop.learner.samples, ledger))
         except BaseException as error:  # noqa: BLE001 - as below
-            self._node.fail(error)
+            self.node.fail(error)
             return
         match answer:
             case None:
                 self.engine_thread.jobs.put(Look(begin))
             case RoundRefused():
-                self.loop.call_soon_threadsafe(self._node.take, answer)
+                self.loop.call_soon_threadsafe(self.node.take, answer)
             case Wait(wait_s=wait_s):
                 self.loop.call_soon_threadsafe(
                     self.loop.call_later, wait_s, self._submit, self._ask, gate, index, begin
@@ -204,12 +202,12 @@ class LocalRounds:
             local = self.workshop.train(start, index)
         except LearningError as error:
             if self.workshop.strict:
-                self._node.fail(error)
+                self.node.fail(error)
                 return
             log.error("round %d raised: %s", index + 1, error)  # noqa: TRY400 - the user's task, not our traceback
             self.loop.call_soon_threadsafe(self._report_round, start.model, None, waited_s)
         except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the node, not vanish
-            self._node.fail(error)
+            self.node.fail(error)
         else:
             self.loop.call_soon_threadsafe(self._report_round, start.model, local, waited_s)
 
@@ -231,16 +229,16 @@ class LocalRounds:
         if not text:
             return
         if news.refused:
-            self._node.alarm("data-refused", None, text)
+            self.node.alarm("data-refused", None, text)
         else:
-            self._node.alarm("data-reloaded", None, text)
+            self.node.alarm("data-reloaded", None, text)
 
     def _report_round(self, start: Vector, local: LocalRound | None, waited_s: float) -> None:
         """Hand the round's result to the engine, which uses it when the core commits a round."""
         self.engine_thread.engine.outcomes.put(None if local is None else (start, local))
         steps, samples = (local.steps, local.samples) if local else (0, 0)
         figure = self.workshop.gauged if local else None
-        self._node.take(RoundTrained(steps=steps, samples=samples, waited_s=waited_s, figure=figure))
+        self.node.take(RoundTrained(steps=steps, samples=samples, waited_s=waited_s, figure=figure))
 
     def restore_learner(self) -> None:
         """Restore what the learner keeps for itself, because a round was dropped."""
@@ -250,7 +248,7 @@ class LocalRounds:
         try:
             self.workshop.learner.load_local_state(local)
         except BaseException as error:  # noqa: BLE001 - as above
-            self._node.fail(error)
+            self.node.fail(error)
 
     def _measure(self, model: Vector, moment: Moment) -> None:
         self.under_way = "test"
@@ -302,7 +300,7 @@ class LocalRounds:
         try:
             self._measure(model, moment)
         except BaseException as error:  # noqa: BLE001 - as above
-            self._node.fail(error)
+            self.node.fail(error)
 
     def close(self) -> None:
         """Close without waiting for the learner."""

@@ -155,21 +155,6 @@ async def test_what_is_no_address_changes_nothing(federation):
         assert a.open
 
 
-@pytest.mark.parametrize("configured", [NOWHERE, None])
-async def test_a_hint_is_dialed_where_the_configured_address_fails(federation, configured):
-    async with federation.node(1) as b, federation.node(0, {1: configured}) as a:
-        a.links.hint(1, ["no address", "127.0.0.1:2", b.address()])
-        await a.until(lambda: a.open and b.open)
-        assert str(a.links._dialer.routes[1].worked) == b.address()
-
-
-async def test_nobody_is_hinted_at_who_is_no_member(federation):
-    async with federation.node(0) as a:
-        a.links.hint(77, [NOWHERE])
-        a.links.hint(0, [NOWHERE])
-        assert not a.links._dialer.routes
-
-
 def test_the_configured_address_comes_first_then_what_worked_then_the_newest_hints():
     route = Route(Address("configured", 1))
     old, worked, new = Address("old", 1), Address("worked", 1), Address("new", 1)
@@ -178,17 +163,3 @@ def test_the_configured_address_comes_first_then_what_worked_then_the_newest_hin
     route.has_worked(Address("configured", 1))
     route.hint([new])
     assert [address.host for address in route.addresses()] == ["configured", "worked", "new", "old"]
-
-
-@pytest.mark.long
-async def test_only_what_is_new_ends_a_rest_early():
-    route = Route()
-    route.hint([Address("one", 1)])
-    assert await route.rest(10.0)
-    route.news.clear()
-    route.hint([Address("one", 1)])
-    assert not await route.rest(0.01)
-    route.configure(None)
-    assert not await route.rest(0.01)
-    route.configure(Address("two", 1))
-    assert await route.rest(10.0)

@@ -27,17 +27,6 @@ def request_of(body: bytes) -> Request:
     )
 
 
-async def test_two_nodes_exchange_messages_in_order(federation):
-    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
-        await b.until(lambda: b.open and a.open)
-        for version in range(50):
-            a.send(1, Resync(incarnation=version))
-            b.send(0, Resync(incarnation=1000 + version))
-        await a.until(lambda: len(a.messages()) == len(b.messages()) == 50)
-        assert [message.incarnation for message in b.messages()] == list(range(50))
-        assert [message.incarnation for message in a.messages()] == list(range(1000, 1050))
-
-
 async def test_a_message_sent_as_the_session_opens_arrives_after_the_other_end_opened(federation):
     """Whoever is told first that the session is open may speak at once."""
     a = federation.new(0)
@@ -244,16 +233,6 @@ async def test_empty_chunks_are_worth_no_more_than_an_honest_end_sends(federatio
         assert a.links.counters.peers[1].faults == 1
 
 
-async def test_three_nodes_open_one_session_for_each_pair(federation):
-    async with (
-        federation.node(0) as a,
-        federation.node(1, {0: a.address()}) as b,
-        federation.node(2, {0: a.address(), 1: b.address()}) as c,
-    ):
-        await a.until(lambda: all(len(node.open) == 2 for node in (a, b, c)))
-        assert sorted(c.open) == [0, 1]
-
-
 async def test_nodes_may_start_in_any_order(federation, caplog):
     caplog.set_level(logging.INFO)
     async with federation.node(0) as placeholder:
@@ -297,15 +276,6 @@ async def test_a_neighbor_that_is_given_a_rest_opens_no_session_until_it_is_over
         assert a.kinds() == ["open", "close"]
         table.rest(other, 0.0)
         await a.until(lambda: a.open and b.open)
-
-
-async def test_leaving_says_goodbye(federation):
-    async with federation.node(0) as a:
-        async with federation.node(1, {0: a.address()}) as b:
-            await b.until(lambda: b.open and a.open)
-        await a.until(a.reasons)
-        assert b.reasons() == ["the node stopped"]
-        assert a.reasons() == ["closed by the peer"]
 
 
 async def test_an_aborted_connection_is_opened_again_with_a_higher_number(federation):
@@ -374,13 +344,6 @@ async def test_a_peer_that_never_reads_a_chunk_is_closed(federation, quick, rela
         wire.stop_accepting()
         a.send(1, request_of(bytes(7_000_000)))
         await a.until(lambda: "the peer does not read" in a.reasons())
-
-
-async def test_a_port_in_use_is_the_users_mistake(federation):
-    async with federation.node(0) as a:
-        with pytest.raises(UserError, match=a.address().replace(".", r"\.")):
-            async with federation.node(1, listen=a.address()):
-                pass
 
 
 @pytest.mark.parametrize(

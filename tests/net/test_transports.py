@@ -90,6 +90,7 @@ async def test_who_stops_says_goodbye_and_is_found_again_when_it_is_back(carried
             async with a.links:
                 await b.until(lambda a=a: b.open and a.open)
             await b.until(lambda life=life: b.kinds().count("close") == life)
+            assert a.reasons() == ["the node stopped"]
     assert set(b.reasons()) == {"closed by the peer"}
 
 
@@ -121,7 +122,7 @@ async def test_an_address_is_had_once(carried):
     a = carried(0)
     async with a.links:
         b = carried(1, listen=a.address())
-        with pytest.raises(UserError, match="listen"):
+        with pytest.raises(UserError, match=a.address()):
             await b.links.__aenter__()
         await b.links._transport.close()
 

@@ -125,7 +125,7 @@ async def test_a_round_that_fails_is_named_as_people_count_and_came_to_nothing(c
     workshop = SimpleNamespace(pace=EvaluationPace(0), train=fail, renew_data=lambda: None, strict=False)
     local = LocalRounds(thread, workshop, on_measure=int)
     local.gate = SimpleNamespace(is_kept=True)
-    local.report_to(SimpleNamespace(take=heard.append))
+    local.node = SimpleNamespace(take=heard.append)
     local._train(RoundStart(np.zeros(3, np.float32)), 6, Moment(6, 6), 0.0)
     await asyncio.sleep(0)
     assert [record.getMessage() for record in caplog.records] == ["round 7 raised: no more memory"]

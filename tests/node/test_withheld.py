@@ -88,7 +88,7 @@ def test_a_launcher_is_not_told_which_classes_a_node_has(parts, classes):
 
 def rounds_of(withheld, alarm):
     return SimpleNamespace(
-        workshop=LearnerRunner(Talkative(), 1, figures=TrainingFigures(withheld)), _node=SimpleNamespace(alarm=alarm)
+        workshop=LearnerRunner(Talkative(), 1, figures=TrainingFigures(withheld)), node=SimpleNamespace(alarm=alarm)
     )
 
 

@@ -513,10 +513,10 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
         talk = SchemaTalk(
             agreement,
             federation.neighbors(member.index),
-            links.sides.say,
+            links.channels.say,
             lambda: keep(federation, node, agreement.merge_all()),
         )
-        links.sides.add(HandledChannel(channel=CHANNEL, handler=talk, guards=True))
+        links.channels.add(HandledChannel(channel=CHANNEL, handler=talk, guards=True))
         sums = None
         if settings is not None:
             sums = sums_over(

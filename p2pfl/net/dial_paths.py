@@ -64,9 +64,9 @@ class DialError(Enum):
 class UnreachedError(GoneError):
     """Nothing was reached. `remedy` says what to do; it is empty if that depends on what runs there."""
 
-    def __init__(self, dial_error: DialError, text: str, remedy: str = "") -> None:
+    def __init__(self, hurdle: DialError, text: str, remedy: str = "") -> None:
         super().__init__(f"{text}: {remedy}" if remedy else text)
-        self.dial_error, self.text, self.remedy = dial_error, text, remedy
+        self.hurdle, self.text, self.remedy = hurdle, text, remedy
 
 
 def of_socket(error: OSError, host: str, what: str = "") -> UnreachedError:
@@ -622,7 +622,7 @@ class Outlet:
             except TimeoutError:
                 reasons.append(UnreachedError(DialError.SILENT, f"nothing in {ONE_WAY_S:g} s"))
         first, second = reasons
-        raise UnreachedError(first.dial_error, f"by {ways[0]}: {first.text}; directly: {second.text}", first.remedy)
+        raise UnreachedError(first.hurdle, f"by {ways[0]}: {first.text}; directly: {second.text}", first.remedy)
 
 
 def outlet_of(node: NodeConfig) -> Outlet:

@@ -285,7 +285,7 @@ async def _beat_until(done: asyncio.Future[Any], say: Say, beat_s: float) -> Non
 
 
 SHARE_OF_ALL = 0.06
-"""The share of CPU time for all strangers together; addresses of members together get the same again."""
+"""The share of loop time for all strangers together; addresses of members together get the same again."""
 SHARE_OF_ONE = 0.04
 """The share for one address or one IPv6 /64."""
 SHARE_OF_ACCEPTING = 0.02

@@ -67,7 +67,7 @@ class Shared:
     max_body_bytes: int
     name_of: Callable[[int], str]
     on_alarm: OnAlarm
-    channels: ExtensionChannels
+    sides: ExtensionChannels
     rates: SendingRates = field(default_factory=SendingRates)
     """The bounds on what this node sends."""
     parts: KeptParts = field(init=False)
@@ -301,7 +301,7 @@ class PeerLink:
         self._ended.set()
         self._shared.parts.keep(self.peer, self._inbox.close())
         self._outbox.close()
-        self._shared.channels.ended(self)
+        self._shared.sides.ended(self)
         self._owner.ended(self, reason)
 
     async def run(self) -> None:
@@ -386,7 +386,7 @@ class PeerLink:
 
     @property
     def _offer(self) -> Offer:
-        return Offer(least=LEAST_VERSION, most=PROTOCOL_VERSION, channels=self._shared.channels.names)
+        return Offer(least=LEAST_VERSION, most=PROTOCOL_VERSION, channels=self._shared.sides.names)
 
     async def _send(self, message: Message | Side | Receipt) -> None:
         if isinstance(message, Request):
@@ -456,7 +456,7 @@ class PeerLink:
         if isinstance(message, Side | Unknown | PartHeld | Receipt):
             try:
                 if isinstance(message, Side | Unknown):
-                    self._shared.channels.handle_message(self, message)
+                    self._shared.sides.handle_message(self, message)
                 else:
                     self._bodies.hear(message, asyncio.get_running_loop().time(), self._shared.limits.drain_s)
             except PeerFault as fault:
@@ -477,7 +477,7 @@ class PeerLink:
         if version < max(offer.least, LEAST_VERSION):
             raise OtherVersionError(f"the peer speaks protocol versions {offer.least} to {offer.most}")
         self._version = version
-        self._shared.channels.handle_offer(self, offer)
+        self._shared.sides.handle_offer(self, offer)
 
     def _blame(self, fault: PeerFault) -> None:
         if self._ended.is_set():

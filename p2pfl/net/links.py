@@ -73,7 +73,7 @@ class Tasks:
 
 
 FOR_PEOPLE = (DialError.CERTIFICATE, DialError.PROXY, DialError.NAME)
-"""The dial errors that do not go away by themselves: a person must do something."""
+"""The hurdles that do not go away by themselves: a person must do something."""
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None] | None]
 
 
@@ -253,11 +253,9 @@ class Dialer:
     def _report_silence(self, peer: int, way: DialPath, error: Exception) -> None:
         place = self.table.places.get(peer)
         level = DEBUG if peer in self._silent or place is None or place.link else INFO
-        dial_error = (
-            (peer, error.remedy) if isinstance(error, UnreachedError) and error.dial_error in FOR_PEOPLE else None
-        )
-        if dial_error is not None and dial_error not in self._hindered and way == self.route(peer).configured:
-            self._hindered.add(dial_error)
+        hurdle = (peer, error.remedy) if isinstance(error, UnreachedError) and error.hurdle in FOR_PEOPLE else None
+        if hurdle is not None and hurdle not in self._hindered and way == self.route(peer).configured:
+            self._hindered.add(hurdle)
             level = WARNING
         self._silent.add(peer)
         name = self.shared.name_of(peer)
@@ -356,7 +354,7 @@ class Links:
     ) -> None:
         limits, watcher = limits or Limits(), watcher or Watcher()
         self.counters = Counters.of(index for index in membership.members.values() if index != membership.own_index)
-        self.channels = ExtensionChannels(name_of=watcher.name_of, on_alarm=watcher.on_alarm)
+        self.sides = ExtensionChannels(name_of=watcher.name_of, on_alarm=watcher.on_alarm)
         """The extension channels; features add theirs before the socket is bound."""
         executor = ThreadPoolExecutor(SEALING_THREADS, thread_name_prefix="p2pfl-seal")
         shared = self._shared = Shared(
@@ -368,7 +366,7 @@ class Links:
             max_body_bytes=max_body_bytes,
             name_of=watcher.name_of,
             on_alarm=watcher.on_alarm,
-            channels=self.channels,
+            sides=self.sides,
             rates=SendingRates(limits.max_kbit_s, limits.neighbor_kbit_s),
         )
         self._greeter = greeter = Greeter(

@@ -339,7 +339,7 @@ def visitors_binding(federation: FederationConfig) -> FederationBinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneShotClient:
-    """A client for one federation. `binding` need not include the model's shape, which only a node knows."""
+    """An errand for one federation. `binding` need not include the model's shape, which only a node knows."""
 
     identity: Identity
     binding: FederationBinding

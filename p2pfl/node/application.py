@@ -81,7 +81,7 @@ async def last_test(
     learner: Learner, state: NodeState, driver: Driver, stopping: Stopping, *, hasty: bool, compute: Executor | None
 ) -> Score | None:
     """Test the last model, however long it takes unless the node was asked to end; return the score on its own data."""
-    shop = driver.local.runner
+    shop = driver.local.workshop
     local: list[Score | None] = []
 
     def test() -> None:
@@ -147,7 +147,7 @@ def result_of(
     """Return the result. `local` is the score on the node's own data; `cpu_s` are the CPU seconds of the process, in
     all and while the node ran, unknown if nodes share a process.
     """
-    core, shop = status.core, status.runner
+    core, shop = status.core, status.workshop
     return NodeResult(
         **msgspec.structs.asdict(status.full()),
         finished=finished,
@@ -328,7 +328,7 @@ class Application:
         each = None if self.on_round is None else EachRound(setup.member.name, setup.learner, self.on_round)
         losses = Losses(private=setup.federation.privacy is not None, resumed=engine.state.rounds > 0)
         figures = TrainingFigures(withheld_by(self.features, setup), losses)
-        runner = LearnerRunner(
+        workshop = LearnerRunner(
             setup.learner,
             training.evaluate_every,
             sketch,
@@ -343,7 +343,7 @@ class Application:
         self.thread = EngineThread(engine, store, durability=setup.durability, extra=header)
         local = LocalRounds(
             self.thread,
-            runner,
+            workshop,
             on_measure=self._note_test,
             on_closed=lambda seen: self.lines.closed(seen),  # noqa: PLW0108 - there are no lines yet
             compute=None if self.shared is None else self.shared.compute,
@@ -413,12 +413,12 @@ class Application:
             core=core,
             status=self.status,
             presence=driver.presence,
-            runner=driver.local.runner,
+            workshop=driver.local.workshop,
             thread=self.thread,
             line=self.lines.line,
             feed=driver.feed,
             network=links,
-            say=links.channels.say,
+            say=links.sides.say,
             clock=driver.loop.time,
             alarm=driver.alarm,
             carry_out=driver.carry_out,
@@ -433,7 +433,7 @@ class Application:
             federation=setup.federation.name,
             rounds=setup.federation.training.rounds,
             core=core,
-            runner=driver.local.runner,
+            workshop=driver.local.workshop,
             counters=links.counters,
             name_of=self._name_of,
             compressor_of=lambda peer: self.setup.federation.compressor_of(setup.member.index, peer),

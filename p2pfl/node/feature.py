@@ -118,7 +118,7 @@ class Recovered(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """Everything that a feature gets from its node. `core`, `status`, `thread` and `runner` may only be read."""
+    """Everything that a feature gets from its node. `core`, `status`, `thread` and `workshop` may only be read."""
 
     setup: Callable[[], Setup]
     """The contents of the files, with the current federation."""
@@ -128,7 +128,7 @@ class NodeView:
     """Absences of neighbors. A feature may set its `silent_s`, which says how long a neighbor has been silent, and its
     `is_excused`.
     """
-    runner: LearnerRunner
+    workshop: LearnerRunner
     thread: EngineThread
     line: Callable[[], NodeLine]
     feed: Feed
@@ -402,7 +402,7 @@ class FeatureHost:
     def __init__(
         self, features: Iterable[Feature], view: NodeView, links: Links, recovered: Mapping[Feature, Recovered]
     ) -> None:
-        self._alarm, self._setup, self._channels = view.alarm, view.setup, links.channels
+        self._alarm, self._setup, self._sides = view.alarm, view.setup, links.sides
         self._loop = asyncio.get_running_loop()
         self._handled: dict[Feature, tuple[HandledChannel, ...]] = {}
         self._attached: dict[Feature, Attached] = {}
@@ -417,7 +417,7 @@ class FeatureHost:
                 self._handled[feature] = channels = found.channels()
             for handled in channels:
                 with failure_named(feature, "channels"):
-                    links.channels.add(handled)
+                    links.sides.add(handled)
             self._attached[feature] = found
             if found.door is not None:
                 links.receive(found.door)
@@ -529,6 +529,6 @@ class FeatureHost:
             raise error
         self._attached.pop(feature, None)
         for handled in self._handled.pop(feature, ()):
-            self._channels.drop(handled)
+            self._sides.drop(handled)
         what = f"{type(error).__name__}: {error}"
         self._alarm(FAILED, None, f"{feature.name} is off, and the node goes on: it failed ({what})")

@@ -21,8 +21,8 @@ from torch.nn.functional import embedding_bag
 from p2pfl.compress import Compressor, Fragments
 from p2pfl.core.settings import turn_of
 from p2pfl.engine.arithmetic import chance_of
-from sim.arrays.methods import Flows, Memory
 from sim.arrays.robust import ByRule
+from sim.arrays.setting import Flows, Memory
 from sim.arrays.vectors import CHUNK_FLOATS, Integers, Train
 from topologies.schedule import MixingMatrix
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from p2pfl.compress import Compressor
 from p2pfl.engine.arithmetic import chance_of
 from sim.arrays.clock import Events, Kind
-from sim.arrays.methods import Flows, Memory
+from sim.arrays.setting import Flows, Memory
 
 Integers = NDArray[np.int64]
 

@@ -75,8 +75,8 @@ async def test_what_is_handed_to_one_reaches_all_and_stays_with_them(chartered, 
     await under_way(nodes)
     federation = field.federation()
     charter = sign(with_settings(federation, rounds=9_000))
-    client = OneShotClient.of(federation, ADMIN)
-    assert await client.bring(federation.members[0].address, federation.members[0].key, charter.packed()) == 1
+    errand = OneShotClient.of(federation, ADMIN)
+    assert await errand.bring(federation.members[0].address, federation.members[0].key, charter.packed()) == 1
     await all_have(nodes, 1)
     for node in nodes:
         assert on_disk(node).edition == charter.edition

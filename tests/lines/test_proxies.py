@@ -77,7 +77,7 @@ async def test_a_proxy_with_a_wrong_certificate_is_named(proxy, certificates):
     certificate = OwnCertificate(certificates.cert("good"), certificates.key("good"))
     async with proxy(tls=certificate.context) as own:
         reason = await reason_by(Outlet(Proxies(named=parse_proxy(own.url))), f"wss://{FAR}")
-    assert reason.dial_error is DialError.PROXY
+    assert reason.hurdle is DialError.PROXY
     assert f"the proxy {own.url}: its certificate is signed by nobody whom this machine trusts" in reason.text
 
 
@@ -92,7 +92,7 @@ async def test_a_proxy_with_a_wrong_certificate_is_named(proxy, certificates):
 async def test_a_proxy_that_lets_nothing_through_is_named_with_what_to_do(proxy, status, credentials, says):
     async with proxy(status, credentials) as own:
         reason = await reason_by(Outlet(Proxies(named=parse_proxy(own.url))), f"wss://{FAR}")
-        assert reason.dial_error is DialError.PROXY
+        assert reason.hurdle is DialError.PROXY
         assert f"the proxy {own.url} {says}" in str(reason)
 
 
@@ -101,7 +101,7 @@ async def test_a_proxy_that_hangs_up_is_named():
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         reason = await reason_by(Outlet(Proxies(named=parse_proxy(url))), f"wss://{FAR}")
-    assert reason.dial_error is DialError.PROXY
+    assert reason.hurdle is DialError.PROXY
     assert f"the proxy {url}" in reason.text
 
 
@@ -167,7 +167,7 @@ async def test_a_stranger_at_an_address_is_named_and_not_quoted(answer, says, in
             reason = await reason_by(Outlet(Proxies(named=parse_proxy(way.url))), address)
         else:
             reason = await reason_by(Outlet(Proxies()), place)
-    assert reason.dial_error is DialError.NOT_A_NODE
+    assert reason.hurdle is DialError.NOT_A_NODE
     assert says in str(reason)
     assert "EVIL" not in str(reason)
 

@@ -210,5 +210,5 @@ async def test_a_web_server_without_its_node_is_named(certificates):
     async with open_browserless() as http:
         with pytest.raises(UnreachedError, match="does not reach the node behind it") as found:
             await dial_websocket(http, address)
-    assert found.value.dial_error is DialError.NOT_A_NODE
+    assert found.value.hurdle is DialError.NOT_A_NODE
     server.close()

@@ -51,7 +51,7 @@ def charter(version):
     return version.to_bytes(8, "big") * 20_000
 
 
-def client(identity, binding):
+def errand(identity, binding):
     return OneShotClient(identity=identity, binding=binding)
 
 
@@ -109,7 +109,7 @@ async def test_who_was_removed_is_refused_and_learns_only_that_there_is_a_newer_
 async def test_a_version_that_cannot_be_is_the_fault_of_who_says_it(federation):
     """An admin's laptop, or a node that was left behind, must not believe in 2^60."""
     async with federation.node(0, charters=Charters(2**60)) as a:
-        there, laptop = (a.address(), key_of(federation, 0)), client(ADMIN, binding_of(a))
+        there, laptop = (a.address(), key_of(federation, 0)), errand(ADMIN, binding_of(a))
         for act in (laptop.bring(*there, charter(2)), laptop.ask(*there, 2**60)):
             with pytest.raises(UnreachableError, match="which is impossible"):
                 await act
@@ -118,7 +118,7 @@ async def test_a_version_that_cannot_be_is_the_fault_of_who_says_it(federation):
 async def test_without_admin_keys_a_stranger_is_refused_at_once(federation):
     async with federation.node(0) as a:
         with pytest.raises(UnreachableError):
-            await client(STRANGER, binding_of(a)).bring(a.address(), key_of(federation, 0), charter(9))
+            await errand(STRANGER, binding_of(a)).bring(a.address(), key_of(federation, 0), charter(9))
 
 
 def binding_of(node):
@@ -133,7 +133,7 @@ async def test_anybody_may_bring_a_charter_and_is_told_which_one_is_held(federat
     held = Charters(4)
     async with federation.node(0, charters=held) as a:
         there = a.address(), key_of(federation, 0)
-        laptop = client(STRANGER, other_model(federation))
+        laptop = errand(STRANGER, other_model(federation))
         assert await laptop.bring(*there, charter(5)) == 5
         assert await laptop.bring(*there, charter(3)) == 5
         assert held.version == 5
@@ -143,10 +143,10 @@ async def test_an_admin_and_a_listed_key_may_ask_and_a_stranger_may_not(federati
     async with federation.node(0, charters=Charters(4)) as a:
         there, binding = (a.address(), key_of(federation, 0)), other_model(federation)
         for identity in (ADMIN, federation.identities[1]):
-            assert await client(identity, binding).ask(*there, 3) == charter(4)
-            assert await client(identity, binding).ask(*there, 4) is None
+            assert await errand(identity, binding).ask(*there, 3) == charter(4)
+            assert await errand(identity, binding).ask(*there, 4) is None
         with pytest.raises(UnreachableError):
-            await client(STRANGER, binding).ask(*there, 0)
+            await errand(STRANGER, binding).ask(*there, 0)
         assert a.alarms == [], "a visitor need not know the model"
 
 
@@ -154,7 +154,7 @@ async def test_another_node_than_the_one_that_was_dialed_gets_nothing(federation
     held = Charters(1)
     async with federation.node(0, charters=held) as a:
         with pytest.raises(UnreachableError):
-            await client(STRANGER, binding_of(a)).bring(a.address(), key_of(federation, 3), charter(2))
+            await errand(STRANGER, binding_of(a)).bring(a.address(), key_of(federation, 3), charter(2))
     assert held.brought == []
 
 
@@ -162,7 +162,7 @@ async def test_what_is_no_charter_is_refused_in_the_log(federation, caplog):
     held = Charters(1)
     async with federation.node(0, charters=held) as a:
         with pytest.raises(UnreachableError):
-            await client(STRANGER, binding_of(a)).bring(a.address(), key_of(federation, 0), b"forged" * 100)
+            await errand(STRANGER, binding_of(a)).bring(a.address(), key_of(federation, 0), b"forged" * 100)
         await a.until(lambda: "cannot be taken" in caplog.text)
     assert held.version == 1
 
@@ -172,14 +172,14 @@ def visit(federation):
     """A connection on which `act(channel, session)` says what it likes; True if the node hangs up in answer."""
 
     async def visit(node, act, identity=STRANGER):
-        visitor = client(identity, binding_of(node))
+        errands = errand(identity, binding_of(node))
 
         async def act_and_wait(channel, session):
             await act(channel, session)
             await channel.receive()
 
         try:
-            await visitor._go(node.address(), key_of(federation, node.index), act_and_wait)
+            await errands._go(node.address(), key_of(federation, node.index), act_and_wait)
         except UnreachableError:
             return True
         return False
@@ -227,14 +227,14 @@ async def test_one_charter_for_each_connection(federation):
                 await channel.receive()
 
         with pytest.raises(UnreachableError):
-            await client(STRANGER, binding_of(a))._go(a.address(), key_of(federation, 0), twice)
+            await errand(STRANGER, binding_of(a))._go(a.address(), key_of(federation, 0), twice)
     assert held.brought == [charter(2)]
 
 
 async def test_strangers_of_one_address_visit_so_often_and_members_are_not_held_up(federation):
     held = Charters(1)
     async with federation.node(0, charters=held) as a:
-        stranger = client(STRANGER, binding_of(a))
+        stranger = errand(STRANGER, binding_of(a))
         there = a.address(), key_of(federation, 0)
         for _ in range(int(CONTROL_BURST)):
             await stranger.bring(*there, charter(2))
@@ -247,7 +247,7 @@ async def test_strangers_of_one_address_visit_so_often_and_members_are_not_held_
 async def test_a_member_visits_as_seldom_and_holds_up_no_other_member_and_no_session(federation):
     async with federation.node(0, neighbors=frozenset({1, 2}), charters=Charters(2)) as a:
         there = a.address(), key_of(federation, 0)
-        one, other = (client(federation.identities[index], binding_of(a)) for index in (1, 2))
+        one, other = (errand(federation.identities[index], binding_of(a)) for index in (1, 2))
         for _ in range(int(CONTROL_BURST)):
             await one.bring(*there, charter(2))
         with pytest.raises(UnreachableError):
@@ -269,24 +269,24 @@ async def test_a_member_without_an_edge_hears_so_and_then_brings_charters_as_sel
             assert answer[0] == Word.NO_EDGE
             return await bring(channel, session, charter(3))
 
-        visitor, there = client(federation.identities[1], binding_of(a)), (a.address(), key_of(federation, 0))
+        errands, there = errand(federation.identities[1], binding_of(a)), (a.address(), key_of(federation, 0))
         for _ in range(int(CONTROL_BURST)):
-            assert await visitor._go(*there, greet_and_bring) == 3
+            assert await errands._go(*there, greet_and_bring) == 3
         with pytest.raises(UnreachableError):
-            await visitor._go(*there, greet_and_bring)
+            await errands._go(*there, greet_and_bring)
     assert len(held.brought) == int(CONTROL_BURST)
 
 
 async def test_a_silent_visitor_is_let_go(federation, quick):
     limits = replace(quick, handshake_s=0.3)
     async with federation.node(0, charters=Charters(1), limits=limits) as a:
-        visitor = client(STRANGER, binding_of(a))
+        errands = errand(STRANGER, binding_of(a))
 
         async def wait(channel, _session):
             with pytest.raises(GoneError):
                 await channel.receive()
 
-        await visitor._go(a.address(), key_of(federation, 0), wait)
+        await errands._go(a.address(), key_of(federation, 0), wait)
         await a.until(lambda: a.links._transport.pending.waiting == 0)
 
 
@@ -298,7 +298,7 @@ async def test_a_greeting_tells_the_version_of_the_charter(federation):
             answer, _ = session.open(await channel.receive())
             return answer
 
-        answer = await client(federation.identities[1], binding_of(a))._go(a.address(), key_of(federation, 0), greet)
+        answer = await errand(federation.identities[1], binding_of(a))._go(a.address(), key_of(federation, 0), greet)
         assert answer[0] == Word.GREETING
         assert int.from_bytes(answer[-8:], "little") == 7
 

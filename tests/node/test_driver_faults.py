@@ -122,8 +122,8 @@ async def test_a_round_that_fails_is_named_as_people_count_and_came_to_nothing(c
 
     outcomes, heard = SimpleQueue(), []
     thread = SimpleNamespace(engine=SimpleNamespace(outcomes=outcomes))
-    runner = SimpleNamespace(pace=EvaluationPace(0), train=fail, renew_data=lambda: None, strict=False)
-    local = LocalRounds(thread, runner, on_measure=int)
+    workshop = SimpleNamespace(pace=EvaluationPace(0), train=fail, renew_data=lambda: None, strict=False)
+    local = LocalRounds(thread, workshop, on_measure=int)
     local.gate = SimpleNamespace(is_kept=True)
     local.node = SimpleNamespace(take=heard.append)
     local._train(RoundStart(np.zeros(3, np.float32)), 6, Moment(6, 6), 0.0)

@@ -68,10 +68,10 @@ async def test_an_admin_hands_a_charter_to_a_node_without_an_address(federation)
     async with node.links:
         await node.until(lambda: node.links.transport.relays[0].is_registered)
         async with dialing_through(answer_of_admin(WARD, ADMIN)) as through:
-            client = OneShotClient(identity=ADMIN, binding=binding, through=through, relays=frozenset({url}))
-            assert await client.bring(url, identity.public, bytes(100_000)) == 100_000
+            errand = OneShotClient(identity=ADMIN, binding=binding, through=through, relays=frozenset({url}))
+            assert await errand.bring(url, identity.public, bytes(100_000)) == 100_000
             with pytest.raises(UnreachableError, match="not registered there"):
-                await client.bring(url, federation.identities[1].public, bytes(9))
+                await errand.bring(url, federation.identities[1].public, bytes(9))
         with pytest.raises(UnreachableError, match="no way through relays"):
             await OneShotClient(identity=ADMIN, binding=binding, relays=frozenset({url})).bring(
                 url, identity.public, bytes(9)

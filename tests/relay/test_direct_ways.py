@@ -68,14 +68,14 @@ def attach(federation, node, *, shares=True, clock=None):
     links = node.links
     view = SimpleNamespace(
         network=links,
-        say=links.channels.say,
+        say=links.sides.say,
         clock=clock or asyncio.get_running_loop().time,
         setup=lambda: setup,
         status=SimpleNamespace(name_of=str),
     )
     relays = RelayFeature().attach(view)
     for handled in relays.channels():
-        links.channels.add(handled)
+        links.sides.add(handled)
     return relays.direct
 
 

@@ -187,7 +187,7 @@ def _clock_off_s(date: str) -> float | None:
 
 
 def of_unreached(error: UnreachedError) -> Answer:
-    kind = KINDS.get(error.dial_error, AnswerKind.SILENT)
+    kind = KINDS.get(error.hurdle, AnswerKind.SILENT)
     detail = "" if kind is AnswerKind.REFUSED else error.text
     return Answer(kind=kind, detail=detail, remedy=error.remedy)
 

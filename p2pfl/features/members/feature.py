@@ -72,8 +72,8 @@ async def ask_when_alone(
         quiet_s = quiet_s + pause_s if is_alone() else 0.0
         others = _others(keeper, identity, relays)
         if quiet_s >= alone_s and others:
-            client = OneShotClient.of(keeper.federation, identity, through, outlet=outlet, relays=relays)
-            await _ask(client, keeper, *others[turn % len(others)])
+            errand = OneShotClient.of(keeper.federation, identity, through, outlet=outlet, relays=relays)
+            await _ask(errand, keeper, *others[turn % len(others)])
             turn += 1
 
 
@@ -92,10 +92,10 @@ def _others(keeper: CharterKeeper, identity: Identity, relays: Sequence[str]) ->
     return [(member, where) for member, where in places.items() if where]
 
 
-async def _ask(client: OneShotClient, keeper: CharterKeeper, member: Member, places: Sequence[str]) -> None:
+async def _ask(errand: OneShotClient, keeper: CharterKeeper, member: Member, places: Sequence[str]) -> None:
     for place in places:
         with suppress(UnreachableError, CharterError):
-            raw = await client.ask(place, member.key, keeper.version)
+            raw = await errand.ask(place, member.key, keeper.version)
             if raw is not None:
                 keeper.offer(raw)
             return

@@ -244,10 +244,10 @@ async def newest_from(
     """Return the federation as of the newest charter among the first nodes to answer, and the number of answers."""
     version = 0 if federation.edition is None else federation.edition.version
     async with dialing_through(answer_of_admin(federation, admin)) as through:
-        client = OneShotClient.of(federation, admin, through)
+        errand = OneShotClient.of(federation, admin, through)
 
         async def ask(address: str, key: bytes) -> bytes | None:
-            return await client.ask(address, key, version)
+            return await errand.ask(address, key, version)
 
         known = [(member, _places(member, nearby, federation.relays)) for member in federation.present]
         answers, _ = await _visit(known, ask, enough=ENOUGH)
@@ -276,15 +276,15 @@ async def hand(
     removed = [member for member in before.present if member.key not in stays]
     staying = [member for member in after if member.key in known]
     async with dialing_through(answer_of_admin(before, admin)) as through:
-        client = OneShotClient.of(before, admin, through)
+        errand = OneShotClient.of(before, admin, through)
 
         async def bring(address: str, key: bytes) -> int:
             if charter is None:
-                return await client.bring(address, key, sheet)
-            held = await client.bring(address, key, charter.packed())
+                return await errand.bring(address, key, sheet)
+            held = await errand.bring(address, key, charter.packed())
             if sheet and key in stays:
                 with suppress(UnreachableError):  # a node of the version before knows no tickets
-                    await client.bring(address, key, sheet)
+                    await errand.bring(address, key, sheet)
             return held
 
         for members, enough in ((staying, ENOUGH), (removed, len(removed))):

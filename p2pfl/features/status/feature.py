@@ -311,7 +311,7 @@ class Shown(Attached):
             snapshot_bytes=needs.snapshot_bytes,
             missing=roster.missing,
             is_excused=lambda peer: node.presence.is_excused(peer),  # noqa: PLW0108 - set by a later feature
-            losses=node.runner.figures.losses,
+            losses=node.workshop.figures.losses,
         )
         self.display = Display(
             identity=setup.identity,
@@ -331,7 +331,7 @@ class Shown(Attached):
         return None if session is None else (session[0], session[1].bytes_came)
 
     def _measures(self) -> Sequence[Measure]:
-        return self._node.runner.measures
+        return self._node.workshop.measures
 
     def _send(self, peer: int, message: VitalsTold, *, urgent: bool = False) -> bool:
         return self._node.say(peer, CHANNEL, message, if_free=not urgent)

@@ -256,8 +256,8 @@ def sums_over(
     """This node's part in sums over links that are not open yet. Raises StorageError: the folder cannot be used."""
     kept = KeptSums(folder, settings.members)
     sums = Sums(settings, identity, draw=os.urandom, past=kept.past, first_wait_s=first_wait_s)
-    talk = SumTalk(sums, links.channels.say, keep=kept.add, alarm=alarm)
-    links.channels.add(HandledChannel(channel=CHANNEL, handler=talk))
+    talk = SumTalk(sums, links.sides.say, keep=kept.add, alarm=alarm)
+    links.sides.add(HandledChannel(channel=CHANNEL, handler=talk))
     return talk
 
 

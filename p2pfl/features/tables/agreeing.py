@@ -513,10 +513,10 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
         talk = SchemaTalk(
             agreement,
             federation.neighbors(member.index),
-            links.channels.say,
+            links.sides.say,
             lambda: keep(federation, node, agreement.merge_all()),
         )
-        links.channels.add(HandledChannel(channel=CHANNEL, handler=talk, guards=True))
+        links.sides.add(HandledChannel(channel=CHANNEL, handler=talk, guards=True))
         sums = None
         if settings is not None:
             sums = sums_over(

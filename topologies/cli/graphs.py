@@ -196,9 +196,9 @@ def _advise(design: Design, use: str | None, output: Path | None) -> None:
 
 
 SIMULATE_HELP = """\b
-All nodes mix at once. At most 100,000 rounds, and fewer where a round has more than
-5,000 edges, so that all rounds together have 500 million; what is not settled then, the
-notes say. --rounds may ask for ten times as many.
+All nodes mix at once. At most 100,000 rounds, and fewer where a round has
+more than 5,000 edges, so that all rounds together have 500 million; what is
+not settled then, the notes say. --rounds may ask for ten times as many.
 
 A schedule or a directed graph has its own weights.
 

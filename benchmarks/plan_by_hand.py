@@ -20,8 +20,7 @@ from pathlib import Path
 from p2pfl.errors import P2PFLError
 from p2pfl.learn.metrics import Measure
 from sim.plans.search import ATTACKS, HONEST, Bench, SystemStanding, TrialLook, make_plan, ranked
-from sim.plans.systems import PlannedGraph, PlannedSystem, keep_graph
-from sim.plans.wishes import PlanWishes, SlowWish
+from sim.plans.systems import PlannedGraph, PlannedSystem, PlanWishes, SlowWish, keep_graph
 from sim.sweeps.run import Folder
 from topologies.errors import TopologyError
 from topologies.families import build

@@ -1,7 +1,11 @@
-"""The progress of a run on stderr: a bar on a terminal, an occasional line elsewhere, and nothing if it is quiet."""
+"""The progress of a run on stderr: a bar on a terminal, an occasional line elsewhere, and nothing if it is quiet.
+
+How a process of ours ended, in words.
+"""
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,3 +79,12 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def how_it_died(code: int | None) -> str:
+    """Say how a process died that should have lived on; `code` is its exit code, negative for a signal."""
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
+        out_of_memory = ": out of memory, or by hand" if -code == signal.SIGKILL else ""
+        return f"its process was killed ({name}{out_of_memory})"
+    return f"its process ended by itself (exit code {code})"

@@ -31,9 +31,8 @@ from results import COMPRESSOR, PLACES, SERVED, SETTINGS, Results, Served, note_
 from p2pfl.errors import P2PFLError
 from sim.sweeps.job import Job, build, run
 from sim.sweeps.plan import SweepFile, load_sweep, located, make_plan
-from sim.sweeps.run import SweepView, run_sweep
+from sim.sweeps.run import SweepView, cores, run_here, run_sweep
 from sim.sweeps.run import replace as replace_file
-from sim.sweeps.runners import cores, run_here
 
 HERE = Path(__file__).parent
 FULL, QUICK, SMALLEST = "full", "quick", "smallest"

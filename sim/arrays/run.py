@@ -31,8 +31,7 @@ from p2pfl.reporting.status import MeanAndMax, rounds_beyond
 from p2pfl.wire import to_header
 from p2pfl.wire.frame import PREFIX_BYTES
 from sim.arrays.clock import NEVER, Clock, Course
-from sim.arrays.in_step import InStep
-from sim.arrays.robust import by_rule_of
+from sim.arrays.in_step import InStep, by_rule_of
 from sim.arrays.setting import Setting, is_directed, memory_of, refuse_far, setting_of
 from sim.arrays.vectors import CHUNK_FLOATS, Vectors
 from sim.federations import arrays_bytes, refuse_too_large

@@ -200,7 +200,7 @@ def compare_command(**asked: Any) -> int:
     GRAPH is a specification or a file, as for `--topology`: see `p2pfl topology list`. Nodes are arrays, as with
     `p2pfl sim run --arrays`. Exits with 130 after Ctrl-C.
     """
-    from sim.cli.compare import compare  # noqa: PLC0415 - `--help` stays instant
+    from sim.cli.sweep import compare  # noqa: PLC0415 - `--help` stays instant
 
     return compare(**asked)
 
@@ -233,7 +233,7 @@ def plot_command(**asked: Any) -> None:
     Reports of real runs and of simulated ones go together. One REPORT may be a sweep's folder, or its results.json:
     then every combination is a point with its confidence interval.
     """
-    from sim.cli.plot import plot  # noqa: PLC0415 - `--help` stays instant
+    from sim.cli.sweep import plot  # noqa: PLC0415 - `--help` stays instant
 
     plot(**asked)
 

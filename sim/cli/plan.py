@@ -58,7 +58,7 @@ def _share(match: re.Match[str]) -> float | None:
 
 
 def _slow(match: re.Match[str]) -> Any:
-    from sim.plans.wishes import SlowWish  # noqa: PLC0415 - `--help` stays instant
+    from sim.plans.systems import SlowWish  # noqa: PLC0415 - `--help` stays instant
 
     count, times = int(match[1]), float(match[2])
     return SlowWish(count, times) if count >= 1 and times >= 1.0 else None
@@ -105,10 +105,13 @@ def plan(*, within: float, jobs: int | None, out: Path, quiet: bool, form: Form,
     """Find the system for your wishes: which graph, rule, compressor and method, by simulation."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is loaded: threads take turns on small matrices
     from sim.plans.search import make_plan  # noqa: PLC0415 - `--help` stays instant
+    from sim.plans.systems import PlanWishes  # noqa: PLC0415 - as above
     from sim.plans.winner import evidence, write_plan  # noqa: PLC0415 - as above
-    from sim.plans.wishes import PlanWishes  # noqa: PLC0415 - as above
-    from sim.sweeps.run import ended_by_signals, undisturbed  # noqa: PLC0415 - as above
-    from sim.sweeps.runners import cores  # noqa: PLC0415 - as above
+    from sim.sweeps.run import (  # noqa: PLC0415 - as above
+        cores,
+        ended_by_signals,
+        undisturbed,
+    )
 
     try:
         with ended_by_signals(), _view(within, quiet=quiet) as tell:

@@ -20,11 +20,19 @@ from p2pfl.errors import P2PFLError, UserError
 from p2pfl.learn.metrics import LOSS, Measure
 from p2pfl.reporting.measures import merit, value_of
 from p2pfl.reporting.report import Report
-from sim.plans.systems import PlannedSystem, Tell, find_graphs, gains, systems
-from sim.plans.wishes import DAY_S, PlanWishes, check_wishes, write_world
+from sim.plans.systems import (
+    DAY_S,
+    PlannedSystem,
+    PlanWishes,
+    Tell,
+    check_wishes,
+    find_graphs,
+    gains,
+    systems,
+    write_world,
+)
 from sim.sweeps.job import NONE, Job, RunOutcome, build, make_job, run
-from sim.sweeps.run import Folder, undisturbed
-from sim.sweeps.runners import Worker, run_here
+from sim.sweeps.run import Folder, Worker, run_here, undisturbed
 from topologies.errors import TopologyError
 
 HONEST = NONE

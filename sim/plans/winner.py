@@ -18,7 +18,7 @@ from p2pfl.config.writing import toml_value
 from p2pfl.errors import UserError
 from sim.federations import describe
 from sim.plans.search import HONEST, SystemPlan, SystemStanding
-from sim.plans.wishes import PlanWishes
+from sim.plans.systems import PlanWishes
 from sim.sweeps.run import replace
 
 WINNER, GRAPH, EVIDENCE = "winner", "graph.json", "plan.json"

@@ -28,7 +28,7 @@ from p2pfl.reporting.report import Report
 from p2pfl.specs import whole
 from sim.attacks import ALLOWED_ATTACKS, file_of
 from sim.federations import describe, own_tables, refuse_broken
-from sim.processes import how_it_died
+from sim.progress import how_it_died
 from sim.worlds.model import RUN, LiarSpec, WorldSpec, flag
 from sim.worlds.settling import check_world
 from sim.worlds.world import read_world

@@ -23,9 +23,8 @@ from sim.cli.plan import _figure, plan
 from sim.plans import search
 from sim.plans import systems as shortlist
 from sim.plans.search import HONEST, make_plan, result_of
-from sim.plans.systems import find_graphs, gains, systems
+from sim.plans.systems import PlanWishes, SlowWish, check_wishes, find_graphs, gains, systems, world_text
 from sim.plans.winner import command_of, with_values, write_plan
-from sim.plans.wishes import PlanWishes, SlowWish, check_wishes, world_text
 from sim.sweeps.job import RunOutcome
 from topologies import design as designing
 from topologies.metrics.byzantine import tolerance

@@ -15,7 +15,7 @@ def in_this_process(monkeypatch):
     def run_here(jobs, run, count):
         return ((job, perform(run, job)) for job in jobs)
 
-    monkeypatch.setattr("sim.cli.compare.run_here", run_here)
+    monkeypatch.setattr("sim.cli.sweep.run_here", run_here)
 
 
 def test_graphs_are_compared_in_one_table_with_what_the_spectrum_predicts(p2pfl, tmp_path):

@@ -10,8 +10,7 @@ import pytest
 
 from sim.sweeps import job as jobs
 from sim.sweeps.plan import load_sweep
-from sim.sweeps.run import run_sweep
-from sim.sweeps.runners import run_here
+from sim.sweeps.run import run_here, run_sweep
 
 # for this process and for those that it starts
 sys.path.insert(0, str(Path(__file__).parent))

@@ -8,8 +8,7 @@ import fake_jobs
 
 from sim.sweeps import job as jobs
 from sim.sweeps.plan import load_sweep
-from sim.sweeps.run import run_sweep
-from sim.sweeps.runners import run_here
+from sim.sweeps.run import run_here, run_sweep
 
 
 def say(standing):

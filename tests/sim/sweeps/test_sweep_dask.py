@@ -11,8 +11,7 @@ import pytest
 from p2pfl.errors import UserError
 from sim.sweeps import job
 from sim.sweeps.plan import load_sweep
-from sim.sweeps.run import run_sweep
-from sim.sweeps.runners import run_by_dask, run_here
+from sim.sweeps.run import run_by_dask, run_here, run_sweep
 
 # Not imported here: it takes a second.
 pytestmark = [
@@ -50,7 +49,7 @@ def test_a_named_scheduler_is_used(write, starts, tmp_path):
 
 
 def test_a_scheduler_that_does_not_answer_is_refused(monkeypatch, starts):
-    monkeypatch.setattr("sim.sweeps.runners.CONNECT_S", 0.2)
+    monkeypatch.setattr("sim.sweeps.run.CONNECT_S", 0.2)
     with pytest.raises(UserError, match="no Dask scheduler"):
         list(run_by_dask([], fake_jobs.run, 1, "tcp://127.0.0.1:9"))
 

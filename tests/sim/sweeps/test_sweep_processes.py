@@ -9,7 +9,7 @@ import fake_jobs
 import pytest
 
 from sim.sweeps.job import make_job
-from sim.sweeps.runners import run_here
+from sim.sweeps.run import run_here
 
 
 def jobs_of(*attacks):

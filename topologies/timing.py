@@ -236,7 +236,7 @@ FLOOR_S = 0.02
 """p2pfl.core.limits: PATIENCE_MULTIPLE, PATIENCE_FLOOR_S."""
 FRESH = 4.0
 LIMIT = 64.0
-"""p2pfl.core.settings: the default, hinge-polynomial:4,0.5, which ends at 64 rounds."""
+"""How old a report may be: the default of `p2pfl.core.settings`, hinge-polynomial:4,0.5, ends at 64 rounds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,11 @@
-"""The input and the output of the core. Both are frozen values without behavior.
+"""Events, the only input of the core, and effects, its only output. Both are frozen values without behavior.
 
-Events: the only input of the core. Each says what happened: past tense, frozen, no behavior.
+An event says what happened, in the past tense. `peer` is a member index, `session` a number that the network layer
+never reuses within a process.
 
-`peer` is a member index, `session` a number that the network layer never reuses within a process.
-
-Effects: the only output of the core. Each is an order to the outside world: imperative, frozen, no behavior.
-
-Operations (`Freeze` to `Mix`) go to the engine, which runs them one at a time in the order given and answers each with
-the event named after the arrow, if there is one. Everything else goes to the network and the driver.
+An effect is an order to the outside world, in the imperative. Operations (`Freeze` to `Mix`) go to the engine, which
+runs them one at a time in the order given and answers each with the event named after the arrow, if there is one.
+Everything else goes to the network and the driver.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Limits on what one neighbor may cost: exchanges, engine time, resyncs, and time spent waiting for it.
 
-The standing of a neighbor: its proven faults, which no honest node commits, and the quarantine that follows.
-
-Only proven faults count: sessions are authenticated, and both ends run one federation file. Slowness, silence, lost
-sessions, Busy, staleness, a restart with an older state, and a rule's judgement of a model never count, because honest
-nodes that are far away or have other data look the same.
+A neighbor's standing is its proven faults, which no honest node commits, and the quarantine that follows. Only proven
+faults count: sessions are authenticated, and both ends run one federation file. Slowness, silence, lost sessions,
+Busy, staleness, a restart with an older state, and a rule's judgement of a model never count, because honest nodes
+that are far away or have other data look the same.
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
 """Words of nodes about all members: who has begun, who is through, and who has lost its memory.
 
-Which members have begun to train, and which are *through*, as far as this node and its neighbors know.
-
-*Begun* and *through* are sets of members that only grow: members that have begun to train, and members that have done
-all their own training. Nodes send both sets in Hello and Ready, and pass on what they learn. With a robust rule a
-member counts if it says so itself or if more than b neighbors say so, because b of them may lie. A node never believes
-others about whether it is through itself.
+`Census`: *begun* and *through* are sets of members that only grow: members that have begun to train, and members that
+have done all their own training. Nodes send both sets in Hello and Ready, and pass on what they learn. With a robust
+rule a member counts if it says so itself or if more than b neighbors say so, because b of them may lie. A node never
+believes others about whether it is through itself.
 
 Members may be removed while the others train; they no longer count. If the number of rounds grows, no member is
 through any longer, and what a neighbor says about *through* is ignored until that neighbor knows the new number too.
 
-Incarnations of members (`Life`): how far back each member's memory reaches, as far as a node must know.
-
-A learning method may keep flows that the two ends of an edge hold with opposite signs. A node that starts without its
-flows (an empty folder, a snapshot without replicas) begins a new *life*. Its neighbors must drop their halves, even if
-the edge to it never has a session again; so nodes name their lives in Hello and pass on news of them. When a node
-learns that a neighbor is in a new life, it restarts their edge at its own end.
+`Lives`: how far back each member's memory reaches, as far as a node must know. A learning method may keep flows that
+the two ends of an edge hold with opposite signs. A node that starts without its flows (an empty folder, a snapshot
+without replicas) begins a new *life*. Its neighbors must drop their halves, even if the edge to it never has a session
+again; so nodes name their lives in Hello and pass on news of them. When a node learns that a neighbor is in a new
+life, it restarts their edge at its own end.
 
 A life is (generation, name): the name is random, and the generation orders the lives of one member. A node without
 memory cannot know its own generation, and learns it from a node that remembers one of its earlier lives.

@@ -4,10 +4,9 @@ They are frozen values without behavior. `body` is opaque to the core: compresse
 a simulator. `p2pfl.wire` turns messages into bytes; `edge` acts on them, and `exchange` on the ones about
 transactions.
 
-The record of an edge: its position in the sequence of transactions, which must survive a crash.
-
-The core decides from one record per edge; the engine keeps a twin beside the replicas and makes it durable. Both
-change only through the transitions below, so that a restart resumes exactly where the disk stands.
+The record of an edge is its position in the sequence of transactions, which must survive a crash. The core decides
+from one record per edge; the engine keeps a twin beside the replicas and makes it durable. Both change only through
+the transitions below, so that a restart resumes exactly where the disk stands.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
 """One end's view of a neighbor: the line to it, where it stands, and which versions were exchanged.
 
-The line to one neighbor: its session and greeting, the queued messages, and the neighbor's limits.
-
-A session opens with one Hello each way; both ends judge the two messages exactly as sent, and send nothing else before
-that.
+`EdgeLine` has the session and its greeting, the queued messages, and the neighbor's limits. A session opens with one
+Hello each way; both ends judge the two messages exactly as sent, and send nothing else before that.
 
 A line returns effects or a verdict and never calls the layer above: a caller that ends the session through it must
 also tell the exchange (`Exchange.drop`).
 
-Hearsay about lives: a node believes its neighbors within limits, and passes on news over all its lines.
-
-Edges keep flows only in the conservative profile; the robust profile needs no news of lives.
+`Hearsay` is about lives: a node believes its neighbors within limits, and passes on news over all its lines. Edges
+keep flows only in the conservative profile; the robust profile needs no news of lives.
 """
 
 from __future__ import annotations

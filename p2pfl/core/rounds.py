@@ -5,13 +5,12 @@ exchange with it, or until that edge's patience ends (`tick`). A node that start
 has moved on joins first: it lets its neighbors fill its replicas, and starts from their coordinate median, at their
 round. `termination` decides when training is complete, and when it ends.
 
-Apply a change to the federation; it takes effect between two of this node's rounds.
-
-An edge that stays keeps its state. An edge that is dropped starts nothing new, but an exchange under way may still
-complete. The node waits for it as long as a round waits for a late exchange, and at least as long as a broken session
-needs to reconnect. If both ends have carried out the same transactions by then, `sum n_i x_i` is unchanged. Otherwise
-one end may have applied its half of one exchange on that edge: two ends that cannot reach each other cannot agree on
-whether it happened. A removed member takes part in no exchange from the start.
+A change to the federation takes effect between two of this node's rounds (`Amending`). An edge that stays keeps its
+state. An edge that is dropped starts nothing new, but an exchange under way may still complete. The node waits for it
+as long as a round waits for a late exchange, and at least as long as a broken session needs to reconnect. If both ends
+have carried out the same transactions by then, `sum n_i x_i` is unchanged. Otherwise one end may have applied its half
+of one exchange on that edge: two ends that cannot reach each other cannot agree on whether it happened. A removed
+member takes part in no exchange from the start.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """This node's training: its rounds, its time, and the step correction for a node slower or faster than others.
 
-The time before the first round: wait until all members are connected, or join a federation that has moved on.
+Before the first round a node waits until all members are connected, or joins a federation that has moved on.
 
 A federation that has yet to begin and one that is over look alike, so a node whose federation has not ended waits
 forever. Joining means finding out whether the others have moved on, and which models to start from. Where b neighbors

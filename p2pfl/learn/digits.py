@@ -4,8 +4,8 @@
 image, ordered by label: 360 images, about 36 of each digit, the same for every seed. The other 1,437 are partitioned.
 
 `mnist-idx`: a folder of IDX files in torchvision's layout (MNIST, Fashion-MNIST, KMNIST). With `path` in a node's
-`[data]`, all training images in the folder belong to that node; with `path` in `[task]`, they are partitioned. The t10k
-files, if there are any, are the common test set. An IDX file is a magic number and big-endian sizes, followed by
+`[data]`, all training images in the folder belong to that node; with `path` in `[task]`, they are partitioned. The
+t10k files, if there are any, are the common test set. An IDX file is a magic number and big-endian sizes, followed by
 unsigned bytes; it may be gzipped.
 """
 

@@ -1,38 +1,29 @@
 """Figures over nodes and over rounds: pooled metrics, label shift, what a person should doubt, and data that grow.
 
-Figures over the test rows of all nodes, from sums over the nodes, to each of which a node adds its own rows alone.
-
-Each node tests its own model. `row_sums` are whole numbers within `WITHIN`, of the same names and shapes at all nodes;
+Pooled figures are over the test rows of all nodes, from sums to each of which a node adds its own rows alone. Each
+node tests its own model. `row_sums` are whole numbers within `WITHIN`, of the same names and shapes at all nodes;
 `pooled` turns their sums into figures. Scores are counted in fixed bins, since AUC is no sum: pairs of rows in one bin
 count as ties, so that it is off by at most half of their share.
 
-Real numbers as a few whole numbers that can be summed one by one, so that the sum is exact whatever their size.
+An exact sum has real numbers as a few whole numbers that can be summed one by one, whatever their size. A number is
+rounded to a multiple of 2^-256 and written in base 2^32, from 2^-256 to 2^512, each digit with the number's sign.
+Digits add up without carries, and their sums give the exact sum. This suits secure sums, whose entries are whole
+numbers within bounds.
 
-A number is rounded to a multiple of 2^-256 and written in base 2^32, from 2^-256 to 2^512, each digit with the
-number's sign. Digits add up without carries, and their sums give the exact sum. This suits secure sums, whose entries
-are whole numbers within bounds.
+A gauge reads the figure that must keep improving for training to continue (`training.stop`), from a local round and
+the latest test. Doubts are problems in a node's own data that make a good result unlikely: nothing here changes what
+is computed, and nothing leaves the node: each problem becomes a log line and an alarm.
 
-The figure that must keep improving for training to continue (`training.stop`), read from a local round and the
-latest test.
-
-Look for problems in a node's own data that make a good result unlikely.
-
-Nothing here changes what is computed, and nothing leaves the node: each problem becomes a log line and an alarm.
-
-Measure how much the nodes' data differ: the distance between the distribution of each node's targets and that of all
-targets.
-
-For class labels it is the total variation, half the sum of |p_k(class) - p(class)|, from 0 to 1: the share of a node's
-rows that would have to change their class. For numbers it is the Wasserstein-1 distance, the integral of |F_k - F|, in
-the unit of the targets: how far they would have to be moved, on average.
+Label shift is how much the nodes' data differ: the distance between the distribution of each node's targets and that
+of all targets. For class labels it is the total variation, half the sum of |p_k(class) - p(class)|, from 0 to 1: the
+share of a node's rows that would have to change their class. For numbers it is the Wasserstein-1 distance, the
+integral of |F_k - F|, in the unit of the targets: how far they would have to be moved, on average.
 
 The measure needs all data at once, so it can only be computed on a machine that has them: no node reveals its labels
 to another.
 
-Data that grow while a node runs: the interface that a learner must provide, and the check whether files have
-changed.
-
-`node.learner_runner` decides when to read them again, and reports it.
+For data that grow while a node runs here are the interface that a learner must provide, and the check whether files
+have changed. `node.learner_runner` decides when to read them again, and reports it.
 """
 
 from __future__ import annotations

@@ -2,15 +2,13 @@
 
 The engine, the node and the simulator see only this; torch appears behind it and nowhere else.
 
-Select which tensors of a model are gossiped: `[gossip] share` has shell patterns for their names.
-
-A tensor is shared if one of its names matches a pattern and none matches a pattern that starts with `!`. All others
-are personal: the node trains them, and they never leave it. If all patterns begin with `!`, they exclude from the
-whole model.
+Which tensors of a model are gossiped: `[gossip] share` has shell patterns for their names. A tensor is shared if one
+of its names matches a pattern and none matches a pattern that starts with `!`. All others are personal: the node
+trains them, and they never leave it. If all patterns begin with `!`, they exclude from the whole model.
 
 Two nodes compare a digest of the shared tensors' names, shapes, dtypes and order before they mix.
 
-The rows of each step of a local round. No torch.
+Here are also the rows of each step of a local round. Nothing here imports torch.
 """
 
 from __future__ import annotations

@@ -2,12 +2,8 @@
 
 Torch is imported only for a task that needs it.
 
-A model's tensors as a file: plain safetensors, with the names and dtypes of torch's `state_dict`.
-
-A learner without torch is written without torch.
-
-A model file written by `p2pfl export`: plain safetensors with metadata. Reading it needs neither the federation nor
-torch.
+A model's tensors as a file are plain safetensors, with the names and dtypes of torch's `state_dict`; a learner without
+torch is written without torch. `p2pfl export` adds metadata; reading that needs neither the federation nor torch.
 """
 
 from __future__ import annotations

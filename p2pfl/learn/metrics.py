@@ -5,12 +5,11 @@ not install scikit-learn. Classification takes logits (n, classes, ...) and inte
 of logits is the odds of class 1. Regression takes (n, outputs). A metric is NaN if it is undefined on the set, such as
 the AUC of equal labels, or if an output is not finite.
 
-Track a node's losses, and find out why one of them grows.
-
-The loss on the common test set can grow for several reasons, and not all of them are somebody's fault. An overfitted
-model fits its own rows better and better. A model that diverges, because steps are too long or a neighbor lies, fits
-its own rows worse as well. So the loss of the node's own rounds distinguishes the two. With privacy noise that loss is
-private, and the noise alone explains the growth.
+A node's losses are tracked to find out why one of them grows. The loss on the common test set can grow for several
+reasons, and not all of them are somebody's fault. An overfitted model fits its own rows better and better. A model
+that diverges, because steps are too long or a neighbor lies, fits its own rows worse as well. So the loss of the
+node's own rounds distinguishes the two. With privacy noise that loss is private, and the noise alone explains the
+growth.
 """
 
 from __future__ import annotations

@@ -4,22 +4,21 @@
         table = np.load(node.path() / "mine.npz")
         return (table["x"], table["y"]), None          # training pair, test pair or None
 
-task = Task(model=lambda: torch.nn.Linear(8, 3), data=data)
+    task = Task(model=lambda: torch.nn.Linear(8, 3), data=data)
 
 In `federation.toml`: `[task] name = "task.py:task"`. A function with keyword parameters that returns a Task receives
 the other keys of `[task]` as arguments, and the folder of that file if it has a parameter `base_dir`. Nothing here
 imports torch, because a task need not use it (see `LearnerFactory`).
 
-Partitions of a common data set among nodes, as indices, for demos and simulations: docs/how-to/simulate.md has each.
-
-flwr-datasets' pathological partition draws k classes for each node, so that a class may be on no node; here every
-class is on at least one node.
+A partition divides a common data set among nodes, as indices, for demos and simulations: docs/how-to/simulate.md has
+each. flwr-datasets' pathological partition draws k classes for each node, so that a class may be on no node; here
+every class is on at least one node.
 
 Every node gets at least one row, no row is assigned twice, none is left over, and the same seed gives the same parts.
 Only `draw` differs: nodes may share rows and some rows may belong to no node, so that a simulation can have more nodes
 than the set has rows. With `draw`, a node's rows do not depend on the number of nodes.
 
-Built-in task `quadratic`: node k minimizes F_k(w) = 1/2 (w - t_k)^T A_k (w - t_k), A_k diagonal. No torch.
+The built-in task `quadratic`: node k minimizes F_k(w) = 1/2 (w - t_k)^T A_k (w - t_k), A_k diagonal. No torch.
 
 The federation's optimum, the minimum of sum_k n_k F_k / sum_k n_k, is known exactly, so tests, network checks and
 simulations can compare against it.

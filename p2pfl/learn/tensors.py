@@ -1,18 +1,14 @@
 """A node's rows, and a model's parameters, as tensors and as one vector.
 
-A node's data for the trainer, checked once when the node starts: rows by number, and the choice of rows for each
-step.
+`Samples`: a node's data for the trainer, checked once when the node starts: rows by number, and the choice of rows for
+each step. Arrays become tensors that stay in memory. Any other map-style torch Dataset is read lazily, so it may be
+larger than memory and may augment its samples.
 
-Arrays become tensors that stay in memory. Any other map-style torch Dataset is read lazily, so it may be larger than
-memory and may augment its samples.
-
-A torch module as one flat float32 vector, and back.
-
-The vector contains every floating-point parameter and buffer (such as BatchNorm's running mean and variance) that the
-patterns of `sharing` select, in the order of the module's `state_dict`. Tensors that occupy the same memory (tied
-weights) count once, under their first name. float16, bfloat16 and float64 tensors are cast to float32 for the vector
-and back to their own dtype when it is loaded. A `running_var` is clamped to at least 0 on loading, because mixing
-quantized models can push it just below.
+`FlatModule`: a torch module as one flat float32 vector, and back. The vector contains every floating-point parameter
+and buffer (such as BatchNorm's running mean and variance) that the patterns of `sharing` select, in the order of the
+module's `state_dict`. Tensors that occupy the same memory (tied weights) count once, under their first name. float16,
+bfloat16 and float64 tensors are cast to float32 for the vector and back to their own dtype when it is loaded. A
+`running_var` is clamped to at least 0 on loading, because mixing quantized models can push it just below.
 
 With `NOT_FROZEN` among the patterns, parameters that are not trained are left out: they stay as the task makes them,
 and nodes compare a digest of their values.

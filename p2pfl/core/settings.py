@@ -1,19 +1,21 @@
 """The figures and the settings that all parts of a core share. The federation may change settings between two rounds.
 
-**Turns** of an edge are the rounds in which a node uses it. If the graph is a repeating schedule of P graphs, a node's own round selects the edges: in version v it uses the edges
-of graph v mod P, and in closing round t those of graph t mod P. On a static graph it is every edge's turn in every
-round. Both ends of an edge know the same turns, but count them by their own rounds, so at any one time the two may be
-in different rounds of the schedule.
+**Turns** of an edge are the rounds in which a node uses it. If the graph is a repeating schedule of P graphs, a node's
+own round selects the edges: in version v it uses the edges of graph v mod P, and in closing round t those of graph t
+mod P. On a static graph it is every edge's turn in every round. Both ends of an edge know the same turns, but count
+them by their own rounds, so at any one time the two may be in different rounds of the schedule.
 
-**Staleness**: s(tau) is the weight of an exchange if the peer's copy of our model was `tau` turns old, by one of the functions in `STALENESS`. All
-but `none` are 0 above 64. Staleness is not a defence: a liar chooses what it echoes.
+**Staleness**: s(tau) is the weight of an exchange if the peer's copy of our model was `tau` turns old, by one of the
+functions in `STALENESS`. All but `none` are 0 above 64. Staleness is not a defence: a liar chooses what it echoes.
 
-**Early stopping**: training ends when a figure no longer improves, or when time is up. A node decides from its own figure for each round alone. It is then through, like a node that has trained all its
-rounds; `termination` says when all nodes stop. The best figure and its round are on disk beside the round count.
+**Early stopping**: training ends when a figure no longer improves, or when time is up. A node decides from its own
+figure for each round alone. It is then through, like a node that has trained all its rounds; `termination` says when
+all nodes stop. The best figure and its round are on disk beside the round count.
 
-**Profiles** say how far a node may trust its neighbors, and what follows from that. The conservative profile assumes that no neighbor lies: each exchange moves both models. In the robust profile up to b
-neighbors of a node may lie. Exchanges then move no model, because clipping a liar's model is incompatible with
-conserving the sum; a rule mixes once per round. No other part of the core asks which profile it has.
+**Profiles** say how far a node may trust its neighbors, and what follows from that. The conservative profile assumes
+that no neighbor lies: each exchange moves both models. In the robust profile up to b neighbors of a node may lie.
+Exchanges then move no model, because clipping a liar's model is incompatible with conserving the sum; a rule mixes
+once per round. No other part of the core asks which profile it has.
 
 Both have the same attributes and methods; `Conservative` says what they mean.
 """

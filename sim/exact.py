@@ -119,9 +119,8 @@ class MemoryStore:
 class ExactEngine:
     """One node's data plane. Between a crash and the restart `state` is what the disk holds."""
 
-    def __init__(self, plan: ExactPlan, *, on_fault: Callable[[str], None] = lambda _text: None) -> None:
+    def __init__(self, plan: ExactPlan) -> None:
         self.plan = plan
-        self.on_fault = on_fault
         self.store = MemoryStore()
         self.loss: float | None = None
         self.figure: float | None = None
@@ -208,8 +207,7 @@ class ExactEngine:
                 local = self.plan.rounds.end(self.plan.index)
             else:
                 local = self.plan.learner.train(start, index)
-        except LearningError as error:
-            self.on_fault(str(error))
+        except LearningError:
             self._engine.outcomes.put(None)
             return 0, self.state.samples
         self.loss = local.loss

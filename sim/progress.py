@@ -38,6 +38,10 @@ class RunProgress:
     """What the run will take, said once before it begins."""
 
 
+def silent(_progress: RunProgress) -> None:
+    """Show nothing, as `on_progress` of a run: it then measures nothing to foresee its time either."""
+
+
 class RunView(ProgressView):
     line_every_s: ClassVar[float] = 5.0
     bar_width: ClassVar[int] = 20

@@ -27,7 +27,7 @@ from sim.federations import OBJECT_BYTES_PER_NODE, check_count, check_memory
 from sim.host import Watch
 from sim.kernel import NS
 from sim.learning.batching import make_learners
-from sim.progress import RunProgress, RunView
+from sim.progress import RunProgress, RunView, silent
 from sim.report import Figures, cost_of, final_report
 from sim.worlds.model import WorldSpec
 from sim.worlds.settling import settle
@@ -137,6 +137,7 @@ def simulate(
     poison = None if attack is None else attack.poison
     with RunView(quiet=on_progress is not None or not sys.stderr.isatty()) as view:
         tell = on_progress or (None if view.quiet else view.update)
+        tell = None if tell is silent else tell
         if arrays:
             from sim.arrays.run import simulate_arrays  # noqa: PLC0415 - for these runs alone
 

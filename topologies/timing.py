@@ -41,7 +41,6 @@ from topologies.spectral import rounds_to_consensus, settled_weights, spectrum, 
 NEAR_S = 0.002
 """The time of a message between nodes of which nothing else is said: the default of a simulated world."""
 BYTES_LIMIT = 1 << 28
-SITES_LIMIT = 5_000
 SHOWN = 5
 
 _TIME = re.compile(r"(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})\s*(ms|s|)")

@@ -60,6 +60,11 @@ ACCELERATORS = {
 one.
 """
 TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
+READY_S, ANSWER_S = 300.0, 60.0
+"""How long the server may take to import everything, and afterwards to start a process."""
+PR_SET_CHILD_SUBREAPER = 36
+NO_ANSWER = 255
+"""The exit code that `multiprocessing` says of a process whose server is gone."""
 
 
 # -- one launcher at a time -------------------------------------------------------------------------------------------
@@ -163,6 +168,10 @@ class ForkedProcess:
         loop.remove_reader(self._process.sentinel)
         await loop.run_in_executor(self._starter.thread, self._process.join)
         self.returncode = self._process.exitcode or 0
+        if self.returncode == NO_ANSWER:  # or it is the process's own, and then the server has heard of its end
+            with suppress(ChildProcessError):
+                _, status = await loop.run_in_executor(None, os.waitpid, self.pid, 0)
+                self.returncode = os.waitstatus_to_exitcode(status)
         self.stdin.close()
         return self.returncode
 
@@ -175,13 +184,19 @@ class Starter:
         self.thread = ThreadPoolExecutor(1)
         """All dealings with `multiprocessing`, whose bookkeeping knows one thread."""
         self._may_fork = why_not() is None
-        self._is_waiting = self._has_given_up = False
+        if self._may_fork:  # if the server dies, its processes become ours, with their exit codes
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._is_waiting = self._has_given_up = self._has_forked = False
 
     def give_up(self) -> None:
         """Start no more processes, and do not wait for an import."""
         self._has_given_up = True
+        if self._is_waiting:
+            self._end_server()
+
+    def _end_server(self) -> None:
         server: int | None = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
-        if self._is_waiting and server is not None:
+        if server is not None:
             with suppress(ProcessLookupError):
                 os.kill(server, signal.SIGKILL)
 
@@ -211,17 +226,31 @@ class Starter:
             )
 
     async def _fork(self, arguments: Sequence[str], stderr: int) -> ForkedProcess:
-        """Raises OSError or EOFError: the server died."""
+        """Raises OSError or EOFError: the server died, or has not answered. What it may have started ends, as its stdin
+        does.
+        """
         context, loop = get_context("forkserver"), asyncio.get_running_loop()
         their_stdin, stdin = context.Pipe(duplex=False)
         stdout, their_stdout = context.Pipe(duplex=False)
         theirs = their_stdin, their_stdout, Connection(os.dup(stderr))
         process = context.Process(target=become, args=(list(arguments), theirs, dict(os.environ)))
-        self._is_waiting = True
-        await loop.run_in_executor(self.thread, self._start, process)
-        self._is_waiting = False
-        for one in theirs:
-            one.close()
+        limit_s, self._is_waiting = ANSWER_S if self._has_forked else READY_S, True
+        started = loop.run_in_executor(self.thread, self._start, process)
+        try:
+            done, _ = await asyncio.wait([started], timeout=limit_s)
+            if not done:
+                self._end_server()
+                await asyncio.wait([started])
+            await started
+        except (OSError, EOFError) as error:
+            stdin.close()
+            stdout.close()
+            raise error if done else TimeoutError(f"it has not answered for {limit_s:g} s") from error
+        finally:
+            self._is_waiting = False
+            for one in theirs:
+                one.close()
+        self._has_forked = True
         reader = asyncio.StreamReader(limit=LINE_LIMIT)
         output, leash = FileIO(os.dup(stdout.fileno())), FileIO(os.dup(stdin.fileno()), "w")
         stdin.close()

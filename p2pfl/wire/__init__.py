@@ -55,7 +55,6 @@ class Unknown(Struct, frozen=True, kw_only=True, gc=False):
     code: int
 
 
-PART_DIGEST_BYTES = 16
 _ANNOUNCED = struct.Struct("<BQ")
 _SEED = 2
 """A seed different from those of the other digests."""

@@ -178,8 +178,9 @@ class Together:
             kinds = range(fragments.count)
             graphs = [graph[graph.sum(axis=1) % fragments.count == kind] for graph in graphs for kind in kinds]
             degrees = [np.bincount(graph.ravel(), minlength=nodes) for graph in graphs]
-        mixed = [] if directed else list(zip(graphs, map(setting.factors, graphs, degrees), strict=True))
-        self.stage = InStep(graphs=mixed, train=train, mixings=mixings, by_rule=by_rule_of(setting), **_kept(setting))
+        by_rule = by_rule_of(setting)
+        mixed = [] if directed or by_rule else list(zip(graphs, map(setting.factors, graphs, degrees), strict=True))
+        self.stage = InStep(graphs=mixed, train=train, mixings=mixings, by_rule=by_rule, **_kept(setting))
         self.rounds = setting.rounds
         self.every = setting.world.evaluate_every_s or self.rounds / POINTS
         self.done = 0

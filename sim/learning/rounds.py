@@ -27,7 +27,8 @@ from sim.learning.batching import Batch, ManyModels
 from sim.learning.nodes import TorchNodes
 
 Integers = NDArray[np.int64]
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d)
+"""Those whose weights may be channels last."""
 
 
 def has_convolutions(module: nn.Module) -> bool:

@@ -28,7 +28,7 @@ from p2pfl.reporting.report import Report
 from p2pfl.specs import whole
 from sim.attacks import ALLOWED_ATTACKS, file_of
 from sim.federations import describe, own_tables, refuse_broken
-from sim.progress import how_it_died
+from sim.progress import how_it_died, silent
 from sim.worlds.model import RUN, LiarSpec, WorldSpec, flag
 from sim.worlds.settling import check_world
 from sim.worlds.world import read_world
@@ -64,13 +64,16 @@ DESCRIBED = ("nodes", "topology", "rounds", "partition", "rule", "compressor", "
 TIMES = ("limit_s", "evaluate_every_s")
 """Options of a world's run, which commands have and sweeps have not."""
 SOURCE = {
-    "p2pfl": ("aggregate", "chance.py", "compress", "config", "core", "engine", "learn", "reporting", "wire"),
+    "p2pfl": (
+        *("aggregate", "chance.py", "compress", "config", "core", "engine", "learn", "methods", "plugins.py"),
+        *("reporting", "specs.py", "wire"),
+    ),
     "sim": (),
     "topologies": (),
 }
 """Packages, or parts of them, whose code determines what a run does."""
-IDLE = ("cli", "plans", "sweeps", "plots.py", "__pycache__")
-"""Parts of these packages that no run uses."""
+IDLE = ("cli", "plans", "sweeps", "__pycache__")
+"""Parts of these packages that no run uses; `job.py`, which builds runs, counts all the same."""
 KEY_DIGITS = 32
 LONGEST_REASON = 300
 
@@ -147,10 +150,10 @@ def run(job: Job) -> Report:
     torch.set_num_threads(1)
     federation, world = build(job)
     how = {"arrays": job.options.get("arrays", False), "clock": job.options.get("clock")}
-    wanted = job.options.get("references", False) and not how["arrays"]
+    wanted = job.options.get("references", False)
     data = None if job.options.get("base", NONE) == NONE else own_tables(federation)
     how |= {"references": wanted, "alone": wanted}
-    return simulate(federation, world=world, data=data, on_progress=lambda _: None, **how)
+    return simulate(federation, world=world, data=data, on_progress=silent, **how)
 
 
 def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
@@ -158,6 +161,8 @@ def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
     options = job.options
     if "clock" in options and not options.get("arrays"):
         raise UserError("is for arrays alone", key="clock", value=options["clock"], allowed="with arrays = true")
+    if options.get("references") and options.get("arrays"):
+        raise UserError("are for runs without arrays", key="references", value=True, allowed="without arrays = true")
     try:
         federation, world = build_run({**options, "seed": job.seed})
         if options.get("arrays"):
@@ -282,7 +287,7 @@ def _source() -> Iterator[tuple[str, bytes]]:
         for root in map(Path, (spec and spec.submodule_search_locations) or ()):
             for path in sorted(root.rglob("*.py")):
                 part = path.relative_to(root).parts
-                if part[0] not in IDLE and (not parts or part[0] in parts):
+                if (part[0] not in IDLE or path.name == "job.py") and (not parts or part[0] in parts):
                     yield f"{package}/{'/'.join(part)}", path.read_bytes()
 
 

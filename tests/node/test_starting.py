@@ -151,6 +151,34 @@ async def test_exit_codes_signals_and_tracebacks_are_those_of_a_plain_process(pl
     killed.send_signal(signal.SIGKILL)  # to nobody: its number may be another one's now
 
 
+@pytest.mark.parametrize("then", ["ended before", "ends after"])
+async def test_a_process_whose_server_is_gone_still_has_its_own_exit_code(place, starter, then):
+    """The server may be killed for its memory; who has finished must not count as failed for that."""
+    starting = starter("json")
+    done, failed = [await starting.start(WORKING, place / "log", shared=True) for _ in range(2)]
+    for process in (done, failed):
+        await is_here(process)
+    os.kill(server_pid(), signal.SIGSTOP if then == "ended before" else signal.SIGKILL)
+    done.stdin.close()
+    failed.stdin.write(b"3\n")
+    assert [await process.stdout.read() for process in (done, failed)] == [b"", b""]
+    if then == "ended before":
+        os.kill(server_pid(), signal.SIGKILL)
+    assert [await process.wait() for process in (done, failed)] == [0, 3]
+
+
+async def test_a_server_that_does_not_answer_is_ended_and_nodes_are_started_by_themselves(
+    place, starter, caplog, monkeypatch
+):
+    (place / "slow.py").write_text("import time\ntime.sleep(1000)")
+    monkeypatch.setattr(starting, "READY_S", 0.5)
+    process = await starter("slow").start(WORKING, place / "log", shared=True)
+    await is_here(process)
+    process.stdin.close()
+    assert await process.wait() == 0
+    assert "has not answered for 0.5 s" in caplog.text
+
+
 @pytest.mark.parametrize("when", ["before", "between"])
 async def test_without_a_server_nodes_are_started_by_themselves_and_it_is_told(place, starter, caplog, when):
     (place / "slow.py").write_text("import time\ntime.sleep(1000)")

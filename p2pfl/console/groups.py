@@ -22,6 +22,8 @@ GONE: Mapping[str, str] = {
     "schema": '[task] schema = "agreed", and p2pfl check shows what a node would give; or write schema.toml by hand',
     "new --round": "without it: rounding guarantees no privacy; write figures of your own into schema.toml",
     "sim attacks": "use p2pfl list attacks",
+    **dict.fromkeys(("score --plot", "stats --plot"), "draw a picture from what --format json prints"),
+    "stats --questions": "end --answer with Ctrl-C",
 }
 """What to use in place of commands and options of the version before."""
 

@@ -1,8 +1,6 @@
 """Evaluate a torch model on a set of samples: loss, accuracy and the task's own metrics, each with its interval.
 
-The device on which a node trains and tests: the CPU, or an accelerator that torch supports. Gossip stays on the
-host.
-
+A `Device` is where a node trains and tests: the CPU, or an accelerator that torch supports. Gossip stays on the host.
 A model is built on the host, so that all nodes of a federation start from the same bits, and is then moved to the
 device. The data for a step are moved when the step needs them. Vectors (d,) enter and leave as float32 on the host.
 Nothing here touches an accelerator before a node uses one, because a process that forks must not have.

@@ -1,17 +1,16 @@
 """A task's torch module in training: the optimizer's steps, and the state that is kept between rounds.
 
 Each round starts with an empty optimizer state, because mixing changes the model between rounds. With
-`training.keep_optimizer`, the state is kept as part of what is not shared. `devices` chooses device and precision; the
+`training.keep_optimizer`, the state is kept as part of what is not shared. `Device` chooses device and precision; the
 learner chooses the rows to read, the random draws, and which figures may be reported.
 
 Between rounds, the module is only scratch space for the shared tensors, but it holds the personal and integer ones. A
 copy of those is kept from the last successful round, and a failed round restores it.
 
-Torch's SGD, Adam and AdamW steps, through its functional interface.
-
-The `torch.optim.Optimizer` objects pull in torch's compiler when the first one is made, which costs a node on a small
-board 1.3 CPU-seconds and 80 MB for nothing. State lasts for one local round, unless `training.keep_optimizer` is set.
-Then it carries over to the next round, although mixing has changed the model in between.
+Steps are torch's SGD, Adam and AdamW, through its functional interface. The `torch.optim.Optimizer` objects pull in
+torch's compiler when the first one is made, which costs a node on a small board 1.3 CPU-seconds and 80 MB for nothing.
+State lasts for one local round, unless `training.keep_optimizer` is set. Then it carries over to the next round,
+although mixing has changed the model in between.
 """
 
 from __future__ import annotations

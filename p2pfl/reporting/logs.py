@@ -218,7 +218,11 @@ def _places(specs: Sequence[str]) -> list[tuple[str | EntryPoint, str]]:
         others = {entry.name: entry for entry in (() if name in KINDS else entry_points(group=GROUP))}
         if (name not in KINDS and name not in others) or not colon or not place:
             allowed = ", ".join(["csv:FILE", "tensorboard:DIR", *(f"{one}:PLACE" for one in sorted(others))])
-            raise UserError("no such log", key=KEY, value=spec, allowed=allowed)
+            gone = (
+                "opentelemetry is gone: /metrics has its figures, and a logger of your own may be under p2pfl.loggers"
+            )
+            text = gone if name == "opentelemetry" else "no such log"
+            raise UserError(text, key=KEY, value=spec, allowed=allowed)
         found.append((others.get(name, name), place))
     return found
 

@@ -1,11 +1,9 @@
-"""Wishes for a federation, and the systems that may fulfil them.
+"""Wishes for a federation and its network, which of them contradict each other, and the systems that may fulfil them.
 
-The systems to try: graphs of several degrees, and for each the rules, compressors and methods that may fit.
+The systems to try are graphs of several degrees, and for each the rules, compressors and methods that may fit.
 
 A graph is searched for each degree by `topologies.design`; above `DESIGNED` nodes it is a random regular one, which is
 close to the best there and costs nothing to find.
-
-The wishes for a federation and its network, which of them contradict each other, and the world of them.
 """
 
 from __future__ import annotations

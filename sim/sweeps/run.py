@@ -5,11 +5,10 @@ folder: a report for each finished run, a note for each failed one, and the resu
 Each file is either complete or absent: it is written under another name, flushed and renamed. Only one sweep at a time
 uses the folder.
 
-The runners of a sweep's jobs: processes of this machine, or Dask, whose `distributed` is an extra.
-
-A pool of `concurrent.futures` fails as a whole if one of its processes is killed, so each process here is a pool of
-its own: one that dies loses only its own run, and is replaced. The processes of Dask, on many machines or on this one,
-must see the same files and have the same software: a job records both, and its run refuses others.
+Jobs are run by processes of this machine, or by Dask, whose `distributed` is an extra. A pool of `concurrent.futures`
+fails as a whole if one of its processes is killed, so each process here is a pool of its own: one that dies loses only
+its own run, and is replaced. The processes of Dask, on many machines or on this one, must see the same files and have
+the same software: a job records both, and its run refuses others.
 """
 
 from __future__ import annotations

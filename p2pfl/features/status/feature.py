@@ -53,8 +53,6 @@ NOTHING = Signed(0, 0, 0)
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
-log = logging.getLogger("p2pfl")
-notice = logging.getLogger("p2pfl.notice")
 
 
 class SpendEvidence:

@@ -58,7 +58,7 @@ def test_the_figures_are_those_of_all_rows_and_of_no_node(p2pfl, hospitals):
     assert found["mean"] == pytest.approx(mean)
     assert found["loss"] == pytest.approx(np.average([one["test_loss"] for one in own], weights=rows))
     assert found["classes"] == ["negative", "positive"]
-    assert 0 < found["auc"]["error"] < 0.02
+    assert 0 <= found["auc"]["error"] < 0.02
     assert sum(part["rows"] for part in found["calibration"]) == found["rows"]
     shown = p2pfl("evaluate", hospitals, "--federation").out
     assert "off by at most" in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -59,3 +60,10 @@ def test_only_as_root_in_ci_programs_are_fetched_and_one_that_is_not_to_be_had_i
     assert "make lint" in said
     assert said[-1].startswith("python tools/skipped.py /")
     assert said[-1].endswith(" tests/net/test_browser.py") is fetches
+
+
+def test_what_it_names_exists():
+    script = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    named = re.findall(r"tests/[\w./]+", script)
+    assert "tests/adapt" in named
+    assert [path for path in named if not (ROOT / path).exists()] == []

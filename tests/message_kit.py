@@ -10,8 +10,6 @@ from p2pfl.features.bounds.traffic import CHANNEL as PAUSE
 from p2pfl.features.bounds.traffic import Pausing
 from p2pfl.features.members.charters import CHANNEL as CHARTER
 from p2pfl.features.members.charters import CharterAsked, CharterPart, CharterTold
-from p2pfl.features.relay.feature import CHANNEL as DIRECT
-from p2pfl.features.relay.feature import PlacesTold
 from p2pfl.features.stats.statements import CHANNEL as STATS
 from p2pfl.features.stats.statements import SUMS_CHANNEL as STATS_SUMS
 from p2pfl.features.stats.statements import AtQuestion, MemberStatement
@@ -154,7 +152,6 @@ ASIDE = [
     (CHARTER, CharterPart(size=9, offset=4, part=b"ab"), "94030904c4026162"),
     (VITALS, VitalsTold(rows=((3, b"row"), (7, b"x"))), "9201929203c403726f779207c40178"),
     (PAUSE, Pausing(for_s=3600.0), "9201cb40ac200000000000"),
-    (DIRECT, PlacesTold(places=((bytes([10, 0, 0, 7]), 8470),)), "92019192c4040a000007cd2116"),
     (SCHEMA, ProposalsHeld(held=b"\x05", agreed=b""), "9301c40105c400"),
     (SCHEMA, ProposalPart(member=2, size=9, offset=4, part=b"ab"), "9502020904c4026162"),
     (SUMS, WAVE, f"941402c4389506c410{'01' * 16}0001c420{'00' * 32}c440{'09' * 64}"),

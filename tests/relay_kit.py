@@ -57,7 +57,7 @@ class RelayHere:
         self.network, self.name = network, name
         self.listed = changes.pop("listed", [ListedFederation(name="ward", token=TOKEN)])
         names = changes.pop("names", ())
-        self.board = Switchboard(**{k: changes.pop(k) for k in ("month_bytes", "most_members") if k in changes})
+        self.board = Switchboard(**{k: changes.pop(k) for k in ("most_members",) if k in changes})
         self.server = RelayServer(Admissions(self.listed, names), self.board, nothing_listed(), **changes)
         self.transport = MemoryTransport(network, Limits())
         self.lines: list[Line] = []

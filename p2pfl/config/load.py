@@ -403,6 +403,10 @@ def _node(
     if isinstance(table, dict) and "neighbors" in table:
         bounded = _bounds(table["neighbors"], [name for name in others if name != member.name], mistakes)
         table = {key: value for key, value in table.items() if key != "neighbors"}
+    if isinstance(table, dict) and "share_addresses" in table:
+        instead = "no such key: on one LAN `discovery = true` does it; or list the address, if others can dial it"
+        mistakes.add("is gone", "network.share_addresses", table["share_addresses"], instead)
+        table = {key: value for key, value in table.items() if key != "share_addresses"}
     network = read_table(table, "network.", OWN_NETWORK, mistakes)
     values["discovery"] = network.pop("discovery", discovery)
     values["interfaces"] = network.pop("interfaces", ())

@@ -411,11 +411,6 @@ class OwnNetwork:
     month_gb: float | None = setting(
         None, number(0, above=True), "most that it sends and receives in a calendar month, in GB; then it pauses"
     )
-    share_addresses: bool = setting(
-        False,
-        flag(),
-        "true: tell neighbors met at a relay this node's addresses, and dial theirs, if they do the same",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

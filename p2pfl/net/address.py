@@ -263,11 +263,6 @@ class Route:
                 self.news.set()
         self.latest = new or self.latest
 
-    def forget(self, addresses: Iterable[Address | None]) -> None:
-        """Drop hints. The address that last worked stays known, since the handshake has proven it."""
-        gone = set(addresses)
-        self.hints = {hint: None for hint in self.hints if hint not in gone}
-
     def has_worked(self, address: Address) -> None:
         """Record that there was a session with the member at that address."""
         if address != self.configured:

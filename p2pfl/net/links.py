@@ -485,14 +485,9 @@ class Links:
         self._dialer.configure(addresses)
         self._keep_dialing()
 
-    def hint(self, index: int, addresses: Sequence[str], instead_of: Sequence[str] = ()) -> None:
-        """Add addresses where that member may also be, newest first, and take back others.
-
-        Invalid addresses and non-members are ignored.
-        """
+    def hint(self, index: int, addresses: Sequence[str]) -> None:
+        """Add addresses where that member may also be, newest first. Invalid addresses and non-members are ignored."""
         known = [address for address in map(_parse_hint, addresses) if address is not None]
-        if instead_of:
-            self._dialer.route(index).forget(map(_parse_hint, instead_of))
         if known and index != self._greeter.own_index and index in self._greeter.members.values():
             most = MOST_KEPT if index in self._table.places else MOST_HINTS
             self._dialer.route(index).hint(known, most=most)

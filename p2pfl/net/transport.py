@@ -117,11 +117,6 @@ class Line(ABC):
         """The address of the other end, without its port."""
 
     @property
-    def seen_as(self) -> str:
-        """The address to tell the other end as its own; by its own account if it came through a web server."""
-        return self.peer_address
-
-    @property
     @abstractmethod
     def bytes_came(self) -> int:
         """The number of bytes received over the connection, including incomplete messages."""

@@ -77,9 +77,9 @@ def keep_queue_short(web_socket: WebSocket) -> None:
 class WebSocketLine(Line):
     """A line over a WebSocket; `tap` counts the bytes below it."""
 
-    def __init__(self, web_socket: WebSocket, tap: Tap, *, date: str = "", forwarded_for: str = "") -> None:
+    def __init__(self, web_socket: WebSocket, tap: Tap, *, date: str = "") -> None:
         super().__init__()
-        self._socket, self._tap, self._forwarded_for = web_socket, tap, forwarded_for
+        self._socket, self._tap = web_socket, tap
         self.date = date
         """The time at the other end when this line was dialed, as HTTP writes it; empty if it is not known."""
         keep_queue_short(web_socket)
@@ -94,11 +94,6 @@ class WebSocketLine(Line):
     def peer_address(self) -> str:
         place = self._socket.get_extra_info("peername")
         return str(place[0]) if place else ""
-
-    @property
-    def seen_as(self) -> str:
-        told = self._forwarded_for.rpartition(",")[2].strip()
-        return told if told.isascii() and told else self.peer_address
 
     @property
     def bytes_came(self) -> int:
@@ -312,8 +307,7 @@ class WebSocketTransport(Transport):
         await socket.prepare(request)
         if isinstance(gate, ConnectionGate):
             gate.advance(ConnectionStage.UPGRADED)
-            forwarded_for = request.headers.get("X-Forwarded-For", "")
-            task = self._meet(WebSocketLine(socket, gate, forwarded_for=forwarded_for), gate)
+            task = self._meet(WebSocketLine(socket, gate), gate)
             if task is not None:
                 await asyncio.wait({task})
         return socket

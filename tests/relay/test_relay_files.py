@@ -203,8 +203,7 @@ class FakeNode:
         self.now, self.alarms, self.told = 0.0, [], []
         self.feed = self
         self.standing = ""
-        network = SimpleNamespace(share_addresses=False)
-        node = SimpleNamespace(relay_token="relay.token", network=network)
+        node = SimpleNamespace(relay_token="relay.token")
         federation = SimpleNamespace(members=[])
         self.setup = lambda: SimpleNamespace(node=node, identity=SimpleNamespace(public=b""), federation=federation)
 

@@ -1,34 +1,19 @@
-"""The relays of one node: it registers with all that its files list, and says which of them it has lost.
-
-With `share_addresses`, neighbors that meet at a relay also tell each other their addresses (channel `direct`), so that
-two machines behind one router soon need the relay no more. They are told while the session goes through a relay: when
-it opens, when they have changed, and every hour. What a neighbor has told is forgotten after five minutes, and when the
-session ends. It may lie, and so may a relay about the address that it sees. So a place is an address and a port, never
-a name or a path; the first thing said there is the handshake, and each neighbor has an allowance.
-"""
+"""The relays of one node: it registers with all that its files list, and says which of them it has lost."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from ipaddress import IPv6Address, ip_address
-from typing import Annotated, Any
-
-from msgspec import Meta, Struct
+from collections.abc import Mapping
+from typing import Any
 
 from p2pfl.config.members import in_words
 from p2pfl.config.model import NodeConfig
 from p2pfl.console.wall_clock import seconds_now
-from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import UserError
-from p2pfl.features.lan.interfaces import all_interfaces, cover, hosts_of
 from p2pfl.features.relay.link import RelayLink
 from p2pfl.features.relay.tickets import Credentials, Sheets, read_token
 from p2pfl.features.relay.transport import ByRelayTransport, through_relays
-from p2pfl.net.address import Address, is_loopback, parse_address, unknown_hosts
+from p2pfl.net.address import parse_address, unknown_hosts
 from p2pfl.net.dial_paths import is_near, proxies_of
-from p2pfl.net.extensions import ExtensionChannel, HandledChannel
 from p2pfl.net.transport import MakeTransport
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
@@ -40,18 +25,6 @@ TICKET_LOOK_S = 60.0
 NONE_LEFT = "no relay is left: "
 PATIENCE_S = 15.0
 """How long a relay may be away before there is an alarm."""
-MOST_PLACES = 8
-"""The most places in one message."""
-AN_HOUR = 16
-"""The most new places of one neighbor that are tried in an hour."""
-TRIED_S = 300.0
-"""How long a place is tried after it was told."""
-LOOK_S = 5.0
-AGAIN_S = 3600.0
-"""The time after which places are told again although they are the same: the other end has forgotten them."""
-LEAST_S = 60.0
-"""The shortest time between two messages of one session, after the first."""
-HTTPS, LEAST_PORT = 443, 1024
 
 ALARMS: Mapping[str, AlarmText] = {
     "relay-lost": AlarmText(
@@ -77,8 +50,6 @@ ALARMS: Mapping[str, AlarmText] = {
         advice="If this is frequent, find out who runs that relay, or what changes data on the way to it.",
     ),
 }
-Place = tuple[Annotated[bytes, Meta(min_length=4, max_length=16)], Annotated[int, Meta(ge=1, le=65535)]]
-"""An IPv4 or IPv6 address, 4 or 16 bytes, and a port."""
 
 
 class RelayFeature(Feature):
@@ -103,8 +74,6 @@ class Relays(Attached):
 
     def __init__(self, node: NodeView, transport: ByRelayTransport) -> None:
         self._node, self._relays = node, transport.relays
-        shares = node.setup().node.network.share_addresses
-        self.direct = DirectWays(node, transport) if shares else None
         self._missing = ""
         self._begun_at = node.clock()
         self._ticket = TicketAge(node)
@@ -112,9 +81,6 @@ class Relays(Attached):
         """Who spoiled the line to a neighbor that is lost: when, the relay's URL, and what is to be said."""
         transport.listen_for_doubts(self._spoiled)
         transport.on_slow = self._slow
-
-    def channels(self) -> tuple[HandledChannel, ...]:
-        return () if self.direct is None else (HandledChannel(channel=CHANNEL, handler=self.direct),)
 
     def status(self) -> Mapping[str, Any]:
         rows = [
@@ -127,11 +93,7 @@ class Relays(Attached):
             }
             for relay in self._relays
         ]
-        return {"relays": rows} | ({} if self.direct is None else {"addresses": self.direct.status()})
-
-    async def run(self) -> None:
-        if self.direct is not None:
-            await self.direct.run()
+        return {"relays": rows}
 
     def look(self) -> None:
         """Raise or settle the alarms about relays that have been away for a while, and about the ticket."""
@@ -210,176 +172,13 @@ class TicketAge:
         self._said = until
 
 
-# -- addresses that neighbors tell ------------------------------------------------------------------------------------
-
-
-class PlacesTold(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, tag=1):
-    """The places at which the sender may be reached, likeliest first."""
-
-    places: Annotated[tuple[Place, ...], Meta(max_length=MOST_PLACES)]
-
-
-CHANNEL = ExtensionChannel("direct", PlacesTold, most_bytes=256, per_s=1 / 60, at_once=4.0)
-
-
-@dataclass(slots=True)
-class TriedPlaces:
-    """The places told by one neighbor, with the time until which each is tried. Times are in seconds."""
-
-    tried_until: dict[str, float] = field(default_factory=dict)
-    new: TokenBucket = field(default_factory=lambda: TokenBucket(AN_HOUR / 3600, tokens=AN_HOUR, burst=AN_HOUR))
-
-    def take(self, addresses: Iterable[str], now: float) -> list[str]:
-        """Return those that are tried from now on; what is being tried already is not tried longer."""
-        fresh = [one for one in addresses if one not in self.tried_until and self.new.take(now) == 0.0]
-        self.tried_until |= dict.fromkeys(fresh, now + TRIED_S)
-        return fresh
-
-    def expire(self, now: float) -> list[str]:
-        """Return those that have been tried long enough, and forget them."""
-        over = [address for address, until in self.tried_until.items() if until <= now]
-        for address in over:
-            del self.tried_until[address]
-        return over
-
-
-class DirectWays:
-    """A node's part in the channel: it tells its own places, and tries those of its neighbors. Times are on the node's
-    clock.
-    """
-
-    def __init__(self, node: NodeView, transport: ByRelayTransport) -> None:
-        self._node, self._transport = node, transport
-        self._own: tuple[Place, ...] = ()
-        self._tried: dict[int, TriedPlaces] = {}
-        self._told: dict[int, tuple[tuple[Place, ...], float]] = {}
-        """What each neighbor whose session has the channel was told last, and when."""
-
-    def status(self) -> Mapping[str, Any]:
-        name_of = self._node.status.name_of
-        tried = {name_of(peer): list(one.tried_until) for peer, one in self._tried.items() if one.tried_until}
-        return {"told": addresses_in(PlacesTold(places=self._own)), "tried": tried}
-
-    async def run(self) -> None:
-        while True:
-            self._own = await asyncio.to_thread(self._places)
-            self.look_around()
-            await asyncio.sleep(LOOK_S)
-
-    def look_around(self) -> None:
-        """Tell the places of this node where that is due, and stop trying what has been tried long enough."""
-        now = self._node.clock()
-        for peer, (before, at) in self._told.items():
-            due = now - at >= (AGAIN_S if self._own == before else LEAST_S)
-            if self._own and due and self._is_relayed(peer):
-                self._node.say(peer, CHANNEL, PlacesTold(places=self._own))
-                self._told[peer] = (self._own, now)
-        for peer, tried in self._tried.items():
-            if over := tried.expire(now):
-                self._node.network.hint(peer, (), over)
-
-    def opened(self, peer: int) -> None:
-        self._told[peer] = ((), float("-inf"))
-
-    def hear(self, peer: int, message: PlacesTold) -> None:
-        if self._is_relayed(peer):
-            tried = self._tried.setdefault(peer, TriedPlaces())
-            if fresh := tried.take(addresses_in(message), self._node.clock()):
-                self._node.network.hint(peer, fresh)
-
-    def closed(self, peer: int) -> None:
-        """Forget the places of a neighbor, but for the one at which it was found."""
-        self._told.pop(peer, None)
-        if peer in self._tried:
-            self._node.network.hint(peer, (), self._tried[peer].expire(float("inf")))
-
-    def _is_relayed(self, peer: int) -> bool:
-        session = self._node.network.session(peer)
-        return session is not None and session[1].relay is not None
-
-    def _places(self) -> tuple[Place, ...]:
-        """Return the places at which this node may be reached. Called in a thread."""
-        node, port = self._node.setup().node, self._node.network.port
-        host = parse_address(node.listen, "listen").host
-        relays = self._transport.relays
-        near = own_hosts(host, node.interfaces, (relay.own_address for relay in relays))
-        seen = [relay.seen for relay in relays if relay.seen and answers(relay.seen, host)]
-        return places_of([(one, port) for one in near] + [(one, node.forwarded_port or port) for one in seen])
-
-
-def own_hosts(listen: str, named: Sequence[str], outgoing: Iterable[str | None]) -> list[str]:
-    """Return the addresses of this machine at which a node that listens at `listen` answers.
-
-    Without python-zeroconf, or if the system does not say, they are those from which it has dialed its relays.
-    """
-    try:
-        covered = cover(all_interfaces(), listen, named)
-    except (ModuleNotFoundError, OSError):
-        return [one for one in outgoing if one is not None and answers(one, listen)]
-    return [str(address.ip) for interface in covered for address in interface.announced]
-
-
-def answers(host: str, listen: str) -> bool:
-    """Return True if a node that listens at `listen` may be reached at `host`, directly or through a router."""
-    try:
-        version = ip_address(host).version
-        return any(ip_address(one).version == version and not is_loopback(one) for one in hosts_of(listen))
-    except ValueError:
-        return False
-
-
-def is_plausible(host: str) -> bool:
-    """Return True if a node may be at that address: one of a private network or of the internet, and of one machine.
-
-    Link-local addresses need a scope, which the other end does not have; at some of them clouds answer for secrets.
-    """
-    try:
-        ip = ip_address(host)
-    except ValueError:
-        return False
-    if isinstance(ip, IPv6Address):
-        # What IPv6 addresses contain others is reserved, but for these two kinds.
-        embedded = ip.sixtofour is not None or ip.teredo is not None
-        if embedded or ip.is_site_local or ip.scope_id is not None:
-            return False
-    elif ip.packed[0] == 0:
-        return False
-    return not (ip.is_loopback or ip.is_multicast or ip.is_unspecified or ip.is_link_local or ip.is_reserved)
-
-
-def places_of(addresses: Iterable[tuple[str, int]]) -> tuple[Place, ...]:
-    """Return the places to tell: the plausible ones, each once."""
-    plausible = [(ip_address(host).packed, port) for host, port in addresses if is_plausible(host)]
-    return tuple(dict.fromkeys(plausible))[:MOST_PLACES]
-
-
-def addresses_in(told: PlacesTold) -> list[str]:
-    """Return the addresses that may be dialed, as `host:port`."""
-    addresses = []
-    for packed, port in told.places:
-        host = str(ip_address(packed)) if len(packed) in (4, 16) else ""
-        if is_plausible(host) and (port == HTTPS or port >= LEAST_PORT):
-            addresses.append(str(Address(host, port)))
-    return list(dict.fromkeys(addresses))
-
-
 # -- before there are nodes -------------------------------------------------------------------------------------------
 
 
 class RelayCheck(Check):
-    """Whether the nodes here have what opens their relays, and who tells its addresses, and where that is in vain."""
+    """Whether the nodes here have what opens their relays."""
 
     def of_files(self, inspected: Inspected) -> None:
-        sharing = [node for node in inspected.here.values() if node.network.share_addresses]
-        for node in inspected.here.values():
-            key = f"{node.name}: share_addresses in [network] is of no use"
-            if node in sharing and not node.relays:
-                inspected.warnings.append(f"{key} without relays: addresses are told through them only")
-            elif node in sharing and is_loopback(parse_address(node.listen, "listen").host):
-                inspected.warnings.append(f"{key}: it listens at {node.listen}, on its own machine only")
-        if sharing:
-            names = ", ".join(node.name for node in sharing[:3]) + (" ..." if len(sharing) > 3 else "")
-            inspected.brief["addresses"] = f"told by {names} to neighbors at a relay that tell theirs"
         for index, node in inspected.here.items():
             try:
                 if node.relays and node.relay_token is not None:

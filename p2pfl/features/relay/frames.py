@@ -117,7 +117,7 @@ class Challenge(Struct, array_like=True, frozen=True):
     nonce: Annotated[bytes, Meta(min_length=32, max_length=32)]
     clock_s: Annotated[int, Meta(ge=0, lt=2**37)]
     seen: Annotated[str, Meta(max_length=SEEN_BYTES)] = ""
-    """The address from which the relay sees the one that it asks; empty from relays of earlier versions."""
+    """The address from which a relay of earlier versions sees the one that it asks; nobody needs it any more."""
     takes_removals: bool = False
     """True if members may show it sheets, so that it refuses removed members."""
 

@@ -163,10 +163,6 @@ class RelayLine(Line):
         return self._link.url
 
     @property
-    def own_address(self) -> str | None:
-        return self._link.own_address
-
-    @property
     def peer_address(self) -> str:
         return f"relay {self._link.url}"
 
@@ -281,8 +277,6 @@ class RelayLink:
         self.url = listed.partition("#")[0]
         """The relay's URL without the pin of its certificate: what stands in the log, and tells relays apart."""
         self.why, self.round_trip_s = UNTRIED, float("inf")
-        self.seen = ""
-        """This node's address as the relay said last, without a port; it may say anything."""
         self.on_doubt: OnDoubt = lambda link, key, reason: None  # noqa: ARG005 - nobody listens yet
         self._parts = parts
         self._meet: Meet | None = None
@@ -317,10 +311,6 @@ class RelayLink:
     def members(self) -> set[bytes]:
         """The keys of the members to whom a line is open through this relay."""
         return {line.key for line in self._lines.values() if line.end is None and line.accepted.done()}
-
-    @property
-    def own_address(self) -> str | None:
-        return None if self._line is None else self._line.own_address
 
     async def keep(self, meet: Meet) -> None:
         """Keep the connection; never returns."""
@@ -419,7 +409,6 @@ class RelayLink:
             raise RefusedByRelayError(_in_words(refusal_in(answer), challenge, registration))
         if answer.kind is not FrameKind.WELCOME:
             raise PeerFault(f"{answer.kind.name} in place of a welcome")
-        self.seen = challenge.seen
         return challenge
 
     async def _ping(self, pulse: Pulse, *, shows: bool) -> None:

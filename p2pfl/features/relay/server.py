@@ -28,7 +28,6 @@ from p2pfl.console.wall_clock import seconds_now
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.features.relay.frames import (
-    SEEN_BYTES,
     SILENCE_S,
     VERSION,
     WINDOW_BYTES,
@@ -303,9 +302,7 @@ class RelayServer:
     async def _register(self, line: Line, visit: Arrival) -> Seat | None:
         """Return the member's seat; None if it is refused, and told why."""
         now_s, nonce = self._clock(), os.urandom(32)
-        challenge = Challenge(
-            version=VERSION, nonce=nonce, clock_s=int(now_s), seen=line.seen_as[:SEEN_BYTES], takes_removals=True
-        )
+        challenge = Challenge(version=VERSION, nonce=nonce, clock_s=int(now_s), takes_removals=True)
         await line.send(pack_struct(FrameKind.CHALLENGE, challenge))
         registration = struct_in(unpack(await line.receive()), FrameKind.REGISTER, Registration)
         visit.advance(ConnectionStage.ADDRESSED)

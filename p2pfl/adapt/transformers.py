@@ -327,7 +327,6 @@ class Adapted:
             name="lora" if self.peft is not None else "transformers",
             digest=self.digest(),
             folders={"merged": self.write_whole} | ({} if self.peft is None else {"peft": self.write_adapters}),
-            files=lambda node: [node.path()] if node.path().is_file() else sorted(node.path().glob("*.txt")),
         )
 
     def digest(self) -> bytes:

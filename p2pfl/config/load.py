@@ -19,7 +19,6 @@ from p2pfl.config.graph import DisconnectedGraph, MemberGraph, read_edge_tables,
 from p2pfl.config.members import members_file, read_members_file
 from p2pfl.config.model import (
     BOUNDS,
-    DATA,
     FEDERATION,
     GOSSIP,
     LEAST_KBIT_S,
@@ -394,9 +393,9 @@ def _node(
     if not isinstance(data, dict):
         mistakes.add("must be a table", "data", None, "[data]")
         data = {}
-    own = {key: data[key] for key in data if key not in DATA}
-    known = read_table({key: data[key] for key in data if key in DATA}, "data.", DATA, mistakes)
-    values = DEFAULTS | known | read_table(document.get("node", {}), "node.", NODE, mistakes)
+    if (reload_s := data.pop("reload_s", None)) is not None:
+        mistakes.add("is gone", "data.reload_s", reload_s, "a restart of the node, which reads its data and goes on")
+    values = DEFAULTS | read_table(document.get("node", {}), "node.", NODE, mistakes)
     values.setdefault("listen", _default_listen(member))
     table = document.get("network", {})
     bounded = {}
@@ -418,7 +417,7 @@ def _node(
     for key in ("key_file", "state_dir", "checkpoint_dir"):
         values[key] = folder / Path(values[key]).expanduser()
     stats = read_stats(document.get("stats"), mistakes)
-    return NodeConfig(path=mistakes.file, name=member.name, data=own, stats=stats, **values)
+    return NodeConfig(path=mistakes.file, name=member.name, data=data, stats=stats, **values)
 
 
 def _own_network(values: dict[str, Any], folder: Path, mistakes: Mistakes) -> OwnNetwork:

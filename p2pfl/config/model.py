@@ -460,12 +460,7 @@ class NodeConfig:
     )
     checkpoints_kept: int = setting(3, whole(1), "the most checkpoints that are kept")
     data: dict[str, Any]
-    """The `[data]` table, passed to the task, without the keys in `DATA`."""
-    reload_s: float | None = setting(
-        None,
-        number(0, above=True),
-        "seconds between two checks whether the data have grown; without it they are read once",
-    )
+    """The `[data]` table, passed to the task."""
     stats: StatsConfig = NO_STATS
     """The `[stats]` table."""
     discovery: bool = False
@@ -521,8 +516,6 @@ EDGE: Kinds = {
 }
 
 _OWN, _COMPUTED = kinds_of(NodeConfig), kinds_of(Compute)
-DATA: Kinds = {"reload_s": _OWN.pop("reload_s")}
-"""The keys in `[data]` that do not belong to the task."""
 NODE: Kinds = {
     name: kind
     for name in NodeConfig.__dataclass_fields__

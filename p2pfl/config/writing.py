@@ -285,7 +285,6 @@ _NODE = """\
 # checkpoints_kept = 3
 # checkpoint_dir = "checkpoints"
 
-# If the data grow: reload_s = 60.0 under [data] reads them again between rounds, at most this often.
 [data]  # for the task, which finds these keys in `node.local`
 """
 _NO_DATA = '# path = "data.npz"\n'

@@ -47,7 +47,7 @@ def digits(*, partition: str = "iid", hidden: int = 32) -> Task:
         rows = torch.from_numpy(node.partition(targets.numpy(), partition))
         return (inputs[rows], targets[rows]), test
 
-    return Task(name="digits", model=lambda: mlp(PIXELS, hidden, CLASSES), data=data, files=lambda _: ())
+    return Task(name="digits", model=lambda: mlp(PIXELS, hidden, CLASSES), data=data)
 
 
 @cache
@@ -92,20 +92,11 @@ def mnist_idx(
         test = _pair(*_read(folder, "t10k")) if has_idx(folder, "t10k-images-idx3-ubyte") else None
         return _pair(images, labels, node.own_rows(labels, partition)), test
 
-    def files_of(node: NodeContext) -> list[Path]:
-        """Return the files that a node reads; none if nodes share the images, because additional images would change
-        the partition.
-        """
-        if partition is not None or "path" not in node.local:
-            return []
-        sets = [f"{prefix}-{kind}-ubyte" for prefix in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
-        return [path for name in sets for path in _candidates(node.path(), name)]
-
     def make() -> torch.nn.Module:
         return small_cnn() if model == "cnn" else mlp(SIDE * SIDE, hidden, IDX_CLASSES)
 
     del path  # NodeContext.path looks it up
-    return Task(name="mnist-idx", model=make, data=data, files=files_of)
+    return Task(name="mnist-idx", model=make, data=data)
 
 
 def small_cnn() -> nn.Sequential:

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from p2pfl.config.model import NOT_FROZEN, Compute, TaskConfig, TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.foreign import UNREADABLE, refuse_special
-from p2pfl.learn.figures import reloads
 from p2pfl.learn.interface import (
     KEY,
     WHOLE,
@@ -207,16 +206,14 @@ def make_learner(
     share: Sequence[str] = WHOLE,
     file: Path | None = None,
     compute: Compute | None = None,
-    reload_s: float | None = None,
     protection: Protection | None = None,
     secret: Callable[[str], bytes] | None = None,
 ) -> Learner:
     """Make a node's learner, on the CPU unless `compute` selects another device. `local` is its `[data]` table, with
     paths relative to `local_dir`.
 
-    With `reload_s`, the learner must be able to read its data again at that interval. With a `protection`, its rounds
-    are private. `secret` is `NodeContext.secret`. Raises UserError: the task, its options or the node's data are wrong,
-    or `share` does not fit the model.
+    With a `protection`, its rounds are private. `secret` is `NodeContext.secret`. Raises UserError: the task, its
+    options or the node's data are wrong, or `share` does not fit the model.
     """
     task = load_task(config, base_dir, file=file)
     context = NodeContext(
@@ -231,8 +228,6 @@ def make_learner(
     )
     try:
         learner = learner_for(task, context, training, share, compute, protection=protection)
-        if reload_s is not None:
-            reloads(learner, reload_s)
     except UserError as error:
         if error.file is None:
             in_node_file = (error.key or "").startswith("data.")

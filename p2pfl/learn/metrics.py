@@ -446,11 +446,6 @@ class Trend:
         self.best = min(self.best, now)
         return is_best
 
-    def forget(self) -> None:
-        """Forget the losses on earlier data, which are not comparable with new ones."""
-        self.latest.clear()
-        self.first, self.best = None, float("inf")
-
     @property
     def now(self) -> float:
         """Return the median of the latest losses."""
@@ -485,12 +480,6 @@ class Losses:
     def tested(self, loss: float) -> None:
         if self.tests.note(loss) and self.own.latest:
             self.own_at_best = self.own.now
-
-    def forget(self) -> None:
-        """Forget the losses on earlier data."""
-        self.own.forget()
-        self.tests.forget()
-        self.own_at_best = None
 
     @property
     def growth(self) -> Growth | None:

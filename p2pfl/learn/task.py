@@ -27,7 +27,7 @@ simulations can compare against it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -348,11 +348,6 @@ class Task:
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     """The preprocessing from raw data to inputs, as JSON values; exported files contain it."""
 
-    files: Callable[[NodeContext], Iterable[Path]] | None = None
-    """A function that lists the files that `data` reads for a node. With `reload_s`, the node reads them again when
-    they have changed, and never if the list is empty. Without `files` it reads its data again each time.
-    """
-
     folders: Mapping[str, Callable[[torch.nn.Module, Path], None]] = field(default_factory=dict)
     """Functions that write a learned model into a new folder, by the format's name: `p2pfl export --format NAME`."""
 
@@ -360,9 +355,9 @@ class Task:
         metrics: Any = self.metrics
         if not isinstance(metrics, Mapping):
             object.__setattr__(self, "metrics", named(metrics, key="metrics"))
-        functions = (("model", self.model), ("data", self.data), ("loss", self.loss), ("files", self.files))
+        functions = (("model", self.model), ("data", self.data), ("loss", self.loss))
         for key, value in functions:
-            if not callable(value) and not (key in ("loss", "files") and value is None):
+            if not callable(value) and not (key == "loss" and value is None):
                 raise UserError("this must be a function", file=self.name or "Task", key=key, value=value)
         for key, metric in self.metrics.items():
             if not callable(metric):

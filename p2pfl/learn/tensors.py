@@ -93,33 +93,6 @@ class DataSets:
     train: Samples
     test: Samples | None
 
-    def differ_from(self, other: DataSets) -> bool:
-        """Return True if one of the two sets differs, as far as can be known: for a Dataset only the length is
-        compared.
-        """
-        return not (are_equal(self.train, other.train) and are_equal(self.test, other.test))
-
-    def compare_with(self, earlier: DataSets) -> bool:
-        """Return True if scores are comparable with earlier ones: the test set is the same, or has only grown at its
-        end.
-        """
-        return earlier.test is None or (self.test is not None and begins_with(self.test, earlier.test))
-
-
-def are_equal(first: Samples | None, other: Samples | None) -> bool:
-    """Return True if both have the same rows in the same order; for a Dataset, the same number of rows."""
-    if first is None or other is None:
-        return first is other
-    return len(first) == len(other) and begins_with(first, other)
-
-
-def begins_with(samples: Samples, other: Samples) -> bool:
-    """Return True if `samples` begins with all rows of `other`, as far as can be known."""
-    if not (isinstance(samples, TensorSamples) and isinstance(other, TensorSamples)):
-        return len(samples) >= len(other)
-    pairs = ((samples.inputs, other.inputs), (samples.targets, other.targets))
-    return all(a.dtype == b.dtype and torch.equal(a[: len(b)], b) for a, b in pairs)
-
 
 class Distinct:
     """Sets of samples, each stored only once however often it is added."""

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,10 @@ from p2pfl.chance import generator, torch_seed
 from p2pfl.config.model import Compute, TrainingConfig
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.evaluation import Device, are_classes, are_labels, loss_of, outputs_of, score
-from p2pfl.learn.figures import files_of
 from p2pfl.learn.interface import WHOLE, LocalRound, RoundStart, Score, Vector, batch_sizes
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
 from p2pfl.learn.privacy.gradients import PrivateRounds, PrivateSteps
-from p2pfl.learn.privacy.plan import Plan, Protection, refuse_delta
+from p2pfl.learn.privacy.plan import Plan, Protection
 from p2pfl.learn.privacy.rounds import own_part, shared_by
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.tensors import DataSets, Samples, TensorSamples, draw_batches, read_samples
@@ -101,30 +99,6 @@ class TorchLearner:
     @property
     def data_sets(self) -> DataSets:
         return DataSets(train=self.train_set, test=self.test_set)
-
-    def data_files(self) -> tuple[Path, ...] | None:
-        return files_of(self.task, self.context)
-
-    def read_again(self) -> DataSets:
-        train_set, test_set = read_samples(self.task, self.context)
-        try:
-            with self.device.seeded(0):
-                labels = try_out(self.model.module, train_set, self.task, self.device)
-        finally:
-            self.model.put_back()
-        if labels != self.labels:
-            text = "the targets are of a different kind than when the node started"
-            allowed = "class labels" if self.labels else "no class labels"
-            raise UserError(text, file=self.task.name, key="training set, targets", allowed=allowed)
-        if test_set is None and self.test_set is not None:
-            raise UserError("there is no longer one", file=self.task.name, key="test set", allowed="one, as before")
-        if self.plan is not None:
-            refuse_delta(self.plan.unit, self.plan.delta, len(train_set))
-        return DataSets(train=train_set, test=test_set)
-
-    def adopt(self, sets: DataSets) -> None:
-        self.train_set, self.test_set = sets.train, sets.test
-        self.samples = len(sets.train)
 
     def initial(self) -> Vector:
         return self.model.initial()

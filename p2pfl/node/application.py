@@ -60,7 +60,6 @@ from p2pfl.node.learner_runner import (
     OnRound,
     Tested,
     TrainingFigures,
-    reloading_of,
 )
 from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.shutdown import Stopping
@@ -336,7 +335,6 @@ class Application:
             strict=self.shared is not None,
             files=ModelFiles.of(setup),
             after_round=each,
-            reloading=reloading_of(setup.learner, setup.node.reload_s),
             gauge=setup.gauge,
         )
         header = assembly.snapshot_header(setup)

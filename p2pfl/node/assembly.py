@@ -197,7 +197,6 @@ def load_learner(
         share=federation.gossip.patterns,
         file=federation.path,
         compute=node.compute,
-        reload_s=node.reload_s,
         protection=protection_of(federation),
         secret=None if passing and federation.privacy is None else secret,
     )

@@ -105,7 +105,6 @@ log = logging.getLogger("p2pfl")
 NOTICES = frozenset(
     {
         "joined",
-        "data-reloaded",
         "storage-restored",
         "enough-neighbors",
         "kept-again",

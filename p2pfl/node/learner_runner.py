@@ -2,10 +2,7 @@
 
 A test reads the whole common test set, so with short rounds it may take as long as the round itself: `EvaluationPace`
 decides how often. `ModelFiles` writes checkpoints for people; `p2pfl export` writes the same files, and `p2pfl
-evaluate` reads them. A restart needs none of them: it uses the state folder. `Reloading` rereads a node's data between
-its rounds, so that n grows with them while it runs. A file is read once it has stopped changing: it must look the same
-twice, `SETTLED_S` apart, and again after it was read. Whatever is wrong with it, the node continues with the data it
-has. `EachRound` calls a program's `on_round`.
+evaluate` reads them. A restart needs none of them: it uses the state folder. `EachRound` calls a program's `on_round`.
 """
 
 from __future__ import annotations
@@ -25,13 +22,12 @@ from numpy.typing import NDArray
 
 from p2pfl.config.model import EvaluateEvery
 from p2pfl.config.tables import AUTO
-from p2pfl.errors import LearningError, P2PFLError, StorageError
-from p2pfl.learn.figures import Gauge, Mark, Reloads, mark_of, reloads
+from p2pfl.errors import LearningError, StorageError
+from p2pfl.learn.figures import Gauge
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.load import to_safetensors
 from p2pfl.learn.metrics import Losses, Measure
 from p2pfl.node.assembly import Setup
-from p2pfl.plugins import FAILURES, describe_failure
 from p2pfl.reporting.measures import measures_in
 from p2pfl.reporting.status import Sketch
 from p2pfl.software import software
@@ -142,104 +138,6 @@ class ModelFiles:
         """Return the existing files in order of rounds."""
         found = [path for path in self.folder.iterdir() if NAMES.fullmatch(path.name)]
         return sorted(found, key=lambda path: int(path.stem.rpartition("-")[2]))
-
-
-SETTLED_S = 2.0
-"""How long a file must stay unchanged to count as complete."""
-
-
-@dataclass(frozen=True, slots=True)
-class DataNews:
-    """A change of the data: they were replaced, or the new ones were `refused`."""
-
-    text: str
-    refused: bool = False
-    counts: str = field(default="", compare=False)
-    """The number of rows before and after, if it changed; a node with a privacy budget reports nothing else."""
-
-
-@dataclass(slots=True, eq=False)
-class Reloading:
-    """Rereads data when their files have changed; `look` runs between two rounds, in the thread that trains."""
-
-    learner: Reloads
-    every_s: float
-    clock: Callable[[], float] = time.monotonic
-    due_s: float = field(init=False)
-    """When the files are checked next."""
-    handled: Mark | None = None
-    """The mark of the files when they were last read; they may have changed since they were read at startup."""
-    seen: Mark | None = None
-    """The latest mark of the files."""
-    refusal: str = ""
-    """The mistake in the current files; empty if there is none."""
-
-    def __post_init__(self) -> None:
-        self.due_s = self.clock() + self.every_s
-
-    def look(self) -> DataNews | None:
-        """Reread the data if it is time and they have changed; return the news, if any."""
-        if self.clock() < self.due_s:
-            return None
-        self.due_s = self.clock() + self.every_s
-        try:
-            return self._look()
-        except P2PFLError as error:
-            return self._refuse(str(error))
-        except FAILURES as error:
-            return self._refuse(describe_failure(error))
-
-    def _look(self) -> DataNews | None:
-        files = self.learner.data_files()
-        if files is None:
-            return self._read()
-        mark = mark_of(files)
-        if mark == self.handled:
-            return None
-        if mark != self.seen:
-            self._wait_until_settled(mark)
-            return None
-        self.handled = mark
-        return self._read()
-
-    def _wait_until_settled(self, mark: Mark) -> None:
-        self.seen = mark
-        self.due_s = min(self.due_s, self.clock() + SETTLED_S)
-
-    def _read(self) -> DataNews | None:
-        before, n = self.learner.data_sets, self.learner.samples
-        found = self.learner.read_again()
-        files = self.learner.data_files()
-        if files is not None and mark_of(files) != self.handled:
-            log.info("the data changed while they were read: reading them again")
-            self.handled = None
-            self._wait_until_settled(mark_of(files))
-            return None
-        self.learner.adopt(found)
-        was_refused, self.refusal = bool(self.refusal), ""
-        if not (was_refused or found.differ_from(before)):
-            return None
-        text = f"{n} to {self.learner.samples} samples"
-        counts = "" if n == self.learner.samples else text
-        if not found.compare_with(before):
-            text += "; rows of the test set are others than before, so that scores do not compare with earlier ones"
-        return DataNews(text, counts=counts)
-
-    def _refuse(self, text: str) -> DataNews | None:
-        """Report a mistake once: the same one is found again until a person corrects it."""
-        text = f"{' '.join(text.split())}; the node goes on with the {self.learner.samples} samples that it has"
-        if text == self.refusal:
-            return None
-        self.refusal = text
-        return DataNews(text, refused=True)
-
-
-def reloading_of(learner: Learner, every_s: float | None) -> Reloading | None:
-    """Return None if the node reads its data only at startup.
-
-    Raises UserError if the learner cannot reread them.
-    """
-    return None if every_s is None else Reloading(reloads(learner, every_s), every_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,8 +272,6 @@ class LearnerRunner:
     files: ModelFiles | None = None
     """Files to which the model is written now and then, if any."""
     after_round: EachRound | None = None
-    reloading: Reloading | None = None
-    """Rereads the data when they have grown; None if the data never change."""
     gauge: Gauge | None = None
     """Reads the figure watched by early stopping; None if there is none."""
     gauged: float | None = None
@@ -410,13 +306,6 @@ class LearnerRunner:
     def score(self, vector: Vector, part: str) -> Score | None:
         """Score the model like `Learner.evaluate`; returns None for a withheld part too."""
         return None if part in self.figures.withheld else self.learner.evaluate(vector, part)
-
-    def renew_data(self) -> DataNews | None:
-        """Check between two rounds whether the data have grown; return the news, if any."""
-        news = None if self.reloading is None else self.reloading.look()
-        if news is not None and not news.refused:
-            self.figures.losses.forget()
-        return news
 
     def sketch_of(self, vector: Vector) -> list[float]:
         """Return the sketch of `vector` (d,); empty if nobody needs it. Safe to call from any thread."""

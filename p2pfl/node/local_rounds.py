@@ -27,7 +27,7 @@ from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.learn.privacy import Spend
 from p2pfl.learn.privacy.accounting import Ledger
 from p2pfl.node.engine_thread import EngineThread, Look, Pay
-from p2pfl.node.learner_runner import DataNews, LearnerRunner, Moment
+from p2pfl.node.learner_runner import LearnerRunner, Moment
 from p2pfl.reporting.status import ClosedRound
 
 
@@ -158,9 +158,8 @@ class LocalRounds:
             self._submit(self._ask, self.gate, effect.index, begin)
 
     def _ask(self, gate: Gate, index: int, begin: Callable[[Engine], None]) -> None:
-        """Ask the gate. Objections may depend on the current rows, so the data are read first."""
+        """Ask the gate."""
         try:
-            self._renew_data()
             ledger = self.engine_thread.engine.state.ledger
             answer = gate.before_round(RoundPlan(index, self.workshop.learner.samples, ledger))
         except BaseException as error:  # noqa: BLE001 - as below
@@ -198,7 +197,6 @@ class LocalRounds:
             if self.closed:
                 return
             self.under_way = "round"
-            waited_s += self._renew_data() if self.gate is None or not self.gate.is_kept else 0.0
             local = self.workshop.train(start, index)
         except LearningError as error:
             if self.workshop.strict:
@@ -210,28 +208,6 @@ class LocalRounds:
             self.node.fail(error)
         else:
             self.loop.call_soon_threadsafe(self._report_round, start.model, local, waited_s)
-
-    def _renew_data(self) -> float:
-        """Reread the data if they have grown; return the seconds that it took, which do not count as part of the
-        round.
-        """
-        began = time.monotonic()
-        news = self.workshop.renew_data()
-        if news is not None:
-            self.loop.call_soon_threadsafe(self._tell_of_data, news)
-        return time.monotonic() - began
-
-    def _tell_of_data(self, news: DataNews) -> None:
-        text = news.text
-        if "local" in self.workshop.figures.withheld:  # the text reveals something about rows
-            log.log(logging.WARNING if news.refused else logging.INFO, "data: %s", text)
-            text = news.counts
-        if not text:
-            return
-        if news.refused:
-            self.node.alarm("data-refused", None, text)
-        else:
-            self.node.alarm("data-reloaded", None, text)
 
     def _report_round(self, start: Vector, local: LocalRound | None, waited_s: float) -> None:
         """Hand the round's result to the engine, which uses it when the core commits a round."""

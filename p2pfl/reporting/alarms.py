@@ -142,12 +142,6 @@ ALARMS: Mapping[str, AlarmText] = {
         does="Trains on the inputs as they are.",
         advice="Scale the inputs in the same way on all nodes, to about -1 to 1, or the small ones hardly count.",
     ),
-    "data-refused": AlarmText(
-        means="The data were to be read again, but cannot be used; the text says why.",
-        does="Keeps learning from the data that it read before.",
-        advice="Correct the file: write it under another name, then rename it. The node looks again by itself.",
-        ended_by="data-reloaded",
-    ),
     "mixing-failed": AlarmText(
         means="The mixing rule raised an error, or its result was not finite.",
         does="Keeps its own model for that round.",
@@ -199,7 +193,6 @@ NEWS: Mapping[str, str] = {
     "charter-in-force": "A newer charter takes effect.",
     "relay-back": "The node is registered at all its relays again.",
     "relay-ticket-renewed": "The node has a new ticket for relays.",
-    "data-reloaded": "The data have been read again.",
     "disk-roomy": "There is room for a snapshot again.",
     "enough-neighbors": "The robust rule has enough neighbors again.",
     "federation-changed": "Members, their addresses or keys, the rounds or the graph have changed.",

@@ -279,7 +279,7 @@ def _in_memory(task: Task, data: Sequence[DataSets]) -> Task:
         both = data[context.node].train, data[context.node].test
         return tuple(None if one is None else one.rows(torch.arange(len(one))) for one in both)  # type: ignore[return-value]
 
-    return replace(task, data=pairs, files=lambda _: ())
+    return replace(task, data=pairs)
 
 
 ROUNDING = 1e-5

@@ -41,11 +41,9 @@ def test_paths_are_relative_to_the_file_and_data_is_free(federation, tmp_path):
     assert node.data == {"path": "x.npz", "rows": [1, 2]}
 
 
-def test_how_often_data_are_read_again_is_no_key_of_the_task(federation):
-    node = load_node(configured(federation, '[data]\npath = "x.npz"\nreload_s = 30\n'), federation)
-    assert (node.reload_s, node.data) == (30.0, {"path": "x.npz"})
-    (mistake,) = node_mistakes(configured(federation, "[data]\nreload_s = 0\n"), federation)
-    assert (mistake.key, mistake.value, mistake.allowed) == ("data.reload_s", 0, "a number above 0")
+def test_reload_s_is_gone_and_says_what_to_do(federation):
+    (mistake,) = node_mistakes(configured(federation, '[data]\npath = "x.npz"\nreload_s = 30\n'), federation)
+    assert (mistake.key, mistake.value) == ("data.reload_s", 30)
 
 
 def test_none_turns_the_status_page_off(federation):

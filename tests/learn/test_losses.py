@@ -82,10 +82,3 @@ def test_without_tests_the_loss_of_the_own_rounds_may_grow_while_nodes_come_to_a
         losses.trained(loss)
     assert losses.growth.reason == DRIVEN
     assert "latest rounds is 50, after 0.5" in losses.growth.text
-
-
-def test_other_data_begin_anew():
-    losses = losses_of(steps(0.1, 0.5), steps(0.1, 0.5))
-    assert losses.growth is not None
-    losses.forget()
-    assert losses.growth is None

@@ -106,7 +106,6 @@ def test_who_stays_keeps_its_part_of_what_a_task_deals_out_when_another_is_remov
             data={},
             state_dir=tmp_path,
             compute=Compute(),
-            reload_s=None,
         )
         counts.append(load_learner(now, node).samples)
     assert counts == [40, 40]

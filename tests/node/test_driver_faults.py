@@ -122,7 +122,7 @@ async def test_a_round_that_fails_is_named_as_people_count_and_came_to_nothing(c
 
     outcomes, heard = SimpleQueue(), []
     thread = SimpleNamespace(engine=SimpleNamespace(outcomes=outcomes))
-    workshop = SimpleNamespace(pace=EvaluationPace(0), train=fail, renew_data=lambda: None, strict=False)
+    workshop = SimpleNamespace(pace=EvaluationPace(0), train=fail, strict=False)
     local = LocalRounds(thread, workshop, on_measure=int)
     local.gate = SimpleNamespace(is_kept=True)
     local.node = SimpleNamespace(take=heard.append)

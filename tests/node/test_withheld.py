@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from types import SimpleNamespace
 
@@ -12,8 +11,7 @@ import pytest
 from p2pfl.config.sections import PrivacyConfig
 from p2pfl.features.privacy.budget import withheld
 from p2pfl.learn.interface import LocalRound, RoundStart, Score
-from p2pfl.node.learner_runner import DataNews, LearnerRunner, Moment, TrainingFigures
-from p2pfl.node.local_rounds import LocalRounds
+from p2pfl.node.learner_runner import LearnerRunner, Moment, TrainingFigures
 from p2pfl.node.status import ProgressLines
 
 
@@ -84,30 +82,3 @@ def test_a_launcher_is_not_told_which_classes_a_node_has(parts, classes):
     figures = TrainingFigures(frozenset(parts))
     status = SimpleNamespace(workshop=LearnerRunner(Talkative(), 1, figures=figures))
     assert ProgressLines(print, status, None, lambda: False, sketched=True).unsent_classes == classes
-
-
-def rounds_of(withheld, alarm):
-    return SimpleNamespace(
-        workshop=LearnerRunner(Talkative(), 1, figures=TrainingFigures(withheld)), node=SimpleNamespace(alarm=alarm)
-    )
-
-
-@pytest.mark.parametrize(("withheld", "raised"), [((), ["data-refused"]), (("local",), [])])
-def test_what_is_wrong_with_a_row_stands_in_the_own_log_alone(withheld, raised, caplog):
-    told = []
-    local = rounds_of(withheld, lambda kind, *_: told.append(kind))
-    with caplog.at_level(logging.WARNING, "p2pfl"):
-        LocalRounds._tell_of_data(local, DataNews("row 7 has no 'age'", refused=True))
-        LocalRounds._tell_of_data(local, DataNews("5 to 6 samples", counts="5 to 6 samples"))
-    assert told == [*raised, "data-reloaded"]
-    assert ("row 7" in caplog.text) == bool(withheld)
-
-
-def test_of_rows_that_are_others_now_a_budget_lets_their_number_alone_be_told():
-    told = []
-    local = rounds_of(("local",), lambda *alarm: told.append(alarm))
-    LocalRounds._tell_of_data(local, DataNews("6 to 6 samples"))
-    LocalRounds._tell_of_data(
-        local, DataNews("6 to 7 samples; rows of the test set are others", counts="6 to 7 samples")
-    )
-    assert told == [("data-reloaded", None, "6 to 7 samples")]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from p2pfl.errors import UserError
 from p2pfl.learn.table import scoring
 from p2pfl.learn.table.scoring import ScoresTables, TableModel, preprocessing_of
-from p2pfl.learn.table.task import TREES, data_of, files_of_node, table_task
+from p2pfl.learn.table.task import TREES, data_of, table_task
 from p2pfl.learn.task import LearnerFactory, Task
 from p2pfl.learn.trees.forest import to_onnx, to_xgboost
 from p2pfl.learn.trees.learner import TableTrees, TreeTask
@@ -47,7 +47,6 @@ def csv_table(*, base_dir: Path = Path(), **options: Any) -> Task | LearnerFacto
         metric=given.metric,
         preprocessing=preprocessing_of(given.schema, given.layout({}).missing, networks.layer_names(given.hidden)),
         digest=given.schema.digest() if given.is_shared_file else b"",
-        files=files_of_node(options.get("partition")),
     )
 
 

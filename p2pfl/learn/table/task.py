@@ -214,18 +214,6 @@ def split_rows(task: TableTask, node: NodeContext, partition: str | None) -> Own
     return OwnRows(table=table, train=train, held=held, tests=tests)
 
 
-def files_of_node(partition: str | None) -> Callable[[NodeContext], list[Path]]:
-    def files(node: NodeContext) -> list[Path]:
-        """Return the files of a node; none if nodes partition a common table, because its rows would be redistributed
-        whenever it grows.
-        """
-        if partition is not None or "path" not in node.local:
-            return []
-        return [node.path(key) for key in ("path", "test_path") if node.has(key)]
-
-    return files
-
-
 def read_own(task: TableTask, path: Path, local: Mapping[str, Any]) -> Table:
     """Read one file of a node with this `[data]`. Raises UserError: there is a mistake in it."""
     return read_table(path, task.schema, task.layout(local))

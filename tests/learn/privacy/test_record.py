@@ -278,17 +278,6 @@ def test_a_private_model_learns(protected):
     assert mine.evaluate(after, "local").accuracy > 0.85
 
 
-def test_rows_that_are_too_many_for_delta_are_not_taken_over_while_a_node_runs(protected):
-    """A restart would refuse them."""
-    found = [table(20), table(10_001), table(30)]
-    mine = protected(data=lambda _: (found.pop(0), None), how={"delta": 1e-4})
-    with pytest.raises(UserError, match=r"privacy\.delta.*one in the 10,001 rows"):
-        mine.read_again()
-    assert mine.samples == 20
-    mine.adopt(mine.read_again())
-    assert mine.samples == 30
-
-
 def test_parts_of_a_batch_are_refused_where_single_rows_are_protected(protected):
     data, compute = (table(), None), Compute(micro_batch_size=2)
     with pytest.raises(

@@ -11,11 +11,8 @@ one charter, and need not be listed. That is how a newcomer reaches a neighbor t
 `p2pfl member` brings changes. An admin signs each charter, so it does not matter who carries it. A charter is given
 only to a listed key or an admin's.
 
-A path to a node is measured by what the exchanges of a session take; without one, by how many bytes a second it takes.
-Only the first proves something, because the peer has sealed what comes back: a relay can answer fast, open lines fast,
-and hold back bodies. The second is sent in place of the third message of a handshake. Whoever knows a node's public key
-may ask; it costs the node at most `MOST_MEASURE_BYTES` to receive, which a stranger could send anyway, and shows
-nothing of it.
+A path to a node is measured by what the exchanges of a session take, because the peer has sealed what comes back: a
+relay can answer fast, open lines fast, and hold back bodies.
 """
 
 from __future__ import annotations
@@ -24,10 +21,8 @@ import asyncio
 import itertools
 import os
 import struct
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from statistics import median
@@ -226,20 +221,10 @@ def _checked_version(notice: Notice) -> int:
     return notice.number
 
 
-MEASURE = b"p2pfl-measure-1\n"
-"""What such a message begins with; a third message is sealed, and does not."""
-SIZES = (0, 4 * 1024, 32 * 1024, 192 * 1024)
-"""The bytes sent in turn, each once the one before has been acknowledged; the first shows the round trip alone."""
-MOST_MEASURE_BYTES = 256 * 1024
-LONGEST_S = 1.0
-"""A message is not sent if it would take longer than this at the rate of the one before."""
-PATIENCE_S = 4.0
 SLOT_S = 3.0
 """One exchange in so many seconds is a sample of how long exchanges take; a longer one is several."""
 MOST_SAMPLES, LEAST_SAMPLES = 30, 3
 """The samples that count: those of about the last minute and a half. What holds for half of that time decides."""
-MOST_OF_IT = 4.0
-"""At least a fourth of the time counts as sending: one round trip says little of the next where the ends are busy."""
 
 
 class ExchangeTimes:
@@ -276,48 +261,6 @@ class ExchangeTimes:
         """Return the time of the exchange under way, once for each slot that it has taken."""
         took_s = now - self._begun_at
         return [took_s] * min(MOST_SAMPLES, int(took_s / SLOT_S))
-
-
-async def measure(line: Line) -> float | None:
-    """Return the bytes per second that reach the other end, or fewer where that takes no longer than a round trip.
-
-    None if the other end does not say, as the version before.
-    """
-    rate: float | None = None
-    with suppress(GoneError, TimeoutError, PeerFault):
-        async with asyncio.timeout(PATIENCE_S):
-            trip_s = await _send(line, SIZES[0])
-            for size in SIZES[1:]:
-                if rate is not None and size / rate > LONGEST_S:
-                    break
-                took_s = await _send(line, size)
-                rate = size / max(took_s - trip_s, took_s / MOST_OF_IT)
-    return rate
-
-
-async def _send(line: Line, size: int) -> float:
-    """Send so many bytes; return how long it took until they were acknowledged."""
-    began = time.monotonic()
-    message = MEASURE + bytes(size)
-    await line.send(message)
-    if await line.receive() != _receipt(message):
-        raise PeerFault("no receipt for what was sent to measure")
-    return time.monotonic() - began
-
-
-async def answer_measures(line: Line) -> bytes:
-    """Acknowledge what only measures the way; return the first other message. Raises PeerFault: it is too much."""
-    came = 0
-    while (said := await line.receive()).startswith(MEASURE):
-        came += len(said)
-        if came > MOST_MEASURE_BYTES:
-            raise PeerFault("more bytes than it takes to measure the way")
-        await line.send(_receipt(said))
-    return said
-
-
-def _receipt(message: bytes) -> bytes:
-    return MEASURE + len(message).to_bytes(8, "little")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,7 +338,7 @@ class Greeter:
         responder.check_opening(first := await line.receive())
         advance(ConnectionStage.ADDRESSED)
         await line.send(responder.first(first))
-        third = await answer_measures(line)
+        third = await line.receive()
         try:
             session = Session(responder.third(third))
         except FederationMismatch as fault:

@@ -77,11 +77,9 @@ def keep_queue_short(web_socket: WebSocket) -> None:
 class WebSocketLine(Line):
     """A line over a WebSocket; `tap` counts the bytes below it."""
 
-    def __init__(self, web_socket: WebSocket, tap: Tap, *, date: str = "") -> None:
+    def __init__(self, web_socket: WebSocket, tap: Tap) -> None:
         super().__init__()
         self._socket, self._tap = web_socket, tap
-        self.date = date
-        """The time at the other end when this line was dialed, as HTTP writes it; empty if it is not known."""
         keep_queue_short(web_socket)
         self._pings = TokenBucket(PINGS_PER_S)
 
@@ -182,8 +180,6 @@ class TappedSocket(aiohttp.ClientWebSocketResponse):
         protocol = transport.get_protocol() if isinstance(transport, asyncio.Transport) else None
         self.tap = protocol if isinstance(protocol, Tap) else Tap()
         self.tap.idle_bytes = IDLE_BYTES
-        self.date: str = response.headers.get("Date", "")
-        """The time there, as the answer tells it."""
 
 
 def open_browserless(outlet: Outlet | None = None) -> aiohttp.ClientSession:
@@ -215,7 +211,7 @@ async def dial_websocket(http: aiohttp.ClientSession, toward: Address | Passage)
     finally:
         TOWARD.reset(token)
     assert isinstance(socket, TappedSocket)  # noqa: S101
-    return WebSocketLine(socket, socket.tap, date=socket.date)
+    return WebSocketLine(socket, socket.tap)
 
 
 async def dial_url(http: aiohttp.ClientSession, url: str) -> WebSocketLine:

@@ -39,7 +39,7 @@ def test_who_has_an_older_list_of_members_than_others_is_named(told):
     ]
 
 
-def test_sessions_and_refusals_are_those_that_the_node_here_reports(p2pfl, tmp_path):
+def test_sessions_refusals_and_relays_are_those_that_the_node_here_reports(p2pfl, tmp_path):
     assert p2pfl("new", "ward", "--nodes", "4").code == 0
     differs = KNOWN["alarms"][0] | {
         "kind": "federation-differs",
@@ -47,7 +47,12 @@ def test_sessions_and_refusals_are_those_that_the_node_here_reports(p2pfl, tmp_p
         "text": "its federation file differs from ours in: edges",
     }
     neighbors = [{"name": "node1", "live": True}, {"name": "node3", "live": False}]
+    relays = [
+        {"relay": "ws://one/p2pfl", "registered": True, "why": ""},
+        {"relay": "ws://other/p2pfl", "registered": False, "why": "Connection refused"},
+    ]
     said = {"federation": "ward", "node": "node0", "phase": "waiting", "rounds": 0, "neighbors": neighbors}
+    said |= {"features": {"relay": {"relays": relays}}}
     with serving(said, KNOWN | {"alarms": [differs]}) as address:
         note_address(tmp_path / "ward", "node0", address, listen="127.0.0.1:9")
         outcome = p2pfl("doctor", "ward", "--node", "node0", "--format", "json")
@@ -60,6 +65,9 @@ def test_sessions_and_refusals_are_those_that_the_node_here_reports(p2pfl, tmp_p
     texts = [problem["text"] for problem in found["problems"]]
     assert any(text.startswith("node1 has a session with node0") for text in texts)
     assert "node0 refuses node3: its federation file differs from ours in: edges" in texts
+    assert [text for text in texts if "relay" in text] == [
+        "node0 is not registered at the relay ws://other/p2pfl: Connection refused"
+    ]
 
 
 def test_where_all_have_the_newest_nothing_is_said(told):

@@ -84,7 +84,7 @@ class Boards:
 
     def doctor(self, name: str) -> tuple[int, dict[str, Any]]:
         """Its exit code, and what `p2pfl doctor` says on that board."""
-        done = self.hosts[name].run(*P2PFL, "doctor", self.board(name), "--seconds", "2", "--format", "json")
+        done = self.hosts[name].run(*P2PFL, "doctor", self.board(name), "--format", "json")
         return done.returncode, json.loads(done.stdout)
 
     def wait_for(self, look, what):

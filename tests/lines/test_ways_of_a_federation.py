@@ -198,7 +198,7 @@ async def test_the_doctor_says_of_each_way_what_was_in_it(
         address = f"wss://localhost:{b.links.port}/p2pfl#sha256={certificate.pin}"
         ward.change("federation.toml", described.members[1].address, address)
         described = load_config(ward.path)
-        found = await examine(described, load_node(ward.path / "node0", described), 1.0)
+        found = await examine(described, load_node(ward.path / "node0", described), listen_s=1.0)
     patient = next(one for one in found.patients if not one.here)
     by_proxy, direct = patient.places
     assert by_proxy.answer.kind is AnswerKind.PROXY

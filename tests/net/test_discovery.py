@@ -10,8 +10,6 @@ from contextlib import asynccontextmanager
 from ipaddress import ip_interface
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
 from p2pfl.features.lan.discovery import (
@@ -22,14 +20,11 @@ from p2pfl.features.lan.discovery import (
     _Mdns,
     instance_of,
     member_of,
-    own_about,
     prefix_of,
     require_zeroconf,
-    seal,
-    unseal,
 )
 from p2pfl.features.lan.interfaces import LOOPBACK, MULTICAST, UP, Interface, _unfit, cover
-from p2pfl.features.lan.overhear import Overhearing, _text
+from p2pfl.features.lan.overhear import Overhearing
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 
@@ -108,17 +103,6 @@ def test_a_name_tells_who_lists_the_member_which_one_it_is_and_nobody_else():
     assert len(prefix) == 2 * PREFIX_BYTES
 
 
-def test_what_a_node_says_of_itself_is_sealed_for_who_lists_it():
-    about = own_about(bytes(range(32)))
-    sealed = seal(about, "ward", KEY)
-    assert unseal(sealed, "ward", KEY) == about
-    assert about.version.encode() not in sealed
-    for federation, key, text in (("ward", OTHER_KEY, sealed), ("other", KEY, sealed), ("ward", KEY, sealed[:-1])):
-        assert unseal(text, federation, key) is None
-    for junk in (None, b"", b"x" * 100, b"x" * 10_000):
-        assert unseal(junk, "ward", KEY) is None
-
-
 def test_without_zeroconf_the_user_is_told_what_to_install(monkeypatch):
     monkeypatch.setattr("p2pfl.features.lan.discovery.find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"pip install '\.\[lan\]'") as caught:
@@ -134,7 +118,6 @@ class Told:
         self.members = prefixes
         self.interfaces = [interface("lo", "127.0.0.1/8", loopback=True)]
         known = {
-            "about": b"sealed",
             "interfaces": lambda: cover(self.interfaces, host),
             "members": lambda: self.members,
         }
@@ -278,12 +261,7 @@ async def test_whoever_listens_beside_it_hears_what_a_node_announces(monkeypatch
         await beside.run(1.0)
     (tally,) = beside.tallies
     assert (tally.sent > 0, tally.heard_own > 0, tally.heard_others) == (True, True, 0)
-    assert {(one.port, one.about) for one in beside.announced.values()} >= {(4000, b"sealed"), (5000, b"sealed")}
-
-
-@given(st.binary(max_size=100))
-def test_any_text_record_can_be_read(data):
-    assert all(value is None or isinstance(value, bytes) for value in _text(data).values())
+    assert {one.port for one in beside.announced.values()} >= {4000, 5000}
 
 
 @pytest.mark.parametrize(

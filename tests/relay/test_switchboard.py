@@ -30,11 +30,11 @@ class Table:
         self.board = Switchboard(**changes)
         self.ended: list[tuple[bytes, Refusal | None]] = []
 
-    def sit(self, name: str, federation: str = "ward", dialed: str = "", *, visiting: bool = False) -> Seat | None:
+    def sit(self, name: str, federation: str = "ward", dialed: str = "") -> Seat | None:
         key = name.encode().ljust(32, b".")
         end = lambda why: self.ended.append((key, why))  # noqa: E731
         tenant = self.board.tenant(federation)
-        return self.board.seat(tenant, key, lambda _: None, end, dialed=dialed, visiting=visiting)
+        return self.board.seat(tenant, key, lambda _: None, end, dialed=dialed)
 
     def say(self, seat: Seat, kind: FrameKind, line: int = 0, payload: bytes = b"", now: float = 0.0) -> None:
         self.board.receive(seat, unpack(pack(kind, line, payload)), now)
@@ -265,19 +265,6 @@ def test_above_the_last_bound_nobody_is_read_and_the_member_for_which_most_waits
         pass
     assert not table.board.is_full(quiet)
     assert table.board.tenant("ward").held_bytes < 4 * WINDOW_BYTES
-
-
-def test_a_visitor_for_which_most_waits_is_ended_like_a_member(table, monkeypatch):
-    monkeypatch.setattr(switchboard, "HELD_BYTES", 2 * WINDOW_BYTES)
-    quiet, sender, visitor = table.sit("quiet"), table.sit("sender"), table.sit("slow", visiting=True)
-    for line in [table.joined(visitor, sender, number) for number in range(1, 6)]:
-        table.say(sender, FrameKind.DATA, line, bytes(WINDOW_BYTES))
-    assert table.board.is_full(quiet)
-    table.board.relieve()
-    assert [key for key, _ in table.ended] == [visitor.key]
-    while table.board.deliver():
-        pass
-    assert not table.board.is_full(quiet)
 
 
 def test_small_frames_cost_their_turn(table):

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from p2pfl.features.lan.overhear import Tally
 
 WRONG = 1
-MBIT = 125_000.0
-"""Bytes."""
-NOTICEABLE_S = 2.0
-"""The clock difference from which a report is made; clocks are only known to the second."""
 
 
 @click.command(epilog="\b\nExamples:\n  p2pfl doctor ward-7\n  p2pfl doctor /var/lib/p2pfl --node pi1")
@@ -31,28 +27,20 @@ NOTICEABLE_S = 2.0
     metavar="NAME",
     help="The node of this machine: look as it does, at its neighbors alone.  [default: the only one with a key here]",
 )
-@click.option(
-    "--seconds",
-    type=click.FloatRange(1.0, 600.0),
-    default=4.0,
-    show_default=True,
-    help="How long to listen on the LAN.",
-)
 @format_option("table", "json")
-def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) -> int:
+def doctor(*, federation: Path, name: str | None, form: Form) -> int:
     """Find out why nodes do not reach each other, and what to do.
 
     Queries the LAN by multicast DNS, if discovery is on, and every address where a listed member may be. Reports what
-    each network interface sent and received, who answers where, and whose clock, software, federation file or list of
-    members differs. A node that runs here is asked about its sessions. Nothing is changed: any user may run it, while a
-    node runs or not. Each way is tried, by a proxy, directly and through relays, as the node would, and is measured by
-    sending at most 256 KiB. Exits with 1 if something is wrong.
+    each network interface sent and received, who answers where, and whose federation file or list of members differs. A
+    node that runs here is asked about its sessions and its relays. Nothing is changed: any user may run it, while a
+    node runs or not. Each way is tried, by a proxy and directly, as the node would. Exits with 1 if something is wrong.
     """
-    from p2pfl.features.lan.doctor import diagnose  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.features.lan.doctor import LISTEN_S, diagnose  # noqa: PLC0415 - `--help` stays instant
 
     if form == "table":
-        click.echo(f"listening on the LAN and asking at every address, about {seconds:g} s ...", err=True)
-    diagnosis = diagnose(federation, name, seconds)
+        click.echo(f"listening on the LAN and asking at every address, about {LISTEN_S:g} s ...", err=True)
+    diagnosis = diagnose(federation, name)
     write_json(_as_object(diagnosis)) if form == "json" else _print(diagnosis)
     return WRONG if diagnosis.problems else 0
 
@@ -61,7 +49,7 @@ def _interface_row(tally: Tally, patients: list[Patient]) -> dict[str, Any]:
     seen = [
         patient.member.name
         for patient in patients
-        if any(tally.interface.name in one.interfaces and one.by_multicast for one in patient.heard)
+        if any(tally.interface.name in one.interfaces for one in patient.heard)
     ]
     return {
         "interface": tally.interface.name,
@@ -91,21 +79,12 @@ def _member_row(diagnosis: Diagnosis, patient: Patient) -> dict[str, Any]:
                 "found": one.answer.kind.name.lower().replace("_", "-"),
                 "detail": one.answer.detail or None,
                 "round_trip_ms": None if one.answer.round_trip_s is None else round(1e3 * one.answer.round_trip_s, 1),
-                "mbit_s": None if one.answer.throughput is None else round(one.answer.throughput / MBIT, 2),
             }
             for one in patient.places
         ],
         "differs_in": None if place is None else list(place.answer.differences),
-        "clock_off_s": None if place is None else _round_offset(place.answer.clock_off_s),
-        "software": None if patient.about is None else patient.about.version,
-        "protocol": None if patient.about is None else patient.about.protocol,
         "discovery": bool(patient.heard) if diagnosis.discovery else None,
     }
-
-
-def _round_offset(seconds: float | None) -> float | None:
-    """Round differences that are too small to measure to 0."""
-    return None if seconds is None else 0.0 if abs(seconds) < NOTICEABLE_S else round(seconds)
 
 
 def _as_object(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -156,7 +135,6 @@ def _way_row(name: str, place: AddressTried) -> dict[str, Any]:
         "way": place.way,
         "answer": answer.kind.value,
         "round trip": None if answer.round_trip_s is None else f"{1e3 * answer.round_trip_s:.1f} ms",
-        "throughput": None if answer.throughput is None else f"{answer.throughput / MBIT:.3g} Mbit/s",
         "what was in the way": answer.detail or None,
     }
 
@@ -165,7 +143,6 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
     """Return the cells for a table."""
     tried = ", ".join(f"{one['address'].partition('#')[0]}: {one['found']}" for one in row["places"])
     at = (row["answers_at"] or "").partition("#")[0] or tried or None
-    off_s = row["clock_off_s"]
     return {
         "member": f"{row['member']} (this machine)" if row["here"] else row["member"],
         "listed": None if row["listed"] is None else row["listed"].partition("#")[0],
@@ -173,8 +150,6 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
         "answers": "yes" if row["answers_at"] else "no, but has a session" if row["session"] else "no",
         "at": at,
         "file": None if row["differs_in"] is None else "differs" if row["differs_in"] else "same",
-        "clock": None if off_s is None else f"{off_s:+.0f} s" if off_s else "same",
-        "software": row["software"],
     }
 
 

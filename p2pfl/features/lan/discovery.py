@@ -2,8 +2,7 @@
 
 A name under `_p2pfl._tcp.local.` is a hash of the federation's name and the member's public key, with a random suffix
 that changes whenever the node starts to announce itself, so that two nodes with the same key do not conflict. A reader
-without the key learns neither the key nor the federation. The text record is encrypted with a key derived from the same
-two values; `p2pfl doctor` can read it on any machine that lists the member.
+without the key learns neither the key nor the federation.
 
 Announcements are hints: addresses at which to dial listed members; anyone who knows a member's public key can forge
 one. Nothing else in them is trusted, and nothing waits for them. Interfaces are checked every few seconds. If one
@@ -26,21 +25,13 @@ from ipaddress import ip_address
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
-from nacl.exceptions import CryptoError
-from nacl.secret import SecretBox
-
-from p2pfl.config.charter import federation_id
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
-from p2pfl.core.messages import PROTOCOL
 from p2pfl.errors import UserError
 from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover
-from p2pfl.foreign import UNREADABLE
 from p2pfl.net.address import Address, parse_address
 from p2pfl.net.links import Links
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
-from p2pfl.software import software
 
 if TYPE_CHECKING:
     from zeroconf import IPVersion, Zeroconf
@@ -51,10 +42,6 @@ TTL_S = 120
 """The time for which others may cache a record: short, so that no machine seems present long after it has left."""
 PREFIX_BYTES = 16
 ENDING_BYTES = 4
-ABOUT = b"about"
-"""The key of the encrypted entry in the text record."""
-MOST_ABOUT_BYTES = 200
-FEDERATION_BYTES = 8
 log = logging.getLogger("p2pfl.net")
 LOOK_S = 2.0
 ASK_AGAIN_S = 30.0
@@ -68,20 +55,12 @@ QUERY, POINTER, INTERNET = 0, 12, 1
 INSTALL = "pip install '.[lan]' in a checkout of p2pfl"
 
 
-class About(msgspec.Struct, frozen=True, array_like=True):
-    """The facts that a node announces besides its address."""
-
-    protocol: str
-    version: str
-    """The software version."""
-    federation: bytes
-    """The first bytes of the federation id."""
-
-
 @lru_cache(maxsize=4096)
 def prefix_of(federation: str, key: bytes) -> str:
     """Return the prefix of a member's instance names: 32 letters."""
-    return _hash(federation, key, b"p2pfl-lan-name", PREFIX_BYTES).hex()
+    name = federation.encode()
+    content = len(name).to_bytes(8, "little") + name + key
+    return hashlib.blake2b(content, digest_size=PREFIX_BYTES, person=b"p2pfl-lan-name").hexdigest()
 
 
 def instance_of(prefix: str) -> str:
@@ -93,34 +72,6 @@ def member_of(instance: str, prefixes: Container[str]) -> str | None:
     """Return the prefix of an instance's name, or None if it is none of `prefixes`."""
     prefix = instance.partition("-")[0].lower()
     return prefix if prefix in prefixes else None
-
-
-def seal(about: About, federation: str, key: bytes) -> bytes:
-    return bytes(_box(federation, key).encrypt(msgspec.msgpack.encode(about)))
-
-
-def unseal(sealed: bytes | None, federation: str, key: bytes) -> About | None:
-    """Decrypt a text record; return None if it was not encrypted for that member, or cannot be read."""
-    if not sealed or len(sealed) > MOST_ABOUT_BYTES:
-        return None
-    try:
-        return msgspec.msgpack.decode(_box(federation, key).decrypt(sealed), type=About)
-    except (CryptoError, *UNREADABLE):
-        return None
-
-
-def own_about(federation_id: bytes) -> About:
-    """Return the facts that this software announces for a node in that federation."""
-    return About(protocol=PROTOCOL, version=software()[:40], federation=federation_id[:FEDERATION_BYTES])
-
-
-def _box(federation: str, key: bytes) -> SecretBox:
-    return SecretBox(_hash(federation, key, b"p2pfl-lan-text", SecretBox.KEY_SIZE))
-
-
-def _hash(federation: str, key: bytes, person: bytes, size: int) -> bytes:
-    name = federation.encode()
-    return hashlib.blake2b(len(name).to_bytes(8, "little") + name + key, digest_size=size, person=person).digest()
 
 
 def require_zeroconf(file: object = None) -> None:
@@ -144,12 +95,11 @@ class Discovery:
         self,
         *,
         prefix: str,
-        about: bytes,
         links: Links,
         interfaces: Callable[[], list[Interface]],
         members: Callable[[], Mapping[str, int]],
     ) -> None:
-        self._prefix, self._about, self._links = prefix, about, links
+        self._prefix, self._links = prefix, links
         self._interfaces, self._members = interfaces, members
         self._mdns: _Mdns | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -207,7 +157,7 @@ class Discovery:
             return
         mdns = self._mdns = _Mdns(usable, lambda name: member_of(name, self._members()), self._pass_hints)
         try:
-            await mdns.open(instance_of(self._prefix), self._links.port, self._about)
+            await mdns.open(instance_of(self._prefix), self._links.port)
         except Exception as error:  # noqa: BLE001 - of sockets, and of zeroconf, which has errors of many kinds
             await self._close()
             self._tell(logging.WARNING, f"discovery: cannot announce: {str(error) or type(error).__name__}")
@@ -261,7 +211,7 @@ class _Mdns:
         self._browser: AsyncServiceBrowser | None = None
         self._resolving: dict[str, asyncio.Task[None]] = {}
 
-    async def open(self, instance: str, port: int, about: bytes) -> None:
+    async def open(self, instance: str, port: int) -> None:
         """Announce and browse. Raises OSError, or whatever zeroconf raises, if this fails."""
         from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf  # noqa: PLC0415 - an extra
 
@@ -273,7 +223,6 @@ class _Mdns:
             instance,
             addresses=[address.ip.packed for interface in self.interfaces for address in interface.announced],
             port=port,
-            properties={ABOUT: about},
             server=f"{instance.partition('.')[0]}.local.",  # not this machine's name, which would tell strangers more
             host_ttl=TTL_S,
             other_ttl=TTL_S,
@@ -378,7 +327,6 @@ def discovery_of(
 
     return Discovery(
         prefix=prefix_of(now.name, member.key),
-        about=seal(own_about(federation_id(now)), now.name, member.key),
         links=links,
         interfaces=lambda: cover(all_interfaces(), host, node.interfaces),
         members=others,

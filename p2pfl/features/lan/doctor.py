@@ -6,36 +6,32 @@ This starts nothing, does not disturb the sessions of running nodes, and needs n
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from p2pfl.config.charter import federation_id
 from p2pfl.config.load import find_member, load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
 from p2pfl.config.tables import port_of
-from p2pfl.core.messages import PROTOCOL
 from p2pfl.crypto import WHOLE_SECTIONS
-from p2pfl.features.lan.discovery import FEDERATION_BYTES, INSTALL, About, member_of, prefix_of, unseal
+from p2pfl.features.lan.discovery import INSTALL, member_of, prefix_of
 from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover, own_addresses
 from p2pfl.features.lan.overhear import Announced, Overhearing, Tally
-from p2pfl.features.lan.probe import Answer, AnswerKind, Prober, RelayTried, RelayVisits
+from p2pfl.features.lan.probe import Answer, AnswerKind, Prober
 from p2pfl.features.status.running import ask_federation, ask_status, find_running, place_of
 from p2pfl.net.address import Address, is_hidden, parse_address
 from p2pfl.net.dial_paths import Outlet, Passage, outlet_of
 from p2pfl.net.transport import DIFFERS
 from p2pfl.net.websocket import LEARNED, visitors_binding
 from p2pfl.node.folders import newest_here
-from p2pfl.software import software
 
-RESOLVE_S = 4.0
-CLOCK_OFF_S = 30.0
+LISTEN_S = 4.0
 UNKNOWN_SECTIONS = frozenset(LEARNED)
 """The sections that are known only after the task has been loaded, such as the model's shape."""
 MOST_PLACES = 8
 """The most addresses that are tried per member."""
+SEE = "docs/how-to/relay.md, 'When it does not work'"
 BLOCKED = (
     "Look in switch and access point for client isolation, IGMP snooping without a querier, or guest network; "
     "in firewalls for UDP port 5353. mDNS does not pass routers, VPNs or container networks. "
@@ -55,8 +51,8 @@ class Problem:
 class AddressTried:
     """One address at which a member may be.
 
-    `via` is its source: "file", "state", "relay", or the interfaces on which it was received. `way` is "direct",
-    "hint", "relay", or a proxy.
+    `via` is its source: "file", "state", or the interfaces on which it was received. `way` is "direct", "hint", or a
+    proxy.
     """
 
     address: str
@@ -77,7 +73,6 @@ class Patient:
     hides: bool = False
     """True if its node.toml is on this machine and does not make it listen on the address that others use."""
     heard: list[Announced] = field(default_factory=list)
-    about: About | None = None
     places: list[AddressTried] = field(default_factory=list)
     has_session: bool = False
     """True if the node that runs here has a session with it, whoever dialed."""
@@ -96,6 +91,8 @@ class OwnNode:
     sessions: frozenset[str] = frozenset()
     refused: Mapping[str, str] = field(default_factory=dict)
     """The differences of the federation files of those that it refuses for that, in words."""
+    away: Mapping[str, str] | None = None
+    """The relays at which it is not registered, and why; None if it does not say, or lists none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,12 +104,13 @@ class Diagnosis:
     tallies: list[Tally]
     skipped: list[Interface]
     patients: list[Patient]
-    relays: list[RelayTried] = field(default_factory=list)
+    away: Mapping[str, str] | None = None
+    """As of the node that runs here."""
     problems: list[Problem] = field(default_factory=list)
 
 
 async def examine(
-    federation: FederationConfig, node: NodeConfig | None, listen_s: float, own: OwnNode | None = None
+    federation: FederationConfig, node: NodeConfig | None, own: OwnNode | None = None, *, listen_s: float = LISTEN_S
 ) -> Diagnosis:
     """Examine the members.
 
@@ -139,6 +137,7 @@ async def examine(
             )
             for member in _members_to_examine(federation, node)
         ],
+        away=own.away,
     )
     for patient in diagnosis.patients:
         if patient.here and node is not None:
@@ -147,12 +146,17 @@ async def examine(
                 patient.listens = running.listen
     if usable and discovery:
         overhearing = Overhearing(usable, own_addresses())
-        await overhearing.run(listen_s, await _machines(diagnosis.patients))
+        await overhearing.run(listen_s)
         diagnosis.tallies = overhearing.tallies
         for patient in diagnosis.patients:
-            _recognize(federation, patient, overhearing)
+            prefix = prefix_of(federation.name, patient.member.key)
+            patient.heard = [one for one in overhearing.announced.values() if member_of(one.name, (prefix,))]
     await _visit(diagnosis, node)
-    diagnosis.problems = [*_of_the_lan(diagnosis), *_of_relays(diagnosis), *_of_members(diagnosis)]
+    relays = [
+        Problem(text=f"{diagnosis.node} is not registered at the relay {url}: {why}", remedy=SEE)
+        for url, why in (diagnosis.away or {}).items()
+    ]
+    diagnosis.problems = [*_of_the_lan(diagnosis), *relays, *_of_members(diagnosis)]
     return diagnosis
 
 
@@ -168,48 +172,16 @@ def _interfaces(listen: str, named: Sequence[str]) -> list[Interface]:
     return cover(all_interfaces(), listen, named) if find_spec("zeroconf") is not None else []
 
 
-async def _machines(patients: Sequence[Patient]) -> list[str]:
-    """Return the configured addresses that are numeric."""
-    loop = asyncio.get_running_loop()
-    machines: list[str] = []
-    for patient in patients:
-        if patient.member.address is not None and not patient.here:
-            host = parse_address(patient.member.address, "address").host
-            try:
-                answers = await asyncio.wait_for(loop.getaddrinfo(host, None, type=socket.SOCK_DGRAM), RESOLVE_S)
-            except (OSError, TimeoutError):
-                continue
-            machines += [str(answer[4][0]) for answer in answers]
-    return list(dict.fromkeys(machines))
-
-
-def _recognize(federation: FederationConfig, patient: Patient, overhearing: Overhearing) -> None:
-    prefix = prefix_of(federation.name, patient.member.key)
-    patient.heard = [one for one in overhearing.announced.values() if member_of(one.name, (prefix,))]
-    for one in patient.heard:
-        patient.about = unseal(one.about, federation.name, patient.member.key) or patient.about
-
-
 async def _visit(diagnosis: Diagnosis, node: NodeConfig | None) -> None:
-    """Send a query to every address where a member may be, and through every relay, by every way that the node would
-    take.
-    """
+    """Send a query to every address where a member may be, by every way that the node would take."""
     federation = diagnosis.federation
     members, outlet = [member.key for member in federation.members], Outlet() if node is None else outlet_of(node)
-    async with (
-        Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS, outlet=outlet) as prober,
-        RelayVisits(federation, node, prober) as visits,
-    ):
-        diagnosis.relays = visits.tried
+    async with Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS, outlet=outlet) as prober:
 
         async def visit(patient: Patient, way: Passage, text: str, via: list[str]) -> None:
             answer = await prober.ask(way, patient.member.index)
             named = "hint" if way.proxy is None and not {"file", "state"} & set(via) else str(way)
             patient.places.append(AddressTried(address=text, via=tuple(via), answer=answer, way=named))
-
-        async def meet(patient: Patient, tried: RelayTried) -> None:
-            answer = await visits.ask(tried, patient.member)
-            patient.places.append(AddressTried(address=tried.url, via=("relay",), answer=answer, way=tried.way))
 
         async with asyncio.TaskGroup() as group:
             for patient in diagnosis.patients:
@@ -217,18 +189,8 @@ async def _visit(diagnosis: Diagnosis, node: NodeConfig | None) -> None:
                     address = replace(parse_address(text, "address"), direct="file" not in via)
                     for way in prober.outlet.of(address):
                         group.create_task(visit(patient, way, text, via))
-                for tried in [] if patient.here else visits.tried:
-                    group.create_task(meet(patient, tried))
-    rank = {tried.url: number for number, tried in enumerate(diagnosis.relays, 1)}
     for patient in diagnosis.patients:
-        patient.places.sort(
-            key=lambda one: (
-                rank[one.address] if "relay" in one.via else 0,
-                "file" not in one.via,
-                one.address,
-                one.way == "direct",
-            )
-        )
+        patient.places.sort(key=lambda one: ("file" not in one.via, one.address, one.way == "direct"))
 
 
 def _places(patient: Patient) -> dict[str, list[str]]:
@@ -299,11 +261,6 @@ def _of_interface(diagnosis: Diagnosis, tally: Tally) -> Problem | None:
             text=f"{name}: multicast is blocked on this machine: {heard}",
             remedy="let UDP port 5353 in and out in this machine's firewall (ufw allow 5353/udp)",
         )
-    if tally.answered:
-        who = ", ".join(sorted(tally.answered))
-        answer = "answers" if len(tally.answered) == 1 else "answer"
-        return Problem(text=f"{name}: multicast is blocked on the way: {heard}; but asked directly, {who} {answer}",
-                       remedy=BLOCKED)  # fmt: skip
     near = [
         patient.member.name
         for patient in diagnosis.patients
@@ -311,7 +268,7 @@ def _of_interface(diagnosis: Diagnosis, tally: Tally) -> Problem | None:
     ]
     if near:
         return Problem(
-            text=f"{name}: multicast seems blocked: {heard}; but {', '.join(near)} can be reached at its address",
+            text=f"{name}: multicast is blocked on the way: {heard}; but {', '.join(near)} can be reached by address",
             remedy=f"{BLOCKED} Or discovery is off there.",
         )
     return Problem(
@@ -326,16 +283,6 @@ def _is_near(address: str, interface: Interface) -> bool:
         return interface.reaches(parse_address(address, "address").host)
     except ValueError:  # a name
         return False
-
-
-# -- problems with relays ------------------------------------------------------------------------------------------
-
-
-def _of_relays(diagnosis: Diagnosis) -> Iterator[Problem]:
-    entered = {tried.url for tried in diagnosis.relays if tried.link is not None}
-    for tried in diagnosis.relays:
-        if tried.url not in entered:
-            yield Problem(text=f"the relay {tried.url}: {_why(tried.answer)}", remedy=tried.answer.remedy)
 
 
 # -- problems with members -----------------------------------------------------------------------------------------
@@ -368,7 +315,7 @@ def _of_other_places(federation: FederationConfig, patient: Patient, works: Addr
         )
         return
     for place in patient.places:
-        if "file" in place.via and place.address != works.address and "relay" not in works.via:
+        if "file" in place.via and place.address != works.address:
             yield Problem(
                 text=f"{patient.member.name} is not at its listed address {place.address} ({_why(place.answer)}), "
                 f"but at {works.address}",
@@ -384,7 +331,7 @@ def _another_address(federation: FederationConfig, name: str) -> str:
 
 
 def _of_answer(diagnosis: Diagnosis, patient: Patient, answer: Answer) -> Iterator[Problem]:
-    name, about = patient.member.name, patient.about
+    name = patient.member.name
     if answer.differences:
         shown = ", ".join(WHOLE_SECTIONS.get(section, section) for section in answer.differences)
         if patient.here:
@@ -397,22 +344,6 @@ def _of_answer(diagnosis: Diagnosis, patient: Patient, answer: Answer) -> Iterat
                 text=f"{name} has another federation file: it differs in {shown}",
                 remedy=_compare(diagnosis.federation),
             )
-    elif about is not None and about.federation != federation_id(diagnosis.federation)[:FEDERATION_BYTES]:
-        yield Problem(
-            text=f"{name} said on the LAN that it has another federation file",
-            remedy="run it again in two minutes: that may be left over from its last start; or compare the files",
-        )
-    if about is not None and about.version != software():
-        yield Problem(
-            text=f"{name} runs p2pfl {about.version} ({about.protocol}), this is {software()} ({PROTOCOL})",
-            remedy="install the same version everywhere",
-        )
-    if answer.clock_off_s is not None and abs(answer.clock_off_s) > CLOCK_OFF_S:
-        how = "ahead of" if answer.clock_off_s > 0 else "behind"
-        yield Problem(
-            text=f"the clock of {name} is {abs(answer.clock_off_s):.0f} s {how} this one",
-            remedy="switch on NTP on both (timedatectl set-ntp true): only logs depend on it",
-        )
 
 
 def _compare(federation: FederationConfig) -> str:
@@ -422,6 +353,14 @@ def _compare(federation: FederationConfig) -> str:
 
 def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
     name = patient.member.name
+    if not patient.places and diagnosis.federation.relays:
+        of_logs = "the logs of both (`p2pfl run -v`) say at which relays they are registered"
+        if diagnosis.away is None:
+            return Problem(
+                text=f"{name} has no address, and the doctor asks a node that runs here about relays: none does",
+                remedy=f"start the node here, and run the doctor again; {of_logs}",
+            )
+        return Problem(text=f"{name} has no address, and no session with {diagnosis.node} at a relay", remedy=of_logs)
     if not patient.places:
         return Problem(
             text=f"{name}: its address is unknown: none is listed, and it was not found on the LAN",
@@ -450,14 +389,14 @@ def _why(answer: Answer, federation: FederationConfig | None = None) -> str:
             return f"{federation.members[int(answer.detail)].name} answers there"
         case AnswerKind.NO_NODE | AnswerKind.SILENT:
             return f"{answer.kind.value}: {answer.detail}"
-        case AnswerKind.PROXY | AnswerKind.CERTIFICATE | AnswerKind.CLOSED | AnswerKind.AWAY:
+        case AnswerKind.PROXY | AnswerKind.CERTIFICATE:
             return answer.detail
         case found:
             return str(found.value)
 
 
 def _remedy(name: str, place: AddressTried, patient: Patient) -> str:
-    heard = any(one.by_multicast or one.asked for one in patient.heard)
+    heard = bool(patient.heard)
     port = port_of(place.address)
     if place.answer.remedy:
         return place.answer.remedy
@@ -483,11 +422,11 @@ def _remedy(name: str, place: AddressTried, patient: Patient) -> str:
 # -- what is here ---------------------------------------------------------------------------------------------------
 
 
-def diagnose(path: Path, name: str | None, listen_s: float) -> Diagnosis:
+def diagnose(path: Path, name: str | None) -> Diagnosis:
     """Examine the members of the federation in a folder, as its node here does, if there is one."""
     federation = newest_here(load_config(path))
     node = node_here(federation, name)
-    diagnosis = asyncio.run(examine(federation, node, listen_s, ask_here(node)))
+    diagnosis = asyncio.run(examine(federation, node, ask_here(node)))
     diagnosis.problems += behind(federation, node)
     return diagnosis
 
@@ -510,11 +449,13 @@ def ask_here(node: NodeConfig | None) -> OwnNode:
     if node is None or here is None or here.status is None:
         return OwnNode()
     said, known = ask_status(place_of(here.status)), ask_federation(place_of(here.status))
-    neighbors = [] if isinstance(said, str) or said["node"] != node.name else said.get("neighbors", [])
+    said = {} if isinstance(said, str) or said["node"] != node.name else said
+    relays = (said.get("features", {}).get("relay") or {}).get("relays")
     alarms = [] if isinstance(known, str) or known["node"] != node.name else known.get("alarms", [])
     return OwnNode(
-        sessions=frozenset(one["name"] for one in neighbors if one.get("live")),
+        sessions=frozenset(one["name"] for one in said.get("neighbors", []) if one.get("live")),
         refused={one["about"]: one["text"] for one in alarms if one["kind"] == DIFFERS},
+        away=relays and {one["relay"]: one["why"] for one in relays if not one["registered"]},
     )
 
 

@@ -1,9 +1,8 @@
 """Record the multicast DNS traffic of each network interface, to find out why nodes do not find each other.
 
-On each interface, three kinds of queries for `_p2pfl._tcp.local.` are sent: by multicast from the mDNS port, which is
-answered by multicast; by multicast from another port, which is answered to that port only; and directly to a machine.
-If a machine answers the last but not the first, multicast does not reach it. The sockets share the port with a node
-that runs here, or with avahi, and need no privileges. zeroconf parses the packets.
+On each interface, two kinds of queries for `_p2pfl._tcp.local.` are sent: by multicast from the mDNS port, which is
+answered by multicast; and by multicast from another port, which is answered to that port only. The sockets share the
+port with a node that runs here, or with avahi, and need no privileges. zeroconf parses the packets.
 
 `find_nearby` uses this to find members without a running node: for the owner of the admin key, and for a newcomer. The
 answers are hints: only the handshake proves which member is at an address.
@@ -22,7 +21,7 @@ from ipaddress import ip_address
 from typing import cast
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.features.lan.discovery import ABOUT, INTERNET, MOST_ADDRESSES, POINTER, QUERY, SERVICE, member_of, prefix_of
+from p2pfl.features.lan.discovery import INTERNET, MOST_ADDRESSES, POINTER, QUERY, SERVICE, member_of, prefix_of
 from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover, own_addresses
 from p2pfl.net.address import Address
 
@@ -47,17 +46,12 @@ class Announced:
     name: str
     addresses: set[str] = field(default_factory=set)
     port: int = 0
-    about: bytes | None = None
-    by_multicast: bool = False
-    """True if it was received by multicast from another machine."""
-    asked: bool = False
-    """True if its machine has answered a direct query."""
     interfaces: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """The packet counts for one interface; `strangers` are the other machines that were heard by multicast."""
+    """The packet counts for one interface; `strangers` are the other machines that were heard."""
 
     interface: Interface
     sent: int = 0
@@ -66,8 +60,6 @@ class Tally:
     heard_own: int = 0
     heard_others: int = 0
     strangers: set[str] = field(default_factory=set)
-    answered: set[str] = field(default_factory=set)
-    """Other machines that have answered directly to us."""
 
 
 class Overhearing:
@@ -79,8 +71,8 @@ class Overhearing:
         self._own = own
         self._ears: list[_Ear] = []
 
-    async def run(self, listen_s: float, machines: Sequence[str] = ()) -> None:
-        """Query and listen for `listen_s` seconds. `machines` are addresses that are also queried directly."""
+    async def run(self, listen_s: float) -> None:
+        """Query and listen for `listen_s` seconds."""
         try:
             for tally in self.tallies:
                 for version in sorted({address.version for address in tally.interface.addresses}):
@@ -88,7 +80,8 @@ class Overhearing:
                         await self._open(tally, version, multicast=multicast)
             end = asyncio.get_running_loop().time() + listen_s
             while (left_s := end - asyncio.get_running_loop().time()) > 0:
-                self._ask(machines)
+                for ear in self._ears:
+                    ear.ask()
                 await asyncio.sleep(min(ASK_EVERY_S, left_s))
         finally:
             for ear in self._ears:
@@ -105,14 +98,6 @@ class Overhearing:
         )
         self._ears.append(ear)
 
-    def _ask(self, machines: Sequence[str]) -> None:
-        for ear in self._ears:
-            ear.ask(GROUPS[ear.version])
-            if not ear.multicast:
-                for machine in machines:
-                    if (":" in machine) == (ear.version == 6) and ear.tally.interface.reaches(machine):
-                        ear.ask(machine)
-
     def note(self, tally: Tally, data: bytes, source: str, *, multicast: bool) -> None:
         """Count a received packet, and store its records."""
         from zeroconf import DNSIncoming  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
@@ -120,19 +105,16 @@ class Overhearing:
         packet = DNSIncoming(data)
         if not packet.valid:
             return
-        own = source in self._own
-        if multicast and own:
-            tally.heard_own += 1
-        elif multicast:
+        if source not in self._own:
             tally.heard_others += 1
             tally.strangers.add(source)
-        elif not own:
-            tally.answered.add(source)
+        elif multicast:
+            tally.heard_own += 1
         if packet.is_response():
-            self._note_records(packet.answers(), tally, multicast=multicast, own=own)
+            self._note_records(packet.answers(), tally)
 
-    def _note_records(self, records: Sequence[object], tally: Tally, *, multicast: bool, own: bool) -> None:
-        from zeroconf import DNSAddress, DNSService, DNSText  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
+    def _note_records(self, records: Sequence[object], tally: Tally) -> None:
+        from zeroconf import DNSAddress, DNSService  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
 
         addresses: dict[str, set[str]] = {}
         for record in records:
@@ -141,19 +123,14 @@ class Overhearing:
                 addresses.setdefault(record.name.lower(), set()).add(socket.inet_ntop(family, record.address))
         for record in records:
             name = str(getattr(record, "name", "")).lower()
-            if not name.endswith(f".{SERVICE}") or not isinstance(record, DNSService | DNSText):
+            if not name.endswith(f".{SERVICE}") or not isinstance(record, DNSService):
                 continue
             if name not in self.announced and len(self.announced) >= MOST_ANNOUNCED:
                 continue
             known = self.announced.setdefault(name, Announced(name=name))
-            known.by_multicast |= multicast and not own
-            known.asked |= not multicast
             known.interfaces.add(tally.interface.name)
-            if isinstance(record, DNSService):
-                known.port = record.port
-                known.addresses |= addresses.get(record.server.lower(), set())
-            else:
-                known.about = _text(record.text).get(ABOUT, known.about)
+            known.port = record.port
+            known.addresses |= addresses.get(record.server.lower(), set())
 
 
 class _Ear(asyncio.DatagramProtocol):
@@ -176,7 +153,7 @@ class _Ear(asyncio.DatagramProtocol):
     def error_received(self, exc: Exception) -> None:
         self.tally.failed = str(getattr(exc, "strerror", None) or exc)
 
-    def ask(self, machine: str) -> None:
+    def ask(self) -> None:
         """Send a query. Each has a different id, because identical queries are answered only once a second."""
         from zeroconf import DNSOutgoing, DNSQuestion  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
 
@@ -185,11 +162,10 @@ class _Ear(asyncio.DatagramProtocol):
         self._asked += 1
         out = DNSOutgoing(QUERY, multicast=self.multicast, id_=0 if self.multicast else self._asked)
         out.add_question(DNSQuestion(SERVICE, POINTER, INTERNET))
-        scope = (0, self.tally.interface.index) if machine == GROUPS[6] else ()
+        scope = (0, self.tally.interface.index) if self.version == 6 else ()
         for packet in out.packets():
-            self._transport.sendto(packet, (machine, PORT, *scope))
-        if machine in GROUPS.values():
-            self.tally.sent += 1
+            self._transport.sendto(packet, (GROUPS[self.version], PORT, *scope))
+        self.tally.sent += 1
 
     def close(self) -> None:
         if self._transport is not None:
@@ -237,13 +213,6 @@ def _join(made: socket.socket, interface: Interface, version: int, own: str) -> 
         made.setsockopt(socket.IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0)
     group = socket.inet_pton(socket.AF_INET6, GROUPS[6]) + struct.pack("@I", interface.index)
     made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group)
-
-
-def _text(data: bytes) -> dict[bytes, bytes | None]:
-    """Return the entries of a text record."""
-    from zeroconf import ServiceInfo  # noqa: PLC0415 - an extra
-
-    return ServiceInfo(SERVICE, f"any.{SERVICE}", properties=data).properties
 
 
 async def find_nearby(federation: FederationConfig, *, named: Sequence[str] = (), listen_s: float = LISTEN_S) -> Places:

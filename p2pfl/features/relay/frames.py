@@ -133,8 +133,6 @@ class Registration(Struct, array_like=True, frozen=True):
     ticket: Annotated[bytes, Meta(max_length=400)] = b""
     token_id: Annotated[bytes, Meta(max_length=8)] = b""
     token_proof: Annotated[bytes, Meta(max_length=32)] = b""
-    visiting: bool = False
-    """True for a seat beside the member's own, on which it opens lines and nobody opens one to it: the doctor's."""
 
 
 class Frame(NamedTuple):

@@ -332,8 +332,8 @@ class RelayServer:
             guest.why = guest.why or why
             guest.ended.set()
 
-        tenant, visiting = self.board.tenant(federation.name), registration.visiting
-        seat = self.board.seat(tenant, registration.key, self._wake, end, dialed=dialed, visiting=visiting)
+        tenant = self.board.tenant(federation.name)
+        seat = self.board.seat(tenant, registration.key, self._wake, end, dialed=dialed)
         if seat is None:
             raise RefusedError(Refusal.FULL)
         self._guests[seat] = guest
@@ -389,7 +389,7 @@ class RelayServer:
 
     def _remove(self, teller: Seat, keys: frozenset[bytes]) -> None:
         """End the seats of removed members."""
-        for seat in [seat for seat in teller.tenant.all_seats if seat.key in keys]:
+        for seat in [seat for seat in teller.tenant.seats.values() if seat.key in keys]:
             self.board.leave(seat, Refusal.REMOVED)
 
     def _wake(self, seat: Seat) -> None:

@@ -61,17 +61,11 @@ class Tenant:
 
     name: str
     seats: dict[Place, Seat] = field(default_factory=dict)
-    visitors: dict[Place, Seat] = field(default_factory=dict)
-    """Second seats of members, on which they only open lines."""
     held_bytes: int = 0
     held_of: Counter[bytes] = field(default_factory=Counter)
     """The part of `held_bytes` that each member has caused, by its key."""
     passed_bytes: int = 0
     """All bytes passed on since the relay started."""
-
-    @property
-    def all_seats(self) -> list[Seat]:
-        return [*self.seats.values(), *self.visitors.values()]
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -220,35 +214,26 @@ class Switchboard:
         return self.tenants.setdefault(name, Tenant(name))
 
     def seat(
-        self,
-        tenant: Tenant,
-        key: bytes,
-        wake: Callable[[Seat], None],
-        end: EndSeat,
-        *,
-        dialed: str = "",
-        visiting: bool = False,
+        self, tenant: Tenant, key: bytes, wake: Callable[[Seat], None], end: EndSeat, *, dialed: str = ""
     ) -> Seat | None:
-        """Register a member; None if there is no room. A member that is registered already loses its old seat; if
-        `visiting`, only an old one of this kind.
+        """Register a member; None if there is no room. A member that is registered already loses its old seat.
 
         Members meet only those that have dialed the relay by the same name: whoever passes on what members sign for
         another relay gains nothing here, and takes nobody's seat.
         """
-        seats, place = tenant.visitors if visiting else tenant.seats, (dialed, key)
-        before = seats.get(place)
+        place = (dialed, key)
+        before = tenant.seats.get(place)
         if before is not None:
             self.leave(before, Refusal.REPLACED)
-        if len(seats) >= self.most_members:
+        if len(tenant.seats) >= self.most_members:
             return None
-        made = seats[place] = Seat(tenant, place, wake, end)
+        made = tenant.seats[place] = Seat(tenant, place, wake, end)
         return made
 
     def leave(self, seat: Seat, why: Refusal | None = None) -> None:
         """End a seat, its lines and its connection; `why` is told to the member."""
-        for seats in (seat.tenant.seats, seat.tenant.visitors):
-            if seats.get(seat.place) is seat:
-                del seats[seat.place]
+        if seat.tenant.seats.get(seat.place) is seat:
+            del seat.tenant.seats[seat.place]
         for end in list(seat.ends.values()):
             self._close(end, Closing.GONE)
         while seat.take() is not None:
@@ -258,14 +243,14 @@ class Switchboard:
     def is_full(self, seat: Seat) -> bool:
         """Return True if nothing more may be read from a member for now."""
         tenant = seat.tenant
-        share = HELD_BYTES / max(1, len(tenant.all_seats))
+        share = HELD_BYTES / max(1, len(tenant.seats))
         return tenant.held_bytes > (HELD_BYTES if tenant.held_of[seat.key] > share else 2 * HELD_BYTES)
 
     def relieve(self) -> None:
         """End the member for which most waits, in each federation for which too much is held."""
         for tenant in self.tenants.values():
-            if tenant.held_bytes > 2 * HELD_BYTES and tenant.all_seats:
-                self.leave(max(tenant.all_seats, key=lambda seat: seat.waiting_bytes))
+            if tenant.held_bytes > 2 * HELD_BYTES and tenant.seats:
+                self.leave(max(tenant.seats.values(), key=lambda seat: seat.waiting_bytes))
 
     def receive(self, seat: Seat, frame: Frame, now: float) -> None:
         """Act on a member's frame. Raises PeerFault if no member sends it; the caller then ends the connection."""

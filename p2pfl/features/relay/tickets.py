@@ -449,13 +449,10 @@ class Credentials:
         self._federation, self._node, self._identity = federation, node, identity
         self.sheets = Sheets(federation, node.state_dir)
 
-    def answer(self, relay: str, challenge: Challenge, *, visiting: bool = False) -> Registration:
-        """Answer the challenge of a relay; if `visiting`, for a seat beside the one of the node that runs.
-
-        Raises UserError: this node has neither token nor ticket.
-        """
+    def answer(self, relay: str, challenge: Challenge) -> Registration:
+        """Answer the challenge of a relay. Raises UserError: this node has neither token nor ticket."""
         ticket, token = self.require()
-        return register(self._identity, challenge, relay=relay, ticket=ticket, token=token, visiting=visiting)
+        return register(self._identity, challenge, relay=relay, ticket=ticket, token=token)
 
     def require(self) -> tuple[bytes, bytes]:
         """Return ticket and token, one of them empty. Raises UserError: this node has neither."""
@@ -474,17 +471,11 @@ class Credentials:
 
 
 def register(
-    identity: Identity,
-    challenge: Challenge,
-    *,
-    relay: str,
-    ticket: bytes = b"",
-    token: bytes = b"",
-    visiting: bool = False,
+    identity: Identity, challenge: Challenge, *, relay: str, ticket: bytes = b"", token: bytes = b""
 ) -> Registration:
     """Answer a relay's challenge."""
     named = token_id(token) if token else b""
-    proven = _proven(relay, challenge.nonce, identity.public, ticket, named, visiting=visiting)
+    proven = _proven(relay, challenge.nonce, identity.public, ticket, named)
     return Registration(
         version=VERSION,
         relay=relay,
@@ -493,7 +484,6 @@ def register(
         ticket=ticket,
         token_id=named,
         token_proof=_token_proof(token, proven) if token else b"",
-        visiting=visiting,
     )
 
 
@@ -514,12 +504,12 @@ def holds_token(registration: Registration, nonce: bytes, token: bytes) -> bool:
 
 def _proven_by(registration: Registration, nonce: bytes) -> bytes:
     said = registration
-    return _proven(said.relay, nonce, said.key, said.ticket, said.token_id, visiting=said.visiting)
+    return _proven(said.relay, nonce, said.key, said.ticket, said.token_id)
 
 
-def _proven(relay: str, nonce: bytes, key: bytes, ticket: bytes, named: bytes, *, visiting: bool) -> bytes:
-    """Return what is signed. A relay that knows no visits finds a visit forged, and leaves the member's own seat."""
-    content = msgspec.msgpack.encode((relay, nonce, key, ticket, named, *([True] if visiting else [])))
+def _proven(relay: str, nonce: bytes, key: bytes, ticket: bytes, named: bytes) -> bytes:
+    """Return what is signed."""
+    content = msgspec.msgpack.encode((relay, nonce, key, ticket, named))
     return PROVEN + hashlib.blake2b(content, digest_size=32, person=b"p2pfl-relay-reg").digest()
 
 

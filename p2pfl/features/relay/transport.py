@@ -205,13 +205,13 @@ def through_relays(
     return make
 
 
-def answer_of_admin(federation: FederationConfig, admin: Identity, *, visiting: bool = False) -> Answer:
+def answer_of_admin(federation: FederationConfig, admin: Identity) -> Answer:
     """Return what answers a relay's challenge for an admin, who signs a ticket for itself."""
 
     def answer(relay: str, challenge: Challenge) -> Registration:
         until = challenge.clock_s + ADMIN_TICKET_S
         ticket = Ticket.sign(admin, realm=realm_of(federation), key=admin.public, until=until)
-        return register(admin, challenge, relay=relay, ticket=ticket.packed(), visiting=visiting)
+        return register(admin, challenge, relay=relay, ticket=ticket.packed())
 
     return answer
 

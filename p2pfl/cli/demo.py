@@ -19,7 +19,7 @@ from p2pfl.compress import make_compressor, require_fit
 from p2pfl.config.load import load_config
 from p2pfl.config.model import GOSSIP, FederationConfig, TrainingConfig, usual_method
 from p2pfl.config.tables import Mistakes, read_table
-from p2pfl.console.output import Form, format_option, log_option, report_target
+from p2pfl.console.output import Form, format_option, report_target
 from p2pfl.errors import UserError
 from p2pfl.fleet.fleet import Attackers, Lies, find_attackers
 from p2pfl.learn.task import parse_partition
@@ -27,8 +27,7 @@ from p2pfl.methods import CONSERVATIVE, ROBUST, allowed, from_here, make_method
 from p2pfl.net.address import free_ports
 from p2pfl.node.folders import appearing, check_result, make_node, own_graph
 from p2pfl.reporting.figures import bearings, names
-from p2pfl.reporting.logs import check_logs, check_target
-from p2pfl.reporting.plot import check_picture
+from p2pfl.reporting.plot import check_picture, check_target
 
 MARK = ".p2pfl-demo"
 MOST_OF_DEMO = 64
@@ -85,7 +84,6 @@ Examples:
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
 @click.option("--references", is_flag=True, help=REFERENCES)
 @click.option("--quiet", is_flag=True, help="No live view.")
-@log_option
 @format_option("table", "json")
 def demo(
     *,
@@ -110,7 +108,6 @@ def demo(
     neighbors in the graph. A report follows at the end. After Ctrl-C, `p2pfl launch DIR` continues the run.
     """
     report, form = report_target(report, form)
-    check_logs(how["log"], coming=folder)
     if report is not None:
         check_target(report, key="--report", coming=folder)
     if how["plot"] is not None:

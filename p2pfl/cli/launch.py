@@ -8,7 +8,6 @@ import asyncio
 import signal
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +27,6 @@ from p2pfl.console.output import (
     footnote,
     format_option,
     learned_facts,
-    log_option,
     node_rows,
     point_in_words,
     privacy_facts,
@@ -49,9 +47,8 @@ from p2pfl.learn.metrics import Measure
 from p2pfl.net.address import require_free
 from p2pfl.node.feature import Inspected
 from p2pfl.reporting.figures import in_words
-from p2pfl.reporting.logs import Logs, check_logs, check_target, open_logs
 from p2pfl.reporting.measures import measures_of, shown, value_of
-from p2pfl.reporting.plot import check_picture
+from p2pfl.reporting.plot import check_picture, check_target
 from p2pfl.reporting.report import instead
 
 if TYPE_CHECKING:
@@ -64,11 +61,8 @@ LINE_EVERY_S = 2.0
 class LiveView:
     """Draws to stderr, because stdout is for the result. `update` also keeps the history."""
 
-    def __init__(self, fleet: Fleet, *, quiet: bool = False, logs: Logs | None = None) -> None:
+    def __init__(self, fleet: Fleet, *, quiet: bool = False) -> None:
         self.fleet = fleet
-        self.logs = logs or Logs()
-        self.logged: Counter[str] = Counter()
-        """The number of lines read from each node."""
         self.named: set[str] = set()
         """The nodes that have died and were named."""
         self.quiet = quiet
@@ -91,11 +85,6 @@ class LiveView:
 
     def update(self) -> None:
         point = self.history.look(self.fleet)
-        for child in self.fleet.honest:
-            for line in child.lines[self.logged[child.name] :]:
-                self.logs.line(line)
-            self.logged[child.name] = len(child.lines)
-        self.logs.point(point)
         for child in self.fleet.children:
             if child.died and child.name not in self.named:
                 self._name(child)
@@ -178,7 +167,6 @@ MOST_ALONE = 0.1
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
 @click.option("--references", is_flag=True, help=REFERENCES)
 @click.option("--quiet", is_flag=True, help="No live view.")
-@log_option
 @format_option("table", "json")
 def launch(*, federation: Path, report: Path | None, references: bool, form: Form, **how: Any) -> int:
     """Run all nodes of a federation as processes on this machine.
@@ -229,21 +217,15 @@ def run_fleet(
     form: Form,
     references: bool = False,
     lies: Lies | None = None,
-    log: tuple[str, ...] = (),
 ) -> int:
     """Start the nodes, show their progress, write report and picture, and return the exit code."""
     check_target(report, key="--report")
-    check_logs(log)
     if plot is not None:
         check_picture(plot)
     fleet = Fleet(federation, lies)
     with claimed(federation, [child.node for child in fleet.children]):
         _require_free_ports([child.node for child in fleet.children])
-        logs = open_logs(log)
-        try:
-            written = asyncio.run(_watch(fleet, quiet=quiet, logs=logs))
-        finally:
-            logs.close()
+        written = asyncio.run(_watch(fleet, quiet=quiet))
         if references:
             _compare(written, fleet)
         _show(written, form)
@@ -306,11 +288,11 @@ def _left_alone(nodes: list[NodeReport]) -> int:
     return code
 
 
-async def _watch(fleet: Fleet, *, quiet: bool, logs: Logs) -> Report:
+async def _watch(fleet: Fleet, *, quiet: bool) -> Report:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, fleet.stop)
-    with LiveView(fleet, quiet=quiet, logs=logs) as view:
+    with LiveView(fleet, quiet=quiet) as view:
         await fleet.run(view.update)
     return final_report(fleet, view.history.points)
 

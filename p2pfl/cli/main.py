@@ -56,7 +56,6 @@ EXTRAS: Mapping[str, str] = {
     "segno": "qr",
     "zeroconf": "lan",
     "onnx": "onnx",
-    "tensorboardX": "tensorboard",
 }
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """The error numbers of a disk that accepts no more data, which is neither the user's mistake nor a bug."""

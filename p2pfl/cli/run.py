@@ -19,10 +19,9 @@ import click
 import msgspec
 
 from p2pfl.config.load import find_member, load_config, load_node, load_stranger, node_file
-from p2pfl.console.output import Form, cell, figure, format_option, log_option, log_to_stderr, spent_of
+from p2pfl.console.output import Form, cell, figure, format_option, log_to_stderr, spent_of
 from p2pfl.errors import StorageError
 from p2pfl.net.address import is_hidden, misses
-from p2pfl.reporting.logs import check_logs, open_logs
 from p2pfl.reporting.measures import measures_of, value_of
 
 if TYPE_CHECKING:
@@ -48,7 +47,6 @@ LAST_PHASES = ("finished", "stopped")
 )
 @click.option("--launched", is_flag=True, hidden=True, help="Sketch the model in each line; stop when stdin ends.")
 @click.option("-v", "--verbose", is_flag=True, help="Log sessions and exchanges too.")
-@log_option
 @format_option("table", "json")
 def run(
     *,
@@ -57,7 +55,6 @@ def run(
     config: Path | None,
     launched: bool,
     verbose: bool,
-    log: tuple[str, ...],
     form: Form,
 ) -> None:
     """Run one node of a federation until its rounds are done. This is what each device runs.
@@ -68,7 +65,7 @@ def run(
     does not train. Exits with 0 when all is done, 130 if it was stopped before, and 1 if it gave up on a full disk or
     another process has its key.
     """
-    be_node(federation, name, config=config, launched=launched, verbose=verbose, form=form, log=log)
+    be_node(federation, name, config=config, launched=launched, verbose=verbose, form=form)
 
 
 def be_node(
@@ -79,13 +76,11 @@ def be_node(
     launched: bool,
     verbose: bool,
     form: Form,
-    log: tuple[str, ...] = (),
     maker: Callable[[], Callable[..., Application]] | None = None,
 ) -> NoReturn:
     """Run the node and exit the process. `maker`, called once thread limits are set, may supply another
     `Application`.
     """
-    check_logs(log)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node installs its own handlers
     _log_to_stderr(name, verbose=verbose)
     described = load_config(federation)
@@ -102,21 +97,13 @@ def be_node(
     if not prepared(described, node, launched=launched):
         _leave(STOPPED)
     setup = read_setup(described, node)
-    logs = open_logs(log)
     write = _write_json if form == "json" else _Text()
-
-    def tell(line: NodeLine) -> None:
-        logs.line(line)
-        write(line)
-
     make = Application if maker is None else maker()
     try:
-        result = asyncio.run(run_node(setup, on_line=tell, launched=launched, make=make))
+        result = asyncio.run(run_node(setup, on_line=write, launched=launched, make=make))
     except StorageError as error:  # the user gave up on the disk: do not wait for a long local round either
         click.echo(f"error: {error}", err=True)
         _leave(FAILED)
-    finally:
-        logs.close()
     if result is None:
         _leave(STOPPED)
     _leave(0 if result.finished else FAILED if result.resigned or result.removed else STOPPED)

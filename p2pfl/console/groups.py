@@ -17,6 +17,10 @@ GONE: Mapping[str, str] = {
     **{name: f"use p2pfl list {name}" for name in ("rules", "methods", "compressors", "staleness")},
     "completion": "_P2PFL_COMPLETE=bash_source p2pfl prints the script (or zsh_source, fish_source)",
     **dict.fromkeys(("demo --spawn", "launch --spawn"), "without it, too, nodes share nothing where they must not"),
+    **dict.fromkeys(
+        ("demo --log", "launch --log", "run --log"),
+        "the report has the history; p2pfl run --format json prints a line, and /metrics has the figures, as they come",
+    ),
     "launch --restart": "systemd starts a node again, as deploy/p2pfl@.service does",
     **dict.fromkeys(("launch -v", "launch --verbose"), "use p2pfl run -v for one node"),
     "schema": '[task] schema = "agreed", and p2pfl check shows what a node would give; or write schema.toml by hand',

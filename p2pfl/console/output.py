@@ -51,12 +51,6 @@ def format_option(*forms: Form) -> Callable[[Function], Function]:
     )
 
 
-def log_option(function: Function) -> Function:
-    """Add the option `--log`, as the argument `log`: strings for `reporting.logs`."""
-    text = "Also write figures live: csv:FILE or tensorboard:DIR."
-    return click.option("--log", multiple=True, metavar="KIND:PATH", help=text)(function)
-
-
 class _PrintableFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         return printable(super().formatMessage(record))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ import msgspec
 
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
-from p2pfl.reporting.logs import check_target
 from p2pfl.reporting.measures import Point, ReferencePoint, Statistic, measures_of, value_of, worst
 from topologies.plots import DARK, counted, new_figure, plain, save, shown
 
@@ -55,6 +55,22 @@ class Run:
     report: Drawable
     history: list[Point]
     label: str = ""
+
+
+def check_target(path: Path, *, key: str, coming: Path | None = None) -> None:
+    """Check that a file can be written there, in place of an older one. `coming` is a folder that the run will create.
+
+    Raises UserError: there is no such folder, it cannot be written to, or the path is a folder.
+    """
+    if path.is_dir():
+        raise UserError("is a folder", key=key, value=str(path), allowed="a file")
+    folder = path.absolute().parent
+    if coming is not None and folder == coming.absolute():
+        return
+    if not folder.is_dir():
+        raise UserError("no such folder", key=key, value=str(path.parent), allowed="a folder that exists")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError("cannot be written to", key=key, value=str(folder), allowed="a folder of yours")
 
 
 def check_picture(path: Path, *, key: str = "--plot", coming: Path | None = None) -> None:

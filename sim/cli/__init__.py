@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from p2pfl.console.groups import Named
-from p2pfl.console.output import format_option, log_option
+from p2pfl.console.output import format_option
 
 COMMANDS: Mapping[str, str] = {
     "run": "One federation in one world: what it learns, what it costs.",
@@ -96,7 +96,6 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
 @click.option("--report", type=click.Path(path_type=Path), help="Write the report, as JSON; - is stdout.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw accuracy, distance and bytes over time.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
-@log_option
 @format_option("table", "json")
 def run_command(**asked: Any) -> int:
     """Simulate a federation: the code of every node, under virtual time.

@@ -14,8 +14,7 @@ from p2pfl.config.charter import compacted
 from p2pfl.config.load import load_config
 from p2pfl.console.output import Form, cell, format_option, report_target, write_json, write_rows
 from p2pfl.errors import StorageError, UserError
-from p2pfl.reporting.logs import check_target
-from p2pfl.reporting.plot import check_picture
+from p2pfl.reporting.plot import check_picture, check_target
 from sim.cli import gone
 from topologies.files import replace
 

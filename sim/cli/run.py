@@ -7,7 +7,6 @@ import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +30,12 @@ from p2pfl.console.output import (
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import Measure
 from p2pfl.methods import allowed, from_here
-from p2pfl.reporting.logs import Logs, check_target, open_logs
 from p2pfl.reporting.measures import measures_of, merit, value_of
-from p2pfl.reporting.plot import check_picture
+from p2pfl.reporting.plot import check_picture, check_target
 from p2pfl.reporting.report import NodeReport, Report
 from sim.attacks import ALLOWED_ATTACKS, make_attack, with_absolute_path
 from sim.federations import own_tables
-from sim.progress import RunProgress, RunView
+from sim.progress import RunView
 from sim.sweeps.job import DESCRIBED, build_run
 from sim.worlds.model import WorldSpec
 
@@ -55,7 +53,6 @@ def run(
     report: Path | None,
     plot: Path | None,
     quiet: bool,
-    log: tuple[str, ...],
     form: Form,
     **asked: Any,
 ) -> int:
@@ -74,16 +71,13 @@ def run(
     asked = {key: value for key, value in asked.items() if value is not None}
     how = {"references": references is not False, "alone": bool(references), "arrays": arrays, "clock": clock}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    logs = open_logs(log)
     try:
         federation, world = _build(asked | {"arrays": arrays, "clock": clock})
         with _named_as_asked(asked):
-            found = _simulate(federation, world, how, logs, data="federation" in asked, quiet=quiet)
+            found = _simulate(federation, world, how, data="federation" in asked, quiet=quiet)
     except KeyboardInterrupt:
-        click.echo(f"stopped; {'no report' if log else 'nothing'} was written", err=True)
+        click.echo("stopped; nothing was written", err=True)
         return STOPPED
-    finally:
-        logs.close()
     if report is not None:
         write_report(found, report)
     click.echo(found.to_json()) if form == "json" else show(found)
@@ -144,7 +138,7 @@ def _named_as_asked(asked: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _simulate(
-    federation: FederationConfig, world: WorldSpec, how: dict[str, Any], logs: Logs, *, data: bool, quiet: bool
+    federation: FederationConfig, world: WorldSpec, how: dict[str, Any], *, data: bool, quiet: bool
 ) -> Report:
     from sim.simulation import simulate  # noqa: PLC0415 - as above
 
@@ -157,16 +151,10 @@ def _simulate(
         torch.set_num_threads(1)
     with RunView(quiet=quiet) as view:
         tables = own_tables(federation) if data else None
-        report = simulate(federation, world=world, data=tables, on_progress=partial(_tell, view, logs), **how)
+        report = simulate(federation, world=world, data=tables, on_progress=view.update, **how)
     for text in report.warnings:
         click.echo(f"warning: {text}", err=True)
-    logs.point(report.history[-1] if report.history else None)
     return report
-
-
-def _tell(view: RunView, logs: Logs, progress: RunProgress) -> None:
-    logs.point(progress.point)
-    view.update(progress)
 
 
 def show(report: Report) -> None:

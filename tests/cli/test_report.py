@@ -8,8 +8,8 @@ import pytest
 
 from p2pfl.console.output import write_report
 from p2pfl.errors import StorageError, UserError
-from p2pfl.reporting import logs as targets
-from p2pfl.reporting.logs import check_target
+from p2pfl.reporting import plot as targets
+from p2pfl.reporting.plot import check_target
 from p2pfl.reporting.report import Report
 
 

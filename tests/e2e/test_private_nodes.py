@@ -109,12 +109,11 @@ def without_value(value):
 
 
 def test_nothing_that_a_private_run_tells_has_a_figure_of_anybody_s_rows(tmp_path):
-    """Pages and metrics while it runs, then results, report, history, logs and `evaluate`."""
-    field, table, curves = private_field(tmp_path, 3), tmp_path / "log.csv", tmp_path / "curves"
+    """Pages and metrics while it runs, then results, report, history and `evaluate`."""
+    field = private_field(tmp_path, 3)
     p2pfl("privacy", "begin", field.folder)
     report = tmp_path / "report.json"
-    logs = ["--log", f"csv:{table}", "--log", f"tensorboard:{curves}"]
-    launched = subprocess.Popen([*P2PFL, "launch", str(field.folder), "--report", str(report), *logs])
+    launched = subprocess.Popen([*P2PFL, "launch", str(field.folder), "--report", str(report)])
     pages = []
     try:
         while launched.poll() is None:
@@ -141,11 +140,3 @@ def test_nothing_that_a_private_run_tells_has_a_figure_of_anybody_s_rows(tmp_pat
     assert any("p2pfl_privacy_epsilon" in text for path, text in pages if path == "metrics")
     for history in [json.loads(text) for path, text in pages if path == "history"]:
         assert without_value(values_of(history, FIGURES))
-    head, *lines = [line.split(",") for line in table.read_text().splitlines()]
-    rows = [dict(zip(head, line, strict=False)) for line in lines]
-    assert rows
-    assert {row[name] for row in rows for name in ("accuracy", "loss", "train_loss")} == {""}
-    names = b"".join(file.read_bytes() for file in curves.rglob("events*"))
-    assert b"staleness" in names
-    assert b"train_loss" not in names
-    assert b"accuracy" not in names

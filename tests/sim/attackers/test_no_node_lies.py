@@ -58,7 +58,7 @@ def test_a_node_that_has_run_to_its_end_has_imported_no_attack(tmp_path):
 
 def test_a_node_has_no_option_to_lie():
     options = {name for parameter in run.params for name in parameter.opts}
-    assert options == {"federation", "--node", "--config", "--launched", "--verbose", "-v", "--format", "--log"}
+    assert options == {"federation", "--node", "--config", "--launched", "--verbose", "-v", "--format"}
 
 
 def test_imports_of_liars_are_forbidden_to_every_other_package():

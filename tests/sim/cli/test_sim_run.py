@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -210,13 +209,3 @@ def test_a_dash_is_stdout_for_the_report(p2pfl, ward):
     outcome = p2pfl("sim", "run", folder, "--report", "-", "--quiet")
     assert json.loads(outcome.out)["digest"]
     assert not Path("-").exists()
-
-
-def test_a_log_has_the_history_of_the_run(p2pfl, ward, tmp_path):
-    outcome = p2pfl("sim", "run", ward(), "--quiet", "--log", "csv:a.csv", "--report", "r.json", "--no-references")
-    assert outcome.code == 0
-    history = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["history"]
-    with (tmp_path / "a.csv").open(encoding="utf-8") as file:
-        means = [row for row in csv.DictReader(file) if row["node"] == "mean"]
-    assert [float(row["time_s"]) for row in means] == [point["time_s"] for point in history]
-    assert p2pfl("sim", "run", ward(), "--log", "csv").code == 2

@@ -25,6 +25,7 @@ GONE: Mapping[str, str] = {
     **dict.fromkeys(("launch -v", "launch --verbose"), "use p2pfl run -v for one node"),
     "schema": '[task] schema = "agreed", and p2pfl check shows what a node would give; or write schema.toml by hand',
     "new --round": "without it: rounding guarantees no privacy; write figures of your own into schema.toml",
+    "new --on-bad-row": 'p2pfl check lists rows that cannot be read; on_bad_row = "drop" in [data] leaves them out',
     "sim attacks": "use p2pfl list attacks",
     **dict.fromkeys(("score --plot", "stats --plot"), "draw a picture from what --format json prints"),
     "stats --questions": "end --answer with Ctrl-C",

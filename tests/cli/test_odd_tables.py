@@ -1,4 +1,4 @@
-"""What `new` and `check` say of rows that are none, of columns that name rows, and of figures that leave a node."""
+"""What `new` and `check` say of rows that cannot be read, of columns that name rows, of figures that leave a node."""
 
 from __future__ import annotations
 
@@ -30,34 +30,15 @@ def write(tmp_path):
     return act
 
 
-@pytest.mark.parametrize("junk", ["P-x,junk,junk,a,0", "1,2,3"])
-def test_new_names_the_row_that_is_odd_and_makes_nothing(p2pfl, write, tmp_path, junk):
-    outcome = p2pfl(*write(junk))
-    assert outcome.code == 2
-    assert "north.csv: line 62" in outcome.err
-    assert "--on-bad-row drop" in outcome.err
-    assert not (tmp_path / "h").exists()
-
-
-def test_new_names_the_odd_rows_of_all_tables_at_once(p2pfl, write, tmp_path):
-    command = write("P-x,junk,junk,a,0", *["1,2,3"] * 200)
-    with (tmp_path / "south.csv").open("a", encoding="utf-8") as file:
-        file.write("1\n")
-    outcome = p2pfl(*command)
-    assert outcome.code == 2
-    for said in ("north.csv: line 62", "north.csv: lines 63, 64, 65 and 197 more", "south.csv: line 62"):
-        assert said in outcome.err
-    assert len(outcome.err.splitlines()) == 3
-
-
-def test_a_row_left_out_is_told_by_new_by_check_and_in_the_nodes_log(p2pfl, write, tmp_path, caplog):
-    outcome = p2pfl(*write("P-x,junk,junk,a,0", "1,2,3"), "--on-bad-row", "drop")
+def test_rows_that_cannot_be_read_are_named_by_new_and_left_out_on_request(p2pfl, write, tmp_path, caplog):
+    outcome = p2pfl(*write("P-x,1", "1,2,3"))
     assert outcome.code == 0, outcome.err
-    assert "2 rows of 62 are left out" in outcome.err
-    assert "lines 62, 63" in outcome.err
-    schema = tomllib.loads((tmp_path / "h/schema.toml").read_text(encoding="utf-8"))
-    assert "missing" not in schema
-    assert 'on_bad_row = "drop"' in (tmp_path / "h/north/node.toml").read_text(encoding="utf-8")
+    assert sum(tomllib.loads((tmp_path / "h/schema.toml").read_text("utf-8"))["class_counts"].values()) == 120
+    for said in (outcome.err, p2pfl("check", "h").err):
+        assert "north.csv: line 62: the number of cells" in said
+        assert 'on_bad_row = "drop" in [data]' in said
+    with (tmp_path / "h/north/node.toml").open("a", encoding="utf-8") as file:
+        file.write('on_bad_row = "drop"\n')
     outcome = p2pfl("check", "h", "--format", "json")
     report = json.loads(outcome.out)
     assert (outcome.code, report["mistakes"]) == (0, [])
@@ -99,20 +80,19 @@ def test_a_column_that_names_rows_is_no_input_and_is_offered_as_id(p2pfl, write,
 @pytest.mark.parametrize(
     "column",
     [
-        ("x", lambda n: n % 59, False),
-        ("x", lambda n: 1.5 * n, False),
-        ("humid", lambda n: WIDE[n], True),
-        ("id", lambda n: n % 59, True),
-        ("id", lambda n: WIDE[n] + 0.25, False),
+        ("x", lambda n: n % 59),
+        ("x", lambda n: 1.5 * n),
+        ("humid", lambda n: WIDE[n]),
+        ("id", lambda n: n % 59),
+        ("id", lambda n: WIDE[n] + 0.25),
     ],
 )
 def test_a_measurement_stays_although_all_its_values_differ(p2pfl, write, tmp_path, column):
-    name, ids, is_doubted = column
+    name, ids = column
     outcome = p2pfl(*write(name=name, ids=ids))
     assert outcome.code == 0, outcome.err
     schema = tomllib.loads((tmp_path / "h/schema.toml").read_text(encoding="utf-8"))
     assert schema["numeric"] == [name, "age", "chol"]
-    assert (f"odd: {name}: whole numbers that may name rows" in outcome.err) == is_doubted
     assert "# id =" not in (tmp_path / "h/federation.toml").read_text(encoding="utf-8")
 
 
@@ -185,7 +165,7 @@ def test_a_private_schema_within_the_federation_file_is_named_too(p2pfl, write, 
 
 
 def test_options_about_tables_go_with_tables_alone(p2pfl):
-    outcome = p2pfl("new", "h", "--on-bad-row", "drop")
+    outcome = p2pfl("new", "h", "--positive", "1")
     assert outcome.code == 2
     assert "--task csv" in outcome.err
 

@@ -21,11 +21,10 @@ from p2pfl.learn.table.column import TableProfile, look_at
 from p2pfl.learn.table.merging import Merged, merge, schema_text
 from p2pfl.learn.table.proposal import propose
 from p2pfl.learn.table.reading import read_tables, survey
-from p2pfl.learn.table.rows import LEAVE_OUT, Layout, OnBadRow, guess_layout, make_layout, mistakes_of, read_header
+from p2pfl.learn.table.rows import Layout, guess_layout, make_layout, mistakes_of, read_header
 from p2pfl.learn.table.schema import usual_metrics
 
 FEWEST = 2
-LEAVE_OUT_OPTION = "--on-bad-row drop, to leave such rows out"
 ODD_SIGNS = re.compile(r"[^A-Za-z0-9._-]+")
 TASK_KEYS = """\
 schema = "schema.toml"  # how the tables are read: correct it where the guess is wrong, then `p2pfl check`
@@ -86,10 +85,8 @@ def look_at_tables(
     target: str | None,
     positive: str | None,
     nodes: tuple[str, ...] | None,
-    *,
-    on_bad_row: OnBadRow = "refuse",
 ) -> LookedAt:
-    """Read the tables.
+    """Read the tables. Rows that cannot be read count nowhere, and are named in the warnings.
 
     Raises UserError: the target is missing, or names do not fit the tables; ExceptionGroup: all mistakes in the tables.
     """
@@ -98,7 +95,7 @@ def look_at_tables(
         raise UserError("--task csv makes a node of each table", key="TABLE", value=len(tables), allowed=allowed)
     names = _names(tables, nodes)
     paths = {name: path.absolute() for name, path in zip(names, tables, strict=True)}
-    layouts = {name: replace(guess_layout(path), on_bad_row=on_bad_row) for name, path in paths.items()}
+    layouts = {name: guess_layout(path) for name, path in paths.items()}
     if not target:
         header = read_header(paths[names[0]], layouts[names[0]])
         raise UserError("the column to predict is needed", key="--target", allowed=", ".join(header))
@@ -114,7 +111,6 @@ def look_at_tables(
         allowed = _list_text(seen) if seen else "values of the target"
         raise UserError("no row of any table has that value", key="--positive", value=positive, allowed=allowed)
     named = _identifier_column(profiles)
-    doubts = [*_doubts(profiles), *_look_like_names(profiles, merged)]
     _, odd = survey(looked.tables, merged.schema)
     return LookedAt(
         names=names,
@@ -123,7 +119,7 @@ def look_at_tables(
         schema_text=schema_text(merged, origin="Guessed by `p2pfl new` from the tables of all nodes."),
         task_keys=_task_keys(merged, named),
         id=named,
-        warnings=[*doubts, *looked.warnings, *map(str, looked.mistakes), *odd],
+        warnings=[*looked.warnings, *map(str, looked.mistakes), *odd],
     )
 
 
@@ -132,27 +128,16 @@ def _profiles(paths: Mapping[str, Path], layouts: Mapping[str, Layout], target: 
     found, mistakes = dict[str, TableProfile](), list[UserError]()
     for name, path in paths.items():
         try:
-            found[name] = look_at(path, layouts[name], target=target)
+            found[name] = look_at(path, replace(layouts[name], on_bad_row="drop"), target=target)
         except UserError as error:
             mistakes += mistakes_of(error)
             continue
         if target not in found[name].columns:
             text, allowed = "the table lacks this column", _list_text(found[name].columns)
             mistakes.append(UserError(text, file=path, key="--target", value=target, allowed=allowed))
-    for mistake in mistakes:
-        mistake.allowed = mistake.allowed and mistake.allowed.replace(LEAVE_OUT, LEAVE_OUT_OPTION)
     if mistakes:
         raise ExceptionGroup("mistakes in tables", mistakes)
     return found
-
-
-def _doubts(profiles: Mapping[str, TableProfile]) -> list[str]:
-    """Return the first few remarks about single cells for each table."""
-    said = list[str]()
-    for profile in profiles.values():
-        more = len(profile.doubts) - MOST_LISTED
-        said += profile.doubts[:MOST_LISTED] + ((f"{profile.path}: and {more} more such cells",) if more > 0 else ())
-    return said
 
 
 def _allow_gaps(merged: Merged, missing: list[int]) -> None:
@@ -169,7 +154,7 @@ def _with_codes(layout: Layout, contents: Mapping[str, Any]) -> Layout:
 def _layout_keys(layout: Layout) -> dict[str, str]:
     """Return the layout keys that differ from their defaults."""
     usual = Layout()
-    keys = ("separator", "decimal", "encoding", "on_bad_row")
+    keys = ("separator", "decimal", "encoding")
     return {key: getattr(layout, key) for key in keys if getattr(layout, key) != getattr(usual, key)}
 
 
@@ -200,16 +185,6 @@ def _identifier_column(profiles: Mapping[str, TableProfile]) -> str | None:
     return None
 
 
-def _look_like_names(profiles: Mapping[str, TableProfile], merged: Merged) -> list[str]:
-    """Return a sentence about each input that might identify rows, or might be a measurement."""
-    said = []
-    for name in merged.contents.get("numeric", ()):
-        found = [profile.columns[name] for profile in profiles.values() if name in profile.columns]
-        if all(column.might_name_rows for column in found):
-            said.append(f"{name}: whole numbers that may name rows or people: if so, take it out of numeric")
-    return said
-
-
 def _task_keys(merged: Merged, named: str | None) -> str:
     metrics = usual_metrics(merged.schema)
     listed = ", ".join(f'"{name}"' for name in metrics)
@@ -237,13 +212,6 @@ class TablesOptions(NewOptions):
             metavar="VALUES",
             help="With --task csv: the target's values that count as positive: 1,2.",
         ),
-        click.Option(
-            ["--on-bad-row"],
-            type=click.Choice(["refuse", "drop"]),
-            default="refuse",
-            show_default=True,
-            help="With --task csv: rows that cannot be read; drop leaves them out, and counts them.",
-        ),
     )
     after = "task"
 
@@ -252,15 +220,14 @@ class TablesOptions(NewOptions):
 
     def plan(self, plan: NewPlan, said: Mapping[str, Any]) -> None:
         """Plan the nodes from the tables; for other tasks, refuse table options."""
-        tables, target, positive, on_bad_row = (said[one.name or ""] for one in self.parameters)
+        tables, target, positive = (said[one.name or ""] for one in self.parameters)
         if plan.task == "csv":
-            found = look_at_tables(tables, target, positive, plan.nodes, on_bad_row=on_bad_row)
+            found = look_at_tables(tables, target, positive, plan.nodes)
             plan.nodes, plan.data, plan.task_keys = found.names, found.data, found.task_keys
             plan.files["schema.toml"] = found.schema_text
             self._looked = found
             return
         given = {"TABLE": tables and str(tables[0]), "--target": target, "--positive": positive}
-        given |= {"--on-bad-row": on_bad_row if on_bad_row != "refuse" else None}
         for key, value in given.items():
             if value:
                 raise UserError("this is only for --task csv", key=key, value=value, allowed="--task csv")

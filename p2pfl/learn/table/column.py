@@ -1,8 +1,6 @@
-"""What an unknown table seems to hold: the kind of each column, and lines that are no rows. None of this leaves the
-machine.
+"""What an unknown table seems to hold: the kind of each column. None of this leaves the machine.
 
-A string among numbers may be a code for missing. It is one if it appears in a row that also has numbers, or in many
-rows.
+A string among numbers is taken as a code for missing.
 """
 
 from __future__ import annotations
@@ -10,14 +8,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from p2pfl.errors import UserError
 from p2pfl.learn.table import rows
-from p2pfl.learn.table.rows import LEAVE_OUT, NONE_DROPPED, Cell, Dropped, Layout, TableMistakes
+from p2pfl.learn.table.rows import NONE_DROPPED, Dropped, Layout, TableMistakes
 
 Kind = Literal["number", "category", "text", "date", "identifier", "empty"]
 
@@ -38,12 +36,10 @@ MOST_CODE_SHARE = 0.5
 MOST_CODES = 2
 PEOPLE = "patient|person|subject|participant|respondent|case|record|sample|row|user|customer|client"
 IDENTIFIER = re.compile(
-    rf"(?:.*[_\s.-])?(?:ids?|uuid|guid|mrn|(?:{PEOPLE})(?:id|no|nr)?)|id[_\s.-].*",
+    rf"(?:.*[_\s.-])?(?:ids?|uuid|guid|mrn|(?:{PEOPLE})(?:[_\s.-]?(?:id|no|nr|number))?)|id[_\s.-].*",
     re.IGNORECASE,
 )
 """Names of columns that identify rows, if all values are distinct and are integers or strings."""
-MAYBE_IDENTIFIER = re.compile(r"(?:.*[_\s.-])?(?:nr|no|num|number|index|key|code|barcode|serial)", re.IGNORECASE)
-"""Names of columns that also identify rows, if there are enough rows."""
 CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 CODE = re.compile(r"(?=.*\d)(?=.*[A-Za-z_#/-])[\w#/:-]{2,64}", re.ASCII)
 """Strings that look like codes."""
@@ -185,27 +181,14 @@ class Column:
         """
         if self.distinct is None or self.known < LEAST_NAMED_ROWS:
             return False
-        words = CAMEL.sub("_", self.name)
-        if IDENTIFIER.fullmatch(words):
+        if IDENTIFIER.fullmatch(CAMEL.sub("_", self.name)):
             return True
         if self.known < LEAST_ROWS:
             return False
-        if MAYBE_IDENTIFIER.fullmatch(words):
-            return True
         if texts:
             return all(CODE.fullmatch(text) for text in self.texts)
         pairs = self.numbers * (self.numbers - 1) / 2
         return pairs > EXPECTED_PAIRS * (self.high - self.low + 1)
-
-    @property
-    def might_name_rows(self) -> bool:
-        """Return True if integers may identify rows or their subjects: all are distinct, or the column's name says
-        so.
-        """
-        if self.kind != "number" or not self.is_whole or self.known < LEAST_ROWS:
-            return False
-        is_called_so = IDENTIFIER.fullmatch(CAMEL.sub("_", self.name)) and len(self.values) > MOST_LEVELS
-        return self.distinct is not None or bool(is_called_so)
 
     @property
     def levels(self) -> dict[str, int]:
@@ -217,128 +200,6 @@ class Column:
         if self.kind == "number":
             return found if self.is_whole and len(found) <= MOST_LEVELS else {}
         return found if self.kind == "category" else {}
-
-
-# -- lines that are no rows: the header repeated, or strings where numbers belong --------------------------------------
-
-MOSTLY = 0.8
-"""A column is numeric if at least this share of its known cells are numbers."""
-NEARLY_ALL = 0.9
-"""A row is odd if at least this share of its numeric cells are strings."""
-LEAST_CODE_ROWS = 3
-"""A string in this many rows of a column is a code, even if there are no numbers next to it."""
-USUAL_CODES = frozenset({"-", ".", "n.a.", "n.d.", "nd", "missing", "unknown", "not known", "not available"})
-"""Strings that are codes wherever they appear among numbers, in upper or lower case."""
-Place = tuple[str, str]
-"""A column's name in the file, and a string in it."""
-
-
-@dataclass(slots=True)
-class OddRows:
-    """The results of a second look at a table."""
-
-    lines: set[int] = field(default_factory=set)
-    lone: list[tuple[int, str, str]] = field(default_factory=list)
-    """The line, column and text of each string among numbers that appears once in its column, in a row that is not
-    odd.
-    """
-
-
-@dataclass(slots=True)
-class _Seen:
-    """Strings found where numbers belong."""
-
-    counts: Counter[Place] = field(default_factory=Counter)
-    first: dict[Place, int] = field(default_factory=dict)
-    beside: set[Place] = field(default_factory=set)
-    """Strings that appear in a row with numbers."""
-    doubtful: dict[int, list[Place]] = field(default_factory=dict)
-    """Rows with no or almost no numbers, by line."""
-    read: dict[int, int] = field(default_factory=dict)
-    """The number of cells that should be numeric in each of these rows."""
-    headers: list[int] = field(default_factory=list)
-
-
-def find_odd_rows(
-    path: Path, layout: Layout, columns: Mapping[str, Column], mistakes: TableMistakes, target: str = ""
-) -> OddRows:
-    """Read a table again, whose `columns`, keyed by their names in the file, have been counted. Odd rows go to
-    `mistakes`.
-
-    The target is ignored: it may be valid in a row that has nothing else.
-    """
-    inputs = [name for name, column in columns.items() if column.name != target and _is_number(column)]
-    repeats = len(columns) > 1 and all(name in one.texts or one.is_too_varied for name, one in columns.items())
-    if not repeats and not any(columns[name].texts for name in inputs):
-        return OddRows()
-    seen = _Seen()
-    for batch in rows.batches(path, layout, list(columns), TableMistakes(path, drops=True)):
-        if repeats:
-            own = zip(*([text == name for text in texts] for name, texts in batch.columns.items()), strict=True)
-            seen.headers += [line for line, row in zip(batch.lines, own, strict=True) if all(row)]
-        _look_at(batch, inputs, columns, layout, seen)
-    return _judge(seen, mistakes)
-
-
-def _is_number(column: Column) -> bool:
-    numbers = column.numbers + sum(column.sentinels.values())
-    return 0 < MOSTLY * column.known <= numbers
-
-
-def _look_at(
-    batch: rows.Batch, inputs: Sequence[str], columns: Mapping[str, Column], layout: Layout, seen: _Seen
-) -> None:
-    by_row: dict[int, list[Place]] = {}
-    for name in inputs:
-        if not columns[name].texts:
-            continue
-        texts = batch.columns[name]
-        codes = layout.codes(columns[name].name)
-        odd = {text for text in set(texts) if _is_text(text, codes, layout.decimal)}
-        for row, text in enumerate(texts) if odd else ():
-            if text in odd:
-                by_row.setdefault(row, []).append((name, text))
-    for row, places in by_row.items():
-        line = batch.lines[row]
-        for place in places:
-            seen.counts[place] += 1
-            seen.first.setdefault(place, line)
-        known = [name for name in inputs if _is_known(batch.columns[name][row], layout, columns[name])]
-        is_alone = not any(texts[row] for name, texts in batch.columns.items() if (name, texts[row]) not in places)
-        if len(places) >= NEARLY_ALL * len(known) and (len(places) > 1 or is_alone):
-            seen.doubtful[line], seen.read[line] = places, len(known)
-        else:
-            seen.beside.update(places)
-
-
-def _is_text(text: str, codes: frozenset[str], decimal: str) -> bool:
-    return rows.number(text, decimal) is None and not rows.is_missing(text, codes, decimal)
-
-
-def _is_known(text: str, layout: Layout, column: Column) -> bool:
-    return not rows.is_missing(text, layout.codes(column.name), layout.decimal)
-
-
-def _judge(seen: _Seen, mistakes: TableMistakes) -> OddRows:
-    found = OddRows(lines=set(seen.headers))
-    for line in seen.headers:
-        mistakes.add_row(line, Cell("", "the header is repeated here", None, f"a row; or {LEAVE_OUT}"))
-    for line, places in seen.doubtful.items():
-        if line in found.lines or all(_is_code(place, seen) for place in places):
-            continue
-        found.lines.add(line)
-        wrong = [Cell(name, "not a number", text, LEAVE_OUT) for name, text in places]
-        mistakes.add_odd_row(line, wrong, seen.read[line])
-    for place, line in seen.first.items():
-        if seen.counts[place] == 1 and line not in found.lines:
-            found.lone.append((line, *place))
-    return found
-
-
-def _is_code(place: Place, seen: _Seen) -> bool:
-    name, text = place
-    is_usual = place in seen.beside or seen.counts[place] >= LEAST_CODE_ROWS or text.lower() in USUAL_CODES
-    return name != text and is_usual
 
 
 # -- the whole table ---------------------------------------------------------------------------------------------------
@@ -355,15 +216,12 @@ class TableProfile:
     columns: dict[str, Column]
     dropped: Dropped = NONE_DROPPED
     """The bad rows that were left out, if the layout says so."""
-    doubts: tuple[str, ...] = ()
-    """Sentences about single cells that were taken as missing."""
 
 
 def look_at(
-    path: Path, layout: Layout, *, fold: bool = False, only: Iterable[str] | None = None, target: str = ""
+    path: Path, layout: Layout, *, fold: bool = False, only: Collection[str] | None = None, target: str = ""
 ) -> TableProfile:
-    """Read a whole table, and read it again if there are strings among numbers. `fold` ignores case; `only` has the
-    columns to read.
+    """Read a whole table. `fold` ignores case; `only` has the columns to read.
 
     Raises UserError: it cannot be read, or has no rows; MistakesError: it has bad rows, and the layout does not leave
     them out.
@@ -372,13 +230,16 @@ def look_at(
     mistakes = TableMistakes(path, drops=layout.on_bad_row == "drop")
     _check_header(header, mistakes)
     in_schema = {name: column for column, name in layout.rename.items()}
-    wanted = [name for name in header if only is None or in_schema.get(name, name) in set(only)]
-    names = {name: in_schema.get(name, name) for name in wanted}
-    found, count = _see(path, layout, names, mistakes, fold=fold)
-    odd = find_odd_rows(path, layout, found, mistakes, target)
+    names = {name: in_schema.get(name, name) for name in header}
+    found = {name: Column(column) for name, column in names.items() if only is None or column in only}
+    count = 0
+    for batch in rows.batches(path, layout, list(found), mistakes):
+        count += len(batch.lines)
+        for name, texts in batch.columns.items():
+            codes = layout.codes(names[name])
+            for text, times in Counter(texts).items():
+                found[name].see(text, times, layout, codes, fold=fold)
     mistakes.raise_any()
-    if odd.lines:
-        found, count = _see(path, layout, names, TableMistakes(path, drops=True), fold=fold, without=odd.lines)
     if not count:
         why = f"; {mistakes.dropped.first}" if mistakes.bad else ""
         raise UserError(f"the table has no rows{why}", file=path)
@@ -386,37 +247,8 @@ def look_at(
         column.decide()
         if column.name == target:
             column.distinct = None  # the values that identify rows cannot be predicted
-    doubts = tuple(
-        f"{path}: line {line}, column {name!r}: {text!r} appears only here, and is taken as missing"
-        for line, name, text in sorted(odd.lone)
-        if rows.spelled(text, decimal=layout.decimal, ignore_case=fold) in found[name].codes
-    )
     by_name = {column.name: column for column in found.values()}
-    return TableProfile(path=path, rows=count, columns=by_name, dropped=mistakes.dropped, doubts=doubts)
-
-
-def _see(
-    path: Path,
-    layout: Layout,
-    names: Mapping[str, str],
-    mistakes: TableMistakes,
-    *,
-    fold: bool,
-    without: Collection[int] = (),
-) -> tuple[dict[str, Column], int]:
-    """Examine the columns, keyed by their names in the file, and count the rows, leaving out the lines `without`.
-    `names` are the names in the schema.
-    """
-    found, count = {name: Column(column) for name, column in names.items()}, 0
-    for batch in rows.batches(path, layout, list(names), mistakes):
-        kept = [place for place, line in enumerate(batch.lines) if line not in without] if without else None
-        count += len(batch.lines if kept is None else kept)
-        for name, texts in batch.columns.items():
-            codes = layout.codes(names[name])
-            chosen = texts if kept is None else [texts[place] for place in kept]
-            for text, times in Counter(chosen).items():
-                found[name].see(text, times, layout, codes, fold=fold)
-    return found, count
+    return TableProfile(path=path, rows=count, columns=by_name, dropped=mistakes.dropped)
 
 
 def _check_header(header: list[str], mistakes: TableMistakes) -> None:

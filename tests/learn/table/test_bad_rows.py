@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.learn.table.column import look_at
 from p2pfl.learn.table.reading import say_what_is_odd
-from p2pfl.learn.table.rows import MistakesError, make_layout, mistakes_of
+from p2pfl.learn.table.rows import MistakesError, mistakes_of
 
 HEAD = "id,age,chol,cp,ward,num\n"
 GOOD = "a,63,233.5,1,North,0\nb,67,210,2,south,2\nc,?,100,3,,1\n"
@@ -89,52 +88,3 @@ def test_an_unknown_way_with_bad_rows_is_refused(read):
 def test_an_open_quote_is_named_where_it_begins(read):
     with pytest.raises(UserError, match="line 5: the table cannot be read"):
         read(HEAD + GOOD + 'd,1,1,1,"North,0\n' + "e,1,1,1,North,0\n" * 3)
-
-
-@pytest.fixture
-def profile(tmp_path):
-    def act(lines, head="age,chol,bp,ward,num", **layout):
-        path = tmp_path / "site.csv"
-        path.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
-        return look_at(path, make_layout({}, layout), target="num")
-
-    return act
-
-
-PLAIN = [f"{40 + n % 17},{200 + n}.5,{120 + n % 13},{'ab'[n % 2]},{n % 2}" for n in range(30)]
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        ["junk,junk,junk,junk,0"],
-        ["x,y,z,a,1"],
-        ["1,2,3"],
-        ["age,chol,bp,ward,num"],
-        ["# exported by hand,,,,"],
-        ["x,y,z,a,1", "xx,yy,zz,b,0", "xxx,yyy,zzz,b,0", "age,chol,bp,ward,num"],
-    ],
-)
-def test_a_look_at_an_unknown_table_names_its_bad_rows_or_leaves_them_out(profile, bad):
-    lines = [*PLAIN[:5], *bad, *PLAIN[5:]]
-    with pytest.raises(UserError) as caught:
-        profile(lines)
-    assert any("7" in (mistake.key or "") for mistake in mistakes_of(caught.value))
-    found = profile(lines, on_bad_row="drop")
-    assert (found.rows, found.dropped.count, found.dropped.lines[0]) == (30, len(bad), 7)
-    kinds = {name: column.kind for name, column in found.columns.items()}
-    assert kinds == {"age": "number", "chol": "number", "bp": "number", "ward": "category", "num": "number"}
-    assert not any(column.codes for column in found.columns.values())
-
-
-@pytest.mark.parametrize(
-    "odd", [["n.d.,n.d.,n.d.,a,0"] * 6, ["n.d.,n.d.,n.d.,a,0", "n.d.,1,2,a,0", "3,n.d.,n.d.,a,1"], ["NA,,?,a,0"]]
-)
-def test_codes_for_missing_make_no_bad_row(profile, odd):
-    assert profile([*PLAIN, *odd]).rows == 30 + len(odd)
-
-
-def test_a_code_that_stands_once_is_told_with_its_line(profile):
-    (said,) = profile([*PLAIN, "oops,200,120,a,0"]).doubts
-    for part in ("site.csv", "line 32", "'age'", "'oops'"):
-        assert part in said

@@ -54,8 +54,7 @@ def proposal(federation, node, *, of=None, total=10.0, values=0):
         "y": ColumnProposal(kind="number", count=10, total=5.0, squares=5.0, values={"0": 5, "1": 5}),
         "z": ColumnProposal(kind="category" if many else "empty", count=values, values=many),
     }
-    rows = max(10, values)
-    made = Proposal(node=of or f"n{node}", federation="f", rows=rows, least_count=1, columns=columns)
+    made = Proposal(node=of or f"n{node}", federation="f", columns=columns)
     packed = pack(names_in(made))
     return SignedStatement(raw=sign_proposal(federation, packed, KEYS[node]), statistics=made)
 

@@ -96,21 +96,16 @@ async def test_a_node_that_dies_in_the_middle_gets_the_schema_when_it_is_back(tm
     assert len(schemas(ward, NAMES)) == 1
 
 
-async def test_of_two_nodes_each_allows_the_other_to_see_its_figures(tmp_path, hasty):
-    ward = make(tmp_path, nodes=2)
-    with pytest.raises(UserError) as error:
-        await agreed(ward, "north")
-    assert "north/node.toml: data.show_figures: of two nodes" in str(error.value)
-    for name in NAMES[:2]:
-        file = ward / name / "node.toml"
-        file.write_text(file.read_text() + "show_figures = true\n", encoding="utf-8")
-    assert all(await asyncio.gather(*(agreed(ward, name) for name in NAMES[:2])))
-    assert len(schemas(ward, NAMES[:2])) == 1
-
-
-async def test_an_open_agreement_of_more_nodes_is_gone_and_says_what_to_write(tmp_path, hasty):
-    ward = make(tmp_path, nodes=3, schema="agreed-openly")
-    with pytest.raises(UserError, match=r'agreed-openly is gone.*allowed: "agreed"'):
+@pytest.mark.parametrize(
+    ("nodes", "schema", "said"),
+    [
+        (2, "agreed", r"nobody sees another's figures, and cannot: .*allowed: the name of a schema file"),
+        (3, "agreed-openly", r'agreed-openly is gone.*allowed: "agreed"'),
+    ],
+)
+async def test_figures_are_summed_by_three_nodes_or_more_and_shown_to_nobody(tmp_path, hasty, nodes, schema, said):
+    ward = make(tmp_path, nodes=nodes, schema=schema)
+    with pytest.raises(UserError, match=said):
         await agreed(ward, "north")
 
 

@@ -1,10 +1,9 @@
 """Nodes with `schema = "agreed"` in `[task]` agree on a schema for their tables before there is a model.
 
 Each node signs a statement about its table: the names of its columns and categories, while its figures leave it only in
-a secure sum over all nodes. Of two nodes each signs its statistics, which the other sees, if both tables' owners have
-allowed it. Statements spread from neighbor to neighbor until every node has all of them. Then all nodes sum their
-figures (`features.sums`), unless they have shown them, and each computes the same schema and stores it with its state.
-Who missed the sum gets it from its neighbors. A node continues when all its neighbors have stored a schema too.
+a secure sum over all nodes. Statements spread from neighbor to neighbor until every node has all of them. Then all sum
+their figures (`features.sums`), and each computes the same schema and stores it with its state. Who missed the sum gets
+it from its neighbors. A node continues when all its neighbors have stored a schema too.
 
 `Agreement` decides what to accept; `SchemaTalk` exchanges messages in sessions. These have their own binding, so that
 they cannot be confused with training sessions.
@@ -15,11 +14,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 from nacl.exceptions import BadSignatureError
@@ -37,10 +37,19 @@ from p2pfl.features.sums.asking import encoding_of, names_of, refuse_few
 from p2pfl.features.sums.messages import Refused, SumDone, SumSettings
 from p2pfl.features.sums.sessions import MOST_BODY_BYTES, next_life, settings_of, sums_over
 from p2pfl.features.sums.talk import HELD_UP, SumTalk
-from p2pfl.learn.table import proposal
+from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.table.merging import WITHIN, FigureLayout, Merged, merge, schema_text
-from p2pfl.learn.table.proposal import MOST_BYTES, Proposal, TableNames, own_proposal
-from p2pfl.learn.table.schema import AGREED, OPENLY, agreed_file, declared_by, is_open
+from p2pfl.learn.table.proposal import (
+    MOST_BYTES,
+    Proposal,
+    TableNames,
+    names_in,
+    own_proposal,
+    pack,
+    text_of,
+    unpack_names,
+)
+from p2pfl.learn.table.schema import OPENLY, agreed_file, declared_by
 from p2pfl.net.extensions import ExtensionChannel, HandledChannel
 from p2pfl.net.links import Links
 from p2pfl.net.transport import DIFFERS
@@ -53,15 +62,15 @@ log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
 
 SIGNATURE_BYTES = 64
-DOMAINS = {True: b"p2pfl proposal of a schema\0", False: b"p2pfl names for a schema\0"}
-"""The prefix of the signed bytes, by whether figures are shown, so that no other signature can be used in their place.
-"""
+DOMAIN = b"p2pfl names for a schema\0"
+"""The prefix of the signed bytes, so that no other signature can be used in their place."""
 FILE_NAME = "proposal"
 TEXT_NAME = "proposal.json"
 FIGURES_NAME = "figures"
 """The node's own figures, which never leave it; kept so that they are the same at each start."""
 COLLUDERS = 1
 LEAST = 3
+"""Of two nodes, each would learn the other's figures from the sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +88,11 @@ class Agreement:
         self.federation = federation
         self.own = own
         self.statistics = signed.statistics
-        self.is_open = is_open(federation)
         self.expected = frozenset(member.index for member in federation.present)
         self.sums_item = len(federation.members)
         """The number under which the sums are passed on, as proposals are under their member's."""
         self.raw_items: dict[int, bytes] = {own: signed.raw}
-        self._statements: dict[int, Proposal | TableNames] = {own: verify(federation, own, signed.raw)}
+        self._statements: dict[int, TableNames] = {own: verify(federation, own, signed.raw)}
         self._layout: FigureLayout | None = None
 
     @property
@@ -95,7 +103,7 @@ class Agreement:
     @property
     def items(self) -> frozenset[int]:
         """All that nodes pass on."""
-        return self.expected if self.is_open else self.expected | {self.sums_item}
+        return self.expected | {self.sums_item}
 
     @property
     def is_complete(self) -> bool:
@@ -119,8 +127,7 @@ class Agreement:
     def layout(self) -> FigureLayout:
         """The layout of the sums, once all statements are here."""
         if self._layout is None:
-            told = [one for one in self._statements.values() if isinstance(one, TableNames)]
-            self._layout = FigureLayout(told, declared_by(self.federation.task))
+            self._layout = FigureLayout(self._statements.values(), declared_by(self.federation.task))
         return self._layout
 
     def check_sums(self, raw: bytes) -> None:
@@ -132,9 +139,6 @@ class Agreement:
 
     def merge_all(self) -> Merged:
         """Merge the statements, with the sums. Raises UserError: they cannot be merged into a schema."""
-        if self.is_open:
-            proposals = [one for one in self._statements.values() if isinstance(one, Proposal)]
-            return merge(proposals, declared_by(self.federation.task))
         try:
             return self.layout.merge(sums_in(self.raw_items[self.sums_item]))
         except (ValueError, OverflowError) as error:
@@ -145,9 +149,9 @@ class Agreement:
 def preview(federation: FederationConfig, proposals: Sequence[Proposal]) -> Merged:
     """Return what nodes with these statistics would agree on. Raises UserError: they make no schema."""
     declared = declared_by(federation.task)
-    if is_open(federation) or len(proposals) < len(federation.present):
+    if len(proposals) < len(federation.present):
         return merge(proposals, declared)
-    layout = FigureLayout(map(proposal.names_in, proposals), declared)
+    layout = FigureLayout(map(names_in, proposals), declared)
     return layout.merge(sum((layout.figures(one) for one in proposals), np.zeros(layout.size, np.int64)))
 
 
@@ -156,22 +160,12 @@ def sums_in(raw: bytes) -> np.ndarray:
     return np.frombuffer(raw, "<i8")
 
 
-def refuse_to_agree(federation: FederationConfig, here: Iterable[NodeConfig]) -> None:
-    """Raises UserError: the members are too few to agree on a schema by secure sums, and of two the nodes `here` have
-    not all allowed the other to see their figures.
-    """
-    name, by_hand = federation.task.options.get("schema"), "or the name of a schema file"
+def refuse_to_agree(federation: FederationConfig) -> None:
+    """Raises UserError: the members are too few to agree on a schema by secure sums."""
+    name, by_hand = federation.task.options.get("schema"), "the name of a schema file"
     if name == OPENLY:
         text = f"{OPENLY} is gone: nodes agree by sums, in which nobody sees another's figures"
-        allowed = f'"{AGREED}", for two nodes with show_figures = true in [data] of both; {by_hand}'
-        raise UserError(text, file=federation.path, key="task.schema", value=name, allowed=allowed)
-    if is_open(federation):
-        for node in here:
-            if node.data.get("show_figures") is not True:
-                text = "of two nodes that agree on a schema, each sees the other's counts, sums and sums of squares"
-                allowed = f"true, at both nodes, if they may; {by_hand} in task.schema"
-                raise UserError(text, file=node.path, key="data.show_figures", allowed=allowed)
-        return
+        raise UserError(text, file=federation.path, key="task.schema", value=name, allowed=f'"agreed", or {by_hand}')
     try:
         refuse_few(federation, least=max(LEAST, len(federation.present)), colluders=COLLUDERS)
     except UserError as error:
@@ -181,25 +175,21 @@ def refuse_to_agree(federation: FederationConfig, here: Iterable[NodeConfig]) ->
 
 def sign_proposal(federation: FederationConfig, packed: bytes, identity: Identity) -> bytes:
     """Return a statement with its signature, in the form in which it is sent."""
-    return packed + identity.sign(_domain(federation) + packed)
+    return packed + identity.sign(DOMAIN + federation_id(federation) + packed)
 
 
-def verify(federation: FederationConfig, member: int, raw: bytes) -> Proposal | TableNames:
+def verify(federation: FederationConfig, member: int, raw: bytes) -> TableNames:
     """Verify and return a statement. Raises PeerFault: that member has not signed it, or it is not that member's."""
     packed, signature = raw[:-SIGNATURE_BYTES], raw[-SIGNATURE_BYTES:]
     by = federation.members[member]
     try:
-        VerifyKey(by.key).verify(_domain(federation) + packed, signature)
-        found = proposal.unpack(packed) if is_open(federation) else proposal.unpack_names(packed)
+        VerifyKey(by.key).verify(DOMAIN + federation_id(federation) + packed, signature)
+        found = unpack_names(packed)
     except (BadSignatureError, ValueError) as error:
         raise PeerFault(f"a proposal that {by.name} did not sign: {error}") from None
     if (found.node, found.federation) != (by.name, federation.name):
         raise PeerFault(f"a proposal of {found.node[:40]!r} that {by.name} has signed")
     return found
-
-
-def _domain(federation: FederationConfig) -> bytes:
-    return DOMAINS[is_open(federation)] + federation_id(federation)
 
 
 def signed_statement(federation: FederationConfig, node: NodeConfig, identity: Identity) -> SignedStatement:
@@ -208,34 +198,21 @@ def signed_statement(federation: FederationConfig, node: NodeConfig, identity: I
 
     Raises UserError: its table cannot be read; StorageError: writing fails.
     """
-    file, figures, opened = node.state_dir / FILE_NAME, node.state_dir / FIGURES_NAME, is_open(federation)
+    file, figures = node.state_dir / FILE_NAME, node.state_dir / FIGURES_NAME
     try:
         raw = file.read_bytes()
-        found = verify(federation, federation.member(node.name).index, raw)
-        statistics = found if isinstance(found, Proposal) else proposal.unpack(figures.read_bytes())
-        signed = SignedStatement(raw=raw, statistics=statistics)
-    except (OSError, PeerFault, ValueError):
-        signed = _sign_anew(federation, node, identity)
-    if opened:
-        text = "this node sends these statistics, and nothing else of its table: %s"
-    else:
-        text = "this node sends these names, and figures only in sums over all nodes: %s"
+        verify(federation, federation.member(node.name).index, raw)
+        made = msgspec.json.decode(figures.read_bytes(), type=Proposal)
+    except (OSError, PeerFault, *UNREADABLE):
+        made = own_proposal(federation, node)
+        names = names_in(made)
+        raw = sign_proposal(federation, pack(names), identity)
+        node.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(figures, [pack(made)])
+        replace_file(node.state_dir / TEXT_NAME, [text_of(names).encode()])
+        replace_file(file, [raw])
+    text = "this node sends these names, and figures only in sums over all nodes: %s"
     notice.info(text, node.state_dir / TEXT_NAME)
-    return signed
-
-
-def _sign_anew(federation: FederationConfig, node: NodeConfig, identity: Identity) -> SignedStatement:
-    made = own_proposal(federation, node)
-    packed = proposal.pack(made)
-    node.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    text = proposal.text_of(made)
-    if not is_open(federation):
-        replace_file(node.state_dir / FIGURES_NAME, [packed])
-        names = proposal.names_in(made)
-        packed, text = proposal.pack(names), proposal.text_of(names)
-    raw = sign_proposal(federation, packed, identity)
-    replace_file(node.state_dir / TEXT_NAME, [text.encode()])
-    replace_file(node.state_dir / FILE_NAME, [raw])
     return SignedStatement(raw=raw, statistics=made)
 
 
@@ -452,7 +429,7 @@ class SchemaTalk:
         """Take the sums that neighbors have passed on, if this node has missed them: its own part has failed, or all
         neighbors that are there have them. Neighbors must have the same.
         """
-        if self.agreement.is_open or self.agreement.lacking or self.digest:
+        if self.agreement.lacking or self.digest:
             return
         there = [one for one in self.neighbors.values() if one.is_there]
         passed = {one.sums for one in there if one.sums is not None}
@@ -503,12 +480,12 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
 
     Raises UserError: there is a mistake in its table, the proposals cannot be merged, or the members are too few.
     """
-    refuse_to_agree(federation, [node])
+    refuse_to_agree(federation)
     member = federation.member(node.name)
     agreement = Agreement(federation, member.index, signed_statement(federation, node, identity))
     stop = asyncio.Event()
     async with shutdown_on_request(stop.set, launched=launched), AsyncExitStack() as doors:
-        settings = None if agreement.is_open else sum_settings(federation, node)
+        settings = sum_settings(federation, node)
         links = _links(federation, node, identity, settings, lambda: talk)
         talk = SchemaTalk(
             agreement,
@@ -517,17 +494,12 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
             lambda: keep(federation, node, agreement.merge_all()),
         )
         links.sides.add(HandledChannel(channel=CHANNEL, handler=talk, guards=True))
-        sums = None
-        if settings is not None:
-            sums = sums_over(
-                links, settings, identity, folder=node.state_dir, first_wait_s=FIRST_WAIT_S, alarm=talk.alarm
-            )
+        sums = sums_over(links, settings, identity, folder=node.state_dir, first_wait_s=FIRST_WAIT_S, alarm=talk.alarm)
         talk.begin()
         await doors.enter_async_context(links)
         if node.discovery:
             await doors.enter_async_context(discovery_of(member, node, lambda: federation, links))
-        if sums is not None:
-            await doors.enter_async_context(summing(talk, sums))
+        await doors.enter_async_context(summing(talk, sums))
         return await _until_through(talk, stop)
 
 
@@ -552,10 +524,10 @@ def _links(
     federation: FederationConfig,
     node: NodeConfig,
     identity: Identity,
-    settings: SumSettings | None,
+    settings: SumSettings,
     talk: Callable[[], SchemaTalk],
 ) -> Links:
-    phase = b"agreeing" if settings is None else b"agreeing by sums" + settings.domain()
+    phase = b"agreeing by sums" + settings.domain()
     return links_of_phase(
         federation,
         federation.member(node.name).index,

@@ -145,7 +145,7 @@ def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfi
 
     found, proposals = TablesFound(wrong=set(here), has_schema=False), []
     try:
-        refuse_to_agree(federation, here.values())
+        refuse_to_agree(federation)
     except UserError as error:
         found.mistakes.append(error)
     for node in here.values():

@@ -111,7 +111,7 @@ class Column:
             self.distinct.add(hash(value))
 
     def _see_text(self, value: str, text: str, count: int) -> None:
-        self.dates += count if rows.is_date(text) else 0
+        self.dates += count if rows.DATE.fullmatch(text) else 0
         if value in self.texts or len(self.texts) < MOST_VALUES:
             self.texts[value] += count
 
@@ -256,7 +256,7 @@ def _check_header(header: list[str], mistakes: TableMistakes) -> None:
         if times > 1:
             mistakes.add("the table has this column twice", key="line 1", value=name)
         if not name:
-            mistakes.add("a column has no name", key="line 1", allowed="a header, or header = false in [data]")
+            mistakes.add("a column has no name", key="line 1", allowed="a name for each column")
     if len(header) > MOST_COLUMNS:
         mistakes.add("too many columns", key="line 1", value=len(header), allowed=f"at most {MOST_COLUMNS}")
     if len(header) == 1:

@@ -33,8 +33,6 @@ DIGITS = 6
 LEAST_LEVELS = 3
 """Integers with fewer distinct values, such as 0 and 1, remain numbers, which takes one input less."""
 WITHHELD = "too few nodes have it to sum without showing single ones"
-NEARLY_EMPTY = 0.9
-"""The share of missing cells above which a column draws a remark."""
 UNUSED = {
     "text": "free text",
     "date": "dates, which a model cannot use: write the days since an event, or an age",
@@ -204,16 +202,9 @@ def _add_column(merged: Merged, name: str, column: _Column, nodes: int, declared
     else:
         merged.notes[name] = "left out: not the same on all nodes"
         merged.warnings.append(f"{name}: left out, because {_who_says(column)}: declare it in [task], or rename it")
-    _say_what_lacks(merged, name, column, nodes)
-
-
-def _say_what_lacks(merged: Merged, name: str, column: _Column, nodes: int) -> None:
     lacking = nodes - len(column.told)
     if lacking and name in (*merged.contents.get("numeric", ()), *merged.contents.get("categories", ())):
         merged.notes[name] = f"{merged.notes.get(name, '')}; {lacking} of {nodes} nodes lack it"
-    empty = column.missing / max(1, column.count + column.missing)
-    if empty > NEARLY_EMPTY and column.count:
-        merged.warnings.append(f"{name}: nearly empty, {empty:.0%} of its cells are missing")
 
 
 def _is_category(column: _Column) -> bool:
@@ -328,11 +319,10 @@ HEAD = """\
 """
 
 
-def schema_text(merged: Merged, *, origin: str, extra: Mapping[str, Any] | None = None) -> str:
-    """Return the text of the file. `origin` names its source; `extra` keys are written as given."""
+def schema_text(merged: Merged, *, origin: str) -> str:
+    """Return the text of the file. `origin` names its source."""
     contents, notes = merged.contents, merged.notes
     lines = [HEAD + f"# {origin}", ""]
-    lines += [f"{key} = {toml_value(value)}" for key, value in (extra or {}).items()]
     lines += _target(contents, notes.get(contents["target"], ""))
     if contents.get("numeric"):
         lines += ["", "# Columns that are numbers.", "numeric = ["]
@@ -340,7 +330,7 @@ def schema_text(merged: Merged, *, origin: str, extra: Mapping[str, Any] | None 
         lines += ["]"]
     for key in ("indicators", "ignore_case", "unseen", "missing_target"):
         lines += [f"{key} = {toml_value(contents[key])}"] if key in contents else []
-    lines += [line for key, line in _other(contents)]
+    lines += [line for key, line in USUAL.items() if key not in contents]
     lines += _left_out(contents, notes)
     for key, comment in TABLES.items():
         if contents.get(key):
@@ -355,6 +345,14 @@ TABLES = {
     "stds": "Standard deviations.",
     "class_counts": 'Rows of each class on all nodes, for class_weights = "balanced" in [task].',
 }
+USUAL = {
+    "indicators": "# indicators = true  # false: no input says that a number is missing",
+    "ignore_case": "# ignore_case = false  # true: A and a are the same value",
+    "unseen": '# unseen = "refuse"  # "missing": a value that is not listed here counts as missing',
+    "missing_target": '# missing_target = "refuse"  # "drop": rows without a target are left out',
+    "missing": '# missing = {}  # such as { chol = [0, -9], "*" = ["unknown"] }: these values count as missing',
+}
+"""The lines for keys that are not set."""
 
 
 def _target(contents: Mapping[str, Any], note: str) -> Iterator[str]:
@@ -367,27 +365,15 @@ def _target(contents: Mapping[str, Any], note: str) -> Iterator[str]:
         yield f"# For two classes, write this in place of `classes`: positive = {toml_value(list(classes[1:]))}"
 
 
-def _other(contents: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    usual = {
-        "indicators": "# indicators = true  # false: no input says that a number is missing",
-        "ignore_case": "# ignore_case = false  # true: A and a are the same value",
-        "unseen": '# unseen = "refuse"  # "missing": a value that is not listed here counts as missing',
-        "missing_target": '# missing_target = "refuse"  # "drop": rows without a target are left out',
-        "missing": '# missing = {}  # such as { chol = [0, -9], "*" = ["unknown"] }: these values count as missing',
-    }
-    yield from ((key, line) for key, line in usual.items() if key not in contents)
-
-
 def _left_out(contents: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
     used = {contents["target"], *contents.get("numeric", ()), *contents.get("categories", ())}
     left = [f"#   {toml_value(name)}: {_printable(note)}" for name, note in notes.items() if name not in used]
     return ["", "# Columns that are not used:", *left] if left else []
 
 
-def _rows(table: Mapping[str, Any] | Sequence[str], notes: Mapping[str, str]) -> Iterator[str]:
-    if isinstance(table, Mapping):
-        for name, value in table.items():
-            yield _noted(f"{toml_value(name)} = {toml_value(value)}", notes.get(name))
+def _rows(table: Mapping[str, Any], notes: Mapping[str, str]) -> Iterator[str]:
+    for name, value in table.items():
+        yield _noted(f"{toml_value(name)} = {toml_value(value)}", notes.get(name))
 
 
 def _noted(line: str, note: str | None) -> str:
@@ -505,7 +491,7 @@ class FigureLayout:
                 has_sums = name in summed and names.kind in FIGURED
                 part_of_it = summed.pop(name) if has_sums else None
                 columns[name] = part_of_it[0].proposal(part_of_it[1], names) if part_of_it else _without(names)
-            made.append(Proposal(node=one.node, federation=one.federation, rows=0, least_count=0, columns=columns))
+            made.append(Proposal(node=one.node, federation=one.federation, columns=columns))
         return made
 
     def merge(self, sums: Sequence[int] | Figures) -> Merged:

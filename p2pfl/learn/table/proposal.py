@@ -1,9 +1,8 @@
-"""The statistics about its table that a node sends to the others, so that all can agree on a schema. It sends nothing
-else.
+"""The statistics about its table of which nodes make a schema, and nothing else.
 
 They are counts, sums and sums of squares, and the values of categories that enough rows have. Statistics of fewer rows
-than the least count are left out. Where figures are summed and nobody's own are shown, a node sends the names alone
-(`TableNames`): of columns and categories, and what each column seems to hold.
+than the least count are left out. Of nodes that agree on a schema, figures leave a node only in a sum over all; the
+names alone are sent (`TableNames`): of columns and categories, and what each column seems to hold.
 """
 
 from __future__ import annotations
@@ -29,9 +28,6 @@ LEAST_COUNT = 5
 MOST_COLUMNS = 500
 MOST_VALUE_CHARACTERS = 64
 MOST_BYTES = 1 << 18
-FORMAT = 1
-DIGITS = 12
-"""The number of significant digits in sums."""
 
 
 class ColumnProposal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -57,10 +53,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     node: str
     federation: str
-    rows: int
-    least_count: int
     columns: dict[str, ColumnProposal]
-    format: int = FORMAT
 
 
 def propose(
@@ -78,7 +71,7 @@ def propose(
     if len(columns) > MOST_COLUMNS:
         allowed = f"at most {MOST_COLUMNS}: name the others in leave_out, in [data]"
         raise UserError("too many columns to agree on", file=profile.path, value=len(columns), allowed=allowed)
-    made = Proposal(node=node, federation=federation, rows=profile.rows, least_count=least_count, columns=columns)
+    made = Proposal(node=node, federation=federation, columns=columns)
     if len(pack(made)) > MOST_BYTES:
         allowed = f"at most {MOST_BYTES:,} bytes: name columns in leave_out, in [data]"
         raise UserError("the proposal is too large", file=profile.path, value=len(pack(made)), allowed=allowed)
@@ -87,7 +80,8 @@ def propose(
 
 def _column_proposal(column: Column, least: int) -> ColumnProposal:
     """Return the part of a proposal about one column; for a column that will not be used, only its kind."""
-    known = column.known - sum(column.sentinels.values()) - _coded(column)
+    coded = sum(column.texts[code] for code in column.codes if code in column.texts)
+    known = column.known - sum(column.sentinels.values()) - coded
     kind = column.kind
     if kind not in ("number", "category") or known < least:
         usable = kind in ("number", "category")
@@ -99,20 +93,12 @@ def _column_proposal(column: Column, least: int) -> ColumnProposal:
         kind=kind,
         count=known,
         missing=column.rows - known,
-        total=_rounded(column.total) if is_number else None,
-        squares=_rounded(column.squares) if is_number else None,
+        total=column.total if is_number else None,
+        squares=column.squares if is_number else None,
         values=values,
         rare=sum(levels.values()) - sum(values.values()),
         codes=column.codes,
     )
-
-
-def _coded(column: Column) -> int:
-    return sum(column.texts[code] for code in column.codes if code in column.texts)
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
 
 
 def pack(statement: msgspec.Struct) -> bytes:
@@ -123,33 +109,6 @@ def pack(statement: msgspec.Struct) -> bytes:
 def text_of(statement: msgspec.Struct) -> str:
     """Return a proposal or its names as a text file for people."""
     return msgspec.json.format(pack(statement), indent=2).decode() + "\n"
-
-
-def unpack(raw: bytes) -> Proposal:
-    """Decode a proposal. Raises ValueError: it is not a proposal, or is one that no honest node makes."""
-    if len(raw) > MOST_BYTES:
-        raise ValueError(f"{len(raw):,} bytes; at most {MOST_BYTES:,}")
-    try:
-        found = msgspec.json.decode(raw, type=Proposal)
-    except UNREADABLE as error:
-        raise ValueError(str(error)) from None
-    if found.format != FORMAT:
-        raise ValueError(f"format {found.format}; this version reads {FORMAT}")
-    if found.rows < 0 or len(found.columns) > MOST_COLUMNS:
-        raise ValueError(f"{found.rows} rows and {len(found.columns)} columns")
-    for name, column in found.columns.items():
-        _check(name, column, found.rows)
-    return found
-
-
-def _check(name: str, column: ColumnProposal, rows: int) -> None:
-    counts = (column.count, column.missing, column.rare, *column.values.values())
-    known = sum(column.values.values()) + column.rare
-    fits = column.count + column.missing <= rows and known <= column.count and min(counts) >= 0
-    if column.kind == "number":
-        fits = fits and column.total is not None and column.squares is not None and column.squares >= 0
-    if not (fits and name and all(len(value) <= MOST_VALUE_CHARACTERS for value in column.values)):
-        raise ValueError(f"column {name[:40]!r} contradicts itself")
 
 
 def rows_of(proposal: Proposal) -> list[dict[str, Any]]:
@@ -216,7 +175,7 @@ def _path(federation: FederationConfig, node: NodeConfig) -> Path:
 # -- names without figures ---------------------------------------------------------------------------------------------
 
 NAMES_FORMAT = 2
-"""1 is a proposal with figures."""
+"""1 was a proposal with figures."""
 FIGURED = ("number", "category")
 """The kinds of columns that have figures."""
 

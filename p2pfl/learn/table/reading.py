@@ -140,7 +140,6 @@ def read_table(path: Path, schema: Schema, layout: Layout, *, scoring: bool = Fa
     is the same, except that there is a target, and rows without it are left out. Raises UserError: it cannot be read;
     MistakesError: it lacks a column, or cells hold what the schema does not allow.
     """
-    rows.check_size(path, layout)
     header = rows.read_header(path, layout)
     present = _present(path, header, schema, layout, scoring=scoring)
     scoring = scoring or testing
@@ -316,7 +315,7 @@ def _number_parser(name: str, codes: frozenset[str], decimal: str) -> Parse:
 
 
 def _no_number(name: str, text: str) -> Cell:
-    if rows.is_date(text):
+    if rows.DATE.fullmatch(text):
         advice = "a number, such as the days since an event, or an age: a model cannot use a date"
         return Cell(name, "a date, not a number", text, f"{advice}; or leave the column out of numeric; or {LEAVE_OUT}")
     allowed = f"a finite number, or empty if it is missing; or a code in `missing`; or {LEAVE_OUT}"

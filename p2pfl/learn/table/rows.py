@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
@@ -25,11 +24,8 @@ MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 PLAIN = re.compile(r"[+-]?(?:0|[1-9]\d*)(?:\.\d*)?", re.ASCII)
 """Numbers with more than one spelling. `007` and `1E5` are excluded, because they may be codes."""
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-DATES = (
-    re.compile(r"(?P<y>\d{4})[-/.](?P<m>\d{1,2})[-/.](?P<d>\d{1,2})(?:[T ].*)?", re.ASCII),
-    re.compile(r"(?P<d>\d{1,2})[-/.](?P<m>\d{1,2})[-/.](?P<y>\d{4})(?:[T ].*)?", re.ASCII),
-    re.compile(r"(?P<m>\d{1,2})[-/.](?P<d>\d{1,2})[-/.](?P<y>\d{4})(?:[T ].*)?", re.ASCII),
-)
+DATE = re.compile(r"(?:\d{4}([-/.])\d{1,2}\1\d{1,2}|\d{1,2}([-/.])\d{1,2}\2\d{4})(?:[T ].*)?", re.ASCII)
+"""A calendar date in one of the usual orders, with or without a time."""
 
 
 def spelled(text: str, *, decimal: str = ".", ignore_case: bool = False) -> str:
@@ -70,26 +66,12 @@ def all_numbers(values: Sequence[str]) -> bool:
     return all(NUMBER.fullmatch(value) for value in values)
 
 
-def is_date(text: str) -> bool:
-    """Return True if a cell looks like a calendar date in one of the usual orders."""
-    for form in DATES:
-        found = form.fullmatch(text.strip())
-        if found:
-            try:
-                date(int(found["y"]), int(found["m"]), int(found["d"]))
-            except ValueError:
-                continue
-            return True
-    return False
-
-
 # -- the layout of one node's file, in its `[data]` or in `[task]` -----------------------------------------------------
 
 Code = str | int | float
 OnBadRow = Literal["refuse", "drop"]
 EVERY = "*"
 """Stands for all columns in a table of missing codes."""
-LIMIT_MB = 1024.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +86,6 @@ class Layout:
     """The decimal sign of numbers."""
     encoding: str = "utf-8"
     """The encoding of the file, such as cp1252 or latin-1."""
-    header: bool = True
-    """True if the first line contains the names of the columns."""
-    columns: tuple[str, ...] = ()
-    """The names of the columns if there is no header."""
     rename: Mapping[str, str] = field(default_factory=dict)
     """The names of columns in this file, keyed by their names in the schema."""
     absent: tuple[str, ...] = ()
@@ -116,16 +94,10 @@ class Layout:
     """Other codes that mean a missing cell, by column; "*" stands for every column."""
     leave_out: tuple[str, ...] = ()
     """The columns to leave out of proposals when nodes agree on a schema."""
-    show_figures: bool = False
-    """True if the other of two nodes that agree on a schema may see this table's counts, sums and sums of squares; in
-    the node's own `[data]` alone.
-    """
     id: str = ""
     """The column of this file that identifies each row uniquely; it is not an input. Empty if there is none."""
     on_bad_row: OnBadRow = "refuse"
     """The treatment of a row that cannot be read: a mistake ("refuse"), or left out and counted ("drop")."""
-    limit_mb: float = LIMIT_MB
-    """The largest file that is read, in megabytes."""
 
     def codes(self, column: str) -> frozenset[str]:
         """Return the other codes that mean a missing cell in that column."""
@@ -138,20 +110,23 @@ class Layout:
 TYPES: Mapping[str, Any] = get_type_hints(Layout) | {"missing": list[Code] | dict[str, list[Code] | Code] | Code}
 """The keys of a layout, and their types in a file."""
 KEYS = tuple(TYPES)
+GONE = {
+    "header": "a first line with the names of the columns",
+    "columns": "a first line with the names of the columns",
+    "limit_mb": "nothing: a table of any size is read",
+    "show_figures": "nothing: two nodes write a schema file, as of two each would learn the other's figures from a sum",
+}
+"""Keys of the version before, and what to write in their place."""
 IN_WORDS = {
     "separator": 'one character, such as ";" or "\\t"',
     "decimal": '"." or ","',
     "encoding": "utf-8, latin-1, cp1252 or another of Python's",
-    "header": "true or false",
-    "columns": "a list of names, one for each column of the file",
     "rename": '{ name = "name in the file" }',
     "absent": "a list of columns",
     "leave_out": "a list of columns",
-    "show_figures": "true or false",
     "missing": "a list of codes, or { column = [codes] }",
     "id": "the name of a column in the file",
     "on_bad_row": '"refuse" or "drop"',
-    "limit_mb": "a number above 0",
 }
 
 
@@ -164,6 +139,8 @@ def make_layout(task: Mapping[str, Any], local: Mapping[str, Any], schema: Mappi
     values: dict[str, Any] = {}
     missing: dict[str, frozenset[str]] = {}
     for prefix, table in (("schema.", schema or {}), ("task.", task), ("data.", local)):
+        for key in GONE.keys() & table.keys():
+            raise UserError("is gone", key=prefix + key, value=table[key], allowed=GONE[key])
         found = {key: _converted(prefix, key, table[key]) for key in KEYS if key in table}
         for column, codes in _codes(found.pop("missing", {})).items():
             missing[column] = missing.get(column, frozenset()) | codes
@@ -172,8 +149,6 @@ def make_layout(task: Mapping[str, Any], local: Mapping[str, Any], schema: Mappi
     if values.get("decimal", ".") == values.get("separator", ","):
         text = "the decimal sign is also the separator"
         raise UserError(text, key="data.decimal", value=values.get("decimal", "."), allowed='separator = ";", say')
-    if not values.get("header", True) and not values.get("columns"):
-        raise UserError("without a header this is needed", key="data.columns", allowed=IN_WORDS["columns"])
     return Layout(**values, missing=missing)
 
 
@@ -204,8 +179,6 @@ FITS: Mapping[str, Callable[[Any], bool]] = {
     "separator": lambda text: len(text) == 1 and text not in '\r\n"',
     "decimal": lambda text: text in (".", ","),
     "encoding": _is_encoding,
-    "columns": lambda names: len(set(names)) == len(names) and all(names),
-    "limit_mb": lambda number: number > 0,
 }
 """The checks for values of the right type."""
 
@@ -437,7 +410,6 @@ def _lines(lines: Sequence[int], count: int) -> str:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 BATCH_ROWS = 8192
-MEGABYTE = 1_000_000
 BEHIND_A_QUOTE = "expected after"
 """The csv module's phrase for a cell that continues after its closing quote."""
 
@@ -451,24 +423,9 @@ class Batch:
     columns: dict[str, list[str]]
 
 
-def check_size(path: Path, layout: Layout) -> None:
-    """Refuse a file that is too large. Raises UserError, also if the file cannot be opened."""
-    refuse_special(path)
-    try:
-        size_mb = path.stat().st_size / MEGABYTE
-    except OSError as error:
-        raise UserError(f"the table cannot be read: {error}", file=path) from error
-    if size_mb > layout.limit_mb:
-        text = f"the table has {size_mb:,.0f} MB; its rows stay in memory, as 4 bytes for each input"
-        allowed = f"at most {layout.limit_mb:,.0f} MB, or a larger limit_mb in [data]"
-        raise UserError(text, file=path, key="data.limit_mb", allowed=allowed)
-
-
 def read_header(path: Path, layout: Layout) -> list[str]:
-    """Return the names of the columns, from the file or its layout. Raises UserError: it cannot be read."""
-    if not layout.header:
-        return list(layout.columns)
-    check_size(path, layout)
+    """Return the names of the columns. Raises UserError: the file cannot be read."""
+    refuse_special(path)
     try:
         with path.open(encoding=_encoding(layout), newline="") as file:
             reader = csv.reader(file, delimiter=layout.separator, strict=True)
@@ -486,20 +443,18 @@ def batches(path: Path, layout: Layout, columns: Sequence[str], mistakes: TableM
 
     Raises UserError: the file cannot be read.
     """
-    check_size(path, layout)
     header = read_header(path, layout)
     places = [header.index(column) for column in columns]
     try:
         with path.open(encoding=_encoding(layout), newline="") as file:
             reader = csv.reader(file, delimiter=layout.separator, strict=True)
-            if layout.header:
-                next(reader, None)
+            next(reader, None)
             lines, rows = list[int](), list[list[str]]()
             for cells in _records(reader, mistakes):
                 if not cells:
                     continue
                 if len(cells) != len(header):
-                    mistakes.add_row(reader.line_num, _wrong_length(len(cells), layout, header))
+                    mistakes.add_row(reader.line_num, _wrong_length(len(cells), header))
                     continue
                 lines.append(reader.line_num)
                 rows.append(cells)
@@ -539,10 +494,9 @@ def _batch(lines: list[int], rows: list[list[str]], names: Sequence[str], places
     return Batch(lines, columns)
 
 
-def _wrong_length(count: int, layout: Layout, header: list[str]) -> Cell:
-    what = "header" if layout.header else "columns"
+def _wrong_length(count: int, header: list[str]) -> Cell:
     allowed = f"{len(header)} cells; or {LEAVE_OUT}; or, if all rows are like that, separator and decimal in [data]"
-    return Cell("", f"the number of cells differs from the {what}'s", count, allowed)
+    return Cell("", "the number of cells differs from the header's", count, allowed)
 
 
 def _encoding(layout: Layout) -> str:

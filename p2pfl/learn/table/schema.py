@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
-from p2pfl.config.model import FederationConfig, TaskConfig
+from p2pfl.config.model import TaskConfig
 from p2pfl.config.tables import read_document
 from p2pfl.errors import UserError
 from p2pfl.learn.table.rows import MistakesError, mistakes_of, spelled
@@ -321,13 +321,6 @@ def read_schema(path: Path, options: Mapping[str, Any]) -> tuple[Schema, Mapping
 def is_to_agree(task: TaskConfig) -> bool:
     """Return True if the nodes are to agree on the schema."""
     return task.name == "csv" and task.given is None and task.options.get("schema") in (AGREED, OPENLY)
-
-
-def is_open(federation: FederationConfig) -> bool:
-    """Return True if the nodes show each other their statistics, in place of secure sums of them: of two, each would
-    learn the other's from the sum.
-    """
-    return len(federation.present) == 2
 
 
 def agreed_file(state_dir: Path) -> Path:

@@ -86,7 +86,7 @@ class TableTask:
 def table_task(options: Mapping[str, Any], base_dir: Path) -> TableTask:
     """Read `[task]` without its `name`. Raises UserError: there is a mistake in it, or in its schema file."""
     for key, value in options.items():
-        if key not in KEYS:
+        if key not in (*KEYS, *rows.GONE):
             raise UserError("the task has no such option", key=f"task.{key}", value=value, allowed=", ".join(KEYS))
     own = {key: _converted(key, options[key]) for key in TYPES if options.get(key) is not None}
     _refuse_of_others(own)
@@ -194,6 +194,7 @@ class OwnRows:
 
 def split_rows(task: TableTask, node: NodeContext, partition: str | None) -> OwnRows:
     """Read a node's table. Raises UserError: there is a mistake in it."""
+    task.layout(node.local)
     node.check_local(*LOCAL_KEYS)
     table = read_own(task, node.path(), node.local)
     for text in say_what_is_odd(table, node.name):

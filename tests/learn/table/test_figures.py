@@ -85,7 +85,7 @@ def test_kinds_that_differ_are_left_out_as_before(told):
 def test_names_have_no_figure(told):
     for one in told():
         raw = pack(names_in(one)).decode()
-        assert not any(f"{number}" in raw for number in (one.rows, one.columns["age"].count, one.columns["age"].total))
+        assert not any(f"{number}" in raw for number in (one.columns["age"].count, one.columns["age"].total))
         assert "rare" not in raw
         assert '"ward":{"kind":"category","levels":true,"values":["a","b"]}' in raw
 
@@ -129,9 +129,7 @@ def test_sums_that_no_tables_have_are_refused(told):
 
 def test_what_is_too_large_to_be_summed_is_named():
     columns = {"x": ColumnProposal(kind="number", count=9, total=1e160, squares=1e300)}
-    proposals = [
-        Proposal(node=f"n{n}", federation="f", rows=9, least_count=1, columns=columns) for n in range(LEAST_HOLDERS)
-    ]
+    proposals = [Proposal(node=f"n{n}", federation="f", columns=columns) for n in range(LEAST_HOLDERS)]
     layout = FigureLayout(map(names_in, proposals), {"target": "x"})
     with pytest.raises(UserError, match="x: 1e\\+160 cannot be summed"):
         layout.figures(proposals[0])

@@ -41,12 +41,11 @@ EXPECTED = {
         (TABLE.replace(",", ";"), {"separator": ";"}),
         (TABLE.replace(",", ";").replace("233.5", "233,5").replace("1.0", "1,0"), {"separator": ";", "decimal": ","}),
         (TABLE.replace(",", "\t").replace("\n", "\r\n\r\n"), {"separator": "\t"}),
-        (TABLE.partition("\n")[2], {"header": False, "columns": ["id", "age", "chol", "cp", "ward", "num"]}),
         (TABLE.replace("age,chol", "Age (years), chol "), {"rename": {"age": "Age (years)"}}),
         (TABLE.replace("a,63", '"a, ""b""\n c",63'), {}),
         ("\ufeff" + TABLE, {}),
     ],
-    ids=["usual", "semicolons", "decimal commas", "tabs, empty lines", "no header", "renamed", "quoted", "a mark"],
+    ids=["usual", "semicolons", "decimal commas", "tabs, empty lines", "renamed", "quoted", "a mark"],
 )
 def test_cells_mean_the_same_however_the_file_is_written(read, text, layout):
     same(read(text, layout={"missing": {"chol": -9}} | layout), EXPECTED)
@@ -134,11 +133,6 @@ def test_every_mistake_is_named_once_with_its_lines(read):
     assert "5 other mistakes" in str(caught.value)
 
 
-def test_a_larger_file_than_allowed_is_refused_before_it_is_read(read):
-    with pytest.raises(UserError, match="limit_mb"):
-        read(TABLE, layout={"limit_mb": 0.00001})
-
-
 @pytest.mark.parametrize("junk", ["", "\0\1\2", "\n\n", "age\n", "x,y\n1,2\n", '"', "age,chol,cp,ward,num\n"])
 def test_junk_is_refused_with_one_error(read, junk):
     with pytest.raises(UserError, match=r"site\.csv"):
@@ -161,9 +155,7 @@ def test_another_encoding_can_be_told(read):
         ({"decimal": ","}, "data.decimal"),
         ({"encoding": "klingon"}, "data.encoding"),
         ({"encoding": "hex"}, "data.encoding"),
-        ({"header": False}, "data.columns"),
-        ({"columns": ["a", "a"]}, "data.columns"),
-        ({"limit_mb": 0}, "data.limit_mb"),
+        ({"header": False}, "data.header"),
         ({"missing": {"a": [True]}}, "data.missing"),
         ({"rename": ["a"]}, "data.rename"),
     ],

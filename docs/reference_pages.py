@@ -218,7 +218,6 @@ def settings() -> Iterator[str]:
     )
     yield from keys(PRIVACY, PrivacyConfig, defaults_of(PrivacyConfig), ("delta",))
     yield from ("### [network]", *keys(model.NETWORK, model.NodeConfig, defaults_of(model.NodeConfig)))
-    yield from ("### [features]", "", f"Plug-ins. {prose(inspect.getdoc(model.PlugIn) or '')}", "")
     yield from ("### [[edge]]", "", "Once for each edge that has its own compressor.")
     yield from keys(model.EDGE, dict, {}, model.EDGE)
     yield from ("### [[node]]", "", "Once for each member.")
@@ -231,8 +230,7 @@ def settings() -> Iterator[str]:
     yield from ("### [network]", *keys(model.OWN_NETWORK, model.NodeConfig, network))
     yield from ("### [network.neighbors.NAME]", "", "Once for each neighbor that has bounds of its own.")
     yield from keys(model.BOUNDS, model.NeighborBounds, {})
-    yield from ("### [data]", *keys(model.DATA, model.NodeConfig, {}))
-    yield "All other keys are for the task, which finds them in `node.local`."
+    yield from ("### [data]", "", "All keys are for the task, which finds them in `node.local`.")
     yield from ("", "### [stats]", "", "For the task `csv`: what [`p2pfl stats`](../how-to/statistics.md) may ask.")
     yield from keys(STATS, StatsConfig, defaults_of(StatsConfig))
     yield from ("", "## Keys of csv", "", "The task `csv` has these keys in `[task]`:")

@@ -99,7 +99,7 @@ def check(federation: Path, byzantine: int | None, form: Form, *, in_full: bool)
     inspected: Inspected | None = None
     if described is not None:
         inspected = Inspected(compacted(described), mistakes, warnings)
-        checks = checks_of(inspected, mixing := MixingCheck(byzantine))
+        checks = checks_of(mixing := MixingCheck(byzantine))
         report = _survey(inspected, checks, mixing)
     rows = [{key: getattr(one, key) for key in OF_A_MISTAKE} for one in mistakes[:MOST_MISTAKES]]
     report |= {"warnings": warnings, "mistakes": rows}

@@ -28,27 +28,16 @@ from p2pfl.net.address import is_hidden, misses, parse_address, unknown_hosts
 from p2pfl.net.dial_paths import SOON_DAYS, certificate_of, is_near, outlet_of, proxies_of
 from p2pfl.node.assembly import durability_of, load_learner, memory_needs, program_bytes
 from p2pfl.node.engine_thread import needs_of
-from p2pfl.node.feature import Check, Inspected, all_features
+from p2pfl.node.feature import Check, Inspected
 from p2pfl.storage.disk import refuse_shared
 
 OF_ROOM = ("node.state_dir", "node.durability", "node.memory_mb", "gossip.memory")
 """The keys of the mistakes that are about room."""
 
 
-def checks_of(inspected: Inspected, *last: Check) -> list[Check]:
-    """Return all checks, in order; `last` come after those of features. A mistake in the user's own features is added
-    to `inspected`.
-    """
-    found: list[Check] = [FolderCheck(), LearnerCheck(), *(kind() for kind in import_declared("CHECKS"))]
-    if inspected.federation.plug_ins:
-        from p2pfl.features import FEATURES  # noqa: PLC0415 - what nodes need costs a launcher more than its own
-
-        try:
-            added = all_features(inspected.federation, FEATURES)[len(FEATURES) :]
-            found += [one for feature in added if (one := feature.checks()) is not None]
-        except UserError as error:
-            inspected.mistakes.append(error)
-    return [*found, *last]
+def checks_of(*last: Check) -> list[Check]:
+    """Return all checks, in order; `last` come after those of features."""
+    return [FolderCheck(), LearnerCheck(), *(kind() for kind in import_declared("CHECKS")), *last]
 
 
 class FolderCheck(Check):

@@ -200,7 +200,7 @@ def _require_flawless(federation: FederationConfig) -> None:
     Raises ExceptionGroup of UserErrors.
     """
     found = Inspected(federation, [])
-    for one in checks_of(found, MixingCheck()):
+    for one in checks_of(MixingCheck()):
         one.before_launch(found)
     if found.mistakes:
         raise ExceptionGroup("mistakes that `p2pfl check` finds", found.mistakes)

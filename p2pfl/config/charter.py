@@ -96,7 +96,6 @@ def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
         "gossip": counting("gossip", federation.gossip),
         **_membership(federation),
         **({} if federation.privacy is None else {"privacy": counting("privacy", federation.privacy)}),
-        **({"features": _plug_ins(federation)} if federation.plug_ins else {}),
     }
     return tuple((name, _hash(_canonical(content), f"p2pfl-{name}")) for name, content in contents.items())
 
@@ -117,7 +116,6 @@ def keys(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
         **({"federation.admin": _admin(federation)} if federation.admin else {}),
         **_membership(federation),
         **({} if federation.privacy is None else _by_key("privacy", counting("privacy", federation.privacy))),
-        **_by_key("features", _plug_ins(federation)),
     }
     return tuple((name, _hash(_canonical([name, content]), "p2pfl-key")) for name, content in contents.items())
 
@@ -146,13 +144,6 @@ def _training(federation: FederationConfig, always: Mapping[str, frozenset[str]]
 
 def _admin(federation: FederationConfig) -> list[str]:
     return sorted(key.hex() for key in federation.admin)
-
-
-def _plug_ins(federation: FederationConfig) -> dict[str, Any]:
-    """Return the hashed part of the plug-ins: names and options, but not the location of their code, as for a task in a
-    file.
-    """
-    return {one.name: one.options for one in federation.plug_ins}
 
 
 def _membership(federation: FederationConfig) -> dict[str, Any]:

@@ -35,7 +35,6 @@ from p2pfl.config.model import (
     NeighborBounds,
     NodeConfig,
     OwnNetwork,
-    PlugIn,
     TaskConfig,
     TrainingConfig,
 )
@@ -54,7 +53,6 @@ from p2pfl.config.sections import (
     read_stats,
 )
 from p2pfl.config.tables import (
-    NAME,
     Mistakes,
     exclusive,
     port_of,
@@ -62,7 +60,6 @@ from p2pfl.config.tables import (
     read_row,
     read_table,
     require,
-    text,
     unknown_keys,
 )
 from p2pfl.errors import UserError
@@ -148,8 +145,7 @@ def federation_file(path: Path | str) -> Path:
 
 def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationConfig:
     """Build a federation from a document with the tables of a federation file; its mistakes are added to `mistakes`."""
-    plug_ins = read_plug_ins(document, mistakes)
-    unknown_keys(document, "", (*TABLES, *(one.name for one in plug_ins)), mistakes)
+    unknown_keys(document, "", TABLES, mistakes)
     head: dict[str, Any] = HEAD_DEFAULTS | _head(document.get("federation", {}), mistakes)
     task = _task(document.get("task", {}), mistakes)
     training = _training(document.get("training", {}), mistakes)
@@ -178,7 +174,6 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         edge_tables=tables,
         founders=tuple(member.key for member in members) if "admin" in head else (),
         privacy=read_privacy(document.get("privacy"), mistakes),
-        plug_ins=plug_ins,
         **network,
     )
     refuse_broken_promises(federation, mistakes)
@@ -194,24 +189,6 @@ def _unused_weights(weights: Mapping[tuple[int, int], float], head: Mapping[str,
     why = "with admin keys the graph may change with the members" if "admin" in head else ""
     why = why or ("the degrees bound what a robust rule takes from a neighbor" if liars_of(rule) else "")
     return (f"the weights in {head['topology']} are not used: {why}",) if why else ()
-
-
-def read_plug_ins(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[PlugIn, ...]:
-    """Read the table `[features]`, and the tables of the features in it."""
-    named = document.get("features", {})
-    kinds = {key: text() for key in named} if isinstance(named, dict) else {}
-    found = []
-    for key, spec in read_table(named, "features.", kinds, mistakes).items():
-        options = document.get(key, {})
-        if key in TABLES or NAME.fullmatch(key) is None:
-            mistakes.add(
-                "not a feature name", f"features.{key}", spec, "letters, digits, - and _; not the name of another table"
-            )
-        elif not isinstance(options, dict):
-            mistakes.add("must be a table", key, options, f"[{key}]")
-        else:
-            found.append(PlugIn(name=key, spec=spec, options=options))
-    return tuple(found)
 
 
 def _head(table: Any, mistakes: Mistakes) -> dict[str, Any]:

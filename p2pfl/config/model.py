@@ -179,17 +179,6 @@ class GossipConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlugIn:
-    """A feature of the user's own. `spec` is `file.py:object` (relative to the federation file) or
-    `package.module:object`; `options` are the keys in its table `[name]`, which it checks itself.
-    """
-
-    name: str
-    spec: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One `[[node]]`. `index` is its position in the file; the end of an edge with the lower index initiates its
     transactions.
@@ -268,8 +257,6 @@ class FederationConfig:
     """The URLs of relays that all members use; a node's own file may add more. Nodes may differ in this, too."""
     privacy: PrivacyConfig | None = None
     """The privacy promised to the people in the data; None if there is no promise."""
-    plug_ins: tuple[PlugIn, ...] = ()
-    """Features of the user's own on every node, in the order of the file."""
 
     @property
     def method(self) -> str:
@@ -479,7 +466,7 @@ class NodeConfig:
         return Compute(file=self.path, **own)
 
 
-TABLES = ("federation", "task", "training", "gossip", "privacy", "network", "features", "node", "edge")
+TABLES = ("federation", "task", "training", "gossip", "privacy", "network", "node", "edge")
 
 FEDERATION: Kinds = {
     "name": name().key("what people call this federation"),

@@ -46,6 +46,10 @@ because a match starts only at whole parts.
 """
 MOST_GUESSES = 100
 """The most unknown keys per table for which a similar key is searched, because the search takes a while."""
+GONE: Mapping[str, str] = {
+    "features": "a package of your own under p2pfl/features: CONTRIBUTING.md",
+}
+"""Keys of earlier versions, each with what to use instead."""
 
 
 Kinds = Mapping[str, Kind]
@@ -113,7 +117,9 @@ def unknown_keys(
 ) -> None:
     words, unknown = list(known), 0
     for key, value in table.items():
-        if key not in words:
+        if key not in words and prefix + key in GONE:
+            mistakes.add("is gone", prefix + key, _brief(value), GONE[prefix + key])
+        elif key not in words:
             unknown += 1
             close = difflib.get_close_matches(key, words, n=1, cutoff=0.6) if unknown <= MOST_GUESSES else []
             meant = f"; did you mean {close[0]!r}?" if close else ""

@@ -1,8 +1,7 @@
 """The seam between a node and its features: what a feature provides, and all that it is given; their calls, in order.
 
 A feature is a room under `p2pfl/features`; `p2pfl.features.FEATURES` lists them, and the node calls them in that order.
-The node names none of them, and learns without any. A hook that a feature leaves out does nothing. The user's own
-features are named in a federation file.
+The node names none of them, and learns without any. A hook that a feature leaves out does nothing.
 
 A feature that fails during startup stops the node with one clear error, because a person is there to correct it. A
 feature that fails later is turned off with an alarm, and the node goes on; but if a guard fails, the node ends.
@@ -18,11 +17,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
-import msgspec
 from msgspec import Struct
 
-from p2pfl.config.model import FederationConfig, NodeConfig, PlugIn, needed_features
-from p2pfl.config.tables import Mistakes, unknown_keys
+from p2pfl.config.model import FederationConfig, NodeConfig, needed_features
 from p2pfl.core.core import Course
 from p2pfl.core.events import Effect, RoundRefused
 from p2pfl.engine.state import NodeState
@@ -37,7 +34,7 @@ from p2pfl.node.engine_thread import EngineThread
 from p2pfl.node.learner_runner import LearnerRunner
 from p2pfl.node.local_rounds import Answer, RoundPlan, Wait
 from p2pfl.node.status import Feed, Presence, Status
-from p2pfl.plugins import FAILURES, describe_failure, find_object
+from p2pfl.plugins import FAILURES, describe_failure
 from p2pfl.reporting.alarms import ALARMS, AlarmText
 from p2pfl.reporting.status import NodeLine, NodeResult, NodeStatus
 from p2pfl.storage import Store
@@ -145,8 +142,6 @@ class NodeView:
     """
     trust_anew: Callable[[], None]
     """Tells the node that `Attached.trusts` may now let in other members."""
-    options: Any = None
-    """This feature's table in the file, as an instance of its `section`."""
     recovered: Any = None
     """What this feature's `recover` returned."""
     other: Callable[[str], Attached | None] = lambda _: None
@@ -207,13 +202,11 @@ class Attached:
 
 
 class Feature:
-    """One room. `name` names both the room and its table in the federation file."""
+    """One room, by its `name`."""
 
     name = ""
     needs: tuple[str, ...] = ()
     """Names of the features that this one cannot work without. Those that come earlier are attached already."""
-    section: type[Struct] | None = None
-    """The type of its table: keys, limits, defaults. None if it has no table."""
     alarms: Mapping[str, AlarmText] = MappingProxyType({})
     """The kinds of alarms that it raises."""
 
@@ -223,10 +216,6 @@ class Feature:
 
     def check(self, setup: Setup) -> None:
         """Check the files before anything is written. Raises UserError if the files ask for the impossible."""
-
-    def checks(self) -> Check | None:
-        """Return its check before there are nodes; for a plug-in named in the file, since rooms declare theirs."""
-        return None
 
     def withheld(self, setup: Setup) -> frozenset[str]:  # noqa: ARG002 - most withhold nothing
         """Return the parts of the data ("local", "test") about which no figure may be shown, not even to features."""
@@ -249,22 +238,9 @@ class Feature:
         raise NotImplementedError
 
 
-ALLOWED = "file.py:object or package.module:object, a class derived from p2pfl.node.feature.Feature"
-
-
 def all_features(federation: FederationConfig, known: Iterable[Feature]) -> tuple[Feature, ...]:
-    """Return the `known` features, followed by those named in the file.
-
-    Raises UserError if a feature cannot be imported or is not a feature, if two have the same name, or if one needs
-    another that is missing.
-    """
-    found = list(known)
-    for one in federation.plug_ins:
-        found.append(_make(one, federation))
-        if one.name in {other.name for other in found[:-1]}:
-            text, allowed = "there is already a feature of that name", "another name, here and in the feature"
-            raise UserError(text, file=federation.path, key=f"features.{one.name}", value=one.spec, allowed=allowed)
-        options_of(found[-1], federation)
+    """Return the `known` features. Raises UserError if the federation or a feature needs another that is missing."""
+    found = tuple(known)
     names = {feature.name for feature in found}
     for name, key in needed_features(federation).items():
         if name not in names:
@@ -275,7 +251,7 @@ def all_features(federation: FederationConfig, known: Iterable[Feature]) -> tupl
             if name not in names:
                 text, key = f"the feature {feature.name} needs {name}, which is not there", f"features.{feature.name}"
                 raise UserError(text, file=federation.path, key=key, allowed=", ".join(sorted(names)))
-    return tuple(found)
+    return found
 
 
 def alarm_texts(features: Iterable[Feature]) -> dict[str, AlarmText]:
@@ -288,47 +264,6 @@ def alarm_texts(features: Iterable[Feature]) -> dict[str, AlarmText]:
                 raise UserError(text, key=f"features.{feature.name}", value=kind, allowed="another kind")
             found[kind] = said
     return found
-
-
-def _make(plug_in: PlugIn, federation: FederationConfig) -> Feature:
-    key, file = f"features.{plug_in.name}", federation.path
-    try:
-        made = find_object(plug_in.spec, file.parent, what="feature", key=key, allowed=ALLOWED)
-        made = made() if isinstance(made, type) else made
-    except UserError as error:
-        error.file = error.file or str(file)
-        raise
-    except FAILURES as error:
-        text = f"the feature could not be made: {describe_failure(error)}"
-        raise UserError(text, file=file, key=key, value=plug_in.spec, allowed=ALLOWED) from error
-    if not isinstance(made, Feature):
-        raise UserError("is not a feature", file=file, key=key, value=plug_in.spec, allowed=ALLOWED)
-    if made.name != plug_in.name:
-        text = f"the feature there calls itself {made.name!r}"
-        raise UserError(text, file=file, key=key, value=plug_in.spec, allowed=f"{made.name} = {plug_in.spec!r}")
-    return made
-
-
-def options_of(feature: Feature, federation: FederationConfig) -> Any:
-    """Return the feature's table in the federation file as its `section`; None if it has none.
-
-    Raises UserError if a key is wrong.
-    """
-    found = next((one.options for one in federation.plug_ins if one.name == feature.name), None)
-    if found is None or (feature.section is None and not found):
-        return None
-    mistakes = Mistakes(federation.path)
-    known = () if feature.section is None else msgspec.structs.fields(feature.section)
-    unknown_keys(found, f"{feature.name}.", [key.encode_name for key in known], mistakes)
-    if mistakes.found:
-        mistakes.found[0].allowed = mistakes.found[0].allowed or "no key at all"
-        raise mistakes.found[0]
-    try:
-        return msgspec.convert(found, feature.section)
-    except msgspec.ValidationError as error:
-        text, _, place = str(error).partition(" - at `$.")
-        key = ".".join([feature.name, *([place.rstrip("`")] if place else [])])
-        raise UserError(text, file=federation.path, key=key, value=found.get(place.rstrip("`"))) from None
 
 
 T = TypeVar("T", bound=Attached)
@@ -407,8 +342,7 @@ class FeatureHost:
         self._handled: dict[Feature, tuple[HandledChannel, ...]] = {}
         self._attached: dict[Feature, Attached] = {}
         for feature in features:
-            options = options_of(feature, self._setup().federation)
-            own = replace(view, options=options, recovered=recovered.get(feature), other=self.find_attached)
+            own = replace(view, recovered=recovered.get(feature), other=self.find_attached)
             with failure_named(feature, "attach"):
                 found = feature.attach(own)
             if found is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 import sys
@@ -121,37 +120,6 @@ def test_what_is_odd_and_no_mistake_is_said_on_the_way(p2pfl, monkeypatch, tmp_p
     said = outcome.err
     assert outcome.code == 0
     assert "warning: node0 listens on 127.0.0.1:8470, where nobody reaches its address 10.0.0.1:8470" in said
-
-
-FINDS = """
-from p2pfl.errors import UserError
-from p2pfl.node.feature import Feature
-from p2pfl.node.feature import Check
-
-class Doubts(Check):
-    part = "doubts"
-    def before_launch(self, found):
-        found.mistakes.append(UserError("no sensor on node0"))
-    def told(self):
-        return {"sensors": 0}
-
-class Sensors(Feature):
-    name = "sensors"
-    def checks(self):
-        return Doubts()
-"""
-
-
-@pytest.mark.long
-def test_a_feature_of_the_file_has_its_say_too(p2pfl, launch, tmp_path):
-    p2pfl("new", "ward", "--nodes", "2", "--task", "digits")
-    ward = tmp_path / "ward"
-    (ward / "sensors.py").write_text(FINDS, encoding="utf-8")
-    edit(ward / "federation.toml", "[training]", '[features]\nsensors = "sensors.py:Sensors"\n\n[training]')
-    code, said, torch = launch(ward)
-    assert (code, said, torch) == (2, ["error: no sensor on node0"], False)
-    assert untouched(ward)
-    assert json.loads(p2pfl("check", ward, "--format", "json").out)["doubts"] == {"sensors": 0}
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ ONE_LINE = [
     ('name = "pi1"', 'name = "pi0"', "node[1].name", "pi0", "different"),
     ('name = "pi1"', "", "node[1].name", None, "A-Z"),
     ("[gossip]", "[gosip]", "gosip", "a table of 2", "gossip"),
+    ("[gossip]", "[features]\n[gossip]", "features", "a table of 0", "a package of your own"),
 ]
 
 

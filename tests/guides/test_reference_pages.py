@@ -47,7 +47,6 @@ KINDS = {
     "[[edge]]": model.EDGE,
     "[[node]]": model.MEMBER,
     "[node]": model.NODE,
-    "[data]": model.DATA,
     "[compute]": worlds.COMPUTE,
     "[links]": worlds.LINKS,
     "[[slow]]": worlds.SLOW,

@@ -28,7 +28,7 @@ from p2pfl.fleet.one_process import InProcessFleet, _with_keys
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import read_setup
 from p2pfl.node.driver import Driver
-from p2pfl.node.feature import Attached, Check, Feature, all_features, options_of
+from p2pfl.node.feature import Attached, Check, Feature
 from p2pfl.node.local_rounds import Payment, Wait
 
 ROOT = Path(__file__).parents[2]
@@ -238,6 +238,15 @@ def test_two_that_want_to_be_paid_end_the_node(tmp_path):
     assert "b wants to be paid for a round, and another feature too" in str(failure)
 
 
+def test_one_that_needs_another_has_no_nodes_without_it(tmp_path):
+    asks = type("Asks", (Feature,), {"name": "asks", "needs": ("nobody",)})
+    failure = failure_of(tmp_path, (asks(),))
+    assert (failure.key, failure.message) == (
+        "features.asks",
+        "the feature asks needs nobody, which is not there",
+    )
+
+
 @pytest.fixture
 def example(tmp_path, monkeypatch):
     """The feature of CONTRIBUTING.md, as a module."""
@@ -264,20 +273,6 @@ def test_the_feature_of_the_guide_talks_to_its_like_and_shows_what_it_heard(tmp_
     assert [(kind, text) for kind, _, text in told if kind == "many-restarts"] == [
         ("many-restarts", "it has started 4 times")
     ]
-
-
-def test_the_guide_s_plug_in_is_one(tmp_path, example):
-    """Of another file, with the table that the guide has."""
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    folder = Federation(nodes=2, topology="path").save(tmp_path / "ward")
-    file = folder / "federation.toml"
-    tables = re.search(r"```toml\n(\[features\].*?)```", page, re.DOTALL)[1]
-    file.write_text(file.read_text(encoding="utf-8") + tables, encoding="utf-8")
-    (folder / "restarts_feature.py").write_text((tmp_path / "restarts_feature.py").read_text(encoding="utf-8"))
-    federation = load_config(folder)
-    found = all_features(federation, ())[-1]
-    assert found.name == "restarts"
-    assert options_of(found, federation).many == 5
 
 
 def test_two_features_with_one_channel_name_are_refused(tmp_path, example):

@@ -1,8 +1,7 @@
 """`p2pfl evaluate` and `p2pfl export`: use a node's model.
 
-`evaluate` measures how good the model is, on the common test set and on the node's own data, or with `--federation` how
-good the models of all nodes are on all test rows; `export` writes it as a plain torch `state_dict` in a safetensors
-file.
+`evaluate` measures how good the model is, on the common test set and on the node's own data; `export` writes it as a
+plain torch `state_dict` in a safetensors file.
 """
 
 from __future__ import annotations
@@ -12,14 +11,12 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.config.load import federation_file
-from p2pfl.console.output import Form, format_option, log_to_stderr, write_facts, write_json, write_rows
+from p2pfl.console.output import Form, format_option, write_facts, write_json
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.table.csv_task import onnx_file, table_model, xgboost_file
 from p2pfl.node.folders import appearing
@@ -28,82 +25,7 @@ from p2pfl.reporting.report import SCORE
 from p2pfl.software import software
 
 if TYPE_CHECKING:
-    from p2pfl.fleet.one_process import FederationScore
-
-MOST_CLASSES = 12
-"""A larger confusion matrix is only in JSON."""
-
-
-def _evaluate_all(folder: Path, node: str | None, finetune: int | None, form: Form) -> int:
-    """Do the command. Raises UserError."""
-    if not federation_file(folder).is_file():
-        text = "not the folder of a federation"
-        raise UserError(text, key="SNAPSHOT", value=str(folder), allowed="a folder with federation.toml, or that file")
-    from p2pfl.fleet.one_process import evaluate_here, evaluate_with_others  # noqa: PLC0415 - the network
-
-    if node is None:
-        found = evaluate_here(folder, finetune=finetune)
-    else:
-        log_to_stderr()
-        text = "waiting for the other nodes, at most a quarter of an hour: start them too"
-        found = evaluate_with_others(folder, node, finetune=finetune, on_wait=lambda: click.echo(text, err=True))
-    for warning in found.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    if form == "json":
-        write_json(_facts_of_all(found))
-    else:
-        _show_all(found)
-    return 0
-
-
-def _facts_of_all(score: FederationScore) -> dict[str, Any]:
-    figures = score.figures
-    confusion = None if figures.confusion is None else figures.confusion.tolist()
-    return {
-        "federation": score.federation,
-        "nodes": list(score.nodes),
-        "rows": figures.rows,
-        "measure": score.main.name,
-        "mean": figures.main,
-        "loss": figures.loss,
-        "auc": figures.area and asdict(figures.area),
-        "calibration_error": figures.calibration_error,
-        "calibration": [asdict(part) for part in figures.calibration],
-        "classes": list(score.classes) or None,
-        "confusion": confusion,
-    }
-
-
-def _show_all(score: FederationScore) -> None:
-    figures = score.figures
-    area = figures.area and f"{figures.area.value:.4f}, off by at most {figures.area.error:.2g}"
-    facts = {
-        "federation": score.federation,
-        "nodes": ", ".join(score.nodes),
-        "test rows": figures.rows,
-        f"mean {score.main.label}": figures.main,
-        **({"mean loss": figures.loss} if score.main.name != "loss" else {}),
-        "AUC over all rows": area,
-        "calibration error": figures.calibration_error,
-    }
-    write_facts(facts)
-    if figures.confusion is not None and len(figures.confusion) <= MOST_CLASSES:
-        names = score.classes or tuple(map(str, range(len(figures.confusion))))
-        rows = [
-            {"true": name} | {f"as {other}": int(count) for other, count in zip(names, counts, strict=True)}
-            for name, counts in zip(names, figures.confusion, strict=True)
-        ]
-        click.echo()
-        write_rows(rows, "table")
-    if figures.calibration:
-        parts = [
-            {"probability": f"{part.low:.1f} to {part.high:.1f}", "rows": part.rows}
-            | {"mean": part.predicted, "positive": part.observed}
-            for part in figures.calibration
-        ]
-        click.echo()
-        write_rows(parts, "table")
-
+    pass
 
 SOFTWARE = f"p2pfl {software()}"
 STDOUT = Path("-")
@@ -113,51 +35,25 @@ ORIGIN_FILE = "p2pfl.json"
 """The origin of the model in such a folder, which also shows that the folder may be replaced."""
 FORMS = {".onnx": "onnx", ".json": "xgboost"}
 """The formats that the name of a file says."""
-ALL = Path("*")
-"""The value of --federation without a file: all of its nodes."""
-FINETUNE = click.option(
-    "--finetune",
-    type=click.IntRange(1),
-    metavar="EPOCHS",
-    help="First train this many epochs on the node's data; only its personal parameters, if it has any.",
+FEDERATION = click.option(
+    "--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above SNAPSHOT."
 )
 
 
 @click.command(
     epilog="\b\nExamples:\n  p2pfl evaluate ward-7/node0\n  p2pfl evaluate model.safetensors --federation ward-7"
-    "\n  p2pfl evaluate ward-7 --federation\n  p2pfl evaluate ward-7 --node node0 --federation"
 )
 @click.argument("snapshot", metavar="SNAPSHOT", type=click.Path(path_type=Path))
-@click.option(
-    "--federation",
-    type=click.Path(path_type=Path),
-    is_flag=False,
-    flag_value=str(ALL),
-    metavar="[FILE]",
-    help="Its file; by default looked for above SNAPSHOT. Without FILE: test all its nodes.",
-)
+@FEDERATION
 @click.option("--node", metavar="NAME", help="The node whose data to use, if SNAPSHOT does not say.")
-@FINETUNE
 @format_option("table", "json")
-def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finetune: int | None, form: Form) -> int:
+def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, form: Form) -> None:
     """Test the model that a node has learned.
 
     SNAPSHOT is a node's folder, or the federation's with --node, or the node's state folder, or a file from `p2pfl
     export`. The node may be running: its folder is only read, up to the last round on disk.
-
-    With --federation alone, SNAPSHOT is the federation's folder. Each node's model is tested on the node's own test
-    rows, and a secure sum over all nodes is printed, and no node's own figures. If the nodes are on several machines,
-    run it with --node on each, at about the same time and while the nodes do not run: each waits for the others, at
-    most a quarter of an hour.
     """
-    if federation == ALL:
-        return _evaluate_all(snapshot, node, finetune, form)
-
-    learned = read_learned(snapshot, federation=federation, node=node)
-    for warning in learned.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    if finetune:
-        learned = learned.finetune(finetune)
+    learned = _read(snapshot, federation, node)
     facts = _facts(learned)
     if getattr(learned.learner, "plan", None) is not None:
         text = "withheld, as computed from the data without noise: scores on the node's own data"
@@ -167,7 +63,13 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finet
         write_json(facts)
     else:
         write_facts(_one_by_one(facts))
-    return 0
+
+
+def _read(snapshot: Path, federation: Path | None, node: str | None) -> Learned:
+    learned = read_learned(snapshot, federation=federation, node=node)
+    for warning in learned.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    return learned
 
 
 @click.command(
@@ -178,9 +80,14 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finet
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The file or folder to write; - for stdout."
 )
-@click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above SNAPSHOT.")
+@FEDERATION
 @click.option("--node", metavar="NAME", help="The node, if SNAPSHOT does not say.")
-@FINETUNE
+@click.option(
+    "--finetune",
+    type=click.IntRange(1),
+    metavar="EPOCHS",
+    help="First train this many epochs on the node's data; only its personal parameters, if it has any.",
+)
 @click.option("--force", is_flag=True, help="Replace an existing file or folder.")
 @click.option(
     "--format",
@@ -214,9 +121,7 @@ def export(
     elif output != STDOUT:
         _check_free(output, force=force)
     beside = output.with_suffix(".schema.json") if output != STDOUT and form != "onnx" else None
-    learned = read_learned(snapshot, federation=federation, node=node)
-    for warning in learned.warnings:
-        click.echo(f"warning: {warning}", err=True)
+    learned = _read(snapshot, federation, node)
     if finetune:
         learned = learned.finetune(finetune)
     if form in FOLDERS:

@@ -145,7 +145,7 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
         result = command.main(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        (_with_hint(error) if isinstance(error, click.NoSuchOption) else error).show()
+        (_with_hint(error) if isinstance(error, click.NoSuchOption | click.BadOptionUsage) else error).show()
         return error.exit_code
     except ModuleNotFoundError as error:
         if error.name is None or error.name not in EXTRAS:
@@ -167,9 +167,11 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
     return result if isinstance(result, int) else 0
 
 
-def _with_hint(error: click.NoSuchOption) -> click.ClickException:
+def _with_hint(error: click.NoSuchOption | click.BadOptionUsage) -> click.ClickException:
     """Say what to use in place of an option that is gone; suggest `--format json` for `--json` where there is that."""
     name = f"{error.ctx.info_name if error.ctx else ''} {error.option_name}"
+    if isinstance(error, click.BadOptionUsage):
+        return click.UsageError(f"{error.message} {GONE[name].capitalize()}", error.ctx) if name in GONE else error
     if name in GONE:
         return click.UsageError(f"{error.option_name} is gone: {GONE[name]}", error.ctx)
     form = error.option_name.lstrip("-")

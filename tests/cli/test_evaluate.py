@@ -201,9 +201,7 @@ def test_a_member_that_the_state_alone_knows_of_can_be_read(p2pfl, trained, tmp_
 
 def test_a_model_is_fine_tuned_on_the_nodes_own_data_and_nothing_in_its_folder_changes(p2pfl, learned, tmp_path):
     before, there = report_of(p2pfl("evaluate", learned / "node0", "--format", "json")), contents(learned / "node0")
-    after = report_of(p2pfl("evaluate", learned / "node0", "--finetune", 5, "--format", "json"))
-    assert after["local_loss"] < before["local_loss"]
     assert p2pfl("export", learned / "node0", "--finetune", 5, "-o", "tuned.safetensors").code == 0
     told = report_of(p2pfl("evaluate", "tuned.safetensors", "--federation", learned, "--format", "json"))
-    assert told["local_loss"] == after["local_loss"]
+    assert told["local_loss"] < before["local_loss"]
     assert contents(learned / "node0") == there

@@ -2,7 +2,7 @@
 
 The task, which is the user's code, is loaded, and so are the data of every node whose folder is here. A training step
 of one is timed (a round, if it is short), on a learner that is thrown away. The first lines are what a person must know
-before a run; `--all` adds the rest, with an explanation of each term.
+before a run; `--all` adds what features say in full, and JSON has every figure.
 """
 
 from __future__ import annotations
@@ -15,17 +15,7 @@ from typing import Any
 
 import click
 
-from p2pfl.cli.checks import checks_of
-from p2pfl.cli.mixing import (
-    MixingCheck,
-    describe_frozen,
-    liars_at_most,
-    print_rule,
-    print_traffic,
-    readable,
-    round_is,
-    round_s,
-)
+from p2pfl.cli.checks import MixingCheck, checks_of, describe_frozen, round_is, round_s
 from p2pfl.config.charter import compacted, federation_id
 from p2pfl.config.load import read_federation
 from p2pfl.config.model import FederationConfig, Member
@@ -38,7 +28,6 @@ from p2pfl.console.output import (
     size,
     write_facts,
     write_json,
-    write_rows,
 )
 from p2pfl.crypto.identity import public_text
 from p2pfl.learn.figures import label_shift, targets_of
@@ -51,44 +40,20 @@ PARTS_NAMED = 4
 NAMED = 3
 """The most nodes that a warning names."""
 
-WORDS: Mapping[str, str] = {
-    "liars_borne": "malicious neighbors that the node tolerates with this rule",
-    "liars_at_most": "malicious neighbors that it could tolerate with any rule, by its number of neighbors",
-    "targets apart": "how far the node's targets are from those of all nodes: 0 is alike",
-    "algebraic_connectivity": "lambda_2 of the graph: the larger, the faster models agree",
-    "certified": "that figure is proven to within a millionth; method: how it was computed",
-    "effective_resistance": "how far apart two nodes are when all paths count: the smaller, the better connected",
-    "vertex_connectivity": "nodes that must fail to split the rest; edge_connectivity: the same for edges",
-    "bridges": "edges whose failure alone splits the graph; cut_nodes: the same for nodes",
-    "thinnest_cut": "the narrowest place between two parts of the graph",
-    "robustness": "r: of any two separate groups, one has a node with r neighbors outside it",
-    "samples_known": "whether contraction uses each node's number of rows, or assumes equal numbers",
-    "liars, if values are trimmed": "malicious neighbors of a node, under rules that discard extreme values",
-    "contraction": "factor by which one exchange on every edge shrinks the distance between models",
-    "exchanges_to_consensus": "exchanges on every edge until that distance is a thousandth",
-    "delta": "least share of new information that arrives with one message; the rest follows",
-    "gamma": "size of one mixing step",
-    "random": "whether the compressor draws at random",
-}
-
 
 @click.command(
     epilog="\b\nExamples:\n  p2pfl check ward-7\n  p2pfl check ward-7 --all\n  p2pfl check ward-7 --format json"
 )
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
-@click.option("--all", "in_full", is_flag=True, help="Also show each member, the graph, rule, traffic and privacy.")
-@click.option(
-    "--byzantine",
-    type=click.IntRange(min=0),
-    help="Warn if graph or rule do not tolerate this many malicious neighbors of a node.  [default: those of the rule]",
-)
+@click.option("--all", "in_full", is_flag=True, help="Also show tables, how much the nodes' data differ, and noise.")
 @format_option("table", "json")
-def check(federation: Path, byzantine: int | None, form: Form, *, in_full: bool) -> int:
+def check(federation: Path, form: Form, *, in_full: bool) -> int:
     """Find every mistake in a federation, and say what a run would cost.
 
     FEDERATION is a federation file, or the folder of its federation.toml. Nodes whose folders are next to the file are
-    checked too: their settings, key and data. No node is started; one training step is timed. Exits with 2 if there
-    is a mistake, with 3 if the only one is a graph that is not connected.
+    checked too: their settings, key and data. No node is started; one training step is timed. With --format json it
+    also shows each member, the graph, the rule and the traffic. Exits with 2 if there is a mistake, with 3 if the only
+    one is a graph that is not connected.
     """
     from p2pfl.cli.main import exit_code  # noqa: PLC0415 - the commands are imported by it
 
@@ -99,7 +64,7 @@ def check(federation: Path, byzantine: int | None, form: Form, *, in_full: bool)
     inspected: Inspected | None = None
     if described is not None:
         inspected = Inspected(compacted(described), mistakes, warnings)
-        checks = checks_of(mixing := MixingCheck(byzantine))
+        checks = checks_of(mixing := MixingCheck())
         report = _survey(inspected, checks, mixing)
     rows = [{key: getattr(one, key) for key in OF_A_MISTAKE} for one in mistakes[:MOST_MISTAKES]]
     report |= {"warnings": warnings, "mistakes": rows}
@@ -118,14 +83,13 @@ def _survey(inspected: Inspected, checks: Sequence[Check], mixing: MixingCheck) 
         one.of_files(inspected)
     for one in checks:
         one.of_learners(inspected)
-    borne, at_most = mixing.borne, liars_at_most(federation)
+    borne = mixing.borne
     names = {member.index: member.name for member in federation.members}
     memory = {names[index]: needs for index, needs in sorted(inspected.memory.items())}
     return {
         "federation": _head(federation, inspected),
         "members": [
-            _member_row(federation, member, inspected)
-            | {"liars_borne": borne[member.index].borne if borne else None, "liars_at_most": at_most[member.index]}
+            _member_row(federation, member, inspected) | {"liars_borne": borne[member.index].borne if borne else None}
             for member in federation.members
         ],
         "memory": {name: needs.parts for name, needs in memory.items()},
@@ -181,41 +145,19 @@ def _targets(federation: FederationConfig, inspected: Inspected) -> dict[str, An
 
 
 def _print(report: dict[str, Any], inspected: Inspected | None, checks: Sequence[Check] | None) -> None:
-    """Print what a person must know; with `findings`, print the rest too."""
+    """Print what a person must know; with `checks`, also what these say in full."""
     click.echo(verdict(report["mistakes_in_all"], len(report["warnings"])))
     if inspected is None:
         return
     print_brief(report, inspected.federation, inspected)
     if checks is None:
-        click.echo("more: p2pfl check --all")
+        click.echo("more: p2pfl check --all, or --format json")
         return
-    _print_in_full(report, inspected, checks)
-
-
-def _print_in_full(report: dict[str, Any], inspected: Inspected, checks: Sequence[Check]) -> None:
     click.echo()
-    write_facts({key: value for key, value in report["federation"].items() if key != "id"})
-    targets = report["targets"] or {"nodes": {}}
-    apart = {} if report["targets"] is None else {"targets apart": targets["nodes"].get}
-    mixes = inspected.federation.in_step_by == ""
-    borne = () if mixes else ("liars_borne", "liars_at_most")
-    members = [{key: value for key, value in row.items() if key not in borne} for row in report["members"]]
-    rows = [row | {head: of(row["name"]) for head, of in apart.items()} for row in members]
-    write_rows(rows, "table")
-    if report["targets"] is not None:
-        write_facts({"targets apart": targets["in_words"]})
-    facts = readable(report["graph"])
-    write_facts(facts)
-    if report["rule"]:
-        print_rule(report["rule"])
-    if report["traffic"] and not report.get("shared_noise"):
-        print_traffic(report["traffic"])
+    write_facts({"targets apart": report["targets"] and report["targets"]["in_words"]})
     for one in checks:
         if report.get(one.part):
             one.show(report[one.part])
-    compressed = {"delta", "gamma", "random"} if report["traffic"] else set[str]()
-    shown = {key for row in (facts, *rows) for key, value in row.items() if value is not None}
-    print_words((shown | compressed) & WORDS.keys())
 
 
 def print_brief(report: Mapping[str, Any], federation: FederationConfig, inspected: Inspected) -> None:
@@ -235,12 +177,6 @@ def print_brief(report: Mapping[str, Any], federation: FederationConfig, inspect
     write_facts(facts | inspected.brief)
     for warning in merged(report["warnings"], [member.name for member in federation.present]):
         click.echo(f"warning: {warning}")
-
-
-def print_words(shown: set[str]) -> None:
-    """Explain the terms that were shown."""
-    click.echo()
-    write_facts({word: meaning for word, meaning in WORDS.items() if word in shown}, "What the words mean")
 
 
 def verdict(mistakes: int, warnings: int) -> str:

@@ -18,8 +18,7 @@ import msgspec
 from rich.console import Console
 from rich.live import Live
 
-from p2pfl.cli.checks import checks_of
-from p2pfl.cli.mixing import MixingCheck
+from p2pfl.cli.checks import MixingCheck, checks_of
 from p2pfl.config.load import load_config, node_file
 from p2pfl.console.output import (
     Form,

@@ -8,10 +8,9 @@ from typing import Any, get_args
 import click
 
 from p2pfl.aggregate import BEFORE, RULES, make_rule, parse_rule
-from p2pfl.cli.mixing import compressor_row
 from p2pfl.compress import EXAMPLES, list_stages, make_compressor, require_fit
 from p2pfl.config.model import TrainingConfig
-from p2pfl.console.output import Form, format_option, write_facts, write_json, write_rows
+from p2pfl.console.output import Form, cell, format_option, size, write_facts, write_json, write_rows
 from p2pfl.core.settings import STALENESS, parse_staleness
 from p2pfl.errors import UserError
 from p2pfl.fleet.fleet import find_attackers
@@ -161,7 +160,18 @@ def _write_compressors(specs: Sequence[str], parameters: int, form: Form) -> Non
         case "table":
             if stages:
                 write_rows(stages, "table")
-            write_rows([compressor_row(one) for one in rows], "table", title=f"A model of {parameters:,} parameters")
+            write_rows([_compressor_row(one) for one in rows], "table", title=f"A model of {parameters:,} parameters")
+
+
+def _compressor_row(row: dict[str, Any]) -> dict[str, str]:
+    exact = row["exact"]
+    return {
+        "compressor": row["compressor"],
+        "message": ("" if exact else "at most ") + size(row["message_bytes"]),
+        "bits per parameter": f"{row['bits_per_parameter']:.3g}",
+        "times smaller": ("" if exact else "at least ") + cell(row["times_smaller"]),
+        **{key: cell(row[key]) for key in ("delta", "gamma", "random")},
+    }
 
 
 def _staleness(one: Entry) -> dict[str, Any]:

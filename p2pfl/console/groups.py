@@ -28,6 +28,7 @@ GONE: Mapping[str, str] = {
     "new --on-bad-row": 'p2pfl check lists rows that cannot be read; on_bad_row = "drop" in [data] leaves them out',
     "sim attacks": "use p2pfl list attacks",
     **dict.fromkeys(("score --plot", "stats --plot"), "draw a picture from what --format json prints"),
+    "check --byzantine": "write the rule with that b into [gossip]: check warns of what does not tolerate it",
     "evaluate --federation": "without a FILE it is gone: p2pfl score on a table that no node has, or Node.sum",
     "evaluate --finetune": "p2pfl export --finetune, and evaluate that file",
     "stats --questions": "end --answer with Ctrl-C",

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from p2pfl.cli import mixing as check_brief
+from p2pfl.cli import checks
 from p2pfl.cli.check import merged
 from p2pfl.console.output import size
 from p2pfl.learn.trainer import TorchLearner
@@ -46,7 +46,7 @@ def test_ten_lines_say_mistakes_warnings_rows_costs_and_duration(p2pfl, ward):
     assert said["sent"].startswith("estimate: ")
     assert said["sent"].split(" by ")[1].startswith("all nodes in 40 rounds and 10 closing ones; ")
     assert said["duration"].startswith("estimate: ")
-    assert lines[-1] == "more: p2pfl check --all"
+    assert lines[-1] == "more: p2pfl check --all, or --format json"
 
 
 def test_the_sessions_that_a_schedule_needs_are_in_the_first_line(p2pfl):
@@ -76,14 +76,6 @@ def test_a_round_is_timed_with_as_many_threads_as_the_node_has(p2pfl, ward, monk
     p2pfl("check", ward)
     assert set(seen) == {3}
     assert torch.get_num_threads() == before
-
-
-def test_all_adds_the_rest_with_a_word_on_each_term(p2pfl, ward):
-    brief, full = p2pfl("check", ward).out, p2pfl("check", ward, "--all").out
-    assert "liars_borne" not in brief
-    assert full.splitlines()[0] == brief.splitlines()[0]
-    for word in ("liars_borne", "targets apart", "samples_known", "contraction", "exchanges_to_consensus", "gamma"):
-        assert any(line.startswith(f"{word} ") for line in full.partition("What the words mean")[2].splitlines())
 
 
 def test_a_mistake_is_counted_first_and_no_step_is_timed(p2pfl, ward):
@@ -118,7 +110,7 @@ def test_corrections_as_large_as_the_steps_of_adam_are_warned_of(p2pfl, ward):
 def test_a_round_without_steps_is_named_and_timed_as_it_is(p2pfl, ward, monkeypatch):
     trained = []
     monkeypatch.setattr(TorchLearner, "round_is", "one fit", raising=False)
-    monkeypatch.setattr(check_brief, "_train_s", lambda learner: trained.append(learner) or 3.0)
+    monkeypatch.setattr(checks, "_train_s", lambda learner: trained.append(learner) or 3.0)
     said = facts(p2pfl("check", ward))
     assert said["a"].startswith("round     one fit, and ")
     assert said["duration"].startswith("estimate: 2 min of training"), "40 rounds of 3 s, and not 20 times as much"
@@ -163,6 +155,8 @@ def test_a_node_whose_name_is_a_part_of_a_word_joins_nothing_else():
 
 
 def test_a_graph_that_is_not_robust_enough_names_the_page_that_says_what_robust_means(p2pfl, ward):
-    said = p2pfl("check", ward, "--byzantine", "1").out
+    change(ward / "federation.toml", 'rule = "mean"', 'rule = "median:b=1"')
+    change(ward / "federation.toml", 'topology = "ring"', 'topology = "complete"')
+    said = p2pfl("check", ward).out
     (line,) = [line for line in said.splitlines() if "-robust" in line]
     assert line.endswith("What robust means: docs/how-to/which-graph.md")

@@ -17,9 +17,9 @@ def ward(p2pfl, tmp_path):
 
 @pytest.fixture
 def check(p2pfl, ward):
-    """The report of a check with these lines of the file changed; `options` go to the command."""
+    """The report of a check with these lines of the file changed."""
 
-    def check(rule, topology, *options, **lines):
+    def check(rule, topology, **lines):
         path = ward / "federation.toml"
         text = path.read_text(encoding="utf-8")
         text = text.replace('rule = "mean"', f'rule = "{rule}"').replace(
@@ -29,7 +29,7 @@ def check(p2pfl, ward):
             found = next(line for line in text.splitlines() if line.removeprefix("# ").startswith(f"{key} = "))
             text = text.replace(found, f"{key} = {value}")
         path.write_text(text, encoding="utf-8")
-        outcome = p2pfl("check", ward, "--format", "json", *options)
+        outcome = p2pfl("check", ward, "--format", "json")
         assert outcome.code == 0, outcome.err
         return json.loads(outcome.out)
 
@@ -43,22 +43,18 @@ def about(report, *words):
 def test_nodes_that_bear_the_liars_are_told_with_how_many(check):
     report = check("trimmed-mean:b=1", "complete")
     assert {member["liars_borne"] for member in report["members"]} == {1}
-    assert {member["liars_at_most"] for member in report["members"]} == {3}
     assert report["rule"]["liars_borne"] == {"min": 1, "max": 1}
-    assert report["rule"]["honest_neighbors"] == {"min": 6, "max": 6}
     assert report["rule"]["neighbors_needed"] == 3
     assert about(report, "rule:") == []
 
 
-def test_nodes_that_would_never_mix_are_named_and_once_only(p2pfl, check, ward):
+def test_nodes_that_would_never_mix_are_named_and_once_only(check):
     report = check("trimmed-mean:b=2", "hierarchical:gateways=7")
     assert report["rule"]["never_mix"] == [f"node{index}" for index in range(1, 8)]
     assert [member["liars_borne"] for member in report["members"]] == [2] + [0] * 7
     (text,) = about(report, "node1, node2, node3, node4, node5 and 2 more would mix with nobody")
     assert "needs 5 neighbors" in text
     assert not about(report, "fewer than 5 neighbors")
-    (line,) = [line for line in p2pfl("check", ward, "--all").out.splitlines() if line.startswith("never mix")]
-    assert line.rstrip().endswith(" node1, node2, node3, node4, node5, node6, node7")
 
 
 @pytest.mark.parametrize(
@@ -77,24 +73,6 @@ def test_a_rule_under_which_no_node_mixes_is_a_mistake(p2pfl, ward, rule, topolo
     assert not about(report, "would mix with nobody")
 
 
-def test_more_liars_than_the_rule_bears_are_warned_of_with_who_has_too_few_neighbors(check):
-    report = check("trimmed-mean:b=1", "random-regular:degree=4", "--byzantine", "2")
-    assert about(report, "tolerates 1 malicious", "you expect 2")
-    assert about(report, "graph:", "have fewer than 5 neighbors")
-
-
-def test_the_mean_is_told_to_bear_none_and_what_would(check):
-    report = check("mean", "complete", "--byzantine", "2")
-    assert {member["liars_borne"] for member in report["members"]} == {0}
-    assert about(report, "no protection against malicious neighbors", "you expect 2", "hampel:b=2")
-    assert report["graph"]["contraction"] is not None
-
-
-def test_no_contraction_is_told_under_a_robust_rule(check):
-    graph = check("trimmed-mean:b=1", "complete")["graph"]
-    assert (graph["contraction"], graph["exchanges_to_consensus"]) == (None, None)
-
-
 @pytest.mark.parametrize(("topology", "narrow"), [("barbell", True), ("torus", True), ("complete", False)])
 def test_a_bottleneck_is_told_to_be_discarded_though_nobody_lies(check, topology, narrow):
     assert bool(about(check("trimmed-mean:b=1", topology), "bottleneck", "even if nobody is malicious")) is narrow
@@ -109,16 +87,6 @@ def test_few_honest_neighbors_are_told_as_measured_not_as_forbidden(check):
 def test_a_node_that_stops_when_one_neighbor_is_away_is_named(check):
     (text,) = about(check("median:b=1", "hypercube"), "one neighbor is away")
     assert text.startswith("rule: node0, node1")
-
-
-@pytest.mark.parametrize(("topology", "warned"), [("random-regular:degree=4", True), ("complete", False)])
-def test_the_connectivity_that_the_guarantee_of_clipping_wants_is_compared(check, topology, warned):
-    """8 nodes of a complete graph: 8 - 1 is more than 2.6."""
-    assert bool(about(check("cs+:b=1", topology), "algebraic connectivity")) is warned
-
-
-def test_only_clipping_is_told_with_that_guarantee(check):
-    assert not about(check("trimmed-mean:b=1", "random-regular:degree=4"), "algebraic connectivity")
 
 
 @pytest.mark.parametrize("rule", ["cs+:b=1", "hampel:b=1"])
@@ -136,16 +104,6 @@ def test_nodes_whom_liars_could_leave_no_radius_are_named_with_how(check, rule):
 )
 def test_with_more_neighbors_or_another_rule_or_no_mixing_at_all_nobody_is_cut_off(check, rule, topology):
     assert not about(check(rule, topology), "can be cut off")
-
-
-def test_settings_that_do_nothing_are_told_where_the_file_sets_them(check):
-    report = check("trimmed-mean:b=1", "complete", gamma="1.0")
-    assert about(report, "gossip.gamma has no effect")
-
-
-def test_defaults_and_what_is_turned_off_are_not_told(check):
-    report = check("trimmed-mean:b=1", "complete", method='"plain"')
-    assert not about(report, "has no effect")
 
 
 def test_a_sparse_compressor_is_warned_of_on_a_single_edge_too(check, ward):
@@ -179,34 +137,6 @@ def test_those_settings_are_right_under_the_mean(check):
     assert about(report, "rule:") == []
 
 
-@pytest.mark.parametrize(
-    ("rule", "words"),
-    [
-        ("median:b=1", "between those of honest models"),
-        ("cs+:b=1", "no malicious neighbor pulls"),
-        ("nnm+median:b=1", "p2pfl list rules"),
-        ("monna:b=1", "p2pfl list rules"),
-    ],
-)
-def test_what_is_guaranteed_is_told_apart_from_what_is_measured(check, rule, words):
-    facts = check(rule, "complete")["rule"]
-    assert words in facts["guaranteed"]
-    assert "learn" in facts["measured"]
-
-
-def test_a_rule_of_no_paper_is_told_to_have_none(check):
-    assert "paper" not in check("hampel:b=1", "complete")["rule"]["guaranteed"]
-
-
-def test_people_read_the_same(p2pfl, check, ward):
-    check("trimmed-mean:b=1", "complete")
-    out = p2pfl("check", ward, "--all").out
-    assert "liars that each node tolerates" in out
-    assert "guaranteed" in out
-    assert "only measured" in out
-    assert "never mix" not in out
-
-
 @pytest.mark.parametrize("rule", ["mine.py:rule", "mine.py:NUMBER,b=2", "no_such_module:rule"])
 def test_a_rule_of_ones_own_that_cannot_be_used_is_a_mistake_of_the_file(p2pfl, ward, rule):
     (ward / "mine.py").write_text("NUMBER = 1\n", encoding="utf-8")
@@ -219,11 +149,10 @@ def test_a_rule_of_ones_own_that_cannot_be_used_is_a_mistake_of_the_file(p2pfl, 
     assert "Traceback" not in outcome.err
 
 
-def test_a_rule_of_ones_own_beside_the_file_is_found_and_nothing_guaranteed_of_it(check, ward):
+def test_a_rule_of_ones_own_beside_the_file_is_found(check, ward):
     (ward / "mine.py").write_text("def rule(vectors):\n    return vectors[0]\n", encoding="utf-8")
     report = check("mine.py:rule,b=2", "complete")
     assert report["rule"]["liars_borne"] == {"min": 2, "max": 2}
-    assert "your own" in report["rule"]["guaranteed"]
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from p2pfl.cli.mixing import graph_facts
 from p2pfl.config.charter import keys
 from p2pfl.config.graph import all_shares, edge_weights, federation_graph, settings_of, shares_of
 from p2pfl.config.load import federation_mistakes, load_config
@@ -102,13 +100,3 @@ def test_a_robust_rule_does_not_use_the_weights_either(federation_file):
     (notice,) = load_config(federation_file(WEIGHTS, mean="median:b=1")).notices
     assert "weights in net.json are not used: the degrees bound" in notice
     assert not load_config(federation_file(WEIGHTS)).notices
-
-
-def test_check_warns_of_weights_with_which_models_only_swap(federation_file):
-    """In a ring of four, a node that takes half of each neighbor is where they were."""
-    federation = load_config(federation_file(WEIGHTS))
-    assert not [text for text in graph_facts(federation, None, None)[1] if "swap" in text]
-    edges = ((0, 1), (0, 3), (1, 2), (2, 3))
-    four = (*federation.members, replace(federation.members[0], index=3, name="pi3"))
-    ring = replace(federation, members=four, edges=edges, edge_weights=dict.fromkeys(edges, 0.5))
-    assert [text for text in graph_facts(ring, None, None)[1] if "swap" in text]

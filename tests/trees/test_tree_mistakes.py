@@ -89,7 +89,7 @@ def test_check_says_nothing_of_steps_and_mixing_to_trees(tree_ward):
     shown = CliRunner().invoke(cli, ["check", folder, "--all"]).output
     found = json.loads(CliRunner().invoke(cli, ["check", folder, "--format", "json"]).stdout)
 
-    for word in ("local_steps", "staleness", "contraction", "consensus", "compressor", "liars", "rule"):
+    for word in ("local_steps", "staleness", "consensus", "compressor", "liars", "rule"):
         assert word not in shown
     assert found["traffic"] is None
 

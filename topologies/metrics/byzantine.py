@@ -13,9 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from topologies.eigen import Extremes
 from topologies.errors import TopologyError
 from topologies.graph import Topology, components
@@ -53,16 +50,11 @@ def tolerance(topology: Topology, robust: Robustness | None = None) -> Tolerance
     )
 
 
-def local_tolerance(topology: Topology) -> NDArray[np.int64]:
-    """Compute floor((m - 1) / 2) for each node with m neighbors, 0 for a node without any. Shape (nodes,)."""
-    return np.maximum(0, (topology.degrees - 1) // 2)
-
-
-def warnings(topology: Topology, liars: int, extremes: Extremes | None = None, *, poor: bool = True) -> list[str]:
+def warnings(topology: Topology, liars: int, extremes: Extremes | None = None) -> list[str]:
     """Describe the graph's faults with `liars` among a node's neighbors, the most serious first.
 
     Each has one sentence on the fault and one on what to do, with the nodes' names if the graph has them; empty if
-    there are none. `extremes` is the spectrum of a large graph; `poor` False leaves out nodes with too few neighbors.
+    there are none. `extremes` is the spectrum of a large graph. Nodes with too few neighbors are not named.
     Raises TopologyError if `liars` is below 0.
     """
     if isinstance(liars, bool) or not isinstance(liars, int) or liars < 0:
@@ -73,8 +65,6 @@ def warnings(topology: Topology, liars: int, extremes: Extremes | None = None, *
     points = cut_points(topology)
     thin = sweep_cut(topology, extremes) if liars and not apart else None
     texts = apart + (_bottlenecks(topology, points) if points else []) + (_thin(topology, thin, liars) if thin else [])
-    if liars and poor:
-        texts += _poor(topology, liars)
     if liars and not apart:
         texts += _fragile(robustness(topology, extremes, thin), liars)
     return texts
@@ -110,18 +100,6 @@ def _thin(topology: Topology, cut: Cut, liars: int) -> list[str]:
     what = f"{cut.edges} edges join {_nodes(topology, cut.side)} to the other {cut.other}"
     what = f"Only {what}" if touched == cut.edges else f"The {what}, all by way of {touched} of the nodes"
     return [f"{what}. With {_liars(liars)} there should be {needed} that share no node: add edges across."]
-
-
-def _poor(topology: Topology, liars: int) -> list[str]:
-    needed = 2 * liars + 1
-    poor = [] if topology.implicit else np.flatnonzero(topology.degrees < needed).tolist()
-    if not poor:
-        return []
-    has = "has" if len(poor) == 1 else "have"
-    text = (
-        f"{_nodes(topology, poor)} {has} fewer than {needed} neighbors and cannot mix with {_liars(liars)} among them."
-    )
-    return [_sentence(f"{text} Give each {needed} or more.")]
 
 
 def _fragile(robustness: Robustness, liars: int) -> list[str]:

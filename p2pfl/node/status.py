@@ -70,8 +70,6 @@ class Feed:
     events: deque[NotableEvent] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
     event_count: int = 0
     """The number of events so far."""
-    changes: int = 0
-    """A counter that grows whenever the standing alarms change."""
     texts: Mapping[str, AlarmText] = field(default_factory=lambda: ALARMS)
     """Texts for each kind of alarm, both those of every node and those of its features."""
     _standing: dict[tuple[str, int | None], RaisedAlarm] = field(default_factory=dict)
@@ -101,14 +99,12 @@ class Feed:
             self._standing[kind, peer] = RaisedAlarm(text, now, now)
         else:
             one.text, one.last_at, one.count = text, now, one.count + 1
-        self.changes += 1
 
     def reword(self, kind: str, peer: int | None, text: str) -> bool:
         """Replace the text of a standing alarm; return False if it does not stand."""
         one = self._standing.get((kind, peer))
         if one is not None and one.text != text:
             one.text = text
-            self.changes += 1
         return one is not None
 
     def settle(self, event: str, peer: int | None) -> list[str]:
@@ -131,7 +127,6 @@ class Feed:
     def _drop(self, keys: Iterable[tuple[str, int | None]]) -> None:
         for key in keys:
             del self._standing[key]
-            self.changes += 1
 
     def forget(self, peer: int) -> None:
         """Forget the alarms about a member that nothing waits for any more."""

@@ -266,8 +266,6 @@ class FederationStatus(msgspec.Struct, kw_only=True):
     federation: str
     node: str
     """The name of the responding node."""
-    number: int
-    """A number that grows with each response that differs from the previous one."""
     now: float
     vitals: bool
     """True if members send their status to each other."""
@@ -286,17 +284,5 @@ class FederationStatus(msgspec.Struct, kw_only=True):
     members: list[MemberRow]
     alarms: list[StandingAlarm]
     events: list[NotableEvent]
-
-
-class FederationStep(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The changes since the response with the previous number."""
-
-    number: int
-    now: float
-    members: list[MemberRow] = []
-    """The rows that have changed, each in full."""
-    events: list[NotableEvent] = []
-    alarms: list[StandingAlarm] | None = None
-    privacy: PrivacyStatus | None = None
     point: dict[str, list[float | None]] | None = None
-    """The next point of the curves, if one is due."""
+    """The latest point of the page's curves."""

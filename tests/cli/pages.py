@@ -36,7 +36,6 @@ ROW = {
 KNOWN = {
     "federation": "ward",
     "node": "node0",
-    "number": 1,
     "now": 1000.0,
     "rounds_to_do": 40,
     "topology": "ring",
@@ -72,9 +71,6 @@ class Site:
 
     def whole(self):
         return json.dumps(self.known).encode()
-
-    def step(self):
-        return 1, None
 
     def history(self, member):
         return b"{}"

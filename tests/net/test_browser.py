@@ -88,7 +88,9 @@ async def test_who_is_not_heard_is_seen_from_afar_and_how_it_ended_stays(tmp_pat
             assert "1 not heard" in await tab.evaluate("document.querySelector('.tile .more').textContent")
             assert await tab.evaluate("document.querySelector('#members tbody tr td').textContent") == "pi2"
             await tab.until("document.querySelectorAll('.edge.cut').length === 2")
-            await page.conclude("finished", 10.0)
+            made.rounds[0] = 10_000.0
+            made.display.see_end()
+            await page.conclude()
         await tab.until("document.title === 'finished · ward-7 · p2pfl'")
         said = await tab.evaluate("document.getElementById('connection').textContent")
         assert said.startswith("finished at ")

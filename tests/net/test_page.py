@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from p2pfl.features.status.page import CONNECTIONS, FILES, MOST_LOCAL_PAGES, MOST_PAGES, WEB, PageStream, StatusPage
+from p2pfl.features.status.page import CONNECTIONS, FILES, WEB, StatusPage
 
 TOKEN = "a-token-of-a-test"
 
@@ -20,16 +20,11 @@ class Site:
     """Counts how often it is asked."""
 
     def __init__(self):
-        self.number = self.wholes = 0
-        self.changed_all = False
+        self.wholes = 0
 
     def whole(self):
         self.wholes += 1
-        return json.dumps({"number": self.number}).encode()
-
-    def step(self):
-        self.number += 1
-        return self.number, None if self.changed_all else json.dumps({"number": self.number, "step": True}).encode()
+        return json.dumps({"number": self.wholes}).encode()
 
     def history(self, member):
         return json.dumps({"member": member}).encode()
@@ -91,7 +86,7 @@ def test_the_page_has_nothing_inline_and_names_no_other_place():
         assert "innerHTML" not in text, "what others have said is text"
 
 
-@pytest.mark.parametrize("path", ["/", "/federation", "/history", "/live", "/status", "/metrics", "/page.js"])
+@pytest.mark.parametrize("path", ["/", "/federation", "/history", "/status", "/metrics", "/page.js"])
 async def test_forged_host_and_origin_are_refused(site, path):
     async with page_of(site) as page:
         own = f"127.0.0.1:{page.port}"
@@ -123,7 +118,7 @@ async def test_nothing_can_be_changed(site, method):
             assert code == 405
 
 
-FOR_EYES = ["/federation", "/history", "/live", "/status", "/metrics"]
+FOR_EYES = ["/federation", "/history", "/status", "/metrics"]
 
 
 @pytest.mark.parametrize("path", FOR_EYES)
@@ -134,8 +129,7 @@ async def test_under_a_name_nothing_is_told_without_the_token(site, path):
         assert (await ask(page, path, headers=host))[0] == 401
         for wrong in ("Bearer ", "Bearer x", f"Basic {TOKEN}", f"Bearer {TOKEN}x"):
             assert (await ask(page, path, headers=host | {"Authorization": wrong}))[0] == 401
-        if path != "/live":
-            assert (await ask(page, path, headers=host | {"Authorization": f"Bearer {TOKEN}"}))[0] == 200
+        assert (await ask(page, path, headers=host | {"Authorization": f"Bearer {TOKEN}"}))[0] == 200
 
 
 async def test_the_page_itself_needs_no_token_to_ask_for_one(site):
@@ -191,93 +185,25 @@ async def test_history_is_of_all_or_of_one_member(site):
             assert (await ask(page, f"/history?member={bad}"))[0] == 400
 
 
-# --- the stream -----------------------------------------------------------------------------------------------------
+async def test_the_whole_view_is_made_once_for_all_who_ask_at_a_time_and_again_later(site, monkeypatch):
+    async with page_of(site) as page:
+        assert {(await ask(page, "/federation"))[1] for _ in range(5)} == {'{"number": 1}'}
+        monkeypatch.setattr("p2pfl.features.status.page.VIEW_S", 0.0)
+        assert (await ask(page, "/federation"))[1] == '{"number": 2}'
+    assert site.wholes == 2
 
 
-class Reader:
-    """An open page."""
-
-    def __init__(self, response):
-        self.response = response
-
-    async def event(self):
-        async with asyncio.timeout(20):
-            name = (await self.response.content.readline()).decode().strip()
-            data = (await self.response.content.readline()).decode().strip()
-            await self.response.content.readline()
-        return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr("p2pfl.features.status.page.STEP_S", 0.02)
-
-
-async def test_all_pages_get_the_whole_once_and_then_the_same_steps(site, quick):
-    async with page_of(site) as page, aiohttp.ClientSession() as http:
-        readers = [Reader(await http.get(f"http://127.0.0.1:{page.port}/live")) for _ in range(5)]
-        for reader in readers:
-            name, first = await reader.event()
-            assert name == "whole"
-            last = first["number"]
-            for _ in range(5):
-                name, said = await reader.event()
-                assert (name, said["number"]) == ("step", last + 1)
-                last = said["number"]
-        assert site.wholes <= 5
-        for reader in readers:
-            reader.response.close()
-
-
-async def test_what_a_step_cannot_tell_is_told_whole(site, quick):
-    site.changed_all = True
-    async with page_of(site) as page, aiohttp.ClientSession() as http:
-        reader = Reader(await http.get(f"http://127.0.0.1:{page.port}/live"))
-        assert [(await reader.event())[0] for _ in range(3)] == ["whole"] * 3
-        reader.response.close()
-
-
-async def test_steps_are_made_only_while_somebody_looks(site, quick):
-    async with page_of(site) as page, aiohttp.ClientSession() as http:
-        reader = Reader(await http.get(f"http://127.0.0.1:{page.port}/live"))
-        for _ in range(3):
-            await reader.event()
-        reader.response.close()
-        await until(lambda: not page._live._pages)
-        made = site.number
-        await asyncio.sleep(0.1)
-        assert site.number == made
-
-
-async def test_a_step_that_cannot_be_made_ends_open_pages_with_a_traceback_and_they_may_come_again(site, quick, caplog):
-    def broken():
-        raise ZeroDivisionError
-
-    async with page_of(site) as page, aiohttp.ClientSession() as http:
-        reader = Reader(await http.get(f"http://127.0.0.1:{page.port}/live"))
-        await reader.event()
-        site.step = broken
-        async with asyncio.timeout(20):
-            await reader.response.content.read()
-        assert "ZeroDivisionError" in caplog.text
-        del site.step
-        again = Reader(await http.get(f"http://127.0.0.1:{page.port}/live"))
-        assert [(await again.event())[0] for _ in range(2)] == ["whole", "step"]
-        again.response.close()
-
-
-async def test_who_has_the_token_finds_a_place_beside_local_pages(site, monkeypatch):
-    """300 local readers take their own places."""
-    monkeypatch.setattr("p2pfl.features.status.page.MOST_LOCAL_PAGES", 2)
-    monkeypatch.setattr("p2pfl.features.status.page.MOST_PAGES", 3)
-    async with page_of(site) as page, aiohttp.ClientSession() as http:
-        url = f"http://127.0.0.1:{page.port}/live"
-        responses = [await http.get(url) for _ in range(3)]
-        responses += [await http.get(url, headers={"Authorization": f"Bearer {TOKEN}"}) for _ in range(2)]
-        assert [response.status for response in responses] == [200, 200, 503, 200, 503]
-        for response in responses:
-            response.close()
-    assert MOST_PAGES > MOST_LOCAL_PAGES >= 10
+async def test_the_node_waits_with_its_end_for_open_pages_alone(site, monkeypatch):
+    monkeypatch.setattr("p2pfl.features.status.page.LINGERS_S", 0.3)
+    clock = asyncio.get_running_loop().time
+    async with page_of(site) as page:
+        began = clock()
+        await page.conclude()
+        assert clock() - began < 0.3
+        await ask(page, "/federation")
+        began = clock()
+        await page.conclude()
+        assert clock() - began >= 0.29
 
 
 async def test_local_connections_push_out_nobody_who_has_the_token(site):
@@ -326,71 +252,6 @@ async def test_a_fault_of_ours_is_told_with_its_traceback(caplog):
     async with StatusPage("127.0.0.1:0", status) as page:
         assert (await ask(page, "/status"))[0] == 500
     assert [record.exc_info[0] for record in caplog.records] == [ZeroDivisionError]
-
-
-async def until(condition):
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - it is looked at from outside
-            await asyncio.sleep(0.001)
-
-
-class Slow:
-    """A page's connection that takes what is written only when it is told to."""
-
-    def __init__(self):
-        self.written = []
-        self.may_go = asyncio.Event()
-
-    async def write(self, data):
-        self.written.append(data.partition(b"\n")[0].decode())
-        await self.may_go.wait()
-
-
-async def test_a_page_that_does_not_read_misses_steps_and_gets_the_whole_again(site, quick):
-    live, slow = PageStream(site), Slow()
-    live._make_step()
-    follower = asyncio.create_task(live._follow(slow))
-    await asyncio.sleep(0)
-    for _ in range(5):
-        live._make_step()
-    await asyncio.sleep(0)
-    assert slow.written == ["event: whole"], "nothing is kept for it"
-    slow.may_go.set()
-    await until(lambda: len(slow.written) == 2)
-    live._make_step()
-    await until(lambda: len(slow.written) == 3)
-    assert slow.written == ["event: whole", "event: whole", "event: step"]
-    follower.cancel()
-
-
-async def test_a_page_that_never_reads_is_dropped(site, quick, monkeypatch):
-    monkeypatch.setattr("p2pfl.features.status.page.DRAIN_S", 0.05)
-    async with asyncio.timeout(20):
-        with pytest.raises(TimeoutError):
-            await PageStream(site)._follow(Slow())
-
-
-async def test_with_a_page_that_never_reads_its_connection_goes(site, monkeypatch):
-    """What waits to be sent would keep it for ever."""
-
-    async def follow(live, response):
-        del live, response
-        raise TimeoutError
-
-    monkeypatch.setattr(PageStream, "_follow", follow)
-    async with asyncio.timeout(20), page_of(site) as page:
-        reader, writer = await asyncio.open_connection("127.0.0.1", page.port)
-        writer.write(b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        with contextlib.suppress(ConnectionError):
-            await reader.read()
-        writer.close()
-
-
-async def test_open_pages_do_not_keep_the_node_from_ending(site):
-    async with aiohttp.ClientSession() as http:
-        async with asyncio.timeout(20), page_of(site) as page:
-            response = await http.get(f"http://127.0.0.1:{page.port}/live")
-        response.close()
 
 
 @pytest.mark.parametrize(

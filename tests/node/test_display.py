@@ -1,4 +1,4 @@
-"""A node shows its whole federation: whole, in steps, and its past, for as many members as there are."""
+"""A node shows its whole federation and its past, for as many members as there are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from p2pfl.features.status import feature as module
 from p2pfl.features.status.overview import MOST_LINES, MOST_POINTS, Curves
 from p2pfl.features.status.spread import VitalsTold
 from p2pfl.learn.metrics import LOSS, Measure
-from p2pfl.reporting.vitals import FederationStatus, FederationStep, Vitals, realm_of, sign
+from p2pfl.reporting.vitals import FederationStatus, Vitals, realm_of, sign
 
 
 @pytest.fixture
@@ -50,7 +50,6 @@ def run(made, clock, seconds):
 
 
 def whole(made):
-    made.display.overview.step()
     return msgspec.json.decode(made.display.overview.whole(), type=FederationStatus)
 
 
@@ -75,22 +74,6 @@ def test_a_score_of_an_earlier_model_names_its_round(made, clock, monkeypatch):
     assert whole(made).members[own].tested_round == 3
 
 
-def test_a_step_has_what_has_changed_and_no_more(made, clock):
-    run(made, clock, 5)
-    made.display.overview.step()
-    number, raw = made.display.overview.step()
-    step = msgspec.json.decode(raw, type=FederationStep)
-    assert (step.number, step.members, step.events, step.alarms, step.point) == (number, [], [], None, None)
-    made.silent |= {1, 2, 3}
-    made.alarm("neighbor-lost", 4, "gone")
-    run(made, clock, 2)
-    step = msgspec.json.decode(made.display.overview.step()[1], type=FederationStep)
-    assert {row.index for row in step.members} == {0, 4}
-    assert [event.kind for event in step.events] == ["neighbor-lost"]
-    assert [alarm.kind for alarm in step.alarms] == ["neighbor-lost"]
-    assert len(step.point["accuracy"]) == 5
-
-
 def test_the_own_row_is_made_anew_at_most_every_two_seconds_and_at_the_end(made, clock):
     run(made, clock, 5)
     said_at = made.display.roster.rows[made.display.roster.own].said_at
@@ -102,17 +85,6 @@ def test_the_own_row_is_made_anew_at_most_every_two_seconds_and_at_the_end(made,
     clock.now = said_at + 3.5
     made.display.tick()
     assert made.display.roster.rows[made.display.roster.own].said_at == said_at + 3.5
-
-
-def test_steps_on_top_of_a_whole_are_the_next_whole(made, clock):
-    run(made, clock, 5)
-    rows = {row.index: row for row in whole(made).members}
-    for _ in range(10):
-        run(made, clock, 1)
-        for row in msgspec.json.decode(made.display.overview.step()[1], type=FederationStep).members:
-            rows[row.index] = row
-    now = msgspec.json.decode(made.display.overview.whole(), type=FederationStatus)
-    assert now.members == list(rows.values())
 
 
 def test_who_is_not_heard_of_becomes_quiet_by_itself(made, clock):
@@ -161,12 +133,10 @@ def test_who_hears_nobody_counts_as_no_witness_and_the_own_node_is_never_lost(ma
     assert [row.quiet for row in found] == [False, True, True, True, True]
 
 
-def test_members_that_come_and_go_are_told_whole(made, clock):
+def test_members_that_come_and_go_are_shown(made, clock):
     run(made, clock, 5)
-    made.display.overview.step()
     newcomer = Member(index=5, name="pi6", key=identity_of(5).public, address=None)
     made.federation = replace(made.federation, members=(*made.federation.members, newcomer), edges=((0, 5),))
-    assert made.display.overview.step()[1] is None
     (
         made.speed.append(1.0),
         made.counters.append(0),
@@ -177,7 +147,6 @@ def test_members_that_come_and_go_are_told_whole(made, clock):
     run(made, clock, 5)
     assert whole(made).members[5].phase == "training"
     made.federation = replace(made.federation, members=made.federation.members[:4])
-    assert made.display.overview.step()[1] is None
     made.display.tick()
     assert set(made.display.spread.rows) == {0, 1, 2, 3}
     assert len(whole(made).members) == 4
@@ -266,8 +235,8 @@ def test_history_is_the_same_for_a_page_that_has_been_open_and_one_that_comes_no
     points = []
     for _ in range(30):
         run(made, clock, 1)
-        _, raw = made.display.overview.step()
-        if raw is not None and (point := msgspec.json.decode(raw, type=FederationStep).point):
+        point = whole(made).point
+        if point is not None and point not in points:
             points.append(point)
     history = json.loads(made.display.overview.history(None))
     assert history["times"][-len(points) :] == [point["time"][0] for point in points]
@@ -332,13 +301,3 @@ def test_only_the_own_row_has_intervals_which_no_other_member_is_told(made, cloc
     assert low <= own.accuracy <= high
     assert all(row.intervals == {} for row in found.members if row is not own)
     assert not {"intervals", "test_samples"} & set(Vitals.__struct_fields__)
-    (step,) = [
-        row for row in msgspec.json.decode(_next_step(made, clock)).get("members", []) if row["index"] == own.index
-    ]
-    assert step["intervals"].keys() == {"accuracy"}
-
-
-def _next_step(made, clock):
-    made.display.overview.step()
-    run(made, clock, 3)
-    return made.display.overview.step()[1]

@@ -47,8 +47,6 @@ limit.
 
 Each row shows how its node ended. An edge carries three rows per second, and all nodes end at the same time.
 """
-PAGE_LINGERS_S = 2.0
-"""The time that an open page has to read how the node ended."""
 NOTHING = Signed(0, 0, 0)
 
 log = logging.getLogger("p2pfl")
@@ -387,10 +385,10 @@ class Shown(Attached):
         last_words_s = min(MOST_LAST_WORDS_S, LAST_WORDS_S + LAST_WORD_S * members)
         await self.display.farewell(wait_s=0.0 if hasty else last_words_s)
 
-    async def over(self, result: NodeResult) -> None:
+    async def over(self, result: NodeResult) -> None:  # noqa: ARG002 - the node's own row says how it ended
         if self._page is not None:
             self.display.see_end()
-            await self._page.conclude("finished" if result.finished else "stopped", PAGE_LINGERS_S)
+            await self._page.conclude()
 
 
 def private_of(node: NodeView) -> Private | None:

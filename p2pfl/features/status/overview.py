@@ -1,8 +1,8 @@
-"""The view of a federation for readers: everything one node knows, the changes since the last step, and the history.
+"""The view of a federation for readers: everything one node knows, and the history.
 
-A step is an update that all open pages get once. The history has a few figures per member in bounded memory: at
-MOST_POINTS points, every second one is dropped, and from then on points are added half as often. If there are many
-members, a reader gets only the minimum, median and maximum of each figure.
+The history has a few figures per member in bounded memory: at MOST_POINTS points, every second one is dropped, and from
+then on points are added half as often. If there are many members, a reader gets only the minimum, median and maximum of
+each figure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from p2pfl.features.status.spread import OVER, Roster, VitalsRow
 from p2pfl.learn.metrics import Measure
 from p2pfl.node.status import Feed
 from p2pfl.reporting.status import PrivacyStatus
-from p2pfl.reporting.vitals import FederationStatus, FederationStep, MemberRow, members_of, scores, word
+from p2pfl.reporting.vitals import FederationStatus, MemberRow, members_of, scores, word
 from p2pfl.software import software
 
 FIGURES = ("accuracy", "main", "distance", "staleness", "bytes_per_s")
@@ -124,13 +124,8 @@ class Overview:
         self.curves = Curves()
         self._shown: dict[int, tuple[object, MemberRow]] = {}
         """The latest row of each member for readers, and the data from which it was made."""
-        self._step_rows: dict[int, MemberRow] = {}
-        """The rows of the latest step."""
-        self._shape: object = None
-        """The members, edges, rounds and measures at the latest step."""
-        self._point: dict[str, list[float | None]] | None = None
-        self._number = self._events_shown = 0
-        self._alarms_shown = -1
+        self._point: CurvePoint | None = None
+        """The latest point of the curves."""
 
     def keep_point(self, now: float) -> None:
         """Add a point to the curves, if it is due. A silent member's figures count as unknown."""
@@ -175,12 +170,11 @@ class Overview:
         )
 
     def whole(self) -> bytes:
-        """Return the whole view, as of the latest step: JSON of a `FederationStatus`."""
+        """Return the whole view: JSON of a `FederationStatus`."""
         federation, now = self.roster.federation(), time.monotonic()
         status = FederationStatus(
             federation=federation.name,
             node=self.roster.name_of(self.roster.own),
-            number=self._number,
             now=round(now, 1),
             vitals=federation.gossip.vitals,
             period_s=self.roster.period_s,
@@ -195,30 +189,9 @@ class Overview:
             members=[self._row(member, now) for member in federation.present],
             alarms=self.feed.standing(),
             events=list(self.feed.events),
-        )
-        return msgspec.json.encode(status)
-
-    def step(self) -> tuple[int, bytes | None]:
-        """Return the number of a new step and the changes since the last one, or None if the change is only in
-        `whole`.
-        """
-        now, before = time.monotonic(), self._step_rows
-        members = self.roster.federation().present
-        self._step_rows = {member.index: self._row(member, now) for member in members}
-        self._number += 1
-        shape = (members, self.roster.federation().edges, self.roster.federation().training.rounds, *self.measures())
-        has_new_shape, self._shape = shape != self._shape, shape
-        update = FederationStep(
-            number=self._number,
-            now=round(now, 1),
-            members=[row for row in self._step_rows.values() if before.get(row.index) is not row],
-            events=[event for event in self.feed.events if event.number > self._events_shown],
-            alarms=self.feed.standing() if self.feed.changes != self._alarms_shown else None,
-            privacy=self.privacy(),
             point=self._point,
         )
-        self._events_shown, self._alarms_shown, self._point = self.feed.event_count, self.feed.changes, None
-        return self._number, None if has_new_shape else msgspec.json.encode(update)
+        return msgspec.json.encode(status)
 
     def history(self, member: int | None) -> bytes:
         """Return the curves since the node started, for all members or for one."""

@@ -5,9 +5,8 @@ rebinding). So Host must be a literal address, localhost or a configured name, n
 request from another page has that page in Origin. A reader on another machine, or behind a proxy with a name, needs the
 token: as a bearer token, or as the cookie for which the page exchanges it.
 
-`PageStream` sends changes to all open pages (server-sent events); a change is computed once for all of them. A page
-that reads too slowly misses steps and gets the whole view again instead, so that nothing is buffered for it except in
-its socket.
+An open page asks for the whole view about once a second; it is computed once a second for all of them, and only while
+somebody asks.
 
 GET changes nothing. The page's files are read once. They request nothing from other hosts, which a strict content
 security policy would prevent anyway.
@@ -24,12 +23,11 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 from aiohttp import web
@@ -43,6 +41,9 @@ from p2pfl.net.address import Address, cannot_listen, is_loopback, own_address, 
 from p2pfl.net.limits import Limits
 from p2pfl.net.transport import ConnectionStage, Counters, Refusals
 from p2pfl.reporting.alarms import ALARMS
+
+if TYPE_CHECKING:
+    from p2pfl.features.status.overview import Overview
 
 TOKEN_BYTES = 18
 MOST_TOKEN_CHARACTERS = 256
@@ -58,17 +59,13 @@ PROXIED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Prot
 Some proxies replace the requested host name by this machine's.
 """
 log = logging.getLogger("p2pfl.page")
-STEP_S = 1.0
-MOST_PAGES = 32
-MOST_LOCAL_PAGES = 24
-"""The most open pages without the token. Readers on this machine need none, and must not take the places of those with
-it.
-"""
-DRAIN_S = 20.0
-"""The time that a page may take to read before it is dropped."""
+VIEW_S = 0.5
+"""How old the whole view may be when it is sent."""
+LINGERS_S = 1.5
+"""How long open pages have to read how the node ended."""
 KEY = "status_listen"
 CONNECTIONS = 32
-"""The most connections without the token that are not streams; the same number of connections may have the token."""
+"""The most connections without the token; the same number of connections may have the token."""
 CONNECTION_BYTES = 2**17
 """The most bytes that requests may send on one connection in the 10 s that it has without the token."""
 LOOPBACKS = ("127.0.0.1", "::1")
@@ -135,9 +132,7 @@ class Guard:
         return await handler(request)
 
     async def enter(self, request: web.Request) -> web.Response:
-        """Exchange the token in the body, sent by our own page, for a cookie, because an event stream cannot send
-        headers.
-        """
+        """Exchange the token in the body, sent by our own page, for a cookie, which outlives the page."""
         if request.headers.get("Origin") is None:  # already checked, if present
             raise web.HTTPForbidden(text="requested by another page\n")
         said = (await request.content.read(MOST_TOKEN_CHARACTERS)).decode(errors="replace").strip()
@@ -212,116 +207,6 @@ def _name_in(header: str) -> str | None:
     return None if match is None else match[1].strip("[]").rstrip(".").lower()
 
 
-class Site(Protocol):
-    """The source of the pages' data. `step` returns None if the change is only in `whole`."""
-
-    def whole(self) -> bytes: ...
-    def step(self) -> tuple[int, bytes | None]: ...
-    def history(self, member: int | None) -> bytes: ...
-
-
-class PageStream:
-    """The stream to all open pages. Steps are made while a page is open, and before the whole view is read."""
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._number = 0
-        self._step: bytes | None = None
-        self._whole: tuple[int, bytes] | None = None
-        self._stepped_at = float("-inf")
-        self._next = asyncio.Event()
-        self._broken: asyncio.Event | None = None
-        """The event whose waiters receive no more steps, because an update failed."""
-        self._pages = 0
-        self._nobody = asyncio.Event()
-        self._nobody.set()
-        self._last_word: bytes | None = None
-        self._ticking: asyncio.Task[None] | None = None
-
-    def whole(self) -> bytes:
-        """Return the whole view, at most one step old."""
-        if time.monotonic() >= self._stepped_at + STEP_S:
-            self._make_step()
-        if self._whole is None or self._whole[0] != self._number:
-            self._whole = self._number, self._site.whole()
-        return self._whole[1]
-
-    async def stream(self, request: web.Request) -> web.StreamResponse:
-        gate = None if request.transport is None else request.transport.get_protocol()
-        has_token = isinstance(gate, ConnectionGate) and not gate.pays
-        if self._pages >= (MOST_PAGES if has_token else MOST_LOCAL_PAGES):
-            raise web.HTTPServiceUnavailable(text="too many pages are open\n")
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
-        await response.prepare(request)
-        if isinstance(gate, ConnectionGate):
-            gate.admit()
-        self._pages += 1
-        self._nobody.clear()
-        self._ticking = self._ticking or asyncio.create_task(self._tick())
-        try:
-            await self._follow(response)
-        except TimeoutError:  # buffered data would keep the socket open for as long as the page does not read
-            if request.transport is not None:
-                request.transport.abort()
-        finally:
-            self._pages -= 1
-            if not self._pages:
-                self._nobody.set()
-                self.close()
-        return response
-
-    async def conclude(self, word: bytes, limit_s: float) -> None:
-        """Send every open page the latest step and then a final event, and end its stream, all within `limit_s`."""
-        self._last_word = word
-        self._make_step()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                await self._nobody.wait()
-
-    def close(self) -> None:
-        if self._ticking is not None:
-            self._ticking.cancel()
-            self._ticking = None
-
-    async def _follow(self, response: web.StreamResponse) -> None:
-        with suppress(ConnectionError):
-            seen = -1
-            while True:
-                # Both have the same number: no other task runs in between.
-                is_next = self._step is not None and self._number == seen + 1
-                name, data = (b"step", self._step) if is_next else (b"whole", self.whole())
-                seen, following = self._number, self._next
-                async with asyncio.timeout(DRAIN_S):
-                    await response.write(b"event: %s\ndata: %s\n\n" % (name, data))
-                if self._number == seen:
-                    if self._last_word is not None:
-                        await response.write(b"event: over\ndata: %s\n\n" % self._last_word)
-                        return
-                    await following.wait()
-                    if following is self._broken:
-                        return
-
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(max(0.0, self._stepped_at + STEP_S - time.monotonic()))
-            try:
-                self._make_step()
-            except Exception:
-                log.exception("the page's next update failed: open pages are closed, and ask again")
-                self._ticking, self._broken = None, self._next
-                self._turn()
-                return
-
-    def _make_step(self) -> None:
-        self._stepped_at = time.monotonic()
-        self._number, self._step = self._site.step()
-        self._turn()
-
-    def _turn(self) -> None:
-        following, self._next = self._next, asyncio.Event()
-        following.set()
-
-
 class PageFile(NamedTuple):
     body: bytes
     kind: str
@@ -394,7 +279,7 @@ class StatusPage:
         listen: str,
         status: Callable[[], Mapping[str, Any]],
         *,
-        site: Site | None = None,
+        site: Overview | None = None,
         names: Iterable[str] = (),
         token: str | None = None,
         kinds: Collection[str] = ALARMS,
@@ -408,7 +293,8 @@ class StatusPage:
             open_paths=frozenset([*FILES, ENTER]) if site else frozenset(),
             token=token or new_token(),
         )
-        self._live = None if site is None else PageStream(site)
+        self._view, self._viewed_at, self._asked_at = b"", float("-inf"), float("-inf")
+        """The latest whole view, when it was made, and when somebody last asked for it."""
         limits = Limits(pending=CONNECTIONS, pending_per_address=CONNECTIONS)
         self._pending = PendingConnections(limits, greeting_bytes=CONNECTION_BYTES)
         for loopback in LOOPBACKS:
@@ -427,13 +313,12 @@ class StatusPage:
         application = web.Application(middlewares=[self._guard.check], client_max_size=MOST_BODY_BYTES)
         application.router.add_get("/status", self._show_status)
         application.router.add_get("/metrics", self._show_metrics)
-        if self._site is not None and self._live is not None:
+        if self._site is not None:
             for path in FILES:
                 application.router.add_get(path, self._show_file)
             application.router.add_post(ENTER, self._guard.enter)
             application.router.add_get("/federation", self._show_federation)
             application.router.add_get("/history", self._show_history)
-            application.router.add_get("/live", self._live.stream)
         application.on_response_prepare.append(add_headers)
         runner = web.AppRunner(application, shutdown_timeout=0.5)
         await runner.setup()
@@ -454,10 +339,10 @@ class StatusPage:
         self._hours = asyncio.create_task(self._refusals.begin_hours())
         return self
 
-    async def conclude(self, phase: str, limit_s: float) -> None:
-        """Tell open pages how the node ended, and wait at most `limit_s` until they have read it."""
-        if self._live is not None:
-            await self._live.conclude(msgspec.json.encode({"phase": phase}), limit_s)
+    async def conclude(self) -> None:
+        """Let open pages, which ask about once a second, read how the node ended."""
+        if time.monotonic() - self._asked_at < 2 * LINGERS_S:
+            await asyncio.sleep(LINGERS_S)
 
     def others_hosts(self) -> list[str]:
         """Return the hosts by which other machines may reach the page; empty if only this machine can."""
@@ -470,8 +355,6 @@ class StatusPage:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.close()
         if self._hours is not None:
             self._hours.cancel()
         if self._acceptor is not None:
@@ -493,9 +376,14 @@ class StatusPage:
 
     async def _show_federation(self, request: web.Request) -> web.Response:
         del request
-        if self._live is None:
+        if self._site is None:
             raise AssertionError("no site and a route")
-        return _json(self._live.whole())
+        self._asked_at = time.monotonic()
+        if self._asked_at >= self._viewed_at + VIEW_S:
+            self._view, self._viewed_at = self._site.whole(), self._asked_at
+        response = _json(self._view)
+        response.enable_compression()
+        return response
 
     async def _show_history(self, request: web.Request) -> web.Response:
         if self._site is None:

@@ -21,7 +21,9 @@ let receivedAt = 0;       // when, by this page's clock, in seconds
 let chosen = null;
 let sorting = { column: "state", down: true };
 let tableRows = new Map();
-let ended = null;         // how and when this node ended, once it has said so
+let ended = null;         // how and when this node ended, once it has said so and is gone
+let drawn = "";           // the members, edges and measures of which the table and the curves are
+let misses = 0;           // how often in a row there was no answer
 
 const graph = new Graph($("graph"), choose);
 const curves = new Curves($("curves"));
@@ -251,34 +253,31 @@ function events() {
 
 // -- what comes ------------------------------------------------------------------------------------------------------
 
-function takeWhole(whole) {
+function take(whole) {
+  const known = said?.byIndex ?? new Map();
   receivedAt = here();
-  said = { ...whole, byIndex: new Map(whole.members.map(row => [row.index, filled(row)])) };
+  ended = null;
+  said = { ...whole, byIndex: new Map(whole.members.map(row => [row.index, kept(known.get(row.index), filled(row))])) };
   said.own = whole.members.find(row => row.name === whole.node)?.index ?? null;
   $("federation").textContent = whole.federation;
   $("topology").textContent = `${whole.topology}, seen by ${whole.node}`;
   $("main").hidden = false;
   $("message").hidden = true;
-  tableRows.forEach(line => line.element.remove());
-  tableRows = new Map();
-  loadHistory();
+  const shape = JSON.stringify([whole.members.map(row => row.name), whole.edges, whole.measures]);
+  if (shape !== drawn) {
+    drawn = shape;
+    tableRows.forEach(line => line.element.remove());
+    tableRows = new Map();
+    loadHistory();
+  } else if (whole.point && curves.add(whole.point, chosen === null ? null : said.byIndex.get(chosen)) === false) loadHistory();
+  connection("live", "live");
   draw();
 }
+
+// A row that has not changed stays the same object, so that its line in the table stays, too.
+const kept = (before, row) => before && JSON.stringify(before) === JSON.stringify(row) ? before : row;
 
 const filled = row => ({ phase: null, rounds: null, accuracy: null, main: null, quiet: false, lost: false, standing: [], unheard: [], ...row });
-
-function takeStep(step) {
-  if (!said) return;
-  said.now = step.now;
-  receivedAt = here();
-  for (const row of step.members ?? []) said.byIndex.set(row.index, filled(row));
-  const last = said.events.at(-1)?.number ?? 0;
-  said.events = [...said.events, ...(step.events ?? []).filter(event => event.number > last)].slice(-100);
-  if (step.alarms) said.alarms = step.alarms;
-  if (step.privacy) said.privacy = step.privacy;
-  if (step.point && curves.add(step.point, chosen === null ? null : said.byIndex.get(chosen)) === false) loadHistory();
-  draw();
-}
 
 function loadHistory() {
   fetch("/history").then(answer => answer.json()).then(history => {
@@ -300,19 +299,7 @@ function explain(...parts) {
   $("main").hidden = true;
 }
 
-function listen() {
-  const stream = new EventSource("/live");
-  stream.addEventListener("whole", event => { takeWhole(JSON.parse(event.data)); connection("live", "live"); });
-  stream.addEventListener("step", event => { takeStep(JSON.parse(event.data)); connection("live", "live"); });
-  stream.addEventListener("over", event => { stream.close(); finish(JSON.parse(event.data).phase); });
-  stream.addEventListener("error", () => {
-    if (ended) return;
-    if (stream.readyState === EventSource.CLOSED) setTimeout(begin, 3000);
-    connection("lost", said ? `no answer from ${said.node}` : "no answer");
-  });
-}
-
-// The node has ended: its last data stay on the page, which asks now and then whether it has been started again.
+// The node has ended: its last data stay on the page, which goes on asking in case it is started again.
 function finish(phase) {
   const at = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hour12: false }).format(new Date());
   const score = said.byIndex.get(said.own)?.main, open = rows().filter(row => !OVER.includes(row.phase)).map(row => row.name);
@@ -320,14 +307,6 @@ function finish(phase) {
   const how = score === null || score === undefined ? "" : `, ${main().label} ${figure(score)}`;
   connection(phase === "finished" ? "over" : "over stopped", `${phase} at ${at}${how}${open.length ? `; not heard from at the end: ${open.slice(0, 4).join(", ")}${open.length > 4 ? ` and ${open.length - 4} more` : ""}` : ""}`);
   draw();
-  setTimeout(again, 5000);
-}
-
-async function again() {
-  const answer = await fetch("/federation").catch(() => null);
-  if (!answer?.ok) return setTimeout(again, 5000);
-  ended = null;
-  listen();
 }
 
 async function begin() {
@@ -336,18 +315,29 @@ async function begin() {
     await fetch("/enter", { method: "POST", body: token }).catch(() => {});
     history.replaceState(null, "", "/");
   }
+  ask();
+}
+
+// Asks for the whole view once a second, of many members more seldom: their rows come seldom, too.
+async function ask() {
   const answer = await fetch("/federation").catch(() => null);
   if (answer?.status === 401) {
     connection("lost", "not shown");
     explain(make("p", "To see this page, open its link. You find it in the node's log:"), make("code", "page for others: http://…/#…"));
     return;
   }
-  if (!answer?.ok) {
-    connection("lost", "no answer");
-    setTimeout(begin, 3000);
-    return;
-  }
-  listen();
+  const whole = answer?.ok ? await answer.json().catch(() => null) : null;
+  misses = whole ? 0 : misses + 1;
+  if (whole) take(whole);
+  else if (misses > 1 && !ended) miss();
+  setTimeout(ask, ended ? 5000 : said?.byIndex.size > 50 ? 3000 : 1000);
+}
+
+function miss() {
+  const phase = said?.byIndex.get(said.own)?.phase;
+  drawn = "";  // what comes then may be of another process
+  if (OVER.includes(phase)) finish(phase === "stopped" ? phase : "finished");
+  else connection("lost", said ? `no answer from ${said.node}` : "no answer");
 }
 
 addEventListener("hashchange", () => location.hash.length > 1 && location.reload());

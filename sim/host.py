@@ -34,8 +34,7 @@ from p2pfl.core.events import (
     Mix,
     NoteLife,
     Operation,
-    ReplyRefused,
-    RequestRefused,
+    Refused,
     ResetEdge,
     RoundCommitted,
     RoundRefused,
@@ -82,7 +81,7 @@ TRACED: dict[type, tuple[int, Callable[[Any], int]]] = {
     Mix: (int(TraceKind.MIXED), lambda operation: len(operation.peers)),
     NoteLife: (int(TraceKind.LIFE_NOTED), lambda operation: operation.life.generation),
 }
-ANSWERS: dict[type, int] = {RequestRefused: int(TraceKind.REFUSED), ReplyRefused: int(TraceKind.REFUSED)}
+ANSWERS: dict[type, int] = {Refused: int(TraceKind.REFUSED)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

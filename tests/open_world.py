@@ -12,7 +12,6 @@ import numpy as np
 from p2pfl.aggregate import Rule
 from p2pfl.compress import Compressor
 from p2pfl.config.model import Edges
-from p2pfl.core.core import check_invariants
 from p2pfl.core.events import Event
 from p2pfl.core.settings import Conservative, Profile, Robust, Settings
 from p2pfl.engine.arithmetic import Codecs, fragments_of
@@ -22,6 +21,7 @@ from sim.cluster import Cluster, Surroundings, all_neighbors
 from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS
 from sim.worlds.model import LinkSpec, SlowNodes
+from tests.invariants import check_invariants
 
 sys.path.insert(0, str(Path(__file__).parent))
 from oracle import Oracle

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.config.model import Edges
-from p2pfl.core.core import check_invariants
 from p2pfl.core.events import ApplyReply, ApplyRequest, Bootstrap, ChangeEdges, CommitRound, Mix, Operation
 from p2pfl.engine.arithmetic import slices_of
 from p2pfl.engine.state import EdgeState
@@ -24,6 +23,7 @@ from sim.cluster import PreparedRun
 from sim.exact import ExactEngine
 from sim.host import Watch
 from sim.kernel import MESSAGE_CODES, TraceKind
+from tests.invariants import check_invariants
 
 Totals = NDArray[np.float64]
 TOLERANCE = 1e-9

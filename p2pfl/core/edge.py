@@ -88,15 +88,15 @@ class Edge:
         if self.is_open:
             self.line.left_at = now
         self.service.left_at = now
-        if number == self.line.greeting.number:
+        if number == self.line.session:
             self.line.end()
             self.exchange.pause()
         return self.exchange.blame(Fault.MALFORMED, malformed, now) if malformed else []
 
     def _greet(self, now: float) -> list[Effect]:
         """Compose Hello once the engine has no work on this edge, so that Hello describes a settled state."""
-        greeting = self.line.greeting
-        if self.exchange.busy or greeting.number is None or greeting.mine is not None:
+        line = self.line
+        if self.exchange.busy or line.session is None or line.mine is not None:
             return []
         facts, own = self.facts, self.hearsay.lives.own
         begun, through = self.census.tell(self.peer)
@@ -105,7 +105,7 @@ class Edge:
             closing=facts.closing,
             level=facts.level,
             done=facts.done,
-            have_yours=greeting.theirs is not None,
+            have_yours=line.theirs is not None,
             generation=own.generation,
             life=own.name,
             process=self.common.start.name,
@@ -114,22 +114,22 @@ class Edge:
             begun=begun,
             through=through,
         )
-        return [*self.line.say(greeting.compose(hello, now)), *self._judge(now)]
+        return [*line.greet(hello, now), *self._judge(now)]
 
     def _judge(self, now: float) -> list[Effect]:
         """Open the edge once both greetings have arrived; resync it if they contradict each other."""
-        greeting, exchange = self.line.greeting, self.exchange
-        mine, theirs = greeting.mine, greeting.theirs
-        if mine is None or theirs is None or greeting.is_open:
+        line, exchange = self.line, self.exchange
+        mine, theirs = line.mine, line.theirs
+        if mine is None or theirs is None or line.is_open:
             return []
         effects: list[Effect] = []
         reason = disagreement(mine, theirs, initiates=exchange.initiates)
         if reason:
             blank = not (mine.has_replicas and theirs.has_replicas)
             effects += exchange.resync(max(mine.incarnation, theirs.incarnation) + 1, reason, now, notice=blank)
-            if greeting.number is None:
+            if line.session is None:
                 return effects
-        greeting.is_open = True
+        line.is_open = True
         self.service.begin()
         exchange.engine_time.begin(self.peer)
         return effects + self._catch_up(mine) + exchange.resend(now) + exchange.begin_if_due(now)
@@ -146,7 +146,7 @@ class Edge:
 
     def receive(self, session: int, message: Message, now: float) -> list[Effect]:
         """Handle a message: ignore it if it is from another session, or queue it while the engine works on the edge."""
-        if session != self.line.greeting.number:
+        if session != self.line.session:
             return []
         if self.line.is_flooded(now):
             text = "more messages than an honest node sends"
@@ -157,7 +157,7 @@ class Edge:
         return self._take(message, now)
 
     def _take(self, message: Message, now: float) -> list[Effect]:
-        if not self.line.greeting.is_open and not isinstance(message, _BEFORE_JUDGEMENT):
+        if not self.line.is_open and not isinstance(message, _BEFORE_JUDGEMENT):
             return []
         match message:
             case Ready():
@@ -193,9 +193,9 @@ class Edge:
     def _hear_hello(self, hello: Hello, now: float) -> list[Effect]:
         """Determine which process and life is speaking, before the two greetings are judged."""
         line, peer = self.line, self.peer
-        if line.greeting.theirs is not None:
+        if line.theirs is not None:
             return line.hear_hello(hello)
-        number, lives, copies = line.greeting.number, self.hearsay.lives, line.copies
+        number, lives, copies = line.session, self.hearsay.lives, line.copies
         life, known = Life(hello.generation, hello.life), lives.latest.get(peer)
         news = lives.judge_greeting(peer, life)
         effects: list[Effect] = []
@@ -208,7 +208,7 @@ class Edge:
         # After any new incarnation of the edge that it may have caused: the disk has both, or neither.
         if news is not LifeNews.KNOWN:
             effects.append(NoteLife(member=peer, life=life))
-        if line.greeting.number != number:
+        if line.session != number:
             return effects
         if (other_s := copies.other_for_s(hello.process, now)) is not None:
             effects += line.say(Resign(process=hello.process, other_ms=int(1000 * other_s)))
@@ -249,7 +249,7 @@ class Edge:
 
     @property
     def is_open(self) -> bool:
-        return self.line.greeting.is_open
+        return self.line.is_open
 
     @property
     def is_heard(self) -> bool:
@@ -290,8 +290,7 @@ class Edge:
         return self.line.say(ready)
 
     def wake(self, now: float) -> list[Effect]:
-        hello = self.line.greeting.repeat(now)
-        effects = self.line.say(hello) if hello else []
+        effects = self.line.repeat(now)
         if now >= self.exchange.resend_at:
             effects += self.exchange.resend(now)
         return effects
@@ -299,7 +298,7 @@ class Edge:
     @property
     def wakes_at(self) -> float:
         """When `wake` must be called next."""
-        repeat_at, resend_at = self.line.greeting.repeat_at, self.exchange.resend_at
+        repeat_at, resend_at = self.line.repeat_at, self.exchange.resend_at
         return repeat_at if repeat_at < resend_at else resend_at  # noqa: FURB136 - min() is a call, after every event
 
 

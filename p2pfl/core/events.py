@@ -62,16 +62,6 @@ class RequestApplied(Struct, frozen=True, kw_only=True, gc=False):
     cost_s: float = 0.0
 
 
-class RequestRefused(Struct, frozen=True, kw_only=True, gc=False):
-    """A check failed before anything was applied. `fault` is None if an honest node could have sent the request."""
-
-    peer: int
-    request: Request
-    reason: str
-    fault: Fault | None = None
-    cost_s: float = 0.0
-
-
 class ReplyApplied(Struct, frozen=True, kw_only=True, gc=False):
     peer: int
     reply: Reply
@@ -79,9 +69,11 @@ class ReplyApplied(Struct, frozen=True, kw_only=True, gc=False):
     cost_s: float = 0.0
 
 
-class ReplyRefused(Struct, frozen=True, kw_only=True, gc=False):
+class Refused(Struct, frozen=True, kw_only=True, gc=False):
+    """A check failed before a request or reply was applied. `fault` is None if an honest node could have sent it."""
+
     peer: int
-    reply: Reply
+    message: Request | Reply
     reason: str
     fault: Fault | None = None
     cost_s: float = 0.0
@@ -165,7 +157,7 @@ class Amended(Struct, frozen=True, kw_only=True):
     settings: Settings
 
 
-EngineResult = RequestFrozen | RequestApplied | RequestRefused | ReplyApplied | ReplyRefused
+EngineResult = RequestFrozen | RequestApplied | ReplyApplied | Refused
 
 Event = (
     Started
@@ -218,7 +210,7 @@ class Freeze(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ApplyRequest(Struct, frozen=True, kw_only=True, gc=False):
-    """Check a neighbor's request and apply it with mixing factor `factor`. -> RequestApplied or RequestRefused
+    """Check a neighbor's request and apply it with mixing factor `factor`. -> RequestApplied or Refused
 
     `gather`: the node joins, and keeps what neighbors show where an edge has no replicas.
     """
@@ -233,7 +225,7 @@ class ApplyRequest(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ApplyReply(Struct, frozen=True, kw_only=True, gc=False):
-    """Check the answer to the edge's pending request and apply it. -> ReplyApplied or ReplyRefused
+    """Check the answer to the edge's pending request and apply it. -> ReplyApplied or Refused
 
     `gather`: see `ApplyRequest`.
     """

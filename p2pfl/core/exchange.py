@@ -20,11 +20,10 @@ from p2pfl.core.events import (
     Effect,
     EngineResult,
     Freeze,
+    Refused,
     ReplyApplied,
-    ReplyRefused,
     RequestApplied,
     RequestFrozen,
-    RequestRefused,
     ResetEdge,
 )
 from p2pfl.core.limits import LAST_RESEND_S, RESEND_MARGIN_S, EngineTime, Fault, ResendTimer, TokenBucket
@@ -36,6 +35,7 @@ LEAST_RETRY_S = 0.05
 LARGEST_COUNTER = 2**53 - 2
 LONGEST_JUMP = 2**20
 """The largest step of an incarnation: a malicious peer must not exhaust them, and no honest end needs more."""
+NEVER_ASKED = "the engine answered an operation that this end of the edge never asks for"
 FILLED = 2
 """The number of transactions that it takes to fill empty replicas: the first carries a whole model, with 13 times the
 usual error.
@@ -142,6 +142,12 @@ class Exchange(ABC):
             effects += self.drop("resyncs repeat")
         return effects
 
+    def _refused(self, result: Refused, now: float) -> list[Effect]:
+        """Report a message that failed a check, and count its fault if it proves one."""
+        kind = "request-refused" if isinstance(result.message, Request) else "reply-refused"
+        effects: list[Effect] = [Alarm(kind=kind, peer=self.line.peer, text=result.reason)]
+        return effects if result.fault is None else effects + self.blame(result.fault, result.reason, now)
+
     def begin_anew(self, incarnation: int, now: float) -> list[Effect]:
         """Follow a neighbor that began a new incarnation. In mid-session an honest one does so only after a refused
         request.
@@ -164,7 +170,7 @@ class Exchange(ABC):
 
     def share(self) -> float:
         """Return the weight of the neighbor's replica in a rule; 0 if there is no replica to mix with."""
-        if not self.line.greeting.is_open or self.record.seq < FILLED:
+        if not self.line.is_open or self.record.seq < FILLED:
             return 0.0
         return self.weighing.share()
 
@@ -217,11 +223,9 @@ class ExchangeInitiator(Exchange):
                 return self._send(now)
             case ReplyApplied():
                 return self._settle(result, now)
-            case ReplyRefused():
-                return self._reply_refused(result, now)
-            case RequestApplied() | RequestRefused():
-                raise ValueError("the engine answered an operation that this end of the edge never asks for")
-        assert_never(result)
+            case Refused():
+                return self._refused(result, now) + self._give_up(result.reason, now)
+        raise ValueError(NEVER_ASKED)
 
     def pause(self) -> None:
         Exchange.pause(self)
@@ -234,7 +238,7 @@ class ExchangeInitiator(Exchange):
         record = self.record
         if self.busy or self.leaves or record.pending is not None:
             return []
-        if not self.line.greeting.is_open or self.facts.halted or not self._has_reason(now):
+        if not self.line.is_open or self.facts.halted or not self._has_reason(now):
             return []
         self.busy = True
         self.service.asked_at = now
@@ -302,7 +306,7 @@ class ExchangeInitiator(Exchange):
     @property
     def is_out(self) -> bool:
         """True if a request from this end is being frozen, or is waiting for its exchange to complete."""
-        return self.line.greeting.is_open and (self.busy or self.record.pending is not None)
+        return self.line.is_open and (self.busy or self.record.pending is not None)
 
     def resend(self, now: float) -> list[Effect]:
         if self.record.pending is not None:
@@ -314,7 +318,7 @@ class ExchangeInitiator(Exchange):
 
     def _send(self, now: float) -> list[Effect]:
         pending: Request | None = self.record.pending
-        if pending is None or not self.line.greeting.is_open:
+        if pending is None or not self.line.is_open:
             self.resend_at = NEVER
             return []
         self.resend_at = now + self.timer.wait_s
@@ -372,14 +376,8 @@ class ExchangeInitiator(Exchange):
         self.resend_at = NEVER
         self.progress.note_version(reply.version, now)
         self.weighing.hear(reply.factor, reply.weight, reply.pace_s, pending.version)
-        self.service.complete(pending.version, now, live=self.line.greeting.is_open)
+        self.service.complete(pending.version, now, live=self.line.is_open)
         return []
-
-    def _reply_refused(self, result: ReplyRefused, now: float) -> list[Effect]:
-        effects: list[Effect] = [Alarm(kind="reply-refused", peer=self.line.peer, text=result.reason)]
-        if result.fault is not None:
-            effects += self.blame(result.fault, result.reason, now)
-        return effects + self._give_up(result.reason, now)
 
 
 def _meet(one: ExchangeInitiator, other: ExchangeInitiator) -> bool:
@@ -422,11 +420,9 @@ class ExchangeResponder(Exchange):
         match result:
             case RequestApplied():
                 return self._settle(result, now)
-            case RequestRefused():
-                return self._request_refused(result, now)
-            case RequestFrozen() | ReplyApplied() | ReplyRefused():
-                raise ValueError("the engine answered an operation that this end of the edge never asks for")
-        assert_never(result)
+            case Refused(message=Request() as request):
+                return self._request_refused(request, result, now)
+        raise ValueError(NEVER_ASKED)
 
     def forget(self) -> None:
         Exchange.forget(self)
@@ -439,7 +435,7 @@ class ExchangeResponder(Exchange):
         effects: list[Effect] = []
         if request.incarnation > record.incarnation:
             effects = self.begin_anew(request.incarnation, now)
-        if request.seq < record.seq or not self.line.greeting.is_open:
+        if request.seq < record.seq or not self.line.is_open:
             return effects
         if record.reply is not None and request.seq == record.seq and request.digest == record.request_digest:
             self.facts.repeat_s = min(self.facts.repeat_s, self.service.patience.wait_s())
@@ -491,14 +487,12 @@ class ExchangeResponder(Exchange):
         self.is_answered = False
         self.record.settle_request(request, reply, result.chain)
         self.weighing.hear(reply.factor, request.weight, request.pace_s, request.echo)
-        self.service.complete(reply.version, now, live=self.line.greeting.is_open)
+        self.service.complete(reply.version, now, live=self.line.is_open)
         return self.line.send(reply)
 
-    def _request_refused(self, result: RequestRefused, now: float) -> list[Effect]:
-        self.refused = result.request.digest
-        effects: list[Effect] = [Alarm(kind="request-refused", peer=self.line.peer, text=result.reason)]
-        if result.fault is not None:
-            effects += self.blame(result.fault, result.reason, now)
+    def _request_refused(self, request: Request, result: Refused, now: float) -> list[Effect]:
+        self.refused = request.digest
+        effects = self._refused(result, now)
         if self.line.brake.count(now):
             return [*effects, *self.drop("too many requests that cannot be accepted")]
-        return [*effects, *self._refuse(result.request)]
+        return [*effects, *self._refuse(request)]

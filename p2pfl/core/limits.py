@@ -47,12 +47,10 @@ WAIT_BURST_S = 3.0
 """The seconds that such a neighbor may cost at once, at the start or after a minute without waiting; no minute costs
 more than six.
 """
-MINUTE_S = 60.0
-SLOT_S = 5.0
 LEAST_COST_S = 1.0
-"""A neighbor that costs less than this per minute does not set the pace."""
+"""A neighbor that has used less than this of its budget does not set the pace."""
 COST_MULTIPLE = 2.0
-"""The neighbor that sets the pace costs at least this many times as much as any other."""
+"""The neighbor that sets the pace has used at least this many times as much as any other."""
 
 ENGINE_WINDOW_S = 20.0
 """The time constant with which past engine work is forgotten: its weight falls by a factor of e each time it
@@ -193,38 +191,19 @@ class WaitBudget:
             return self.seconds
         return min(WAIT_BURST_S, self.seconds + (now - self.filled_at) * WAIT_SHARE)
 
+    def used_s(self, now: float) -> float:
+        return WAIT_BURST_S - self.left_s(now)
+
     def spend(self, waited_s: float, now: float) -> None:
         self.seconds = self.left_s(now) - waited_s
         self.filled_at = now
 
 
-@dataclass(slots=True)
-class WaitedLately:
-    """The time that rounds have waited for one neighbor in the last minute, in slots of five seconds."""
-
-    slots: dict[int, float] = field(default_factory=dict)
-
-    def add(self, waited_s: float, now: float) -> None:
-        slot = int(now // SLOT_S)
-        if slot not in self.slots:
-            self.slots = {at: sum_s for at, sum_s in self.slots.items() if self._counts(at, now)}
-        self.slots[slot] = self.slots.get(slot, 0.0) + waited_s
-
-    def total_s(self, now: float) -> float:
-        return sum(sum_s for at, sum_s in self.slots.items() if self._counts(at, now))
-
-    @staticmethod
-    def _counts(slot: int, now: float) -> bool:
-        return slot * SLOT_S > now - MINUTE_S
-
-
-def pace_setter(waited_s: Mapping[int, float]) -> int | None:
-    """Return the neighbor that cost rounds the most waiting time in the last minute; None if several cost the same."""
-    most = max(waited_s, key=lambda peer: waited_s[peer], default=None)
-    if most is None or waited_s[most] < LEAST_COST_S:
-        return None
-    others_s = max((cost_s for peer, cost_s in waited_s.items() if peer != most), default=0.0)
-    return most if waited_s[most] >= COST_MULTIPLE * others_s else None
+def pace_setter(used_s: Mapping[int, float]) -> int | None:
+    """Return the neighbor that has used most of its budget, by now; None if several have used about as much."""
+    most_s, most = max(((cost_s, peer) for peer, cost_s in used_s.items()), default=(0.0, None))
+    others_s = max((cost_s for peer, cost_s in used_s.items() if peer != most), default=0.0)
+    return most if most_s >= max(LEAST_COST_S, COST_MULTIPLE * others_s) else None
 
 
 @dataclass(slots=True)
@@ -235,7 +214,6 @@ class Patience:
     exchange_s: float | None = None
     misses: int = 0
     budget: WaitBudget = field(default_factory=WaitBudget)
-    waited: WaitedLately = field(default_factory=WaitedLately)
 
     def wait_s(self) -> float:
         base = FIRST_PATIENCE_S
@@ -266,7 +244,6 @@ class Patience:
         A wait that the other edges could have caused as well is noise and costs nothing; otherwise equal nodes would
         use up their budgets.
         """
-        self.waited.add(alone_s, now)
         if wait_s > _noise_s(usual_s):
             self.budget.spend(alone_s, now)
 

@@ -352,10 +352,8 @@ class LifeNews(enum.Enum):
 
     KNOWN = enum.auto()
     STALE = enum.auto()
-    FIRST = enum.auto()
-    """The first report of this member."""
     LATER = enum.auto()
-    """The same life with a higher generation: its node has learned of earlier lives."""
+    """The first report of this member, or its same life with a higher generation."""
     NEW = enum.auto()
     """A new life: the other end has lost its flows."""
 
@@ -400,7 +398,7 @@ class Lives:
         if not life.name:
             return LifeNews.KNOWN
         if known is None:
-            return LifeNews.FIRST
+            return LifeNews.LATER
         if known.name == life.name:
             return LifeNews.LATER if life > known else LifeNews.KNOWN
         return LifeNews.NEW if life > known else LifeNews.STALE

@@ -1,6 +1,6 @@
 """One end's view of a neighbor: the line to it, where it stands, and which versions were exchanged.
 
-`EdgeLine` has the session and its greeting, the queued messages, and the neighbor's limits. A session opens with one
+`EdgeLine` has the session and its greetings, the queued messages, and the neighbor's limits. A session opens with one
 Hello each way; both ends judge the two messages exactly as sent, and send nothing else before that.
 
 A line returns effects or a verdict and never calls the layer above: a caller that ends the session through it must
@@ -26,48 +26,6 @@ from p2pfl.core.settings import ALWAYS, NEVER, Facts, Settings, Turns, schedule_
 REPEAT_S = 1.0
 
 
-@dataclass(slots=True)
-class Greeting:
-    """The state of the current session; `number` is None while there is none."""
-
-    number: int | None = None
-    mine: Hello | None = None
-    theirs: Hello | None = None
-    is_open: bool = False
-    repeat_at: float = NEVER
-
-    def begin(self, number: int) -> None:
-        self.end()
-        self.number = number
-
-    def end(self) -> None:
-        self.number = self.mine = self.theirs = None
-        self.repeat_at = NEVER
-        self.is_open = False
-
-    def compose(self, hello: Hello, now: float) -> Hello:
-        """Set this end's greeting of this session and return it for sending."""
-        self.mine = hello
-        self.repeat_at = NEVER if self.theirs else now + REPEAT_S
-        return hello
-
-    def hear(self, hello: Hello) -> Hello | None:
-        """Store the other end's greeting; return the answer it asks for, or None."""
-        if self.theirs is None:
-            self.theirs = hello
-            self.repeat_at = NEVER
-        if self.mine is None or hello.have_yours:
-            return None
-        return replace(self.mine, have_yours=True)
-
-    def repeat(self, now: float) -> Hello | None:
-        """Return the greeting to repeat if the other end has been silent too long, else None."""
-        if self.mine is None or now < self.repeat_at:
-            return None
-        self.repeat_at = now + REPEAT_S
-        return self.mine
-
-
 INBOX = 8
 
 
@@ -81,7 +39,15 @@ class EdgeLine:
     """The limit on reports of lives that this node accepts from the neighbor."""
     hearing: TokenBucket = field(init=False)
     """The limit on all messages from this neighbor, across its sessions."""
-    greeting: Greeting = field(default_factory=Greeting)
+    session: int | None = None
+    """The number of the current session; None while there is none."""
+    mine: Hello | None = None
+    """This end's greeting of the session; `theirs` is the other end's."""
+    theirs: Hello | None = None
+    is_open: bool = False
+    """True once both greetings are judged."""
+    repeat_at: float = NEVER
+    """When to repeat this end's greeting if the other end has stayed silent."""
     standing: Standing = field(default_factory=Standing, repr=False, compare=False)
     brake: ResyncBrake = field(default_factory=ResyncBrake)
     copies: Copies = field(default_factory=Copies)
@@ -108,19 +74,21 @@ class EdgeLine:
             return [CloseSession(peer=self.peer, session=number, reason="in quarantine", rest_s=rest_s)]
         if halted or self.barred or self.brake.refuses(now):
             return [CloseSession(peer=self.peer, session=number, reason="resting")]
-        self.greeting.begin(number)
+        self.session = number
         self.has_ended = False
         if not standing.comes_back(now):
             return []
         return [Alarm(kind="probation", peer=self.peer, text="its quarantine is over")]
 
     def end(self) -> None:
-        self.greeting.end()
+        self.session = self.mine = self.theirs = None
+        self.repeat_at = NEVER
+        self.is_open = False
         self.inbox.clear()
 
     def drop(self, reason: str, rest_s: float = 0.0) -> list[Effect]:
         """End the session from this side."""
-        number = self.greeting.number
+        number = self.session
         self.end()
         return [] if number is None else [CloseSession(peer=self.peer, session=number, reason=reason, rest_s=rest_s)]
 
@@ -141,10 +109,27 @@ class EdgeLine:
         self.hearing = hearing_bucket(self.exchanges_per_s)
         return True
 
+    def greet(self, hello: Hello, now: float) -> list[Effect]:
+        """Send this end's greeting of this session."""
+        self.mine = hello
+        self.repeat_at = NEVER if self.theirs else now + REPEAT_S
+        return self.say(hello)
+
     def hear_hello(self, hello: Hello) -> list[Effect]:
         """Store the neighbor's greeting, and repeat this end's own if the neighbor lacks it."""
-        answer = self.greeting.hear(hello)
-        return self.say(answer) if answer else []
+        if self.theirs is None:
+            self.theirs = hello
+            self.repeat_at = NEVER
+        if self.mine is None or hello.have_yours:
+            return []
+        return self.say(replace(self.mine, have_yours=True))
+
+    def repeat(self, now: float) -> list[Effect]:
+        """Repeat the greeting if the other end has been silent too long."""
+        if self.mine is None or now < self.repeat_at:
+            return []
+        self.repeat_at = now + REPEAT_S
+        return self.say(self.mine)
 
     def defer(self, message: Message) -> None:
         """Queue a few messages, at most one of them with a body. The neighbor repeats whatever is dropped here."""
@@ -155,13 +140,13 @@ class EdgeLine:
 
     def send(self, message: Message) -> list[Effect]:
         """Send on the open edge only; until both greetings are judged, only Hello is sent."""
-        return self.say(message) if self.greeting.is_open else []
+        return self.say(message) if self.is_open else []
 
     def say(self, message: Message) -> list[Effect]:
         """Send in the current session, if there is one, whether or not the greetings have been judged."""
-        if self.greeting.number is None:
+        if self.session is None:
             return []
-        return [Send(peer=self.peer, session=self.greeting.number, message=message)]
+        return [Send(peer=self.peer, session=self.session, message=message)]
 
     @property
     def is_shut(self) -> bool:
@@ -170,7 +155,7 @@ class EdgeLine:
 
     def was_open_lately(self, now: float, linger_s: float) -> bool:
         """Return True if the edge is open, or was open less than `linger_s` seconds ago."""
-        return self.greeting.is_open or (self.left_at is not None and now < self.left_at + linger_s)
+        return self.is_open or (self.left_at is not None and now < self.left_at + linger_s)
 
 
 CHALLENGE_EVERY_S = 5.0
@@ -212,7 +197,7 @@ class Hearsay:
         if news in {LifeNews.KNOWN, LifeNews.STALE} or member >= self.settings.members or line.news.take(now) > 0.0:
             return [], False
         own_line = self.lines.get(member)
-        if news is LifeNews.NEW and own_line is not None and own_line.greeting.is_open:
+        if news is LifeNews.NEW and own_line is not None and own_line.is_open:
             # It has greeted in its current life. It must learn of the other one itself, and say which one it is in.
             if now < own_line.challenged_at + CHALLENGE_EVERY_S:
                 return [], False
@@ -231,7 +216,7 @@ class Hearsay:
         news = self.lives.take_news(now)
         effects: list[Effect] = []
         for line in self.lines.values():
-            if line.greeting.is_open:
+            if line.is_open:
                 for_peer = [(member, life) for member, source, life in news if line.peer not in {member, source}]
                 effects += _tell(line, for_peer)
         return effects
@@ -245,7 +230,7 @@ class Hearsay:
         others.
         """
         lives = self.lives
-        there = [line for line in self.lines.values() if line.greeting.is_open]
+        there = [line for line in self.lines.values() if line.is_open]
         for line in there:
             if line.peer in lives.latest and not lives.latest[line.peer].generation:
                 lives.note_news(line.peer, line.peer)

@@ -47,7 +47,7 @@ from p2pfl.core.messages import EdgeRecord
 from p2pfl.core.settings import ALWAYS, NEVER, Phase, degree_of
 from p2pfl.core.termination import Reason, Stragglers, Termination
 from p2pfl.core.tick import Mixing, Tick
-from p2pfl.core.training import JOIN_WAIT_S, LONGEST_JOIN_S, Gathering, Joining, Pace, Training
+from p2pfl.core.training import JOIN_WAIT_S, LONGEST_JOIN_S, Gathering, Joining, Training
 
 OVER = (Phase.CLOSING, Phase.LINGERING, Phase.FINISHED)
 """The phases in which a node no longer trains, even if the federation has added rounds since."""
@@ -177,8 +177,7 @@ class Rounds:
         """When to repeat where this node stands, in the phases in which its neighbors wait for it."""
         self.joining = Joining(edges, facts, settings, common.hearsay, memory.fresh)
         self.gathering = Gathering(edges, facts, settings, self.joining, self.repeats)
-        pace = Pace(edges, facts, settings)
-        self.training = Training(facts, settings, pace, memory.elapsed_s, best=memory.best)
+        self.training = Training(edges, facts, settings, memory.elapsed_s, best=memory.best)
         self.tick = Tick(edges, common.usual, settings)
         self.mixing = Mixing(edges, facts, settings)
         stragglers = Stragglers(edges, facts, settings, common.census)
@@ -243,7 +242,7 @@ class Rounds:
         self.tick.training_s = now - training.round_from - waited_s
         training.look_at(event.figure)
         self.facts.alone += bool(self.edges) and not training.accompanied
-        return [self._commit(trained=True, rho=training.pace.correction(event.steps, waited_s, now), now=now)]
+        return [self._commit(trained=True, rho=training.correction(event.steps, waited_s, now), now=now)]
 
     def _handle_refused(self, event: RoundRefused, now: float) -> list[Effect]:
         """Handle a round that may not begin. If no later round may either, the node has trained enough and only

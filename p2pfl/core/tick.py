@@ -69,7 +69,7 @@ class Tick:
         """Return True if the tick waits for the edge; it does not wait for a neighbor that must itself wait for the
         engine.
         """
-        if not edge.line.greeting.is_open or edge.service.is_served or edge.exchange.leaves:
+        if not edge.line.is_open or edge.service.is_served or edge.exchange.leaves:
             return False
         return edge.exchange.engine_time.wait_s(edge.peer, now) == 0.0
 
@@ -77,7 +77,7 @@ class Tick:
         """Return the alarms about neighbors that never answer, or never answer a greeting."""
         effects: list[Effect] = []
         for edge in self.edges.values():
-            if edge.line.greeting.number is None:
+            if edge.line.session is None:
                 continue
             if not edge.is_open and edge.service.has_turn:
                 edge.service.go_without(self.began_at)

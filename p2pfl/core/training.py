@@ -43,52 +43,12 @@ def begins_beyond(number: int, asked: int) -> float:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Pace:
-    """This node's pace, `own_s`: seconds per local step.
-
-    `interval_from` is when the current round began, or when the previous one ended.
-    """
+class Training:
+    """One node's training; rounds and time taken over from others count as its own."""
 
     edges: Mapping[int, Edge]
     facts: Facts
     settings: Settings
-    interval_from: float | None = None
-    own_s: float | None = None
-
-    def begin(self, now: float) -> None:
-        if self.interval_from is None:
-            self.interval_from = now
-
-    def correction(self, steps: int, waited_s: float, now: float) -> float:
-        """Return rho = clip((T_i/T_ref)(H_ref/H_i), 1/kmax, kmax) for a round that ends now and waited `waited_s`."""
-        if self.interval_from is not None and steps > 0:
-            self._note((now - self.interval_from - waited_s) / steps)
-        self.interval_from = now
-        limit, own_s = self.settings.speed_limit, self.own_s
-        if limit <= 1.0 or not self.facts.pace_s or not own_s:
-            return 1.0
-        return min(limit, max(1.0 / limit, own_s / self.usual_s(own_s)))
-
-    def usual_s(self, own_s: float) -> float:
-        """Return the pace with which this node's own is compared, in seconds per local step."""
-        open_edges = (edge.exchange.weighing for edge in self.edges.values() if edge.is_open)
-        neighbors_s = (weighing.report.pace_s for weighing in open_edges if weighing.report)
-        return self.settings.profile.usual_pace_s(own_s, self.facts.pace_s, neighbors_s)
-
-    def _note(self, pace_s: float) -> None:
-        before = self.own_s
-        self.own_s = pace_s if before is None else (1 - NEWEST) * before + NEWEST * pace_s
-        gained = self.own_s - (before or 0.0)
-        self.facts.pace_s = self.settings.profile.told_pace_s(self.own_s, gained, self.facts.pace_s)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Training:
-    """One node's training; rounds and time taken over from others count as its own."""
-
-    facts: Facts
-    settings: Settings
-    pace: Pace
     elapsed_before_s: float
     """How long the node had trained before this process started, in seconds."""
     began_at: float | None = None
@@ -97,6 +57,10 @@ class Training:
     """How many rounds the node took over from others."""
     round_from: float = 0.0
     """When the latest round began."""
+    pace_from: float | None = None
+    """When the time began that the pace counts: when the first round began, or when the previous one ended."""
+    own_pace_s: float | None = None
+    """This node's pace, in seconds per local step."""
     accompanied: bool = True
     """True if a neighbor was connected when the current round began."""
     failed_rounds: int = 0
@@ -119,9 +83,25 @@ class Training:
         return True
 
     def begin_round(self, now: float, *, accompanied: bool) -> None:
-        self.pace.begin(now)
         self.round_from = now
+        self.pace_from = now if self.pace_from is None else self.pace_from
         self.accompanied = accompanied
+
+    def correction(self, steps: int, waited_s: float, now: float) -> float:
+        """Return rho = clip((T_i/T_ref)(H_ref/H_i), 1/kmax, kmax) for a round that ends now and waited `waited_s`."""
+        facts, profile, limit = self.facts, self.settings.profile, self.settings.speed_limit
+        if self.pace_from is not None and steps > 0:
+            pace_s, before_s = (now - self.pace_from - waited_s) / steps, self.own_pace_s
+            own_s = pace_s if before_s is None else (1 - NEWEST) * before_s + NEWEST * pace_s
+            facts.pace_s = profile.told_pace_s(own_s, own_s - (before_s or 0.0), facts.pace_s)
+            self.own_pace_s = own_s
+        self.pace_from = now
+        if limit <= 1.0 or not facts.pace_s or not self.own_pace_s:
+            return 1.0
+        open_edges = (edge.exchange.weighing for edge in self.edges.values() if edge.is_open)
+        neighbors_s = (weighing.report.pace_s for weighing in open_edges if weighing.report)
+        usual_s = profile.usual_pace_s(self.own_pace_s, facts.pace_s, neighbors_s)
+        return min(limit, max(1.0 / limit, self.own_pace_s / usual_s))
 
     def take_over(self, rounds: int | None, elapsed_s: float | None) -> None:
         """Continue from the progress of the neighbors whose model this node has taken; None keeps this node's own

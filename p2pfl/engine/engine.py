@@ -31,11 +31,10 @@ from p2pfl.core.events import (
     Mixed,
     NoteLife,
     Operation,
+    Refused,
     ReplyApplied,
-    ReplyRefused,
     RequestApplied,
     RequestFrozen,
-    RequestRefused,
     ResetEdge,
     RoundCommitted,
 )
@@ -232,9 +231,8 @@ class Engine:
         else:
             self.gathering = self.gathering if op.gather else None
             return outcome
-        if isinstance(op, ApplyRequest):
-            return Outcome(RequestRefused(peer=op.peer, request=op.request, reason=reason, fault=fault), None)
-        return Outcome(ReplyRefused(peer=op.peer, reply=op.reply, reason=reason, fault=fault), None)
+        message = op.request if isinstance(op, ApplyRequest) else op.reply
+        return Outcome(Refused(peer=op.peer, message=message, reason=reason, fault=fault), None)
 
     def _apply_request(self, op: ApplyRequest) -> Outcome:
         edge, request = self.state.edges[op.peer], op.request

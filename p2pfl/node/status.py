@@ -222,10 +222,8 @@ class Status:
         )
 
     def _pace_setter(self, now: float) -> str | None:
-        """Return the neighbor that rounds have waited for most in the last minute, and much longer than for any
-        other.
-        """
-        peer = pace_setter({peer: edge.service.patience.waited.total_s(now) for peer, edge in self.core.edges.items()})
+        """Return the neighbor that rounds wait for most, and much longer than for any other."""
+        peer = pace_setter({peer: edge.service.patience.budget.used_s(now) for peer, edge in self.core.edges.items()})
         return None if peer is None else self.name_of(peer)
 
     def line(self) -> NodeLine:
@@ -310,7 +308,7 @@ class Status:
             exchanges=edge.service.exchanges,
             staleness=edge.exchange.weighing.staleness,
             exchange_s=edge.service.patience.exchange_s,
-            waited_s=round(edge.service.patience.waited.total_s(now), 3),
+            waited_s=round(edge.service.patience.budget.used_s(now), 3),
             resyncs=edge.exchange.record.resyncs,
             kept=kept,
             standing=standing.score,
@@ -414,7 +412,7 @@ class Presence:
         edges = self.core.edges
         self.away = {peer: absence for peer, absence in self.away.items() if peer in self.core.peers}
         for peer, edge in edges.items():
-            if edge.line.greeting.number is None:
+            if edge.line.session is None:
                 self.away.setdefault(peer, Absence(now))
 
     def look(self, now: float) -> None:

@@ -142,7 +142,7 @@ class NeighborStatus(msgspec.Struct, kw_only=True):
     exchange_s: float | None = None
     """The typical duration of an exchange with it."""
     waited_s: float | None = None
-    """The time in the last minute that rounds waited only for this neighbor."""
+    """The seconds that this neighbor has used of what rounds may wait for it alone."""
     resyncs: int | None = None
     kept: float | None = None
     """The share of its pull on the model that the robust rule let through."""
@@ -170,7 +170,7 @@ class NodeStatus(NodeLine, kw_only=True):
     unfinished: list[str] = []
     """The members for which the node waits, or that had not finished training when it ended here."""
     pace_set_by: str | None
-    """The neighbor for which rounds waited longest in the last minute, if much longer than for any other."""
+    """The neighbor for which rounds wait longest, if much longer than for any other."""
     rule: str
     liars: int
     """The number of lying neighbors that the rule is set to tolerate."""

@@ -139,7 +139,7 @@ class Flood:
     async def run(self) -> None:
         while True:
             for edge in self.driver.core.edges.values():
-                number = edge.line.greeting.number
+                number = edge.line.session
                 if not edge.is_open or number is None:
                     continue
                 link = self.links._table.find(edge.peer, number)

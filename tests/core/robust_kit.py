@@ -6,7 +6,6 @@ import sys
 from collections import deque
 from pathlib import Path
 
-from p2pfl.core.core import check_invariants
 from p2pfl.core.events import (
     Alarm,
     ApplyReply,
@@ -25,6 +24,7 @@ from p2pfl.core.events import (
     StartRound,
 )
 from p2pfl.core.messages import Request
+from tests.invariants import check_invariants
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import SAMPLES, make_node, open_session, reply_to, request, say, started
@@ -53,7 +53,7 @@ class Around:
 
     def lose(self, *peers):
         for peer in peers:
-            number = self.node.edges[peer].line.greeting.number
+            number = self.node.edges[peer].line.session
             self.carry_out(self.node.handle(SessionClosed(peer=peer, session=number), self.now))
 
     def rounds(self, count, *, pace_s=0.1):

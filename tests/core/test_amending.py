@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.core import check_invariants
 from p2pfl.core.events import (
     Alarm,
     Amended,
@@ -25,6 +24,7 @@ from p2pfl.core.events import (
 )
 from p2pfl.core.messages import Busy, Ready
 from p2pfl.core.settings import Phase
+from tests.invariants import check_invariants
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

@@ -31,7 +31,7 @@ def test_a_storm_of_resyncs_ends_the_session_and_raises_an_alarm():
     effects = say(node, 0, Resync(incarnation=6))
     assert only(effects, CloseSession) == [CloseSession(peer=0, session=1, reason="resyncs repeat")]
     assert [alarm.kind for alarm in only(effects, Alarm)] == ["resync", "resync-storm"]
-    assert node.edges[0].line.greeting.number is None
+    assert node.edges[0].line.session is None
 
 
 def test_a_resting_edge_takes_no_session_until_the_rest_is_over():
@@ -49,7 +49,7 @@ def test_a_neighbor_that_resyncs_without_pause_costs_a_bounded_number_of_resyncs
     node, resets, session, now = responder(), 0, 1, 0.0
     for incarnation in range(1, 5001):
         now += 0.1
-        if node.edges[0].line.greeting.number is None:
+        if node.edges[0].line.session is None:
             session += 1
             greeting = hello(incarnation=node.edges[0].exchange.record.incarnation)
             open_session(node, 0, now, session, greeting)

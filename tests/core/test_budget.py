@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.core import check_invariants
 from p2pfl.core.events import Alarm, Amended, CommitRound, RoundRefused, RoundTrained, StartRound, StopRequested
 from p2pfl.core.rounds import IDLE_S
 from p2pfl.core.settings import Phase
+from tests.invariants import check_invariants
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import begun_alone, commit, make_node, only, settings

@@ -9,18 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2pfl.core.core import check_invariants
 from p2pfl.core.events import (
     ApplyReply,
     ApplyRequest,
     CommitRound,
     Freeze,
     MessageReceived,
+    Refused,
     ReplyApplied,
-    ReplyRefused,
     RequestApplied,
     RequestFrozen,
-    RequestRefused,
     RoundCommitted,
     RoundTrained,
     SessionClosed,
@@ -31,6 +29,7 @@ from p2pfl.core.events import (
     StorageRestored,
 )
 from p2pfl.core.messages import Ask, Busy, Done, Ready, Resync
+from tests.invariants import check_invariants
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import hello, make_node, reply_to, request
@@ -45,12 +44,12 @@ def answer(chance, effect, node):
             return RequestFrozen(peer=effect.peer, request=built)
         case ApplyRequest(request=asked):
             if refuses:
-                return RequestRefused(peer=effect.peer, request=asked, reason="no")
+                return Refused(peer=effect.peer, message=asked, reason="no")
             reply = reply_to(asked, factor=effect.factor, version=effect.version)
             return RequestApplied(peer=effect.peer, request=asked, reply=reply, chain=chance.bytes(16))
         case ApplyReply(reply=reply):
             if refuses:
-                return ReplyRefused(peer=effect.peer, reply=reply, reason="no")
+                return Refused(peer=effect.peer, message=reply, reason="no")
             return ReplyApplied(peer=effect.peer, reply=reply, chain=chance.bytes(16))
         case CommitRound():
             rounds = node.facts.rounds + effect.trained
@@ -94,17 +93,17 @@ def random_life(seed, steps=300):
             event = Started()
         elif owed and pick < 0.5:
             event = owed.pop(0)
-        elif pick < 0.58 or edge.line.greeting.number is None:
+        elif pick < 0.58 or edge.line.session is None:
             session += 1
             event = SessionOpened(peer=peer, session=session)
         elif pick < 0.6:
-            event = SessionClosed(peer=peer, session=edge.line.greeting.number)
+            event = SessionClosed(peer=peer, session=edge.line.session)
         elif pick < 0.602:
             event = StorageFailed()
         elif node.facts.halted and pick < 0.7:
             event = StorageRestored()
         else:
-            event = MessageReceived(peer=peer, session=edge.line.greeting.number, message=said(chance, edge))
+            event = MessageReceived(peer=peer, session=edge.line.session, message=said(chance, edge))
         made = node.handle(event, now)
         check_invariants(node)
         deadline = node.deadline()

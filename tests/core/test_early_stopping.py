@@ -10,7 +10,7 @@ import pytest
 from p2pfl.core.events import Alarm, Bootstrapped, CommitRound, RoundTrained, StartRound
 from p2pfl.core.settings import Best, Phase, Stop
 from p2pfl.core.termination import Reason
-from p2pfl.core.training import Pace, Training
+from p2pfl.core.training import Training
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import begun_alone, commit, is_through, make_node, only, open_session
@@ -133,6 +133,6 @@ def test_the_reason_is_told_in_words():
 
 def test_the_figures_of_a_node_without_a_stop_are_not_kept():
     node, _ = node_of([1.0], stop=None)
-    training = Training(node.facts, node.rounds.settings, Pace({}, node.facts, node.rounds.settings), 0.0)
+    training = Training({}, node.facts, node.rounds.settings, 0.0)
     training.look_at(1.0)
     assert training.best is None

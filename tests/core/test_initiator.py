@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.events import Alarm, ApplyReply, Freeze, MessageReceived, ReplyRefused, ResetEdge, Send
+from p2pfl.core.events import Alarm, ApplyReply, Freeze, MessageReceived, Refused, ResetEdge, Send
 from p2pfl.core.messages import NO_CHAIN, Ask, Busy, Ready, Resync
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -126,7 +126,7 @@ def test_an_answer_whose_values_the_engine_refuses_leads_to_a_new_incarnation():
     node, asked = pending_initiator()
     answer = reply_to(asked)
     say(node, 1, answer)
-    effects = node.handle(ReplyRefused(peer=1, reply=answer, reason="not finite"), 0.0)
+    effects = node.handle(Refused(peer=1, message=answer, reason="not finite"), 0.0)
     assert [alarm.kind for alarm in only(effects, Alarm)] == ["reply-refused", "resync"]
     assert only(effects, ResetEdge) == [ResetEdge(peer=1, incarnation=1)]
     assert sent(effects) == [Resync(incarnation=1)]

@@ -386,7 +386,7 @@ def test_a_node_whose_neighbor_is_gone_again_is_not_woken_for_ever():
     started(node)
     open_session(node, 0)
     open_session(node, 2)
-    node.handle(SessionClosed(peer=2, session=node.edges[2].line.greeting.number), 0.5)
+    node.handle(SessionClosed(peer=2, session=node.edges[2].line.session), 0.5)
     for now, then in ((1.0, 3.0), (3.0, 7.0), (7.0, 15.0), (15.0, 31.0), (31.0, 47.0)):
         assert levels(node.wake(now)) == [1]
         assert node.deadline() == then

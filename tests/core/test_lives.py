@@ -155,7 +155,7 @@ def test_no_generation_is_far_above_what_was_known():
     assert lives.judge(3, Life(2 + LARGEST_STEP + 1, 4)) is LifeNews.STALE
     assert lives.judge(4, Life(LARGEST_STEP + 1, 4)) is LifeNews.STALE
     assert lives.judge(3, Life(2 + LARGEST_STEP, 4)) is LifeNews.NEW
-    assert lives.judge(4, Life(LARGEST_STEP, 4)) is LifeNews.FIRST
+    assert lives.judge(4, Life(LARGEST_STEP, 4)) is LifeNews.LATER
 
 
 def lives_told(effects):

@@ -106,7 +106,7 @@ def test_closing_rounds_mix_too_and_the_last_before_the_node_is_done():
     for closing in (1, 2):
         for peer in (1, 2, 3):
             message = Ready(version=closing + 1, closing=closing)
-            around.carry_out(say(around.node, peer, message, 1.0, around.node.edges[peer].line.greeting.number))
+            around.carry_out(say(around.node, peer, message, 1.0, around.node.edges[peer].line.session))
     order = [type(effect) for effect in around.of(CommitRound, Mix)]
     assert order == [CommitRound, Mix] * 3
     assert around.node.facts.done
@@ -324,7 +324,9 @@ def test_a_pace_that_is_not_known_yet_does_not_count():
     assert rhos([0.0, 0.0, 0.0]) == [1.0] * 6
     around = met(3, speed_limit=4.0)
     around.node.edges[1].exchange.weighing.report = None
-    assert around.node.rounds.training.pace.usual_s(0.3) == 0.3
+    training = around.node.rounds.training
+    training.pace_from = 0.0
+    assert training.correction(1, 0.0, 0.3) == 1.0
 
 
 def test_with_too_few_that_tell_their_pace_the_own_one_counts():

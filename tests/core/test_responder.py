@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.events import Alarm, ApplyRequest, RequestRefused, ResetEdge, Send
+from p2pfl.core.events import Alarm, ApplyRequest, Refused, ResetEdge, Send
 from p2pfl.core.limits import BURST
 from p2pfl.core.messages import Ask, Busy, Resync
 
@@ -137,7 +137,7 @@ def test_a_request_that_failed_a_check_is_asked_back_and_never_tried_again():
     say(node, 0, asked)
     ask = Send(peer=0, session=1, message=Ask(incarnation=0, seq=1, request_digest=asked.digest))
     alarm = Alarm(kind="request-refused", peer=0, text="too long")
-    assert node.handle(RequestRefused(peer=0, request=asked, reason="too long"), 0.0) == [alarm, ask]
+    assert node.handle(Refused(peer=0, message=asked, reason="too long"), 0.0) == [alarm, ask]
     assert say(node, 0, asked) == [ask]
     assert only(say(node, 0, request(body=b"better")), ApplyRequest)
 
@@ -146,7 +146,7 @@ def test_a_new_incarnation_forgets_what_was_refused():
     node = responder()
     asked = request()
     say(node, 0, asked)
-    node.handle(RequestRefused(peer=0, request=asked, reason="too long"), 0.0)
+    node.handle(Refused(peer=0, message=asked, reason="too long"), 0.0)
     say(node, 0, Resync(incarnation=1))
     assert node.edges[0].exchange.refused == b""
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.core import check_invariants
 from p2pfl.core.events import (
     Alarm,
     ApplyReply,
@@ -22,6 +21,7 @@ from p2pfl.core.events import (
     SessionOpened,
 )
 from p2pfl.core.messages import Ask, Busy, Done, EdgeRecord, Ready, Request, Resync
+from tests.invariants import check_invariants
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.core import check_invariants
 from p2pfl.core.events import (
     Alarm,
     ApplyRequest,
     CloseSession,
     Finish,
     MessageReceived,
-    ReplyRefused,
-    RequestRefused,
+    Refused,
     SessionClosed,
     SessionOpened,
 )
@@ -35,6 +33,7 @@ from p2pfl.core.limits import (
     hearing_bucket,
 )
 from p2pfl.core.messages import Ask, Busy, Done, Ready, Resync
+from tests.invariants import check_invariants
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (
@@ -146,7 +145,7 @@ def refused(node, count, fault=Fault.PAYLOAD, now=0.0, session=1):
     for step in range(count):
         asked = request(body=f"{session} {step}".encode())
         assert only(say(node, 0, asked, now, session), ApplyRequest)
-        effects = node.handle(RequestRefused(peer=0, request=asked, reason="not finite", fault=fault), now)
+        effects = node.handle(Refused(peer=0, message=asked, reason="not finite", fault=fault), now)
     return effects
 
 
@@ -160,7 +159,7 @@ def test_a_neighbor_whose_models_are_refused_is_put_into_quarantine_with_name_an
     assert "not finite" in alarm.text
     (close,) = only(effects, CloseSession)
     assert (close.session, close.rest_s) == (1, FIRST_TERM_S)
-    assert node.edges[0].line.greeting.number is None
+    assert node.edges[0].line.session is None
 
 
 def test_in_quarantine_a_session_is_closed_before_anything_is_said():
@@ -212,7 +211,7 @@ def test_answers_that_are_refused_lead_to_quarantine_too():
         asked, _ = freeze(node, effects, body=bytes([step]))
         answer = reply_to(asked)
         say(node, 1, answer)
-        effects = node.handle(ReplyRefused(peer=1, reply=answer, reason="too long", fault=Fault.PAYLOAD), 0.0)
+        effects = node.handle(Refused(peer=1, message=answer, reason="too long", fault=Fault.PAYLOAD), 0.0)
     assert len(alarms(effects, "quarantine")) == 1
     assert not node.edges[1].is_open
     check_invariants(node)
@@ -302,7 +301,7 @@ def test_a_flood_of_any_message_ends_the_session_and_the_second_one_leads_to_qua
     closes = []
     while not node.standings(now)[0].quarantines:
         now += 1e-4
-        if node.edges[0].line.greeting.number is None:
+        if node.edges[0].line.session is None:
             session += 1
             open_session(node, 0, now, session)
         heard += 1
@@ -326,7 +325,7 @@ def test_a_flood_at_a_steady_rate_is_found_and_leads_to_quarantine_however_littl
     limit_per_s = hearing_bucket(node.settings.exchanges_per_s).rate_per_s
     for step in range(int(60 * limit_per_s)):
         now = step / limit_per_s / times
-        if node.edges[0].line.greeting.number is None:
+        if node.edges[0].line.session is None:
             session += 1
             open_session(node, 0, now, session)
         say(node, 0, Ready(version=step), now, session)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.limits import WAIT_BURST_S, WAIT_SHARE, WaitBudget, WaitedLately, pace_setter
+from p2pfl.core.limits import WAIT_BURST_S, WAIT_SHARE, WaitBudget, pace_setter
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pace_kit import Draws, PacedNode, stutters, takes
@@ -97,15 +97,6 @@ def test_a_budget_refills_by_its_share_up_to_the_burst():
     assert budget.left_s(1e6) == WAIT_BURST_S
 
 
-def test_what_was_waited_is_forgotten_after_a_minute():
-    waited = WaitedLately()
-    for second in range(100):
-        waited.add(0.1, float(second))
-    assert waited.total_s(99.0) == pytest.approx(6.0, abs=0.5)
-    assert waited.total_s(130.0) == pytest.approx(3.0, abs=0.6)
-    assert waited.total_s(170.0) == 0.0
-
-
 def test_who_sets_the_pace_is_told_where_one_costs_more_than_the_others():
     assert pace_setter({}) is None
     assert pace_setter({1: 0.2}) is None
@@ -116,9 +107,9 @@ def test_who_sets_the_pace_is_told_where_one_costs_more_than_the_others():
 
 def test_the_stuttering_neighbor_sets_the_pace():
     _, world = pace({1: takes(0.005), 2: STUTTER}, train_s=0.25)
-    waited = {peer: edge.service.patience.waited.total_s(world.now) for peer, edge in world.node.edges.items()}
-    assert pace_setter(waited) == 2
-    assert waited[2] <= 60.0 * WAIT_SHARE + 0.5
+    used_s = {peer: edge.service.patience.budget.used_s(world.now) for peer, edge in world.node.edges.items()}
+    assert pace_setter(used_s) == 2
+    assert used_s[1] == 0.0
 
 
 def test_the_time_in_a_queue_is_no_training_time():
@@ -131,4 +122,4 @@ def test_the_time_in_a_queue_is_no_training_time():
 
     alone, crowded = trained(0.0), trained(7.0)
     assert crowded.tick.training_s == pytest.approx(alone.tick.training_s) == pytest.approx(1.0)
-    assert crowded.training.pace.own_s == pytest.approx(alone.training.pace.own_s, rel=0.01)
+    assert crowded.training.own_pace_s == pytest.approx(alone.training.own_pace_s, rel=0.01)

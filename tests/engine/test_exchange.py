@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, RequestRefused, ResetEdge
+from p2pfl.core.events import Refused, ReplyApplied, RequestApplied, ResetEdge
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import SIZE, Pair, picture
@@ -140,8 +140,8 @@ def test_a_bad_request_is_refused_and_leaves_no_trace(body):
     before = picture(pair.engines[1].state)
     bad = replace(pair.freeze(), body=body)
     event = pair.apply_request(bad)
-    assert isinstance(event, RequestRefused)
-    assert event.request is bad
+    assert isinstance(event, Refused)
+    assert event.message is bad
     assert picture(pair.engines[1].state) == before
     assert len(pair.changes[1]) == 1
 
@@ -152,7 +152,7 @@ def test_a_bad_reply_is_refused_and_leaves_no_trace(body):
     pair.exchange()
     reply = pair.apply_request(pair.freeze()).reply
     before = picture(pair.engines[0].state)
-    assert isinstance(pair.apply_reply(replace(reply, body=body)), ReplyRefused)
+    assert isinstance(pair.apply_reply(replace(reply, body=body)), Refused)
     assert picture(pair.engines[0].state) == before
     assert isinstance(pair.apply_reply(reply), ReplyApplied)
 
@@ -163,7 +163,7 @@ def test_a_quantized_body_with_a_scale_that_is_no_number_is_refused(spec):
     request = pair.freeze()
     bad = replace(request, body=np.array([np.nan], "<f4").tobytes() + bytes(request.body)[4:])
     before = picture(pair.engines[1].state)
-    assert isinstance(pair.apply_request(bad), RequestRefused)
+    assert isinstance(pair.apply_request(bad), Refused)
     assert picture(pair.engines[1].state) == before
 
 
@@ -173,7 +173,7 @@ def test_an_audit_that_agrees_is_applied_and_one_that_does_not_is_refused():
     assert isinstance(pair.exchange(audit=True), ReplyApplied)
     pair.engines[1].state.edges[0].peer[5] = np.nextafter(pair.engines[1].state.edges[0].peer[5], np.float32(9))
     before = picture(pair.engines[1].state)
-    assert isinstance(pair.apply_request(pair.freeze(audit=True)), RequestRefused)
+    assert isinstance(pair.apply_request(pair.freeze(audit=True)), Refused)
     assert picture(pair.engines[1].state) == before
 
 

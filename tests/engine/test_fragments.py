@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.events import ApplyReply, ApplyRequest, Bootstrap, Freeze, ReplyRefused, RequestRefused
+from p2pfl.core.events import ApplyReply, ApplyRequest, Bootstrap, Freeze, Refused
 from p2pfl.core.limits import Fault
 from p2pfl.engine.arithmetic import Codecs, FragmentMean, distance, neighbor_distance, norm
 from p2pfl.engine.changes import change, entry, image, redo, restore
@@ -134,11 +134,11 @@ def test_what_is_not_the_fragment_whose_turn_it_is_is_refused_and_leaves_no_trac
     assert lie == "too short" or len(bad) == len(body)
     before = [picture(engine.state) for engine in pair.engines]
     event = pair.apply_request(replaced(request, bad))
-    assert isinstance(event, RequestRefused)
+    assert isinstance(event, Refused)
     assert event.fault is Fault.PAYLOAD
     reply = replaced(pair.apply_request(request).reply, bad)
     refused = pair.apply_reply(reply)
-    assert isinstance(refused, ReplyRefused)
+    assert isinstance(refused, Refused)
     assert refused.fault is Fault.PAYLOAD
     assert picture(pair.engines[0].state) == before[0]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.core.events import ReplyRefused, RequestRefused
+from p2pfl.core.events import Refused
 from p2pfl.core.messages import request_digest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -29,7 +29,7 @@ def test_a_huge_model_is_refused_although_the_own_one_is_huge_too(size):
     pair.engines[1].state.model[:] = 1e19
     before = pair.engines[1].state.model.copy()
     lie = told(pair.freeze(), body=np.full(300, size, dtype="<f4").tobytes())
-    assert isinstance(pair.apply_request(lie), RequestRefused)
+    assert isinstance(pair.apply_request(lie), Refused)
     np.testing.assert_array_equal(pair.engines[1].state.model, before)
 
 
@@ -38,13 +38,13 @@ def test_an_exchange_that_would_carry_the_model_too_far_is_refused():
     request = pair.freeze()
     pair.engines[1].state.model[:] = 1e12
     lie = told(request, body=np.full(300, -9e13 / 300, dtype="<f4").tobytes())
-    assert isinstance(pair.apply_request(lie, factor=1e6), RequestRefused)
+    assert isinstance(pair.apply_request(lie, factor=1e6), Refused)
 
 
 @pytest.mark.parametrize("drift", [5e-324, 1e-12])
 def test_a_scale_that_would_blow_up_the_control_variate_is_refused(drift):
     pair = Pair(beta=0.1)
-    assert isinstance(pair.apply_request(told(pair.freeze(), terms=(drift,))), RequestRefused)
+    assert isinstance(pair.apply_request(told(pair.freeze(), terms=(drift,))), Refused)
     assert pair.engines[1].state.edges[0].kept == {}
 
 
@@ -53,7 +53,7 @@ def test_a_reply_with_a_smaller_scale_than_ours_is_refused():
     pair.engines[0].state.terms = (0.5,)
     reply = pair.apply_request(pair.freeze()).reply
     assert reply.terms == (0.5,)
-    assert isinstance(pair.apply_reply(replace(reply, terms=(0.4,))), ReplyRefused)
+    assert isinstance(pair.apply_reply(replace(reply, terms=(0.4,))), Refused)
 
 
 def test_both_ends_scale_their_variates_by_the_larger_drift():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from p2pfl.config.model import TrainingConfig
-from p2pfl.core.events import ReplyApplied, RequestApplied, RequestRefused
+from p2pfl.core.events import Refused, ReplyApplied, RequestApplied
 from p2pfl.engine.state import TILE
 from p2pfl.errors import LearningError
 from p2pfl.methods import Method, New, make_method
@@ -189,7 +189,7 @@ class Dividing(Users):
 def test_a_neighbors_terms_that_a_method_cannot_take_are_refused_and_leave_no_trace(method, terms):
     pair = Pair(method=method())
     before = picture(pair.engines[1].state)
-    assert isinstance(pair.apply_request(told(pair, terms)), RequestRefused)
+    assert isinstance(pair.apply_request(told(pair, terms)), Refused)
     assert picture(pair.engines[1].state) == before
     assert pair.engines[1].state.edges[0].kept == {}
 

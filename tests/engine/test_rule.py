@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from p2pfl.aggregate import Mixture, make_rule
-from p2pfl.core.events import ApplyReply, ApplyRequest, CommitRound, Freeze, Mix, Mixed, ReplyRefused, RequestRefused
+from p2pfl.core.events import ApplyReply, ApplyRequest, CommitRound, Freeze, Mix, Mixed, Refused
 from p2pfl.core.limits import Fault
 from p2pfl.engine.arithmetic import Codecs
 from p2pfl.engine.changes import ModelWasReplaced, change, entry, redo
@@ -221,12 +221,12 @@ BAD = {
 def test_a_model_that_cannot_be_is_refused_as_a_fault_of_the_neighbor(lie):
     pair = Pair(spec="none")
     event = refusal(pair, BAD[lie])
-    assert isinstance(event, RequestRefused)
+    assert isinstance(event, Refused)
     assert event.fault is Fault.PAYLOAD
     pair = Pair(spec="none")
     reply = pair.apply_request(pair.freeze()).reply
     event = pair.run(0, replaced(ApplyReply(peer=1, reply=reply), BAD[lie]))
-    assert isinstance(event, ReplyRefused)
+    assert isinstance(event, Refused)
     assert event.fault is Fault.PAYLOAD
 
 
@@ -241,7 +241,7 @@ def test_a_scale_that_a_task_of_its_own_may_tell_is_no_fault():
     pair = Pair(beta=0.1)
     pair.engines[0].state.terms = (1e-12,)
     event = pair.apply_request(pair.freeze())
-    assert isinstance(event, RequestRefused)
+    assert isinstance(event, Refused)
     assert event.fault is None
 
 

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from p2pfl.compress import make_compressor
-from p2pfl.core.events import ApplyReply, Bootstrap, ReplyApplied, ReplyRefused, RequestApplied, RequestRefused
+from p2pfl.core.events import ApplyReply, Bootstrap, Refused, ReplyApplied, RequestApplied
 from p2pfl.core.messages import EdgeRecord
 from p2pfl.engine import state as state_module
 from p2pfl.engine.arithmetic import Codecs, neighbor_distance
@@ -145,11 +145,11 @@ def test_a_message_refused_at_any_check_leaves_every_bit_and_the_next_exchange_a
         both.exchange()
     request = pair.freeze()
     before = picture(pair.engines[1].state)
-    assert isinstance(pair.apply_request(fault(request)), RequestRefused)
+    assert isinstance(pair.apply_request(fault(request)), Refused)
     assert picture(pair.engines[1].state) == before
     reply = pair.apply_request(request).reply
     before = picture(pair.engines[0].state)
-    assert isinstance(pair.apply_reply(fault(reply)), ReplyRefused)
+    assert isinstance(pair.apply_reply(fault(reply)), Refused)
     assert picture(pair.engines[0].state) == before
     assert isinstance(pair.apply_reply(reply), ReplyApplied)
     twin.exchange()
@@ -166,11 +166,11 @@ def test_a_move_that_would_end_nowhere_is_refused_after_the_replicas_were_comput
     engine = pair.engines[1 if end == "request" else 0]
     if end == "request":
         before = picture(engine.state)
-        assert isinstance(pair.apply_request(request, factor), RequestRefused)
+        assert isinstance(pair.apply_request(request, factor), Refused)
     else:
         reply = pair.apply_request(request, 0.1).reply
         before = picture(engine.state)
-        assert isinstance(pair.apply_reply(replace(reply, factor=factor)), ReplyRefused)
+        assert isinstance(pair.apply_reply(replace(reply, factor=factor)), Refused)
     assert picture(engine.state) == before
 
 

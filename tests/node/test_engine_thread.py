@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 
-from p2pfl.core.events import ApplyReply, ReplyRefused, RequestFrozen, StorageFailed, StorageRestored
+from p2pfl.core.events import ApplyReply, Refused, RequestFrozen, StorageFailed, StorageRestored
 from p2pfl.errors import StorageError
 from p2pfl.node import engine_thread
 from p2pfl.node.engine_thread import RETRY_S, EngineThread, Operate
@@ -19,9 +19,7 @@ class Works:
         while time.thread_time() < until:
             pass
         time.sleep(0.05)
-        return SimpleNamespace(
-            event=ReplyRefused(peer=operation.peer, reply=None, reason=""), change=None, urgent=False
-        )
+        return SimpleNamespace(event=Refused(peer=operation.peer, message=None, reason=""), change=None, urgent=False)
 
 
 def test_an_exchange_costs_the_time_for_which_the_engine_has_computed_and_not_waited():

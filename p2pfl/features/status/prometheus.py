@@ -85,9 +85,7 @@ OF_NEIGHBOR = (
     MetricLine("neighbor_model_version", "version", "The latest known version of the neighbor's model."),
     MetricLine("neighbor_staleness_rounds", "staleness", "Staleness of the latest exchange."),
     MetricLine("neighbor_exchange_seconds", "exchange_s", "How long an exchange usually takes."),
-    MetricLine(
-        "neighbor_waited_seconds", "waited_s", "How long rounds waited for this neighbor alone in the last minute."
-    ),
+    MetricLine("neighbor_waited_seconds", "waited_s", "Seconds of its waiting budget that this neighbor has used."),
     MetricLine("neighbor_standing", "standing", "1 where no fault is proven against the neighbor, 0 in quarantine."),
     MetricLine("neighbor_quarantine_seconds", "quarantined_s", "How much longer its quarantine lasts."),
     MetricLine("neighbor_quarantines_total", "quarantines", "How often it was in quarantine."),

@@ -13,10 +13,9 @@ from p2pfl.core.events import (
     ApplyReply,
     ApplyRequest,
     Freeze,
+    Refused,
     ReplyApplied,
-    ReplyRefused,
     RequestApplied,
-    RequestRefused,
 )
 from p2pfl.engine.arithmetic import Codecs, RuleMixer
 from p2pfl.engine.engine import NORM_CEILING, Engine
@@ -134,7 +133,7 @@ def test_another_liar_is_told_the_truth():
 def test_what_is_no_model_is_refused_as_a_request_and_leaves_no_trace(attack, spec):
     one, other = honest(index=OTHER, spec=spec), liar(attack, spec=spec)
     before = one.state.model.copy()
-    assert isinstance(answer(one, LIAR, ask(other, OTHER)), RequestRefused)
+    assert isinstance(answer(one, LIAR, ask(other, OTHER)), Refused)
     np.testing.assert_array_equal(one.state.model, before)
     assert not one.state.edges[LIAR].peer.any()
 
@@ -146,7 +145,7 @@ def test_what_is_no_model_is_refused_as_a_reply_and_the_liar_stays_whole(attack,
     other.state.scratch.whole("own", other.state.model.size)[:] = 7.0  # what an earlier exchange has left there
     replied = answer(other, HONEST, ask(one, LIAR))
     assert isinstance(replied, RequestApplied)
-    assert isinstance(one.run(ApplyReply(peer=LIAR, reply=replied.reply)).event, ReplyRefused)
+    assert isinstance(one.run(ApplyReply(peer=LIAR, reply=replied.reply)).event, Refused)
     assert not one.state.edges[LIAR].peer.any()
     assert not other.state.edges[HONEST].own.any()
     assert np.isfinite(other.state.model).all()

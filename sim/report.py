@@ -33,20 +33,22 @@ from p2pfl.reporting.figures import (
     contraction,
     held_against,
     overall_staleness,
-    spread,
 )
 from p2pfl.reporting.measures import (
     ModelScore,
     Point,
     References,
+    centralized,
     mean_intervals,
     measures_in,
     metrics_in,
     model_score,
+    of_alone,
+    round_seconds,
     rounded,
+    spread,
     spreads,
 )
-from p2pfl.reporting.references import against, centralized, of_alone, round_seconds
 from p2pfl.reporting.report import Cost, NodeReport, Report
 from p2pfl.reporting.status import ClosedRound, NeighborStatus, consensus_distance, rounds_beyond
 from sim.cluster import PreparedRun, Script
@@ -82,7 +84,7 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
     reference = _references(stage, nodes, figures.history, alone=alone) if references or alone else None
     figures.references_cpu_s = time.process_time() - began
     traffic = world.network.traffic
-    found = report_of(
+    return report_of(
         federation,
         nodes,
         kept,
@@ -113,11 +115,6 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
         value_digest=values,
         reference=reference,
     )
-    if found.reference is not None:
-        pooled = found.reference.centralized
-        found.reference.against_alone = against(found, found.reference.alone)
-        found.reference.against_pooled = against(found, None if pooled is None else pooled.all_nodes)
-    return found
 
 
 def report_of(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from p2pfl.learn.metrics import Measure
-    from p2pfl.reporting.measures import Comparison, ModelScore, Point
+    from p2pfl.reporting.measures import ModelScore, Point
     from p2pfl.reporting.report import NodeReport, Report
     from p2pfl.reporting.status import PrivacyStatus
 
@@ -249,7 +249,11 @@ def reference_facts(report: Report) -> dict[str, Any]:
     """Return the results of the same training without a network of peers: each node alone, all data in one place, and
     with a server.
     """
-    from p2pfl.reporting.measures import value_of, worst  # noqa: PLC0415 - as above
+    from p2pfl.reporting.measures import (  # noqa: PLC0415 - as above
+        beside,
+        value_of,
+        worst,
+    )
 
     main, found, facts = report.main_measure, report.reference, dict[str, Any]()
     if report.label_shift is not None:
@@ -261,13 +265,13 @@ def reference_facts(report: Report) -> dict[str, Any]:
         facts["each node alone, with its own data"] = (
             f"{main.label} {cell(values.mean)}{f' ({ends})' if ends else ''}, worst {cell(worst(values, main))}"
         )
-        facts |= _comparison_facts("alone", found.against_alone, main)
+        facts["together beside alone"] = beside(report, found.alone)
     central = found.centralized
     if central is not None and central.one_node and central.all_nodes:
         runs = {"as many steps as a node": central.one_node, "as many as all nodes": central.all_nodes}
         for words, run in runs.items():
             facts[f"all data in one place, {words}"] = f"{score_words(run, main)}, {run.steps:,} steps"
-        facts |= _comparison_facts("all data in one place", found.against_pooled, main)
+        facts["together beside all data in one place"] = beside(report, central.all_nodes)
     if found.fedavg:
         server = f"{score_words(found.fedavg, main)}, {size(found.fedavg.bytes_sent or 0)}"
         facts["a server that averages each round"] = server
@@ -282,17 +286,6 @@ def score_words(score: ModelScore, main: Measure) -> str:
     ends = between(score.intervals.get(main.name))
     bounds = f" ({ends})" if ends else ""
     return f"loss {cell(score.loss)}" if value is None else f"{main.label} {cell(value)}{bounds}"
-
-
-def _comparison_facts(other: str, comparison: Comparison | None, main: Measure) -> dict[str, str]:
-    """Say which is better, or that the test rows do not decide; return an empty dictionary if nothing was compared."""
-    if comparison is None:
-        return {}
-    ends = f", {between(comparison.interval)}" if comparison.interval else ""
-    apart = f"{main.label} {comparison.difference:+.3g}{ends}"
-    told = {"better": "together is better", "worse": "together is worse"}
-    verdict = told.get(comparison.verdict, "this does not show which is better")
-    return {f"together beside {other}": f"{apart}: {verdict}: {comparison.why}"}
 
 
 def between(ends: Sequence[float] | None) -> str | None:

@@ -8,7 +8,7 @@ node's last.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ from p2pfl.config.sections import PUBLIC
 from p2pfl.errors import StorageError, UserError
 from p2pfl.fleet.fleet import STOPPED, Child, Lies, ending
 from p2pfl.learn.figures import about_lone_classes, label_shift, targets_of
-from p2pfl.learn.interface import Learner, Vector
+from p2pfl.learn.interface import Vector
 from p2pfl.node.assembly import load_learner, replay
 from p2pfl.reporting.figures import (
     about_mixing,
@@ -28,10 +28,19 @@ from p2pfl.reporting.figures import (
     contraction,
     held_against,
     overall_staleness,
-    spread,
 )
-from p2pfl.reporting.measures import Point, References, mean_intervals, measures_of, model_score, spreads
-from p2pfl.reporting.references import Pair, against, paired
+from p2pfl.reporting.measures import (
+    Point,
+    References,
+    alone,
+    centralized,
+    mean_intervals,
+    measures_of,
+    of_alone,
+    round_seconds,
+    spread,
+    spreads,
+)
 from p2pfl.reporting.report import PRIVATE_FIGURES, SCORES, NodeReport, Report, Withheld, instead
 from p2pfl.reporting.status import consensus_distance
 from p2pfl.storage import peek
@@ -246,48 +255,21 @@ def add_references(report: Report, federation: FederationConfig, children: Seque
 
     Raises LearningError: the task failed.
     """
-    from p2pfl.learn.evaluation import value_of  # noqa: PLC0415 - slow, and only here needed
-    from p2pfl.learn.tensors import Distinct  # noqa: PLC0415 - as above
-    from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - as above
-    from p2pfl.reporting.references import centralized, learned_alone, of_alone, round_seconds  # noqa: PLC0415 - as above
+    from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - slow, and only here needed
 
     whole = compacted(federation)
     honest = [child for child in children if not child.byzantine]
     learners = [load_learner(whole, child.node) for child in honest]
     round_s = round_seconds(report.history)
     rounds = round(sum(node.rounds or 0 for node in report.nodes) / len(report.nodes))
-    targets = {child.name: targets_of(learner) for child, learner in zip(honest, learners, strict=True)}
-    report.label_shift = label_shift(targets)
+    report.label_shift = label_shift(
+        {child.name: targets_of(learner) for child, learner in zip(honest, learners, strict=True)}
+    )
     by_name = {node.name: node for node in report.nodes}
-    pairs, tests = list[Pair](), Distinct()
     for child, learner in zip(honest, learners, strict=True):
-        together = _together(child, learner, by_name[child.name])
-        model = learned_alone(learner, rounds, round_s)
-        by_name[child.name].alone = model_score(learner.evaluate(model, "test"))
-        if together is not None and isinstance(learner, TorchLearner) and (other := learner.predictions(model)):
-            outputs, targets = together
-            place = tests.add(learner.test_set)
-            pairs.append(Pair(together=outputs, other=other[0], targets=targets, place=place))
+        by_name[child.name].alone = alone(learner, rounds, round_s)
     torch = [learner for learner in learners if isinstance(learner, TorchLearner)]
-    pooled = centralized(torch, rounds, round_s=round_s) if torch and rounds else None
-    main = report.main_measure
     report.reference = References(
         alone=of_alone([node.alone for node in report.nodes]),
-        against_alone=paired(pairs, main, value_of(torch[0].task, main)) if pairs else None,
-        centralized=pooled,
-        against_pooled=against(report, None if pooled is None else pooled.all_nodes),
+        centralized=centralized(torch, rounds, round_s=round_s) if torch and rounds else None,
     )
-
-
-def _together(child: Child, learner: Learner, node: NodeReport) -> tuple[Any, Any] | None:
-    """Return outputs of the node's final model and targets, both for its test set. Return None if the node has not
-    ended well, or the task has no outputs or targets. The personal part of the learner's model does not change.
-    """
-    loaded = peek(child.node.state_dir) if node.finished else None
-    if loaded is None or not hasattr(learner, "predictions"):
-        return None
-    before, state = learner.local_state(), replay(loaded)
-    learner.load_local_state(state.local)
-    found: tuple[Any, Any] | None = learner.predictions(state.model)
-    learner.load_local_state(before)
-    return found

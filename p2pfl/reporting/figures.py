@@ -27,7 +27,6 @@ from p2pfl.config.model import Edges, FederationConfig, OwnNetwork
 from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.errors import UserError
 from p2pfl.reporting.alarms import ALARMS
-from p2pfl.reporting.measures import Statistic
 from p2pfl.reporting.report import Contraction, EdgeTraffic, HeldAgainst, NodeReport
 from p2pfl.reporting.status import ClosedRound, MeanAndMax, consensus_distance
 from topologies import Topology
@@ -66,14 +65,6 @@ def about_mixing(nodes: Iterable[NodeReport]) -> list[str]:
         f"{ALARMS[reason].means} {ALARMS[reason].advice}"
         for reason, names in sorted(by_reason.items())
     ]
-
-
-def spread(values: Iterable[float | None]) -> Statistic | None:
-    """Return mean, minimum and maximum; None if there are no values, NaN if one of them is NaN."""
-    known = [float(value) for value in values if value is not None]
-    if not known:
-        return None
-    return Statistic(mean=float(np.mean(known)), min=float(np.min(known)), max=float(np.max(known)))
 
 
 def overall_staleness(nodes: Iterable[MeanAndMax | None]) -> MeanAndMax | None:

@@ -24,8 +24,8 @@ from p2pfl.console.output import size
 from p2pfl.core.messages import Ready, Reply, Request
 from p2pfl.core.settings import LIMIT, parse_staleness
 from p2pfl.core.training import begins_beyond
-from p2pfl.reporting.figures import ClosingPoint, contraction_between, predicted, spread
-from p2pfl.reporting.measures import Point, measures_in
+from p2pfl.reporting.figures import ClosingPoint, contraction_between, predicted
+from p2pfl.reporting.measures import Point, measures_in, spread
 from p2pfl.reporting.report import Contraction, EdgeTraffic, NodeReport, Report
 from p2pfl.reporting.status import MeanAndMax, rounds_beyond
 from p2pfl.wire import to_header

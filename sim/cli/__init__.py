@@ -190,7 +190,7 @@ One seed each: repeat with another --seed before you trust a small difference.
     show_default=True,
     help="All in step, or each at its own pace.",
 )
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw all against rounds, bytes and time.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw all against bytes.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @format_option("table", "json")
 def compare_command(**asked: Any) -> int:

@@ -20,7 +20,7 @@ from p2pfl.console.output import Form, cell, write_json, write_rows
 from p2pfl.errors import UserError
 from p2pfl.foreign import UNREADABLE, read_file
 from p2pfl.reporting.measures import value_of, worst
-from p2pfl.reporting.plot import X, check_picture, draw_comparison, draw_runs
+from p2pfl.reporting.plot import X, check_picture, draw_runs
 from p2pfl.reporting.report import Report
 from sim.sweeps.figure import draw_sweep
 from sim.sweeps.plan import SweepFile, load_sweep
@@ -108,7 +108,7 @@ def compare(*, graphs: tuple[str, ...], plot: Path | None, quiet: bool, form: Fo
     rows = [_row(graph, report) for graph, report in zip(graphs, reports, strict=True)]
     write_rows(rows if form == "json" else [_shown(row) for row in rows], form)
     if plot is not None:
-        draw_comparison(reports, plot, graphs)
+        draw_runs(reports, plot, "bytes", graphs)
         click.echo(f"picture: {plot}", err=True)
     return 0
 

@@ -31,7 +31,7 @@ from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.tensors import Distinct, Samples, TensorSamples, place_in_memory, read_samples
 from p2pfl.learn.trainer import TorchLearner, try_out
 from p2pfl.methods import Method
-from p2pfl.reporting.references import mean_score
+from p2pfl.reporting.measures import mean_score
 from sim.attacks import Poison
 from sim.attacks.poison import LABELED, classes_of
 

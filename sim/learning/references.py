@@ -3,7 +3,7 @@
 In each round every node trains from the same model and a hub takes the mean, weighted by the nodes' samples. With a
 compressor both ways carry differences to what the other side knows already: of each node's change (EF21, Richtarik et
 al. 2021, arXiv 2106.05203), and of the hub's model (EF21-P, Gruntkowska et al. 2022, arXiv 2209.15218). The other
-references are those of real runs: `p2pfl.reporting.references`.
+references are those of real runs: `p2pfl.reporting.measures`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,16 @@ from p2pfl.chance import generator
 from p2pfl.compress import Compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.learn.interface import RoundStart, Vector
-from p2pfl.reporting.measures import ModelScore, Reference, ReferencePoint, model_score
-from p2pfl.reporting.references import alone as one_alone
-from p2pfl.reporting.references import moments, reference_point, with_history
+from p2pfl.reporting import measures
+from p2pfl.reporting.measures import (
+    ModelScore,
+    Reference,
+    ReferencePoint,
+    model_score,
+    moments,
+    reference_point,
+    with_history,
+)
 from sim.learning.nodes import Learners
 
 _BLOCK_FLOATS = 16_000_000
@@ -61,7 +68,7 @@ def fedavg(
 def alone(learners: Learners, rounds: int, round_s: float = 0.0) -> list[ModelScore | None]:
     """Score each node's model on its test set after so many rounds on its own data, `round_s` each."""
     if learners.personal:
-        return [one_alone(learner, rounds, round_s) for learner in learners.learners]
+        return [measures.alone(learner, rounds, round_s) for learner in learners.learners]
     found, initial = list[ModelScore | None](), np.asarray(learners.initial(), dtype=np.float32)
     for nodes in _blocks(learners):
         rows = np.repeat(initial[None], len(nodes), axis=0)

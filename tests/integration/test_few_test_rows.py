@@ -50,17 +50,10 @@ def test_each_node_has_the_intervals_of_its_own_test_rows(report):
 
 
 @pytest.mark.long
-def test_references_are_compared_on_the_same_rows_and_say_that_these_are_few(report):
-    found = report.reference.against_alone
-    assert (found.measure, found.rows) == ("auc", 3 * TEST_ROWS)
-    alone = np.mean([node.alone.metrics["auc"] for node in report.nodes])
-    assert found.difference == pytest.approx(report.metrics["auc"].mean - alone)
-    assert found.verdict == "open"
-    assert report.reference.against_pooled.verdict == "open"
+def test_references_say_that_few_rows_do_not_show_which_is_better(report):
     facts = reference_facts(report)
     assert "does not show which is better" in facts["together beside alone"]
-    assert "overlap" in facts["together beside all data in one place"]
-    assert report.from_json(report.to_json()).reference.against_alone == found
+    assert "does not show which is better" in facts["together beside all data in one place"]
 
 
 @pytest.mark.long

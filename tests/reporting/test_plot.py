@@ -79,35 +79,10 @@ def test_references_are_dashed_and_dotted():
     assert "a server (FedAvg)" in words(figure)
 
 
-@pytest.mark.parametrize(("x", "places"), [("rounds", [1, 2]), ("bytes", [50, 100])])
-def test_federated_averaging_is_a_curve_where_it_has_the_axis(x, places):
-    (line,) = dashed(drawn(report([point(0.0), point(2.0)], reference=REFERENCE), x=x).axes[0])
-    assert (list(line.get_xdata()), list(line.get_ydata())) == (places, [0.4, 0.8])
-
-
-def test_references_of_several_runs_are_gray_where_they_agree():
-    run = report([point(0.0), point(2.0)], reference=REFERENCE)
-    better = REFERENCE | {"fedavg": {"accuracy": 0.85, "loss": 0.2, "history": []}}
-    assert [line.get_color() for line in dashed(drawn(run, run).axes[0])] == [plot.GRAY]
-    colors = [line.get_color() for line in dashed(drawn(run, run | {"reference": better}).axes[0])]
-    assert colors == list(plot.COLORS[:2])
-
-
 def test_a_run_of_real_processes_begins_when_its_first_node_was_ready():
     figure = drawn(report([point(5.0), point(7.0)], simulated=False))
     assert curves(figure.axes[0])[0][1] == [0, 2]
     assert figure.axes[-1].get_xlabel() == "seconds since the first node was ready"
-
-
-@pytest.mark.parametrize(("simulated", "times"), [(True, [0, 1, 2, 59, 60, 61]), (False, [0, 1, 2, 60, 61])])
-def test_while_no_model_of_a_simulation_moves_its_line_is_level(simulated, times):
-    low, high = ({"mean": mean, "min": 0, "max": 1} for mean in (0.1, 0.9))
-    history = [point(at, accuracy=low if at < 60 else high) for at in (0.0, 1.0, 2.0, 60.0, 61.0)]
-    figure = drawn(report(history, simulated=simulated))
-    ((_, places, values),) = curves(figure.axes[0])
-    assert places == times
-    assert curves(figure.axes[-1])[0][1] == [0, 1, 2, 60, 61]
-    assert values == [0.1 if at < 60 else 0.9 for at in times]
 
 
 def test_a_single_point_shows_as_a_dot():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from p2pfl.config.model import TaskConfig
-from p2pfl.reporting.figures import spread
+from p2pfl.reporting.measures import spread
 from sim import simulate
 from sim.federations import describe
 from sim.worlds.model import ComputeSpec, CrashSpec, LiarSpec, WorldSpec

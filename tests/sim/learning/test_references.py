@@ -7,14 +7,14 @@ import pytest
 
 from p2pfl.compress import make_compressor
 from p2pfl.learn.interface import RoundStart
-from p2pfl.reporting import references
-from p2pfl.reporting.references import EVALUATIONS
+from p2pfl.reporting import measures
+from p2pfl.reporting.measures import EVALUATIONS
 from sim.learning.batching import make_learners
 from sim.learning.references import fedavg
 
 
 def centralized(federation, learners, **how):
-    return references.centralized(list(learners.learners), federation.training.rounds, **how)
+    return measures.centralized(list(learners.learners), federation.training.rounds, **how)
 
 
 def losses(report):

@@ -169,7 +169,7 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
 
 def _with_hint(error: click.NoSuchOption | click.BadOptionUsage) -> click.ClickException:
     """Say what to use in place of an option that is gone; suggest `--format json` for `--json` where there is that."""
-    name = f"{error.ctx.info_name if error.ctx else ''} {error.option_name}"
+    name = " ".join([*(error.ctx.command_path.split()[1:] if error.ctx else ()), error.option_name])
     if isinstance(error, click.BadOptionUsage):
         return click.UsageError(f"{error.message} {GONE[name].capitalize()}", error.ctx) if name in GONE else error
     if name in GONE:

@@ -32,6 +32,21 @@ GONE: Mapping[str, str] = {
     "evaluate --federation": "without a FILE it is gone: p2pfl score on a table that no node has, or Node.sum",
     "evaluate --finetune": "p2pfl export --finetune, and evaluate that file",
     "stats --questions": "end --answer with Ctrl-C",
+    "audit --budget-s": "use --quick, or --attacks with fewer",
+    **dict.fromkeys(("audit --picture", "audit --report"), "--format json prints all figures"),
+    "audit --seed": "write another seed into a copy of the federation file",
+    "audit --simulated": "real nodes, in this process, are attacked in any case",
+    "sim run --evaluate-every-s": "write evaluate_every_s under [run] in a world file",
+    "sim run --limit-s": "write limit_s under [run] in a world file",
+    "sim run --log": "use --report, and p2pfl sim plot",
+    "sim run --no-batching": "there is one way to compute a run",
+    "sim run --plot": "use --report, and p2pfl sim plot",
+    "sim run --replay": "a seed repeats a run; `make faults` of a checkout checks every invariant after every event",
+    "sim run --workers": "use p2pfl sim sweep --jobs",
+    "sim plot --mean": "a sweep is drawn by its worst node; results.json has the means, too",
+    "sim sweep --engine": "--scheduler HOST:PORT names a Dask scheduler",
+    "sim sweep --plot": "use p2pfl sim plot",
+    "sim sweep --retry": "a sweep that is started again runs again what failed",
 }
 """What to use in place of commands and options of the version before."""
 

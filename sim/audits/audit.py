@@ -20,8 +20,8 @@ from p2pfl.learn.privacy.accounting import Spend, epsilon_of
 from p2pfl.learn.privacy.noise import Seeded
 from p2pfl.reporting.vitals import Vitals
 from sim.audits.membership import attack_members, canary, reuse
-from sim.audits.reconstruction import Guess, InversionSettings, Rebuilder, Rebuilt
-from sim.audits.scene import Observation, Scene, observe_simulated
+from sim.audits.reconstruction import InversionSettings, Rebuilder, Rebuilt
+from sim.audits.scene import Observation, Scene, observe_real, observe_simulated
 
 Observe = Callable[[FederationConfig, int], Observation]
 
@@ -75,8 +75,6 @@ class AttackRow:
 
 @dataclass(slots=True, kw_only=True)
 class AuditFound:
-    """The findings. `guesses` are the inversions of what a real node sent, by layer, for the picture."""
-
     node: str
     samples: int
     layers: list[str]
@@ -84,7 +82,6 @@ class AuditFound:
     notes: list[str] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
     """Signs that a mechanism that does what it claims would not show."""
-    guesses: dict[str, tuple[Guess, ...]] = field(default_factory=dict)
     seconds: float = 0.0
 
     def add(self, attack: str, place: str, unit: str, values: Mapping[str, Value]) -> None:
@@ -196,7 +193,7 @@ def _amount(privacy: PrivacyConfig) -> str:
 
 
 class Auditor:
-    """Runs the attacks. `observe_real` runs real nodes; if it is None, only the simulator is used."""
+    """Runs the attacks. `observe` runs real nodes; a test may have others."""
 
     def __init__(
         self,
@@ -204,11 +201,11 @@ class Auditor:
         *,
         attacks: Sequence[str] = tuple(ATTACKS),
         effort: Effort | None = None,
-        observe_real: Observe | None = None,
+        observe: Observe = observe_real,
         on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.scene, self.attacks, self.effort = scene, attacks, effort or Effort()
-        self.observe_real, self.on_progress = observe_real, on_progress
+        self.observe, self.on_progress = observe, on_progress
         self.layers = layers_of(scene)
         self._began = time.monotonic()
         self.found = AuditFound(
@@ -231,8 +228,8 @@ class Auditor:
         """Run the audit. Raises UserError if a layer's settings are wrong, LearningError if the task failed."""
         if "canary" in self.attacks:  # an audit that runs out of time before this says least
             self.try_canary()
-        if "told" in self.attacks and self.observe_real is not None:
-            self._listen(self.observe_real)
+        if "told" in self.attacks:
+            self._listen()
         if {"rank-one", "inversion"} & set(self.attacks):
             self._rebuild()
         self._measure()
@@ -286,45 +283,36 @@ class Auditor:
     # -- what is rebuilt ----------------------------------------------------------------------------------------------
 
     def _rebuild(self) -> None:
-        """Rebuild rows from a few rounds with one row each, in the simulator and with real nodes."""
+        """Rebuild rows from a few rounds with one row each."""
         rounds = self.effort.rounds
-        places: dict[str, Observe] = {SIMULATOR: self._simulated}
-        if self.observe_real is not None:
-            places[REAL] = self.observe_real
-        for place, observe in places.items():
-            exact, inverted = dict[str, Rebuilt](), dict[str, Rebuilt]()
-            for layer in self.layers:
-                if layer.missing or self.left_s <= 0:
-                    continue
-                self.on_progress(f"{place}: {layer.name}")
-                copied = layer.copy(rounds=rounds, local_steps=1, local_epochs=None, batch_size=1)
-                observed = observe(copied, self.scene.victim)
-                rebuilder = self._rebuilder(copied)
-                if "rank-one" in self.attacks:
-                    exact[layer.name] = rebuilder.exactly(observed, rounds)
-                if "inversion" in self.attacks:
-                    inverted[layer.name] = rebuilder.by_inversion(observed, rounds)
-            self._add_rebuilt("one row a step, rank one", place, exact)
-            self._add_rebuilt("one row a step, inversion", place, inverted)
-            if inverted:
-                self.found.guesses = {name: one.guesses for name, one in inverted.items()}
+        exact, inverted = dict[str, Rebuilt](), dict[str, Rebuilt]()
+        for layer in self.layers:
+            if layer.missing or self.left_s <= 0:
+                continue
+            self.on_progress(f"{REAL}: {layer.name}")
+            copied = layer.copy(rounds=rounds, local_steps=1, local_epochs=None, batch_size=1)
+            observed = self.observe(copied, self.scene.victim)
+            rebuilder = self._rebuilder(copied)
+            if "rank-one" in self.attacks:
+                exact[layer.name] = rebuilder.exactly(observed, rounds)
+            if "inversion" in self.attacks:
+                inverted[layer.name] = rebuilder.by_inversion(observed, rounds)
+        self._add_rebuilt("one row a step, rank one", exact)
+        self._add_rebuilt("one row a step, inversion", inverted)
 
     def _rebuilder(self, federation: FederationConfig) -> Rebuilder:
         bare = replace(federation, privacy=None)
         settings = InversionSettings(iterations=self.effort.iterations, seed=self.scene.federation.seed)
         return Rebuilder(learner=self.scene.learner(bare, self.scene.victim), federation=bare, settings=settings)
 
-    def _simulated(self, federation: FederationConfig, victim: int) -> Observation:
-        return observe_simulated(federation, self.scene.learners(federation, Seeded(federation.seed)), victim)
-
-    def _listen(self, observe_real: Observe) -> None:
+    def _listen(self) -> None:
         """Listen to real nodes that train for the configured rounds."""
         figures: dict[str, Value] = {}
         for layer in self.layers:
             if layer.missing or self.left_s <= 0:
                 continue
             self.on_progress(f"what is told: {layer.name}")
-            observed = observe_real(layer.copy(rounds=LISTENED, evaluate_every=1), self.scene.victim)
+            observed = self.observe(layer.copy(rounds=LISTENED, evaluate_every=1), self.scene.victim)
             figures[layer.name] = ", ".join(self._private_figures(observed, layer)) or "nothing"
         self.found.add("figures told of private rows", REAL, "", figures)
 
@@ -336,7 +324,7 @@ class Auditor:
             self.found.mistakes.append(f"{layer.name}: a node tells its neighbors {', '.join(figures)} of private rows")
         return figures
 
-    def _add_rebuilt(self, attack: str, place: str, rebuilt: Mapping[str, Rebuilt]) -> None:
+    def _add_rebuilt(self, attack: str, rebuilt: Mapping[str, Rebuilt]) -> None:
         """Add the median PSNR, and the share of rows that are recognizable."""
         if not rebuilt:
             return
@@ -345,8 +333,8 @@ class Auditor:
             self.found.note(f"{attack}: left out, {missing.pop()}")
             return
         least = self._recognizable_db
-        self.found.add(attack, place, "dB", {name: one.psnr_db for name, one in rebuilt.items()})
-        self.found.add(attack, place, "recognizable", {name: one.share(least) for name, one in rebuilt.items()})
+        self.found.add(attack, REAL, "dB", {name: one.psnr_db for name, one in rebuilt.items()})
+        self.found.add(attack, REAL, "recognizable", {name: one.share(least) for name, one in rebuilt.items()})
         self.found.note(
             f"in brackets: how many were recognizable, {least:.1f} dB or more: 19 of 20 rows of others are farther"
         )

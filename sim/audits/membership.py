@@ -35,7 +35,7 @@ from torch.nn import functional
 from p2pfl.chance import generator
 from p2pfl.config.model import FederationConfig, TrainingConfig
 from p2pfl.config.sections import PRV, RECORD
-from p2pfl.learn.interface import RoundStart, Vector
+from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.privacy import Plan
 from p2pfl.learn.privacy.noise import Chance, Secret, Seeded
 from p2pfl.learn.privacy.plan import Protection
@@ -174,17 +174,6 @@ def confidences(module: nn.Module, inputs: Tensor, targets: Tensor) -> Values:
     return found
 
 
-def mean_confidences(
-    module: nn.Module, flat: FlatModule, models: Sequence[Vector], inputs: Tensor, targets: Tensor
-) -> Values:
-    """Average the confidence (n,) over several `models` (d,) that were shown; each is one more query."""
-    total = np.zeros(len(targets))
-    for model in models:
-        flat.load(model)
-        total += confidences(module, inputs, targets)
-    return total / max(1, len(models))
-
-
 def likelihood_ratios(confidence: Values, shadows: Values, members: Flags) -> Values:
     """Compute for each row the log ratio (q,) of having been trained on to not.
 
@@ -276,9 +265,8 @@ def attack_members(
         copied = scene.with_rows(TensorSamples(inputs[part], targets[part]))
         chance = Seeded(seed * 1_000_003 + number)
         observed = observe_simulated(federation, copied.learners(federation, chance), scene.victim)
-        confidence.append(
-            mean_confidences(learner.model.module, flat, [last_shown(observed, federation)], inputs, targets)
-        )
+        flat.load(last_shown(observed, federation))
+        confidence.append(confidences(learner.model.module, inputs, targets))
         on_shadow(number + 1)
         if time.monotonic() > ends_at:
             break

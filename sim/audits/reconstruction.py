@@ -18,7 +18,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 from typing import Any
@@ -30,7 +29,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from p2pfl.config.model import FederationConfig, TrainingConfig
-from p2pfl.errors import UserError
 from p2pfl.learn.evaluation import loss_of
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import method_of
@@ -38,7 +36,6 @@ from p2pfl.learn.tensors import TensorPlace
 from p2pfl.learn.trainer import TorchLearner
 from p2pfl.methods import FLOW, Method, Variate, Vectors
 from sim.audits.scene import Observation, RoundSeen
-from topologies.plots import DARK, new_figure, save, shown
 
 MOST_DB = 100.0
 """The PSNR of equal arrays; beyond it, float32 rounding dominates."""
@@ -337,10 +334,9 @@ MOST_OTHERS = 200
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """One rebuilt row: `inputs` (...) from round `number`, with the private row closest to it."""
+    """One rebuilt row: from round `number`, with the private row closest to it."""
 
     number: int
-    inputs: Values
     match: Match
 
 
@@ -377,12 +373,11 @@ class Rebuilder:
         layer = first_layer(self.learner.model.module, self.learner.model.flat.places)
         if isinstance(layer, str):
             return Rebuilt(missing=layer)
-        shape, found = self._inputs.shape[1:], list[Guess]()
+        found = list[Guess]()
         for seen in observed.rounds()[:rounds]:
             rebuilt = rank_one(self._gradient(seen), layer)
             if rebuilt is not None:
-                inputs = rebuilt.inputs.reshape(shape)
-                found.append(Guess(seen.number, inputs, best_match(inputs, self._inputs, self._span)))
+                found.append(Guess(seen.number, best_match(rebuilt.inputs, self._inputs, self._span)))
         return Rebuilt(tuple(found), "" if found else "no round was seen")
 
     def by_inversion(self, observed: Observation, rounds: int, *, rows: int = 1, steps: int = 1) -> Rebuilt:
@@ -413,7 +408,7 @@ class Rebuilder:
                 settings=replace(self.settings, seed=self.settings.seed + seen.number),
             )
             matches = matched(inverted.inputs, self._inputs, self._span)
-            found += [Guess(seen.number, *one) for one in zip(inverted.inputs, matches, strict=False)]
+            found += [Guess(seen.number, match) for match in matches]
         return Rebuilt(tuple(found), "" if found else "no round was seen")
 
     @property
@@ -437,11 +432,6 @@ class Rebuilder:
         near = [best_match(row, self._inputs, self._span).psnr_db for row in others[:MOST_OTHERS]]
         return max(RECOGNIZABLE_DB, float(np.quantile(near, 0.95)))
 
-    def row(self, number: int) -> Values:
-        """Return the private inputs of one row."""
-        found: Values = self._inputs[number]
-        return found
-
     @property
     def _inputs(self) -> Values:
         inputs, _ = self.learner.train_set.rows(torch.arange(len(self.learner.train_set)))
@@ -463,68 +453,3 @@ def last_bias(module: nn.Module, places: Sequence[TensorPlace]) -> slice | None:
     names = {place.name: place.part for place in places}
     linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
     return names.get(f"{linear[-1]}.bias" if linear[-1] else "bias") if linear else None
-
-
-MOST_GUESSES = 6
-SIZE = 0.78
-"""The size of a small picture, in inches."""
-LEFT = 1.7
-
-
-def side_of(shape: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the shape in which to show inputs of this shape: (h, w), or (h, w, 3); None if they are not pictures."""
-    shape = tuple(shape)
-    if len(shape) == 1:
-        side = math.isqrt(shape[0])
-        return (side, side) if side * side == shape[0] and side > 2 else None
-    if len(shape) == 2:
-        return shape
-    if len(shape) == 3 and shape[0] in (1, 3):
-        return shape[1:] if shape[0] == 1 else (*shape[1:], 3)
-    return None
-
-
-def require_picture(shape: Sequence[int]) -> None:
-    """Refuse inputs that cannot be shown. Raises UserError if they are not pictures."""
-    if side_of(shape) is None:
-        allowed = "a task on pictures: (h, w), (1, h, w), (3, h, w), or flat and square"
-        raise UserError("the inputs are not pictures", key="--picture", value=str(tuple(shape)), allowed=allowed)
-
-
-def draw(guesses: Mapping[str, Sequence[Guess]], truth: Values, path: Path) -> None:
-    """For each layer, draw a line of rebuilt rows above a line of the nearest private rows of `truth` (n, ...).
-
-    Raises UserError if they are not pictures.
-    """
-    require_picture(truth.shape[1:])
-    layers = {name: list(found)[:MOST_GUESSES] for name, found in guesses.items() if found}
-    columns = max(len(found) for found in layers.values())
-    height = len(layers) * (2 * SIZE + 0.5)
-    figure = new_figure(LEFT + columns * SIZE, height)
-    figure.get_layout_engine().set(h_pad=0.02, w_pad=0.02, hspace=0.0, wspace=0.0)
-    parts = figure.subfigures(len(layers), 1, squeeze=False)[:, 0]
-    for part, (name, found) in zip(parts, layers.items(), strict=True):
-        part.suptitle(shown(name), fontsize=9, color=DARK, x=0.01, ha="left", fontweight="bold")
-        axes = part.subplots(2, columns, squeeze=False)
-        for column in range(columns):
-            guess = found[column] if column < len(found) else None
-            _show(axes[0][column], None if guess is None else guess.inputs, truth)
-            _show(axes[1][column], None if guess is None else truth[guess.match.row], truth)
-            if guess is not None:
-                axes[0][column].set_title(f"{guess.match.psnr_db:.0f} dB", fontsize=7, color=DARK, pad=2)
-        for line, text in enumerate(("rebuilt", "nearest private")):
-            axes[line][0].set_ylabel(text, fontsize=7, color=DARK, rotation=0, ha="right", va="center")
-    save(figure, path)
-
-
-def _show(axes: Any, values: Values | None, truth: Values) -> None:
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.spines[:].set_visible(False)
-    if values is None:
-        return
-    seen = side_of(truth.shape[1:]) or ()
-    inside = np.clip(np.nan_to_num(values), truth.min(), truth.max())
-    image = inside.transpose(1, 2, 0) if len(seen) == 3 else inside.reshape(seen)
-    span = float(truth.max() - truth.min()) or 1.0
-    axes.imshow((image - truth.min()) / span, cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")

@@ -124,7 +124,7 @@ class Scene:
         )
 
 
-def scene_of(file: Path, *, node: str | None = None, seed: int | None = None) -> Scene:
+def scene_of(file: Path, *, node: str | None = None) -> Scene:
     """Build the scene for a file or folder, around `node`, or around the first node whose data are on this machine.
 
     Raises UserError if there are no data here, or if the task has no rows that could be attacked.
@@ -132,8 +132,6 @@ def scene_of(file: Path, *, node: str | None = None, seed: int | None = None) ->
     federation = replace(compacted(load_config(file)), admin=(), signed=None)
     text = "is not attacked here: a neighbor gets no node's own messages, but sums"
     refuse_sums(federation, text, "`p2pfl audit FOLDER --attacks sums`, which attacks these")
-    if seed is not None:
-        federation = replace(federation, seed=seed)
     names = [member.name for member in federation.members]
     if node is not None and node not in names:
         raise UserError("no such node", file=federation.path, key="--node", value=node, allowed=", ".join(names))

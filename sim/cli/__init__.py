@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +31,6 @@ Examples:
   p2pfl sim plot good.json bad.json --output both.png
   p2pfl sim sweep sweep.toml
 """
-
-
-def gone(option: str, instead: str) -> Callable[[Any], Any]:
-    """Declare an option that was there in the version before: whoever gives it hears what to use `instead`."""
-
-    def refuse(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            raise click.UsageError(f"{option} is gone: {instead}", ctx)
-
-    return click.option(option, hidden=True, expose_value=False, is_flag=False, flag_value="", callback=refuse)
 
 
 class Switch(click.Option):
@@ -80,9 +70,6 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
 @click.option("--attack", metavar="NAME", help="See `p2pfl list attacks`.")
 @click.option("--world", metavar="FILE", help="Speeds, links, faults, liars.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all randomness.  [default: 0]")
-@gone("--replay", "a seed repeats a run; `make faults` of a checkout checks every invariant after every event")
-@gone("--no-batching", "there is one way to compute a run")
-@gone("--workers", "use p2pfl sim sweep --jobs")
 @click.option("--arrays", is_flag=True, help="As arrays, for very many nodes.")
 @click.option("--clock", type=click.Choice(["apart", "in-step"]), help="Of --arrays.  [default: apart]")
 @click.option(
@@ -91,10 +78,7 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
     default=None,
     help="Also each node alone; no: nothing else.",
 )
-@click.option("--limit-s", type=float, metavar="S", help="End at this virtual time at the latest.")
-@click.option("--evaluate-every-s", type=float, metavar="S", help="Between two points of the history.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write the report, as JSON; - is stdout.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw accuracy, distance and bytes over time.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @format_option("table", "json")
 def run_command(**asked: Any) -> int:
@@ -121,9 +105,8 @@ A file, sweep.toml:
 
 \b
 Examples:
-  p2pfl sim sweep sweep.toml                   run it, or go on with it
-  p2pfl sim sweep sweep.toml --plot sweep.svg  and draw it
-  p2pfl sim sweep sweep.toml --retry           run again what failed
+  p2pfl sim sweep sweep.toml       run it, or go on with it
+  p2pfl sim plot sweep-results     draw it
 """
 
 
@@ -136,23 +119,15 @@ Examples:
     help="The folder of reports and results.  [default: FILE's name-results]",
 )
 @click.option("--jobs", type=click.IntRange(1), help="How many runs at a time.  [default: one for each core]")
-@click.option("--retry", is_flag=True, help="Run failed runs again.")
-@click.option(
-    "--engine",
-    type=click.Choice(["processes", "dask"]),
-    default="processes",
-    show_default=True,
-    help="What runs them: processes of this machine, or Dask.",
-)
-@click.option("--scheduler", help="With --engine dask: host:port of a scheduler.  [default: processes here]")
-@click.option("--plot", type=click.Path(path_type=Path), help="Also draw the results: a .png, .svg or .pdf file.")
+@click.option("--scheduler", metavar="HOST:PORT", help="Run on the Dask cluster of this scheduler.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @format_option("table", "json", "csv")
 def sweep_command(**asked: Any) -> int:
     """Run every combination of the axes in FILE over several seeds: a table with 95% confidence intervals.
 
     Every run leaves a report in the folder, under a hash of all that it depends on. Started again after a stop, a sweep
-    goes on where it was; after a change of FILE it runs what is new. Exits with 1 if a run failed, 130 after Ctrl-C.
+    goes on where it was, and runs again what failed; after a change of FILE it runs what is new. Exits with 1 if a run
+    failed, 130 after Ctrl-C.
     """
     from sim.cli.sweep import sweep  # noqa: PLC0415 - `--help` stays instant
 
@@ -225,7 +200,6 @@ Examples:
     type=click.Choice(["time", "rounds", "bytes"]),
     help="The horizontal axis.  [default: time; rounds if real and simulated runs are mixed; a sweep's axes]",
 )
-@gone("--mean", "a sweep is drawn by its worst node; results.json has the means, too")
 def plot_command(**asked: Any) -> None:
     """Draw runs over time: accuracy from the worst to the best node, consensus distance, bytes.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -12,21 +11,18 @@ import click
 
 from p2pfl.config.charter import compacted
 from p2pfl.config.load import load_config
-from p2pfl.console.output import Form, cell, format_option, report_target, write_json, write_rows
-from p2pfl.errors import StorageError, UserError
-from p2pfl.reporting.plot import check_picture, check_target
-from sim.cli import gone
-from topologies.files import replace
+from p2pfl.console.output import Form, cell, format_option, write_json, write_rows
+from p2pfl.errors import UserError
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
-    from sim.audits.audit import AuditFound, Auditor
+    from sim.audits.audit import AuditFound
     from sim.audits.sums import SumCast, SumsFound
 
 EPILOG = """\b
 Examples:
   p2pfl audit ward-7
-  p2pfl audit ward-7 --quick --picture rebuilt.png
+  p2pfl audit ward-7 --quick
   p2pfl audit ward-7 --attacks rank-one,canary --format json
   p2pfl audit ward-7 --attacks sums --colluders 2
 
@@ -44,12 +40,7 @@ FEWEST_OTHERS = 2
 @click.option("--attacks", metavar="NAMES", help="Only these attacks, separated by commas.  [default: all but sums]")
 @click.option("--node", metavar="NAME", help="The node to attack.  [default: the one with most neighbors]")
 @click.option("--quick", is_flag=True, help="One minute: fewer rounds and tries, no membership attack.")
-@gone("--budget-s", "use --quick, or --attacks with fewer")
 @click.option("--colluders", type=click.IntRange(1), help="For sums: how many members may cheat.  [default: 1]")
-@click.option("--simulated", is_flag=True, help="Use the simulator alone, without real nodes.")
-@click.option("--report", type=click.Path(path_type=Path), help="Write everything to this file, as JSON; - is stdout.")
-@click.option("--picture", type=click.Path(path_type=Path), help="Draw the rebuilt rows: .png, .svg or .pdf.")
-@click.option("--seed", type=click.IntRange(0), help="Seed of the attacked copy.  [default: the file's]")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @format_option("table", "json", "csv")
 def audit(
@@ -59,10 +50,6 @@ def audit(
     node: str | None,
     quick: bool,
     colluders: int | None,
-    simulated: bool,
-    report: Path | None,
-    picture: Path | None,
-    seed: int | None,
     quiet: bool,
     form: Form,
 ) -> int:
@@ -75,34 +62,22 @@ def audit(
     from sim.audits.audit import QUICK, SUMS, Auditor, Effort  # noqa: PLC0415 - `--help` stays instant
     from sim.audits.scene import scene_of  # noqa: PLC0415 - as above
 
-    report, form = report_target(report, form)
     names, effort = _attack_names(attacks, quick=quick), QUICK if quick else Effort()
-    _check_targets(report, picture, names)
 
     def tell(text: str) -> None:
         if not quiet:
             click.echo(f"  {text}", err=True)
 
     if names == (SUMS,):
-        sums = _attack_sums(federation, node=node, colluders=colluders or 1, seed=seed, quick=quick, tell=tell)
+        sums = _attack_sums(federation, node=node, colluders=colluders or 1, quick=quick, tell=tell)
         title = f"what members learn of the vector of {sums.cast.names[sums.victim]}"
-        _deliver(sums, sums.rows(), report, form, title=title, sentences=sums.summary())
+        _deliver(sums, sums.rows(), form, title=title, sentences=sums.summary())
         return 1 if sums.mistakes else 0
     if colluders is not None:
         raise UserError("is for sums", key="--colluders", value=colluders, allowed="with --attacks sums")
     _quiet_nodes()
-    scene = scene_of(federation, node=node, seed=seed)
-    if picture is not None:
-        from sim.audits.reconstruction import require_picture  # noqa: PLC0415 - as above
-
-        require_picture(tuple(scene.rows()[0].shape[1:]))
-    real = None if simulated else _real()
-    auditor = Auditor(scene, attacks=names, effort=effort, observe_real=real, on_progress=tell)
-    found = auditor.run()
-    title = f"what neighbors learn of the {found.samples} rows of {found.node}"
-    _deliver(found, _rows(found), report, form, title=title)
-    if picture is not None:
-        _draw(auditor, picture)
+    found = Auditor(scene_of(federation, node=node), attacks=names, effort=effort, on_progress=tell).run()
+    _deliver(found, _rows(found), form, title=f"what neighbors learn of the {found.samples} rows of {found.node}")
     return 1 if found.mistakes else 0
 
 
@@ -123,15 +98,6 @@ def _attack_names(attacks: str | None, *, quick: bool) -> tuple[str, ...]:
     return names
 
 
-def _check_targets(report: Path | None, picture: Path | None, names: Sequence[str]) -> None:
-    if report is not None:
-        check_target(report, key="--report")
-    if picture is not None:
-        check_picture(picture, key="--picture")
-        if "inversion" not in names:
-            raise UserError("shows what inversion rebuilds", key="--picture", value=str(picture), allowed="with it")
-
-
 def _quiet_nodes() -> None:
     """Keep the copy's nodes from filling the screen with notices, and small products to one thread."""
     import torch  # noqa: PLC0415 - as above
@@ -140,14 +106,8 @@ def _quiet_nodes() -> None:
     torch.set_num_threads(1)
 
 
-def _real() -> Any:
-    from sim.audits.scene import observe_real  # noqa: PLC0415 - as above
-
-    return observe_real
-
-
 def _attack_sums(
-    path: Path, *, node: str | None, colluders: int, seed: int | None, quick: bool, tell: Callable[[str], None]
+    path: Path, *, node: str | None, colluders: int, quick: bool, tell: Callable[[str], None]
 ) -> SumsFound:
     """Attack the secure sums of the federation's members, on its graph. Raises UserError."""
     from sim.audits.sums import attack_sums  # noqa: PLC0415 - as above
@@ -157,7 +117,7 @@ def _attack_sums(
     return attack_sums(
         cast,
         _victim(federation, cast, node),
-        seed=federation.seed if seed is None else seed,
+        seed=federation.seed,
         coalitions=6 if quick else 24,
         budget_s=60.0 if quick else 300.0,
         on_progress=tell,
@@ -195,7 +155,6 @@ def _victim(federation: FederationConfig, cast: SumCast, node: str | None) -> in
 def _deliver(
     found: AuditFound | SumsFound,
     rows: Sequence[dict[str, Any]],
-    report: Path | None,
     form: Form,
     *,
     title: str,
@@ -212,12 +171,6 @@ def _deliver(
             click.echo(f"note: {note}", err=True)
     for mistake in found.mistakes:
         click.echo(f"error: {mistake}", err=True)
-    if report is not None:
-        try:
-            replace(report, lambda file: file.writelines([json.dumps(found.as_json(), indent=2).encode()]))
-        except OSError as error:
-            raise StorageError(f"{report} could not be written: {error.strerror}") from error
-        click.echo(f"report: {report}", err=True)
 
 
 def _rows(findings: AuditFound) -> list[dict[str, Any]]:
@@ -243,14 +196,3 @@ def _cell_text(value: Any, unit: str) -> str | None:
             return f"{value:.0%}"
         case _:
             return cell(float(f"{value:.3g}"))
-
-
-def _draw(auditor: Auditor, path: Path) -> None:
-    from sim.audits.reconstruction import draw  # noqa: PLC0415 - as above
-
-    guesses = {name: found for name, found in auditor.found.guesses.items() if found}
-    if not guesses:
-        click.echo("picture: nothing was rebuilt, so there is none", err=True)
-        return
-    draw(guesses, auditor.scene.rows()[0].numpy(), path)
-    click.echo(f"picture: {path}", err=True)

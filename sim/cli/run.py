@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -31,7 +30,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.metrics import Measure
 from p2pfl.methods import allowed, from_here
 from p2pfl.reporting.measures import measures_of, merit, value_of
-from p2pfl.reporting.plot import check_picture, check_target
+from p2pfl.reporting.plot import check_target
 from p2pfl.reporting.report import NodeReport, Report
 from sim.attacks import ALLOWED_ATTACKS, make_attack, with_absolute_path
 from sim.federations import own_tables
@@ -51,7 +50,6 @@ def run(
     clock: str | None,
     references: bool | None,
     report: Path | None,
-    plot: Path | None,
     quiet: bool,
     form: Form,
     **asked: Any,
@@ -60,14 +58,10 @@ def run(
     report, form = report_target(report, form)
     if report is not None:
         check_target(report, key="--report")
-    if plot is not None:
-        check_picture(plot)
     for key, value in {"--references": references or None}.items() if arrays else {"--clock": clock}.items():
         if value is not None:
             how_else = "without" if arrays else "with"
             raise UserError(f"is for runs {how_else} --arrays", key=key, value=value, allowed=f"{how_else} --arrays")
-    if "P2PFL_COMPILED" in os.environ:
-        click.echo("note: P2PFL_COMPILED is ignored: there is no compiled unit any more", err=True)
     asked = {key: value for key, value in asked.items() if value is not None}
     how = {"references": references is not False, "alone": bool(references), "arrays": arrays, "clock": clock}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -83,9 +77,6 @@ def run(
     click.echo(found.to_json()) if form == "json" else show(found)
     if report is not None:
         click.echo(f"report: {report}", err=True)
-    if plot is not None:
-        found.plot(plot)
-        click.echo(f"picture: {plot}", err=True)
     return 0
 
 

@@ -36,36 +36,21 @@ def sweep(
     file: Path,
     out: Path | None,
     jobs: int | None,
-    retry: bool,
-    engine: str,
     scheduler: str | None,
-    plot: Path | None,
     quiet: bool,
     form: Form,
 ) -> int:
     """Carry the command out: see its options in `sim.cli`."""
-    if plot is not None:
-        check_picture(plot)
-    runner = _runner(engine, scheduler, jobs or cores())
-    with SweepView(quiet=quiet) as view:
-        described, out = load_sweep(file), out or default_folder(file)
-        found = run_sweep(described, out, runner=runner, retry=retry, on_change=view.update)
-    _show(found, form)
-    if plot is not None:
-        draw_sweep(found.results, plot)
-        click.echo(f"picture: {plot}", err=True)
-    return _exit_code(found)
-
-
-def _runner(engine: str, scheduler: str | None, count: int) -> Runner:
-    if engine == "dask":
+    runner: Runner = partial(run_here, count=jobs or cores())
+    if scheduler is not None:
         import distributed as _  # noqa: F401, PLC0415 - an extra: missing, it must show at once
 
-        return partial(run_by_dask, count=count, scheduler=scheduler)
-    if scheduler is not None:
-        raise UserError("only Dask has a scheduler", key="--scheduler", value=scheduler, allowed="with --engine dask")
-
-    return partial(run_here, count=count)
+        runner = partial(run_by_dask, scheduler=scheduler)
+    with SweepView(quiet=quiet) as view:
+        described, out = load_sweep(file), out or default_folder(file)
+        found = run_sweep(described, out, runner=runner, on_change=view.update)
+    _show(found, form)
+    return _exit_code(found)
 
 
 def _show(sweep: Sweep, form: Form) -> None:
@@ -87,7 +72,7 @@ def _exit_code(sweep: Sweep) -> int:
         click.echo(f"stopped: {standing.done} of {standing.total} runs are done; start again to go on", err=True)
         return STOPPED
     if standing.failed:
-        click.echo(f"{standing.failed} of {standing.total} runs failed; --retry runs them again", err=True)
+        click.echo(f"{standing.failed} of {standing.total} runs failed; the same command runs them again", err=True)
         return 1
     return 0
 

@@ -29,7 +29,7 @@ from p2pfl.specs import whole
 from sim.attacks import ALLOWED_ATTACKS, file_of
 from sim.federations import describe, own_tables, refuse_broken
 from sim.progress import how_it_died, silent
-from sim.worlds.model import RUN, LiarSpec, WorldSpec, flag
+from sim.worlds.model import LiarSpec, WorldSpec, flag
 from sim.worlds.settling import check_world
 from sim.worlds.world import read_world
 from topologies.errors import TopologyError
@@ -61,8 +61,6 @@ EXCLUSIVE = (("rounds", "time_s"), ("local_steps", "local_epochs"))
 """Pairs of options of which a run may have only one."""
 DESCRIBED = ("nodes", "topology", "rounds", "partition", "rule", "compressor", "method", "privacy")
 """Options that shape the whole federation; each of the others replaces a single setting."""
-TIMES = ("limit_s", "evaluate_every_s")
-"""Options of a world's run, which commands have and sweeps have not."""
 SOURCE = {
     "p2pfl": (
         *("aggregate", "chance.py", "compress", "config", "core", "engine", "learn", "methods", "plugins.py"),
@@ -177,7 +175,7 @@ def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
 
 
 def build_run(options: Options) -> tuple[FederationConfig, WorldSpec]:
-    """Build the federation and the world of `options`, a `seed`, and `TIMES`; what arrays cannot do is not looked at.
+    """Build the federation and the world of `options` and a `seed`; what arrays cannot do is not looked at.
 
     Raises UserError for a mistake, DisconnectedGraph if the graph is not connected.
     """
@@ -196,7 +194,7 @@ def build_run(options: Options) -> tuple[FederationConfig, WorldSpec]:
     )
     federation = _with_settings(federation, options)
     world = WorldSpec() if path == NONE else read_world(path, federation)
-    world = replace(_with_times(options, world), liars=_liars(options, world.liars, len(federation.members)))
+    world = replace(world, liars=_liars(options, world.liars, len(federation.members)))
     for mistake in check_world(world, len(federation.members)):
         raise mistake
     return federation, world
@@ -212,17 +210,6 @@ def _with_settings(federation: FederationConfig, options: Options) -> Federation
                 training[other] = None
     training_config, gossip_config = replace(federation.training, **training), replace(federation.gossip, **gossip)
     return refuse_broken(replace(federation, training=training_config, gossip=gossip_config))
-
-
-def _with_times(options: Options, world: WorldSpec) -> WorldSpec:
-    for name in TIMES:
-        if name in options:
-            try:
-                world = replace(world, **{name: RUN[name].read(options[name])})
-            except ValueError:
-                key = "--" + name.replace("_", "-")
-                raise UserError("no such time", key=key, value=options[name], allowed=RUN[name].allowed) from None
-    return world
 
 
 def _liars(options: Options, of_the_world: LiarSpec | None, nodes: int) -> LiarSpec | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from p2pfl.errors import P2PFLError, UserError
 from p2pfl.specs import Kind, whole
 from sim.attacks import with_absolute_path
 from sim.sweeps.job import EXCLUSIVE, FILES, NONE, OPTIONS, Job, Options, make_job
-from sim.worlds.model import flag
 from topologies.errors import TopologyError
 from topologies.families import parse
 from topologies.files.content import is_file
@@ -29,15 +28,10 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """One value for each axis, as in the file, with a job for each seed. `impossible` has reasons by job key."""
+    """One value for each axis, as in the file, with a job for each seed."""
 
     values: Mapping[str, Any]
     jobs: tuple[Job, ...]
-    impossible: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def possible(self) -> tuple[Job, ...]:
-        return tuple(job for job in self.jobs if job.key not in self.impossible)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +44,6 @@ class SweepFile:
     fixed: Options
     axes: Mapping[str, tuple[Any, ...]]
     seeds: tuple[int, ...]
-    skip_impossible: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +53,8 @@ class SweepPlan:
 
     @property
     def jobs(self) -> dict[str, Job]:
-        """Return every possible run once, by its key; combinations that mean the same share their runs."""
-        return {job.key: job for one in self.combinations for job in one.possible}
+        """Return every run once, by its key; combinations that mean the same share their runs."""
+        return {job.key: job for one in self.combinations for job in one.jobs}
 
 
 def name_of(values: Mapping[str, Any]) -> str:
@@ -91,7 +84,6 @@ def _read_seeds(value: object) -> tuple[int, ...]:
 
 HEAD: Kinds = {
     "seeds": Kind("how many, as 5 for 0 to 4, or a list of different whole numbers from 0", _read_seeds),
-    "skip_impossible": flag(),
     **OPTIONS,
 }
 
@@ -105,7 +97,11 @@ def sweep_from(document: Mapping[str, Any], path: Path) -> SweepFile:
     """Read the sweep that `document` describes; `path` names it in errors and locates its files. Raises as above."""
     mistakes = Mistakes(path)
     unknown_keys(document, "", ("sweep", "axes"), mistakes)
-    head = read_table(document.get("sweep", {}), "sweep.", HEAD, mistakes)
+    given = document.get("sweep", {})
+    if isinstance(given, Mapping) and "skip_impossible" in given:
+        text, allowed = "is gone: every combination must be possible", "without it, in two files if need be"
+        raise UserError(text, file=path, key="sweep.skip_impossible", allowed=allowed)
+    head = read_table(given, "sweep.", HEAD, mistakes)
     axes = _read_axes(document.get("axes", {}), mistakes)
     for first, second in EXCLUSIVE:
         if {first, second} <= head.keys() | axes.keys():
@@ -129,7 +125,6 @@ def sweep_from(document: Mapping[str, Any], path: Path) -> SweepFile:
         fixed=fixed,
         axes=axes,
         seeds=head.get("seeds", SEEDS),
-        skip_impossible=head.get("skip_impossible", False),
     )
 
 
@@ -198,41 +193,28 @@ def make_plan(file: SweepFile) -> SweepPlan:
     return SweepPlan(file=file, combinations=tuple(found))
 
 
-def check_plan(plan: SweepPlan, check: Callable[[Job], object], known: Collection[str]) -> SweepPlan:
-    """Build every run that is not `known` to be possible, and mark or refuse those that are not.
-
-    Raises UserError if some are impossible and the file does not say `skip_impossible`, or if nothing is left.
+def check_plan(plan: SweepPlan, check: Callable[[Job], object], known: Collection[str]) -> None:
+    """Build every run that is not `known` to be possible. Raises UserError, which names the first few impossible
+    combinations; a complaint shared by many is reported once.
     """
     reasons: dict[str, str] = {}
     for key, job in plan.jobs.items():
-        if key in known:
-            continue
-        try:
-            check(job)
-        except (P2PFLError, TopologyError) as error:
-            reasons[key] = str(error)
-    impossible = [{job.key: reasons[job.key] for job in one.jobs if job.key in reasons} for one in plan.combinations]
-    pairs = zip(plan.combinations, impossible, strict=True)
-    marked = replace(plan, combinations=tuple(replace(one, impossible=own) for one, own in pairs))
-    if reasons and (not plan.file.skip_impossible or not marked.jobs):
-        raise _refusal(marked)
-    return marked
-
-
-def _refusal(plan: SweepPlan) -> UserError:
-    """Refuse the impossible combinations, naming the first few; a complaint shared by many is reported once."""
+        if key not in known:
+            try:
+                check(job)
+            except (P2PFLError, TopologyError) as error:
+                reasons[key] = str(error)
     by_reason: dict[str, list[str]] = {}
     for one in plan.combinations:
-        for reason in dict.fromkeys(one.impossible.values()):
-            seeds = [job.seed for job in one.jobs if one.impossible.get(job.key) == reason]
+        for reason in dict.fromkeys(reasons[job.key] for job in one.jobs if job.key in reasons):
+            seeds = [job.seed for job in one.jobs if reasons.get(job.key) == reason]
             name = name_of(one.values)
             by_reason.setdefault(reason, []).append(name if len(seeds) == len(one.jobs) else f"{name}, seed={seeds[0]}")
+    if not by_reason:
+        return
     lines = [report_once(reason, who) for reason, who in list(by_reason.items())[:SHOWN]]
     if len(by_reason) > SHOWN:
         lines.append(f"and {len(by_reason) - SHOWN} more")
-    count = sum(bool(one.impossible) for one in plan.combinations)
+    count = sum(any(job.key in reasons for job in one.jobs) for one in plan.combinations)
     text = f"{count} of {len(plan.combinations)} combinations are impossible:\n  " + "\n  ".join(lines)
-    hint = "axes whose combinations are all possible, or skip_impossible = true in [sweep]"
-    if not plan.jobs:
-        hint = "axes with at least one possible combination"
-    return UserError(text, file=plan.file.path, key="axes", allowed=hint)
+    raise UserError(text, file=plan.file.path, key="axes", allowed="axes whose combinations are all possible")

@@ -152,13 +152,12 @@ def readable_rows(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def complaints(contents: Mapping[str, Any]) -> list[str]:
-    """Return a line for each run that failed or is impossible; a complaint shared by many is reported once."""
+    """Return a line for each run that failed; a complaint shared by many is reported once."""
     where: dict[str, list[str]] = {}
     for row in contents["rows"]:
-        for kind in ("failed", "impossible"):
-            for one in row[kind]:
-                name = f"{name_of(row['values'])}, seed={one['seed']}"
-                where.setdefault(f"{kind}: {one['reason']}", []).append(name)
+        for one in row["failed"]:
+            name = f"{name_of(row['values'])}, seed={one['seed']}"
+            where.setdefault(f"failed: {one['reason']}", []).append(name)
     lines = [report_once(reason, names) for reason, names in where.items()]
     more = len(lines) - SHOWN_REASONS
     return lines if more <= 0 else [*lines[:SHOWN_REASONS], f"and {more} more; results.json has them all"]
@@ -198,13 +197,11 @@ def _row(combination: Combination, tally: SweepTally, names: Sequence[str]) -> d
     keys = {job.key: job.seed for job in combination.jobs}
     done = [tally.figures[key] for key in keys if key in tally.figures]
     failed = [{"seed": keys[key], "reason": tally.failures[key]} for key in keys if key in tally.failures]
-    impossible = [{"seed": keys[key], "reason": reason} for key, reason in combination.impossible.items()]
     return {
         "values": {name: _as_text(value) for name, value in combination.values.items()},
         "runs": len(keys),
         "done": len(done),
         "failed": failed,
-        "impossible": impossible,
         "keys": list(keys),
         "metrics": {name: estimate([one[name] for one in done if name in one]) for name in names},
     }
@@ -217,7 +214,6 @@ def _as_text(value: Any) -> Any:
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {**row["values"], "runs": row["runs"], "done": row["done"], "failed": len(row["failed"])}
-    flat["impossible"] = len(row["impossible"])
     for name in row["metrics"]:
         metric = row["metrics"][name] or {}
         flat |= {name: metric.get("mean")} | {f"{name}_{end}": metric.get(end) for end in ("low", "high", "count")}
@@ -227,9 +223,7 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
 def _counts(row: Mapping[str, Any]) -> str:
     if row["done"] == row["runs"]:
         return str(row["runs"])
-    parts = [f"{row['done']} of {row['runs']}"]
-    parts += [f"{len(row[kind])} {kind}" for kind in ("failed", "impossible") if row[kind]]
-    return ", ".join(parts)
+    return f"{row['done']} of {row['runs']}" + (f", {len(row['failed'])} failed" if row["failed"] else "")
 
 
 def _cell(name: str, metric: Mapping[str, Any] | None, done: int) -> str:

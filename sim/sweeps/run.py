@@ -25,24 +25,19 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import current_process, resource_tracker
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from p2pfl.console.output import ProgressView
 from p2pfl.errors import StorageError, UserError
-from p2pfl.reporting.plot import check_picture
 from sim.progress import duration, how_it_died
 from sim.sweeps.job import Job, RunJob, RunOutcome, build, in_one_line, perform, run
 from sim.sweeps.plan import SweepFile, SweepPlan, check_plan, load_sweep, make_plan, sweep_from
 from sim.sweeps.results import SweepTally, figures, flat_rows, results
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 
 Endings: TypeAlias = "Generator[tuple[Job, RunOutcome], None, None]"
 """Yields each job with its outcome as it ends; if closed early, it stops the running jobs."""
@@ -122,16 +117,25 @@ def run_here(
             worker.stop()
 
 
-def run_by_dask(jobs: Iterable[Job], run_job: RunJob, count: int, scheduler: str | None) -> Endings:
-    """Yield each job with its outcome as it ends; `count` processes here, unless a `scheduler` (host:port) is named.
+def run_by_dask(jobs: Iterable[Job], run_job: RunJob, scheduler: str) -> Endings:
+    """Yield each job with its outcome as it ends, by the workers of a Dask `scheduler` (host:port).
 
     Raises UserError if there is no such scheduler, ModuleNotFoundError if the extra is missing.
     """
-    from distributed import as_completed  # noqa: PLC0415 - slow to import, and an extra
+    from distributed import Client, as_completed  # noqa: PLC0415 - slow to import, and an extra
 
     left = iter(jobs)
-    with ExitStack() as stack:
-        client = _client(count, scheduler, stack)
+    try:
+        client = Client(scheduler, timeout=CONNECT_S)
+        client.wait_for_workers(1, timeout=CONNECT_S)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"no Dask scheduler with a worker answers: {in_one_line(str(error))}",
+            key="--scheduler",
+            value=scheduler,
+            allowed="the address that `dask scheduler` prints, as tcp://host:8786",
+        ) from None
+    with client:
         pending = {_submit(client, run_job, job): job for job in itertools.islice(left, _width(client))}
         arriving = as_completed(list(pending))
         for future in arriving:
@@ -175,28 +179,6 @@ def _quiet_start() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def _client(count: int, scheduler: str | None, stack: ExitStack) -> Any:
-    import dask  # noqa: PLC0415 - as above
-    from distributed import Client, LocalCluster  # noqa: PLC0415 - as above
-
-    if scheduler is None:
-        # a run that kills its process would kill the next one too
-        stack.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": 0}))
-        cluster = LocalCluster(n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None)
-        return stack.enter_context(Client(stack.enter_context(cluster)))
-    try:
-        client = stack.enter_context(Client(scheduler, timeout=CONNECT_S))
-        client.wait_for_workers(1, timeout=CONNECT_S)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"no Dask scheduler with a worker answers: {in_one_line(str(error))}",
-            key="--scheduler",
-            value=scheduler,
-            allowed="the address that `dask scheduler` prints, as tcp://host:8786",
-        ) from None
-    return client
 
 
 def _width(client: Any) -> int:
@@ -272,21 +254,6 @@ class Sweep:
         """One flat row for each combination, as `--format csv` prints them."""
         return flat_rows(self.results)
 
-    def to_frame(self) -> DataFrame:
-        """Return `rows` as a pandas DataFrame. Raises ModuleNotFoundError if pandas is not installed."""
-        from pandas import DataFrame  # noqa: PLC0415 - p2pfl does not need it
-
-        return DataFrame(self.rows)
-
-    def plot(self, path: Path | str) -> None:
-        """Draw the combinations with their confidence intervals into a .png, .svg or .pdf file. Raises
-        ModuleNotFoundError if matplotlib is not installed, UserError if the file cannot be written.
-        """
-        from sim.sweeps.figure import draw_sweep  # noqa: PLC0415 - matplotlib is an extra
-
-        check_picture(Path(path), key="path")
-        draw_sweep(self.results, Path(path))
-
 
 def run_sweep(
     file: SweepFile,
@@ -295,21 +262,19 @@ def run_sweep(
     runner: Runner,
     run_job: RunJob = run,
     check: Callable[[Job], object] = build,
-    retry: bool = False,
     on_change: Callable[[SweepStanding], None] | None = None,
 ) -> Sweep:
     """Run the missing runs of the sweep that `file` describes, in the folder `out`.
 
     `check` raises a UserError for an impossible run; no run begins before all are checked. A run that failed before is
-    not repeated, unless `retry`. SIGINT and SIGTERM end the sweep early. Raises UserError if a combination is
-    impossible, or if the folder cannot be used.
+    repeated. SIGINT and SIGTERM end the sweep early. Raises UserError if a combination is impossible, or if the folder
+    cannot be used.
     """
     plan, folder, interrupted = make_plan(file), Folder(out), False
     with folder.lock():
-        tally = _earlier_tally(plan, folder, retry=retry)
-        known = {*tally.figures, *tally.failures}
-        plan = check_plan(plan, check, known)
-        missing = [job for key, job in plan.jobs.items() if key not in known]
+        tally = _earlier_tally(plan, folder)
+        check_plan(plan, check, tally.figures)
+        missing = [job for key, job in plan.jobs.items() if key not in tally.figures]
         sweep = _Run(plan, folder, tally, on_change or (lambda _: None))
         try:
             if missing:
@@ -365,16 +330,15 @@ def sweep(
     out: Path | str | None = None,
     *,
     jobs: int | None = None,
-    retry: bool = False,
     on_change: Callable[[SweepStanding], None] | None = None,
 ) -> Sweep:
     """Run every combination of some axes over several seeds, in processes of this machine.
 
     `what` is a sweep file, or its tables: `{"sweep": {"nodes": 20}, "axes": {"topology": ["ring", "torus"]}}`. Each run
     leaves a report in the folder `out`, by default beside the file, and a run with a report there is not repeated.
-    `jobs` runs run at a time, by default one per core. `retry` repeats those that failed before. The processes import
-    the script that calls this, so the call must be under `if __name__ == "__main__":`. Raises UserError for a mistake
-    in the sweep, an impossible combination, or a folder that cannot be used; ExceptionGroup for several mistakes.
+    `jobs` runs run at a time, by default one per core. The processes import the script that calls this, so the call
+    must be under `if __name__ == "__main__":`. Raises UserError for a mistake in the sweep, an impossible combination,
+    or a folder that cannot be used; ExceptionGroup for several mistakes.
     """
     if getattr(current_process(), "_inheriting", False):  # said here: later the folder is in use already
         text = "a process of the sweep imports this script, and would begin the sweep again"
@@ -386,7 +350,7 @@ def sweep(
     else:
         file, out = load_sweep(Path(what)), out or default_folder(Path(what))
     runner = partial(run_here, count=jobs or cores())
-    return run_sweep(file, Path(out), runner=runner, retry=retry, on_change=on_change)
+    return run_sweep(file, Path(out), runner=runner, on_change=on_change)
 
 
 class Folder:
@@ -427,21 +391,11 @@ class Folder:
     def keep_report(self, job: Job, report: bytes) -> None:
         """Store a report, and forget an earlier failure of its run."""
         replace(self._place(RUNS, job.key), report)
-        self.forget_failure(job.key)
-
-    def failure(self, key: str) -> str | None:
-        """Return why the run failed, in one line."""
-        found = _read(self._place(FAILURES, key))
-        with suppress(ValueError, KeyError, TypeError):
-            return None if found is None else str(json.loads(found)["reason"])
-        return "unknown: its note cannot be read"
+        self._place(FAILURES, job.key).unlink(missing_ok=True)
 
     def keep_failure(self, job: Job, reason: str, trace: str | None) -> None:
         note = {"reason": reason, "seed": job.seed, "options": dict(job.options), "trace": trace}
         replace(self._place(FAILURES, job.key), json.dumps(note, indent=1, default=str).encode())
-
-    def forget_failure(self, key: str) -> None:
-        self._place(FAILURES, key).unlink(missing_ok=True)
 
     def _place(self, part: str, key: str) -> Path:
         return self.path / part / f"{key}.json"
@@ -465,17 +419,13 @@ def replace(path: Path, content: bytes) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _earlier_tally(plan: SweepPlan, folder: Folder, *, retry: bool) -> SweepTally:
+def _earlier_tally(plan: SweepPlan, folder: Folder) -> SweepTally:
     """Read the results that earlier starts left in the folder."""
     tally = SweepTally(figures={}, failures={})
     for key in plan.jobs:
         report = folder.report(key)
         if report is not None and (found := _figures(report)) is not None:
             tally.figures[key] = found
-        elif retry:
-            folder.forget_failure(key)
-        elif (reason := folder.failure(key)) is not None:
-            tally.failures[key] = reason
     return tally
 
 

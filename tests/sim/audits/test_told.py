@@ -68,7 +68,7 @@ def private(task, loss_is_told, monkeypatch):
     data = learners_of(federation)
     privacy = PrivacyConfig(noise=2.0, delta=1e-3)
     scene = Scene(federation=federation, task=task, data=[one.data_sets for one in data], victim=0, privacy=privacy)
-    auditor = Auditor(scene, attacks=["told"], effort=Effort(rounds=1), observe_real=observe_real)
+    auditor = Auditor(scene, attacks=["told"], effort=Effort(rounds=1), observe=observe_real)
     auditor.layers = [layer for layer in auditor.layers if layer.name == "record, noise 2"]
     return auditor.run()
 

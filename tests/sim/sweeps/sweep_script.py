@@ -1,4 +1,4 @@
-"""`python sweep_script.py FILE OUT COUNT [--retry]`: one line on stdout for each change, exit code as the command."""
+"""`python sweep_script.py FILE OUT COUNT`: one line on stdout for each change, exit code as the command."""
 
 import sys
 from functools import partial
@@ -17,7 +17,7 @@ def say(standing):
 
 
 def main():
-    file, out, count, *retry = sys.argv[1:]
+    file, out, count = sys.argv[1:]
     jobs.software = lambda: fake_jobs.SOFTWARE
     sweep = run_sweep(
         load_sweep(Path(file)),
@@ -25,7 +25,6 @@ def main():
         run_job=fake_jobs.run,
         check=fake_jobs.check,
         runner=partial(run_here, count=int(count)),
-        retry=bool(retry),
         on_change=say,
     )
     sys.exit(130 if sweep.interrupted else 1 if sweep.standing.failed else 0)

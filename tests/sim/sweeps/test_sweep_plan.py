@@ -41,7 +41,6 @@ def test_a_combination_that_cannot_be_is_refused_by_name(write):
     with pytest.raises(UserError, match=r"1 of 4 combinations.*\n  topology=torus, nodes=7: .*prime") as caught:
         check_plan(plan_of(path), fake_jobs.check, known=())
     assert (caught.value.file, caught.value.key) == (str(path), "axes")
-    assert "skip_impossible" in caught.value.allowed
 
 
 def test_the_same_complaint_of_many_is_told_once(write):
@@ -50,19 +49,6 @@ def test_the_same_complaint_of_many_is_told_once(write):
         check_plan(plan_of(path), fake_jobs.check, known=())
     assert str(caught.value).count("prime") == 1
     assert "compressor=none (and 2 more)" in str(caught.value)
-
-
-def test_impossible_combinations_can_be_skipped(write):
-    path = write("[sweep]\nskip_impossible = true\nseeds = 2\n[axes]\ntopology = ['ring', 'torus']\nnodes = [7, 9]\n")
-    plan = check_plan(plan_of(path), fake_jobs.check, known=())
-    assert len(plan.jobs) == 6
-    assert [len(one.impossible) for one in plan.combinations] == [0, 0, 2, 0]
-
-
-def test_a_sweep_of_which_nothing_is_left_is_refused(write):
-    path = write("[sweep]\nskip_impossible = true\n[axes]\ntopology = ['torus']\nnodes = [7]\n")
-    with pytest.raises(UserError, match="are impossible"):
-        check_plan(plan_of(path), fake_jobs.check, known=())
 
 
 def test_what_is_known_is_not_built_again(write):

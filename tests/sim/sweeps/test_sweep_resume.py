@@ -146,26 +146,19 @@ def test_a_spoiled_report_is_made_again(sweep, write, starts):
 
 
 @pytest.mark.long
-def test_a_failed_run_is_listed_and_only_run_again_on_request(sweep, write, starts):
+def test_a_failed_run_is_listed_and_run_again_and_one_that_is_mended_is_forgotten(sweep, write, starts):
     file = write("[sweep]\nseeds = 1\nbyzantine = 1\n[axes]\nattack = ['sign-flip', 'raises']\n")
     first = sweep(file)
     assert (first.standing.done, first.standing.failed) == (1, 1)
     assert first.results["rows"][1]["failed"] == [{"seed": 0, "reason": "ValueError: no such thing"}]
     assert sweep(file).results == first.results
-    assert len(starts()) == 2
-    assert sweep(file, retry=True).standing.failed == 1
     assert len(starts()) == 3
-
-
-@pytest.mark.long
-def test_a_failure_that_is_mended_is_forgotten(write, sweep, tmp_path):
-    file = write("[sweep]\nseeds = 1\nbyzantine = 1\nattack = 'raises'\n")
-    failed = sweep(file)
-    (key,) = failed.results["rows"][0]["keys"]
-    folder = Folder(tmp_path / "out")
+    (key,) = first.results["rows"][1]["keys"]
+    folder = Folder(file.parent / "out")
+    assert "Traceback" in (folder.path / "failures" / f"{key}.json").read_text()
     report = b'{"nodes": [], "accuracy": {"mean": 0.5, "min": 0.4, "max": 0.5}}'
     folder.keep_report(type("Job", (), {"key": key}), report)
-    assert folder.failure(key) is None
+    assert list((folder.path / "failures").iterdir()) == []
     assert sweep(file).standing.failed == 0
 
 

@@ -23,7 +23,7 @@ from p2pfl.aggregate import liars_of
 from p2pfl.chance import stream
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.settings import Phase
-from p2pfl.learn.figures import LabelShift, about_lone_classes, flat_targets, label_shift, own_classes
+from p2pfl.learn.figures import about_lone_classes, own_classes
 from p2pfl.learn.interface import Score
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.figures import (
@@ -90,7 +90,6 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
         kept,
         models,
         measures=figures.measures,
-        label_shift=_label_shift(stage),
         mean_model=_mean_model(stage, models, kept),
         attack=None if stage.script.attack is None else stage.script.attack.spec,
         bytes_sent=traffic.bytes_sent,
@@ -395,20 +394,6 @@ def _nodes(stage: PreparedRun, figures: Figures, models: NDArray[Any]) -> list[N
             )
         )
     return nodes
-
-
-def _label_shift(stage: PreparedRun) -> LabelShift | None:
-    """Compute the label shift in the honest nodes' data, if they are in one pool."""
-    nodes, members, liars = stage.script.learners.nodes, stage.script.federation.members, stage.script.liars
-    if nodes is None or isinstance(nodes.pool, str):
-        return None
-    return label_shift(
-        {
-            members[node].name: flat_targets(nodes.pool.of(node).targets.numpy())
-            for node in range(len(nodes))
-            if node not in liars
-        }
-    )
 
 
 def _mean_model(stage: PreparedRun, models: NDArray[Any], kept: list[int]) -> ModelScore | None:

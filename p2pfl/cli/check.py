@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from p2pfl.console.output import (
     write_json,
 )
 from p2pfl.crypto.identity import public_text
-from p2pfl.learn.figures import label_shift, targets_of
 from p2pfl.learn.interface import device_of
 from p2pfl.node.feature import Check, Inspected
 
@@ -94,7 +92,6 @@ def _survey(inspected: Inspected, checks: Sequence[Check], mixing: MixingCheck) 
         ],
         "memory": {name: needs.parts for name, needs in memory.items()},
         "mapped": {name: needs.engine.mapped for name, needs in memory.items()},
-        "targets": _targets(federation, inspected),
         "graph": mixing.graph,
         "rule": mixing.rule,
         "traffic": mixing.traffic,
@@ -135,15 +132,6 @@ def _member_row(federation: FederationConfig, member: Member, inspected: Inspect
     }
 
 
-def _targets(federation: FederationConfig, inspected: Inspected) -> dict[str, Any] | None:
-    """Return how much the targets of the nodes here differ, or None if they cannot, or must not, be compared."""
-    if federation.privacy is not None:
-        return None
-    here = sorted(inspected.learners.keys() & inspected.here.keys())
-    shift = label_shift({federation.members[index].name: targets_of(inspected.learners[index]) for index in here})
-    return None if shift is None else asdict(shift) | {"in_words": shift.in_words}
-
-
 def _print(report: dict[str, Any], inspected: Inspected | None, checks: Sequence[Check] | None) -> None:
     """Print what a person must know; with `checks`, also what these say in full."""
     click.echo(verdict(report["mistakes_in_all"], len(report["warnings"])))
@@ -154,7 +142,6 @@ def _print(report: dict[str, Any], inspected: Inspected | None, checks: Sequence
         click.echo("more: p2pfl check --all, or --format json")
         return
     click.echo()
-    write_facts({"targets apart": report["targets"] and report["targets"]["in_words"]})
     for one in checks:
         if report.get(one.part):
             one.show(report[one.part])

@@ -256,8 +256,6 @@ def reference_facts(report: Report) -> dict[str, Any]:
     )
 
     main, found, facts = report.main_measure, report.reference, dict[str, Any]()
-    if report.label_shift is not None:
-        facts["targets of the nodes"] = report.label_shift.in_words
     if found is None:
         return facts
     if found.alone is not None and (values := value_of(found.alone, main)):

@@ -18,7 +18,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.config.sections import PUBLIC
 from p2pfl.errors import StorageError, UserError
 from p2pfl.fleet.fleet import STOPPED, Child, Lies, ending
-from p2pfl.learn.figures import about_lone_classes, label_shift, targets_of
+from p2pfl.learn.figures import about_lone_classes
 from p2pfl.learn.interface import Vector
 from p2pfl.node.assembly import load_learner, replay
 from p2pfl.reporting.figures import (
@@ -251,7 +251,7 @@ def refuse_references(federation: FederationConfig, key: str) -> None:
 
 def add_references(report: Report, federation: FederationConfig, children: Sequence[Child]) -> None:
     """Add references to `report`: each honest node alone, and one model trained on all their data, with as many rounds
-    as a node has trained on average; also the distance between their targets.
+    as a node has trained on average.
 
     Raises LearningError: the task failed.
     """
@@ -262,9 +262,6 @@ def add_references(report: Report, federation: FederationConfig, children: Seque
     learners = [load_learner(whole, child.node) for child in honest]
     round_s = round_seconds(report.history)
     rounds = round(sum(node.rounds or 0 for node in report.nodes) / len(report.nodes))
-    report.label_shift = label_shift(
-        {child.name: targets_of(learner) for child, learner in zip(honest, learners, strict=True)}
-    )
     by_name = {node.name: node for node in report.nodes}
     for child, learner in zip(honest, learners, strict=True):
         by_name[child.name].alone = alone(learner, rounds, round_s)

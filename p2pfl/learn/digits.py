@@ -18,7 +18,7 @@ from functools import cache
 from importlib.resources import as_file, files
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,12 +75,8 @@ def mlp(*sizes: int) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def mnist_idx(
-    *, path: str = "", model: Literal["mlp", "cnn"] = "mlp", hidden: int = 128, partition: str | None = None
-) -> Task:
-    """Build the task. `path` is relative to the federation file; without it, every node names its own. `hidden` applies
-    to the mlp only.
-    """
+def mnist_idx(*, path: str = "", hidden: int = 128, partition: str | None = None) -> Task:
+    """Build the task. `path` is relative to the federation file; without it, every node names its own."""
     at_least("hidden", hidden, 1)
     if partition is not None:
         parse_partition(partition)
@@ -92,25 +88,8 @@ def mnist_idx(
         test = _pair(*_read(folder, "t10k")) if has_idx(folder, "t10k-images-idx3-ubyte") else None
         return _pair(images, labels, node.own_rows(labels, partition)), test
 
-    def make() -> torch.nn.Module:
-        return small_cnn() if model == "cnn" else mlp(SIDE * SIDE, hidden, IDX_CLASSES)
-
     del path  # NodeContext.path looks it up
-    return Task(name="mnist-idx", model=make, data=data)
-
-
-def small_cnn() -> nn.Sequential:
-    """Build a network of two convolutions for images (b, 1, 28, 28), with ten outputs and 28,938 parameters."""
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(32 * 7 * 7, 10),
-    )
+    return Task(name="mnist-idx", model=lambda: mlp(SIDE * SIDE, hidden, IDX_CLASSES), data=data)
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""Figures over nodes and over rounds: exact sums, label shift, and what a person should doubt.
+"""Figures over nodes and over rounds: exact sums, and what a person should doubt.
 
 An exact sum has real numbers as a few whole numbers that can be summed one by one, whatever their size. A number is
 rounded to a multiple of 2^-256 and written in base 2^32, from 2^-256 to 2^512, each digit with the number's sign.
@@ -8,14 +8,6 @@ numbers within bounds.
 A gauge reads the figure that must keep improving for training to continue (`training.stop`), from a local round and
 the latest test. Doubts are problems in a node's own data that make a good result unlikely: nothing here changes what
 is computed, and nothing leaves the node: each problem becomes a log line and an alarm.
-
-Label shift is how much the nodes' data differ: the distance between the distribution of each node's targets and that
-of all targets. For class labels it is the total variation, half the sum of |p_k(class) - p(class)|, from 0 to 1: the
-share of a node's rows that would have to change their class. For numbers it is the Wasserstein-1 distance, the
-integral of |F_k - F|, in the unit of the targets: how far they would have to be moved, on average.
-
-The measure needs all data at once, so it can only be computed on a machine that has them: no node reveals its labels
-to another.
 """
 
 from __future__ import annotations
@@ -24,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -184,97 +176,11 @@ def about_lone_classes(rule: str, classes: Mapping[str, Iterable[int]]) -> str |
     return f"{what}: {some}{more}; to {rule} such a node looks like a liar, and the others may never learn them"
 
 
-MOST_COMPARED = 200_000_000
-"""The largest product of nodes and rows for which numeric targets are compared; this takes about two seconds."""
-
-Floats = NDArray[np.float64]
-Kind = Literal["total variation", "Wasserstein-1"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelShift:
-    """The shift of all nodes. `nodes` has each node's distance by name; `mean` is weighted by samples, `max` is the
-    largest.
-    """
-
-    kind: Kind
-    mean: float
-    max: float
-    nodes: dict[str, float]
-
-    @property
-    def in_words(self) -> str:
-        return f"{self.kind} {self.mean:.3g} from those of all, at most {self.max:.3g}"
-
-
-def targets_of(learner: Learner) -> NDArray[Any] | None:
-    """Return the targets (n,) that a node trains on, or None unless they are labels or numbers in memory, one per
-    row.
-    """
-    targets = getattr(getattr(learner, "train_set", None), "targets", None)
-    return None if targets is None else flat_targets(targets.numpy())
-
-
-def flat_targets(targets: NDArray[Any]) -> NDArray[Any] | None:
-    """Return the targets flattened. Integers of any shape are labels; of numbers there must be one per row."""
-    if targets.dtype.kind in "iu" or targets.size == len(targets):
-        return targets.reshape(-1)
-    return None
-
-
-def label_shift(targets: Mapping[str, NDArray[Any] | None]) -> LabelShift | None:
-    """Return the shift of each node's targets (n_k,), given by name. None for fewer than two nodes, or if the targets
-    cannot be compared.
-    """
-    known = {name: values for name, values in targets.items() if values is not None and len(values)}
-    kinds = {values.dtype.kind in "iu" for values in known.values()}
-    if len(known) < 2 or len(known) < len(targets) or len(kinds) > 1:
-        return None
-    parts = list(known.values())
-    counts = np.array([len(part) for part in parts], dtype=np.float64)
-    if kinds == {False} and counts.sum() * len(parts) > MOST_COMPARED:
-        return None
-    found = total_variation(parts) if kinds == {True} else wasserstein(parts)
-    return LabelShift(
-        kind="total variation" if kinds == {True} else "Wasserstein-1",
-        mean=float(counts @ found / counts.sum()),
-        max=float(found.max()),
-        nodes=dict(zip(known, found.tolist(), strict=True)),
+def wasserstein(first: NDArray[Any], other: NDArray[Any]) -> float:
+    """Return the Wasserstein-1 distance between two sets of numbers (n,) and (m,), the integral of |F - G|."""
+    places = np.sort(np.concatenate([first, other]).astype(np.float64))
+    below, beside = (
+        np.searchsorted(np.sort(numbers.astype(np.float64)), places[:-1], side="right") / len(numbers)
+        for numbers in (first, other)
     )
-
-
-def total_variation(parts: list[NDArray[Any]]) -> NDArray[np.float64]:
-    """Return the total variation distance of each node's integer labels (n_k,) from those of all: (nodes,)."""
-    values, places = np.unique(np.concatenate(parts), return_inverse=True)
-    ends = np.cumsum([len(part) for part in parts])[:-1]
-    counted = np.array([np.bincount(part, minlength=len(values)) for part in np.split(places, ends)], dtype=np.float64)
-    shares = counted / counted.sum(axis=1, keepdims=True)
-    return np.asarray(np.abs(shares - counted.sum(axis=0) / counted.sum()).sum(axis=1) / 2, dtype=np.float64)
-
-
-def wasserstein(parts: list[NDArray[Any]]) -> NDArray[np.float64]:
-    """Return the Wasserstein distance of each node's numbers (n_k,) from those of all: (nodes,)."""
-    together = np.sort(np.concatenate(parts).astype(np.float64))
-    return np.array(
-        [_area_between(_ecdf(part, together), _ecdf_of_sorted(together, together), together) for part in parts]
-    )
-
-
-def wasserstein_between(first: NDArray[Any], other: NDArray[Any]) -> float:
-    """Return the Wasserstein distance between two sets of numbers (n,) and (m,)."""
-    together = np.sort(np.concatenate([first, other]).astype(np.float64))
-    return _area_between(_ecdf(first, together), _ecdf(other, together), together)
-
-
-def _ecdf(numbers: NDArray[Any], places: Floats) -> Floats:
-    """Return the share of `numbers` (n,) that is at most each of `places` (m,) except the last: (m - 1,)."""
-    return _ecdf_of_sorted(np.sort(numbers.astype(np.float64)), places)
-
-
-def _ecdf_of_sorted(numbers: Floats, places: Floats) -> Floats:
-    return np.asarray(np.searchsorted(numbers, places[:-1], side="right") / len(numbers), dtype=np.float64)
-
-
-def _area_between(first: Floats, other: Floats, places: Floats) -> float:
-    """Return the area between two distribution functions, given at all `places` except the last."""
-    return float(np.diff(places) @ np.abs(first - other))
+    return float(np.diff(places) @ np.abs(below - beside))

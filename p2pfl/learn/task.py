@@ -11,8 +11,7 @@ the other keys of `[task]` as arguments, and the folder of that file if it has a
 imports torch, because a task need not use it (see `LearnerFactory`).
 
 A partition divides a common data set among nodes, as indices, for demos and simulations: docs/how-to/simulate.md has
-each. flwr-datasets' pathological partition draws k classes for each node, so that a class may be on no node; here
-every class is on at least one node.
+each. With `classes` every class is on at least one node.
 
 Every node gets at least one row, no row is assigned twice, none is left over, and the same seed gives the same parts.
 Only `draw` differs: nodes may share rows and some rows may belong to no node, so that a simulation can have more nodes
@@ -50,9 +49,7 @@ if TYPE_CHECKING:
 Rows = NDArray[np.int64]
 Labels = NDArray[Any]
 
-ALIASES = {"shard": "shards", "pathological": "classes", "size": "sizes", "natural-id": "natural"}
-"""The names that flwr-datasets uses for the same partitions."""
-ALLOWED = "iid, dirichlet:ALPHA or ALPHA,LEAST, shards:K, classes:K, sizes:A,B,... (one per node), natural, draw:K"
+ALLOWED = "iid, dirichlet:ALPHA or ALPHA,LEAST, shards:K, classes:K, sizes:A,B,... (one per node), draw:K"
 _DIRICHLET_DRAWS = 10
 
 
@@ -64,11 +61,9 @@ class Partition:
     name: str
     numbers: tuple[float, ...] = ()
 
-    def split(self, labels: Labels, nodes: int, *, seed: int, ids: ArrayLike | None = None) -> list[Rows]:
-        """Return each node's row numbers in ascending order, for `labels` (n,). `ids` (n,) are the groups for
-        `natural`.
-
-        Raises UserError: the set cannot be split in this way.
+    def split(self, labels: Labels, nodes: int, *, seed: int) -> list[Rows]:
+        """Return each node's row numbers in ascending order, for `labels` (n,). Raises UserError: the set cannot be
+        split in this way.
         """
         if labels.ndim != 1:
             raise UserError("labels must have one dimension", key="labels", value=labels.shape)
@@ -76,12 +71,9 @@ class Partition:
             return [self._draw(len(labels), node, seed) for node in range(nodes)]
         if len(labels) < nodes:
             raise self.refusal(f"{len(labels)} samples cannot be split among {nodes} nodes")
-        if self.name == "natural" and ids is None:
-            raise self.refusal("this set has no natural ids", "another partition")
-        by = labels if ids is None or self.name != "natural" else np.asarray(ids)
-        if self.name in {"dirichlet", "classes"} and not np.issubdtype(by.dtype, np.integer):
+        if self.name in {"dirichlet", "classes"} and not np.issubdtype(labels.dtype, np.integer):
             raise self.refusal("this needs integer class labels", "iid, shards:K or sizes:A,B,...")
-        parts = _SPLITTERS[self.name](self, by, nodes, generator(seed, "partition"))
+        parts = _SPLITTERS[self.name](self, labels, nodes, generator(seed, "partition"))
         if any(len(part) == 0 for part in parts):
             raise self.refusal(f"a node would be left without samples (nodes: {nodes}, samples: {len(labels)})")
         return [np.sort(part) for part in parts]
@@ -92,7 +84,7 @@ class Partition:
         """
         if self.name == "draw":
             return self._draw(len(labels), node, seed)
-        if labels.dtype.kind not in "iuf":
+        if labels.dtype.kind not in "iuf" or labels.ndim != 1:
             return self.split(labels, nodes, seed=seed)[node]
         return _remembered(self, labels.tobytes(), labels.dtype.str, nodes, seed)[node].copy()
 
@@ -159,24 +151,12 @@ def _classes(split: Partition, labels: Labels, nodes: int, rng: np.random.Genera
     return [np.concatenate(part) for part in parts]
 
 
-def _natural(split: Partition, ids: Labels, nodes: int, rng: np.random.Generator) -> list[Rows]:
-    """Give each node one group, in the groups' order; if there are more groups than nodes, the others are dealt out at
-    random.
-    """
-    groups = np.unique(ids)
-    if len(groups) < nodes:
-        raise split.refusal(f"{len(groups)} groups for {nodes} nodes", "at least one group per node")
-    dealt = groups if len(groups) == nodes else rng.permutation(groups)
-    return [np.flatnonzero(np.isin(ids, dealt[node::nodes])) for node in range(nodes)]
-
-
 _SPLITTERS: dict[str, Callable[[Partition, Labels, int, np.random.Generator], list[Rows]]] = {
     "iid": _iid,
     "dirichlet": _dirichlet,
     "shards": _shards,
     "classes": _classes,
     "sizes": _sizes,
-    "natural": _natural,
 }
 
 
@@ -203,21 +183,18 @@ def _fill_up(parts: list[Rows], least: int) -> list[Rows]:
 
 def leaves_few_classes(spec: str) -> bool:
     """Return True for a partition that gives each node a few classes."""
-    name = spec.partition(":")[0]
-    return ALIASES.get(name, name) in {"shards", "classes"}
+    return spec.partition(":")[0] in {"shards", "classes"}
 
 
 def parse_partition(spec: str) -> Partition:
     """Read `name` or `name:numbers`. Raises UserError: there is no such partition, or its numbers are impossible."""
     name, _, text = spec.partition(":")
-    name = ALIASES.get(name, name)
     try:
         numbers = tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:
         numbers = (np.nan,)
     fits = {
         "iid": not numbers,
-        "natural": not numbers,
         "dirichlet": len(numbers) == 1 or (len(numbers) == 2 and numbers[1].is_integer()),
         "shards": len(numbers) == 1 and numbers[0].is_integer(),
         "classes": len(numbers) == 1 and numbers[0].is_integer(),
@@ -284,15 +261,12 @@ class NodeContext:
             allowed=allowed,
         )
 
-    def partition(self, labels: ArrayLike, spec: str, ids: ArrayLike | None = None) -> NDArray[np.int64]:
+    def partition(self, labels: ArrayLike, spec: str) -> NDArray[np.int64]:
         """Return this node's rows of a common set with `labels` (n,), in ascending order, for demos and simulations.
 
         `spec` is as in `p2pfl.learn.task`. Each row belongs to exactly one node, except with `draw`.
         """
-        partition, values = parse_partition(spec), np.asarray(labels)
-        if ids is None and values.ndim == 1:
-            return partition.part(values, self.node, self.nodes, seed=self.seed)
-        return partition.split(values, self.nodes, seed=self.seed, ids=ids)[self.node]
+        return parse_partition(spec).part(np.asarray(labels), self.node, self.nodes, seed=self.seed)
 
     def own_rows(self, labels: ArrayLike, spec: str | None) -> NDArray[np.int64]:
         """Return this node's rows of the table at `path()`.

@@ -270,5 +270,4 @@ def _title(runs: Sequence[Report]) -> str:
     report = runs[0]
     kind = "simulated" if report.simulated else "real nodes"
     name, nodes = report.config.get("federation", ""), counted(len(report.nodes), "node")
-    title = shown(f"{name}: {nodes}, {report.topology}, seed {report.seed}, {kind}", 100)
-    return title if report.label_shift is None else f"{title}\ntargets of the nodes: {report.label_shift.in_words}"
+    return shown(f"{name}: {nodes}, {report.topology}, seed {report.seed}, {kind}", 100)

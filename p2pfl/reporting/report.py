@@ -16,7 +16,6 @@ import msgspec
 from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
-from p2pfl.learn.figures import LabelShift
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.measures import ModelScore, Point, References, Statistic, measures_of, value_of
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus, PrivacyStatus
@@ -228,8 +227,6 @@ class Report(msgspec.Struct, kw_only=True):
     """95% intervals of the means, by name, as if all nodes were tested on the same rows."""
     local_metrics: dict[str, Statistic] = {}
     """The task's own metrics on each node's own training data, by name."""
-    label_shift: LabelShift | None = None
-    """The difference between the targets of the honest nodes; null if no machine has seen all of them."""
     mean_model: ModelScore | None = None
     """The score of the mean of the honest models, a model that no node has. Simulated runs only."""
     attack: str | None = None

@@ -59,7 +59,7 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
 @click.option(
     "--partition",
     metavar="SPEC",
-    help="Who holds which rows: iid, shards:K, dirichlet:ALPHA[,LEAST], classes:K, sizes:A,B,..., natural, draw:K.  "
+    help="Who holds which rows: iid, shards:K, dirichlet:ALPHA[,LEAST], classes:K, sizes:A,B,..., draw:K.  "
     "[default: shards:2; over 500 nodes draw:14]",
 )
 @click.option("--rule", metavar="SPEC", help="See `p2pfl list rules`.  [default: mean]")

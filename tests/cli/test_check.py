@@ -38,11 +38,9 @@ def report_of(outcome):
     return json.loads(outcome.out)
 
 
-def test_the_graph_is_that_of_the_library_and_how_unequal_the_data_are_is_told(p2pfl, ward):
+def test_the_graph_is_that_of_the_library(p2pfl, ward):
     report = report_of(p2pfl("check", ward, "--format", "json"))
     assert report["graph"]["algebraic_connectivity"] == pytest.approx(2.0)
-    assert report["targets"]["kind"] == "total variation"
-    assert 0 < report["targets"]["mean"] <= report["targets"]["max"] == max(report["targets"]["nodes"].values()) < 1
 
 
 def test_a_round_sends_one_compressed_model_to_each_neighbor(p2pfl, ward, change):

@@ -114,9 +114,7 @@ def test_a_sparse_compressor_is_warned_of_on_a_single_edge_too(check, ward):
     assert "top-k:0.1+q8" in text
 
 
-@pytest.mark.parametrize(
-    ("partition", "warned"), [("shards:2", True), ("pathological:2", True), ("dirichlet:1", False)]
-)
+@pytest.mark.parametrize(("partition", "warned"), [("shards:2", True), ("classes:2", True), ("dirichlet:1", False)])
 def test_data_of_few_classes_at_each_node_are_warned_of(check, ward, partition, warned):
     path = ward / "federation.toml"
     text = path.read_text(encoding="utf-8")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from p2pfl.learn.digits import load_digits
-from p2pfl.learn.figures import about_lone_classes, lone_classes, own_classes, unscaled
+from p2pfl.learn.figures import about_lone_classes, lone_classes, own_classes, unscaled, wasserstein
 
 DRAWN = torch.randn(400, 3, generator=torch.Generator().manual_seed(1))
 
@@ -62,3 +66,13 @@ def test_a_class_on_one_node_alone_is_told_under_a_robust_rule():
     assert about_lone_classes("mean", held) is None
     assert about_lone_classes("hampel:b=1", {"pi1": [0, 1], "pi2": [0, 1]}) is None
     assert about_lone_classes("hampel:b=1", {"pi1": [0, 1]}) is None
+
+
+def numbers():
+    return arrays(np.float32, st.integers(1, 12), elements=st.floats(-100, 100, width=16))
+
+
+@given(numbers(), numbers())
+def test_the_wasserstein_distance_is_scipys(first, other):
+    stats = pytest.importorskip("scipy.stats", reason="the extra topology has scipy")
+    assert wasserstein(first, other) == pytest.approx(stats.wasserstein_distance(first, other), abs=1e-6)

@@ -12,7 +12,7 @@ from p2pfl.learn.task import parse_partition
 SPECS = st.sampled_from(["iid", "dirichlet:0.1", "dirichlet:5", "shards:1", "shards:2", "classes:2", "classes:3"])
 
 NONSENSE = [
-    *("", "IID", "iid:1", "natural:1", "shards:1.5", "shards:0", "classes:2,3"),
+    *("", "IID", "iid:1", "natural", "shards:1.5", "shards:0", "classes:2,3"),
     *("dirichlet", "dirichlet:0", "dirichlet:-1", "dirichlet:x", "dirichlet:nan"),
     *("sizes", "sizes:1,-1", "sizes:inf,1", "draw", "draw:0", "draw:1.5"),
 ]
@@ -89,14 +89,6 @@ def test_sizes_are_proportions():
     assert [len(part) for part in parts] == [30, 10, 10]
 
 
-def test_natural_gives_each_node_whole_groups():
-    ids = np.array(["x", "y", "z"] * 10)
-    parts = parse_partition("natural").split(np.zeros(30), 3, seed=0, ids=ids)
-    assert [set(ids[part]) for part in parts] == [{"x"}, {"y"}, {"z"}]
-    two = parse_partition("natural").split(np.zeros(30), 2, seed=0, ids=ids)
-    assert sorted(len(part) for part in two) == [10, 20]
-
-
 def test_more_nodes_than_rows_may_each_draw_rows_of_their_own():
     labels, partition = np.arange(20) % 4, parse_partition("draw:14")
     parts = partition.split(labels, 50, seed=6)
@@ -131,7 +123,6 @@ def test_a_spec_that_means_nothing_is_refused_and_the_allowed_ones_are_named(spe
         ("classes:1", np.array([0] * 50 + [1]), 4),
         ("sizes:1,1", np.zeros(9, int), 3),
         ("sizes:1,1000", np.zeros(9, int), 2),
-        ("natural", np.zeros(9, int), 3),
         ("dirichlet:1", np.zeros(9), 3),
         ("draw:10", np.zeros(9, int), 3),
     ],
@@ -139,22 +130,6 @@ def test_a_spec_that_means_nothing_is_refused_and_the_allowed_ones_are_named(spe
 def test_a_split_that_cannot_be_is_the_users_mistake(spec, labels, nodes):
     with pytest.raises(UserError):
         parse_partition(spec).split(labels, nodes, seed=0)
-
-
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [
-        ("pathological:2", "classes:2"),
-        ("shard:2", "shards:2"),
-        ("size:1,2,3", "sizes:1,2,3"),
-        ("natural-id", "natural"),
-    ],
-)
-def test_names_of_flwr_datasets_mean_the_same(theirs, ours):
-    labels = np.arange(60) % 3
-    one, other = (parse_partition(spec).split(labels, 3, seed=1, ids=labels) for spec in (theirs, ours))
-    for first, second in zip(one, other, strict=True):
-        np.testing.assert_array_equal(first, second)
 
 
 @given(alpha=st.sampled_from([0.01, 0.1, 1]), least=st.integers(1, 15), seed=st.integers(0, 100))

@@ -55,10 +55,3 @@ def test_one_odds_of_class_one_has_an_accuracy_where_that_is_asked_for():
     report = simulated(model=lambda: torch.nn.Linear(3, 1), loss=loss, metrics=named(["accuracy"]), references=False)
     assert report.main_measure.name == "accuracy"
     assert report.accuracy.min == pytest.approx(min(node.metrics["accuracy"] for node in report.nodes))
-
-
-def test_how_far_the_nodes_targets_are_apart_is_in_the_report(report):
-    found = report.label_shift
-    assert found.kind == "total variation"
-    assert set(found.nodes) == {node.name for node in report.nodes}
-    assert max(found.nodes.values()) == found.nodes[report.nodes[0].name] == found.max > 0.3

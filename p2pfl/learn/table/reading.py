@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
-from p2pfl.learn.figures import wasserstein_between
+from p2pfl.learn.figures import wasserstein
 from p2pfl.learn.table import rows
 from p2pfl.learn.table.rows import LEAVE_OUT, NONE_DROPPED, Cell, Dropped, Layout, TableMistakes, mistakes_of
 from p2pfl.learn.table.schema import Schema
@@ -487,7 +487,7 @@ def _distances(table: Table, others: list[Table], schema: Schema) -> dict[str, f
     for column in schema.numeric:
         own, rest = _known_values(table, column), _rest(others, column)
         if len(own) and len(rest):
-            found[column] = wasserstein_between(own, rest) / schema.scale(column)[1]
+            found[column] = wasserstein(own, rest) / schema.scale(column)[1]
     return found
 
 
@@ -523,7 +523,7 @@ def _other_units(node: str, table: Table, others: list[Table], schema: Schema) -
         if min(len(own), len(rest)) < LEAST_CELLS:
             continue
         spread = min(own.std(), rest.std())
-        if spread > 0 and wasserstein_between(own, rest) > OTHER_UNIT * spread:
+        if spread > 0 and wasserstein(own, rest) > OTHER_UNIT * spread:
             text = f"{table.path}: column {column!r} of node {node} may be in a different unit: its median is"
             said.append(f"{text} {np.median(own):.4g}, that of the others {np.median(rest):.4g}")
     return said

@@ -10,9 +10,6 @@ Control connections only bring the charter or ask for it, and then end. A peer t
 one charter, and need not be listed. That is how a newcomer reaches a neighbor that does not know about it yet, and how
 `p2pfl member` brings changes. An admin signs each charter, so it does not matter who carries it. A charter is given
 only to a listed key or an admin's.
-
-A path to a node is measured by what the exchanges of a session take, because the peer has sealed what comes back: a
-relay can answer fast, open lines fast, and hold back bodies.
 """
 
 from __future__ import annotations
@@ -21,11 +18,9 @@ import asyncio
 import itertools
 import os
 import struct
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from statistics import median
 from typing import NoReturn, Protocol
 
 from p2pfl.config.charter import MOST_BYTES, VERSIONS
@@ -219,48 +214,6 @@ def _checked_version(notice: Notice) -> int:
     if notice.number >= VERSIONS:
         raise PeerFault(f"it claims version {notice.number} of the members, which is impossible")
     return notice.number
-
-
-SLOT_S = 3.0
-"""One exchange in so many seconds is a sample of how long exchanges take; a longer one is several."""
-MOST_SAMPLES, LEAST_SAMPLES = 30, 3
-"""The samples that count: those of about the last minute and a half. What holds for half of that time decides."""
-
-
-class ExchangeTimes:
-    """How long the exchanges of one session take, from the beginning of a request to the end of its reply. Times are
-    the loop's, in seconds.
-    """
-
-    def __init__(self) -> None:
-        self._samples: deque[float] = deque(maxlen=MOST_SAMPLES)
-        self._digest = b""
-        """The digest of the request that has no reply yet; empty if there is none."""
-        self._begun_at = 0.0
-        self._next_at = float("-inf")
-
-    def begin(self, digest: bytes, now: float) -> None:
-        """Record that a request is sent; a repeated one began when it was sent first."""
-        if digest != self._digest:
-            self._digest, self._begun_at = digest, now
-
-    def end(self, digest: bytes, now: float) -> None:
-        """Record the reply to the request with that digest."""
-        if digest and digest == self._digest:
-            if now >= self._next_at:
-                self._samples.extend([now - self._begun_at, *self._slots(now)])
-                self._next_at = now + SLOT_S
-            self._digest = b""
-
-    def typical_s(self, now: float) -> float | None:
-        """Return the median, which counts the exchange under way, too; None while too little is known."""
-        samples = [*self._samples, *(self._slots(now) if self._digest else ())][-MOST_SAMPLES:]
-        return median(samples) if len(samples) >= LEAST_SAMPLES else None
-
-    def _slots(self, now: float) -> list[float]:
-        """Return the time of the exchange under way, once for each slot that it has taken."""
-        took_s = now - self._begun_at
-        return [took_s] * min(MOST_SAMPLES, int(took_s / SLOT_S))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

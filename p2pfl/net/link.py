@@ -18,11 +18,11 @@ from time import monotonic
 from typing import Protocol, TypeVar
 
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Busy, Hello, Message, Reply, Request
+from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Busy, Hello, Message
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
 from p2pfl.net.extensions import ExtensionChannel, ExtensionChannels
-from p2pfl.net.greeting import Connection, ExchangeTimes, Notice
+from p2pfl.net.greeting import Connection, Notice
 from p2pfl.net.limits import ByteBudget, Limits, MessagePace, SendingRates
 from p2pfl.net.outbox import BodySender, KeptParts, Outbox, ReceiptClock
 from p2pfl.net.transport import REASON_BYTES, Counters, GoneError, OnAlarm, clip
@@ -252,7 +252,6 @@ class PeerLink:
         self.connection, self.peer = connection, connection.peer
         self.number, self.remote_number = number, remote_number
         self.finished = asyncio.Event()
-        self.exchanges = ExchangeTimes()
         self._shared, self._owner, self._opening = shared, owner, opening
         self._traffic = shared.counters.peers[self.peer]
         self._inbox = Inbox(connection, shared)
@@ -389,8 +388,6 @@ class PeerLink:
         return Offer(least=LEAST_VERSION, most=PROTOCOL_VERSION, channels=self._shared.sides.names)
 
     async def _send(self, message: Message | Side | Receipt) -> None:
-        if isinstance(message, Request):
-            self.exchanges.begin(message.digest, asyncio.get_running_loop().time())
         chunks = await self._bodies.cut(message, self._version or LEAST_VERSION, self._shared.work)
         if self._shared.rates.bound(self.peer) is not None:
             beat_s = self._shared.beat_s
@@ -462,8 +459,6 @@ class PeerLink:
             except PeerFault as fault:
                 raise MalformedError(str(fault)) from fault
             return
-        if isinstance(message, Reply):
-            self.exchanges.end(message.request_digest, asyncio.get_running_loop().time())
         if isinstance(message, Hello):
             self._bodies.applied = message.request_digest
         if isinstance(message, Busy):

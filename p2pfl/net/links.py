@@ -151,13 +151,10 @@ class Dialer:
 
     def _relays(self, peer: int) -> Sequence[Relayed]:
         key = self.greeter.key_of(peer)
-        place = self.table.places.get(peer)
-        return () if key is None else self.transport.relay_paths(key, None if place is None else place.relay)
+        return () if key is None else self.transport.relay_paths(key)
 
     async def _vacancy(self, peer: int, place: NeighborPlace, route: Route) -> None:
-        """Wait until there is no session. While it goes through a relay, try the addresses and other relays from time
-        to time.
-        """
+        """Wait until there is no session. While it goes through a relay, try the addresses from time to time."""
         while place.is_relayed:
             try:
                 async with asyncio.timeout(self.shared.limits.direct_again_s):
@@ -166,22 +163,7 @@ class Dialer:
                 for address in route.next_go():
                     if place.is_relayed:
                         await self._attempt(peer, place, address)
-                await self._change_relay(peer, place)
         await place.vacancy()
-
-    async def _change_relay(self, peer: int, place: NeighborPlace) -> None:
-        """Move a session to a relay that is clearly better. The end with the lower index decides."""
-        key, link = self.greeter.key_of(peer), place.link
-        if key is None or link is None or self.table.own > peer or (relay := link.connection.line.relay) is None:
-            return
-        exchange_s = link.exchanges.typical_s(asyncio.get_running_loop().time())
-        way = await self.transport.faster_path(key, relay, exchange_s)
-        if way is not None and place.is_relayed:
-            place.moves_to = way.relay
-            try:
-                await self._attempt(peer, place, way)
-            finally:
-                place.moves_to = None
 
     async def _try(self, peer: int, place: NeighborPlace, route: Route) -> bool:
         """Dial one way after another until there is a session. Return True if one end has refused the other."""

@@ -94,10 +94,6 @@ class NeighborPlace:
     """The limit on new sessions: one token for each that may open now."""
     link: PeerLink | None = None
     dial: Dial | None = None
-    moves_to: str | None = None
-    """The URL of the relay to which this end moves the session at this moment."""
-    relay: str | None = None
-    """The URL of the relay that carried the latest session through one: a move has led there."""
     held_back: set[asyncio.Timeout] = field(default_factory=set)
     free: asyncio.Event = field(default_factory=asyncio.Event)
     settled: bool = False
@@ -232,7 +228,7 @@ class SessionTable:
             current = None if place.link is None else place.link.connection
             if self.places.get(candidate.peer) is not place:
                 return None
-            moves = current is not None and (_is_more_direct(candidate, current) or self._is_move(candidate, current))
+            moves = current is not None and _is_more_direct(candidate, current)
             verdict = decide(candidate, current, own=self.own, own_dial=own_dial, overdue=overdue)
             match Admission.OPEN if moves else verdict:
                 case Admission.OPEN if place.link is not heard:
@@ -245,12 +241,6 @@ class SessionTable:
                     return None
                 case Admission.WAIT:
                     await self._hold_back(place, candidate, deadline)
-
-    def _is_move(self, newcomer: Connection, current: Connection) -> bool:
-        """Return True if this end has dialed to move the session from one relay to another."""
-        moves_to = self.places[newcomer.peer].moves_to
-        same = newcomer.boot == current.boot and newcomer.dialer == self.own
-        return same and moves_to is not None and newcomer.line.relay == moves_to
 
     async def _hold_back(self, place: NeighborPlace, candidate: Connection, deadline: float) -> None:
         """Wait until something about the peer changes.
@@ -298,7 +288,6 @@ class SessionTable:
             opening=Notice(Word.OPEN, self.boot, number) if remote_number is None else None,
         )
         place.link = link
-        place.relay = candidate.line.relay or place.relay
         place.free.clear()
         if place.dial is not None and link.connection.dialer != self.own:
             expire(place.dial.scope)

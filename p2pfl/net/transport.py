@@ -355,18 +355,9 @@ class Transport(Protocol):
         """Record that a member is at that address."""
         return
 
-    def relay_paths(self, key: bytes, latest: str | None = None) -> Sequence[Relayed]:  # noqa: ARG002 - most know no relay
-        """Return the ways through relays to the member with that public key, best first; most transports have none.
-        `latest` is the URL of the relay that carried the latest session with it.
-        """
+    def relay_paths(self, key: bytes) -> Sequence[Relayed]:  # noqa: ARG002 - most know no relay
+        """Return the ways through relays to the member with that public key, best first; most transports have none."""
         return ()
-
-    async def faster_path(self, key: bytes, relay: str, exchange_s: float | None) -> Relayed | None:  # noqa: ARG002
-        """Return a way through a relay that is clearly and lastingly better than that through the relay with the URL
-        `relay`, to the member with that public key; None if there is none. `exchange_s` is what an exchange in the
-        session typically takes, if that is known.
-        """
-        return None
 
     async def dial(self, way: DialPath) -> Line:
         """Dial a member; the caller sets the deadline. Raises GoneError if nobody answers there."""

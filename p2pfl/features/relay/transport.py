@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from logging import Logger, getLogger
@@ -23,20 +22,8 @@ from p2pfl.net.limits import Limits
 from p2pfl.net.transport import GoneError, Line, MakeTransport, Meet, Refusals, Transport
 from p2pfl.net.websocket import DialThrough, dial_url, open_browserless
 
-MEASURE_S = 5.0
-"""How long the way through one relay may take to be measured."""
-CLEARLY, CLEARLY_S = 0.7, 0.01
-"""An edge moves if the other way takes at most this share of the time of its present one, and so much less at least."""
-LASTING_LOOKS = 3
-"""In so many looks in a row another relay must be better, so that edges do not move to and fro."""
-REMEMBERED_S = 3600.0
-"""How long counts what exchanges through a relay took: then it is tried again, if it promises more."""
-FAR, FAR_S = 3.0, 0.2
-"""There is an alarm about a relay through which exchanges took so many times as long, and so much longer."""
 ADMIN_TICKET_S = 3600
 """How long the ticket holds that an admin signs for itself."""
-OnSlow = Callable[[RelayLink, bytes, str], None]
-"""Called with a relay, the key of a member, and how much longer exchanges with it took there."""
 
 
 class ByRelayTransport:
@@ -47,15 +34,6 @@ class ByRelayTransport:
     ) -> None:
         self.relays = tuple(relays)
         self._direct, self._at_end = direct, at_end
-        self._trips: dict[tuple[str, bytes], float] = {}
-        """The latest round trip to a member through a relay, in seconds, by the relay's URL and the member's key."""
-        self._achieved: dict[tuple[str, bytes], tuple[float, float]] = {}
-        """What exchanges took when a relay was last in use, and when that was, by URL and key as above."""
-        self._left: dict[bytes, RelayLink] = {}
-        """The relay from which an edge has moved, until it shows whether the other is better, by member's key."""
-        self.on_slow: OnSlow = lambda relay, key, text: None  # noqa: ARG005 - nobody listens yet
-        self._better: dict[bytes, tuple[str, int]] = {}
-        """The relay that was better than the one in use in the latest looks in a row, and how many, by member's key."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -80,51 +58,12 @@ class ByRelayTransport:
     def know(self, host: str) -> None:
         self._direct.know(host)
 
-    def relay_paths(self, key: bytes, latest: str | None = None) -> Sequence[Relayed]:
+    def relay_paths(self, key: bytes) -> Sequence[Relayed]:
         """Return the way through each relay: first those that spoiled no line to that member lately, and of them the
-        one that had the latest session; then by the time that they take.
+        one that is nearest to this node.
         """
-        ranked = sorted(self.relays, key=lambda relay: self._rank(relay, key, latest))
+        ranked = sorted(self.relays, key=lambda each: (not each.is_registered, each.doubts(key), each.round_trip_s))
         return [Relayed(relay.url, key) for relay in ranked]
-
-    async def faster_path(self, key: bytes, relay: str, exchange_s: float | None) -> Relayed | None:
-        """Measure the round trip to a member through each relay; return the way that was clearly better than `relay`
-        in several calls in a row.
-
-        A relay can make round trips short and hold back what is sealed. So what exchanges take here counts, as soon as
-        it is known, and what they took when another relay was last in use. One of which nothing is known is tried if
-        its round trip is clearly shorter than an exchange here; it is left again if the exchanges do not show that.
-        """
-        here = next((one for one in self.relays if one.url == relay), None)
-        if len(self.relays) < 2 or not self._tasks:
-            return None
-        if exchange_s is not None:
-            self._achieved[relay, key] = exchange_s, time.monotonic()
-            self._compare(key, relay, exchange_s)
-        for one in self.relays:
-            await self._measure(one, key)
-        best = min(self.relays, key=lambda one: self._rank(one, key))
-        best_s, own_s = self._time_s(best, key), float("inf") if here is None else self._time_s(here, key)
-        if best is here or not best_s < min(CLEARLY * own_s, own_s - CLEARLY_S):
-            self._better.pop(key, None)
-            return None
-        url, looks = self._better.get(key, ("", 0))
-        self._better[key] = best.url, looks + 1 if url == best.url else 1
-        if self._better[key][1] < LASTING_LOOKS:
-            return None
-        del self._better[key]
-        if here is not None and exchange_s is not None:
-            self._left[key] = here
-        return Relayed(best.url, key)
-
-    def _compare(self, key: bytes, relay: str, exchange_s: float) -> None:
-        """Say so if exchanges with a member are far faster than they were through the relay that it has left."""
-        left = self._left.pop(key, None)
-        if left is None or left.url == relay:
-            return
-        before_s, _ = self._achieved[left.url, key]
-        if before_s > FAR * exchange_s and before_s - exchange_s > FAR_S:
-            self.on_slow(left, key, f"an exchange took {before_s:.2g} s, through {relay} {exchange_s:.2g} s")
 
     async def dial(self, way: DialPath) -> Line:
         if isinstance(way, Address):
@@ -132,33 +71,7 @@ class ByRelayTransport:
         relay = next((one for one in self.relays if one.url == way.relay), None)
         if relay is None or not self._tasks:
             raise GoneError("the node stops")
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        line = await relay.dial(way.key)
-        self._trips[relay.url, way.key] = clock() - began
-        return line
-
-    async def _measure(self, relay: RelayLink, key: bytes) -> None:
-        """Open a line to a member and close it: both halves of the way have then been passed in both directions."""
-        try:
-            async with asyncio.timeout(MEASURE_S):
-                line = await self.dial(Relayed(relay.url, key))
-            await line.close(MEASURE_S)
-        except (GoneError, TimeoutError):
-            self._trips[relay.url, key] = float("inf")
-
-    def _rank(self, relay: RelayLink, key: bytes, latest: str | None = None) -> tuple[bool, int, bool, float]:
-        is_other = latest not in (None, relay.url)
-        return not relay.is_registered, relay.doubts(key), is_other, self._time_s(relay, key)
-
-    def _time_s(self, relay: RelayLink, key: bytes) -> float:
-        """Return what an exchange took when the relay was last in use, or else the least that it may take."""
-        exchange_s, at = self._achieved.get((relay.url, key), (0.0, 0.0))
-        return max(self._trip_s(relay, key), exchange_s if time.monotonic() - at < REMEMBERED_S else 0.0)
-
-    def _trip_s(self, relay: RelayLink, key: bytes) -> float:
-        """Return the round trip to a member; if it was not measured yet, as if the other half were as long as ours."""
-        return self._trips.get((relay.url, key), 2 * relay.round_trip_s)
+        return await relay.dial(way.key)
 
     def stop_accepting(self) -> None:
         self._direct.stop_accepting()

@@ -27,13 +27,13 @@ from p2pfl.config.model import GOSSIP, NODE, TRAINING, Compute, FederationConfig
 from p2pfl.config.tables import Mistakes, choice, unknown_keys
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
-from p2pfl.learn.task import LearnerFactory, NodeContext, Task
+from p2pfl.learn.task import LearnerFactory, Task
 from p2pfl.specs import whole
 
 if TYPE_CHECKING:
     from p2pfl.node.learner_runner import RoundState
     from p2pfl.reporting.measures import Point
-    from p2pfl.reporting.report import Report, SecureSum
+    from p2pfl.reporting.report import Report
 
 WHERE = "Federation"
 """The name used in error messages instead of a file."""
@@ -174,38 +174,6 @@ class Federation:
             if self._compute and (error.key or "") in OF_NODES:
                 error.file, error.key = WHERE, OF_NODES[error.key or ""]
             raise self.in_keywords(error) from error.__cause__
-
-    def sum(
-        self,
-        make: Callable[[NodeContext], Mapping[str, Any]],
-        *,
-        within: tuple[float, float],
-        resolution: float | None = None,
-        least: int = 3,
-        colluders: int = 1,
-        transport: str = "sockets",
-    ) -> SecureSum:
-        """Sum arrays over all nodes, in this process, so that no node learns another's; works in a notebook too.
-
-        `make(node)` returns that node's arrays by name, with `node` as for the data of a `Task` (`node.node` is its
-        index, `node.name`, `node.nodes`). They have floats or whole numbers, the same names and shapes at all nodes,
-        and at most 2^20 entries together. Each entry is from `within[0]` to `within[1]`, in steps of `resolution`: by
-        default 1 for whole numbers, else the 2^32nd part of the bounds. The sum is of at least `least` nodes, who are
-        named in it. Up to `colluders` nodes that put together what they see, and break the rules, learn the sum of the
-        others and no more.
-
-        Raises UserError: an argument, or what `make` returns, cannot be summed; `make` raises; the sum was refused.
-        """
-        from p2pfl.fleet.one_process import TRANSPORTS, sum_together  # noqa: PLC0415 - as above
-
-        terms = {
-            "within": within,
-            "resolution": resolution,
-            "least": _read("least", least, least=3),
-            "colluders": _read("colluders", colluders, least=1),
-        }
-        self._refuse_many()
-        return sum_together(self.config, make, _one_of("transport", transport, TRANSPORTS), **terms)
 
     def _refuse_many(self) -> None:
         """Raises UserError: there are too many nodes for one process."""

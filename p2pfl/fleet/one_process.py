@@ -1,4 +1,4 @@
-"""All nodes of a federation in this process: run, or summed over.
+"""All nodes of a federation in this process.
 
 A run has real sockets on loopback, and one thread in which nodes train in turn. It is for scripts and notebooks. Their
 own event loop may be busy, so the nodes have a loop in a separate thread. Nothing is pickled, no signal is handled, and
@@ -23,7 +23,7 @@ from p2pfl.config.load import load_node, node_file
 from p2pfl.config.model import Compute, FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import LearningError
-from p2pfl.features import FEATURES, import_declared
+from p2pfl.features import FEATURES
 from p2pfl.fleet.fleet import STOPPED, Child, Lies
 from p2pfl.fleet.report import History, add_references, final_report, refuse_references
 from p2pfl.net.address import free_ports
@@ -36,7 +36,7 @@ from p2pfl.node.folders import KEY_FILE
 from p2pfl.node.learner_runner import OnRound
 from p2pfl.node.local_rounds import compute_thread
 from p2pfl.reporting.measures import Point
-from p2pfl.reporting.report import Report, SecureSum
+from p2pfl.reporting.report import Report
 
 log = logging.getLogger("p2pfl")
 
@@ -75,18 +75,6 @@ TRANSPORTS: Mapping[str, Callable[[], MakeTransport]] = {
     "memory": lambda: MemoryNetwork().transport,
 }
 """Transports for the sessions between the nodes of one process, by name."""
-
-
-def sum_together(federation: FederationConfig, make: Callable[..., Any], transport: str, **terms: Any) -> SecureSum:
-    """Sum the arrays that `make` returns for each node; `terms` are the other keywords of `Federation.sum`.
-
-    Raises UserError: the arrays cannot be summed, or the sum was refused.
-    """
-    (prepare,) = import_declared("SUM")
-    prepared = prepare(federation, make, **terms)
-    here, identities = _with_keys(federation)
-    result: SecureSum = run_in_own_loop(lambda: prepared.run(here, identities, TRANSPORTS[transport]()))
-    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,10 +92,15 @@ class Node:
     ) -> SecureSum:
         """Sum arrays with the other nodes, which call this too, on their machines, so that no node learns another's.
 
-        All give the same names, shapes and keywords, which mean the same as for `Federation.sum`. The node must not be
-        running. The sum begins when all nodes are there. If some do not come, but more than (n + `colluders`) / 2 of n
-        were there within five minutes, it begins without them: after another minute and twice the time that the others
-        took. If no sum comes about, it is refused after about a quarter of an hour. To stop waiting, cancel it.
+        `arrays` has floats or whole numbers by name, at most 2^20 entries together. All give the same names, shapes and
+        keywords. Each entry is from `within[0]` to `within[1]`, in steps of `resolution`: by default 1 for whole
+        numbers, else the 2^32nd part of the bounds. The sum is of at least `least` nodes, who are named in it. Up to
+        `colluders` nodes that put together what they see, and break the rules, learn the sum of the others and no more.
+
+        The node must not be running. The sum begins when all nodes are there. If some do not come, but more than
+        (n + `colluders`) / 2 of n were there within five minutes, it begins without them: after another minute and
+        twice the time that the others took. If no sum comes about, it is refused after about a quarter of an hour. To
+        stop waiting, cancel it.
 
         Raises UserError: an argument is wrong, the node runs, or the sum was refused; StorageError: the disk refuses
         to record what the node signs.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
+import numpy as np
 import pytest
 
 from p2pfl import Federation, Node, UserError
@@ -60,6 +61,16 @@ async def test_each_gets_the_sum_and_asks_again_with_what_it_has_signed_on_its_d
             assert [members for _, members in KeptSums(ward / name / "state").past] == [frozenset(range(4))]
 
 
+async def test_arrays_are_summed_exactly_each_in_its_shape(ward):
+    ages = np.arange(6).reshape(2, 3)
+    given = {name: ({"rows": 100 + n, "by age": ages * (n + 1)}, {}) for n, name in enumerate(NAMES)}
+    found = (await all_ask(ward, given))["south"]
+    assert found.sums["by age"].dtype == np.int64
+    assert np.array_equal(found.sums["by age"], ages * 10)
+    assert repr(found) == "SecureSum(of north, east, south, west; 'by age': int64 (2, 3), 'rows': 406)"
+    assert found.mean()["rows"] == 101.5
+
+
 async def test_who_does_not_come_is_left_out_and_the_same_rows_without_another_are_refused(ward, hasty):
     found = await all_ask(ward, rows(NAMES[:3]))
     assert {total.members for total in found.values()} == {("north", "east", "south")}
@@ -106,20 +117,48 @@ async def test_while_the_node_runs_there_is_no_sum(ward):
     os.close(held)
 
 
-@pytest.mark.parametrize(
-    ("arrays", "terms", "text"),
-    [
-        (3, {}, "Node.sum: arrays: north gave a int; allowed: a dictionary of arrays by name"),
-        ({"x": 2000}, {}, "Node.sum: within: north: entry 0 of 'x' is 2000.0: allowed is 0 to 1000"),
-        ({"x": 1}, {"least": "three"}, "Node.sum: least: impossible value (found 'three')"),
-        ({"x": 1}, {"colluders": 2}, "Node.sum: colluders: too many (found 2)"),
-    ],
-)
+WRONG = [
+    (3, {}, "arrays: north gave a int; allowed: a dictionary of arrays by name"),
+    ({}, {}, "arrays: north gave a dict"),
+    ({"x": []}, {}, "arrays: north gave 0 entries; allowed: 1 to 1048576"),
+    ({"x": np.zeros(2**20 + 1)}, {}, "arrays: north gave 1048577 entries"),
+    ({"x": "many"}, {}, "arrays: 'x' of north is an array of <U4"),
+    ({"x": [[1], [2, 3]]}, {}, "arrays: 'x' of north is no array"),
+    ({"x": 2000}, {}, "within: north: entry 0 of 'x' is 2000.0: allowed is 0 to 1000"),
+    ({"x": [1.0, float("nan")]}, {}, "within: north: entry 1 of 'x' is nan: allowed is"),
+    ({"x": 1}, {"within": 3}, "within: impossible value (found 3); allowed: (low, high)"),
+    ({"x": 1}, {"within": (5, 5)}, "within: impossible value (found (5, 5))"),
+    ({"x": 1}, {"within": (0, float("inf"))}, "within: impossible value"),
+    ({"x": 1}, {"within": (0, 1e12), "resolution": 1e-9}, "within: (1000000000000.0 - 0.0) / 1e-09 is more than 2^52"),
+    ({"x": 1}, {"within": (2**53, 2**53 + 8)}, "within: bounds of 9.0072e+15 in steps of 1"),
+    ({"x": 1}, {"resolution": 0}, "within: resolution = 0.0: allowed is a finite number above 0"),
+    ({"x": 1}, {"resolution": "fine"}, "resolution: impossible value (found 'fine')"),
+    ({"x": 1}, {"least": "three"}, "least: impossible value (found 'three')"),
+    ({"x": 1}, {"least": 2}, "least: impossible value (found 2)"),
+    ({"x": 1}, {"least": 5}, "least: more than there are nodes (found 5); allowed: 3 to 4"),
+    ({"x": 1}, {"colluders": 0}, "colluders: impossible value (found 0)"),
+    (
+        {"x": 1},
+        {"colluders": 2},
+        "colluders: too many (found 2); allowed: 1 to 1, as a sum may have as few as",
+    ),
+    ({"x": 1}, {"colluders": 3, "least": 4}, "colluders: too many (found 3); allowed: 1 to 2"),
+]
+
+
+@pytest.mark.parametrize(("arrays", "terms", "text"), WRONG)
 async def test_bad_input_is_one_clear_error_and_leaves_nothing(ward, arrays, terms, text):
     with pytest.raises(UserError) as error:
         await ask(ward, "north", arrays, **terms)
-    assert str(error.value).startswith(text)
+    assert str(error.value).startswith(f"Node.sum: {text}")
     assert not (ward / "north" / "state").exists()
+
+
+async def test_two_nodes_have_no_sum(tmp_path):
+    pair = Federation(nodes=NAMES[:2], topology="ring").save(tmp_path / "pair")
+    text = r"Node.sum: nodes: too few nodes for a secure sum: of two, each knows the other's part \(found 2\)"
+    with pytest.raises(UserError, match=text):
+        await ask(pair, "north", {"x": 1})
 
 
 @pytest.mark.parametrize("left", [b"7", b"", b"\xff", b"a", b"9" * 40])

@@ -16,7 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from p2pfl.config.charter import HASH_BYTES, compacted
+import numpy as np
+
+from p2pfl.config.charter import HASH_BYTES
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
@@ -45,18 +47,17 @@ from p2pfl.features.stats.statements import (
     Statements,
     in_words,
 )
-from p2pfl.features.stats.survey import STAGES, WITHIN, Conversation, survey
+from p2pfl.features.stats.survey import STAGES, WITHIN, Arrays, Conversation, Sums, survey
 from p2pfl.features.sums.arithmetic import SpoiledSum
 from p2pfl.features.sums.asking import alone, encoding_of, names_of
 from p2pfl.features.sums.messages import SumDone, SumSettings
-from p2pfl.features.sums.protocol import Sums
-from p2pfl.features.sums.sessions import MOST_BODY_BYTES, KeptSums, open_together, settings_of
+from p2pfl.features.sums.protocol import Sums as SumsProtocol
+from p2pfl.features.sums.sessions import MOST_BODY_BYTES, KeptSums, settings_of
 from p2pfl.features.sums.talk import SumTalk
 from p2pfl.foreign import printable
-from p2pfl.net.address import free_ports
 from p2pfl.net.extensions import HandledChannel
 from p2pfl.net.links import Links
-from p2pfl.net.transport import MakeTransport, MemoryNetwork
+from p2pfl.net.transport import MakeTransport
 from p2pfl.net.websocket import transport_of
 from p2pfl.node.assembly import load_identity
 from p2pfl.node.current_federation import links_of_phase
@@ -83,49 +84,49 @@ def settings_for(federation: FederationConfig, index: int, question: bytes = b""
     return replace(settings, federation=settings.federation + question)
 
 
-async def carried_on(
-    conversation: Conversation, talk: SumTalk, federation: FederationConfig, *, label: str, data: bytes | None = None
+def carried_on(conversation: Conversation, sums: Sums | None) -> Arrays | Statistics:
+    """Return the arrays of the next stage, or the figures. Raises UserError: the sums make no sense, or of few rows."""
+    try:
+        return next(conversation) if sums is None else conversation.send(sums)
+    except StopIteration as end:
+        found: Statistics = end.value
+        return found
+    except TooFew as few:
+        raise UserError(f"nothing can be shown: {few}") from None
+    except (ValueError, ArithmeticError, LookupError) as error:
+        raise UserError(f"the sums make no sense, so some site has lied: {error}") from error
+
+
+async def summed(
+    conversation: Conversation, talk: SumTalk, federation: FederationConfig, *, label: str, data: bytes
 ) -> Statistics:
-    """Sum stage by stage. Raises UserError: a sum was refused or makes no sense, or all sites have too few rows."""
-    arrays, members = next(conversation), len(federation.members)
-    while True:
-        encoding = encoding_of([arrays], WITHIN, 1, members)
-        vector = encoding.encode("this node", arrays)
-        outcome = await talk.sum(label, vector, encoding.terms(label), data=data)
+    """Sum stage by stage with the others. Raises UserError: a sum was refused, or as above."""
+    found = carried_on(conversation, None)
+    while not isinstance(found, Statistics):
+        encoding = encoding_of(found, WITHIN, 1, len(federation.members))
+        outcome = await talk.sum(label, encoding.encode(found), encoding.terms(label), data=data)
         if not isinstance(outcome, SumDone):
             lacking = outcome.differ or outcome.missing
             names = f" ({names_of(federation, lacking)})" if lacking else ""
             raise UserError(f"a sum was refused: {outcome.reason}{names}")
         try:
-            arrays = conversation.send(encoding.decode(outcome.total, len(outcome.members)))
-        except StopIteration as end:
-            found: Statistics = end.value
-            return found
-        except TooFew as few:
-            raise UserError(f"nothing can be shown: {few}") from None
-        except (SpoiledSum, ValueError, ArithmeticError, LookupError) as error:
+            sums = encoding.decode(outcome.total, len(outcome.members))
+        except SpoiledSum as error:
             raise UserError(f"the sums make no sense, so some site has lied: {error}") from error
+        found = carried_on(conversation, sums)
+    return found
 
 
-async def survey_together(federation: FederationConfig, sites: Sequence[SiteTable], asked: SurveyAsked) -> Statistics:
-    """Sum over all present nodes in this program, with keys and sessions made for it. Raises UserError."""
-    identities = [Identity.generate() for _ in federation.members]
-    ports, transport = free_ports(len(identities)), MemoryNetwork().transport
-    members = tuple(
-        replace(member, key=identity.public, address=f"127.0.0.1:{port}")
-        for member, identity, port in zip(federation.members, identities, ports, strict=True)
-    )
-    among = replace(federation, members=members)
-    async with open_together(among, identities, transport, lambda index: settings_for(among, index)) as talks:
-        parts = [
-            carried_on(survey(asked, site.schema, site.columns), talk, among, label="statistics")
-            for site, talk in zip(sites, talks, strict=True)
-        ]
-        outcomes = await asyncio.gather(*parts, return_exceptions=True)
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            raise outcome
-    return next(one for one in outcomes if isinstance(one, Statistics))
+def survey_here(sites: Sequence[SiteTable], asked: SurveyAsked) -> Statistics:
+    """Add up the parts of sites whose tables are in this program. Raises UserError: too few rows."""
+    conversations = [survey(asked, site.schema, site.columns) for site in sites]
+    sums: Arrays | None = None
+    while True:
+        parts = [carried_on(conversation, sums) for conversation in conversations]
+        if isinstance(parts[0], Statistics):
+            return parts[0]
+        arrays = [part for part in parts if not isinstance(part, Statistics)]
+        sums = {name: np.sum([part[name] for part in arrays], axis=0) for name in arrays[0]}
 
 
 ANSWERS_S = 120.0
@@ -262,7 +263,7 @@ class StatsNode:
     async def _survey(self, question: OpenQuestion, table: SiteTable, data: bytes) -> Statistics:
         keep_bound(self._node.state_dir, data, question.least_rows)
         asked = SurveyAsked(columns=question.question.columns, by=question.question.by, least_rows=question.least_rows)
-        sums = Sums(
+        sums = SumsProtocol(
             settings_for(self._federation, self._index, question.id),
             self._identity,
             draw=os.urandom,
@@ -279,7 +280,7 @@ class StatsNode:
         self._sums.begin(question.id, talk)
         try:
             label = f"statistics {asked.least_rows}"
-            found = await carried_on(conversation, talk, self._federation, label=label, data=data)
+            found = await summed(conversation, talk, self._federation, label=label, data=data)
             await talk.farewell([member.index for member in self._federation.present])
             return found
         finally:
@@ -355,10 +356,9 @@ def ask_here(folder: Path, columns: tuple[str, ...], by: str | None) -> Federati
     nodes = [load_node(node_file(federation, name), federation, name) for name in names]
     check_question(schema_at(federation, nodes[0]), columns, by, federation.path)
     least_rows, sites = _answers(federation, nodes, columns, by)
-    among = replace(compacted(federation), admin=(), signed=None)  # the keys of these sums are made for them
     asked = SurveyAsked(columns=columns, by=by, least_rows=least_rows)
     try:
-        found = asyncio.run(survey_together(among, sites, asked))
+        found = survey_here(sites, asked)
     except UserError as error:
         raise _placed(error, federation) from error
     return FederationStatistics(federation=federation.name, nodes=tuple(names), statistics=found)

@@ -7,5 +7,4 @@ this one: docs/decisions/0035-secure-sums.md.
 """
 
 FEATURE = "p2pfl.features.sums.rounds:SummedFeature"
-SUM = "p2pfl.features.sums.asking:SumTogether"
 NODE_SUM = "p2pfl.features.sums.asking:sum_at_node"

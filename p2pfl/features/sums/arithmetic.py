@@ -22,10 +22,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations, islice
 from math import ceil, log2
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from nacl.bindings import (
@@ -115,19 +115,19 @@ class SpoiledSum(PeerFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedPoint:
-    """Values from `low` to `high` in steps of `resolution`, for at most `members` summands.
+    """Arrays by name as one vector: values from `low` to `high` in steps of `resolution`, for at most `members`.
 
-    Raises ValueError: the bounds are no bounds, or the sum of all members would not fit.
+    `whole` names the arrays that have whole numbers at every member. Raises ValueError: the sum of all would not fit.
     """
 
     low: float
     high: float
     resolution: float
     members: int
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    whole: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise ValueError(f"within = ({self.low}, {self.high}): allowed are two finite numbers, the lower first")
         if not (math.isfinite(self.resolution) and self.resolution > 0):
             raise ValueError(f"resolution = {self.resolution}: allowed is a finite number above 0")
         width, scale = self.high - self.low, 1 / self.resolution
@@ -136,11 +136,6 @@ class FixedPoint:
         if self.members * (math.floor(width * scale) + 1) >= MOST_SUM:
             text = f"{self.members} members times ({self.high} - {self.low}) times {scale:g} steps"
             raise ValueError(f"{text} reaches 2^63: use a coarser resolution or narrower bounds")
-
-    @property
-    def steps(self) -> int:
-        """The largest code of one value."""
-        return round((self.high - self.low) / self.resolution)
 
     def encode(self, arrays: Mapping[str, ArrayLike]) -> Words:
         """All entries by name, as one vector. Raises ValueError: one is not finite or out of bounds."""
@@ -155,26 +150,31 @@ class FixedPoint:
             raise ValueError(text)
         return np.rint((values - self.low) / self.resolution).astype("<u8")
 
-    def decode(self, total: Words, count: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, NDArray[np.float64]]:
-        """The arrays' sums over `count` members.
+    def decode(self, total: Words, count: int) -> dict[str, NDArray[Any]]:
+        """The sums over `count` members: whole numbers where all summands are, and the resolution leaves no doubt.
 
         Raises SpoiledSum: an entry is beyond what `count` values within the bounds can add up to. A wrong value within
         the bounds is not noticed.
         """
-        if total.size and int(total.max()) > count * self.steps:
+        if total.size and int(total.max()) > count * round((self.high - self.low) / self.resolution):
             raise SpoiledSum(f"entry {int(np.argmax(total))} is out of bounds: some masked vector was wrong")
-        values = total.astype(np.float64) * self.resolution + count * self.low
-        found, start = {}, 0
-        for name in sorted(shapes):
-            size = math.prod(shapes[name])
-            found[name] = values[start : start + size].reshape(shapes[name])
-            start += size
+        is_exact = self.resolution == 1.0 and float(self.low).is_integer()
+        found, start = dict[str, NDArray[Any]](), 0
+        for name, shape in sorted(self.shapes.items()):
+            codes = total[start : start + math.prod(shape)].reshape(shape)
+            start += codes.size
+            found[name] = codes.astype(np.float64) * self.resolution + count * self.low
+            if name in self.whole and is_exact:
+                found[name] = codes.astype(np.int64) + count * int(self.low)
+            elif name in self.whole and count * self.resolution < 1:
+                found[name] = np.rint(found[name]).astype(np.int64)
         return found
 
-    def terms(self, label: str, shapes: Mapping[str, tuple[int, ...]]) -> bytes:
+    def terms(self, label: str) -> bytes:
         """32 bytes that differ where names, shapes, bounds, resolution or label do: members compare them first."""
         numbers = (self.low, self.high, self.resolution, self.members)
-        text = repr((label, sorted((name, tuple(shape)) for name, shape in shapes.items()), tuple(map(repr, numbers))))
+        shapes = sorted((name, tuple(shape)) for name, shape in self.shapes.items())
+        text = repr((label, shapes, tuple(map(repr, numbers))))
         return hashlib.blake2b(text.encode(), digest_size=32, person=b"p2pfl-sums-terms").digest()
 
 

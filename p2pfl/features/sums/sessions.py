@@ -44,10 +44,8 @@ MOST_DIGITS = 15
 
 MOST_BODY_BYTES = 64 * 1024
 """There is no gossip on sessions for sums alone."""
-SHARE_S, THREAD_SHARE_S = 0.2, 0.4
-"""Before anything was measured, nodes that may share a machine, or do share a thread, wait this much longer for each
-member.
-"""
+SHARE_S = 0.2
+"""Before anything was measured, nodes that may share a machine wait this much longer for each member."""
 
 KeptRecord = tuple[bytes, frozenset[int]]
 
@@ -219,29 +217,6 @@ async def open_sums(
             yield talk
     finally:
         talk.close()
-
-
-@asynccontextmanager
-async def open_together(
-    federation: FederationConfig,
-    identities: Sequence[Identity],
-    transport: MakeTransport,
-    settings: Callable[[int], SumSettings],
-) -> AsyncIterator[list[SumTalk]]:
-    """The part of each node in sums, all in this program, while their sessions are open. Raises as `open_sums` does."""
-    async with AsyncExitStack() as doors:
-        talks = []
-        for member, identity in zip(federation.members, identities, strict=True):
-            door = open_sums(
-                federation,
-                settings(member.index),
-                identity,
-                listen=member.address or "127.0.0.1:0",
-                transport=transport,
-                first_wait_s=FIRST_S + len(identities) * THREAD_SHARE_S,
-            )
-            talks.append(await doors.enter_async_context(door))
-        yield talks
 
 
 def sums_over(

@@ -581,8 +581,8 @@ async def _sum(talk: SchemaTalk, sums: SumTalk) -> None:
     if not layout.size:
         talk.take_sums(b"")
         return
-    encoding = encoding_of([{FIGURES: figures}], WITHIN, 1, len(agreement.federation.members))
-    vector = encoding.encode("this node", {FIGURES: figures})
+    encoding = encoding_of({FIGURES: figures}, WITHIN, 1, len(agreement.federation.members))
+    vector = encoding.encode({FIGURES: figures})
     terms = encoding.terms(f"{LABEL} {layout.digest}")
     while not talk.digest:
         outcome = await sums.sum(LABEL, vector, terms)

@@ -27,7 +27,7 @@ from p2pfl.learn.table import scoring
 from p2pfl.learn.table.scoring import ScoresTables, TableModel, preprocessing_of
 from p2pfl.learn.table.task import TREES, data_of, table_task
 from p2pfl.learn.task import LearnerFactory, Task
-from p2pfl.learn.trees.forest import to_onnx, to_xgboost
+from p2pfl.learn.trees.forest import to_xgboost
 from p2pfl.learn.trees.learner import TableTrees, TreeTask
 
 
@@ -57,10 +57,10 @@ def table_model(preprocessing: Mapping[str, Any], state: Mapping[str, NDArray[An
 
 
 def onnx_file(model: ScoresTables, metadata: dict[str, str]) -> bytes:
-    """Return the content of the file. Raises UserError: the extra `onnx` is not installed."""
-    if isinstance(model, TableTrees):
-        return to_onnx(model.forest, model.schema, metadata)
-    assert isinstance(model, TableModel)  # noqa: S101 - there is no other kind
+    """Return the content of the file. Raises UserError: these are trees, or the extra `onnx` is not installed."""
+    if not isinstance(model, TableModel):
+        allowed = "xgboost (-o trees.json), which other programs convert to ONNX; or safetensors"
+        raise UserError("export of trees to ONNX is gone", key="--format", value="onnx", allowed=allowed)
     return scoring.to_onnx(model, metadata)
 
 

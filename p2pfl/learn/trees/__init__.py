@@ -8,7 +8,7 @@ There is no network, no clock, no chance and no torch in here. `TreeGrowth` is o
     while not node.done:
         part = node.next_part()                           # this node's summand; the same until its sum is taken
         node.take(total, members)                         # the sum of all parts: dict of int64 arrays by name
-    forest = node.forest()                                # outputs(cells); forest.to_xgboost, to_onnx
+    forest = node.forest()                                # outputs(cells); forest.to_xgboost
 
 **A part** has named arrays of whole numbers (int64), each from -`bound` to `bound` = 2^51, at most 2^20 entries in all.
 Rows are rounded before they are added: a sum is exact, and so the same whichever node has a row. `node.shapes`,

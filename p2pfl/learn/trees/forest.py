@@ -1,4 +1,4 @@
-"""Trees: the best split of each node from its sums, what trees predict, and their files for other programs.
+"""Trees: the best split of each node from its sums, what trees predict, and their file for XGBoost.
 
 Splits are those of Chen and Guestrin 2016, arXiv 1603.02754, algorithms 1 and 3. Sums are whole numbers; gains and
 values follow from them by additions, multiplications and divisions, which every processor rounds alike. Of equal gains
@@ -6,8 +6,7 @@ the lowest column, then the lowest bin counts.
 
 XGBoost 1.7 and newer load its own JSON format (its doc/model.schema), with the columns in the schema's order, numeric
 ones first, and for a category the place of its value in the schema. The outputs without trees are part of the first
-trees' leaves, because `base_score` has changed its meaning between versions. An ONNX graph takes raw rows: inputs and
-outputs are those of `table.scoring`.
+trees' leaves, because `base_score` has changed its meaning between versions.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.foreign import UNREADABLE
-from p2pfl.learn.table.rows import all_numbers
 from p2pfl.learn.table.schema import Schema
-from p2pfl.learn.table.scoring import OnnxGraph, finished, needs_onnx
 from p2pfl.learn.trees.bins import BinGrid, Cells, Objective, TreeSettings
 
 Sums = NDArray[np.int64]
@@ -284,21 +281,13 @@ NO_PARENT = 2**31 - 1
 VERSION = [1, 7, 0]
 
 
-def with_base(forest: Forest) -> list[list[tuple[DecisionTree, list[float]]]]:
+def with_base(forest: Forest) -> list[tuple[DecisionTree, list[float]]]:
     """Return each tree with its nodes' values as float32, in the target's unit; the first have the base in them."""
-    outputs = len(forest.base)
-    rounds = forest.rounds or (tuple(DecisionTree.root() for _ in range(outputs)),)
+    rounds = forest.rounds or (tuple(DecisionTree.root() for _ in forest.base),)
     return [
-        _valued(trees, forest.scale, [0.0] * outputs if place else forest.base) for place, trees in enumerate(rounds)
-    ]
-
-
-def _valued(
-    trees: Sequence[DecisionTree], scale: float, bases: Sequence[float]
-) -> list[tuple[DecisionTree, list[float]]]:
-    return [
-        (tree, (np.array(tree.values) * scale + base).astype(np.float32).tolist())
-        for tree, base in zip(trees, bases, strict=True)
+        (tree, (np.array(tree.values) * forest.scale + (0.0 if place else base)).astype(np.float32).tolist())
+        for place, trees in enumerate(rounds)
+        for tree, base in zip(trees, forest.base, strict=True)
     ]
 
 
@@ -307,7 +296,7 @@ def to_xgboost(forest: Forest, schema: Schema) -> str:
     name, parameters = OBJECTIVES[forest.objective]
     softmax = forest.objective == "softmax"
     classes = str(len(forest.base) if softmax else 0)
-    trees = [tree for trees in with_base(forest) for tree in trees]
+    trees = with_base(forest)
     outputs, columns = len(forest.base), len(forest.grid.widths)
     model = {
         "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": str(len(trees))},
@@ -366,60 +355,3 @@ def _tree(place: int, tree: DecisionTree, values: list[float], grid: BinGrid) ->
             "size_leaf_vector": "1",
         },
     }
-
-
-def to_onnx(forest: Forest, schema: Schema, metadata: dict[str, str]) -> bytes:
-    """Return the content of the file. Raises UserError: the extra `onnx` is not installed."""
-    needs_onnx()
-    graph = OnnxGraph()
-    cells = [graph.input(column, is_text=False) for column in schema.numeric]
-    cells += [_place(graph, column, values) for column, values in schema.categories.items()]
-    margins = graph.add(
-        "TreeEnsembleRegressor",
-        [graph.add("Concat", cells, axis=1)],
-        domain="ai.onnx.ml",
-        n_targets=len(forest.base),
-        aggregate_function="SUM",
-        **_ensemble(forest),
-    )
-    if forest.objective == "logistic":
-        margins = graph.add("Concat", [graph.add("Sub", [margins, margins]), margins], axis=1)
-    graph.finish(margins, schema.classes, 0.0, 1.0)
-    return finished(graph, metadata)
-
-
-def _place(graph: OnnxGraph, column: str, values: tuple[str, ...]) -> str:
-    """Add a category, as the place of its value (n, 1); NaN if it has none of them."""
-    places = [float(place) for place in range(len(values))]
-    known: dict[str, Any] = {"values_floats": places, "default_float": float("nan")}
-    if all_numbers(values):
-        known["keys_floats"] = np.array(values, np.float32).tolist()
-    else:
-        known["keys_strings"] = [value.encode() for value in values]
-    name = graph.input(column, is_text=not all_numbers(values))
-    return graph.add("LabelEncoder", [name], domain="ai.onnx.ml", **known)
-
-
-def _ensemble(forest: Forest) -> dict[str, Any]:
-    """Return the attributes of all trees."""
-    rows = list[tuple[Any, ...]]()
-    targets = list[tuple[int, int, int, float]]()
-    trees = [(output, *each) for trees in with_base(forest) for output, each in enumerate(trees)]
-    for place, (output, tree, values) in enumerate(trees):
-        for node, column in enumerate(tree.columns):
-            if column == LEAF:
-                rows.append((place, node, 0, "LEAF", 0.0, 0, 0, 0))
-                targets.append((place, node, output, values[node]))
-                continue
-            left, missing_left = tree.lefts[node], int(tree.missing_left[node])
-            if column < len(forest.grid.edges):
-                edge = forest.grid.edges[column][tree.bins[node]]
-                rows.append((place, node, column, "BRANCH_LT", edge, left, left + 1, missing_left))
-            else:
-                value = float(tree.bins[node])
-                rows.append((place, node, column, "BRANCH_EQ", value, left + 1, left, 1 - missing_left))
-    keys = ("treeids", "nodeids", "featureids", "modes", "values", "truenodeids", "falsenodeids")
-    names = [f"nodes_{key}" for key in (*keys, "missing_value_tracks_true")]
-    found: dict[str, Any] = {name: list(each) for name, each in zip(names, zip(*rows, strict=True), strict=True)}
-    names = [f"target_{key}" for key in ("treeids", "nodeids", "ids", "weights")]
-    return found | {name: list(each) for name, each in zip(names, zip(*targets, strict=True), strict=True)}

@@ -1,4 +1,4 @@
-"""What other programs predict with our trees: XGBoost (skipped where it is not installed) and onnxruntime."""
+"""What other programs predict with our trees: XGBoost (skipped where it is not installed)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from tree_world import grow, schema_of, settings_of
 
-from p2pfl.learn.table.schema import make_schema
 from p2pfl.learn.trees.bins import BinGrid, as_cells
-from p2pfl.learn.trees.forest import Forest, to_onnx, to_xgboost
+from p2pfl.learn.trees.forest import Forest, to_xgboost
 
 SIZE = 500
 
@@ -80,36 +79,6 @@ def test_xgboost_grows_the_same_trees_from_our_bins(classes, objective):
     model = xgboost.train(given | {"nthread": 1, "max_bin": 256}, xgboost.DMatrix(codes.T, targets), 8)
     margins = model.predict(xgboost.DMatrix(codes.T), output_margin=True)
     assert margins == pytest.approx(forest.margins(as_cells(cells))[0], abs=2e-4)
-
-
-@pytest.mark.parametrize("classes", [0, 2, 3])
-def test_onnx_predicts_the_same_from_raw_columns(classes):
-    pytest.importorskip("onnx")
-    runtime = pytest.importorskip("onnxruntime")
-    schema, forest = schema_of(3, classes=classes, categories=(3, 5)), forest_of(classes)
-    session = runtime.InferenceSession(to_onnx(forest, schema, {"made": "here"}))
-    names = [*schema.numeric, *schema.categories]
-    columns = dict(zip(names, cells_of().astype(np.float32)[:, :, None], strict=True))
-    found = session.run(None, columns)
-    outputs = forest.outputs(as_cells(cells_of()))
-    if not classes:
-        assert found[0] == pytest.approx(outputs, abs=1e-4)
-        return
-    powers = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-    assert found[1] == pytest.approx(powers / powers.sum(axis=1, keepdims=True), abs=1e-6)
-    assert found[0].tolist() == [str(place) for place in outputs.argmax(axis=1)]
-
-
-def test_onnx_takes_words_of_a_category_and_any_other_word_is_missing():
-    pytest.importorskip("onnx")
-    runtime = pytest.importorskip("onnxruntime")
-    schema = make_schema({"target": "y", "categories": {"w": ["north", "south"]}, "classes": ["a", "b"]})
-    rows = np.array([[0.0, 1.0, np.nan] * 40])
-    targets = np.tile([0, 1, 1], 40)
-    grown = grow(schema, settings_of(schema, rounds=20), [(rows, targets, np.zeros(120, np.bool_))])[0]
-    session = runtime.InferenceSession(to_onnx(grown.forest(), schema, {}))
-    labels, _ = session.run(None, {"w": np.array([["north"], ["south"], ["elsewhere"]])})
-    assert labels.tolist() == ["a", "b", "b"]
 
 
 @pytest.mark.parametrize("classes", [0, 2, 3])

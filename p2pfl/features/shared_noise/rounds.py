@@ -210,8 +210,10 @@ class SumRounds(RoundsInStep):
         # A number drawn anew beside them: rows are public, so that what is left of a refused sum may be summed again.
         salt = int.from_bytes(os.urandom(4), "little")
         samples = np.array([self.course.facts.samples, salt], "<u8")
-        fixed = FixedPoint(low=0.0, high=float(MOST_ROWS), resolution=1.0, members=self.sums.members)
-        done = await self.sum("rows", samples, fixed.terms("rows of all nodes", {"rows": (2,)}))
+        fixed = FixedPoint(
+            low=0.0, high=float(MOST_ROWS), resolution=1.0, members=self.sums.members, shapes={"rows": (2,)}
+        )
+        done = await self.sum("rows", samples, fixed.terms("rows of all nodes"))
         if done is None:
             await self.waiting.rest()
             return

@@ -48,7 +48,7 @@ def main() -> None:
 
 def demo(nodes: int, partition: str, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
-        command = [sys.executable, "-m", "p2pfl.cli.main", "demo", "--dir", f"{place}/demo", "--quiet"]
+        command = [sys.executable, "-m", "p2pfl.cli.main", "demo", "--dir", f"{place}/demo"]
         command += ["--nodes", str(nodes), "--partition", partition, "--seed", str(seed), "--format", "json"]
         report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     history = report["history"]

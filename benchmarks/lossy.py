@@ -30,7 +30,7 @@ def real(rate: float, seed: int) -> Any:
     drop = f"{IPTABLES} -A INPUT -i lo -m statistic --mode random --probability {rate} -j DROP" if rate else "true"
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        demo = [sys.executable, "-m", "p2pfl", "demo", "--quiet", "--seed", str(seed), "--dir", f"{folder}/demo"]
+        demo = [sys.executable, "-m", "p2pfl", "demo", "--seed", str(seed), "--dir", f"{folder}/demo"]
         script = f'ip link set lo up && {drop} && exec "$@"'
         command = ["unshare", "-n", "sh", "-c", script, "sh", *demo, "--report", str(report)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)

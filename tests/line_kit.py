@@ -159,7 +159,7 @@ class Sites:
 
     def learn(self, env: Mapping[str, str] | None = None) -> None:
         """Run all nodes to their end. Each must have learned from the other."""
-        self.say("launch", self.path, "--quiet", env=env)
+        self.say("launch", self.path, env=env)
         report = json.loads((self.path / "report.json").read_text())
         assert report["accuracy"]["min"] > 0.7
         for node in report["nodes"]:

@@ -1,5 +1,8 @@
 """`p2pfl launch`: run all nodes of a federation as processes on this machine, watch them, and write one report at the
 end. The live view has one line per node on a terminal; elsewhere it is, now and then, one line for all.
+
+`p2pfl demo`, the typical use on one machine, makes such a federation first: nodes with a few of the digits each, which
+end with a model of all ten.
 """
 
 from __future__ import annotations
@@ -8,18 +11,23 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 from rich.console import Console
 from rich.live import Live
 
+from p2pfl.aggregate import make_rule
 from p2pfl.cli.checks import MixingCheck, checks_of
+from p2pfl.cli.new import check_graph
+from p2pfl.compress import make_compressor, require_fit
 from p2pfl.config.load import load_config, node_file
+from p2pfl.config.model import TrainingConfig, usual_method
 from p2pfl.console.output import (
     Form,
     beyond_facts,
@@ -39,20 +47,23 @@ from p2pfl.console.output import (
 )
 from p2pfl.console.overview import view
 from p2pfl.errors import UserError
-from p2pfl.fleet.fleet import Child, Fleet, Lies
+from p2pfl.fleet.fleet import Attackers, Child, Fleet, Lies, find_attackers
 from p2pfl.fleet.report import History, add_references, final_report, refuse_references
 from p2pfl.fleet.starting import claimed
 from p2pfl.learn.metrics import Measure
-from p2pfl.net.address import require_free
+from p2pfl.learn.task import parse_partition
+from p2pfl.methods import CONSERVATIVE, ROBUST, make_method
+from p2pfl.net.address import free_ports, require_free
 from p2pfl.node.feature import Inspected
-from p2pfl.reporting.figures import in_words
+from p2pfl.node.folders import appearing, check_result, make_node, own_graph
+from p2pfl.reporting.figures import bearings, in_words
 from p2pfl.reporting.measures import measures_of, shown, value_of
 from p2pfl.reporting.plot import check_picture, check_target
 from p2pfl.reporting.report import instead
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, NodeConfig
-    from p2pfl.reporting.report import EdgeTraffic, NodeReport, Report
+    from p2pfl.reporting.report import NodeReport, Report
 
 LINE_EVERY_S = 2.0
 
@@ -60,27 +71,19 @@ LINE_EVERY_S = 2.0
 class LiveView:
     """Draws to stderr, because stdout is for the result. `update` also keeps the history."""
 
-    def __init__(self, fleet: Fleet, *, quiet: bool = False) -> None:
+    def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.named: set[str] = set()
         """The nodes that have died and were named."""
-        self.quiet = quiet
         self.history = History()
         self.printed_at = time.monotonic()
         self.live: Live | None = None
-        if not quiet and sys.stderr.isatty():
+        if sys.stderr.isatty():
             self.live = Live(console=Console(stderr=True), auto_refresh=False)
 
-    def __enter__(self) -> Self:
-        if self.live is not None:
-            self.live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.live is not None:
-            self.live.stop()
+    def shown(self) -> AbstractContextManager[object]:
+        """Return what holds the terminal while the run goes on."""
+        return self.live or nullcontext()
 
     def update(self) -> None:
         point = self.history.look(self.fleet)
@@ -90,7 +93,7 @@ class LiveView:
         if self.live is not None:
             width, height = self.live.console.size
             self.live.update(view(self.overview(), width=width, height=height), refresh=True)
-        elif point is not None and not self.quiet and time.monotonic() - self.printed_at >= LINE_EVERY_S:
+        elif point is not None and time.monotonic() - self.printed_at >= LINE_EVERY_S:
             self.printed_at = time.monotonic()
             click.echo(point_in_words(point, self._measures()), err=True)
 
@@ -150,7 +153,6 @@ def _row(index: int, child: Child, measures: Sequence[Measure]) -> dict[str, Any
 
 REPORT_FILE = "report.json"
 STOPPED = 130
-REFERENCES = "Compare: each node alone, and all data in one place."
 ALONE = 5
 MOST_ALONE = 0.1
 """The largest share of its rounds that a node may train without a neighbor for the run to count as done."""
@@ -164,10 +166,9 @@ MOST_ALONE = 0.1
     help="Where to write the report; by default report.json next to FEDERATION; - is stdout.",
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
-@click.option("--references", is_flag=True, help=REFERENCES)
-@click.option("--quiet", is_flag=True, help="No live view.")
+@click.option("--references", is_flag=True, help="Compare: each node alone, and all data in one place.")
 @format_option("table", "json")
-def launch(*, federation: Path, report: Path | None, references: bool, form: Form, **how: Any) -> int:
+def launch(*, federation: Path, report: Path | None, plot: Path | None, references: bool, form: Form) -> int:
     """Run all nodes of a federation as processes on this machine.
 
     Each runs as under `p2pfl run`, with its log in NAME/node.log. Ctrl-C stops all of them cleanly; launched again,
@@ -181,7 +182,7 @@ def launch(*, federation: Path, report: Path | None, references: bool, form: For
         refuse_references(described, "--references")
     _require_flawless(described)
     report = report or described.path.parent / REPORT_FILE
-    return run_fleet(described, report=report, references=references, form=form, **how)
+    return run_fleet(described, report=report, plot=plot, references=references, form=form)
 
 
 def _require_here(federation: FederationConfig) -> None:
@@ -212,7 +213,6 @@ def run_fleet(
     *,
     report: Path,
     plot: Path | None,
-    quiet: bool,
     form: Form,
     references: bool = False,
     lies: Lies | None = None,
@@ -224,7 +224,7 @@ def run_fleet(
     fleet = Fleet(federation, lies)
     with claimed(federation, [child.node for child in fleet.children]):
         _require_free_ports([child.node for child in fleet.children])
-        written = asyncio.run(_watch(fleet, quiet=quiet))
+        written = asyncio.run(_watch(fleet))
         if references:
             _compare(written, fleet)
         _show(written, form)
@@ -287,11 +287,12 @@ def _left_alone(nodes: list[NodeReport]) -> int:
     return code
 
 
-async def _watch(fleet: Fleet, *, quiet: bool) -> Report:
+async def _watch(fleet: Fleet) -> Report:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, fleet.stop)
-    with LiveView(fleet, quiet=quiet) as view:
+    view = LiveView(fleet)
+    with view.shown():
         await fleet.run(view.update)
     return final_report(fleet, view.history.points)
 
@@ -309,7 +310,7 @@ def _show(report: Report, form: Form) -> None:
         if note := footnote(node.name, value=value, stale=node.test_is_stale, after=after, of=of):
             click.echo(note)
     of_whom = "honest node" if report.byzantine else "node"
-    success = report.attack_success
+    success, predicted = report.attack_success, report.contraction.predicted
     mixes = any(node.staleness is not None for node in report.nodes)
     facts = {
         "byzantine": f"{', '.join(report.byzantine)}: {report.attack}" if report.byzantine else None,
@@ -322,21 +323,195 @@ def _show(report: Report, form: Form) -> None:
         **beyond_facts(report),
         "consensus distance": report.consensus_distance,
         "algebraic connectivity": report.algebraic_connectivity if mixes else None,
-        "contraction, predicted": _without_rounding_noise(report.contraction.predicted),
+        "contraction, predicted": predicted and round(predicted, 12),
         "contraction, measured": report.contraction.measured,
         "sent in all": size(report.bytes_sent or 0),
-        "sent by compressor": _by_compressor(report.compressors),
         "seconds": report.wall_time_s,
     }
     write_facts(facts)
 
 
-def _without_rounding_noise(factor: float | None) -> float | None:
-    """Return a predicted contraction, 0 where only rounding keeps it from that: on a complete graph of equal nodes."""
-    return 0.0 if factor is not None and factor < 1e-12 else factor
+MARK = ".p2pfl-demo"
+MOST_OF_DEMO = 64
+PARAMETERS = 2_410
+"""The number of parameters in the digits model, known here without importing torch."""
 
 
-def _by_compressor(compressors: dict[str, EdgeTraffic]) -> str | None:
-    """Return the traffic by compressor, if there are several."""
-    told = [f"{spec} {size(row.bytes_sent)} on {row.edges} edges" for spec, row in compressors.items()]
-    return ", ".join(told) if len(told) > 1 else None
+EPILOG = """\b
+Examples:
+  p2pfl demo
+  p2pfl demo --nodes 5 --topology star --partition iid --rounds 20
+  p2pfl demo --topology complete --byzantine 1 --attack foe --rule hampel:b=1
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--nodes", type=click.IntRange(2, MOST_OF_DEMO), default=8, show_default=True, help="How many processes.")
+@click.option("--topology", default="ring", show_default=True, help="The graph: see `p2pfl topology list`.")
+@click.option("--rounds", type=click.IntRange(1), default=40, show_default=True, help="Rounds that each node trains.")
+@click.option(
+    "--partition",
+    default="shards:2",
+    show_default=True,
+    help="Who holds which digits: iid, dirichlet:ALPHA[,LEAST], shards:K, classes:K, sizes:A,B,..., draw:K.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of model and partition.")
+@click.option(
+    "--compressor", default="q4", show_default=True, help="How messages are compressed: `p2pfl list compressors`."
+)
+@click.option("--rule", default="mean", show_default=True, help="Rule for mixing neighbors: see `p2pfl list rules`.")
+@click.option(
+    "--method", metavar="SPEC", help="Learning method: `p2pfl list methods`.  [default: the rule's usual one]"
+)
+@click.option(
+    "--byzantine",
+    type=click.IntRange(0),
+    default=0,
+    metavar="K",
+    show_default=True,
+    help="Number of malicious nodes, spread over the graph.",
+)
+@click.option("--attack", metavar="NAME", help="What malicious nodes do: see `p2pfl list attacks`.")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path),
+    default=Path("p2pfl-demo"),
+    show_default=True,
+    help="Folder for the federation; replaces an older demo.",
+)
+@click.option(
+    "--report", type=click.Path(path_type=Path), help="The report's file; by default report.json in DIR; - is stdout."
+)
+@click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
+@format_option("table", "json")
+def demo(
+    *,
+    nodes: int,
+    topology: str,
+    byzantine: int,
+    attack: str | None,
+    folder: Path,
+    report: Path | None,
+    plot: Path | None,
+    form: Form,
+    **said: Any,
+) -> int:
+    """Watch several nodes on this machine learn handwritten digits, without a server.
+
+    Each node is a process with images of a few of the ten digits, which come with p2pfl, and talks only to its
+    neighbors in the graph. A report follows at the end. After Ctrl-C, `p2pfl launch DIR` continues the run.
+    """
+    report, form = report_target(report, form)
+    if report is not None:
+        check_target(report, key="--report", coming=folder)
+    if plot is not None:
+        check_picture(plot, coming=folder)
+    attackers = _find_attackers(nodes, byzantine, attack)
+    if find_spec("torch") is None:
+        raise ModuleNotFoundError("the digits are learned with torch", name="torch")
+    said["method"] = said["method"] or usual_method(said["rule"])
+    _check_options(said)
+    check_graph(topology, nodes, said["seed"])
+    described = load_config(_make(folder, nodes, topology, said))
+    _require_flawless(described)
+    lies = None
+    if attackers is not None and attack is not None:
+        lies = Lies(attackers=attackers, spec=attack, names=attackers.choose(described, byzantine))
+        verb = "lies" if byzantine == 1 else "lie"
+        click.echo(f"{', '.join(lies.names)} {verb} to every neighbor: {attack}", err=True)
+        for warning in about_liars(described, lies.names):
+            click.echo(f"warning: {warning}", err=True)
+    return run_fleet(described, report=report or folder / REPORT_FILE, plot=plot, form=form, lies=lies)
+
+
+def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers | None:
+    """Return the attackers, or None if the options ask for none. Raises UserError: the options contradict each
+    other.
+    """
+    if not byzantine and attack is None:
+        return None
+    if not byzantine:
+        raise UserError("an attack without liars", key="--attack", value=attack, allowed="with --byzantine K")
+    if byzantine >= nodes:
+        text = f"no honest node is left of {nodes}"
+        raise UserError(text, key="--byzantine", value=byzantine, allowed=f"0 to {nodes - 1}")
+    if attack is None:
+        raise UserError("liars without an attack", key="--byzantine", value=byzantine, allowed="with --attack NAME")
+    attackers = find_attackers()
+    attackers.check(attack)
+    return attackers
+
+
+def about_liars(federation: FederationConfig, liars: Sequence[str]) -> list[str]:
+    """Warn if the rule does not tolerate these malicious nodes."""
+    of_all, lying = bearings(federation), {federation.member(name).index for name in liars}
+    rule, borne = of_all[0].rule, of_all[0].liars
+    if not borne:
+        return [f'rule = "{rule}" trusts every neighbor: expect malicious nodes to ruin what honest nodes learn']
+    most = max(len(lying.intersection(federation.neighbors(node))) for node in set(range(len(of_all))) - lying)
+    return [f"{most} malicious among the neighbors of a node, {rule} tolerates {borne}"] if most > borne else []
+
+
+def _check_options(said: Mapping[str, Any]) -> None:
+    """Raise all mistakes in these options, each under its option's name."""
+    profile, mistakes = CONSERVATIVE if said["rule"] == "mean" else ROBUST, []
+    checks: dict[str, Callable[[str], object]] = {
+        "compressor": lambda spec: require_fit(make_compressor(spec), PARAMETERS),
+        "rule": make_rule,
+        "method": lambda spec: make_method(spec, TrainingConfig(), profile=profile),
+        "partition": parse_partition,
+    }
+    for name, check in checks.items():
+        try:
+            check(said[name])
+        except UserError as error:
+            error.file, error.key = None, f"--{name}"
+            mistakes.append(error)
+    if mistakes:
+        raise ExceptionGroup("mistakes in the options", mistakes)
+
+
+def _make(folder: Path, nodes: int, topology: str, said: Mapping[str, Any]) -> Path:
+    """Write the demo's federation file into a new folder; remove only what an earlier demo left there."""
+    target = folder.absolute()
+    if target.is_dir() and any(target.iterdir()) and not (target / MARK).is_file():
+        raise UserError("is not a demo", key="--dir", value=str(folder), allowed="a new folder, or an older demo's")
+    with appearing(target, replacing=(target / MARK).is_file()) as staging:
+        (staging / MARK).touch()
+        members = [make_node(staging, f"node{index}", port) for index, port in enumerate(free_ports(nodes))]
+        tables = [f'[[node]]\nname = "{m.name}"\nkey = "{m.key}"\naddress = "{m.address}"\n' for m in members]
+        own = {key: from_here(said[key]) for key in ("rule", "method")}
+        head = TEXT.format(**{**said, **own}, topology=own_graph(topology, staging))
+        (staging / "federation.toml").write_text(head + "\n".join(tables), encoding="utf-8")
+        check_result(staging)
+    return folder / "federation.toml"
+
+
+def from_here(spec: str) -> str:
+    """Make a file's path in a spec absolute, relative to the working folder: the demo's own folder is made anew."""
+    place, colon, rest = spec.partition(".py:")
+    return f"{Path(place).absolute()}.py:{rest}" if colon else spec
+
+
+TEXT = """\
+# Made by `p2pfl demo`; `p2pfl launch` on this folder continues where it stopped; malicious nodes are honest then.
+
+[federation]
+name = "demo"
+seed = {seed}
+topology = "{topology}"
+
+[task]
+name = "digits"
+partition = "{partition}"
+
+[training]
+rounds = {rounds}
+method = "{method}"
+
+[gossip]
+compressor = "{compressor}"
+rule = "{rule}"
+
+"""

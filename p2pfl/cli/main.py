@@ -28,7 +28,7 @@ ENTRY_POINTS = "p2pfl.commands"
 
 COMMANDS: Mapping[str, Command] = {
     "demo": Command(
-        "Watch several nodes on this machine learn handwritten digits.", "p2pfl.cli.demo:demo", Group.START
+        "Watch several nodes on this machine learn handwritten digits.", "p2pfl.cli.launch:demo", Group.START
     ),
     "new": Command("Create an example federation to edit.", "p2pfl.cli.new:new", Group.START),
     "check": Command("Find the mistakes in a federation, and what it costs.", "p2pfl.cli.check:check", Group.START),

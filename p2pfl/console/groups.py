@@ -21,6 +21,8 @@ GONE: Mapping[str, str] = {
         ("demo --log", "launch --log", "run --log"),
         "the report has the history; p2pfl run --format json prints a line, and /metrics has the figures, as they come",
     ),
+    **dict.fromkeys(("demo --quiet", "launch --quiet"), "2>/dev/null hides the live view"),
+    "demo --references": "use p2pfl launch DIR --references",
     "launch --restart": "systemd starts a node again, as deploy/p2pfl@.service does",
     **dict.fromkeys(("launch -v", "launch --verbose"), "use p2pfl run -v for one node"),
     "schema": '[task] schema = "agreed", and p2pfl check shows what a node would give; or write schema.toml by hand',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.cli.demo import PARAMETERS
+from p2pfl.cli.launch import PARAMETERS
 from p2pfl.config.load import load_config, load_node
 from p2pfl.node.assembly import load_learner
 
@@ -44,8 +44,8 @@ def test_a_graph_that_falls_apart_for_this_seed_alone_names_the_option(p2pfl, tm
 
 
 def test_without_torch_it_says_so_and_makes_nothing(p2pfl, tmp_path, monkeypatch):
-    monkeypatch.setattr("p2pfl.cli.demo.find_spec", lambda _: None)
-    monkeypatch.setattr("p2pfl.cli.demo.run_fleet", lambda *_, **__: 0)
+    monkeypatch.setattr("p2pfl.cli.launch.find_spec", lambda _: None)
+    monkeypatch.setattr("p2pfl.cli.launch.run_fleet", lambda *_, **__: 0)
     outcome = p2pfl("demo")
     assert (outcome.code, list(tmp_path.iterdir())) == (1, [])
     assert "this needs torch" in outcome.err

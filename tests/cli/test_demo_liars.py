@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from p2pfl.cli.demo import MARK, _own_rule, _warnings
+from p2pfl.cli.launch import MARK, about_liars, from_here
 from p2pfl.config.load import load_config
 from p2pfl.fleet import fleet as lies
 
@@ -53,8 +53,8 @@ def test_a_rule_file_that_is_not_there_ends_the_demo_before_an_older_one_is_repl
 def test_a_rule_file_is_looked_for_from_where_the_demo_is_called(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text("def rule(vectors):\n    return vectors.mean(axis=0)\n")
     monkeypatch.chdir(tmp_path)
-    assert _own_rule("mine.py:rule,b=2") == f"{tmp_path}/mine.py:rule,b=2"
-    assert _own_rule("cs+:b=2") == "cs+:b=2"
+    assert from_here("mine.py:rule,b=2") == f"{tmp_path}/mine.py:rule,b=2"
+    assert from_here("cs+:b=2") == "cs+:b=2"
 
 
 def test_without_a_package_of_attacks_the_demo_says_what_is_missing(p2pfl, monkeypatch):
@@ -66,7 +66,7 @@ def test_without_a_package_of_attacks_the_demo_says_what_is_missing(p2pfl, monke
 
 @pytest.mark.parametrize(("liars", "said"), [("1", r"node\d lies to"), ("2", r"node\d, node\d lie to")])
 def test_who_lies_is_told(p2pfl, monkeypatch, liars, said):
-    monkeypatch.setattr("p2pfl.cli.demo.run_fleet", lambda *_, **__: 0)
+    monkeypatch.setattr("p2pfl.cli.launch.run_fleet", lambda *_, **__: 0)
     outcome = p2pfl("demo", "--nodes", "5", "--byzantine", liars, "--attack", "mimic")
     assert re.search(f"^{said} every neighbor: mimic$", outcome.err, re.MULTILINE)
 
@@ -91,22 +91,19 @@ def federation(p2pfl, tmp_path, request):
 @pytest.mark.parametrize(
     ("federation", "liars", "said"),
     [
-        (("mean", "complete"), [], None),
         (("mean", "complete"), ["node1"], "trusts every neighbor: expect malicious nodes to ruin"),
         (("trimmed-mean:b=1", "complete"), ["node1"], None),
-        (("trimmed-mean:b=1", "complete"), ["node1", "node2"], "2 malicious among the neighbors, trimmed-mean:b=1 "),
-        (("trimmed-mean:b=2", "complete"), ["node1", "node2"], None),
         (
-            ("trimmed-mean:b=3", "complete"),
-            [],
-            "mixes with nobody: trimmed-mean:b=3 needs 7 neighbors and has 5",
+            ("trimmed-mean:b=1", "complete"),
+            ["node1", "node2"],
+            "2 malicious among the neighbors of a node, trimmed-mean:b=1 tolerates 1",
         ),
-        (("trimmed-mean:b=1", "ring"), ["node1"], "mixes with nobody: trimmed-mean:b=1 needs 3 neighbors"),
+        (("trimmed-mean:b=2", "complete"), ["node1", "node2"], None),
     ],
     indirect=["federation"],
 )
 def test_the_demo_warns_where_the_rule_will_not_bear_the_liars(federation, liars, said):
-    warnings = list(_warnings(federation, liars))
+    warnings = about_liars(federation, liars)
     if said is None:
         assert warnings == []
     else:

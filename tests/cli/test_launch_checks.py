@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.cli import launch as launch_command
 from p2pfl.cli.launch import ALONE, _left_alone
 from p2pfl.crypto.identity import Identity
 from p2pfl.reporting.report import NodeReport
@@ -21,7 +20,7 @@ COUNTING = """
 import atexit, sys
 atexit.register(lambda: print("torch" in sys.modules, file=sys.stderr))
 from p2pfl.cli.main import main
-main(["launch", *sys.argv[1:], "--quiet"])
+main(["launch", *sys.argv[1:]])
 """
 
 
@@ -73,7 +72,7 @@ def test_ports_that_others_have_are_all_named_and_nobody_is_started(p2pfl, tmp_p
         edit(ward / "federation.toml", f"127.0.0.1:{8470 + index}", f"127.0.0.1:{port}")
     edit(ward / "node2" / "node.toml", "# status_listen", f'status_listen = "127.0.0.1:{ports[0]}"\n# status_listen')
     with socket.create_server(("127.0.0.1", ports[0])):
-        outcome = p2pfl("launch", ward, "--quiet")
+        outcome = p2pfl("launch", ward)
     said = outcome.err.splitlines()
     assert (outcome.code, len(said)) == (2, 2)
     for line, place in zip(said, ("node0/node.toml: node.listen", "node2/node.toml: node.status_listen"), strict=True):
@@ -104,7 +103,7 @@ def test_a_schema_file_that_is_not_there_is_said_once(p2pfl, tmp_path):
         (tmp_path / f"{site}.csv").write_text(f"age,ill\n{rows}\n", encoding="utf-8")
     assert p2pfl("new", "h", "--task", "csv", "north.csv", "south.csv", "--target", "ill").code == 0
     (tmp_path / "h" / "schema.toml").unlink()
-    outcome = p2pfl("launch", "h", "--quiet")
+    outcome = p2pfl("launch", "h")
     (said,) = outcome.err.splitlines()
     assert outcome.code == 2
     assert "schema.toml" in said
@@ -116,7 +115,7 @@ def test_what_is_odd_and_no_mistake_is_said_on_the_way(p2pfl, monkeypatch, tmp_p
     file = tmp_path / "ward" / "federation.toml"
     edit(file, "127.0.0.1:8470", "10.0.0.1:8470")
     monkeypatch.setattr("p2pfl.cli.launch.run_fleet", lambda *_, **__: 0)
-    outcome = p2pfl("launch", "ward", "--quiet")
+    outcome = p2pfl("launch", "ward")
     said = outcome.err
     assert outcome.code == 0
     assert "warning: node0 listens on 127.0.0.1:8470, where nobody reaches its address 10.0.0.1:8470" in said
@@ -141,11 +140,6 @@ def test_what_is_odd_and_no_mistake_is_said_on_the_way(p2pfl, monkeypatch, tmp_p
 def test_who_was_alone_for_more_than_a_tenth_of_its_rounds_is_told_beside_the_result(capsys, node, code, said):
     assert _left_alone([node]) == code
     assert capsys.readouterr() == ("", said)
-
-
-@pytest.mark.parametrize(("factor", "shown"), [(2.22e-16, 0.0), (0.002, 0.002), (None, None)])
-def test_a_predicted_contraction_that_is_0_but_for_rounding_is_shown_as_0(factor, shown):
-    assert launch_command._without_rounding_noise(factor) == shown
 
 
 def test_a_compressor_that_the_rule_cannot_use_is_told_before_a_node_starts(p2pfl, launch, tmp_path):

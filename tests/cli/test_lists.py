@@ -67,13 +67,13 @@ def test_a_method_file_runs_in_a_simulation(p2pfl, tmp_path):
 @pytest.mark.usefixtures("prox")
 @pytest.mark.slow
 def test_a_method_file_runs_in_a_demo_and_then_in_its_federation(p2pfl, tmp_path):
-    demo = ("demo", "--nodes", 2, "--rounds", 2, "--dir", "demo", "--quiet", "--format", "json")
+    demo = ("demo", "--nodes", 2, "--rounds", 2, "--dir", "demo", "--format", "json")
     outcome = p2pfl(*demo, "--method", "prox.py:prox,mu=0.5")
     assert outcome.code == 0, outcome.err
     text = (tmp_path / "demo" / "federation.toml").read_text()
     assert f'method = "{tmp_path}/prox.py:prox,mu=0.5"' in text
     (tmp_path / "demo" / "federation.toml").write_text(text.replace("rounds = 2", "rounds = 3"))
-    outcome = p2pfl("launch", "demo", "--quiet", "--format", "json")
+    outcome = p2pfl("launch", "demo", "--format", "json")
     assert outcome.code == 0, outcome.err
     assert all(row["rounds"] >= 3 for row in json.loads(outcome.out)["nodes"])
 

@@ -75,7 +75,7 @@ class Terminal(io.StringIO):
 
 
 def test_words_stand_left_and_figures_right_and_a_node_that_has_said_nothing_has_none():
-    overview = LiveView(fleet_of(child("pi1", line("pi1", 4)), child("pi2")), quiet=True).overview()
+    overview = LiveView(fleet_of(child("pi1", line("pi1", 4)), child("pi2"))).overview()
     out = io.StringIO()
     Console(file=out, width=100).print(view(overview, width=100))
     lines = [text.split() for text in out.getvalue().splitlines()]
@@ -88,7 +88,8 @@ def test_words_stand_left_and_figures_right_and_a_node_that_has_said_nothing_has
 
 def test_on_a_terminal_the_table_is_drawn(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with LiveView(fleet_of(child("pi1", line("pi1", 4)))) as live_view:
+    live_view = LiveView(fleet_of(child("pi1", line("pi1", 4))))
+    with live_view.shown():
         live_view.update()
     assert "1 members of ring, 4 s" in sys.stderr.getvalue()
 
@@ -98,7 +99,7 @@ def test_on_a_narrow_terminal_whole_columns_are_left_out():
     told.metrics = dict.fromkeys(("auc", "average_precision", "balanced_accuracy"), 0.75)
     told.measures = [Measure(name, name, higher_is_better=True) for name in ("accuracy", *told.metrics)]
     out = io.StringIO()
-    overview = LiveView(fleet_of(child("hospital-north", told)), quiet=True).overview()
+    overview = LiveView(fleet_of(child("hospital-north", told))).overview()
     Console(file=out, width=80).print(view(overview, width=80))
     assert ["member", "state", "round", "accuracy"] in [line.split()[:4] for line in out.getvalue().splitlines()]
     assert "average_precision" not in out.getvalue()
@@ -108,8 +109,6 @@ def test_on_a_narrow_terminal_whole_columns_are_left_out():
 def test_elsewhere_a_line_says_now_and_then_how_far_they_are(monkeypatch, capsys):
     monkeypatch.setattr(live, "LINE_EVERY_S", 0.0)
     fleet = fleet_of(child("pi1", line("pi1", 4)), child("pi2", line("pi2", 6)))
-    LiveView(fleet, quiet=True).update()
-    assert capsys.readouterr().err == ""
     LiveView(fleet).update()
     assert "4.0 s, round 5, " in capsys.readouterr().err
 
@@ -118,13 +117,14 @@ def test_a_node_that_has_died_is_named_once_at_once(monkeypatch, capsys, tmp_pat
     log = tmp_path / "log"
     log.write_text("1\n2\n3\nerror: why\n")
     fleet = fleet_of(child("pi1", line("pi1", 4)), child("pi2", line("pi2", 6)))
-    quiet = LiveView(fleet, quiet=True)
-    quiet.update()
+    plain = LiveView(fleet)
+    plain.update()
     fleet.children[1].died, fleet.children[1].state, fleet.children[1].log_path = True, "failed (exit 2)", log
-    quiet.update()
-    quiet.update()
+    plain.update()
+    plain.update()
     assert capsys.readouterr().err == f"pi2 failed (exit 2); its log: {log}\n  2\n  3\n  error: why\n"
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with LiveView(fleet) as live_view:
+    live_view = LiveView(fleet)
+    with live_view.shown():
         live_view.update()
     assert "pi2 failed (exit 2); its log" in sys.stderr.getvalue()

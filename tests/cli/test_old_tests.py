@@ -66,7 +66,7 @@ def test_the_star_stands_beside_the_figure_and_nowhere_else():
 def test_the_live_view_has_star_and_footnote(tmp_path):
     training = SimpleNamespace(rounds=40)
     federation = SimpleNamespace(name="ward", topology="ring", training=training, privacy=None, in_step_by="")
-    view = LiveView(SimpleNamespace(federation=federation, children=[child(tmp_path)], elapsed_s=3.0), quiet=True)
+    view = LiveView(SimpleNamespace(federation=federation, children=[child(tmp_path)], elapsed_s=3.0))
     out = io.StringIO()
     Console(file=out, width=120).print(overview(view.overview(), width=120))
     assert out.getvalue().strip().endswith(NOTE)

@@ -114,7 +114,7 @@ def really(folders: list[Path], *, timeout_s: float) -> tuple[list[Report], floa
     Raises TooBusyError where they are not done in time and the processors had hardly a moment to spare.
     """
     started = [
-        subprocess.Popen([*P2PFL, "launch", str(folder), "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        subprocess.Popen([*P2PFL, "launch", str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for folder in folders
     ]
     busy, end = Busy(), time.monotonic() + timeout_s

@@ -423,7 +423,7 @@ def _launched(scenario: str, made: Field, setting: Setting, *, wanted: int) -> E
 def launch(made: Field, deadline_s: float) -> tuple[int | None, float, str]:
     """Exit code (None: it had to be stopped), seconds, and what it said on stderr."""
     began = time.monotonic()
-    command = [*P2PFL, "launch", str(made.folder), "--quiet"]
+    command = [*P2PFL, "launch", str(made.folder)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         _, said = process.communicate(timeout=deadline_s)

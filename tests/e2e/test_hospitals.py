@@ -85,7 +85,7 @@ def learn(paths: dict[str, Path], folder: Path, rounds: int, *, agreed: bool) ->
         (place / "schema.toml").unlink()
     file.write_text(text, encoding="utf-8")
     p2pfl("check", place)
-    p2pfl("launch", place, "--quiet", "--report", folder / "report.json")
+    p2pfl("launch", place, "--report", folder / "report.json")
     return place
 
 

@@ -149,7 +149,7 @@ def ward(tmp_path):
 @pytest.mark.long
 def test_processes_in_a_schedule_of_pairs_learn_too(start, tmp_path):
     options = ["--nodes", "4", "--topology", "one-peer-hypercube", "--partition", "iid", "--rounds", "12"]
-    done = start("demo", "--dir", str(tmp_path / "demo"), "--format", "json", "--quiet", *options)
+    done = start("demo", "--dir", str(tmp_path / "demo"), "--format", "json", *options)
     out, err = done.communicate(timeout=DEADLINE_S)
     assert done.returncode == 0, err
     report = json.loads(out)
@@ -168,7 +168,7 @@ def test_eight_processes_with_two_digits_each_end_with_one_model_of_all_ten(star
     is; what it learns on one that is not, tests/sim/test_demo_learns.py shows.
     """
     picture = tmp_path / "demo.png"
-    done = start("demo", "--dir", str(tmp_path / "demo"), "--format", "json", "--plot", str(picture), "--quiet")
+    done = start("demo", "--dir", str(tmp_path / "demo"), "--format", "json", "--plot", str(picture))
     out, err = done.communicate(timeout=LONG_DEADLINE_S)
     assert done.returncode == 0, err
     report = json.loads(out)
@@ -189,7 +189,7 @@ def test_a_node_that_is_killed_is_named_at_once_and_the_others_finish_without_a_
     change(ward, "linger_s = .*", "linger_s = 1000.0")
     change(ward, 'name = "quadratic"\nstep_s = .*', 'name = "gated.py:task"')
     set_rounds(ward, 20)
-    process = start("launch", str(ward), "--format", "json", "--quiet")
+    process = start("launch", str(ward), "--format", "json")
     wait_for(lambda: len(children(process)) == 4, "four processes")
     wait_for((ward / "node2" / "state").is_dir, "node2 at work")
     os.kill(children(process)["node2"], signal.SIGKILL)
@@ -217,7 +217,7 @@ def test_ctrl_c_stops_every_node_cleanly_and_a_second_launch_goes_on(start, ward
         return capsys.readouterr().out
 
     set_rounds(ward, ENDLESS)
-    process = start("launch", str(ward), "--quiet")
+    process = start("launch", str(ward))
     wait_for(lambda: all(has_learned(ward, f"node{index}") for index in range(4)), "all four at work")
     rows = json.loads(shown("status", str(ward), "--format", "json"))
     assert [row["node"] for row in rows] == [f"node{index}" for index in range(4)]
@@ -232,7 +232,7 @@ def test_ctrl_c_stops_every_node_cleanly_and_a_second_launch_goes_on(start, ward
     assert report["consensus_distance"] is not None
     more = max(report["rounds"].values()) + 5
     set_rounds(ward, more)
-    again = start("launch", str(ward), "--quiet")
+    again = start("launch", str(ward))
     _, err = again.communicate(timeout=DEADLINE_S)
     assert again.returncode == 0, err
     assert min(json.loads((ward / "report.json").read_text())["rounds"].values()) >= more
@@ -247,7 +247,7 @@ def test_ctrl_c_stops_every_node_cleanly_and_a_second_launch_goes_on(start, ward
 @pytest.mark.long
 def test_nodes_end_when_their_launcher_is_killed(start, ward):
     set_rounds(ward, ENDLESS)
-    process = start("launch", str(ward), "--quiet")
+    process = start("launch", str(ward))
     pids = wait_for(lambda: len(found := children(process)) == 4 and found, "four processes")
     wait_for((ward / "node3" / "state").is_dir, "node3 at work")
     process.kill()
@@ -290,7 +290,7 @@ def test_the_report_says_what_went_over_each_edge_by_which_compressor(start, war
     with (ward / "federation.toml").open("a", encoding="utf-8") as file:
         file.write('\n[[edge]]\nbetween = ["node1", "node2"]\ncompressor = "none"\n')
     set_rounds(ward, 15)
-    process = start("launch", str(ward), "--quiet")
+    process = start("launch", str(ward))
     out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, err
     report = json.loads((ward / "report.json").read_text())

@@ -30,7 +30,7 @@ def demo(folder, *arguments, size=EIGHT):
     folder.mkdir(exist_ok=True)
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "p2pfl.cli.main", "demo", "--quiet", "--format", "json"),
+            *(sys.executable, "-m", "p2pfl.cli.main", "demo", "--format", "json"),
             *("--dir", str(folder / "demo"), *size, *arguments),
         ],
         check=False,

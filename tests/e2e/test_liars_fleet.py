@@ -132,7 +132,8 @@ def federation(tmp_path):
 @pytest.mark.long
 async def test_the_fleet_ends_with_the_honest_and_reports_them_alone(federation):
     fleet = Fleet(federation, Lies(attackers=Silent(), spec="silence", names=("node1",)))
-    with LiveView(fleet, quiet=True) as view:
+    view = LiveView(fleet)
+    with view.shown():
         await fleet.run(view.update)
         shown = {row["name"]: row["standing"] for row in view.overview()["members"]}
     report = final_report(fleet, view.history.points)

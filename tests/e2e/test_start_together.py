@@ -77,7 +77,7 @@ def launch(ward):
     started = []
 
     def launch(*options):
-        command = [*P2PFL, "launch", str(ward), "--quiet", *options]
+        command = [*P2PFL, "launch", str(ward), *options]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         started.append(subprocess.Popen(command, start_new_session=True, **pipes))
         return started[-1]

@@ -68,7 +68,7 @@ def test_digits_for_long_raise_nothing(partition):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_liar_raises_it_within_a_hundred_rounds(tmp_path, seed):
     """The mean bears no liar: it is the alarm that says so."""
-    command = [*(sys.executable, "-m", "p2pfl.cli.main", "demo", "--quiet", "--format", "json", "--seed", str(seed))]
+    command = [*(sys.executable, "-m", "p2pfl.cli.main", "demo", "--format", "json", "--seed", str(seed))]
     command += ["--dir", str(tmp_path / "demo"), "--nodes", "5", "--topology", "complete", "--partition", "iid"]
     command += ["--rounds", "100", "--byzantine", "1", "--attack", "sign-flip", "--rule", "mean"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)

@@ -162,7 +162,7 @@ def test_a_launcher_waits_for_a_node_that_has_finished_on_a_full_disk(ward, disk
     field = ward(2, training={"rounds": 40, "closing_rounds": 1}, gossip={"linger_s": 1.0}, task={"step_s": 0.05})
     (port,) = free_ports(1)
     field.write_node("node1", state_dir=str(disk / "state"), status_listen=f"127.0.0.1:{port}")
-    process = start("launch", str(field.folder), "--quiet", "--format", "json")
+    process = start("launch", str(field.folder), "--format", "json")
     one = Node.__new__(Node)
     one.process, one.port = process, port
     one.until(lambda said: said.get("rounds", 0) > 5, "five rounds")

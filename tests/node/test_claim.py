@@ -47,7 +47,7 @@ def test_a_second_launch_touches_neither_report_nor_logs(ward, capsys):
     (folder / "report.json").write_text("of the first")
     (folder / "node0" / "node.log").write_text("of the first")
     with claimed(ward, nodes(ward)), pytest.raises(SystemExit) as refused:
-        main(["launch", str(folder), "--quiet"])
+        main(["launch", str(folder)])
     assert refused.value.code == 2
     assert "runs already" in capsys.readouterr().err
     assert (folder / "report.json").read_text() == "of the first"

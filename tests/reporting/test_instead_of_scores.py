@@ -41,9 +41,9 @@ def test_report_and_final_output_point_to_score(task, test_set, said):
 
 def test_so_does_the_live_view():
     fleet = SimpleNamespace(federation=federation("csv"), children=[], elapsed_s=1.0)
-    assert SCORE in LiveView(fleet, quiet=True).overview()["notes"]
+    assert SCORE in LiveView(fleet).overview()["notes"]
     fleet = SimpleNamespace(federation=federation("digits"), children=[], elapsed_s=1.0)
-    assert SCORE not in LiveView(fleet, quiet=True).overview()["notes"]
+    assert SCORE not in LiveView(fleet).overview()["notes"]
 
 
 @pytest.mark.parametrize(("state", "said"), [("spent", "at most 1"), ("unsure", "not known of all nodes")])

@@ -2,48 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, get_args
 
 import click
 
-from p2pfl.aggregate import BEFORE, RULES, make_rule, parse_rule
-from p2pfl.compress import EXAMPLES, list_stages, make_compressor, require_fit
+from p2pfl.aggregate import BEFORE, RULES, make_rule
+from p2pfl.compress import EXAMPLES, list_stages, make_compressor
 from p2pfl.config.model import TrainingConfig
 from p2pfl.console.output import Form, cell, format_option, size, write_facts, write_json, write_rows
-from p2pfl.core.settings import STALENESS, parse_staleness
-from p2pfl.errors import UserError
+from p2pfl.core.settings import STALENESS
 from p2pfl.fleet.fleet import find_attackers
 from p2pfl.methods import METHODS, make_method
 from p2pfl.reporting.figures import compressor_figures
-from p2pfl.specs import Entry
 
-MOST_PARAMETERS = 10**12
-TURNS = (0, 1, 4, 16, 64)
-"""The numbers of turns by which an exchange is late in the table of a staleness function."""
-OF_RULES = {"b_means": "b is", "neighbors_needed": "neighbors needed", "source": "from"}
-"""How a rule's figures are called for people, where that is not their key."""
+PARAMETERS = 1_000_000
+"""The number of parameters that compressors are compared for."""
 
 
-@click.command(
-    "list",
-    epilog="\b\nExamples:\n  p2pfl list rules\n  p2pfl list compressors top-k:0.02+q4 rotate+sign --parameters 25000000"
-    "\n  p2pfl list methods prox:mu=0.1 prox.py:prox,mu=0.1 --format json",
-)
+@click.command("list", epilog="\b\nExamples:\n  p2pfl list rules\n  p2pfl list compressors --format csv")
 @click.argument("kind", metavar="KIND", type=click.Choice(["rules", "methods", "compressors", "staleness", "attacks"]))
-@click.argument("specs", metavar="[SPEC]...", nargs=-1)
-@click.option(
-    "--parameters",
-    type=click.IntRange(1, MOST_PARAMETERS),
-    default=1_000_000,
-    show_default=True,
-    help="compressors: parameters that are sent; `p2pfl check` shows how many your model has.",
-)
 @format_option(*get_args(Form))
-def list_kind(*, kind: str, specs: tuple[str, ...], parameters: int, form: Form) -> None:
+def list_kind(*, kind: str, form: Form) -> None:
     """List what federation.toml may name: rules, methods, compressors, staleness or attacks.
-
-    SPEC is a value as in the file; without it all of the KIND are shown.
 
     rules: how a node mixes m neighbors, of which b may be malicious, n = m + 1 models with its own. With fewer than
     "neighbors needed" it does not mix. kappa: the squared error is at most kappa times the variance of the honest
@@ -51,7 +32,7 @@ def list_kind(*, kind: str, specs: tuple[str, ...], parameters: int, form: Form)
 
     compressors: stages joined by "+". delta is the least share of the squared norm that arrives with one message (the
     average, for random ones); the rest follows. gamma is the size of one mixing step. "at most": the bytes depend on
-    the values.
+    the values. `p2pfl check` has the figures of your own model.
 
     staleness: what an exchange counts, tau turns of its edge after the neighbor last had this node's model.
 
@@ -61,73 +42,47 @@ def list_kind(*, kind: str, specs: tuple[str, ...], parameters: int, form: Form)
     """
     match kind:
         case "rules":
-            rows = _each(specs or _example_rules((*RULES.values(), *BEFORE.values())), _rule)
-            _write(rows, form, OF_RULES, ("b",))
+            _write([_rule(entry) for entry in (*RULES.values(), *BEFORE.values()) if entry.parameters], form)
         case "methods":
-            _write(_each(specs or METHODS, _method), form)
+            _write([_method(name) for name in METHODS], form)
         case "compressors":
-            _write_compressors(specs, parameters, form)
+            _write_compressors(form)
         case "staleness":
-            write_rows(_each(specs, _weights) or [_staleness(one) for one in STALENESS.values()], form)
+            write_rows([_staleness(one) for one in STALENESS.values()], form)
         case _:
-            if specs:
-                raise UserError("attacks are listed together", key="SPEC", value=specs[0], allowed="none")
             write_rows(find_attackers().listed(), form, title="attacks")
 
 
-def _each(specs: Iterable[str], make: Callable[[str], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each spec; raise all mistakes together."""
-    rows, mistakes = [], []
-    for spec in specs:
-        try:
-            rows.append(make(spec))
-        except UserError as error:
-            error.key, error.value = "SPEC", error.value or spec
-            mistakes.append(error)
-    if mistakes:
-        raise ExceptionGroup("mistakes in the arguments", mistakes)
-    return rows
-
-
-def _write(
-    rows: Sequence[dict[str, Any]], form: Form, words: dict[str, str] | None = None, hidden: Sequence[str] = ()
-) -> None:
+def _write(rows: Sequence[dict[str, Any]], form: Form) -> None:
     """Write rows; for people each as a list of facts, below the value of its first key."""
     if form != "table":
         write_rows(rows, form)
         return
     for row in rows:
         title, *keys = row
-        facts = {(words or {}).get(key, key.replace("_", " ")): row[key] for key in keys if key not in hidden}
-        write_facts(facts, title=row[title])
+        write_facts({key.replace("_", " "): row[key] for key in keys if key != "b"}, title=row[title])
 
 
-def _example_rules(entries: Iterable[Any]) -> list[str]:
-    """Return an example spec, with b only, for each rule that tolerates a liar."""
-    return [entry.example or f"{entry.name}:b=1" for entry in entries if entry.parameters]
-
-
-def _rule(spec: str) -> dict[str, Any]:
-    rule = make_rule(spec)
-    found = parse_rule(rule.spec if rule else "mean").entry
+def _rule(entry: Any) -> dict[str, Any]:
+    """Describe a rule by an example that tolerates a liar."""
+    rule = make_rule(entry.example or f"{entry.name}:b=1")
+    assert rule is not None  # noqa: S101 - it is not the mean
     return {
-        "rule": rule.spec if rule else "mean",
-        "b": rule.liars if rule else 0,
-        "neighbors_needed": rule.least if rule else 0,
-        "does": found.means,
-        "b_means": found.b_means,
-        "parameters": "; ".join(one.in_words for one in found.parameters[1:]) or None,
-        "bound": found.bound,
-        "cost": found.cost,
-        "weights": found.weights,
-        "source": found.source,
+        "rule": rule.spec,
+        "b": rule.liars,
+        "neighbors_needed": rule.least,
+        "does": entry.means,
+        "b_means": entry.b_means,
+        "parameters": "; ".join(one.in_words for one in entry.parameters[1:]) or None,
+        "bound": entry.bound,
+        "cost": entry.cost,
+        "weights": entry.weights,
+        "source": entry.source,
     }
 
 
-def _method(spec: str) -> dict[str, Any]:
-    method = make_method(spec, TrainingConfig(), profile=None)
-    own = Entry(name=method.code, means=method.meaning or type(method).__doc__ or "", source=method.source)
-    entry = METHODS.get(method.code, own)
+def _method(name: str) -> dict[str, Any]:
+    method, entry = make_method(name, TrainingConfig(), profile=None), METHODS[name]
     return {
         "method": method.spec,
         "does": " ".join(entry.means.split()),
@@ -135,35 +90,29 @@ def _method(spec: str) -> dict[str, Any]:
         "rules": "any" if len(method.profiles) > 1 else " or ".join(sorted(method.profiles)),
         "exchanges": ", ".join(method.channels),
         "keeps": ", ".join((*method.kept, *(f"{name} of each edge" for name in method.kept_edges))) or "nothing",
-        "source": entry.source or "",
+        "source": entry.source,
     }
 
 
-def _write_compressors(specs: Sequence[str], parameters: int, form: Form) -> None:
-    """Write what chains of stages cost; without `specs` examples, and for people and in JSON all stages before them."""
-
-    def row(spec: str) -> dict[str, Any]:
-        compressor = make_compressor(spec)
-        require_fit(compressor, parameters)
-        return compressor_figures(compressor, parameters) | {"source": compressor.source}
-
-    rows = _each(specs or EXAMPLES, row)
+def _write_compressors(form: Form) -> None:
+    """Write examples of what chains of stages cost, and for people and in JSON all stages before them."""
+    made = [make_compressor(spec) for spec in EXAMPLES]
+    rows = [compressor_figures(one, PARAMETERS) | {"source": one.source} for one in made]
     stages = [
         {"stage": stage.written or stage.name, "does": stage.means, "example": stage.shown, "from": source}
-        for stage, source in ([] if specs else list_stages())
+        for stage, source in list_stages()
     ]
     match form:
         case "json":
-            write_json({"parameters": parameters, "stages": stages, "compressors": rows})
+            write_json({"parameters": PARAMETERS, "stages": stages, "compressors": rows})
         case "csv":
             write_rows(rows, "csv")
         case "table":
-            if stages:
-                write_rows(stages, "table")
-            write_rows([_compressor_row(one) for one in rows], "table", title=f"A model of {parameters:,} parameters")
+            write_rows(stages, "table")
+            write_rows([_compressor(row) for row in rows], "table", title=f"A model of {PARAMETERS:,} parameters")
 
 
-def _compressor_row(row: dict[str, Any]) -> dict[str, str]:
+def _compressor(row: dict[str, Any]) -> dict[str, str]:
     exact = row["exact"]
     return {
         "compressor": row["compressor"],
@@ -174,18 +123,10 @@ def _compressor_row(row: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _staleness(one: Entry) -> dict[str, Any]:
+def _staleness(one: Any) -> dict[str, Any]:
     return {
         "staleness": one.usage,
         "counts": one.means,
         "parameters": one.in_words or None,
         "source": one.source or None,
     }
-
-
-def _weights(spec: str) -> dict[str, Any]:
-    try:
-        weigh = parse_staleness(spec)
-    except ValueError as error:
-        raise UserError(str(error), key="SPEC", value=spec, allowed=STALENESS.usages) from None
-    return {"staleness": spec} | {f"tau {turns}": weigh(turns) for turns in TURNS}

@@ -82,7 +82,6 @@ def with_brought(command: click.Command) -> click.Command:
     show_default=True,
     help="Port of node0; the other nodes get the ports after it.",
 )
-@click.option("--name", help="The federation's name; by default that of DIR.")
 def new(
     *,
     directory: Path,
@@ -91,10 +90,9 @@ def new(
     task: str,
     rule: str,
     base_port: int,
-    name: str | None,
     **said: Any,
 ) -> None:
-    """Create an example federation to edit in DIR, a new or empty folder.
+    """Create an example federation to edit in DIR, a new or empty folder, whose name it has.
 
     It contains federation.toml, the same on every node, task.py, which defines what is learned, and for each node a
     folder with node.toml and its secret node.key. With --admin also members.toml, and admin.key, which signs it.
@@ -103,7 +101,7 @@ def new(
     them.
     """
     place = directory.absolute()
-    name, rule = _checked_name(name, place), _checked_rule(rule)
+    name, rule = _name_of(place), _checked_rule(rule)
     plan, parts = NewPlan(task=task, nodes=nodes, topology=topology), [kind() for kind in import_declared("NEW")]
     for part in parts:
         part.plan(plan, said)
@@ -172,18 +170,13 @@ def key(path: Path) -> None:
     click.echo(public_text(identity.public))
 
 
-def _checked_name(name: str | None, target: Path) -> str:
-    wanted = target.name if name is None else name
+def _name_of(folder: Path) -> str:
     try:
-        kind().read(wanted)
+        kind().read(folder.name)
     except ValueError:
-        what = "no name for a federation"
-        if name is None:
-            key, what = "DIR", f"its last part is {what}; give --name as well"
-        else:
-            key = "--name"
-        raise UserError(what, key=key, value=wanted, allowed=kind().allowed) from None
-    return wanted
+        text = "its last part is no name for a federation"
+        raise UserError(text, key="DIR", value=folder.name, allowed=kind().allowed) from None
+    return folder.name
 
 
 def _checked_rule(rule: str) -> str:

@@ -31,12 +31,10 @@ Form = Literal["table", "json", "csv"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 PIPE_WIDTH = 1_000
-SHORT, LONGEST = 16, 32
-"""The longest text in a cell that stays in one line, and the longest word."""
+LONGEST = 32
+"""The widest column in a terminal; longer text gets several lines."""
 GAP = 3
 """The width between two columns."""
-EDGES = 1
-"""What rich keeps free beside them."""
 MOST_MISTAKES = 20
 INTERVAL = "95% interval"
 LINES = "\n\t"
@@ -311,60 +309,37 @@ def _scores(node: NodeReport, measures: Sequence[Measure], *, compared: bool, bo
 
 
 def _write_table(rows: Sequence[Mapping[str, Any]], title: str | None) -> None:
-    """Print a table. What is wider than the terminal is printed in parts, each with the columns that name a row."""
+    """Print a table. What is wider than the terminal is printed in parts, each with the first column."""
     from rich import box  # noqa: PLC0415 - only for who prints a table
     from rich.table import Table  # noqa: PLC0415 - as above
 
     console = table_console()
     columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
     texts = {name: [cell(value) for value in values] for name, values in columns.items()}
-    for widths in _parts(texts, console.width - EDGES):
+    most = LONGEST if console.is_terminal else None
+    for names in _parts(texts, console.width):
         table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-        for name, width in widths.items():
+        for name in names:
             numeric = all(isinstance(value, int | float) for value in columns[name])
-            table.add_column(name, justify="right" if numeric else "left", overflow="fold", width=width)
-        for cells in zip(*(texts[name] for name in widths), strict=True):
+            table.add_column(name, justify="right" if numeric else "left", overflow="fold", max_width=most)
+        for cells in zip(*(texts[name] for name in names), strict=True):
             table.add_row(*cells)
         console.print(table)
         title = None
 
 
-def _parts(texts: Mapping[str, Sequence[str]], most: int) -> list[dict[str, int]]:
-    """Return the widths of the columns in each part of a table that is at most so wide."""
+def _parts(texts: Mapping[str, Sequence[str]], most: int) -> list[list[str]]:
+    """Return the columns in each part of a table that is at most so wide; the first names the rows of all parts."""
     from rich.cells import cell_len  # noqa: PLC0415 - as above
 
-    keys, parts = _key_columns(texts), list[dict[str, int]]()
-    whole = {name: max(map(cell_len, (name, *column))) for name, column in texts.items()}
-    least = {name: max(_longest_word(name), *map(_least_width, column)) for name, column in texts.items()}
-    for name, width in least.items():
-        if not parts or sum(parts[-1].values()) + width + GAP * (len(parts[-1]) + 1) > most:
-            parts.append({key: least[key] for key in keys} if parts else {})
-        parts[-1][name] = width
-    for widths in parts:
-        spare = most - sum(widths.values()) - GAP * len(widths)
-        for name, width in widths.items():
-            widths[name] += (more := max(0, min(spare, whole[name] - width)))
-            spare -= more
+    widths = {name: GAP + min(LONGEST, max(map(cell_len, (name, *column)))) for name, column in texts.items()}
+    first, *others = list(texts) or [""]
+    parts = [[first][: len(texts)]]
+    for name in others:
+        if len(parts[-1]) > 1 and sum(widths[one] for one in (*parts[-1], name)) > most:
+            parts.append([first])
+        parts[-1].append(name)
     return parts
-
-
-def _key_columns(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the fewest first columns, up to three, in which no two rows are alike; else the first alone."""
-    for count in range(1, 4):
-        names = list(texts)[:count]
-        rows = list(zip(*(texts[name] for name in names), strict=True))
-        if len(set(rows)) == len(rows):
-            return names
-    return list(texts)[:1]
-
-
-def _least_width(text: str) -> int:
-    """Return the width below which a cell is hard to read: long ones may have several lines."""
-    return max(min(len(text), SHORT), min(_longest_word(text), LONGEST))
-
-
-def _longest_word(text: str) -> int:
-    return max(map(len, text.split()), default=0)
 
 
 def table_console() -> Console:

@@ -41,9 +41,9 @@ def test_its_own_task_learns_at_once(p2pfl, tmp_path):
 
 
 def test_the_built_in_task_needs_no_file(p2pfl, tmp_path):
-    p2pfl("new", "ward", "--task", "digits", "--name", "other")
-    assert not (tmp_path / "ward" / "task.py").exists()
-    federation = load_config(tmp_path / "ward")
+    p2pfl("new", "other", "--task", "digits")
+    assert not (tmp_path / "other" / "task.py").exists()
+    federation = load_config(tmp_path / "other")
     assert (federation.task.name, federation.name) == ("digits", "other")
 
 
@@ -105,7 +105,6 @@ def test_an_empty_folder_is_filled(p2pfl, tmp_path):
         (["--topology", "one-peer-exponential", "--nodes", "8"], 2, "an undirected schedule: base"),
         (["--topology", "random-matchings:rounds=1", "--nodes", "8"], 3, "not connected"),
         (["--base-port", "65534"], 2, "--base-port"),
-        (["--name", "a b"], 2, "--name: no name"),
         (["--task", "mine"], 2, "'own', 'digits'"),
         (["--rule", "hampl:b=1"], 2, "--rule: unknown rule 'hampl': did you mean hampel?"),
         (["--rule", "median:b=0"], 2, "--rule: median: b=0: write a whole number"),
@@ -118,11 +117,10 @@ def test_a_mistake_leaves_nothing(p2pfl, tmp_path, options, code, text):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_whose_name_no_federation_may_have_needs_a_name(p2pfl):
+def test_a_folder_whose_name_no_federation_may_have_is_refused(p2pfl):
     outcome = p2pfl("new", "ward:7")
     assert outcome.code == 2
-    assert outcome.err.startswith("error: DIR: its last part is no name for a federation; give --name as well")
-    assert p2pfl("new", "ward:7", "--name", "ward-7").code == 0
+    assert outcome.err.startswith("error: DIR: its last part is no name for a federation")
 
 
 def test_a_failure_halfway_leaves_nothing(p2pfl, tmp_path, monkeypatch):

@@ -59,7 +59,7 @@ def make(folder: Path, setting: Setting) -> Path:
     """A federation of that setting in a new folder."""
     base = free_ports(setting.nodes)[0]
     options = ["--nodes", str(setting.nodes), "--topology", setting.topology, "--base-port", str(base)]
-    subprocess.run([*P2PFL, "new", str(folder), "--name", "both", *options], check=True, capture_output=True)
+    subprocess.run([*P2PFL, "new", str(folder), *options], check=True, capture_output=True)
     shutil.copyfile(Path(__file__).with_name("paced.py"), folder / "task.py")
     file = folder / "federation.toml"
     text = file.read_text()

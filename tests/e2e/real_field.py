@@ -56,7 +56,7 @@ class Field:
         self.names = [f"node{index}" for index in range(nodes)]
         self.ports = list(free_ports(nodes))
         options = {"--nodes": nodes, "--topology": topology, "--rule": rule, "--base-port": self.ports[0]}
-        command = [*P2PFL, "new", str(folder), "--task", "digits", "--name", "field"]
+        command = [*P2PFL, "new", str(folder), "--task", "digits"]
         command += [str(part) for pair in options.items() for part in pair]
         subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE_S)
         self.set_task(task)

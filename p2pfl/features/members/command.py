@@ -219,7 +219,7 @@ class MembersOptions(NewOptions):
             ["--admin"], is_flag=True, help="Also make an admin key: members may then come and go while nodes run."
         ),
     )
-    after = "name"
+    after = "base_port"
 
     def __init__(self) -> None:
         self._signer: Identity | None = None

@@ -28,6 +28,8 @@ GONE: Mapping[str, str] = {
     "schema": '[task] schema = "agreed", and p2pfl check shows what a node would give; or write schema.toml by hand',
     "new --round": "without it: rounding guarantees no privacy; write figures of your own into schema.toml",
     "new --on-bad-row": 'p2pfl check lists rows that cannot be read; on_bad_row = "drop" in [data] leaves them out',
+    "watch --every": "it looks once a second",
+    "doctor --seconds": "run it again",
     "sim attacks": "use p2pfl list attacks",
     **dict.fromkeys(("score --plot", "stats --plot"), "draw a picture from what --format json prints"),
     "check --byzantine": "write the rule with that b into [gossip]: check warns of what does not tolerate it",

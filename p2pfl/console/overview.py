@@ -75,7 +75,7 @@ def _headline(federation: Mapping[str, Any]) -> RenderableType:
         unknown = len(members) - len(_numbers(members, "epsilon"))
         figures += f"; not known of {unknown}" if unknown else ""
         figures += "" if scores else "; scores are withheld"
-    by = federation.get("by") or ("by their results" if federation.get("ended") else f"seen by {federation['node']}")
+    by = federation.get("by") or f"seen by {federation['node']}"
     text = Text()
     text.append(f"{federation['federation']}  " if federation["federation"] else "", style="bold")
     graph = f" of {federation['topology']}" if federation.get("topology") else ""

@@ -1,4 +1,4 @@
-"""`p2pfl status FOLDER`: every member in one table, some by hearsay, and it says which."""
+"""`p2pfl status FOLDER`: every member in one table, and why some of them say nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from pages import KNOWN, ROW, note_address, serving
+from pages import note_address, serving
 
 SAID = {"federation": "ward", "node": "node0", "phase": "training", "rounds": 12}
 
@@ -39,51 +39,29 @@ def told(p2pfl, folder):
     return outcome.code, {row["node"]: row for row in json.loads(outcome.out)}
 
 
-def test_who_does_not_answer_here_is_told_of_by_who_does(p2pfl, ward):
-    with serving(SAID, KNOWN) as address:
+def test_members_that_run_elsewhere_are_no_failure(p2pfl, ward):
+    with serving(SAID) as address:
         note_address(ward, "node0", address)
-        code, rows = told(p2pfl, ward)
-        table = p2pfl("status", ward / "federation.toml")
-    assert list(rows) == ["node0", "node1", "node2", "node3"]
-    assert rows["node0"]["second_hand"] is None
-    assert (rows["node2"]["round"], rows["node2"]["accuracy"]) == (9, 0.875)
-    assert rows["node2"]["second_hand"] == {"by": "node0", "age_s": 60.0, "instead_of": "not running here"}
-    assert rows["node1"]["alarms"] == {"storage": 1}
-    assert code == 1, "nobody has heard of node3 lately"
-    assert "60 s ago, by node0" in table.out
-    assert "10 min ago, by node0" in table.out
-
-
-def test_all_are_well_where_all_are_heard_of(p2pfl, ward):
-    well = KNOWN | {"members": [row | {"quiet": False} for row in KNOWN["members"]]}
-    with serving(SAID, well) as address:
-        note_address(ward, "node0", address)
-        assert told(p2pfl, ward)[0] == 0
-
-
-def test_one_that_has_finished_need_not_be_heard_of(p2pfl, ward):
-    over = KNOWN | {"members": [row | {"phase": "finished"} for row in KNOWN["members"]]}
-    with serving(SAID, over) as address:
-        note_address(ward, "node0", address)
-        assert told(p2pfl, ward)[0] == 0
+        code, rows = told(p2pfl, ward / "federation.toml")
+    assert [row["phase"] for row in rows.values()] == ["training", *["not running here"] * 3]
+    assert code == 0
 
 
 def test_the_file_of_a_node_that_was_killed_is_recognized(p2pfl, ward, dead_process):
-    with serving(SAID, KNOWN) as address:
+    with serving(SAID) as address:
         note_address(ward, "node0", address)
         note_address(ward, "node1", address, pid=dead_process)
         code, rows = told(p2pfl, ward)
-    assert rows["node1"]["phase"] == "died"
-    assert rows["node1"]["second_hand"]["instead_of"].startswith("died")
+    assert rows["node1"]["phase"].startswith("died: its process is gone")
     assert code == 1
 
 
 def test_a_port_that_another_node_has_now_is_recognized(p2pfl, ward):
-    with serving(SAID, KNOWN) as address:
+    with serving(SAID) as address:
         note_address(ward, "node0", address)
         note_address(ward, "node1", address)
         _, rows = told(p2pfl, ward)
-    assert rows["node1"]["second_hand"]["instead_of"] == "another node answers there"
+    assert rows["node1"]["phase"] == "another node answers there"
 
 
 def test_a_node_without_a_page_says_so(p2pfl, ward):
@@ -106,25 +84,9 @@ def test_a_broken_address_file_is_as_good_as_none(p2pfl, ward, content):
     assert told(p2pfl, ward)[1]["node0"]["phase"] == "not running here"
 
 
-@pytest.mark.parametrize(
-    "members",
-    [
-        [3],
-        [{"name": "node1"}],
-        [{"index": 1, "name": "node1", "at": "now"}],
-        [{"index": 1, "name": ["node1"], "at": 3.0, "by": 1}],
-        [{"index": 1, "name": "node1"} | ROW | {"live": 7, "standing": None, "rounds": "many"}],
-    ],
-)
-def test_nonsense_is_no_crash(p2pfl, ward, members):
-    with serving(SAID, KNOWN | {"members": members}) as address:
-        note_address(ward, "node0", address)
-        assert p2pfl("status", ward).code == 1
-
-
 def test_the_token_beside_the_state_opens_a_page_that_wants_one(p2pfl, ward, monkeypatch):
     monkeypatch.setattr("p2pfl.features.status.page.Guard._is_here", lambda *_: False)
-    with serving(SAID, KNOWN, token="t" * 24) as address:
+    with serving(SAID, token="t" * 24) as address:
         note_address(ward, "node0", address)
         assert "needs the token" in told(p2pfl, ward)[1]["node0"]["phase"]
         assert p2pfl("status", f"http://{address}/#{'t' * 24}").code == 0
@@ -139,24 +101,14 @@ def test_a_mistake_in_the_folder_is_the_users(p2pfl, ward):
     assert "federation.toml" in outcome.err
 
 
-def test_one_that_is_not_heard_any_more_is_not_said_to_train(p2pfl, ward):
-    with serving(SAID, KNOWN) as address:
-        note_address(ward, "node0", address)
-        _, rows = told(p2pfl, ward)
-    assert rows["node3"]["phase"] == "not heard"
-    assert rows["node2"]["phase"] == "training"
-
-
 def test_the_folder_of_a_member_that_was_replaced_says_nothing_of_the_one_that_has_its_name(p2pfl, ward, dead_process):
     """The old process died here, and the new one runs elsewhere."""
     key = ward / "node1" / "node.key"
     key.unlink()
     assert p2pfl("key", key).code == 0
-    well = KNOWN | {"members": [row | {"quiet": False} for row in KNOWN["members"]]}
-    with serving(SAID, well) as address:
+    with serving(SAID) as address:
         note_address(ward, "node0", address)
         note_address(ward, "node1", address, pid=dead_process)
         code, rows = told(p2pfl, ward)
-    assert rows["node1"]["phase"] == "training"
-    assert rows["node1"]["second_hand"]["instead_of"].startswith("not here: the key")
+    assert rows["node1"]["phase"].startswith("not here: the key")
     assert code == 0

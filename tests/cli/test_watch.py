@@ -110,12 +110,28 @@ def test_one_row_for_each_member_as_csv(p2pfl):
     assert len(outcome.out.splitlines()) == 5
 
 
-def test_after_the_end_the_headline_names_the_graph_as_before(p2pfl, tmp_path):
+def test_after_the_end_results_are_shown_by_status(p2pfl, tmp_path):
     p2pfl("new", "ward", "--nodes", "4")
     state = tmp_path / "ward" / "node1" / "state"
     state.mkdir(parents=True)
-    (state / "result.json").write_text(json.dumps({"node": "node1", "rounds": 40, "finished": True}))
-    assert "ward  4 members of ring, by their results" in p2pfl("watch", "ward").out
+    (state / "result.json").write_text(
+        json.dumps({"federation": "ward", "node": "node1", "rounds": 40, "finished": True})
+    )
+    assert "`p2pfl status ward` shows results" in p2pfl("watch", "ward").err
+    lines = [line.split()[:3] for line in p2pfl("status", "ward").out.splitlines() if line.startswith(" node")]
+    assert ["node1", "finished", "40"] in lines
+
+
+def test_watching_ends_when_the_last_node_here_ends(p2pfl, tmp_path, monkeypatch):
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    p2pfl("new", "ward", "--nodes", "4")
+    with serving(SAID, KNOWN) as address:
+        note_address(tmp_path / "ward", "node0", address)
+        end = (tmp_path / "ward" / "node0" / "state" / "address.json").unlink
+        monkeypatch.setattr("p2pfl.features.status.commands.time.sleep", lambda _: end())
+        outcome = p2pfl("watch", "ward")
+    assert outcome.code == 0
+    assert "no node of ward is running" in outcome.err
 
 
 @pytest.mark.parametrize("target", ["127.0.0.1:9", "ward"])

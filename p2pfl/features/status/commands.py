@@ -15,12 +15,12 @@ import click
 from p2pfl.console.output import Form, age, cell, format_option, spent_text, table_console, write_json, write_rows
 from p2pfl.errors import P2PFLError
 from p2pfl.features.status.running import (
-    DIED,
+    NOT_HERE,
+    REPLACED,
     LocalFederation,
     LocalMember,
     ask_federation,
     ask_status,
-    ended_federation,
     is_folder,
     place_of,
     read_folder,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 AT_ONCE = 32
+EVERY_S = 1.0
 DETAILS = {
     "url": "at",
     "loss": "training loss",
@@ -43,16 +44,13 @@ DETAILS = {
     "rounds_alone": "rounds_alone",
     "held_against": "held_against",
     "kept": "kept",
-    "compressors": "compressors",
     "device": "device",
-    "bounds": "bounds",
 }
 """What the overview has no column for, with the words that stand before it."""
 COLUMNS = (
     *("url", "node", "phase", "round", "of", "accuracy", "metric", "main", "metrics", "tested_round", "test_is_stale"),
     *("loss", "staleness", "peers", "pace_set_by", "rule", "liars_borne", "rounds_alone", "held_against", "kept"),
-    *("bytes_sent", "compressors", "distance", "alarms", "standing_alarms", "disk_refuses", "device", "privacy"),
-    *("bounds", "second_hand"),
+    *("bytes_sent", "distance", "alarms", "standing_alarms", "disk_refuses", "device", "privacy"),
 )
 HIDDEN = ("well", "federation", "measures")
 """What a row has for the overview alone."""
@@ -66,10 +64,10 @@ OTHER_NODE = "another node answers there"
 def status(*, targets: tuple[str, ...], form: Form) -> int:
     """Show what running nodes are doing.
 
-    FOLDER is the folder of a federation: all nodes whose state is in it are asked, also about the latest news of the
-    others. URL is the address of a node's status page (`status_listen` in its node.toml); from another machine it is
-    the whole link from the node's log. If a node in FOLDER has ended, its result is shown. Exits with 1 if a node does
-    not answer and no other node has news of it.
+    FOLDER is the folder of a federation: all nodes whose state is in it are asked; `p2pfl watch` shows members on other
+    machines, too. URL is the address of a node's status page (`status_listen` in its node.toml); from another machine
+    it is the whole link from the node's log. If a node in FOLDER has ended, its result is shown. Exits with 1 if a node
+    does not answer.
     """
     asked = iter(_ask_all([target for target in targets if not is_folder(target)]))
     rows = [row for target in targets for row in (_of_folder(target) if is_folder(target) else [next(asked)])]
@@ -84,7 +82,8 @@ def status(*, targets: tuple[str, ...], form: Form) -> int:
                 click.echo(printable(f"{row['node'] or row['url']}: {details}"))
     else:
         write_rows(shown if form == "json" else [_flat_row(row) for row in shown], form)
-    return int(not all(row["well"] for row in rows))
+    asked_here = [row for row in rows if row["phase"] not in (NOT_HERE, REPLACED)]
+    return int(not all(row["well"] for row in asked_here or rows))
 
 
 def _ask_all(urls: list[str]) -> list[dict[str, Any]]:
@@ -95,17 +94,14 @@ def _ask_all(urls: list[str]) -> list[dict[str, Any]]:
 
 
 def _of_folder(target: str) -> list[dict[str, Any]]:
-    """Return a row for each member: its own answer, or else the latest row that a node here has."""
+    """Return a row for each member."""
     folder = read_folder(target)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(_answer, folder.members))
-    own = [_refuse_other(folder, one.name, said) for one, said in zip(folder.members, answers, strict=True)]
-    heard = _latest_rows(folder, own) if any(isinstance(said, str) for said in own) else {}
     return [
-        _second_hand(one.name, said, heard[one.name])
-        if isinstance(said, str) and one.name in heard
-        else _row("" if one.place is None else f"http://{one.place.netloc}", said) | {"node": one.name}
-        for one, said in zip(folder.members, own, strict=True)
+        _row("" if one.place is None else f"http://{one.place.netloc}", _refuse_other(folder, one.name, said))
+        | {"node": one.name}
+        for one, said in zip(folder.members, answers, strict=True)
     ]
 
 
@@ -123,57 +119,10 @@ def _refuse_other(folder: LocalFederation, name: str, answer: dict[str, Any] | s
     return OTHER_NODE
 
 
-def _latest_rows(folder: LocalFederation, own: list[dict[str, Any] | str]) -> dict[str, dict[str, Any]]:
-    """Return, by member, the latest row that any node here has."""
-    latest: dict[str, dict[str, Any]] = {}
-    for one, said in zip(folder.members, own, strict=True):
-        if isinstance(said, str) or one.place is None:
-            continue
-        told = ask_federation(one.place)
-        if isinstance(told, str):
-            continue
-        for row in told["members"]:
-            if row.get("at") is None:
-                continue
-            age_s = max(0.0, told["now"] - row["at"])
-            if age_s < latest.get(str(row.get("name")), {"age_s": float("inf")})["age_s"]:
-                latest[str(row.get("name"))] = row | {"age_s": age_s, "by": one.name, "of": told.get("rounds_to_do")}
-        if len(latest) == len(folder.members):
-            break
-    return latest
-
-
-def _second_hand(name: str, reason: str, report: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a row from what members send each other, which is less than a node's own status."""
-    scores, standing, after = report.get("scores") or {}, report.get("standing") or (), report.get("tested_round")
-    main = next(iter(scores), None)
-    over = report.get("phase") in ("finished", "stopped")
-    missed = not over and bool(report.get("quiet") or report.get("lost"))
-    same = {key: report.get(key) for key in ("accuracy", "loss", "staleness", "distance", "bytes_sent", "of")}
-    return (
-        _row("", reason)
-        | same
-        | {
-            "node": name,
-            "phase": "died" if reason == DIED else "not heard" if missed else report.get("phase"),
-            "round": report.get("rounds"),
-            "metric": main,
-            "main": scores.get(main),
-            "metrics": scores,
-            "tested_round": after,
-            "test_is_stale": after is not None,
-            "peers": None if report.get("live") is None else len(report["live"]),
-            "alarms": dict.fromkeys(standing, 1),
-            "standing_alarms": list(standing),
-            "privacy": None if report.get("epsilon") is None else {"epsilon": report["epsilon"]},
-            "second_hand": {"by": report["by"], "age_s": round(report["age_s"], 1), "instead_of": reason},
-            "well": reason != DIED and not missed,
-        }
-    )
-
-
 def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
     said: dict[str, Any] = {} if isinstance(answer, str) else answer
+    neighbors = said.get("neighbors")
+    kept = {one["name"]: one["kept"] for one in neighbors or () if one.get("kept") is not None}
     computed = {
         "url": url,
         "phase": answer if isinstance(answer, str) else said["phase"],
@@ -183,12 +132,9 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
         "main": scores_of(said).get(_main(said) or ""),
         "metrics": scores_of(said),
         "staleness": (said.get("staleness") or {}).get("mean"),
-        "held_against": _standings(said.get("neighbors")),
-        "kept": _of_each(said.get("neighbors"), "kept"),
-        "compressors": _of_each(said.get("neighbors"), "compressor"),
+        "held_against": _standings(neighbors),
+        "kept": None if neighbors is None else kept,
         "distance": said.get("neighbor_distance"),
-        "bounds": (said.get("features") or {}).get("bounds") or None,
-        "second_hand": None,
         "well": not isinstance(answer, str),
     }
     return {key: computed[key] if key in computed else said.get(key) for key in (*COLUMNS, *HIDDEN)}
@@ -201,11 +147,6 @@ def _main(status: Mapping[str, Any]) -> str | None:
     return main
 
 
-def _of_each(neighbors: list[dict[str, Any]] | None, key: str) -> dict[str, Any] | None:
-    """Return the values by neighbor, for the neighbors that have one."""
-    return None if neighbors is None else {one["name"]: one[key] for one in neighbors if one.get(key) is not None}
-
-
 def _standings(neighbors: list[dict[str, Any]] | None) -> dict[str, dict[str, Any]] | None:
     """Return, for each neighbor with proven faults, its standing from 0 to 1, the faults by kind, and its
     quarantine.
@@ -216,15 +157,9 @@ def _standings(neighbors: list[dict[str, Any]] | None) -> dict[str, dict[str, An
 
 
 def _flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row for a table.
-
-    Compressors are listed by neighbor only if they differ; of the shares that the rule kept, only the smallest is
-    shown.
-    """
-    alarms, compressors = row["alarms"], row["compressors"] or {}
+    """Return a row for a table: of the shares that the rule kept, only the smallest is shown."""
+    alarms = row["alarms"]
     told = _alarms_text(alarms, row["standing_alarms"]) if isinstance(alarms, dict) else None
-    alike = len(set(compressors.values())) == 1
-    each = sorted(set(compressors.values())) if alike else [f"{name} {spec}" for name, spec in compressors.items()]
     against = [_faults_text(name, held) for name, held in (row["held_against"] or {}).items()]
     least = min((row["kept"] or {}).items(), key=lambda item: item[1], default=None)
     others = {name: value for name, value in row["metrics"].items() if name not in (row["metric"], "loss")}
@@ -232,34 +167,10 @@ def _flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "metrics": ", ".join(f"{name} {cell(value)}" for name, value in others.items()) or None,
         "alarms": told,
         "standing_alarms": ", ".join(row["standing_alarms"] or ()) or None,
-        "compressors": ", ".join(each) or None,
         "held_against": ", ".join(against) or None,
         "kept": least and f"{least[0]} {least[1]:.2g}",
         "privacy": row["privacy"] and _budget_text(row["privacy"]),
-        "bounds": row["bounds"] and _told_bounds(row["bounds"]),
-        "second_hand": row["second_hand"] and f"{age(row['second_hand']['age_s'])} ago, by {row['second_hand']['by']}",
     }
-
-
-def _told_bounds(bounds: Mapping[str, Any]) -> str:
-    try:
-        return _bounds_text(bounds)
-    except (AttributeError, LookupError, TypeError, ValueError):
-        return "not known"
-
-
-def _bounds_text(bounds: Mapping[str, Any]) -> str:
-    """Say how much of a node's bounds is used up, and when it goes on if it pauses."""
-    parts = {
-        "max_kbit_s": "at most {max_kbit_s:g} kbit/s",
-        "hours": "{hours}",
-        "month_used_gb": "{month_used_gb:g} of {month_gb:g} GB this month",
-        "paused_until": "pauses until {paused_until}: {paused_because}",
-        "says_paused_until": "says that it pauses until {says_paused_until}",
-    }
-    told = [text.format(**bounds) for key, text in parts.items() if key in bounds]
-    told += [f"{name}: {_bounds_text(each)}" for name, each in bounds.get("by_neighbor", {}).items()]
-    return "; ".join(told)
 
 
 def _alarms_text(counts: Mapping[str, Any], standing: list[str] | None) -> str:
@@ -269,7 +180,7 @@ def _alarms_text(counts: Mapping[str, Any], standing: list[str] | None) -> str:
 
 
 def _budget_text(privacy: Mapping[str, Any]) -> str:
-    """Return a node's budget as text, as reported by itself or by others."""
+    """Return a node's budget as text."""
     epsilon, state = privacy.get("epsilon"), str(privacy.get("state", "open"))
     return f"budget {state}" if epsilon is None else f"epsilon {spent_text(epsilon, privacy.get('budget'), state)}"
 
@@ -278,14 +189,14 @@ def _overview(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what `view` draws of these rows."""
     members = []
     for index, row in enumerate(rows):
-        heard, privacy = row["second_hand"], row["privacy"]
+        privacy = row["privacy"]
         epsilon = privacy and (privacy["epsilon"] if privacy.get("epsilon") is not None else _budget_text(privacy))
         member = {key: row[key] for key in ("phase", "main", "staleness", "distance", "bytes_sent", "tested_round")}
         member |= {"index": index, "name": row["node"] or row["url"], "rounds": row["round"], "live": row["peers"]}
-        member |= {"scores": row["metrics"], "epsilon": epsilon, "lost": row["phase"] == "not heard"}
+        member |= {"scores": row["metrics"], "epsilon": epsilon}
         if not row["test_is_stale"]:
             member["tested_round"] = None
-        members.append(member if heard is None else member | {"at": -heard["age_s"], "source": heard["by"]})
+        members.append(member)
     measures = next((row["measures"] for row in rows if row["measures"]), None)
     metric = next((row["metric"] for row in rows if row["metric"]), None)
     budgets = [row["privacy"] for row in rows if row["privacy"] and "budget" in row["privacy"]]
@@ -306,8 +217,6 @@ def _details(row: Mapping[str, Any]) -> str:
     """Return what the overview has no column for, of one node: empty if there is nothing unusual."""
     flat = _flat_row(row)
     told = [f"{words} {cell(flat[key])}" for key, words in DETAILS.items() if flat[key] not in (None, "mean", "cpu", 0)]
-    if row["second_hand"]:
-        told.insert(0, f"{row['second_hand']['instead_of']}; reported {flat['second_hand']}")
     return "; ".join(told)
 
 
@@ -324,21 +233,13 @@ class NobodyAnswersError(P2PFLError):
 
 @click.command(epilog="\b\nExamples:\n  p2pfl watch ward-7\n  p2pfl watch 127.0.0.1:8480")
 @click.argument("target", metavar="FOLDER|URL")
-@click.option(
-    "--every",
-    "every_s",
-    default=1.0,
-    show_default=True,
-    type=click.FloatRange(0.2, 3600),
-    help="Seconds between two looks.",
-)
 @format_option("table", "json", "csv")
-def watch(*, target: str, every_s: float, form: Form) -> None:
+def watch(*, target: str, form: Form) -> None:
     """Watch a whole federation: members, alarms and notable events, as one of its nodes knows them.
 
     FOLDER is the folder of a federation with a node on this machine, URL the address of a node's page (from another
     machine, the whole link from the node's log). In a pipe, or with another format, it is shown once. Ctrl-C ends it.
-    It also ends, with their results, when all nodes in FOLDER have ended.
+    It also ends when all nodes in FOLDER have ended; then `p2pfl status` shows their results.
     """
     from rich.console import Console  # noqa: PLC0415 - `--help` stays instant
 
@@ -353,7 +254,7 @@ def watch(*, target: str, every_s: float, form: Form) -> None:
     elif form == "csv":
         write_rows([{key: _flat(value) for key, value in row.items()} for row in federation["members"]], "csv")
     elif console.is_terminal:
-        _follow(console, target, every_s, federation)
+        _follow(console, target, federation)
     else:
         Console(highlight=False, width=PIPE_WIDTH).print(view(federation, width=PIPE_WIDTH))
 
@@ -368,15 +269,18 @@ def _ask(target: str) -> dict[str, Any] | str:
         if not isinstance(federation, str):
             return federation
         reason = f"http://{place.netloc}: {federation}"
-    ended = None if folder is None or reason else ended_federation(folder)
-    return ended or reason or f"no node of {target} is running on this machine"
+    return reason or nobody_of(target)
+
+
+def nobody_of(target: str) -> str:
+    return f"no node of {target} is running on this machine; `p2pfl status {target}` shows results, if there are any"
 
 
 def _flat(value: Any) -> Any:
     return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
-def _follow(console: Console, target: str, every_s: float, federation: dict[str, Any]) -> None:
+def _follow(console: Console, target: str, federation: dict[str, Any]) -> None:
     from rich.live import Live  # noqa: PLC0415 - `--help` stays instant
 
     from p2pfl.console.overview import view  # noqa: PLC0415 - `--help` stays instant
@@ -387,10 +291,11 @@ def _follow(console: Console, target: str, every_s: float, federation: dict[str,
             note = "" if lost_at is None else f"no answer for {age(time.monotonic() - lost_at)}"
             width, height = console.size
             live.update(view(federation, width=width, height=height, note=note), refresh=True)
-            if federation.get("ended"):
-                return
-            time.sleep(every_s)
+            time.sleep(EVERY_S)
             answer = _ask(target)
+            if answer == nobody_of(target):
+                click.echo(answer, err=True)
+                return
             if isinstance(answer, str):
                 lost_at = lost_at or time.monotonic()
             else:

@@ -40,6 +40,7 @@ TIMEOUT_S = 5.0
 MOST_BYTES = 16 << 20
 ALLOWED = "http://HOST:PORT or HOST:PORT, as the node's log says with `p2pfl run -v`; or the folder of a federation"
 DIED = "died: its process is gone and did not end cleanly"
+NOT_HERE = "not running here"
 REPLACED = "not here: the key in its folder is no longer the member's"
 NOT_A_NODE = "not the status of a node"
 STATUS, FEDERATION = "/status", "/federation"
@@ -163,7 +164,6 @@ class LocalFederation:
     """A federation on this machine, and those of its members whose state is here."""
 
     federation: str
-    topology: str
     members: tuple[LocalMember, ...]
 
 
@@ -197,7 +197,6 @@ def read_folder(target: str) -> LocalFederation:
     nodes = [(member, load_node(node_file(federation, member.name), federation, member.name)) for member in members]
     return LocalFederation(
         federation.name,
-        federation.topology,
         tuple(
             LocalMember(name=member.name, reason=REPLACED)
             if _has_other_key(node.key_file, member.key)
@@ -222,8 +221,7 @@ def _find_local_member(name: str, state: Path) -> LocalMember:
     there = read_addresses(state)
     if there is None:
         result = _result(state)
-        reason = "not running here" if result is None else "has ended"
-        return LocalMember(name=name, reason=reason, result=result)
+        return LocalMember(name=name, reason=NOT_HERE, result=result)
     if not there.is_running:
         return LocalMember(name=name, reason=DIED)
     if there.status is None:
@@ -243,40 +241,6 @@ def _result(state: Path) -> dict[str, Any] | None:
     if not frozenset({"node", "rounds"}) <= result.keys():
         return None
     return result | {"phase": "finished" if result.get("finished") else "stopped"}
-
-
-def ended_federation(folder: LocalFederation) -> dict[str, Any] | None:
-    """Build the response of `GET /federation` from the results of members that have ended; return None if none here has
-    ended.
-    """
-    results = [one.result for one in folder.members if one.result is not None]
-    if not results:
-        return None
-    shown = ("phase", "rounds", "accuracy", "loss", "bytes_sent", "bytes_received", "exchanges")
-    members = []
-    for index, one in enumerate(folder.members):
-        row: dict[str, Any] = {"index": index, "name": one.name, "phase": None, "standing": []}
-        if one.result is not None:
-            row |= {key: one.result.get(key) for key in shown}
-            row["scores"] = scores = scores_of(one.result)
-            row["main"] = next(iter(scores.values()), None)
-            row["distance"] = one.result.get("neighbor_distance")
-            row["epsilon"] = (one.result.get("privacy") or {}).get("epsilon")
-        members.append(row)
-    first = results[0]
-    return {
-        "federation": folder.federation,
-        "node": "result.json",
-        "topology": folder.topology,
-        "now": 0.0,
-        "members": members,
-        "measures": first.get("measures") or [],
-        "privacy": first.get("privacy"),
-        "rounds_to_do": first.get("rounds_to_do"),
-        "alarms": [],
-        "events": [],
-        "ended": True,
-    }
 
 
 def scores_of(said: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from time import perf_counter
@@ -37,8 +37,8 @@ from p2pfl.learn.methods import method_of
 from p2pfl.learn.privacy.plan import protection_of
 from p2pfl.learn.table.rows import mistakes_of
 from p2pfl.learn.task import leaves_few_classes
-from p2pfl.net.address import is_hidden, misses, parse_address, unknown_hosts
-from p2pfl.net.dial_paths import SOON_DAYS, certificate_of, is_near, outlet_of, proxies_of
+from p2pfl.net.address import is_hidden, misses, parse_address
+from p2pfl.net.dial_paths import certificate_of, outlet_of
 from p2pfl.node.assembly import durability_of, load_learner, memory_needs, program_bytes
 from p2pfl.node.engine_thread import needs_of
 from p2pfl.node.feature import Check, Inspected
@@ -97,7 +97,6 @@ def checks_of(mixing: MixingCheck) -> list[Check]:
 class FolderCheck(Check):
     def of_files(self, inspected: Inspected) -> None:
         self.before_launch(inspected)
-        inspected.warnings += unknown_names(inspected.federation, inspected.here.values())
 
     def before_launch(self, inspected: Inspected) -> None:
         for member in inspected.federation.present:
@@ -168,15 +167,9 @@ def _look_at_tls(inspected: Inspected, member: Member, node: NodeConfig) -> None
             text = f"others dial {member.name} by TLS at {address}, and it listens on {node.listen} without"
             inspected.warnings.append(f"{text}: set cert and key under [network] in {node.path}, or another listen")
         return
-    if certificate.days_left < SOON_DAYS and not (address is not None and address.pin):
-        when = f"expires in {certificate.days_left:.0f} days" if certificate.days_left >= 0 else INVALID
-        inspected.warnings.append(f"the certificate of {member.name} {when}: renew {certificate.cert}")
     if address is not None and address.pin not in ("", certificate.pin):
         text = f"not the certificate that is pinned in the address of {member.name}"
         inspected.mistakes.append(UserError(text, file=certificate.cert, value=certificate.pin, allowed=address.pin))
-
-
-INVALID = "is not valid by the clock of this machine (timedatectl set-ntp true, if that is wrong)"
 
 
 def wrong_port(federation: FederationConfig, member: Member, node: NodeConfig) -> UserError | None:
@@ -205,24 +198,6 @@ def _look_at_key(inspected: Inspected, member: Member, node: NodeConfig) -> None
         text = f"not the key that {inspected.federation.path.name} lists for {member.name}"
         shown, allowed = public_text(public), public_text(member.key)
         inspected.mistakes.append(UserError(text, file=node.key_file, key="public key", value=shown, allowed=allowed))
-
-
-def unknown_names(federation: FederationConfig, here: Iterable[NodeConfig]) -> list[str]:
-    """Return a warning for each member whose name is unknown; none where a proxy may know it."""
-    if any(node.network.proxy not in (None, "none") for node in here):
-        return []
-    proxies = proxies_of(None, None)
-    asked = {}
-    for member in federation.present:
-        address = None if member.address is None else parse_address(member.address, "address")
-        if address is not None and not is_near(address.host) and proxies.of(address) is None:
-            asked[member.name] = address
-    unknown = unknown_hosts(address.host for address in asked.values())
-    return [
-        f"the name in the address of {name}, {address}, is unknown here: correct it, or the DNS of this machine"
-        for name, address in asked.items()
-        if address.host in unknown
-    ]
 
 
 def _load_learners(inspected: Inspected) -> None:

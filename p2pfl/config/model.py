@@ -379,7 +379,7 @@ class OwnNetwork:
     proxy: str | None = setting(
         None,
         tables.proxy(),
-        "the HTTP proxy through which it dials; without it HTTPS_PROXY, HTTP_PROXY and NO_PROXY say",
+        "the HTTP proxy through which it dials; without it HTTPS_PROXY and NO_PROXY say",
     )
     """"none" means no proxy."""
     proxy_password_file: Path | None = setting(

@@ -16,37 +16,9 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from threading import Thread
 
 from p2pfl.config.tables import URL, USUAL_PORTS, is_host, without_password
 from p2pfl.errors import UserError
-
-MOST_NAMES = 32
-PATIENCE_S = 2.0
-"""How long all answers together may take; a name without an answer by then is not judged."""
-
-
-def unknown_hosts(hosts: Iterable[str]) -> set[str]:
-    """Return those of the first names that are certainly unknown."""
-    unknown: set[str] = set()
-    asked = list(dict.fromkeys(hosts))[:MOST_NAMES]
-    threads = [Thread(target=_ask, args=(host, unknown), daemon=True) for host in asked]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S / len(threads))
-    return unknown
-
-
-def _ask(host: str, unknown: set[str]) -> None:
-    try:
-        socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        if error.errno == socket.EAI_NONAME:  # not: no DNS answers, as on a machine that is offline
-            unknown.add(host)
-    except OSError:
-        return
-
 
 FIRST_PORT, LAST_PORT = 15_000, 32_000
 

@@ -4,8 +4,8 @@ Failures say in words for a person why nothing was reached, and what to do about
 and firewalls. It proves nothing to p2pfl: the handshake inside does, so a certificate that a node has made for itself
 and pins is as good as one that is bought.
 
-A node file names a proxy, or the environment does (`HTTPS_PROXY` for wss://, `HTTP_PROXY` for other addresses, but for
-those in `NO_PROXY`). Addresses of this machine or of a LAN are always dialed directly.
+A node file names a proxy, or for wss:// the environment does (`HTTPS_PROXY`, but for what is in `NO_PROXY`). Addresses
+of this machine or of a LAN are always dialed directly.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ import socket
 import ssl
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -129,8 +130,6 @@ log = logging.getLogger("p2pfl.net")
 
 LOOK_S = 60.0
 """How often a node looks whether its certificate was renewed."""
-DAY_S = 86400.0
-SOON_DAYS = 14.0
 
 
 class Trust:
@@ -175,8 +174,6 @@ class OwnCertificate:
         self.context: ssl.SSLContext
         self.pin: str
         """The fingerprint of the certificate."""
-        self.days_left: float
-        """How long it is valid, by the clock of this machine; negative if it has expired or is not valid yet."""
         self._read_at = time.monotonic()
         self._state = self._times()
         self._read()
@@ -213,14 +210,13 @@ class OwnCertificate:
             pem = self.cert.read_text(encoding="ascii", errors="replace")
             first = pem[pem.index("-----BEGIN CERTIFICATE-----") :].partition("-----END CERTIFICATE-----")
             der = ssl.PEM_cert_to_DER_cert(first[0] + first[1])
-            days_left = _days_left(context, ssl.DER_cert_to_PEM_cert(der))
         except ssl.SSLError as error:
             raise self._not_usable(error.reason or "no PEM") from None
         except ValueError:
             raise self._not_usable("no block BEGIN CERTIFICATE") from None
         except OSError as error:
             raise UserError(f"cannot be read: {error.strerror}", file=error.filename or self.cert) from None
-        self.context, self.pin, self.days_left = context, fingerprint(der), days_left
+        self.context, self.pin = context, fingerprint(der)
 
     def _not_usable(self, reason: str) -> UserError:
         text, allowed = f"not a certificate with its key: {reason}", "both in PEM, the key without password"
@@ -243,29 +239,6 @@ def certificate_of(node: NodeConfig) -> OwnCertificate | None:
 
 def _no_password() -> str:
     raise UserError("the key of the certificate has a password", allowed="a key without: openssl pkey -in KEY -out NEW")
-
-
-def _days_left(server: ssl.SSLContext, certificate: str) -> float:
-    """Shake hands in memory; return how many days the certificate is valid. Raises SSLError if nobody can."""
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False
-    client.load_verify_locations(cadata=certificate)
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    ends = [ssl.MemoryBIO() for _ in range(4)]
-    there = server.wrap_bio(ends[0], ends[1], server_side=True)
-    here = client.wrap_bio(ends[2], ends[3])
-    done = set[int]()
-    try:
-        while len(done) < 2:
-            for number, end, out, into in ((0, here, ends[3], ends[0]), (1, there, ends[1], ends[2])):
-                with suppress(ssl.SSLWantReadError):
-                    end.do_handshake()
-                    done.add(number)
-                into.write(out.read())
-    except ssl.SSLCertVerificationError as error:
-        return -1.0 if error.verify_code in (EXPIRED, NOT_YET_VALID) else float("inf")
-    parts = here.getpeercert() or {}
-    return (ssl.cert_time_to_seconds(str(parts["notAfter"])) - time.time()) / DAY_S
 
 
 ANSWER_BYTES = 2**14
@@ -361,12 +334,10 @@ def parse_proxy(text: str, credentials: str = "") -> Proxy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxies:
-    """The proxies of one process: `named` in the node file, or else those of the environment."""
+    """The proxies of one process: `named` in the node file, or else that of the environment, for TLS alone."""
 
     named: Proxy | None = None
     for_tls: Proxy | None = None
-    for_plain: Proxy | None = None
-    exempt: tuple[str, ...] = ()
 
     def of(self, address: Address) -> Proxy | None:
         """Return the proxy for an address; None if it is dialed directly."""
@@ -374,12 +345,10 @@ class Proxies:
             return None
         if self.named is not None:
             return self.named
-        if any(_matches(one, address) for one in self.exempt):
-            return None
-        return self.for_tls if address.tls else self.for_plain
+        return self.for_tls if address.tls and not proxy_bypass(address.place) else None
 
 
-def proxies_of(proxy: str | None, password_file: Path | None, environment: Mapping[str, str] | None = None) -> Proxies:
+def proxies_of(proxy: str | None, password_file: Path | None) -> Proxies:
     """Return the proxies. `proxy` is the value in the node file: a URL, "none", or None if it names none.
 
     Raises UserError if the password file cannot be used.
@@ -390,23 +359,14 @@ def proxies_of(proxy: str | None, password_file: Path | None, environment: Mappi
         if password_file is not None:
             _read_credentials(password_file)
         return Proxies(named=replace(parse_proxy(proxy), password_file=password_file))
-    told = os.environ if environment is None else environment
-
-    def lookup(*names: str) -> Proxy | None:
-        for name in [case for each in names for case in (each, each.upper())]:
-            if text := told.get(name, "").strip():
-                try:
-                    return parse_proxy(text)
-                except ValueError:
-                    log.warning("%s is not the URL of an HTTP proxy, such as http://proxy:3128: it is ignored", name)
-        return None
-
-    exempt = told.get("no_proxy") or told.get("NO_PROXY") or ""
-    return Proxies(
-        for_tls=lookup("https_proxy", "all_proxy"),
-        for_plain=lookup("http_proxy", "all_proxy"),
-        exempt=tuple(one for one in re.split(r"[,\s]+", exempt.lower()) if one),
-    )
+    told = getproxies()
+    if not (text := told.get("https") or told.get("all")):
+        return Proxies()
+    try:
+        return Proxies(for_tls=parse_proxy(text))
+    except ValueError:
+        log.warning("HTTPS_PROXY is not the URL of an HTTP proxy, such as http://proxy:3128: it is ignored")
+        return Proxies()
 
 
 def _read_credentials(path: Path) -> str:
@@ -426,112 +386,12 @@ def is_near(host: str) -> bool:
     return not (getattr(address, "ipv4_mapped", None) or address).is_global
 
 
-def _matches(entry: str, address: Address) -> bool:
-    """Return True if an entry of NO_PROXY covers an address: `*`, a network, a domain, each perhaps with a port."""
-    if entry == "*":
-        return True
-    try:
-        network = ipaddress.ip_network(entry, strict=False)
-    except ValueError:
-        domain, colon, port = entry.rpartition(":")
-        if not (colon and port.isdigit()):
-            domain, port = entry, str(address.port)
-        domain, host = domain.strip("[]").lstrip("*").lstrip("."), address.host.lower().rstrip(".")
-        return port == str(address.port) and (host == domain or host.endswith(f".{domain}"))
-    try:
-        return ipaddress.ip_address(address.host) in network
-    except ValueError:
-        return False
-
-
 NEXT_ADDRESS_S = 1.0
 """When one of a host's addresses has not answered for this long, the next one is tried."""
 GOODBYE_S = 1.0
 """How long the end of TLS may take."""
-ONE_WAY_S = 4.5
-"""How long one of several ways is tried: all of them fit into the time of a dial."""
 
 MakeProtocol = Callable[[], asyncio.Protocol]
-
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    address: Address
-    proxy: Proxy | None = None
-
-    def __str__(self) -> str:
-        return "direct" if self.proxy is None else f"proxy {self.proxy}"
-
-    async def connect(self, trust: Trust, make: MakeProtocol) -> asyncio.Protocol:
-        """Return the protocol that `make` makes, connected. The caller sets the deadline. Raises UnreachedError."""
-        protocol, address = make(), self.address
-        try:
-            if self.proxy is None:
-                transport = await _open(address.host, address.port, protocol, _tls(trust, address))
-            else:
-                transport = await self._through(self.proxy, trust, protocol)
-        except ssl.SSLError as error:
-            raise of_tls(error, address.host) from None
-        except OSError as error:
-            raise of_socket(error, address.host) from None
-        if address.tls:
-            try:
-                require_pin(address, transport.get_extra_info("ssl_object"))
-            except UnreachedError:
-                transport.abort()
-                raise
-        return protocol
-
-    async def _through(self, proxy: Proxy, trust: Trust, protocol: asyncio.Protocol) -> asyncio.Transport:
-        transport, settings = await self._tunnel(proxy, trust), _tls(trust, self.address)
-        if not settings:
-            transport.set_protocol(protocol)
-            protocol.connection_made(transport)
-            return transport
-        context = settings.pop("ssl")
-        try:
-            inside = await asyncio.get_running_loop().start_tls(transport, protocol, context, **settings)
-        except BaseException:
-            transport.abort()
-            raise
-        if inside is None:  # it was lost at once
-            raise UnreachedError(DialError.NOT_A_NODE, "the connection was closed in place of an answer")
-        protocol.connection_made(inside)
-        return inside
-
-    async def _tunnel(self, proxy: Proxy, trust: Trust) -> asyncio.Transport:
-        """Return a connection with the address through the proxy."""
-        request, reader = proxy.request(self.address), asyncio.StreamReader(limit=ANSWER_BYTES)
-        tls = _tls(trust, Address(proxy.host, proxy.port, tls=proxy.tls))
-        transport: asyncio.Transport | None = None
-        try:
-            async with asyncio.timeout(SILENCE_S):
-                transport = await _open(proxy.host, proxy.port, asyncio.StreamReaderProtocol(reader), tls)
-                transport.write(request)
-                await read_answer(reader, proxy, self.address)
-        except BaseException as error:
-            if transport is not None:
-                transport.abort()
-            match error:
-                case TimeoutError():
-                    text, remedy = f"the proxy {proxy} does not answer", "correct its address, or ask who runs it"
-                    raise UnreachedError(DialError.PROXY, text, remedy) from None
-                case ssl.SSLError():
-                    found = of_tls(error, proxy.host, f"the proxy {proxy}: its")
-                    raise UnreachedError(DialError.PROXY, found.text, found.remedy) from None
-                case OSError():
-                    found = of_socket(error, proxy.host, f"the proxy {proxy} does not answer: ")
-                    remedy = "correct the proxy's address, or ask who runs it"
-                    raise UnreachedError(DialError.PROXY, found.text, remedy) from None
-            raise
-        return transport
-
-
-def _tls(trust: Trust, address: Address) -> dict[str, Any]:
-    if not address.tls:
-        return {}
-    name = address.host.rstrip(".")
-    return {"ssl": trust.context(address.pin), "server_hostname": name, "ssl_shutdown_timeout": GOODBYE_S}
 
 
 async def _open(host: str, port: int, protocol: asyncio.Protocol, tls: dict[str, Any]) -> asyncio.Transport:
@@ -597,32 +457,75 @@ class Outlet:
     proxies: Proxies = field(default_factory=lambda: proxies_of(None, None))
     trust: Trust = field(default_factory=Trust)
 
-    def of(self, address: Address) -> list[Passage]:
-        """Return the ways in the order in which they are tried.
-
-        A proxy of the environment may be meant for browsers only, so it is not the only way.
-        """
-        proxy = self.proxies.of(address)
-        if proxy is None:
-            return [Passage(address)]
-        return [Passage(address, proxy)] if proxy is self.proxies.named else [Passage(address, proxy), Passage(address)]
-
     async def connect(self, address: Address, make: MakeProtocol) -> asyncio.Protocol:
-        """Return a connected protocol. The caller sets the deadline. Raises UnreachedError if no way leads there."""
-        ways = self.of(address)
-        if len(ways) == 1:
-            return await ways[0].connect(self.trust, make)
-        reasons: list[UnreachedError] = []
-        for way in ways:
+        """Return the protocol that `make` makes, connected. The caller sets the deadline. Raises UnreachedError."""
+        protocol, proxy = make(), self.proxies.of(address)
+        try:
+            if proxy is None:
+                transport = await _open(address.host, address.port, protocol, self._tls(address))
+            else:
+                transport = await self._through(proxy, address, protocol)
+        except ssl.SSLError as error:
+            raise of_tls(error, address.host) from None
+        except OSError as error:
+            raise of_socket(error, address.host) from None
+        if address.tls:
             try:
-                async with asyncio.timeout(ONE_WAY_S):
-                    return await way.connect(self.trust, make)
-            except UnreachedError as reason:
-                reasons.append(reason)
-            except TimeoutError:
-                reasons.append(UnreachedError(DialError.SILENT, f"nothing in {ONE_WAY_S:g} s"))
-        first, second = reasons
-        raise UnreachedError(first.hurdle, f"by {ways[0]}: {first.text}; directly: {second.text}", first.remedy)
+                require_pin(address, transport.get_extra_info("ssl_object"))
+            except UnreachedError:
+                transport.abort()
+                raise
+        return protocol
+
+    def _tls(self, address: Address) -> dict[str, Any]:
+        if not address.tls:
+            return {}
+        name = address.host.rstrip(".")
+        return {"ssl": self.trust.context(address.pin), "server_hostname": name, "ssl_shutdown_timeout": GOODBYE_S}
+
+    async def _through(self, proxy: Proxy, address: Address, protocol: asyncio.Protocol) -> asyncio.Transport:
+        transport, settings = await self._tunnel(proxy, address), self._tls(address)
+        if not settings:
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+            return transport
+        context = settings.pop("ssl")
+        try:
+            inside = await asyncio.get_running_loop().start_tls(transport, protocol, context, **settings)
+        except BaseException:
+            transport.abort()
+            raise
+        if inside is None:  # it was lost at once
+            raise UnreachedError(DialError.NOT_A_NODE, "the connection was closed in place of an answer")
+        protocol.connection_made(inside)
+        return inside
+
+    async def _tunnel(self, proxy: Proxy, address: Address) -> asyncio.Transport:
+        """Return a connection with the address through the proxy."""
+        request, reader = proxy.request(address), asyncio.StreamReader(limit=ANSWER_BYTES)
+        tls = self._tls(Address(proxy.host, proxy.port, tls=proxy.tls))
+        transport: asyncio.Transport | None = None
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                transport = await _open(proxy.host, proxy.port, asyncio.StreamReaderProtocol(reader), tls)
+                transport.write(request)
+                await read_answer(reader, proxy, address)
+        except BaseException as error:
+            if transport is not None:
+                transport.abort()
+            match error:
+                case TimeoutError():
+                    text, remedy = f"the proxy {proxy} does not answer", "correct its address, or ask who runs it"
+                    raise UnreachedError(DialError.PROXY, text, remedy) from None
+                case ssl.SSLError():
+                    found = of_tls(error, proxy.host, f"the proxy {proxy}: its")
+                    raise UnreachedError(DialError.PROXY, found.text, found.remedy) from None
+                case OSError():
+                    found = of_socket(error, proxy.host, f"the proxy {proxy} does not answer: ")
+                    remedy = "correct the proxy's address, or ask who runs it"
+                    raise UnreachedError(DialError.PROXY, found.text, remedy) from None
+            raise
+        return transport
 
 
 def outlet_of(node: NodeConfig) -> Outlet:

@@ -34,7 +34,6 @@ from p2pfl.net.dial_paths import (
     DialError,
     Outlet,
     OwnCertificate,
-    Passage,
     UnreachedError,
     certificate_of,
     of_answer,
@@ -145,8 +144,8 @@ async def refuse_redirect(*_: object) -> None:
     )
 
 
-TOWARD: ContextVar[Address | Passage] = ContextVar("TOWARD")
-"""The address, or the one way to it, that the running task dials."""
+TOWARD: ContextVar[Address] = ContextVar("TOWARD")
+"""The address that the running task dials."""
 
 
 class TappingConnector(aiohttp.BaseConnector):
@@ -158,11 +157,7 @@ class TappingConnector(aiohttp.BaseConnector):
 
     async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109 - aiohttp's
         del req, traces, timeout
-        toward = TOWARD.get()
-        if isinstance(toward, Passage):
-            protocol: Any = await toward.connect(self._outlet.trust, self._factory)
-        else:
-            protocol = await self._outlet.connect(toward, self._factory)
+        protocol: Any = await self._outlet.connect(TOWARD.get(), self._factory)
         transport = protocol.transport
         if isinstance(transport, asyncio.Transport):
             transport.set_write_buffer_limits(high=UNSENT_BYTES)
@@ -196,14 +191,12 @@ def open_browserless(outlet: Outlet | None = None) -> aiohttp.ClientSession:
     )
 
 
-async def dial_websocket(http: aiohttp.ClientSession, toward: Address | Passage) -> WebSocketLine:
-    """Dial a WebSocket at an address, with TLS and through a proxy as the address and the session's outlet say; or by
-    one way only.
+async def dial_websocket(http: aiohttp.ClientSession, address: Address) -> WebSocketLine:
+    """Dial a WebSocket at an address, with TLS and through a proxy as the address and the session's outlet say.
 
     The caller sets the deadline. Raises GoneError if nobody answers there: UnreachedError, if it is known why.
     """
-    address = toward.address if isinstance(toward, Passage) else toward
-    token = TOWARD.set(toward)
+    token = TOWARD.set(address)
     try:
         socket = await http.ws_connect(address.url, autoping=False, max_msg_size=MESSAGE_BYTES, compress=0)
     except (aiohttp.ClientError, OSError) as error:

@@ -217,46 +217,46 @@ async def test_a_proxy_that_is_not_there_is_named():
     assert "the proxy http://127.0.0.1:1 does not answer: Connection refused" in reason.text
 
 
-async def test_a_proxy_of_the_environment_is_not_the_only_way(proxy, federation, monkeypatch):
-    monkeypatch.setattr("p2pfl.net.dial_paths.is_near", lambda _: False)
-    async with proxy(403) as own, federation.node(0) as a:
-        outlet = Outlet(proxies_of(None, None, {"HTTP_PROXY": own.url}))
-        async with federation.node(1, {0: a.address()}, transport=partial(WebSocketTransport, outlet=outlet)) as b:
-            await b.until(lambda: a.open and b.open)
-        assert own.asked == [a.address()]
+@pytest.fixture
+def environment(monkeypatch):
+    """Set exactly these variables about proxies."""
+
+    def environment(**values):
+        for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+            monkeypatch.delenv(name.upper(), raising=False)
+        for name, value in values.items():
+            monkeypatch.setenv(name, value)
+
+    return environment
 
 
-ENVIRONMENT = {
-    "https_proxy": "http://tls:3128",
-    "HTTP_PROXY": "plain:8080",
-    "NO_PROXY": "direct.org, .inner.org,203.0.113.0/24,ported.org:444",
-}
+USUAL = {"https_proxy": "http://tls:3128", "NO_PROXY": "direct.org, .inner.org,ported.org:444"}
 
 
 @pytest.mark.parametrize(
     ("address", "host"),
     [
         ("wss://example.org", "tls"),
-        ("example.org:8470", "plain"),
+        ("wss://[2a00::1]", "tls"),
         ("wss://direct.org", None),
         ("wss://a.inner.org", None),
         ("wss://notdirect.org", "tls"),
-        ("203.0.113.9:8470", None),
-        ("198.18.0.1:8470", None),
         ("wss://ported.org:444", None),
         ("wss://ported.org", "tls"),
-        ("127.0.0.1:8470", None),
-        ("192.168.1.11:8470", None),
-        ("[fe80::1]:8470", None),
-        ("pi1:8470", None),
-        ("pi1.local:8470", None),
-        ("100.64.1.9:8470", None),
-        ("[::ffff:10.0.0.1]:8470", None),
-        ("[2a00::1]:8470", "plain"),
+        ("example.org:8470", None),
+        ("wss://198.18.0.1", None),
+        ("wss://127.0.0.1", None),
+        ("wss://[fe80::1]", None),
+        ("wss://pi1", None),
+        ("wss://pi1.local", None),
+        ("wss://100.64.1.9", None),
+        ("wss://[::ffff:10.0.0.1]", None),
     ],
 )
-def test_the_environment_says_which_addresses_go_through_a_proxy(address, host):
-    found = proxies_of(None, None, ENVIRONMENT).of(parse_address(address, "address"))
+def test_the_environment_says_which_addresses_go_through_a_proxy(address, host, environment):
+    environment(**USUAL)
+    found = proxies_of(None, None).of(parse_address(address, "address"))
     assert (None if found is None else found.host) == host
 
 
@@ -268,13 +268,15 @@ def test_what_was_found_on_the_lan_goes_through_no_proxy(federation):
     assert proxies_of("http://proxy:3128", None).of(hint) is None
 
 
-def test_none_turns_the_environment_off():
-    assert proxies_of("none", None, ENVIRONMENT).of(parse_address("wss://example.org", "address")) is None
+def test_none_turns_the_environment_off(environment):
+    environment(**USUAL)
+    assert proxies_of("none", None).of(parse_address("wss://example.org", "address")) is None
 
 
-def test_a_proxy_of_the_environment_that_is_none_is_ignored_with_a_warning(caplog):
-    assert proxies_of(None, None, {"ALL_PROXY": "socks5://proxy:1080"}) == Proxies()
-    assert "all_proxy" in caplog.text.lower()
+def test_a_proxy_of_the_environment_that_is_none_is_ignored_with_a_warning(environment, caplog):
+    environment(ALL_PROXY="socks5://proxy:1080")
+    assert proxies_of(None, None) == Proxies()
+    assert "it is ignored" in caplog.text
 
 
 @given(st.text(alphabet="htps:/[]@.#x1%-", max_size=24) | st.text(max_size=24))
@@ -386,7 +388,7 @@ def test_real_nodes_learn_through_squid(certificates, tmp_path):
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_real_nodes_go_on_until_the_certificate_is_renewed(certificates, tmp_path, monkeypatch):
-    """Log, doctor and check say what is wrong with it. It is read again within a minute."""
+    """Log and doctor say what is wrong with it. It is read again within a minute."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates.cert("authority")))
     (node,) = free_ports(1)
     sites = Sites(tmp_path)
@@ -401,7 +403,6 @@ def test_real_nodes_go_on_until_the_certificate_is_renewed(certificates, tmp_pat
             (sites.path / f"node0/tls.{kind}").chmod(0o600)
 
     renew("expired")
-    assert "the certificate of node0 is not valid by the clock" in " ".join(sites.say("check", sites.path).split())
     with sites.running(0), sites.running(1):
         for name, says, does in (
             ("expired", "its certificate has expired by the clock of this machine (20", "renew it there; or, if that"),

@@ -91,9 +91,8 @@ async def test_a_pin_needs_no_authority_and_the_name_must_still_be_the_relay_s(c
     assert "compare it with what `p2pfl relay` logs at its start" in said
 
 
-async def test_an_expired_certificate_is_said_with_the_clock(certificates, trusted, caplog):
+async def test_an_expired_certificate_is_said_with_the_clock(certificates, trusted):
     expired = own_certificate(certificates.cert("expired"), certificates.key("expired"))
-    assert "is not valid by the clock of this machine" in caplog.text
     async with relay_with(expired) as (port, _):
         said = await why_of(f"wss://localhost:{port}/p2pfl")
         assert "its certificate has expired by the clock of this machine (20" in said

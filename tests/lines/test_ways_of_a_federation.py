@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import socket
 from functools import partial
 
 import pytest
 
-from p2pfl.cli.checks import FolderCheck, unknown_names
+from p2pfl.cli.checks import FolderCheck
 from p2pfl.cli.main import main
 from p2pfl.config.load import federation_mistakes, load_config, load_node, node_mistakes
 from p2pfl.crypto.identity import Identity
@@ -132,40 +131,18 @@ def test_a_wrong_url_is_named_with_the_right_one(ward, address, says):
     assert "secret" not in str(said)
 
 
-def test_check_warns_of_a_name_that_is_unknown_but_not_if_a_proxy_may_know_it(ward, monkeypatch):
-    def lookup(host, *_, **__):
-        raise socket.gaierror(socket.EAI_NONAME if host == "gone.example.org" else socket.EAI_AGAIN, "")
-
-    monkeypatch.setattr("socket.getaddrinfo", lookup)
-    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    ward.change("federation.toml", ward.address, "wss://later.example.org/p2pfl")
-    assert unknown_names(load_config(ward.path), []) == []
-    ward.change("federation.toml", ward.address, "wss://gone.example.org/p2pfl")
-    (said,) = unknown_names(load_config(ward.path), [])
-    assert "the name in the address of node0, wss://gone.example.org:443/p2pfl, is unknown here" in said
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
-    assert unknown_names(load_config(ward.path), []) == []
-
-
 def test_check_looks_at_certificates(ward, certificates):
     port = ward.address.rpartition(":")[2]
-    for name in ("good", "expired"):
-        shutil.copy(certificates.cert(name), ward.path / "node0" / "tls.crt")
-        shutil.copy(certificates.key(name), ward.path / "node0" / "tls.key")
-        (ward.path / "node0" / "tls.key").chmod(0o600)
-        if name == "good":
-            assert not mistakes(ward)
-            before = ward.address
-            ward.change("federation.toml", before, f"wss://localhost:{port}/p2pfl")
-            assert "listens on" in ward.found().warnings[0]
-            ward.own('\n[network]\ncert = "tls.crt"\nkey = "tls.key"\n')
-            assert not ward.found().warnings
-            pinned = f"wss://localhost:{port}/p2pfl#sha256={'ab' * 32}"
-            ward.change("federation.toml", ward.address, pinned)
-            assert "not the certificate that is pinned" in str(ward.found().mistakes[0])
-            ward.change("federation.toml", pinned, before)
-    assert "is not valid by the clock of this machine" in ward.found().warnings[0]
+    shutil.copy(certificates.cert("good"), ward.path / "node0" / "tls.crt")
+    shutil.copy(certificates.key("good"), ward.path / "node0" / "tls.key")
+    (ward.path / "node0" / "tls.key").chmod(0o600)
+    assert not mistakes(ward)
+    ward.change("federation.toml", ward.address, f"wss://localhost:{port}/p2pfl")
+    assert "listens on" in ward.found().warnings[0]
+    ward.own('\n[network]\ncert = "tls.crt"\nkey = "tls.key"\n')
+    assert not ward.found().warnings
+    ward.change("federation.toml", ward.address, f"wss://localhost:{port}/p2pfl#sha256={'ab' * 32}")
+    assert "not the certificate that is pinned" in str(ward.found().mistakes[0])
 
 
 @pytest.fixture
@@ -186,7 +163,7 @@ def proxy_of_the_environment(proxy, monkeypatch):
     return own, name
 
 
-async def test_the_doctor_says_of_each_way_what_was_in_it(
+async def test_the_doctor_names_the_proxy_that_stands_in_the_way(
     ward, federation, certificate, proxy_of_the_environment, capsys
 ):
     proxy, name = proxy_of_the_environment
@@ -200,13 +177,11 @@ async def test_the_doctor_says_of_each_way_what_was_in_it(
         described = load_config(ward.path)
         found = await examine(described, load_node(ward.path / "node0", described), listen_s=1.0)
     patient = next(one for one in found.patients if not one.here)
-    by_proxy, direct = patient.places
+    (by_proxy,) = patient.places
     assert by_proxy.answer.kind is AnswerKind.PROXY
     assert "forbids localhost" in by_proxy.answer.detail
-    assert direct.answer.kind is AnswerKind.MEMBER
-    assert direct.answer.round_trip_s > 0
     _print_ways(found)
     said = capsys.readouterr().out
-    for words in ("a proxy does not let it through", "forbids localhost", "answers", " ms", f"proxy {url}"):
+    for words in ("a proxy does not let it through", "forbids localhost", f"proxy {url}"):
         assert words in " ".join(said.split())
     assert "sha256" not in said

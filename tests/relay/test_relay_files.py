@@ -29,7 +29,6 @@ URL = "ws://relay.example.org:8443/p2pfl"
 @pytest.fixture
 def p2pfl(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("p2pfl.features.relay.feature.unknown_hosts", lambda _: set())
 
     def p2pfl(*arguments):
         capsys.readouterr()
@@ -153,15 +152,13 @@ def test_tickets_are_for_the_members_that_the_nodes_know_even_if_another_admin_r
     assert sheet.head.removed == tuple(one.key for one in federation.members if one.name == "third")
 
 
-def test_check_names_a_relay_whose_name_is_unknown_and_a_ticket_that_has_expired(p2pfl, monkeypatch):
+def test_check_names_a_ticket_that_has_expired(p2pfl, monkeypatch):
     p2pfl("new", "ward", "--nodes", "clinic,lab", "--task", "digits", "--admin", "--relay", URL)
-    monkeypatch.setattr("p2pfl.features.relay.feature.unknown_hosts", lambda hosts: {*hosts})
     monkeypatch.setattr("p2pfl.features.relay.feature.seconds_now", lambda: time.time() + 400 * 86_400)
     mistakes, warnings = findings()
     assert not mistakes
     assert "the ticket of clinic expired at " in warnings[0]
     assert ", and by this machine's clock it is " in warnings[0]
-    assert warnings[-1].startswith(f"the name in the URL of the relay {URL} is unknown here")
 
 
 def test_a_relay_for_nobody_does_not_start(p2pfl, tmp_path):

@@ -21,7 +21,7 @@ from p2pfl.features.lan.overhear import Announced, Overhearing, Tally
 from p2pfl.features.lan.probe import Answer, AnswerKind, Prober
 from p2pfl.features.status.running import ask_federation, ask_status, find_running, place_of
 from p2pfl.net.address import Address, is_hidden, parse_address
-from p2pfl.net.dial_paths import Outlet, Passage, outlet_of
+from p2pfl.net.dial_paths import Outlet, outlet_of
 from p2pfl.net.transport import DIFFERS
 from p2pfl.net.websocket import LEARNED, visitors_binding
 from p2pfl.node.folders import newest_here
@@ -173,22 +173,22 @@ def _interfaces(listen: str, named: Sequence[str]) -> list[Interface]:
 
 
 async def _visit(diagnosis: Diagnosis, node: NodeConfig | None) -> None:
-    """Send a query to every address where a member may be, by every way that the node would take."""
+    """Send a query to every address where a member may be, by the way that the node would take."""
     federation = diagnosis.federation
     members, outlet = [member.key for member in federation.members], Outlet() if node is None else outlet_of(node)
     async with Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS, outlet=outlet) as prober:
 
-        async def visit(patient: Patient, way: Passage, text: str, via: list[str]) -> None:
-            answer = await prober.ask(way, patient.member.index)
-            named = "hint" if way.proxy is None and not {"file", "state"} & set(via) else str(way)
+        async def visit(patient: Patient, address: Address, text: str, via: list[str]) -> None:
+            answer, proxy = await prober.ask(address, patient.member.index), outlet.proxies.of(address)
+            named = "direct" if {"file", "state"} & set(via) else "hint"
+            named = named if proxy is None else f"proxy {proxy}"
             patient.places.append(AddressTried(address=text, via=tuple(via), answer=answer, way=named))
 
         async with asyncio.TaskGroup() as group:
             for patient in diagnosis.patients:
                 for text, via in list(_places(patient).items())[:MOST_PLACES]:
                     address = replace(parse_address(text, "address"), direct="file" not in via)
-                    for way in prober.outlet.of(address):
-                        group.create_task(visit(patient, way, text, via))
+                    group.create_task(visit(patient, address, text, via))
     for patient in diagnosis.patients:
         patient.places.sort(key=lambda one: ("file" not in one.via, one.address, one.way == "direct"))
 

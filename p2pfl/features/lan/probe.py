@@ -20,7 +20,7 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding, Initiator
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address
-from p2pfl.net.dial_paths import DialError, Outlet, Passage, UnreachedError
+from p2pfl.net.dial_paths import DialError, Outlet, UnreachedError
 from p2pfl.net.transport import GoneError, Line
 from p2pfl.net.websocket import dial_websocket, open_browserless
 
@@ -88,7 +88,7 @@ class Prober:
     async def __aexit__(self, *_: object) -> None:
         await self._http.close()
 
-    async def ask(self, toward: Address | Passage, index: int) -> Answer:
+    async def ask(self, toward: Address, index: int) -> Answer:
         """Find out whether member `index` answers there, and if not, which one does."""
         answer = await self._try(toward, index)
         if answer.kind is not AnswerKind.OTHER_NODE:
@@ -98,7 +98,7 @@ class Prober:
                 return Answer(kind=AnswerKind.OTHER_MEMBER, detail=str(other))
         return answer
 
-    async def _try(self, toward: Address | Passage, index: int) -> Answer:
+    async def _try(self, toward: Address, index: int) -> Answer:
         try:
             async with asyncio.timeout(CONNECT_S):
                 line = await dial_websocket(self._http, toward)

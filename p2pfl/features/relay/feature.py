@@ -12,8 +12,6 @@ from p2pfl.errors import UserError
 from p2pfl.features.relay.link import RelayLink
 from p2pfl.features.relay.tickets import Credentials, Sheets, read_token
 from p2pfl.features.relay.transport import ByRelayTransport, through_relays
-from p2pfl.net.address import parse_address, unknown_hosts
-from p2pfl.net.dial_paths import is_near, proxies_of
 from p2pfl.net.transport import MakeTransport
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
@@ -178,7 +176,6 @@ class RelayCheck(Check):
                     self._look_at_ticket(inspected, index, node)
             except UserError as error:
                 inspected.mistakes.append(error)
-        inspected.warnings += _unknown(inspected.federation.relays, list(inspected.here.values()))
 
     def _look_at_ticket(self, inspected: Inspected, index: int, node: NodeConfig) -> None:
         federation, now = inspected.federation, seconds_now()
@@ -191,19 +188,3 @@ class RelayCheck(Check):
             clock = f", and by this machine's clock it is {in_words(now)}" if is_over else ""
             verb = "expired" if is_over else "expires"
             inspected.warnings.append(f"the ticket of {node.name} {verb} at {in_words(ticket.until)}{clock}: {how}")
-
-
-def _unknown(listed: tuple[str, ...], here: list[NodeConfig]) -> list[str]:
-    """Return a warning for each relay whose name is unknown; none where a proxy may know it."""
-    if any(node.network.proxy not in (None, "none") for node in here):
-        return []
-    proxies = proxies_of(None, None)
-    urls = dict.fromkeys(url.partition("#")[0] for url in [*listed, *(url for node in here for url in node.relays)])
-    asked = {url: parse_address(url, "network.relays") for url in urls}
-    asked = {url: one for url, one in asked.items() if not is_near(one.host) and proxies.of(one) is None}
-    unknown = unknown_hosts(one.host for one in asked.values())
-    return [
-        f"the name in the URL of the relay {url} is unknown here: correct it, or the DNS of this machine"
-        for url, one in asked.items()
-        if one.host in unknown
-    ]

@@ -54,7 +54,7 @@ from p2pfl.features.relay.tickets import (
     token_id,
 )
 from p2pfl.net.address import Address, parse_address
-from p2pfl.net.dial_paths import SOON_DAYS, OwnCertificate
+from p2pfl.net.dial_paths import OwnCertificate
 from p2pfl.net.limits import Limits
 from p2pfl.net.transport import Arrival, ConnectionStage, Counters, GoneError, Line, Refusals
 from p2pfl.net.websocket import WebSocketTransport
@@ -73,7 +73,6 @@ BURST_S = 0.5
 COMES_PER_S, COMES_BURST = 0.2, 30.0
 """The limit on registrations of one member: a refused one waits 30 s, and one whose line is cut up to 15 s."""
 STOPPED = 130
-INVALID = "is not valid by the clock of this machine (timedatectl set-ntp true, if that is wrong)"
 EXPECTED = 64
 """The members that may come at once without being held up as strangers."""
 MOST_COMERS = 4096
@@ -512,8 +511,5 @@ def own_certificate(cert: Path | None, key: Path | None) -> OwnCertificate | Non
     if cert is None or key is None:
         raise UserError("one is of no use without the other", key="--cert, --key", allowed="both or none")
     certificate = OwnCertificate(cert, key)
-    if certificate.days_left < SOON_DAYS:
-        when = f"expires in {certificate.days_left:.0f} days" if certificate.days_left >= 0 else INVALID
-        log.warning("the certificate %s %s: renew it, unless members pin it", cert, when)
     log.info("its certificate has sha256=%s", certificate.pin)
     return certificate

@@ -47,9 +47,8 @@ from p2pfl.console.output import (
 )
 from p2pfl.console.overview import view
 from p2pfl.errors import UserError
-from p2pfl.fleet.fleet import Attackers, Child, Fleet, Lies, find_attackers
+from p2pfl.fleet.fleet import Attackers, Child, Fleet, Lies, claimed, find_attackers
 from p2pfl.fleet.report import History, add_references, final_report, refuse_references
-from p2pfl.fleet.starting import claimed
 from p2pfl.learn.metrics import Measure
 from p2pfl.learn.task import parse_partition
 from p2pfl.methods import CONSERVATIVE, ROBUST, make_method

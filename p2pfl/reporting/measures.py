@@ -30,7 +30,6 @@ from p2pfl.reporting.status import MeanAndMax
 if TYPE_CHECKING:
     from p2pfl.learn.tensors import Samples, TensorSamples
     from p2pfl.learn.trainer import TorchLearner
-    from p2pfl.reporting.report import Report
 
 MOST_SHOWN = 5
 """The most measures that a table shows for each node; reports have all."""
@@ -326,8 +325,8 @@ def alone(learner: Learner, rounds: int, round_s: float = 0.0) -> ModelScore | N
     return model_score(learner.evaluate(model, "test"))
 
 
-def beside(report: Report, other: Alone | ModelScore | None) -> str | None:
-    """Say by how much the mean over a report's nodes differs from a reference, by the main measure, and whether their
+def beside(report: Any, other: Alone | ModelScore | None) -> str | None:
+    """Say by how much the mean over a `Report`'s nodes differs from a reference, by the main measure, and whether their
     95% intervals show which is better; return None if one has no interval.
     """
     main = report.main_measure

@@ -18,9 +18,9 @@ from topologies.plots import DARK, counted, new_figure, plain, save, shown
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from p2pfl.reporting.report import Report
-
 X = Literal["time", "rounds", "bytes"]
+Drawable = Any
+"""A `Report`, which imports this module."""
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -67,7 +67,7 @@ def check_picture(path: Path, *, key: str = "--plot", coming: Path | None = None
     import matplotlib as _  # noqa: F401, ICN001, PLC0415 - an extra: missing, it must show before the run
 
 
-def draw_runs(runs: Sequence[Report], path: Path | None, x: X = "time", labels: Sequence[str] = ()) -> Figure:
+def draw_runs(runs: Sequence[Drawable], path: Path | None, x: X = "time", labels: Sequence[str] = ()) -> Figure:
     """Draw the picture as a matplotlib figure; with a `path` also as a .png, .svg or .pdf file. `labels` distinguish
     several runs.
 
@@ -102,7 +102,7 @@ def draw_runs(runs: Sequence[Report], path: Path | None, x: X = "time", labels: 
     return figure
 
 
-def _learned(runs: Sequence[Report]) -> list[Measure]:
+def _learned(runs: Sequence[Drawable]) -> list[Measure]:
     """Return the main measure of the first run that has a value for it, and the metrics that the task adds."""
     for run in runs:
         main, *others = measures_of([run, *run.nodes, *run.history])
@@ -113,7 +113,7 @@ def _learned(runs: Sequence[Report]) -> list[Measure]:
     return [TRAINING] if _have(runs, "train_loss") else []
 
 
-def _have(runs: Sequence[Report], name: str) -> bool:
+def _have(runs: Sequence[Drawable], name: str) -> bool:
     return any(_finite(getattr(point, name)) for run in runs for point in run.history)
 
 
@@ -125,7 +125,7 @@ def _finite(value: Statistic | float | None) -> Any:
 # -- panels ------------------------------------------------------------------------------------------------------------
 
 
-def _draw_learned(axes: Any, runs: Sequence[Report], measure: Measure, x: X) -> None:
+def _draw_learned(axes: Any, runs: Sequence[Drawable], measure: Measure, x: X) -> None:
     for place, run in enumerate(runs):
         spreads = [(_place(run, point, x), _finite(_of_point(point, measure))) for point in run.history]
         known = [(at, spread) for at, spread in spreads if spread is not None and at is not None]
@@ -155,7 +155,7 @@ def _of_point(point: Point, measure: Measure) -> Statistic | None:
     return found
 
 
-def _references(runs: Sequence[Report]) -> list[tuple[Any, str, list[Any]]]:
+def _references(runs: Sequence[Drawable]) -> list[tuple[Any, str, list[Any]]]:
     """Return how the references of a single run are drawn: the style of the level lines, their name, and the scores."""
     found = runs[0].reference if len(runs) == 1 else None
     if found is None:
@@ -169,14 +169,14 @@ def _references(runs: Sequence[Report]) -> list[tuple[Any, str, list[Any]]]:
     return [(style, name, known) for style, name, scores in drawn if (known := [one for one in scores if one])]
 
 
-def _draw_distance(axes: Any, runs: Sequence[Report], x: X) -> None:
+def _draw_distance(axes: Any, runs: Sequence[Drawable], x: X) -> None:
     for place, run in enumerate(runs):
         _line(axes, [(_place(run, point, x), point.consensus_distance or None) for point in run.history], place)
     axes.set_yscale("log")
     axes.set_ylabel("consensus distance (relative)", fontsize=9)
 
 
-def _draw_bytes(axes: Any, runs: Sequence[Report], x: X) -> None:
+def _draw_bytes(axes: Any, runs: Sequence[Drawable], x: X) -> None:
     from matplotlib.ticker import EngFormatter  # noqa: PLC0415 - slow to import, and an extra
 
     for place, run in enumerate(runs):
@@ -209,7 +209,7 @@ def _color(place: int) -> str:
 # -- axes and words ----------------------------------------------------------------------------------------------------
 
 
-def _place(run: Report, point: Point, x: X) -> float | None:
+def _place(run: Drawable, point: Point, x: X) -> float | None:
     """Return the position on the horizontal axis. Real processes take a while to start, so their time begins with the
     first point.
     """
@@ -222,7 +222,7 @@ def _place(run: Report, point: Point, x: X) -> float | None:
             return None if point.bytes_sent is None else point.bytes_sent / max(1, len(run.nodes))
 
 
-def _across(axes: Any, runs: Sequence[Report], x: X) -> None:
+def _across(axes: Any, runs: Sequence[Drawable], x: X) -> None:
     from matplotlib.ticker import EngFormatter  # noqa: PLC0415 - as above
 
     kinds = {run.simulated for run in runs}
@@ -236,7 +236,7 @@ def _across(axes: Any, runs: Sequence[Report], x: X) -> None:
         axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
 
 
-def _explain(figure: Any, runs: Sequence[Report], labels: Sequence[str]) -> None:
+def _explain(figure: Any, runs: Sequence[Drawable], labels: Sequence[str]) -> None:
     from matplotlib.lines import Line2D  # noqa: PLC0415 - as above
     from matplotlib.patches import Patch  # noqa: PLC0415 - as above
 
@@ -252,19 +252,19 @@ def _explain(figure: Any, runs: Sequence[Report], labels: Sequence[str]) -> None
     figure.legend(handles, texts, loc="outside right upper", fontsize=8.5, frameon=False)
 
 
-def _band(runs: Sequence[Report]) -> str:
+def _band(runs: Sequence[Drawable]) -> str:
     """Describe the band. A run with very many nodes evaluates only some of them before the end."""
     run = runs[0]
     some, honest = run.history[-1].evaluated, len(run.nodes) - len(run.byzantine)
     return f"worst to best of {some} nodes" if len(runs) == 1 and some and some < honest else "worst to best node"
 
 
-def _run_label(run: Report, label: str, *, mixed: bool) -> str:
+def _run_label(run: Drawable, label: str, *, mixed: bool) -> str:
     kind = (", simulated" if run.simulated else ", real") if mixed else ""
     return f"{shown(label, 32)}\n{counted(len(run.nodes), 'node')}, {shown(run.topology, 28)}{kind}"
 
 
-def _title(runs: Sequence[Report]) -> str:
+def _title(runs: Sequence[Drawable]) -> str:
     if len(runs) > 1:
         return f"{len(runs)} runs"
     report = runs[0]

@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import fields
 
 from p2pfl.fleet import fleet
-from p2pfl.fleet.fleet import Child, Fleet
-from p2pfl.fleet.starting import Starter
+from p2pfl.fleet.fleet import Child, Fleet, Starter
 from p2pfl.reporting.status import NodeLine
 
 

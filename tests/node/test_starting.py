@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.fleet import starting
-from p2pfl.fleet.starting import SHARED, SHARED_BY_TASK, SHARED_WITH_TORCH, Starter, shared_modules, why_not
+from p2pfl.fleet import fleet
+from p2pfl.fleet.fleet import SHARED, SHARED_BY_TASK, SHARED_WITH_TORCH, Starter, shared_modules, why_not
 
 WORKING = ["-m", "worker"]
 
@@ -31,7 +31,7 @@ sys.exit(int(word or 0))
 # Says what a process is.
 PROBE = """
 import asyncio, gc, hashlib, json, os, random, signal, sys, threading
-import aiohttp._websocket.writer as writer, numpy, torch
+import numpy, torch
 from pathlib import Path
 
 def bits():
@@ -53,7 +53,6 @@ def bits():
 own = {"pid": os.getpid(), "session": os.getsid(0), "group": os.getpgid(0)}
 drawn = {
     "random": random.getrandbits(64),
-    "masks": writer.WebSocketWriter.__init__.__kwdefaults__["random"].getrandbits(64),
     "numpy": int(numpy.random.randint(1 << 62)),
     "torch": torch.rand(1, dtype=torch.float64).item(),
 }
@@ -84,7 +83,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "probe.py").write_text(PROBE)
     (tmp_path / "worker.py").write_text(WORKER)
     monkeypatch.chdir(tmp_path)
-    for name in starting.ONE_THREAD:
+    for name in fleet.ONE_THREAD:
         monkeypatch.setenv(name, "1")
     return tmp_path
 
@@ -171,7 +170,7 @@ async def test_a_server_that_does_not_answer_is_ended_and_nodes_are_started_by_t
     place, starter, caplog, monkeypatch
 ):
     (place / "slow.py").write_text("import time\ntime.sleep(1000)")
-    monkeypatch.setattr(starting, "READY_S", 0.5)
+    monkeypatch.setattr(fleet, "READY_S", 0.5)
     process = await starter("slow").start(WORKING, place / "log", shared=True)
     await is_here(process)
     process.stdin.close()
@@ -216,7 +215,7 @@ def test_where_a_driver_may_be_at_work_nothing_is_forked(tmp_path, monkeypatch):
     built = tmp_path / "torch" / "version.py"
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(starting, "ACCELERATORS", {"cuda": (str(tmp_path / "nvidia"),)})
+    monkeypatch.setattr(fleet, "ACCELERATORS", {"cuda": (str(tmp_path / "nvidia"),)})
     for text, said in (("cuda = '13.0'", "nvidia"), ("cuda = None", None)):
         built.write_text(text)
         assert said in why_not() if said else why_not() is None
@@ -236,7 +235,7 @@ def test_where_a_driver_may_be_at_work_nothing_is_forked(tmp_path, monkeypatch):
 def test_nodes_share_what_their_task_imports_if_it_is_there(monkeypatch, task, missing, besides):
     """A server that failed to import would leave each node to start alone."""
     federation = SimpleNamespace(task=SimpleNamespace(name=task), grows_trees=False)
-    monkeypatch.setattr(starting, "find_spec", lambda name: None if name == missing else name)
+    monkeypatch.setattr(fleet, "find_spec", lambda name: None if name == missing else name)
     expected = SHARED if besides is None else (*SHARED, *SHARED_WITH_TORCH, *besides)
     assert shared_modules(federation) == [*expected]
 

@@ -401,7 +401,7 @@ def test_check_says_where_a_budget_has_not_begun(p2pfl, ward, change):
         (ward / name / "node.budget").touch()
     assert f"p2pfl privacy begin {ward} --node node0 --node node3\n" in p2pfl("check", ward).out
     for name in ("node0", "node3"):
-        (ward / name / "state").mkdir()
+        (ward / name / "node.budget").touch()
     assert "privacy begin" not in p2pfl("check", ward).out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from p2pfl.config.load import load_config
 from p2pfl.engine.changes import image
 from p2pfl.engine.state import NodeState
 from p2pfl.features.privacy import findings
-from p2pfl.features.privacy.ledger_file import LedgerFile, give_permission, permission_file, read_permission
+from p2pfl.features.privacy.ledger_file import LedgerFile, permission_file, read_permission
 from p2pfl.learn.privacy import Spend
 from p2pfl.learn.privacy.accounting import Ledger, Promise
 from p2pfl.storage import State, Store
@@ -62,7 +63,7 @@ def test_begin_gives_each_node_here_a_word_or_those_that_are_named(p2pfl, ward):
 class OpenPlan:
     """Asks no accountant: it has room for whatever there is."""
 
-    unit, epsilon, delta = "record", 8.0, 1e-4
+    unit, epsilon, delta, noise, rounds, shared_rate = "record", 8.0, 1e-4, 1.0, 7, None
 
     def spend(self, samples):
         return Spend(1.0, 0.1, 1)
@@ -104,27 +105,11 @@ def test_a_budget_that_has_begun_is_begun_again_only_on_purpose(p2pfl, ward):
     code, _, err = p2pfl("begin", ward)
     assert code == 2
     assert "has begun at node1" in err
-    assert "--raise" in err
     assert "--again" in err
     assert words(ward) == [], "nothing is half made"
     assert p2pfl("begin", ward, "--again")[0] == 0
     assert words(ward) == ["node0", "node1", "node2"]
     assert read_permission(ward / "node1" / "node.key").promise == PERMITTED
-
-
-@pytest.mark.usefixtures("_unaccounted")
-def test_only_a_whole_ledger_of_the_same_unit_can_go_on(p2pfl, ward):
-    ledgers = [Ledger(unit="record", word="w"), Ledger(unit="member", word="w"), None]
-    ledgers += [Ledger(unit="record", word="w", is_whole=False)]
-    for found, code in zip(ledgers, (0, 2, 2, 2), strict=True):
-        leave_state(ward / "node1", ledger=found)
-        ended, out, err = p2pfl("begin", ward, "--raise", "--node", "node1")
-        assert ended == code
-        assert ("continues" in out) == (code == 0)
-        assert ("--again" in err) == (code == 2)
-    word = read_permission(ward / "node1" / "node.key")
-    assert (word.promise, word.raises) == (PERMITTED, True)
-    assert p2pfl("begin", ward, "--raise", "--again")[0] == 2
 
 
 @pytest.mark.usefixtures("_unaccounted")
@@ -152,7 +137,7 @@ def test_a_budget_of_another_unit_has_begun_too(p2pfl, ward):
 def test_a_model_that_was_trained_without_a_budget_gets_none_and_shows_no_epsilon(p2pfl, ward, capsys, found):
     """The report said "at most 0" of a model without noise. A ledger is one that began after those rounds."""
     leave_state(ward / "node1", ledger=found, unpaid=7)
-    for options in ((), ("--again",), ("--raise",)):
+    for options in ((), ("--again",)):
         code, _, err = p2pfl("begin", ward, *options)
         assert code == 2
         assert f"{ward}/node1/state: privacy: the model was trained for 7 rounds without a privacy budget" in err
@@ -179,15 +164,18 @@ def test_a_node_that_only_mixed_may_begin(p2pfl, ward):
 @pytest.mark.usefixtures("_unaccounted")
 def test_begin_says_what_adds_to_the_new_budget_and_what_is_not_known(p2pfl, ward, monkeypatch):
     monkeypatch.setattr(OpenPlan, "spent", lambda _, spent: 2.5 if spent else 0.0)
-    leave_state(ward / "node1", ledger=Ledger(unit="record", word="w", spent=(Spend(1.0, 0.1, 3),)))
-    leave_state(ward / "node2", ledger=Ledger(unit="member", word="w"))
+    paid = Ledger(unit="record", word="w", spent=(Spend(1.0, 0.1, 3),), promise=PERMITTED)
+    leave_state(ward / "node1", ledger=paid)
+    leave_state(ward / "node2", ledger=replace(paid, unit="member"))
+    for name, ledger in (("node1", paid), ("node2", replace(paid, unit="member"))):
+        LedgerFile(ward / name / "node.key", load_config(ward).name, name).write(ledger)
     lines = p2pfl("begin", ward, "--again")[1].splitlines()
     assert [line.partition("; it adds to what was spent before, ")[2] for line in lines] == [
         "",
         "epsilon 2.5",
         "an amount unknown here",
     ]
-    leave_state(ward / "node1", ledger=Ledger(unit="record", word="w", spent=(Spend(1.0, 0.1, 3),), is_whole=False))
+    leave_state(ward / "node1", ledger=replace(paid, is_whole=False))
     line = p2pfl("begin", ward, "--again", "--node", "node1")[1].strip()
     assert line.endswith("; it adds to what was spent before, of which the records lack a part (epsilon 2.5)")
 
@@ -208,6 +196,12 @@ def test_words_are_for_members_with_a_folder_here(p2pfl, ward, arguments, said):
     assert words(ward) == []
     assert p2pfl("begin", ward)[0] == 0
     assert words(ward) == ["node0", "node2"]
+
+
+def test_a_budget_that_went_on_with_larger_figures_is_gone_and_says_what_to_use(p2pfl, ward):
+    code, _, err = p2pfl("begin", ward, "--raise")
+    assert code == 2
+    assert "--raise is gone: use --again" in err
 
 
 def test_where_nothing_is_promised_there_is_no_budget(p2pfl, ward):
@@ -233,19 +227,3 @@ def called(capsys, *arguments):
         main(list(map(str, arguments)))
     told = capsys.readouterr()
     return ended.value.code, told.out + told.err
-
-
-def test_where_the_file_promises_less_than_was_permitted_check_and_launch_say_so_first(ward, capsys):
-    """Each node would only mix, and say so in its own log."""
-    for name in ("node0", "node1", "node2"):
-        leave_state(ward / name, ledger=Ledger(unit="record", word="w", promise=Promise("record", 5.0, 1e-4)))
-    code, err = called(capsys, "launch", ward)
-    assert code == 2
-    assert "epsilon 8 in place of 5" in err
-    assert f"p2pfl privacy begin {ward} --raise" in err
-    _, err = called(capsys, "check", ward)
-    assert "node0, node1, node2 will not train" in err
-    for name in ("node0", "node1", "node2"):
-        give_permission(ward / name / "node.key", Promise("record", 8.0, 1e-4), raises=True)
-    _, err = called(capsys, "check", ward)
-    assert "will not train" not in err

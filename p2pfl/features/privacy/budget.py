@@ -24,7 +24,6 @@ from p2pfl.core.events import RoundRefused
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features.privacy.ledger_file import (
-    RAISES,
     LedgerFile,
     Permission,
     discard_permission,
@@ -171,11 +170,9 @@ class BudgetGuard:
             why = f"its privacy budget is spent: epsilon {epsilon:.3g} of {self.plan.epsilon:g}"
             return RoundRefused(why=why, for_good=True, planned=True)
         if state == UNPERMITTED and ledger is not None:
-            less = None if ledger.promise is None else self.promise.weaker_than(ledger.promise)
+            less = "no record" if ledger.promise is None else self.promise.weaker_than(ledger.promise)
             text = f"the federation file promises less privacy than was permitted: {less}"
-            if ledger.promise is None:
-                text = "its privacy budget was started by an earlier version, which did not record what is permitted"
-            why = f"{text}; to permit it and continue the ledger, run {self.advice} --raise"
+            why = f"{text}; write what was permitted, or, for another budget that adds to it, run {self.advice} --again"
             return RoundRefused(why=why, for_good=True)
         return RoundRefused(why=self._why_unknown(ledger, state), for_good=True)
 
@@ -217,9 +214,6 @@ class BudgetGuard:
         plan, state = self.plan, self.state(ledger, self.plan.spend(samples))
         known = ledger is not None and state != MISSING
         epsilon = plan.spent(ledger.spent) if ledger is not None and known else None
-        permitted = None if ledger is None or ledger.promise is None else ledger.promise.epsilon
-        if state == UNPERMITTED and epsilon and permitted and ledger is not None:  # the ledger file's stages
-            epsilon = min(epsilon, max(permitted, plan.exact(ledger.spent)))
         self.status = PrivacyStatus(
             unit=plan.unit,
             epsilon=None if epsilon is None else round(epsilon, 4),
@@ -310,23 +304,22 @@ def opening(setup: Setup, state: NodeState) -> Opening | None:
     ledger, word = reconcile(state.ledger, file.read()), read_permission(key_file)
     if word is None:
         return Opening(file=file, ledger=ledger)
-    if ledger is None or word.name not in (ledger.word, ledger.raised_by):
-        _refuse_old(ledger, word, key_file)
-        promise = promise_of(setup.federation, plan)
-        _refuse_less(promise, word, setup)
-        permitted = word.promise._replace(epsilon=word.promise.epsilon or plan.epsilon)
-        found, news = (
-            _continue_ledger(ledger, word, permitted, key_file)
-            if word.raises
-            else _begin_ledger(ledger, word, permitted, plan)
-        )
-        return Opening(file=file, ledger=found, key_file=key_file, news=news, began=not word.raises)
-    return Opening(file=file, ledger=ledger, key_file=key_file)
+    if ledger is not None and word.name == ledger.word:
+        return Opening(file=file, ledger=ledger, key_file=key_file)
+    _refuse_old(ledger, word, key_file)
+    _refuse_less(promise_of(setup.federation, plan), word, setup)
+    permitted = word.promise._replace(epsilon=word.promise.epsilon or plan.epsilon)
+    order = 1 if ledger is None else ledger.account.order + 1
+    news = f"with permission, the privacy budget starts: epsilon {plan.epsilon:g} at delta {plan.delta:g}"
+    if ledger is not None and ledger.spent:
+        news += f". The amount spent before adds to it: epsilon {plan.spent(ledger.spent):.3g}"
+    begun = Ledger(unit=plan.unit, word=word.name, order=order, promise=permitted)
+    return Opening(file=file, ledger=begun, key_file=key_file, news=news, began=True)
 
 
 def _refuse_old(ledger: Ledger | None, word: Permission, key_file: Path) -> None:
     """Refuse a copy of a used permission. Raises UserError: it was given for an earlier ledger."""
-    if word.after is not None and ledger is not None and word.after != ledger.latest_word:
+    if word.after is not None and ledger is not None and word.after != ledger.word:
         text = "was given before the present budget, and has already been used: it is an old copy"
         allowed = "remove it; to start a new budget, run `p2pfl privacy begin --again`"
         raise UserError(text, file=permission_file(key_file), key="after", value=word.after, allowed=allowed)
@@ -336,32 +329,12 @@ def _refuse_less(promise: Promise, word: Permission, setup: Setup) -> None:
     less = promise.weaker_than(word.promise)
     if not less and word.promise.epsilon is None:  # epsilon follows from the noise and these settings
         planned = planned_in_words(setup.federation)
-        known = word.planned or "what an earlier version did not record"
-        less = "" if word.planned == planned else f"{planned} in place of {known}"
+        less = "" if word.planned == planned else f"{planned} in place of {word.planned or 'nothing'}"
     if less:
         where = f"{setup.federation.path.parent} --node {setup.member.name}"
         allowed = f"the file as it was; or another permission, with `p2pfl privacy begin {where}`"
-        if word.raises:
-            allowed = allowed.replace("begin", "begin --raise")
         text = f"{setup.federation.path.name} promises less privacy than this permits: {less}"
         raise UserError(text, file=permission_file(setup.node.key_file), key="epsilon", allowed=allowed)
-
-
-def _begin_ledger(before: Ledger | None, word: Permission, permitted: Promise, plan: Plan) -> tuple[Ledger, str]:
-    order = 1 if before is None else before.account.order + 1
-    text = f"with permission, the privacy budget starts: epsilon {plan.epsilon:g} at delta {plan.delta:g}"
-    if before is not None and before.spent:
-        text += f". The amount spent before adds to it: epsilon {plan.spent(before.spent):.3g}"
-    return Ledger(unit=plan.unit, word=word.name, order=order, promise=permitted), text
-
-
-def _continue_ledger(before: Ledger | None, word: Permission, permitted: Promise, key_file: Path) -> tuple[Ledger, str]:
-    """Continue the ledger with a permission. Raises UserError: there is no ledger to continue."""
-    if before is None or before.unit != permitted.unit:
-        text, allowed = "there is no budget here to continue", "`p2pfl privacy begin`, without --raise"
-        raise UserError(text, file=permission_file(key_file), key="budget", value=RAISES, allowed=allowed)
-    text = f"with permission, the privacy budget continues: epsilon {permitted.epsilon:g} at delta {permitted.delta:g}"
-    return replace(before, promise=permitted, raised_by=word.name), text
 
 
 UNHEARD = Wait(0.1)

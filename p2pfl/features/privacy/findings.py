@@ -10,29 +10,25 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from p2pfl.config.load import find_member, load_node, node_file
+from p2pfl.config.load import find_member, load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.config.sections import MEMBER, PrivacyConfig
 from p2pfl.console.groups import Named
 from p2pfl.console.output import Form, format_option, write_facts, write_rows
-from p2pfl.errors import UserError
+from p2pfl.errors import StorageError, UserError
 from p2pfl.features.privacy.budget import MISSING, BudgetGuard, promise_of, unpaid_mistake
-from p2pfl.features.privacy.ledger_file import LedgerFile, permission_file
-from p2pfl.learn.privacy import plan_of
+from p2pfl.features.privacy.ledger_file import LedgerFile, give_permission, permission_file
 from p2pfl.learn.privacy.accounting import Ledger, Promise, epsilon_of, reconcile
+from p2pfl.learn.privacy.plan import Plan, plan_of, planned_in_words, planned_rounds
 from p2pfl.node.assembly import replay
 from p2pfl.node.feature import Check, Inspected
 from p2pfl.reporting.report import SCORE, TABLES
 from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.storage import peek
-
-if TYPE_CHECKING:
-    from p2pfl.config.sections import PrivacyConfig
-    from p2pfl.learn.privacy.plan import Plan
-
 
 WIPED = "wiped"
 """The state of a budget whose node has no state: the node continues from the ledger file next to its key."""
@@ -74,17 +70,6 @@ class NodeBudget:
     def is_waiting(self) -> bool:
         """Return True if a permission is waiting for the next start."""
         return permission_file(self.node.key_file).exists()
-
-    @property
-    def unpermitted(self) -> str:
-        """Describe the figures in which the file promises less privacy than permitted, judging by the files only.
-
-        Empty if there are none, or if a permission for them is waiting.
-        """
-        privacy, ledger = self.federation.privacy, self.ledger
-        if privacy is None or ledger is None or ledger.promise is None or self.is_waiting:
-            return ""
-        return Promise.in_file(privacy).weaker_than(ledger.promise)
 
     @property
     def epsilon(self) -> float | None:
@@ -156,21 +141,16 @@ to nothing (.99 of the accuracy was left at .048, .95 at .06); above the second,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loudness:
-    """The noise in one step, compared with what the step can learn.
+    """The noise in one step, compared with what the step can learn: `of_a_step` is their ratio.
 
-    In DP-SGD with d parameters, the noise has norm `length` = noise * clip * sqrt(d) / rows (root mean square), and the
-    mean gradient of the rows, the `signal`, has at most the norm of the clip. Over `steps`, the signal grows linearly
-    and the noise with the square root; averaging over `nodes` divides the noise by the square root of their number.
+    In DP-SGD with d parameters, the noise has norm noise * clip * sqrt(d) / rows (root mean square), and the mean
+    gradient of the rows, the signal, has at most the norm of the clip. Over `steps`, the signal grows linearly and the
+    noise with the square root; averaging over `nodes` divides the noise by the square root of their number.
     """
 
-    length: float
-    signal: float
+    of_a_step: float
     steps: int
     nodes: int
-
-    @property
-    def of_a_step(self) -> float:
-        return self.length / self.signal
 
     @property
     def of_the_run(self) -> float:
@@ -196,7 +176,7 @@ class PrivacyCheck(Check):
 
     def before_launch(self, inspected: Inspected) -> None:
         if inspected.federation.privacy is not None and not inspected.mistakes:  # reads whole states
-            _require_budget(inspected)
+            _look_for_budgets(inspected, is_launch=True)
 
     def of_learners(self, inspected: Inspected) -> None:
         here = sorted(inspected.here.keys() & inspected.learners.keys())
@@ -208,7 +188,8 @@ class PrivacyCheck(Check):
         inspected.warnings.extend(promised.warnings)
         self.facts = promised.facts
         if self.facts is not None:
-            _look_for_budgets(inspected)
+            with suppress(UserError, StorageError):  # a state that cannot be read is reported when the node starts
+                _look_for_budgets(inspected, is_launch=False)
 
     def told(self) -> dict[str, Any] | None:
         return self.facts
@@ -217,52 +198,24 @@ class PrivacyCheck(Check):
         print_privacy(facts)
 
 
-def _require_budget(inspected: Inspected) -> None:
-    """Report a mistake if no node would train; warn about single nodes that would not."""
-    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+def _look_for_budgets(inspected: Inspected, *, is_launch: bool) -> None:
+    """Warn about nodes here that have no budget and no permission to start one: they would only mix. A launch in which
+    no node would train is a mistake, and so is a model that no budget covers.
 
+    Raises UserError, StorageError: a file cannot be read.
+    """
     federation = inspected.federation
     known, begin = purses(federation), f"p2pfl privacy begin {federation.path.parent}"
-    if unpaid := [one.mistake for one in known if one.mistake is not None]:
-        inspected.mistakes.extend(unpaid)
-        return
-    without = [one.name for one in known if one.ledger is None and not one.is_waiting]
-    less = {one.name: one.unpermitted for one in known if one.unpermitted}
-    if len(without) == len(federation.present):
+    unpaid = [one.mistake for one in known if one.mistake is not None]
+    inspected.mistakes.extend(unpaid)
+    without = [one.name for one in known if one.ledger is None and not (one.is_waiting or one.unpaid)]
+    if is_launch and not unpaid and len(without) == len(federation.present):
         text = "no node has one, so none would train"
         inspected.mistakes.append(UserError(text, file=federation.path, key="the privacy budget", allowed=begin))
-    if len(less) == len(federation.present):
-        text = f"the file promises less privacy than was permitted, so no node would train: {next(iter(less.values()))}"
-        allowed = f"the file as it was, or {begin} --raise"
-        inspected.mistakes.append(UserError(text, file=federation.path, key="[privacy]", allowed=allowed))
-    inspected.warnings += [f"{name} has no privacy budget: it will only mix" for name in without]
-    for name, figures in less.items():
-        inspected.warnings.append(f"{name} will only mix: the file promises less privacy than was permitted: {figures}")
-
-
-def _look_for_budgets(inspected: Inspected) -> None:
-    """Warn about nodes that have never run and have no permission to start their budget: they would not train."""
-    from p2pfl.errors import StorageError, UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.features.privacy.ledger_file import permission_file  # noqa: PLC0415 - as above
-
-    federation = inspected.federation
-    new = [node for node in inspected.here.values() if not node.state_dir.exists()]
-    without = [node.name for node in new if not permission_file(node.key_file).exists()]
-    if without:
-        names = "" if len(without) == len(inspected.here) else "".join(f" --node {name}" for name in without)
+    elif without:
+        names = "" if len(without) == len(known) else "".join(f" --node {name}" for name in without)
         text = "privacy: without a budget a node does not train; start it once, before the first start"
-        inspected.warnings.append(f"{text}: p2pfl privacy begin {federation.path.parent}{names}")
-    begun = [node.name for node in inspected.here.values() if node.name not in without]
-    known: list[NodeBudget] = []
-    with suppress(UserError, StorageError):  # a state that cannot be read is reported when the node starts
-        known = purses(federation, begun) if begun else []
-    inspected.mistakes.extend(one.mistake for one in known if one.mistake is not None)
-    less = {one.name: one.unpermitted for one in known if one.unpermitted}
-    if less:
-        figures, names = next(iter(less.values())), ", ".join(less)
-        text = f"privacy: the file promises less than was permitted ({figures}): {names} will not train"
-        begin = f"p2pfl privacy begin {federation.path.parent} --raise"
-        inspected.warnings.append(f"{text} until you permit it: {begin}")
+        inspected.warnings.append(f"{text}: {begin}{names}")
 
 
 @dataclass(slots=True)
@@ -279,10 +232,6 @@ def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int], pa
     `samples` has the number of rows of each node whose data are here, by member index; `parameters` is the number of
     trained parameters, None if unknown.
     """
-    from p2pfl.config.sections import MEMBER  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.learn.privacy.plan import plan_of, planned_rounds  # noqa: PLC0415 - as above
-
     found, privacy = PrivacyFound(), federation.privacy
     if privacy is None:
         return found
@@ -295,9 +244,8 @@ def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int], pa
             if str(error) not in map(str, found.mistakes):
                 found.mistakes.append(error)
         else:
-            row = _row(federation.members[index].name, plan, samples.get(index)) if plan else {}
+            rows.append(_row(federation.members[index].name, plan, samples.get(index)) if plan else {})
             loud = plan and parameters and _loudness(plan, samples.get(index) or 1, parameters, len(federation.present))
-            rows.append(row | (_of_noise(loud) if loud else {}))
             if loud and (loudest is None or loud.of_the_run > loudest.of_the_run):
                 loudest = loud
     largest = max((row["epsilon"] for row in rows), default=0.0)
@@ -343,27 +291,13 @@ def _row(name: str, plan: Plan, samples: int | None) -> dict[str, Any]:
 
 def _loudness(plan: Plan, samples: int, parameters: int, nodes: int) -> Loudness:
     """Return the loudness of the noise at a node with this number of rows."""
-    from p2pfl.config.sections import MEMBER  # noqa: PLC0415 - `--help` stays instant
-
     once = plan.spend(samples)
     rows = 1.0 if plan.unit == MEMBER else once.rate * samples
-    length = plan.noise * plan.clip * math.sqrt(parameters) / rows
+    of_a_step = plan.noise * math.sqrt(parameters) / rows
     if plan.shared_rate is not None:  # one noise for the sum over all nodes, of as many rows each
-        length *= plan.share / math.sqrt(nodes)
+        of_a_step *= plan.share / math.sqrt(nodes)
         nodes = 1
-    return Loudness(length=length, signal=plan.clip, steps=once.steps * plan.rounds, nodes=nodes)
-
-
-def _of_noise(loud: Loudness) -> dict[str, float]:
-    return {
-        "noise_of_a_step": loud.length,
-        "noise_to_signal": loud.of_a_step,
-        "noise_to_signal_of_the_run": loud.of_the_run,
-    }
-
-
-TOLD_IN_WORDS = ("noise_of_a_step", "noise_to_signal", "noise_to_signal_of_the_run")
-"""The columns that only JSON has; elsewhere a sentence explains them."""
+    return Loudness(of_a_step=of_a_step, steps=once.steps * plan.rounds, nodes=nodes)
 
 
 def print_privacy(facts: dict[str, Any]) -> None:
@@ -386,10 +320,7 @@ def print_privacy(facts: dict[str, Any]) -> None:
     if not facts["nodes"]:
         return
     figures = ("noise", "sampling_rate", "epsilon")
-    shown = [
-        {key: f"{value:.4g}" if key in figures else value for key, value in row.items() if key not in TOLD_IN_WORDS}
-        for row in facts["nodes"]
-    ]
+    shown = [{key: f"{value:.4g}" if key in figures else value for key, value in row.items()} for row in facts["nodes"]]
     write_rows(shown, "table")
 
 
@@ -421,20 +352,11 @@ def privacy() -> None:
     """
 
 
-@click.command(
-    epilog="\b\nExamples:\n  p2pfl privacy begin ward-7\n  p2pfl privacy begin ward-7 --node pi3 --again\n"
-    "  p2pfl privacy begin ward-7 --raise"
-)
+@click.command(epilog="\b\nExamples:\n  p2pfl privacy begin ward-7\n  p2pfl privacy begin ward-7 --node pi3 --again")
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @NODE
 @click.option("--again", is_flag=True, help="Start another budget where there is one: both add up.")
-@click.option(
-    "--raise",
-    "raises",
-    is_flag=True,
-    help="Permit what the file promises now, such as a larger epsilon. What was spent stays counted.",
-)
-def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool) -> None:
+def begin(*, federation: Path, names: tuple[str, ...], again: bool) -> None:
     """Permit nodes to start their privacy budgets.
 
     The permission is a file next to each node's key, with epsilon, delta, unit and noise from the federation file. The
@@ -442,50 +364,19 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
     revealed: with --again, the promise for these data is the sum of both budgets. A model that was trained
     without [privacy] gets no budget: remove the node's state first.
     """
-    from p2pfl.features.privacy.ledger_file import give_permission  # noqa: PLC0415 - as above
-    from p2pfl.learn.privacy.accounting import Promise  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.learn.privacy.plan import planned_in_words  # noqa: PLC0415 - as above
-
-    if again and raises:
-        raise click.UsageError("--again and --raise: one of the two")
     described, privacy = _private(federation)
-    promise, purses = Promise.in_file(privacy), _purses(described, names)
-    if mistakes := [one.mistake for one in purses if one.mistake is not None]:
+    known = purses(described, names)
+    if mistakes := [one.mistake for one in known if one.mistake is not None]:
         raise ExceptionGroup("models that no budget covers", mistakes)
-    if raises:
-        _refuse_raise(described, purses)
-    elif not again:
-        _refuse_second(described, purses)
-    for one in purses:
-        after = "" if one.ledger is None else one.ledger.latest_word
-        give_permission(one.node.key_file, promise, raises=raises, after=after, planned=planned_in_words(described))
-        if raises:
-            click.echo(f"{one.name}: its budget continues with the file's figures from its next start")
-            continue
-        click.echo(f"{one.name}: its budget starts when the node starts{_before(one)}")
-
-
-def _refuse_second(federation: FederationConfig, purses: list[NodeBudget]) -> None:
-    begun = [one.name for one in purses if one.ledger is not None]
-    allowed = "--node for nodes without one; --raise, which continues it with the figures of the file; --again, "
-    if begun:
+    if (begun := [one.name for one in known if one.ledger is not None]) and not again:
         text = f"has begun at {', '.join(begun)}: what is spent stays spent"
-        raise _wrong(federation, text, f"{allowed}which adds a second budget to the first")
-
-
-def _refuse_raise(federation: FederationConfig, purses: list[NodeBudget]) -> None:
-    unit = federation.privacy and federation.privacy.unit
-    without = [one.name for one in purses if one.ledger is None or one.ledger.unit != unit or not one.ledger.is_whole]
-    if without:
-        text = f"there is none at {', '.join(without)} to continue"
-        allowed = "--node for the others; begin, where none has begun; --again, where its records lack something"
-        raise _wrong(federation, text, allowed)
-
-
-def _wrong(federation: FederationConfig, text: str, allowed: str) -> Exception:
-    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-
-    return UserError(text, file=federation.path, key="the privacy budget", allowed=allowed)
+        allowed = "--node for nodes without one; --again, which adds a second budget to the first"
+        raise UserError(text, file=described.path, key="the privacy budget", allowed=allowed)
+    promise, planned = Promise.in_file(privacy), planned_in_words(described)
+    for one in known:
+        after = "" if one.ledger is None else one.ledger.word
+        give_permission(one.node.key_file, promise, after=after, planned=planned)
+        click.echo(f"{one.name}: its budget starts when the node starts{_before(one)}")
 
 
 def _before(purse: NodeBudget) -> str:
@@ -511,13 +402,10 @@ def show(*, federation: Path, names: tuple[str, ...], form: Form) -> None:
     budget, so that the node does not start; "wiped" if the state is gone and the node will continue from the file next
     to its key. waiting: there is a permission, which takes effect at the next start.
     """
-    write_rows([one.row for one in _purses(_private(federation)[0], names)], form)
+    write_rows([one.row for one in purses(_private(federation)[0], names)], form)
 
 
 def _private(path: Path) -> tuple[FederationConfig, PrivacyConfig]:
-    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-
     described = load_config(path)
     if described.privacy is None:
         allowed = "[privacy] with epsilon and delta: docs/how-to/privacy.md"
@@ -525,8 +413,3 @@ def _private(path: Path) -> tuple[FederationConfig, PrivacyConfig]:
             "no privacy is promised here, so there is no budget", file=described.path, key="privacy", allowed=allowed
         )
     return described, described.privacy
-
-
-def _purses(federation: FederationConfig, names: tuple[str, ...]) -> list[NodeBudget]:
-
-    return purses(federation, names)

@@ -35,7 +35,7 @@ SUFFIX = ".budget"
 WORD_BYTES = 16
 MOST_BYTES = 1024
 ALLOWED = "what `p2pfl privacy begin` writes; remove the file"
-BEGINS, RAISES = "begins", "goes on"
+BEGINS = "begins"
 _TEXT = """\
 # Permission for this node to reveal this much about its data. The node removes this file at its next start.
 word = "{word}"
@@ -45,7 +45,7 @@ budget = "{budget}"
 
 _KEYS = {
     "word": matching(re.compile(f"[0-9a-f]{{{2 * WORD_BYTES}}}"), f"{2 * WORD_BYTES} hexadecimal digits"),
-    "budget": choice(BEGINS, RAISES),
+    "budget": choice(BEGINS),
     "after": matching(re.compile("[0-9a-z]{0,64}"), "the previous word, or nothing"),
     "planned": matching(re.compile("[ -~]{0,200}"), "rounds, steps and batches in words"),
     **{name: PRIVACY[name] for name in Promise._fields},
@@ -54,16 +54,14 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """A permission. `name` is random: no two are the same. With `raises` it continues the current ledger; otherwise a
-    new one begins.
+    """A permission to begin a budget. `name` is random: no two are the same.
 
-    `after` is the ledger's latest permission at that time, empty if there was none. It reveals an old copy of a
-    permission, which belongs to an earlier ledger. It is None if an earlier version wrote the permission.
+    `after` is the permission of the ledger at that time, empty if there was none. It reveals an old copy of a
+    permission, which belongs to an earlier ledger. None if the node exists for one run only.
     """
 
     name: str
     promise: Promise
-    raises: bool = False
     after: str | None = None
     planned: str = ""
     """The settings that determine epsilon for a fixed noise, because epsilon is unknown until a node has read its
@@ -81,17 +79,15 @@ def permission_file(key_file: Path) -> Path:
     return beside(key_file, SUFFIX)
 
 
-def give_permission(
-    key_file: Path, promise: Promise, *, raises: bool = False, after: str | None = None, planned: str = ""
-) -> None:
-    """Permit, once, what the file promises now. `after` is the latest permission in the current ledger. The permission
-    is durable on return.
+def give_permission(key_file: Path, promise: Promise, *, after: str | None = None, planned: str = "") -> None:
+    """Permit, once, what the file promises now. `after` is the permission of the current ledger. It is durable on
+    return.
 
     It belongs to the owner of the key, so that root may give it for a node that runs as another user. Raises
     StorageError: writing fails.
     """
     path = permission_file(key_file)
-    text = _TEXT.format(word=secrets.token_hex(WORD_BYTES), budget=RAISES if raises else BEGINS)
+    text = _TEXT.format(word=secrets.token_hex(WORD_BYTES), budget=BEGINS)
     text += "" if after is None else f'after = "{after}"\n'
     told = {name: value for name, value in promise._asdict().items() if value is not None}
     told |= {"planned": planned} if promise.epsilon is None else {}
@@ -124,16 +120,11 @@ def _permission_of(document: dict[str, Any], path: Path) -> Permission:
     told = read_table(document, "", _KEYS, mistakes)
     if "word" not in told:
         raise UserError("has no word", file=path, key="word", allowed=ALLOWED)
-    if document.keys() == {"word"}:
-        text = "names no figures: an earlier version wrote it, so the permitted amount is unknown"
-        allowed = "give permission again with `p2pfl privacy begin`, adding --again if it asks for that"
-        raise UserError(text, file=path, key="epsilon", allowed=allowed)
     require(document, "", ("budget", "unit", "delta"), _KEYS, mistakes)
     for mistake in mistakes.found:
         raise mistake
     promise = Promise(told["unit"], told.get("epsilon"), told["delta"], told.get("noise"))
-    raises, after, planned = told["budget"] == RAISES, told.get("after"), told.get("planned", "")
-    return Permission(name=told["word"], promise=promise, raises=raises, after=after, planned=planned)
+    return Permission(name=told["word"], promise=promise, after=told.get("after"), planned=told.get("planned", ""))
 
 
 def discard_permission(key_file: Path) -> None:
@@ -164,7 +155,7 @@ def ledger_path(key_file: Path) -> Path:
 class _Content(msgspec.Struct, kw_only=True):
     about: str = ABOUT
     federation: str
-    node: str = ""
+    node: str
     ledger: dict[str, Any]
     check: str
 
@@ -172,7 +163,7 @@ class _Content(msgspec.Struct, kw_only=True):
 class LedgerFile:
     """The ledger file of one node.
 
-    `kept` is the ledger in the file, or None if there is no usable one. Files of earlier versions name no node.
+    `kept` is the ledger in the file, or None if there is no usable one.
     """
 
     def __init__(self, key_file: Path, federation: str, node: str) -> None:
@@ -220,7 +211,7 @@ class LedgerFile:
             text = "records the spending of another federation"
             allowed = f"{self.federation}, or a key of its own for this node; removing the file loses its record"
             raise UserError(text, file=self.path, key="federation", value=found.federation, allowed=allowed)
-        if found.node not in ("", self.node):
+        if found.node != self.node:
             allowed = f"the file of {self.node}; removing this one loses its record"
             raise UserError(
                 "records the spending of another node", file=self.path, key="node", value=found.node, allowed=allowed
@@ -283,6 +274,5 @@ class LedgerFile:
 
 
 def _check(federation: str, node: str, ledger: dict[str, Any]) -> str:
-    content = [federation, *([node] if node else []), ledger]
-    digest = hashlib.blake2b(msgspec.json.encode(content), digest_size=16, person=b"p2pfl-ledger")
-    return digest.hexdigest()
+    content = msgspec.json.encode([federation, node, ledger])
+    return hashlib.blake2b(content, digest_size=16, person=b"p2pfl-ledger").hexdigest()

@@ -287,19 +287,9 @@ class Ledger:
     order: int = 1
     """The number of this node's budgets known to have begun, including this one."""
     promise: Promise | None = None
-    """The figures that the person permits.
-
-    None if an earlier version began the budget, without a file beside the key.
-    """
-    raised_by: str = ""
-    """The latest permission that extended the budget; empty if there is none."""
+    """The figures that the person permits; None if they are not known, so that nothing is."""
     signed: Signed | None = None
     """An account signed by this node that this ledger does not cover."""
-
-    @property
-    def latest_word(self) -> str:
-        """The latest permission used; only a different one can extend this budget or begin the next."""
-        return self.raised_by or self.word
 
     @property
     def steps(self) -> int:
@@ -352,7 +342,6 @@ class Ledger:
         spent = [list(spend) for spend in self.spent]
         found = {"unit": self.unit, "word": self.word, "spent": spent, "is_whole": self.is_whole, "order": self.order}
         later = {"promise": self.promise, "signed": self.signed}
-        found |= {"raised_by": self.raised_by} if self.raised_by else {}
         return found | {name: list(value) for name, value in later.items() if value is not None}
 
     @classmethod
@@ -361,6 +350,7 @@ class Ledger:
         if plain is None:
             return None
         found = {**plain, "spent": tuple(Spend(*spend) for spend in plain["spent"])}
+        found.pop("raised_by", None)  # of the version before
         for name, kind in (("promise", Promise), ("signed", Signed)):
             found |= {name: kind(*plain[name])} if name in plain else {}
         return cls(**found)
@@ -375,7 +365,7 @@ def reconcile(state: Ledger | None, beside: Ledger | None) -> Ledger | None:
     if state is None:
         return beside
     if beside is None:
-        return state if state.promise is None else state.as_incomplete()
+        return state.as_incomplete()
     if state.word != beside.word:
         if state.order == beside.order:
             return state.as_incomplete()

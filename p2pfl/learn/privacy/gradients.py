@@ -28,7 +28,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,10 +43,7 @@ from p2pfl.learn.evaluation import Device, loss_of, over_tensors
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.noise import Draws, Grid, Reals
 from p2pfl.learn.privacy.plan import Plan, Protected, Protection
-from p2pfl.learn.privacy.rounds import (
-    SharedRounds,
-    hide_round,
-)
+from p2pfl.learn.privacy.rounds import SharedRounds, hide_round
 from p2pfl.learn.tensors import Samples
 from p2pfl.learn.torch_model import TorchModel
 from p2pfl.plugins import FAILURES, describe_failure
@@ -62,23 +59,6 @@ CACHED_FLOATS = 1 << 17
 """The number of them that are summed at a time, to fit in the cache."""
 ROWWISE = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Dropout, nn.Identity)
 """Parameterless layers that work on each number separately."""
-
-
-class RowGradients(Protocol):
-    """Computes sums of clipped gradients; `how` describes the method."""
-
-    how: str
-
-    def clipped_sum(
-        self, inputs: Any, targets: Any, clip: float, among: Tensor | None = None
-    ) -> tuple[list[Tensor], Tensor]:
-        """Sum per-row gradients in float64, in the parameters' shapes, and return the losses too. The mask `among` (b,)
-        selects the rows, at least one; None selects all.
-
-        Each gradient is first clipped to norm `clip` over all parameters together. A gradient that is not finite counts
-        as zero.
-        """
-        ...
 
 
 class LayerChain:
@@ -208,6 +188,15 @@ class OneByOne:
                 total.add_(one * factors[0])
             losses.append(loss.detach())
         return sums, torch.stack(losses)
+
+
+RowGradients = LayerChain | Vectorized | OneByOne
+"""Computes sums of clipped gradients; `how` describes the method.
+
+`clipped_sum` sums per-row gradients in float64, in the parameters' shapes, and returns the losses too. The mask `among`
+(b,) selects the rows, at least one; None selects all. Each gradient is first clipped to norm `clip` over all parameters
+together. A gradient that is not finite counts as zero.
+"""
 
 
 def row_gradients(
@@ -418,8 +407,6 @@ Read = Callable[[Tensor], tuple[Any, Any]]
 
 
 MOST_ROWS = 256
-
-
 """The most rows that torch receives in one batch."""
 
 

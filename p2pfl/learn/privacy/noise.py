@@ -34,7 +34,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import nacl.utils
 import numpy as np
@@ -146,61 +146,35 @@ BITS = 53
 KEY_BYTES = 32
 
 
-class Draws(Protocol):
-    """The random draws of one local round."""
-
-    def rows(self, samples: int, rate: float) -> Integers:
-        """Draw the rows for a step from `samples`, each independently with probability `rate`; return them in ascending
-        order.
-        """
-        ...
-
-    def noise(self, size: int) -> Integers:
-        """Draw independent discrete Gaussians (size,) with standard deviation `gaussian.UNIT`."""
-        ...
-
-    def order(self, count: int) -> Integers:
-        """Return the numbers 0 to count - 1 in random order, all orders equally likely."""
-        ...
-
-    def seed(self) -> int:
-        """Return a 63-bit seed for torch's generator: for dropout and whatever else a model draws for each row."""
-        ...
-
-
-class Chance(Protocol):
-    """The source of a node's random draws. `is_secret` is True if nobody else can know them, so that they can hide
-    something.
-    """
-
-    @property
-    def is_secret(self) -> bool: ...
-    def of_round(self, node: int, round_index: int) -> Draws: ...
-
-
 class Secret:
     """The random source for nodes: keys come from the operating system, which needs no seed and is safe after a
     fork.
     """
 
     is_secret = True
+    """True if nobody else can know what is drawn, so that it can hide something."""
 
     def of_round(self, node: int, round_index: int) -> Secret:
         del node, round_index
         return self
 
     def rows(self, samples: int, rate: float) -> Integers:
-        """Draw the rows; the rate is rounded down to a multiple of 2^-53."""
+        """Draw the rows for a step from `samples`, each independently with probability `rate`, which is rounded down to
+        a multiple of 2^-53; return them in ascending order.
+        """
         words = _secret(8 * samples).view(np.uint64) >> np.uint64(64 - BITS)
         return np.flatnonzero(words < np.uint64(rate * 2.0**BITS))
 
     def noise(self, size: int) -> Integers:
+        """Draw independent discrete Gaussians (size,) with standard deviation UNIT."""
         return gaussians(size, _secret)
 
     def order(self, count: int) -> Integers:
+        """Return the numbers 0 to count - 1 in random order, all orders equally likely."""
         return np.argsort(_secret(8 * count).view(np.uint64))
 
     def seed(self) -> int:
+        """Return a 63-bit seed for torch's generator: for dropout and whatever else a model draws for each row."""
         return int.from_bytes(os.urandom(8), "little") >> 1
 
 
@@ -239,6 +213,12 @@ class SeededDraws:
     def seed(self) -> int:
         seed, *place = self._place
         return chance.torch_seed(seed, "dropout", *place)
+
+
+Draws = Secret | SeededDraws
+"""The random draws of one local round."""
+Chance = Secret | Seeded
+"""The source of a node's random draws."""
 
 
 def _secret(count: int) -> NDArray[np.uint8]:

@@ -79,10 +79,6 @@ class Plan:
         shown = min(most, -(-steps // stage) * stage) if steps <= most else steps
         return epsilon_of((*before, cost._replace(steps=shown)), self.delta, self.accountant)
 
-    def exact(self, spent: Sequence[Spend]) -> float:
-        """Return an upper bound on epsilon so far, without stages."""
-        return epsilon_of(tuple(spent), self.delta, self.accountant) if spent else 0.0
-
     def _cost(self, last: Spend) -> Spend:
         """Return the cost of a round that consists of steps of the latest kind."""
         is_one = self.shared_rate is not None or self.unit == MEMBER

@@ -94,12 +94,7 @@ class SharedRounds:
         plan = self.plan
         grid = Grid.of(noise=plan.noise * plan.share, clip=plan.clip, size=self.entries, rows=1, in_sequence=1)
         change = self._trained(ended.astype(np.float64) - start)
-        length = float(np.linalg.norm(change))
-        if not np.isfinite(length):
-            change = np.zeros(change.shape)
-        elif length > grid.length:
-            change *= grid.length / length
-        self.part = grid.hidden_steps(change, draws)
+        self.part = grid.hidden_steps(_clipped(change, grid.length), draws)
 
     def is_possible(self, total: Words, members: int) -> bool:
         """Return False if no right parts of so many members have this sum (n,) modulo 2^64."""
@@ -234,13 +229,16 @@ def hide_round(start: Vector, ended: Vector, plan: Plan, draws: Draws) -> Vector
     noise. A change that is not finite counts as zero.
     """
     grid = Grid.of(noise=plan.noise, clip=plan.clip, size=start.size, rows=1, in_sequence=1)
-    change = ended.astype(np.float64) - start
+    change = _clipped(ended.astype(np.float64) - start, grid.length)
+    return (start + grid.hidden(change, draws)).astype(ended.dtype)
+
+
+def _clipped(change: Reals, most: float) -> Reals:
+    """Return a change (d,) of norm `most` at most; zeros for one that is not finite."""
     length = float(np.linalg.norm(change))
     if not np.isfinite(length):
-        change = np.zeros(change.shape)
-    elif length > grid.length:
-        change *= grid.length / length
-    return (start + grid.hidden(change, draws)).astype(ended.dtype)
+        return np.zeros(change.shape)
+    return change * (most / length) if length > most else change
 
 
 def hidden_rounds(learner: Learner, protection: Protection, node: int) -> HiddenRounds:

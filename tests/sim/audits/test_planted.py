@@ -84,8 +84,8 @@ PLANTED = {
     ),
     "a member's change that is not cut": (
         ROUNDS,
-        "elif length > grid.length:\n        change",
-        "elif length > 1000 * grid.length:\n        change",
+        "if length > most else change",
+        "if length > 1000 * most else change",
         "clips",
     ),
 }
@@ -116,8 +116,8 @@ BY_A_STRANGER = {
     ),
     "a member's round that failed has no noise": (
         ROUNDS,
-        "isfinite(length):\n        change = np.zeros(change.shape)\n",
-        "isfinite(length):\n        return start.copy()\n",
+        "    change = _clipped(ended.astype(np.float64) - start, grid.length)\n    return",
+        "    change = _clipped(ended - start, 1.0)\n    return start.copy() if not np.isfinite(ended).all() else",
         "without a finite loss",
     ),
     "cheaper rounds change the price of those before": (

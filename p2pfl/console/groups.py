@@ -30,7 +30,7 @@ GONE: Mapping[str, str] = {
     "new --on-bad-row": 'p2pfl check lists rows that cannot be read; on_bad_row = "drop" in [data] leaves them out',
     "watch --every": "it looks once a second",
     "doctor --seconds": "run it again",
-    "begin --raise": "use --again with an epsilon for what is to come: it adds to what was spent",
+    "privacy begin --raise": "use --again with an epsilon for what is to come: it adds to what was spent",
     "sim attacks": "use p2pfl list attacks",
     **dict.fromkeys(("score --plot", "stats --plot"), "draw a picture from what --format json prints"),
     "check --byzantine": "write the rule with that b into [gossip]: check warns of what does not tolerate it",

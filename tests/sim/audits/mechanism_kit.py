@@ -77,7 +77,7 @@ class Subject:
     def with_loss(self, change: Callable[[Tensor], Tensor]) -> Task:
         """Return the node's task over its own rows, with its loss changed."""
         loss = loss_of(self.task)
-        own = {"metrics": {}, "metric": None, "data": lambda _: (self.rows, None), "files": lambda _: ()}
+        own = {"metrics": {}, "metric": None, "data": lambda _: (self.rows, None)}
         return replace(self.task, loss=lambda *pair: change(loss(*pair)), **own)
 
     def learner(self, task: Task, training: TrainingConfig, **changed: Any) -> TorchLearner:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, get_args
 
-from p2pfl.core.edge import Edge, Neighbors
+from p2pfl.core.edge import Amending, Edge, Neighbors
 from p2pfl.core.events import (
     Alarm,
     Amended,
@@ -29,7 +29,7 @@ from p2pfl.core.limits import View
 from p2pfl.core.members import NO_MEMORY, NO_START, Census, Life, Lives, Memory, Start
 from p2pfl.core.messages import EdgeRecord, LivesTold, Resign
 from p2pfl.core.neighbor import EdgeLine, Hearsay
-from p2pfl.core.rounds import Amending, RoundEvent, Rounds
+from p2pfl.core.rounds import RoundEvent, Rounds
 from p2pfl.core.settings import ALWAYS, NEVER, Facts, Phase, Settings, Turns, degree_of
 from p2pfl.core.tick import Mixing
 

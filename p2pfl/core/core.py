@@ -29,9 +29,8 @@ from p2pfl.core.limits import View
 from p2pfl.core.members import NO_MEMORY, NO_START, Census, Life, Lives, Memory, Start
 from p2pfl.core.messages import EdgeRecord, LivesTold, Resign
 from p2pfl.core.neighbor import EdgeLine, Hearsay
-from p2pfl.core.rounds import RoundEvent, Rounds
+from p2pfl.core.rounds import Mixing, RoundEvent, Rounds
 from p2pfl.core.settings import ALWAYS, NEVER, Facts, Phase, Settings, Turns, degree_of
-from p2pfl.core.tick import Mixing
 
 
 class Course:
@@ -46,6 +45,8 @@ class Course:
     settings: Settings
     edges: Mapping[int, Edge] = MappingProxyType({})
     """The edges on which models are mixed, by neighbor."""
+    rounds: Rounds | None = None
+    """The rounds of a node that mixes with its neighbors."""
     mixes = True
     """False if rounds are sums, and no model is mixed with a neighbor's."""
     resigned = False
@@ -77,7 +78,7 @@ class Course:
     @property
     def mixing(self) -> Mixing | None:
         """The state of mixing by a rule; None if no rule mixes."""
-        return None
+        return None if self.rounds is None else self.rounds.mixing
 
     @property
     def peers(self) -> Collection[int]:
@@ -101,30 +102,30 @@ class Course:
 
     @property
     def failed_rounds(self) -> int:
-        return 0
+        return 0 if self.rounds is None else self.rounds.training.failed_rounds
 
     @property
     def is_through(self) -> bool:
         """True if this node has done all its own training."""
-        return self.facts.done
+        return self.facts.done if self.rounds is None else self.rounds.termination.is_through
 
     @property
     def ended_by(self) -> str | None:
         """The reason why training has ended; None if it has not."""
-        return None
+        return None if self.rounds is None else self.rounds.termination.ended_by
 
     @property
     def unfinished(self) -> list[int]:
-        """The other members that were not through when training ended; empty until then."""
-        return []
+        """The other members for which this node waits, or that were not through when training ended."""
+        return [] if self.rounds is None else self.rounds.termination.awaited
 
-    def through_by(self, now: float) -> str | None:  # noqa: ARG002 - as above
+    def through_by(self, now: float) -> str | None:
         """Return the reason why this node has trained enough; None if it has not."""
-        return None
+        return None if self.rounds is None or not self.is_through else self.rounds.training.enough(now)
 
-    def standings(self, now: float) -> Mapping[int, View]:  # noqa: ARG002 - as above
+    def standings(self, now: float) -> Mapping[int, View]:
         """Return the standing of each neighbor: its proven faults and its quarantine."""
-        return {}
+        return {peer: edge.line.standing.view(now) for peer, edge in self.edges.items()}
 
 
 class Core(Course):
@@ -182,7 +183,7 @@ class Core(Course):
         self.edges: Mapping[int, Edge] = self.neighbors.edges
         self.timers = self.neighbors.timers
         self.amending = Amending(self.neighbors)
-        self.rounds = Rounds(self.amending, memory)
+        self.rounds: Rounds = Rounds(self.amending, memory)
         self.termination = self.rounds.termination
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -219,33 +220,6 @@ class Core(Course):
     @property
     def life(self) -> Life:
         return self.lives.own
-
-    @property
-    def mixing(self) -> Mixing:
-        return self.rounds.mixing
-
-    @property
-    def failed_rounds(self) -> int:
-        return self.rounds.training.failed_rounds
-
-    @property
-    def is_through(self) -> bool:
-        return self.termination.is_through
-
-    @property
-    def ended_by(self) -> str | None:
-        return self.termination.ended_by
-
-    @property
-    def unfinished(self) -> list[int]:
-        return self.termination.awaited
-
-    def through_by(self, now: float) -> str | None:
-        return self.rounds.training.enough(now) if self.termination.is_through else None
-
-    def standings(self, now: float) -> dict[int, View]:
-        """Return the standing of each neighbor: its proven faults and its quarantine."""
-        return {peer: edge.line.standing.view(now) for peer, edge in self.edges.items()}
 
     def _route(self, event: Any, now: float) -> list[Effect]:
         happens = _ON_EDGES.get(type(event))

@@ -4,7 +4,7 @@ Time never depends on values: when a round ends and what an exchange weighs foll
 alone. So all nodes move at once, in windows so short that none of them ends two rounds in one. Per edge it is the
 node's own transaction: the end with the lower index asks when it has a new version or when the other asks for one, a
 request is frozen when it is asked, and one runs at a time (`p2pfl.core.exchange`). A node's next round begins when all
-its edges have exchanged its version (`p2pfl.core.tick`).
+its edges have exchanged its version (`p2pfl.core.rounds`).
 
 A node's engine does one thing after the other. Where windows are longer than an engine's operation, what one of them
 frees joins the queue behind what came later: with windows of half an exchange's way 1% more exchanges.

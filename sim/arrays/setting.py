@@ -15,7 +15,7 @@ from torch import Tensor
 from p2pfl.compress import Compressor, Fragments, make_compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.limits import PATIENCE_FLOOR_S, PATIENCE_MULTIPLE, WAIT_BURST_S, WAIT_SHARE
-from p2pfl.core.tick import LEAST_USUAL_WAIT_S
+from p2pfl.core.rounds import LEAST_USUAL_WAIT_S
 from p2pfl.errors import UserError
 from p2pfl.learn.methods import method_of
 from p2pfl.methods import MODEL, Array, Method, Number, Round, Vectors, overrides
@@ -283,7 +283,7 @@ def _refused_graphs(federation: FederationConfig, clock: str) -> Iterator[tuple[
 
 def refuse_far(setting: Setting, latency_s: NDArray[np.float64], trains_s: NDArray[np.float64]) -> None:
     """Raise UserError if rounds that train `trains_s` (n,) would not wait for an edge's exchanges: by the patience of
-    `p2pfl.core.tick`, or when the budget of that neighbor is used up.
+    `p2pfl.core.rounds`, or when the budget of that neighbor is used up.
     """
     exchange_s = 2 * (latency_s + setting.world.compute.engine_s)
     around: list[list[float]] = [[] for _ in trains_s]

@@ -25,8 +25,8 @@ from p2pfl.core.events import (
 )
 from p2pfl.core.limits import Fault
 from p2pfl.core.messages import Ready, Request, Resync
+from p2pfl.core.rounds import GRACE, UNMOVED_ROUNDS, Mixing
 from p2pfl.core.settings import LIMIT, parse_staleness, turns_of
-from p2pfl.core.tick import GRACE, UNMOVED_ROUNDS, Mixing
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import (

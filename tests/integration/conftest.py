@@ -17,7 +17,7 @@ import pytest
 
 from p2pfl.config.load import load_config, load_node
 from p2pfl.config.model import FederationConfig
-from p2pfl.core import limits, tick
+from p2pfl.core import limits, rounds
 from p2pfl.core.training import Gathering
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.features import FEATURES
@@ -235,7 +235,7 @@ def patient(monkeypatch):
     """
     monkeypatch.setattr(limits, "FIRST_PATIENCE_S", PATIENCE_S)
     monkeypatch.setattr(limits, "PATIENCE_FLOOR_S", PATIENCE_S)
-    monkeypatch.setattr(tick, "LEAST_USUAL_WAIT_S", PATIENCE_S)
+    monkeypatch.setattr(rounds, "LEAST_USUAL_WAIT_S", PATIENCE_S)
     monkeypatch.setitem(GOSSIP, "max_wait_s", PATIENCE_S)
     monkeypatch.setitem(GOSSIP, "exchanges_per_s", 10_000.0)  # a wish for which no token is left is waited for in vain
 

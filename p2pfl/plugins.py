@@ -10,14 +10,12 @@ import importlib.util
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from p2pfl.errors import LearningError, P2PFLError, UserError
+from p2pfl.errors import UserError
 
 _NOT_THEIRS = (str(Path(__file__).parent), sysconfig.get_paths()["stdlib"])
 _LONGEST = 400
@@ -26,20 +24,6 @@ FAILURES = (Exception, SystemExit)
 """The exceptions reported as failures of the user's code; otherwise an `exit()` there would end the process
 silently.
 """
-
-
-@contextmanager
-def own_failures(what: str) -> Iterator[None]:
-    """Turn a failure of `what`, which may be the user's code, into a one-line error.
-
-    Raises LearningError: `what` failed; the error says where.
-    """
-    try:
-        yield
-    except P2PFLError:
-        raise
-    except FAILURES as error:
-        raise LearningError(f"{what} failed: {describe_failure(error)}") from error
 
 
 def describe_failure(error: BaseException) -> str:

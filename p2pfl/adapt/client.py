@@ -34,7 +34,8 @@ from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector, shape_d
 from p2pfl.learn.metrics import ACCURACY
 from p2pfl.learn.task import NodeContext
 from p2pfl.methods import overrides
-from p2pfl.plugins import FAILURES, describe_failure, own_failures
+from p2pfl.methods.method import own_failures
+from p2pfl.plugins import FAILURES, describe_failure
 
 Arrays = list[NDArray[Any]]
 EXAMPLES = "num-examples"

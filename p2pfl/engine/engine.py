@@ -82,7 +82,8 @@ from p2pfl.errors import LearningError, PeerFault
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.learn.privacy.accounting import Spend
 from p2pfl.methods import Method, Round, overrides
-from p2pfl.plugins import FAILURES, describe_failure, own_failures
+from p2pfl.methods.method import own_failures
+from p2pfl.plugins import FAILURES, describe_failure
 
 NORM_CEILING = 1e15
 """The largest allowed norm of a model or replica: far above any real one, far below the limit of float32."""

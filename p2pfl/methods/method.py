@@ -18,7 +18,8 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from p2pfl.core.messages import MOST_TERMS
-from p2pfl.errors import UserError
+from p2pfl.errors import LearningError, P2PFLError, UserError
 from p2pfl.plugins import FAILURES, describe_failure, find_object
 from p2pfl.specs import Catalog, Entry, read_any_parameters
 
@@ -212,6 +213,20 @@ class Method:
         return {}
 
 
+@contextmanager
+def own_failures(what: str) -> Iterator[None]:
+    """Turn a failure of `what`, which may be the user's code, into a one-line error.
+
+    Raises LearningError: `what` failed; the error says where.
+    """
+    try:
+        yield
+    except P2PFLError:
+        raise
+    except FAILURES as error:
+        raise LearningError(f"{what} failed: {describe_failure(error)}") from error
+
+
 def like(vector: Array, number: Number) -> Any:
     """Round `number` to the vector's dtype, because float64 must not widen a float32."""
     return np.asarray(number, dtype=vector.dtype) if isinstance(number, np.ndarray) else vector.dtype.type(number)
@@ -318,9 +333,8 @@ def _check(method: Method, spec: str) -> None:
     for name in ("channels", "kept", "kept_edges", "given"):
         names = getattr(method, name)
         if not isinstance(names, tuple) or not all(isinstance(one, str) and one.isidentifier() for one in names):
-            raise UserError(
-                f"{name} of the method is not a tuple of names", key=KEY, value=repr(names), allowed='("a", "b")'
-            )
+            text = f"{name} of the method is not a tuple of names"
+            raise UserError(text, key=KEY, value=repr(names), allowed='("a", "b")')
         if len(set(names)) < len(names) or (name != "channels" and TAKEN.intersection(names)):
             text = f"{name} of the method has a duplicate or reserved name"
             raise UserError(text, key=KEY, value=repr(names), allowed=f"others than {', '.join(sorted(TAKEN))}")
@@ -328,11 +342,8 @@ def _check(method: Method, spec: str) -> None:
         text = f"the first channel of a method is the model; this one has {method.channels}"
         raise UserError(text, key=KEY, value=spec, allowed=f'channels = ("{MODEL}", ...)')
     terms = method.no_terms
-    if (
-        not isinstance(terms, tuple)
-        or len(terms) > MOST_TERMS
-        or not all(isinstance(t, float) and t >= 0 for t in terms)
-    ):
+    few = isinstance(terms, tuple) and len(terms) <= MOST_TERMS
+    if not few or not all(isinstance(term, float) and term >= 0 for term in terms):
         raise UserError("no_terms is not a tuple of numbers", key=KEY, value=repr(terms), allowed="(0.0,)")
     if not isinstance(method.profiles, frozenset) or not method.profiles <= {CONSERVATIVE, ROBUST}:
         allowed = f'frozenset({{"{CONSERVATIVE}", "{ROBUST}"}})'

@@ -74,28 +74,21 @@ class Fair(Method):
 
     def terms(self, round: Round) -> tuple[float, ...]:
         clock, collected, used, _ = round.terms
-        own = math.exp(min(max(self.q * math.log(_loss(round)), -BOUND), BOUND))
-        if _epoch(clock + 1.0) > _epoch(clock):
+        loss = float(round.loss) if round.loss > LEAST_LOSS else LEAST_LOSS
+        own = math.exp(min(max(self.q * math.log(loss), -BOUND), BOUND))
+        if (clock + 1.0) // EPOCH > clock // EPOCH:
             return clock + 1.0, own, max(collected, own), own
         return clock + 1.0, max(collected, own), used, own
 
     def agree(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
         """Agree on the maximum of each term within the same epoch; otherwise the later epoch counts."""
-        if _epoch(ours[0]) != _epoch(theirs[0]):
+        if ours[0] // EPOCH != theirs[0] // EPOCH:
             return max(ours, theirs)
         return tuple(map(max, ours, theirs))
 
     def heard(self, ours: tuple[float, ...], agreed: tuple[float, ...]) -> tuple[float, ...]:
         clock, collected, used, _ = self.agree(ours, agreed)
         return clock, max(collected, ours[3]), used, ours[3]
-
-
-def _loss(round: Round) -> float:
-    return float(round.loss) if round.loss > LEAST_LOSS else LEAST_LOSS
-
-
-def _epoch(clock: float) -> float:
-    return clock // EPOCH
 
 
 @METHODS.add(

@@ -3,7 +3,7 @@
 This package handles names, arrays and bytes without knowing what they mean.
 """
 
+from p2pfl.storage.disk import Flush, Record
 from p2pfl.storage.store import Durability, Loaded, State, Store, peek
-from p2pfl.storage.wal import Flush, Record
 
 __all__ = ["Durability", "Flush", "Loaded", "Record", "State", "Store", "peek"]

@@ -30,21 +30,30 @@ from numpy.typing import NDArray
 from p2pfl.errors import StorageError
 from p2pfl.storage import disk
 from p2pfl.storage.disk import (
+    DIGEST_BYTES,
+    FAST,
+    PLAIN,
+    FileFormat,
+    Flush,
+    Log,
     Piece,
+    Record,
+    Wal,
     discard_before,
     discard_unfinished,
+    format_for,
     is_full,
     lock_folder,
     log_generations,
     log_path,
     newest_generation,
+    read_log,
     replace_file,
     snapshot_generations,
     snapshot_path,
     storage_errors,
     sync_folder,
 )
-from p2pfl.storage.wal import DIGEST_BYTES, FAST, PLAIN, FileFormat, Flush, Log, Record, Wal, format_for, read_log
 
 _DIGEST_BYTES = 32
 _HEAD_BYTES = len(PLAIN.snapshot_magic) + _DIGEST_BYTES

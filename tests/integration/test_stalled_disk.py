@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.node.assembly import replay
-from p2pfl.storage import peek, wal
+from p2pfl.storage import disk, peek
 
 STALLED = 1
 """The middle one of three: it answers the first, and asks the last."""
@@ -28,8 +28,8 @@ def stall(monkeypatch):
                 self.is_over.wait(30.0)
             return real(fd, piece)
 
-    stall, real = Stall(), wal.write_all
-    monkeypatch.setattr(wal, "write_all", stall.write_all)
+    stall, real = Stall(), disk.write_all
+    monkeypatch.setattr(disk, "write_all", stall.write_all)
     yield stall
     stall.is_over.set()
 

@@ -20,7 +20,8 @@ from p2pfl.node import engine_thread
 from p2pfl.node.assembly import replay
 from p2pfl.node.driver import DurableOutbox
 from p2pfl.node.engine_thread import EngineThread, Operate, Order
-from p2pfl.storage import Store, peek, wal
+from p2pfl.storage import Store, peek
+from p2pfl.storage import disk as storage_disk
 
 CODECS = Codecs(make_compressor("none"), {})
 HEAD = {"compressor": "none", "compressors": {}, "method": {"spec": "none", "seed": 0}}
@@ -54,7 +55,7 @@ def disk(monkeypatch):
         def __getattr__(self, name):
             return getattr(os, name)
 
-    monkeypatch.setattr(wal, "os", System())
+    monkeypatch.setattr(storage_disk, "os", System())
     yield disk
     disk.may_go_on.set()
 
@@ -194,7 +195,9 @@ def test_a_snapshot_answers_what_a_refused_flush_did_not(node, disk):
 
 
 def test_a_flush_that_fails_otherwise_is_no_flush(node, disk, monkeypatch):
-    monkeypatch.setattr(wal, "write_all", lambda *_: memoryview(None))
+    first = iter([lambda *_: memoryview(None)])
+    right = storage_disk.write_all
+    monkeypatch.setattr(storage_disk, "write_all", lambda *told: next(first, right)(*told))
     node.ask(1)
     node.end_flushes()
     assert node.told == [RequestFrozen, StorageFailed, StorageRestored]

@@ -106,7 +106,7 @@ def assert_goes_on(folder: Path, count: int) -> None:
 def test_a_power_loss_after_any_operation_recovers_all_that_was_acknowledged(
     tmp_path, monkeypatch, crashing_disk, buffer_bytes
 ):
-    monkeypatch.setattr("p2pfl.storage.wal._BUFFER_BYTES", buffer_bytes)
+    monkeypatch.setattr("p2pfl.storage.disk._BUFFER_BYTES", buffer_bytes)
     disk = crashing_disk(tmp_path / "live")
     bounds: dict[tuple, tuple[int, int]] = {}
     counter = Counter()

@@ -8,8 +8,7 @@ import pytest
 
 from p2pfl.errors import StorageError, UserError
 from p2pfl.storage import Store
-from p2pfl.storage.disk import create_file, lock_folder, replace_file, truncate_file
-from p2pfl.storage.wal import Wal, read_log
+from p2pfl.storage.disk import Wal, create_file, lock_folder, read_log, replace_file, truncate_file
 
 MINE = b"somebody's own file"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from p2pfl.storage.wal import FAST, PLAIN, Wal, read_log
+from p2pfl.storage.disk import FAST, PLAIN, Wal, read_log
 
 PREVIOUS = bytes(32)
 HEAD_BYTES = 64

@@ -74,7 +74,7 @@ def test_a_restart_gives_the_last_checkpoint_and_the_records_after_it(opened):
 
 def test_a_state_that_was_small_goes_on_as_a_large_one(opened, monkeypatch):
     fill(opened(), "c1c2")
-    monkeypatch.setattr("p2pfl.storage.wal.LARGE_BYTES", 0)
+    monkeypatch.setattr("p2pfl.storage.disk.LARGE_BYTES", 0)
     for numbers, expected in (("3", (1, [2, 3])), ("c4", (3, [4])), ("5", (3, [4, 5]))):
         store = opened()
         store.load()

@@ -7,7 +7,8 @@ import os
 import threading
 from contextlib import closing
 
-import numpy as np
+import numpy as npfrom itertools import chain, repeat
+
 import pytest
 
 from p2pfl.compress import make_compressor
@@ -195,9 +196,8 @@ def test_a_snapshot_answers_what_a_refused_flush_did_not(node, disk):
 
 
 def test_a_flush_that_fails_otherwise_is_no_flush(node, disk, monkeypatch):
-    first = iter([lambda *_: memoryview(None)])
-    right = storage_disk.write_all
-    monkeypatch.setattr(storage_disk, "write_all", lambda *told: next(first, right)(*told))
+    writers = chain([lambda *_: memoryview(None)], repeat(storage_disk.write_all))
+    monkeypatch.setattr(storage_disk, "write_all", lambda fd, piece: next(writers)(fd, piece))
     node.ask(1)
     node.end_flushes()
     assert node.told == [RequestFrozen, StorageFailed, StorageRestored]

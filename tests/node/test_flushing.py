@@ -6,9 +6,9 @@ import errno
 import os
 import threading
 from contextlib import closing
+from itertools import chain, repeat
 
-import numpy as npfrom itertools import chain, repeat
-
+import numpy as np
 import pytest
 
 from p2pfl.compress import make_compressor
@@ -197,7 +197,11 @@ def test_a_snapshot_answers_what_a_refused_flush_did_not(node, disk):
 
 def test_a_flush_that_fails_otherwise_is_no_flush(node, disk, monkeypatch):
     writers = chain([lambda *_: memoryview(None)], repeat(storage_disk.write_all))
-    monkeypatch.setattr(storage_disk, "write_all", lambda fd, piece: next(writers)(fd, piece))
+
+    def write(fd, piece):
+        next(writers)(fd, piece)
+
+    monkeypatch.setattr(storage_disk, "write_all", write)
     node.ask(1)
     node.end_flushes()
     assert node.told == [RequestFrozen, StorageFailed, StorageRestored]

@@ -228,8 +228,6 @@ def settings() -> Iterator[str]:
     yield from ("### [node]", *keys(model.NODE, model.NodeConfig, node))
     network = {"discovery": "that of federation.toml"}
     yield from ("### [network]", *keys(model.OWN_NETWORK, model.NodeConfig, network))
-    yield from ("### [network.neighbors.NAME]", "", "Once for each neighbor that has bounds of its own.")
-    yield from keys(model.BOUNDS, model.NeighborBounds, {})
     yield from ("### [data]", "", "All keys are for the task, which finds them in `node.local`.")
     yield from ("", "### [stats]", "", "For the task `csv`: what [`p2pfl stats`](../how-to/statistics.md) may ask.")
     yield from keys(STATS, StatsConfig, defaults_of(StatsConfig))

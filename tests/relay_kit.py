@@ -56,9 +56,8 @@ class RelayHere:
     def __init__(self, network: MemoryNetwork, name: str = "relay:1", **changes: Any) -> None:
         self.network, self.name = network, name
         self.listed = changes.pop("listed", [ListedFederation(name="ward", token=TOKEN)])
-        names = changes.pop("names", ())
         self.board = Switchboard(**{k: changes.pop(k) for k in ("most_members",) if k in changes})
-        self.server = RelayServer(Admissions(self.listed, names), self.board, nothing_listed(), **changes)
+        self.server = RelayServer(Admissions(self.listed), self.board, nothing_listed(), **changes)
         self.transport = MemoryTransport(network, Limits())
         self.lines: list[Line] = []
         self.wrap: Wrap = lambda line: line

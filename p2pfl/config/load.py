@@ -9,7 +9,7 @@ need the model, the data or imported code are in `p2pfl.methods` and `learn.priv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,8 @@ from p2pfl.config.charter import Charter, amended, compressors_of, contradiction
 from p2pfl.config.graph import DisconnectedGraph, MemberGraph, read_edge_tables, read_edges, read_graph
 from p2pfl.config.members import members_file, read_members_file
 from p2pfl.config.model import (
-    BOUNDS,
     FEDERATION,
     GOSSIP,
-    LEAST_KBIT_S,
     MEMBER,
     NETWORK,
     NODE,
@@ -32,7 +30,6 @@ from p2pfl.config.model import (
     FederationConfig,
     GossipConfig,
     Member,
-    NeighborBounds,
     NodeConfig,
     OwnNetwork,
     TaskConfig,
@@ -276,6 +273,11 @@ def _called(index: int, values: list[dict[str, Any]]) -> str:
 
 
 NODE_FILE_NAME = "node.toml"
+GONE = {
+    "share_addresses": "no such key: on one LAN `discovery = true` does it; or list the address, if others can dial it",
+    "neighbors": "no such table: max_kbit_s under [network] is for all neighbors together",
+}
+"""The keys of `[network]` in a node file that an earlier version had, and what to write instead."""
 DEFAULTS: dict[str, Any] = {
     "key_file": "node.key",
     "state_dir": "state",
@@ -336,8 +338,7 @@ def _read_node(path: Path, federation: FederationConfig, name: str | None) -> tu
     except UserError as error:
         return None, [error]
     mistakes = Mistakes(file)
-    others = [each.name for each in federation.members]
-    node = _node(document, member, mistakes, discovery=federation.discovery, relays=federation.relays, others=others)
+    node = _node(document, member, mistakes, discovery=federation.discovery, relays=federation.relays)
     return (None if mistakes.found else node), mistakes.found
 
 
@@ -362,9 +363,8 @@ def _node(
     *,
     discovery: bool = False,
     relays: tuple[str, ...] = (),
-    others: Sequence[str] = (),
 ) -> NodeConfig:
-    """Build a node's settings; `discovery` and `relays` are those of the federation file, `others` its members."""
+    """Build a node's settings; `discovery` and `relays` are those of the federation file."""
     unknown_keys(document, "", ("node", "network", "data", "stats"), mistakes)
     data = document.get("data", {})
     if not isinstance(data, dict):
@@ -375,14 +375,10 @@ def _node(
     values = DEFAULTS | read_table(document.get("node", {}), "node.", NODE, mistakes)
     values.setdefault("listen", _default_listen(member))
     table = document.get("network", {})
-    bounded = {}
-    if isinstance(table, dict) and "neighbors" in table:
-        bounded = _bounds(table["neighbors"], [name for name in others if name != member.name], mistakes)
-        table = {key: value for key, value in table.items() if key != "neighbors"}
-    if isinstance(table, dict) and "share_addresses" in table:
-        instead = "no such key: on one LAN `discovery = true` does it; or list the address, if others can dial it"
-        mistakes.add("is gone", "network.share_addresses", table["share_addresses"], instead)
-        table = {key: value for key, value in table.items() if key != "share_addresses"}
+    for key, instead in GONE.items() if isinstance(table, dict) else ():
+        if key in table:
+            mistakes.add("is gone", f"network.{key}", table[key], instead)
+            table = {each: value for each, value in table.items() if each != key}
     network = read_table(table, "network.", OWN_NETWORK, mistakes)
     values["discovery"] = network.pop("discovery", discovery)
     values["interfaces"] = network.pop("interfaces", ())
@@ -390,7 +386,7 @@ def _node(
     folder = mistakes.file.parent
     if "relay_token" in network:
         values["relay_token"] = folder / Path(network.pop("relay_token")).expanduser()
-    values["network"] = _own_network(network | {"neighbors": bounded}, folder, mistakes)
+    values["network"] = _own_network(network, folder, mistakes)
     for key in ("key_file", "state_dir", "checkpoint_dir"):
         values[key] = folder / Path(values[key]).expanduser()
     stats = read_stats(document.get("stats"), mistakes)
@@ -404,29 +400,7 @@ def _own_network(values: dict[str, Any], folder: Path, mistakes: Mistakes) -> Ow
     for key in ("cert", "key", "proxy_password_file"):
         if key in values:
             values[key] = folder / Path(values[key]).expanduser()
-    least = LEAST_KBIT_S * (1 + sum(each.max_kbit_s is not None for each in values["neighbors"].values()))
-    if values["neighbors"] and values.get("max_kbit_s", least) < least:
-        text = "is too little for the neighbors that have a rate of their own, and the others"
-        allowed = f"{least:g} or more: {LEAST_KBIT_S:g} for each of those, and as much for all others"
-        mistakes.add(text, "network.max_kbit_s", values["max_kbit_s"], allowed)
     return OwnNetwork(**values)
-
-
-def _bounds(table: Any, others: Sequence[str], mistakes: Mistakes) -> dict[str, NeighborBounds]:
-    """Read `[network.neighbors]`, with a table for each neighbor."""
-    if not isinstance(table, dict):
-        mistakes.add("must be a table", "network.neighbors", None, "[network.neighbors.NAME]")
-        return {}
-    unknown_keys(table, "network.neighbors.", others, mistakes, what="no other member")
-    known = {name: found for name, found in table.items() if name in others}
-    for name, found in known.items():
-        if isinstance(found, dict) and (month := found.pop("month_gb", None)) is not None:
-            text, instead = "is gone; a month is counted with all neighbors together", "month_gb under [network]"
-            mistakes.add(text, f"network.neighbors.{name}.month_gb", month, instead)
-    return {
-        name: NeighborBounds(**read_table(found, f"network.neighbors.{name}.", BOUNDS, mistakes))
-        for name, found in known.items()
-    }
 
 
 def _default_listen(member: Member) -> str:

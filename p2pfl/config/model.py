@@ -359,15 +359,6 @@ LEAST_KBIT_S = 32.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NeighborBounds:
-    """How much one node may send to one neighbor."""
-
-    max_kbit_s: float | None = setting(
-        None, number(LEAST_KBIT_S), "most that the node sends to this neighbor on average, in kbit/s"
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnNetwork:
     """How one node's lines leave its site, and how much may go over them. Paths are absolute."""
 
@@ -388,8 +379,6 @@ class OwnNetwork:
     max_kbit_s: float | None = setting(
         None, number(LEAST_KBIT_S), "most that the node sends on average, to all neighbors together, in kbit/s"
     )
-    neighbors: Mapping[str, NeighborBounds] = field(default_factory=dict)
-    """The bounds for single neighbors, by name."""
     hours: str | None = setting(
         None,
         tables.hours(),
@@ -527,6 +516,3 @@ OWN_NETWORK: Kinds = {
     "relay_token": text().key("file with the token of a relay, where the federation has no admin key; mode 0600"),
 }
 """The keys of `[network]` in a node file."""
-
-BOUNDS: Kinds = kinds_of(NeighborBounds)
-"""The keys of `[network.neighbors.NAME]` in a node file."""

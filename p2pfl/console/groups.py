@@ -29,6 +29,12 @@ GONE: Mapping[str, str] = {
     "new --round": "without it: rounding guarantees no privacy; write figures of your own into schema.toml",
     "new --on-bad-row": 'p2pfl check lists rows that cannot be read; on_bad_row = "drop" in [data] leaves them out',
     "watch --every": "it looks once a second",
+    "relay --mbit": "the system bounds its traffic (tc); federations get equal shares",
+    "relay --name": "write one URL of the relay in all files: members that dial different names do not meet",
+    **dict.fromkeys(
+        ("relay --month-gb", "relay --state", "relay --members", "relay --metrics"),
+        "the machine counts its traffic (vnstat); the relay's log says who is refused and why",
+    ),
     "doctor --seconds": "run it again",
     "privacy begin --raise": "use --again with an epsilon for what is to come: it adds to what was spent",
     "sim attacks": "use p2pfl list attacks",

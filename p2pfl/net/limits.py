@@ -2,7 +2,7 @@
 
 `Limits` are for one node. Incomplete messages are limited twice: by the memory that they use together, and by the rate
 that each must keep up. Below HTTP and WebSocket a `Tap` counts a connection's bytes, because aiohttp accepts any number
-of empty fragments, each of which costs more than its bytes. `SendingRates` bound what a node sends.
+of empty fragments, each of which costs more than its bytes. `SendingRate` bound what a node sends.
 
 Bytes say little about the loop's time: an empty ping costs more than a kilobyte of a message. So its CPU time is
 measured around all work for a connection that is not a session yet, and charged to the budgets of its address and of
@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType, coroutine
+from types import coroutine
 from typing import Any, TypeVar
 
 from p2pfl.errors import PeerFault
@@ -77,8 +77,6 @@ class Limits:
     """The age at which the dialer renews a session; None leaves that to the cipher."""
     max_kbit_s: float | None = None
     """The most that all sessions together send on average; None for as much as they can."""
-    neighbor_kbit_s: Mapping[int, float] = field(default_factory=dict)
-    """The most that sessions with single neighbors send on average, by index."""
 
 
 class ByteBudget:
@@ -193,47 +191,31 @@ SHORT_BYTES = 4096
 Say = Callable[..., Coroutine[Any, Any, None]]
 
 
-@dataclass(slots=True)
 class SendingRate:
-    """The bytes per second that may be sent, on average. A chunk goes out at once, and the next one waits as long as
-    this one should have taken.
+    """The bytes per second that all sessions together may send, on average; None if there is no bound.
+
+    A chunk goes out at once, and the next one waits as long as this one should have taken. Sessions send their messages
+    one after the other, each at the whole rate, because a peer demands a minimum pace of a message that has begun.
+    Beside them go those to a neighbor that reads more slowly than the rate allows: the others do not wait for it.
     """
 
-    bytes_per_s: float
-    free_at: float = 0.0
-    """When the next chunk may go, on the loop's clock."""
-
-
-class SendingRates:
-    """The rate of all sessions together, and those of single neighbors by index.
-
-    Sessions send their messages one after the other, each at the whole rate, because a peer demands a minimum pace of a
-    message that has begun. Beside them go those to a neighbor with a rate of its own, or that reads more slowly than
-    the rate allows: the others do not wait for it.
-    """
-
-    def __init__(
-        self, all_kbit_s: float | None = None, neighbor_kbit_s: Mapping[int, float] = MappingProxyType({})
-    ) -> None:
-        self._all = None if all_kbit_s is None else SendingRate(all_kbit_s * BYTES_PER_KBIT)
-        self._own = {peer: SendingRate(kbit_s * BYTES_PER_KBIT) for peer, kbit_s in neighbor_kbit_s.items()}
+    def __init__(self, all_kbit_s: float | None = None) -> None:
+        self.bytes_per_s = None if all_kbit_s is None else all_kbit_s * BYTES_PER_KBIT
+        self._free_at = 0.0
+        """When the next chunk may go, on the loop's clock."""
         self._turn = asyncio.Lock()
 
-    def bound(self, peer: int) -> float | None:
-        """Return how many bytes per second may be sent to that neighbor; None if there is no bound."""
-        return min((rate.bytes_per_s for rate in self._of(peer)), default=None)
+    def wait_s(self, now: float) -> float:
+        """Return the seconds until the next chunk may go; it may go now if that is not above 0."""
+        return self._free_at - now
 
-    def wait_s(self, peer: int, now: float) -> float:
-        """Return the seconds until the next chunk to that neighbor may go; it may go now if that is not above 0."""
-        return max((rate.free_at - now for rate in self._of(peer)), default=0.0)
-
-    def book(self, peer: int, size: int, now: float) -> None:
-        """Record that `size` bytes are sent to that neighbor."""
-        for rate in self._of(peer):
-            rate.free_at = max(rate.free_at, now) + size / rate.bytes_per_s
+    def book(self, size: int, now: float) -> None:
+        """Record that `size` bytes are sent."""
+        if self.bytes_per_s is not None:
+            self._free_at = max(self._free_at, now) + size / self.bytes_per_s
 
     async def carry(
-        self, peer: int, chunks: Iterable[bytes | memoryview], say: Say, beat_s: float, *, is_over: Callable[[], bool]
+        self, chunks: Iterable[bytes | memoryview], say: Say, beat_s: float, *, is_over: Callable[[], bool]
     ) -> None:
         """Send a message by `say`, chunk by chunk, none before its time; a short message does not wait, and later ones
         make up for it. Meanwhile, an empty chunk goes out every `beat_s`, which shows the other end that this one is
@@ -244,14 +226,12 @@ class SendingRates:
         if second is None and len(first) <= SHORT_BYTES:
             await say(first)
             return
-        turn: asyncio.Future[Any] | None = None
-        if self._all is not None and peer not in self._own:
-            turn = asyncio.ensure_future(self._turn.acquire())
+        own_turn = asyncio.ensure_future(self._turn.acquire())
+        turn: asyncio.Future[Any] | None = own_turn
         try:
-            if turn is not None:
-                await _beat_until(turn, say, beat_s)
+            await _beat_until(own_turn, say, beat_s)
             for chunk in chain([first], [] if second is None else [second], chunks):
-                while (wait_s := self.wait_s(peer, clock())) > 0.0:
+                while (wait_s := self.wait_s(clock())) > 0.0:
                     await _beat_until(asyncio.ensure_future(asyncio.sleep(wait_s)), say, beat_s)
                 if is_over():
                     return
@@ -269,11 +249,8 @@ class SendingRates:
 
     async def _is_quick(self, sending: asyncio.Future[None], size: int) -> bool:
         """Wait until a chunk is sent; return False if it takes longer than the rate of all asks for."""
-        usual_s = None if self._all is None else size / self._all.bytes_per_s
+        usual_s = None if self.bytes_per_s is None else size / self.bytes_per_s
         return sending in (await asyncio.wait({sending}, timeout=usual_s))[0]
-
-    def _of(self, peer: int) -> list[SendingRate]:
-        return [rate for rate in (self._all, self._own.get(peer)) if rate is not None]
 
 
 async def _beat_until(done: asyncio.Future[Any], say: Say, beat_s: float) -> None:

@@ -23,7 +23,7 @@ from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
 from p2pfl.net.extensions import ExtensionChannel, ExtensionChannels
 from p2pfl.net.greeting import Connection, Notice
-from p2pfl.net.limits import ByteBudget, Limits, MessagePace, SendingRates
+from p2pfl.net.limits import ByteBudget, Limits, MessagePace, SendingRate
 from p2pfl.net.outbox import BodySender, KeptParts, Outbox, ReceiptClock
 from p2pfl.net.transport import REASON_BYTES, Counters, GoneError, OnAlarm, clip
 from p2pfl.wire import Offer, PartHeld, PartialBody, Receipt, SessionMessage, Side, Unknown
@@ -68,7 +68,7 @@ class Shared:
     name_of: Callable[[int], str]
     on_alarm: OnAlarm
     sides: ExtensionChannels
-    rates: SendingRates = field(default_factory=SendingRates)
+    rate: SendingRate = field(default_factory=SendingRate)
     """The bounds on what this node sends."""
     parts: KeptParts = field(init=False)
     """The parts of bodies that ended sessions have left."""
@@ -260,7 +260,7 @@ class PeerLink:
         self._opened_s = monotonic()
         self._version: int | None = None
         """The protocol version used by both ends; None until the other end has offered its versions."""
-        self._bodies = BodySender(shared.rates.bound(connection.peer))
+        self._bodies = BodySender(shared.rate.bytes_per_s)
 
     @property
     def age_s(self) -> float:
@@ -389,9 +389,9 @@ class PeerLink:
 
     async def _send(self, message: Message | Side | Receipt) -> None:
         chunks = await self._bodies.cut(message, self._version or LEAST_VERSION, self._shared.work)
-        if self._shared.rates.bound(self.peer) is not None:
+        if self._shared.rate.bytes_per_s is not None:
             beat_s = self._shared.beat_s
-            await self._shared.rates.carry(self.peer, chunks, self._say, beat_s, is_over=self._ended.is_set)
+            await self._shared.rate.carry(chunks, self._say, beat_s, is_over=self._ended.is_set)
         else:
             for batch in batches(chunks):
                 if self._ended.is_set():
@@ -408,7 +408,7 @@ class PeerLink:
                     await self.connection.line.send(sealed)
             finally:
                 self._bodies.draining = None
-            self._shared.rates.book(self.peer, len(sealed), asyncio.get_running_loop().time())
+            self._shared.rate.book(len(sealed), asyncio.get_running_loop().time())
             # A socket that accepts everything does not yield: four large chunks would hold up the loop for
             # milliseconds.
             await asyncio.sleep(0)

@@ -26,7 +26,7 @@ from p2pfl.net.address import MOST_HINTS, MOST_KEPT, Address, DialPath, Relayed,
 from p2pfl.net.dial_paths import DialError, UnreachedError
 from p2pfl.net.extensions import ExtensionChannels
 from p2pfl.net.greeting import Charters, Greeter
-from p2pfl.net.limits import ByteBudget, Limits, SendingRates
+from p2pfl.net.limits import ByteBudget, Limits, SendingRate
 from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.session_table import SPARED_TRY_S, Callbacks, Dial, NeighborPlace, SessionTable, expire
 from p2pfl.net.transport import (
@@ -349,7 +349,7 @@ class Links:
             name_of=watcher.name_of,
             on_alarm=watcher.on_alarm,
             sides=self.sides,
-            rates=SendingRates(limits.max_kbit_s, limits.neighbor_kbit_s),
+            rate=SendingRate(limits.max_kbit_s),
         )
         self._greeter = greeter = Greeter(
             identity=membership.identity,

@@ -485,14 +485,7 @@ class Application:
             max_body_bytes=assembly.largest_bytes(setup),
             rng=random.Random(os.urandom(16)),  # only jitter for dialing, which need not be reproducible from a seed
             transport=transport_by(self.features, setup, self.transport),
-            limits=Limits(
-                max_kbit_s=own.max_kbit_s,
-                neighbor_kbit_s={
-                    member.index: bounds.max_kbit_s
-                    for member in setup.federation.present
-                    if (bounds := own.neighbors.get(member.name)) and bounds.max_kbit_s is not None
-                },
-            ),
+            limits=Limits(max_kbit_s=own.max_kbit_s),
         )
 
     def _end_on_failure(self, task: asyncio.Task[None]) -> None:

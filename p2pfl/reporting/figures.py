@@ -420,16 +420,12 @@ def traffic(federation: FederationConfig, size: int) -> dict[str, Any]:
 
 
 def slowest_send_s(federation: FederationConfig, index: int, own: OwnNetwork, size: int) -> float:
-    """Return how long a node takes to send a model of `size` values to a neighbor, at the rates that its file states; 0
-    if it states none.
+    """Return how long a node takes to send a model of `size` values to a neighbor, at the rate that its file states; 0
+    without one.
     """
-    seconds = [0.0]
-    for peer in federation.neighbors(index):
-        bits = BITS * sealed_bytes(make_compressor(federation.compressor_of(index, peer)).size_bytes(size))
-        bounds = own.neighbors.get(federation.members[peer].name)
-        rates = (own.max_kbit_s, None if bounds is None else bounds.max_kbit_s)
-        seconds += [bits / (1000 * kbit_s) for kbit_s in rates if kbit_s]
-    return max(seconds)
+    specs = {federation.compressor_of(index, peer) for peer in federation.neighbors(index)}
+    most = max((sealed_bytes(make_compressor(spec).size_bytes(size)) for spec in specs), default=0)
+    return BITS * most / (1000 * own.max_kbit_s) if own.max_kbit_s else 0.0
 
 
 def sealed_bytes(payload: int) -> int:

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from p2pfl.config.model import NeighborBounds, OwnNetwork
+from p2pfl.config.model import OwnNetwork
 from p2pfl.errors import PeerFault
 from p2pfl.features.bounds.traffic import (
     BACK_S,
@@ -31,9 +31,8 @@ from p2pfl.features.bounds.traffic import (
     next_month,
     readable,
 )
-from p2pfl.net.limits import SendingRates
+from p2pfl.net.limits import SendingRate
 from p2pfl.net.transport import Counters
-from p2pfl.node.feature import FIELDS
 from p2pfl.node.status import Feed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -245,13 +244,6 @@ def test_a_pause_over_a_change_of_summer_time_is_told_in_real_seconds(tmp_path, 
         time.tzset()
 
 
-def test_the_status_has_the_rate_of_a_neighbor(tmp_path):
-    node = NodeOfTests(tmp_path, neighbors={"lab": NeighborBounds(max_kbit_s=200.0)})
-    bounds = TrafficBounds(node)
-    assert bounds.status() == {"by_neighbor": {"lab": {"max_kbit_s": 200.0}}}
-    assert not bounds.status().keys() & FIELDS, "a field of the node's own status"
-
-
 def test_a_time_is_said_for_people():
     assert readable(34200.0) == "9 h 30 min"
     assert readable(5.0) == "a moment"
@@ -273,36 +265,35 @@ async def test_sessions_share_the_rate_and_live_on_while_they_wait(federation, m
 
 
 def test_the_rate_is_an_average():
-    rates = SendingRates(8.0)
-    assert rates.wait_s(1, 5.0) <= 0.0
-    rates.book(1, 500, 5.0)
-    assert rates.wait_s(1, 5.0) == pytest.approx(0.5)
-    rates.book(1, 500, 5.2)
-    assert rates.wait_s(1, 5.5) == pytest.approx(0.5)
-    assert rates.wait_s(1, 9.0) <= 0.0
+    rate = SendingRate(8.0)
+    assert rate.wait_s(5.0) <= 0.0
+    rate.book(500, 5.0)
+    assert rate.wait_s(5.0) == pytest.approx(0.5)
+    rate.book(500, 5.2)
+    assert rate.wait_s(5.5) == pytest.approx(0.5)
+    assert rate.wait_s(9.0) <= 0.0
 
 
 async def test_a_short_message_waits_for_no_long_one():
-    rates, said = SendingRates(0.008), []
+    rate, said = SendingRate(0.008), []
 
     async def say(chunk):
         said.append(bytes(chunk))
 
-    rates.book(1, 1000, asyncio.get_running_loop().time())
-    long = asyncio.create_task(rates.carry(1, [b"head", b"body"], say, 60.0, is_over=lambda: False))
+    rate.book(1000, asyncio.get_running_loop().time())
+    long = asyncio.create_task(rate.carry([b"head", b"body"], say, 60.0, is_over=lambda: False))
     await asyncio.sleep(0)
-    await rates.carry(2, [b"short"], say, 60.0, is_over=lambda: False)
+    await rate.carry([b"short"], say, 60.0, is_over=lambda: False)
     assert said == [b"short"]
     long.cancel()
     with pytest.raises(asyncio.CancelledError):
         await long
-    assert not rates._turn.locked()
+    assert not rate._turn.locked()
 
 
-@pytest.mark.parametrize("own", [{}, {1: 1e-3}])
-async def test_nobody_waits_for_a_neighbor_that_reads_slowly_or_has_a_rate_of_its_own(own):
+async def test_nobody_waits_for_a_neighbor_that_reads_slowly():
     """A neighbor that took 29 s for each chunk held up what was sent to all others."""
-    rates, said, read = SendingRates(1e6, own), [], asyncio.Event()
+    rate, said, read = SendingRate(1e6), [], asyncio.Event()
 
     async def slow(chunk):
         await read.wait()
@@ -311,32 +302,14 @@ async def test_nobody_waits_for_a_neighbor_that_reads_slowly_or_has_a_rate_of_it
     async def quick(chunk):
         said.append(bytes(chunk))
 
-    if own:
-        rates.book(1, 1000, asyncio.get_running_loop().time())
-        read.set()
-    long = asyncio.create_task(rates.carry(1, [b"head", b"body"], slow, 60.0, is_over=lambda: False))
+    long = asyncio.create_task(rate.carry([b"head", b"body"], slow, 60.0, is_over=lambda: False))
     await asyncio.sleep(0)
-    await asyncio.wait_for(rates.carry(2, [b"one", b"two"], quick, 60.0, is_over=lambda: False), 5.0)
+    await asyncio.wait_for(rate.carry([b"one", b"two"], quick, 60.0, is_over=lambda: False), 5.0)
     assert said == [b"one", b"two"]
-    if not own:
-        read.set()
-        await asyncio.wait_for(long, 5.0)
-        assert said == [b"one", b"two", b"head", b"body"]
-    long.cancel()
-    await asyncio.wait({long})
-    assert not rates._turn.locked()
-
-
-def test_a_neighbor_may_have_a_rate_of_its_own():
-    rates = SendingRates(None, {1: 0.008})
-    assert rates.bound(1) is not None
-    assert rates.bound(2) is None
-    rates.book(1, 5, 10.0)
-    rates.book(2, 5, 10.0)
-    assert (rates.wait_s(1, 10.0), rates.wait_s(2, 10.0)) == (5.0, 0.0)
-    both = SendingRates(0.016, {1: 0.008})
-    both.book(2, 5, 10.0)
-    assert (both.wait_s(1, 10.0), both.wait_s(2, 10.0)) == (2.5, 2.5)
+    read.set()
+    await asyncio.wait_for(long, 5.0)
+    assert said == [b"one", b"two", b"head", b"body"]
+    assert not rate._turn.locked()
 
 
 async def test_a_node_that_pauses_dials_again_when_it_is_over(federation, monkeypatch):
@@ -378,9 +351,9 @@ async def test_a_neighbor_that_is_spared_and_cannot_dial_is_tried_from_time_to_t
 @pytest.mark.timeout(300)
 def test_a_real_node_whose_month_is_used_up_tells_its_neighbor_and_pauses(tmp_path):
     sites = Sites(tmp_path)
-    sites.own(0, "[network]\nmonth_gb = 5e-6\n[network.neighbors.node1]\nmax_kbit_s = 1000\n")
+    sites.own(0, "[network]\nmonth_gb = 5e-6\nmax_kbit_s = 1000\n")
     sites.change("federation.toml", "rounds = 4  ", "rounds = 4000  ")
-    says = "node0: pauses after 5e-06 GB in a month; with node1 sends at most 1000 kbit/s"
+    says = "node0: sends at most 1000 kbit/s, pauses after 5e-06 GB in a month"
     assert says in " ".join(sites.say("check", sites.path).split())
     logs, processes = [tmp_path / f"log{number}" for number in range(2)], []
     for number, log in enumerate(logs):

@@ -18,12 +18,11 @@ from relay_kit import TOKEN, nobody, nothing_listed, parts, until
 from p2pfl.config.model import NETWORK
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
-from p2pfl.features.relay.frames import name_dialed, names_called
 from p2pfl.features.relay.link import UNTRIED, RelayLink
 from p2pfl.features.relay.server import Admissions, ListedFederation, RelayServer, own_certificate
 from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.transport import RelayDialing
-from p2pfl.net.address import Address, parse_address
+from p2pfl.net.address import Address
 from p2pfl.net.limits import Limits
 from p2pfl.net.transport import MemoryNetwork
 from p2pfl.net.websocket import WebSocketTransport
@@ -32,11 +31,11 @@ PIN = "ab" * 32
 
 
 @asynccontextmanager
-async def relay_with(certificate, *names):
+async def relay_with(certificate):
     """Yields the port of a relay with that certificate, and its server."""
     transport = WebSocketTransport(Limits(), nothing_listed(), logging.getLogger("tests"), certificate=certificate)
     listed = [ListedFederation(name="ward", token=TOKEN)]
-    server = RelayServer(Admissions(listed, names), Switchboard(), nothing_listed())
+    server = RelayServer(Admissions(listed), Switchboard(), nothing_listed())
     await transport.open(Address("127.0.0.1", 0), server.meet)
     running = asyncio.create_task(server.run())
     try:
@@ -79,10 +78,10 @@ async def test_tls_and_plain_members_meet_on_one_port_and_the_name_is_the_same(c
     assert set(seen) == {f"localhost:{port}/p2pfl"}
 
 
-async def test_a_pin_needs_no_authority_and_the_name_must_still_be_the_relay_s(certificate):
-    async with relay_with(certificate, "localhost:1/p2pfl") as (port, _):
+async def test_a_pin_needs_no_authority(certificate):
+    async with relay_with(certificate) as (port, _):
         url = f"wss://localhost:{port}/p2pfl"
-        assert "[network] relays: correct that, or its --name" in await why_of(f"{url}#sha256={certificate.pin}")
+        assert await why_of(f"{url}#sha256={certificate.pin}") == ""
         assert "signed by nobody whom this machine trusts: pin it with #sha256=... at the end of its URL" in (
             await why_of(url)
         )
@@ -123,29 +122,6 @@ def test_one_of_certificate_and_key_is_of_no_use_and_an_open_key_is_refused(cert
     (tmp_path / "own.key").chmod(0o644)
     with pytest.raises(UserError, match="others may read this secret key"):
         own_certificate(certificates.cert("good"), tmp_path / "own.key")
-
-
-@pytest.mark.parametrize(
-    ("called", "dialed"),
-    [
-        ("relay.example.org", "wss://relay.example.org/p2pfl"),
-        ("relay.example.org", "wss://relay.example.org:443"),
-        ("Relay.Example.org:443/p2pfl", f"wss://relay.example.org/p2pfl#sha256={PIN}"),
-        ("relay.example.org:8443", "ws://relay.example.org:8443/p2pfl"),
-        ("ws://relay.example.org", "ws://relay.example.org:80/p2pfl"),
-        ("wss://[2001:db8::1]/a/Path", "wss://[2001:db8::1]:443/a/Path"),
-    ],
-)
-def test_a_name_says_what_a_url_says_with_and_without_the_usual_port(called, dialed):
-    (listed,) = NETWORK["relays"].read([dialed])
-    assert name_dialed(parse_address(listed, "relays")) in names_called(called)
-
-
-def test_a_name_without_its_usual_port_is_known_as_members_of_before_sign_it():
-    assert names_called("relay.example.org") == ("relay.example.org:443/p2pfl", "relay.example.org/p2pfl")
-    assert names_called("relay.example.org:8443") == ("relay.example.org:8443/p2pfl",)
-    with pytest.raises(UserError, match="--name"):
-        names_called("no name")
 
 
 @pytest.mark.parametrize(

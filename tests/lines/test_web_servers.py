@@ -165,7 +165,7 @@ def test_real_nodes_learn_at_a_relay_behind_the_web_server_of_the_docs(server, b
     url = f"wss://localhost:{port}/p2pfl"
     sites = Sites(tmp_path, "--relay", url)
     relay = (sys.executable, "-m", "p2pfl.cli.main", "relay", "--listen", f"127.0.0.1:{place}")
-    token = ("--token", sites.path / "relay.token", "--name", url.partition("://")[2])
+    token = ("--token", sites.path / "relay.token")
     with (
         running(*relay, *token, port=place),
         server(block(certificates, port, f"127.0.0.1:{place}"), port),

@@ -213,9 +213,7 @@ def is_direct(node, peer) -> bool:
 async def test_over_real_sockets_a_long_body_arrives_whole(federation):
     transport = WebSocketTransport(Limits(), nothing_listed(), logging.getLogger("tests.relay"))
     transport.expect(8)
-    server = RelayServer(
-        Admissions([ListedFederation(name="ward", token=TOKEN)]), Switchboard(), nothing_listed(), rate=50e6
-    )
+    server = RelayServer(Admissions([ListedFederation(name="ward", token=TOKEN)]), Switchboard(), nothing_listed())
     await transport.open(Address("127.0.0.1", 0), server.meet)
     running = asyncio.create_task(server.run())
     url, body = f"ws://127.0.0.1:{transport.port}/p2pfl", os.urandom(3_000_000)

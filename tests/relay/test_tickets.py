@@ -49,9 +49,9 @@ LISTED = (
 )
 
 
-def judged(registration: Registration, *, names=(), now=NOW, nonce=NONCE, listed=LISTED) -> Refusal | str:
+def judged(registration: Registration, *, now=NOW, nonce=NONCE, listed=LISTED) -> Refusal | str:
     try:
-        return Admissions(listed, names).admit(registration, nonce, now)[0].name
+        return Admissions(listed).admit(registration, nonce, now)[0].name
     except RefusedError as refused:
         return refused.reason
 
@@ -62,7 +62,6 @@ def answer(identity=MEMBER, ticket=TICKET, name=NAME, token=b"") -> Registration
 
 def test_a_member_with_its_ticket_or_the_token_is_let_in():
     assert judged(answer()) == "ward"
-    assert judged(answer(), names=[NAME]) == "ward"
     assert judged(answer(STRANGER, None, token=TOKEN)) == "yard"
 
 
@@ -89,9 +88,8 @@ def test_everything_else_is_refused_with_its_reason(registration, expected):
     assert judged(registration) is expected
 
 
-def test_an_answer_serves_once_and_at_one_relay():
+def test_an_answer_serves_once():
     assert judged(answer(), nonce=b"m" * 32) is Refusal.FORGED
-    assert judged(answer(), names=["another.example.org/p2pfl"]) is Refusal.ANOTHER_NAME
 
 
 def test_a_member_that_was_removed_loses_its_ticket_where_the_owner_knows_of_it():

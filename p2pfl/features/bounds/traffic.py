@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from p2pfl.config.model import NeighborBounds, OwnNetwork
+from p2pfl.config.model import OwnNetwork
 from p2pfl.errors import StorageError
 from p2pfl.foreign import UNREADABLE
 from p2pfl.net.extensions import ExtensionChannel, HandledChannel
@@ -247,13 +247,11 @@ class TrafficBounds(Attached):
         if self._pause is not None:
             until = self._pause.until.isoformat(timespec="minutes")
             shown |= {"paused_until": until, "paused_because": self._pause.why}
-        neighbors: dict[str, dict[str, Any]] = {
-            name: {"max_kbit_s": one.max_kbit_s} for name, one in own.neighbors.items() if one.max_kbit_s is not None
-        }
+        neighbors: dict[str, dict[str, Any]] = {}
         for peer, absence in self._absent.items():
             back = self._now() + timedelta(seconds=absence.back_at - self._node.clock())
             name = self._node.setup().federation.members[peer].name
-            neighbors.setdefault(name, {})["says_paused_until"] = back.isoformat(timespec="minutes")
+            neighbors[name] = {"says_paused_until": back.isoformat(timespec="minutes")}
         return shown | ({"by_neighbor": neighbors} if neighbors else {})
 
     async def over(self, result: NodeResult) -> None:  # noqa: ARG002 - whatever it is
@@ -294,26 +292,18 @@ def readable(seconds: float) -> str:
 
 class BoundsCheck(Check):
     def of_files(self, inspected: Inspected) -> None:
-        """Say each node's bounds in words, and warn of those for a member that is no neighbor of it."""
-        told = []
-        for index, node in inspected.here.items():
-            parts = [_in_words(node.network)] if _in_words(node.network) else []
-            parts += [f"with {name} {_in_words(each) or 'no bound'}" for name, each in node.network.neighbors.items()]
-            if parts:
-                told.append(f"{node.name}: {'; '.join(parts)}")
-            around = {inspected.federation.members[peer].name for peer in inspected.federation.neighbors(index)}
-            for name in sorted(node.network.neighbors.keys() - around):
-                inspected.warnings.append(f"{node.name} has bounds for {name}, which is no neighbor of it: {node.path}")
+        """Say each node's bounds in words."""
+        told = [f"{node.name}: {words}" for node in inspected.here.values() if (words := _in_words(node.network))]
         if told:
             inspected.brief["bounds"] = "; ".join(told)
 
 
-def _in_words(bounds: OwnNetwork | NeighborBounds) -> str:
+def _in_words(bounds: OwnNetwork) -> str:
     parts = []
     if bounds.max_kbit_s is not None:
         parts.append(f"sends at most {bounds.max_kbit_s:g} kbit/s")
-    if isinstance(bounds, OwnNetwork) and bounds.month_gb is not None:
+    if bounds.month_gb is not None:
         parts.append(f"pauses after {bounds.month_gb:g} GB in a month")
-    if isinstance(bounds, OwnNetwork) and bounds.hours is not None:
+    if bounds.hours is not None:
         parts.append(f"takes part {bounds.hours} by the clock of its machine")
     return ", ".join(parts)

@@ -13,13 +13,6 @@ from p2pfl.errors import UserError
 
 TOKEN_FILE = "relay.token"  # noqa: S105 - the name of a file
 ADMIN_FILE = "admin.key"
-GONE = ("--month-gb", "--state", "--members", "--metrics")
-
-
-def _refuse_gone(_context: click.Context, _option: click.Parameter, value: object) -> None:
-    if value is not None:
-        instead = "--mbit, and the machine's own count of traffic (vnstat); the log says who is refused and why"
-        raise UserError("are gone", key=", ".join(GONE), allowed=instead)
 
 
 @click.command(
@@ -50,9 +43,6 @@ def _refuse_gone(_context: click.Context, _option: click.Parameter, value: objec
     "--cert", metavar="FILE", type=click.Path(path_type=Path), help="Its certificate: wss:// needs no web server."
 )
 @click.option("--key", metavar="FILE", type=click.Path(path_type=Path), help="The secret key of the certificate.")
-@click.option("--name", "names", multiple=True, metavar="HOST:PORT/PATH", help="Serve only who dials this name.")
-@click.option("--mbit", type=click.FloatRange(0.01), help="The most that is passed on, in Mbit/s.")
-@click.option(*GONE, hidden=True, expose_value=False, callback=_refuse_gone)
 def relay(
     *,
     listen: str,
@@ -61,8 +51,6 @@ def relay(
     make_token: Path | None,
     cert: Path | None,
     key: Path | None,
-    names: tuple[str, ...],
-    mbit: float | None,
 ) -> int:
     """Pass sealed sessions on between members that open no port.
 
@@ -82,8 +70,7 @@ def relay(
         allowed = "--federation federation.toml, or --token FILE"
         raise UserError("serves nobody: it is no open relay", key="--federation, --token", allowed=allowed)
     listed = server.read_listed(federations, tokens)
-    rate = None if mbit is None else mbit * 125_000
-    return server.serve(listen, listed, names=names, cert=cert, key=key, rate=rate)
+    return server.serve(listen, listed, cert=cert, key=key)
 
 
 class RelayOptions(NewOptions):

@@ -14,11 +14,10 @@ from typing import Annotated, NamedTuple, Self, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from p2pfl.config.tables import USUAL_PORTS
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
 from p2pfl.foreign import UNREADABLE
-from p2pfl.net.address import Address, parse_address
+from p2pfl.net.address import Address
 
 VERSION = 1
 """The version of this protocol; a relay refuses others by name."""
@@ -88,6 +87,7 @@ class Refusal(_Reason):
     EXPIRED = 4, "the ticket has expired: `p2pfl member hand` makes new ones"
     FORGED = 5, "ticket or token do not fit this key: `p2pfl member hand` makes new tickets"
     ANOTHER_NAME = 6, "it does not call itself by the name in [network] relays: correct that, or its --name"
+    """From relays of earlier versions."""
     FULL = 7, "it has as many members as it may"
     REPLACED = 8, "another process registered with this node's key: stop one of them"
     REMOVED = 9, "this member was removed: an admin has signed it, or the relay's owner knows it"
@@ -206,18 +206,6 @@ def name_dialed(address: Address) -> str:
     A member signs it, so that no relay can use that signature at another.
     """
     return f"{address.place.lower()}{address.path}"
-
-
-def names_called(text: str) -> tuple[str, ...]:
-    """Return the names that `--name` stands for: a URL, or one without its scheme, port or path.
-
-    At the usual port of its scheme, a name may also lack the port. Raises UserError: it is neither.
-    """
-    address = parse_address(text if "://" in text else f"wss://{text}", "--name")
-    name = name_dialed(address)
-    port = f":{USUAL_PORTS['wss' if address.tls else 'ws']}"
-    host, _, path = name.partition("/")
-    return (name, f"{host.removesuffix(port)}/{path}") if host.endswith(port) else (name,)
 
 
 def latest(table: dict[bytes, V], key: bytes, make: Callable[[], V], most: int) -> V:

@@ -36,7 +36,6 @@ from p2pfl.features.relay.frames import (
     Refusal,
     Registration,
     latest,
-    names_called,
     pack_number,
     pack_struct,
     struct_in,
@@ -68,8 +67,6 @@ CLOSE_S = 1.0
 DRAIN_S = 30.0
 """The longest wait for a member to read a frame."""
 SWEEP_S = 10.0
-BURST_S = 0.5
-"""An idle relay passes on at once what the rate allows in this time."""
 COMES_PER_S, COMES_BURST = 0.2, 30.0
 """The limit on registrations of one member: a refused one waits 30 s, and one whose line is cut up to 15 s."""
 STOPPED = 130
@@ -78,8 +75,8 @@ EXPECTED = 64
 MOST_COMERS = 4096
 """The most members whose registrations are counted."""
 TWO_NAMES = (
-    "a member of %s has dialed this relay as %s, and by another name: if both are this relay, start it with --name for "
-    "each; if not, another relay passes on what the member signs, and gains nothing by it"
+    "a member of %s has dialed this relay as %s, and by another name: if both are this relay, write one of them in all "
+    "files; if not, another relay passes on what the member signs, and gains nothing by it"
 )
 
 
@@ -137,17 +134,15 @@ def _from_file(path: Path) -> ListedFederation:
 
 
 class Admissions:
-    """The list of federations, and who belongs to them. `names` are the relay's own, as members dial it; if empty, any
-    will do.
+    """The list of federations, and who belongs to them.
 
-    Without names of its own, the relay cannot know whether a member has dialed it or another relay that passes on what
-    the member signs: so members that dialed different names do not meet.
+    A relay cannot know whether a member has dialed it or another relay that passes on what the member signs: so members
+    that dialed different names do not meet.
     """
 
-    def __init__(self, listed: Sequence[ListedFederation], names: Sequence[str] = ()) -> None:
+    def __init__(self, listed: Sequence[ListedFederation]) -> None:
         self._by_realm = {one.realm: one for one in listed if one.admin}
         self._by_token = {token_id(one.token): one for one in listed if one.token}
-        self._names = frozenset(names)
         self._shown: dict[str, dict[bytes, None]] = {}
         """The keys of removed members that members of each federation have shown, in the order in which they came."""
 
@@ -158,8 +153,6 @@ class Admissions:
         """
         if registration.version != VERSION:
             raise RefusedError(Refusal.VERSION)
-        if self._names and registration.relay not in self._names:
-            raise RefusedError(Refusal.ANOTHER_NAME)
         if registration.token_id:
             federation, until = self._by_token.get(registration.token_id), FOREVER
             if federation is None:
@@ -171,10 +164,6 @@ class Admissions:
         if not is_genuine or not holds_key(registration, nonce):
             raise RefusedError(Refusal.FORGED)
         return federation, until
-
-    def name_dialed(self, registration: Registration) -> str:
-        """Return the name by which the member dialed the relay; empty if the relay knows its own: any is as good."""
-        return "" if self._names else registration.relay
 
     def _by_ticket(self, registration: Registration, now_s: float) -> tuple[ListedFederation, Ticket]:
         if not registration.ticket:
@@ -233,7 +222,7 @@ class _Guest:
 
 
 class RelayServer:
-    """Serves the members that `admissions` admits. `rate` bounds what is passed on, in bytes per second.
+    """Serves the members that `admissions` admits.
 
     `wall_clock` returns seconds since 1970: tickets depend on it, nothing else.
     """
@@ -244,7 +233,6 @@ class RelayServer:
         board: Switchboard,
         refusals: Refusals,
         *,
-        rate: float | None = None,
         wall_clock: Callable[[], float] = seconds_now,
     ) -> None:
         self.board = board
@@ -253,7 +241,6 @@ class RelayServer:
         self.faults = 0
         """Connections ended for what no member sends."""
         self._admissions, self._refusals, self._clock = admissions, refusals, wall_clock
-        self._rate, self._free_at = rate, 0.0
         self._guests: dict[Seat, _Guest] = {}
         self._comes: dict[bytes, TokenBucket] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -322,7 +309,7 @@ class RelayServer:
 
     def _seat(self, registration: Registration, nonce: bytes, now_s: float, line: Line) -> Seat:
         federation, until = self._admissions.admit(registration, nonce, now_s)
-        now, dialed = asyncio.get_running_loop().time(), self._admissions.name_dialed(registration)
+        now, dialed = asyncio.get_running_loop().time(), registration.relay
         if not self._may_come(registration.key, now):
             raise RefusedError(Refusal.TOO_OFTEN)
         guest = _Guest(line, federation, now, until)
@@ -421,25 +408,16 @@ class RelayServer:
 
     async def _deliver(self) -> None:
         """Move frames to their receivers in fair turns."""
-        loop, served = asyncio.get_running_loop(), 0
+        served = 0
         while True:
             await self._queued.wait()
             while size := self.board.deliver():
                 served += size + TURN_BYTES
                 self._room.set()
-                if (wait_s := self._busy_s(size, loop.time())) > 0.0:
-                    await asyncio.sleep(wait_s)
                 if served >= QUANTUM_BYTES:
                     served = 0
                     await asyncio.sleep(0)
             self._queued.clear()
-
-    def _busy_s(self, size: int, now: float) -> float:
-        """Return how long the next frame must wait after one of `size` bytes, at the rate that is allowed."""
-        if self._rate is None:
-            return 0.0
-        self._free_at = max(self._free_at, now - BURST_S) + size / self._rate
-        return self._free_at - now
 
     async def _sweep(self) -> None:
         while True:
@@ -465,20 +443,11 @@ async def _wait(event: asyncio.Event) -> None:
 # -- as a process -----------------------------------------------------------------------------------------------------
 
 
-def serve(
-    listen: str,
-    listed: Sequence[ListedFederation],
-    *,
-    names: Sequence[str],
-    cert: Path | None,
-    key: Path | None,
-    rate: float | None,
-) -> int:
-    """Serve until SIGINT or SIGTERM; return the exit code. Raises UserError: a name, a file or an address is wrong."""
+def serve(listen: str, listed: Sequence[ListedFederation], *, cert: Path | None, key: Path | None) -> int:
+    """Serve until SIGINT or SIGTERM; return the exit code. Raises UserError: a file or an address is wrong."""
     log_to_stderr("%(asctime)s %(levelname)s %(name)s: %(message)s", logging.INFO)
     refusals = Refusals(Counters.of(()), log, lambda kind, peer, text: None)  # noqa: ARG005 - it has no members
-    admissions = Admissions(listed, [name for text in names for name in names_called(text)])
-    server = RelayServer(admissions, Switchboard(), refusals, rate=rate)
+    server = RelayServer(Admissions(listed), Switchboard(), refusals)
     transport = WebSocketTransport(Limits(), refusals, log, certificate=own_certificate(cert, key))
     known = ", ".join(one.name for one in listed)
     return asyncio.run(_serve(server, transport, refusals, parse_address(listen, "--listen"), known))

@@ -52,7 +52,7 @@ PINGS_BURST = 8
 
 EndSeat = Callable[[Refusal | None], None]
 Place = tuple[str, bytes]
-"""The relay's name as a member dialed it (empty if the relay knows its own names), and the member's key."""
+"""The relay's name as a member dialed it, and the member's key."""
 
 
 @dataclass(eq=False, repr=False, slots=True)

@@ -24,7 +24,7 @@ from p2pfl.config.model import Compute
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.interface import Score
 from p2pfl.learn.intervals import Interval, wilson
-from p2pfl.learn.metrics import ACCURACY, Measure, Metric
+from p2pfl.learn.metrics import ACCURACY, Metric
 from p2pfl.learn.task import Task
 from p2pfl.learn.tensors import Samples
 from p2pfl.plugins import FAILURES, describe_failure
@@ -260,29 +260,9 @@ def score(module: nn.Module, samples: Samples, task: Task, device: Device) -> Sc
             if is_shortage(error) and batch != SMALLER[-1]:
                 device.free()
                 continue
-            raise _failed(error, task, device) from error
+            device.refuse_shortage(error)
+            raise LearningError(f"{task.name}: evaluation failed: {describe_failure(error)}") from error
     raise AssertionError("no batch was tried")
-
-
-def outputs_of(module: nn.Module, samples: Samples, task: Task, device: Device) -> tuple[Tensor, Tensor]:
-    """Return all outputs and targets (n, ...), on the CPU. Raises the same errors as `score`."""
-    try:
-        with _testing(module):
-            batches = batches_of(samples, device, SMALLER[0])
-            kept = [(module(inputs).cpu(), targets.cpu()) for inputs, targets, _ in batches]
-    except FAILURES as error:
-        raise _failed(error, task, device) from error
-    return torch.cat([pair[0] for pair in kept]), torch.cat([pair[1] for pair in kept])
-
-
-def value_of(task: Task, measure: Measure) -> Callable[[Any, Any], float]:
-    """Return the function that computes one of the task's measures from all outputs and targets of a set."""
-    if measure.name in task.metrics:
-        metric = task.metrics[measure.name]
-        return lambda outputs, targets: float(metric(outputs, targets))
-    if measure.name == ACCURACY.name:
-        return lambda outputs, targets: float((outputs.argmax(dim=1) == targets).float().mean())
-    return lambda outputs, targets: float(loss_of(task)(outputs, targets))
 
 
 @contextmanager
@@ -294,12 +274,6 @@ def _testing(module: nn.Module) -> Iterator[None]:
             yield
     finally:
         module.train(was_training)
-
-
-def _failed(error: BaseException, task: Task, device: Device) -> LearningError:
-    """Make the error of a failed evaluation. Raises UserError: memory ran out."""
-    device.refuse_shortage(error)
-    return LearningError(f"{task.name}: evaluation failed: {describe_failure(error)}")
 
 
 def score_of(outputs: Iterable[tuple[Any, Any, int]], samples: int, task: Task) -> Score:

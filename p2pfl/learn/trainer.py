@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from p2pfl.chance import generator, torch_seed
 from p2pfl.config.model import Compute, TrainingConfig
 from p2pfl.errors import LearningError, UserError
-from p2pfl.learn.evaluation import Device, are_classes, are_labels, loss_of, outputs_of, score
+from p2pfl.learn.evaluation import Device, are_classes, are_labels, loss_of, score
 from p2pfl.learn.interface import WHOLE, LocalRound, RoundStart, Score, Vector, batch_sizes
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
 from p2pfl.learn.privacy.gradients import PrivateRounds, PrivateSteps
@@ -198,17 +198,6 @@ class TorchLearner:
             return None
         self.model.flat.load(vector)
         return score(self.model.module, samples, self.task, self.device)
-
-    def predictions(self, vector: Vector) -> tuple[Tensor, Tensor] | None:
-        """Return outputs and targets (n, ...) for the test set, on the CPU; None if there is no test set, or if it is
-        withheld.
-
-        Raises LearningError: the task failed.
-        """
-        if self.test_set is None or (self.private is not None and not self.private.may_report("test")):
-            return None
-        self.model.flat.load(vector)
-        return outputs_of(self.model.module, self.test_set, self.task, self.device)
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         shared = shared_by(self)

@@ -91,7 +91,6 @@ def _survey(inspected: Inspected, checks: Sequence[Check], mixing: MixingCheck) 
             for member in federation.members
         ],
         "memory": {name: needs.parts for name, needs in memory.items()},
-        "mapped": {name: needs.engine.mapped for name, needs in memory.items()},
         "graph": mixing.graph,
         "rule": mixing.rule,
         "traffic": mixing.traffic,
@@ -235,10 +234,8 @@ def _memory(report: Mapping[str, Any]) -> str | None:
         return None
     named = sorted(largest.items(), key=lambda part: -part[1])
     parts = ", ".join(f"{name} {size(found)}" for name, found in named[:PARTS_NAMED])
-    mapped = max(report["mapped"].values())
-    on_disk = f"; {size(mapped)} in a mapped file" if mapped else ""
     whole = size(sum(largest.values()))
-    return f"estimate: up to {whole} a node ({parts}), and what the model computes on the way{on_disk}"
+    return f"estimate: up to {whole} a node ({parts}), and what the model computes on the way"
 
 
 def _sent(report: Mapping[str, Any], federation: FederationConfig) -> str | None:

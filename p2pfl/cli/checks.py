@@ -57,7 +57,7 @@ from topologies import Topology, TopologyError
 from topologies.metrics.byzantine import warnings
 from topologies.metrics.describe import survey
 
-OF_ROOM = ("node.state_dir", "node.durability", "node.memory_mb", "gossip.memory")
+OF_ROOM = ("node.state_dir", "node.durability")
 """The keys of the mistakes that are about room."""
 TRUST = 'rule = "mean" is no protection against malicious neighbors: one of them can ruin the model of all'
 FROZEN = "with share_frozen = false in [gossip] on all nodes, and new state folders, they stay where they are"
@@ -283,11 +283,7 @@ def _look_for_room(inspected: Inspected) -> None:
             codecs = codecs_of(federation, index)
             state.fit_replicas(codecs.need_replicas)
             if not (federation.in_step_by or federation.grows_trees):
-                inspected.memory[index] = memory = memory_needs(
-                    state, codecs, method, learner, program, mapped=federation.gossip.memory == "mapped"
-                )
-                memory.refuse_shortage(node)
-                memory.refuse_full_disk(node)
+                inspected.memory[index] = memory_needs(state, codecs, method, learner, program)
             shortage = needs_of(state, durability_of(node, learner, private=private), codecs, method).shortage(node)
         except UserError as error:
             if error.key in OF_ROOM:  # other mistakes are reported elsewhere

@@ -80,9 +80,6 @@ NAMED: Mapping[str, frozenset[str]] = {
 9 of the protocol have them. No key is ever added here either.
 """
 
-UNSHARED = frozenset({("gossip", "memory")})
-"""Sections and keys that never count, because a node's neighbors do not notice them."""
-
 
 def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
     """Return (name, 32-byte hash) for each shared section, always in the same order."""
@@ -131,8 +128,9 @@ def counting(section: str, config: Any, always: Mapping[str, frozenset[str]] = F
     value.
     """
     usual = {key.name: key.default for key in dataclasses.fields(config)}
-    found = {key: value for key, value in dataclasses.asdict(config).items() if (section, key) not in UNSHARED}
-    return {key: value for key, value in found.items() if key in always[section] or value != usual[key]}
+    return {
+        key: value for key, value in dataclasses.asdict(config).items() if key in always[section] or value != usual[key]
+    }
 
 
 def _training(federation: FederationConfig, always: Mapping[str, frozenset[str]] = FOUNDING) -> dict[str, Any]:

@@ -163,11 +163,6 @@ class GossipConfig:
     vitals: bool = setting(
         True, flag(), "members send each other phase, round, accuracy and alarms, for the status page"
     )
-    memory: Literal["resident", "mapped"] = setting(
-        "resident",
-        choice("resident", "mapped"),
-        "where replicas and flows are: resident in memory, or in a mapped file beside the state, on a disk",
-    )
     share_frozen: bool = setting(
         True, flag(), "false: parameters that are not trained are not sent, and must be equal on all nodes"
     )
@@ -419,11 +414,6 @@ class NodeConfig:
     threads: int = setting(REQUIRED, whole(1, 1024), "processor threads for training")
     nice: int = setting(
         REQUIRED, whole(0, 19), "how much the node yields to other programs; 19 yields to everything else"
-    )
-    memory_mb: int | None = setting(
-        None,
-        whole(1),
-        "most memory that the node may take, in MB: a node that will take more does not start",
     )
     device: str = "cpu"
     """This and the next three are as in `Compute`."""

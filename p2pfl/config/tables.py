@@ -47,6 +47,8 @@ because a match starts only at whole parts.
 MOST_GUESSES = 100
 """The most unknown keys per table for which a similar key is searched, because the search takes a while."""
 GONE: Mapping[str, str] = {
+    "gossip.memory": 'compressor = "fragment:8" where memory is short',
+    "node.memory_mb": "`p2pfl check`, which says how much memory a node will take",
     "features": "a package of your own under p2pfl/features: CONTRIBUTING.md",
 }
 """Keys of earlier versions, each with what to use instead."""

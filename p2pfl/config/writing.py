@@ -217,7 +217,6 @@ rule = {rule}  # {protects}
 # exchanges_per_s = {exchanges_per_s}
 # audit_every = {audit_every}
 # vitals = {vitals}
-# memory = "{memory}"
 
 # What a node sends reveals something about its data. Noise can limit it: docs/how-to/privacy.md, `p2pfl check`,
 # `p2pfl privacy begin`.
@@ -276,7 +275,6 @@ _NODE = """\
 # snapshot_s = 60.0
 # threads = 1
 # nice = 0
-# If it must not take more than so many megabytes, to find out before it starts: memory_mb = 2000
 {device}
 {precision}
 # If a step takes too much memory, at most so many rows of a batch are computed at once: micro_batch_size = 4

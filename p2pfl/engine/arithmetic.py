@@ -168,10 +168,7 @@ PAYLOADS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """The bytes of an engine's vectors, by what they are for; `round` has those of a round but not the learner's.
-
-    `mapped` are those in a mapped file, which need no memory: replicas, and the flows of edges.
-    """
+    """The bytes of an engine's vectors, by what they are for; `round` has those of a round but not the learner's."""
 
     model: int
     replicas: int
@@ -179,15 +176,14 @@ class MemoryPlan:
     scratch: int
     messages: int
     round: int
-    mapped: int = 0
 
     @property
     def total(self) -> int:
         return self.model + self.replicas + self.flows + self.scratch + self.messages + self.round
 
 
-def memory_plan(state: NodeState, codecs: Codecs, method: Method, *, mapped: bool = False) -> MemoryPlan:
-    """Return the plan for a state whose edges have the replicas that they need, in memory or in a `mapped` file."""
+def memory_plan(state: NodeState, codecs: Codecs, method: Method) -> MemoryPlan:
+    """Return the plan for a state whose edges have the replicas that they need."""
     model, channels, peers = state.model.nbytes, state.channels.nbytes, tuple(state.edges)
     size, item = state.channels.size, state.channels.itemsize
     whole = any(codecs.need_replicas(peer) and not works_in_tiles(codecs.of(peer), size) for peer in peers)
@@ -197,9 +193,8 @@ def memory_plan(state: NodeState, codecs: Codecs, method: Method, *, mapped: boo
     of_edges = channels * len(method.kept_edges) * len(peers)
     return MemoryPlan(
         model=channels,
-        replicas=0 if mapped else replicas,
-        flows=(0 if mapped else of_edges) + model * len(method.kept),
-        mapped=replicas + of_edges if mapped else 0,
+        replicas=replicas,
+        flows=of_edges + model * len(method.kept),
         scratch=whole * size * whole_item,
         messages=PAYLOADS * sum(codecs.of(peer).size_bytes(size) for peer in peers),
         round=model * (1 + len(method.given) * overrides(method, "gradient") + len(method.kept))

@@ -11,13 +11,8 @@ once, into two vectors that are kept.
 from __future__ import annotations
 
 import hashlib
-import logging
-import mmap
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,7 +22,6 @@ from p2pfl.compress import Compressor, LazyRow, Payload, Reader, TiledCompressor
 from p2pfl.core.members import FIRST_LIFE, Life
 from p2pfl.core.messages import DIGEST_BYTES, EdgeRecord
 from p2pfl.core.settings import Best
-from p2pfl.errors import StorageError
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.privacy.accounting import Ledger
 from p2pfl.methods import Method
@@ -218,101 +212,6 @@ def _cast(values: Vector, out: Vector) -> Vector:
     return out
 
 
-NAME = "vectors.mapped"
-OWNER_ONLY = 0o600
-
-
-class MappedVectors:
-    """Vectors by the edge's peer and a name, such as `own`. All have the length and dtype of `like`."""
-
-    def __init__(self, folder: Path, like: Vector, count: int) -> None:
-        """Create the file with room for `count` vectors. Raises StorageError: the disk refuses it, or is full."""
-        self._path, self._shape, self._dtype = folder / NAME, like.shape, like.dtype
-        self._step = -(-max(1, like.nbytes) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-        self._places: dict[tuple[int, str], int] = {}
-        self._free: list[int] = []
-        self._maps: list[tuple[int, mmap.mmap]] = []
-        """The parts of the file as they were reserved, and the first place of each: a map takes a file descriptor."""
-        self._reserved = 0
-        try:
-            self._path.unlink(missing_ok=True)
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
-            self._path.unlink()
-        except OSError as error:
-            raise self._refused(error) from error
-        try:
-            self._reserve(count)
-        except StorageError:
-            self.close()
-            raise
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes that the file takes on the disk."""
-        return self._reserved * self._step
-
-    def zeros(self, peer: int, name: str) -> Vector:
-        """Return the zero vector of that edge and name; what was there before is overwritten. Raises StorageError: the
-        disk is full.
-        """
-        place = self._places.get((peer, name))
-        is_used = place is not None or bool(self._free)
-        if place is None:
-            taken = len(self._places) + len(self._free)
-            if not self._free:
-                self._reserve(taken + 1)
-            place = self._places[peer, name] = self._free.pop() if self._free else taken
-        first, memory = next(each for each in reversed(self._maps) if each[0] <= place)
-        vector: Vector = np.ndarray(self._shape, self._dtype, memory, (place - first) * self._step)
-        if is_used:
-            vector[:] = 0
-        return vector
-
-    def moved(self, peer: int, name: str, vector: Vector) -> Vector:
-        """Return a vector of that edge and name with these values."""
-        place = self.zeros(peer, name)
-        if vector.any():
-            place[:] = vector
-        return place
-
-    def forget(self, peer: int) -> None:
-        """Let other edges have the places of an edge that is gone."""
-        for key in [key for key in self._places if key[0] == peer]:
-            self._free.append(self._places.pop(key))
-
-    def close(self) -> None:
-        """Close the file. Vectors stay as long as somebody holds them."""
-        self._maps = []
-        os.close(self._fd)
-
-    def _reserve(self, count: int) -> None:
-        if count > self._reserved:
-            offset, size = self._reserved * self._step, (count - self._reserved) * self._step
-            try:
-                _allocate(self._fd, offset, size)
-                memory = mmap.mmap(self._fd, size, offset=offset)
-            except OSError as error:
-                raise self._refused(error) from error
-            self._maps.append((self._reserved, memory))
-            self._reserved = count
-
-    def _refused(self, error: OSError) -> StorageError:
-        return StorageError(f"cannot write or map {self._path}: {error.strerror or error}")
-
-
-def _allocate(fd: int, offset: int, size: int) -> None:
-    """Allocate blocks of a file. Raises OSError: there are not enough."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(fd, offset, size)
-        return
-    block: Any = bytes(1 << 20)  # macOS: blocks that are written are allocated
-    for first in range(offset, offset + size, len(block)):
-        os.pwrite(fd, block[: offset + size - first], first)
-
-
-log = logging.getLogger("p2pfl")
-
-
 @dataclass(slots=True)
 class EdgeState:
     """An edge's vectors: `own` is the replica of our channels shared with the neighbor, `peer` the one of its channels.
@@ -328,14 +227,12 @@ class EdgeState:
     peer: Vector
     kept: dict[str, Vector] = field(default_factory=dict)
     gaps: dict[int, tuple[float, int]] = field(default_factory=dict, compare=False)
-    room: Callable[[str], Vector] | None = field(default=None, repr=False, compare=False)
-    """Makes a zero vector (c d,) of that name for this edge; None: in memory."""
 
     def keep(self, names: Iterable[str], channels: Vector) -> None:
         """Begin to keep vectors of these names, which are zero, where there are none yet."""
         for name in names:
             if name not in self.kept:
-                self.kept[name] = zeros(channels) if self.room is None else self.room(name)
+                self.kept[name] = zeros(channels)
 
     @property
     def has_replicas(self) -> bool:
@@ -379,8 +276,6 @@ class NodeState:
 
     `unmixed` (c d,) are the channels as they were before a robust rule mixed them; neighbors see these until the next
     round is committed. It does not survive a crash: afterwards neighbors see the mixed model once.
-
-    `mapped` holds the vectors of all edges, unless they are in memory.
     """
 
     channels: Vector
@@ -403,7 +298,6 @@ class NodeState:
     unpaid: int = 0
     unmixed: Vector | None = field(default=None, compare=False)
     scratch: Scratch = field(default_factory=Scratch, repr=False, compare=False)
-    mapped: MappedVectors | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def new(
@@ -445,8 +339,6 @@ class NodeState:
         """Change edges while the node runs: both ends know that a new edge is empty, and a removed one is forgotten."""
         for peer in dropped:
             self.edges.pop(peer, None)
-            if self.mapped is not None:
-                self.mapped.forget(peer)
         for peer in added:
             self._add_edge(peer, EdgeRecord())
         self.edges = {peer: self.edges[peer] for peer in sorted(self.edges)}
@@ -468,34 +360,12 @@ class NodeState:
             if not needs(peer):
                 edge.own = edge.peer = self.channels[:0].copy()
             elif not edge.has_replicas:
-                edge.own, edge.peer, edge.gaps = self._zeros(peer, "own"), self._zeros(peer, "peer"), {}
+                edge.own, edge.peer, edge.gaps = zeros(self.channels), zeros(self.channels), {}
                 if not edge.record.is_blank:
                     edge.record = edge.record.without_replicas()
 
     def _add_edge(self, peer: int, record: EdgeRecord) -> None:
-        room = None if self.mapped is None else partial(self._zeros, peer)
-        self.edges[peer] = EdgeState(record, self._zeros(peer, "own"), self._zeros(peer, "peer"), room=room)
-
-    def _zeros(self, peer: int, name: str) -> Vector:
-        """Return a new vector of an edge; in memory, if a mapped file would have to grow and cannot. An exchange may be
-        half done.
-        """
-        if self.mapped is not None:
-            try:
-                return self.mapped.zeros(peer, name)
-            except StorageError as error:
-                log.warning("%s; a vector of an edge is in memory instead", error)
-        return zeros(self.channels)
-
-    def move_to(self, mapped: MappedVectors) -> None:
-        """Move the vectors of all edges into a mapped file, and make those there that follow. Raises StorageError."""
-        self.mapped = mapped
-        for peer, edge in self.edges.items():
-            edge.room = partial(self._zeros, peer)
-            if edge.has_replicas:
-                edge.own, edge.peer = mapped.moved(peer, "own", edge.own), mapped.moved(peer, "peer", edge.peer)
-            for name, vector in edge.kept.items():
-                edge.kept[name] = mapped.moved(peer, name, vector)
+        self.edges[peer] = EdgeState(record, zeros(self.channels), zeros(self.channels))
 
     @property
     def shown(self) -> Vector:

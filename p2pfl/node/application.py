@@ -34,7 +34,7 @@ from p2pfl.net.session_table import Callbacks
 from p2pfl.net.transport import MakeTransport
 from p2pfl.net.websocket import WebSocketTransport, transport_of
 from p2pfl.node import assembly
-from p2pfl.node.assembly import Setup, look_for_memory, vectors_in_place
+from p2pfl.node.assembly import Setup
 from p2pfl.node.current_federation import CurrentFederation, Live, membership_of, name_of_key
 from p2pfl.node.driver import Driver
 from p2pfl.node.engine_thread import EngineThread, Order, needs_of
@@ -255,9 +255,6 @@ class Application:
                 if not await self._is_written(partial(one.keep, engine.state, store)):
                     return None
             look_for_room(self.setup, engine, store)
-            until_over.enter_context(vectors_in_place(self.setup, engine.state))
-            if not self.shared:
-                look_for_memory(self.setup.node, engine, self.setup.learner)
             core = course_of(self.features, self.setup, engine.state)
             core = core or assembly.make_core(self.setup, engine.state, fresh=recovered is None)
             self.current.core_federation = self.setup.federation

@@ -11,8 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,8 @@ from p2pfl.crypto.session import FederationBinding
 from p2pfl.engine.arithmetic import Codecs, MemoryPlan, codecs_of, fragments_of, gammas_of, memory_plan
 from p2pfl.engine.changes import change, redo, restore
 from p2pfl.engine.engine import Engine
-from p2pfl.engine.state import MappedVectors, NodeState
-from p2pfl.errors import StorageError, UserError
+from p2pfl.engine.state import NodeState
+from p2pfl.errors import UserError
 from p2pfl.learn.figures import Gauge, gauge_of, unscaled
 from p2pfl.learn.interface import Learner, device_of, plan_by
 from p2pfl.learn.load import make_learner
@@ -42,7 +41,7 @@ from p2pfl.learn.privacy.plan import protection_of
 from p2pfl.learn.table.schema import with_agreed
 from p2pfl.methods import Method, overrides
 from p2pfl.reporting.figures import compressor_mistakes
-from p2pfl.storage import Durability, Loaded, Store, disk
+from p2pfl.storage import Durability, Loaded, Store
 
 log = logging.getLogger("p2pfl")
 
@@ -448,88 +447,20 @@ class MemoryNeeds:
     def parts(self) -> dict[str, int]:
         """The same by name, without what is zero."""
         parts = {**asdict(self.engine), "learner": self.learner, "data": self.data, "program": self.program or 0}
-        return {name: found for name, found in parts.items() if found and name != "mapped"}
-
-    def refuse_shortage(self, node: NodeConfig) -> None:
-        """Raise UserError if the node has less memory, by its `memory_mb`."""
-        if node.memory_mb is None or self.total <= node.memory_mb * MB:
-            return
-        largest = sorted(self.parts.items(), key=lambda part: -part[1])
-        found = ", ".join(f"{name} {bytes_ / MB:,.0f}" for name, bytes_ in largest if bytes_ >= MB / 2)
-        fixed = self.learner + self.data + (self.program or 0)
-        ways = ["fewer neighbors", "gossip.compressor = fragment:8", "training.method = plain"]
-        ways += [] if self.engine.mapped else ["gossip.memory = mapped"]
-        less = "; or less to hold: " + ", ".join(ways)
-        raise UserError(
-            f"the node will take about {self.total / MB:,.0f} MB ({found})",
-            file=node.path,
-            key="node.memory_mb",
-            value=node.memory_mb,
-            allowed=f"{-(-self.total // MB)} or more" + (less if fixed < node.memory_mb * MB else ""),
-        )
-
-    def refuse_full_disk(self, node: NodeConfig) -> None:
-        """Raise UserError if the mapped file does not fit on the disk of the node's folder."""
-        room = disk.free_bytes(node.state_dir)
-        if room < self.engine.mapped:
-            raise UserError(
-                f"the mapped file will take {self.engine.mapped:,} bytes in {node.state_dir}, which has {room:,.0f}",
-                file=node.path,
-                key="gossip.memory",
-                value="mapped",
-                allowed="resident, or node.state_dir on another disk",
-            )
+        return {name: found for name, found in parts.items() if found}
 
 
 def memory_needs(
-    state: NodeState, codecs: Codecs, method: Method, learner: Learner, program: int | None, *, mapped: bool = False
+    state: NodeState, codecs: Codecs, method: Method, learner: Learner, program: int | None
 ) -> MemoryNeeds:
-    """Return what a node with this state and learner needs, with the vectors of edges in memory or `mapped`."""
+    """Return what a node with this state and learner needs."""
     in_training = getattr(getattr(learner, "model", None), "bytes_in_training", None)
     return MemoryNeeds(
-        engine=memory_plan(state, codecs, method, mapped=mapped),
+        engine=memory_plan(state, codecs, method),
         learner=in_training(corrected=method.is_users and overrides(method, "gradient")) if in_training else 0,
         data=_data_bytes(learner),
         program=program,
     )
-
-
-def look_for_memory(node: NodeConfig, engine: Engine, learner: Learner) -> None:
-    """Log how much memory a node in a process of its own will take, before it trains.
-
-    Raises UserError if that is more than its `memory_mb`.
-    """
-    program = program_bytes([learner])
-    mapped = engine.state.mapped is not None
-    needs = memory_needs(engine.state, engine.codecs, engine.method, learner, program, mapped=mapped)
-    log.info("the node will take about %d MB", needs.total // MB)
-    needs.refuse_shortage(node)
-
-
-@contextmanager
-def vectors_in_place(setup: Setup, state: NodeState) -> Iterator[None]:
-    """Keep the vectors of edges in a file in the node's folder until the end of the block, if [gossip] asks for that.
-
-    Raises UserError: the disk refuses it, or has no room.
-    """
-    if setup.federation.gossip.memory != "mapped":
-        yield
-        return
-    kept, channels = len(setup.method.kept_edges), state.channels
-    count = sum(2 * edge.has_replicas + kept for edge in state.edges.values())
-    try:
-        mapped = MappedVectors(setup.node.state_dir, channels, count)
-    except StorageError as error:
-        raise UserError(
-            str(error),
-            file=setup.federation.path,
-            key="gossip.memory",
-            value=setup.federation.gossip.memory,
-            allowed=f"resident, or {count * channels.nbytes:,} bytes of room on that disk",
-        ) from error
-    with closing(mapped):
-        state.move_to(mapped)
-        yield
 
 
 def program_bytes(learners: Iterable[Learner]) -> int | None:

@@ -46,7 +46,6 @@ DEFAULTS = {
         "exchanges_per_s": 200.0,
         "audit_every": 64,
         "vitals": True,
-        "memory": "resident",
         "share_frozen": True,
     },
     "privacy": {
@@ -96,7 +95,6 @@ def test_a_founding_key_counts_at_its_default_too():
     assert counting("gossip", GossipConfig()) == {key: DEFAULTS["gossip"][key] for key in FOUNDING["gossip"]}
 
 
-def test_where_a_node_has_its_vectors_is_its_own_affair():
-    assert counting("gossip", GossipConfig(memory="mapped")) == counting("gossip", GossipConfig())
+def test_keys_that_are_newer_count_only_where_they_are_not_at_their_default():
     assert set(counting("training", TrainingConfig())) == FOUNDING["training"]
     assert identity.HASH_BYTES == 32

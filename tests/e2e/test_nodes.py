@@ -156,16 +156,15 @@ def rounds_on_disk(folder, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("compressor", "memory", "times"),
+    ("compressor", "times"),
     [
-        pytest.param("none", "resident", 2, marks=pytest.mark.long),
-        ("q4", "resident", 1),
-        pytest.param("q4", "mapped", 2, marks=pytest.mark.long),
-        pytest.param("fragment:4", "resident", 2, marks=pytest.mark.long),
-        pytest.param("fragment:4+bf16", "resident", 2, marks=pytest.mark.long),
+        pytest.param("none", 2, marks=pytest.mark.long),
+        ("q4", 1),
+        pytest.param("fragment:4", 2, marks=pytest.mark.long),
+        pytest.param("fragment:4+bf16", 2, marks=pytest.mark.long),
     ],
 )
-def test_two_of_four_nodes_are_killed_and_nothing_is_lost(federation, run, compressor, memory, times):
+def test_two_of_four_nodes_are_killed_and_nothing_is_lost(federation, run, compressor, times):
     """Low members initiate on their edges, high ones respond: one of each is killed, at points drawn anew.
 
     Afterwards both ends of every edge hold the same bits, and the weighted sum of all models is that of the beginning.
@@ -179,7 +178,6 @@ def test_two_of_four_nodes_are_killed_and_nothing_is_lost(federation, run, compr
         task='name = "pushes.py:task"',
         topology="hypercube",
         compressor=compressor,
-        memory=memory,
         rounds=rounds,
         method="plain",
     )

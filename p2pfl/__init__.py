@@ -10,32 +10,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from p2pfl.aggregate.catalog import Rule
-    from p2pfl.compress.interface import Compressor
-    from p2pfl.errors import UserError
-    from p2pfl.federation import Federation, load_federation
-    from p2pfl.fleet.process import Node
-    from p2pfl.learn.interface import Learner, LocalRound
-    from p2pfl.learn.task import Task
-    from p2pfl.methods.method import Method
-    from p2pfl.node.learner_runner import RoundState
-    from p2pfl.reporting.report import Report, SecureSum
+    from p2pfl.aggregate.catalog import Rule as Rule
+    from p2pfl.compress.interface import Compressor as Compressor
+    from p2pfl.errors import UserError as UserError
+    from p2pfl.federation import Federation as Federation
+    from p2pfl.federation import load_federation as load_federation
+    from p2pfl.fleet.process import Node as Node
+    from p2pfl.learn.interface import Learner as Learner
+    from p2pfl.learn.interface import LocalRound as LocalRound
+    from p2pfl.learn.task import Task as Task
+    from p2pfl.methods.method import Method as Method
+    from p2pfl.node.learner_runner import RoundState as RoundState
+    from p2pfl.reporting.report import Report as Report
+    from p2pfl.reporting.report import SecureSum as SecureSum
 
-__all__ = [
-    "Compressor",
-    "Federation",
-    "Learner",
-    "LocalRound",
-    "Method",
-    "Node",
-    "Report",
-    "RoundState",
-    "Rule",
-    "SecureSum",
-    "Task",
-    "UserError",
-    "load_federation",
-]
+DISTRIBUTION = "p2pfl-gossip"
 
 _HOME = {
     "Compressor": "p2pfl.compress.interface",
@@ -53,6 +42,8 @@ _HOME = {
     "load_federation": "p2pfl.federation",
 }
 
+__all__ = [*_HOME]  # noqa: PLE0604 - strings
+
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
@@ -63,3 +54,13 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def software() -> str:
+    """Return the version of this software."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - for those who ask
+
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "from source"

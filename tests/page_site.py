@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from p2pfl import software
 from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.features import FEATURES
@@ -26,7 +27,6 @@ from p2pfl.node.status import Feed
 from p2pfl.reporting.measures import value_of
 from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.reporting.vitals import Vitals, bitmap, figure, in_row, realm_of, sign
-from p2pfl.software import software
 from topologies import build
 
 ROUNDS = 400

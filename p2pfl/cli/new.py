@@ -17,7 +17,7 @@ from p2pfl.config.model import GOSSIP
 from p2pfl.config.tables import NAME, Mistakes, read_table
 from p2pfl.config.tables import name as kind
 from p2pfl.config.writing import TASK_TEXT, federation_text
-from p2pfl.console.groups import NewPlan
+from p2pfl.console import NewPlan
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.features import import_declared

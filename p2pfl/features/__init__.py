@@ -4,7 +4,7 @@ demand:
 - `FEATURE`: the feature at a node, a class derived from `p2pfl.node.feature.Feature`.
 - `COMMANDS`: the subcommands of `p2pfl` that it adds, by name.
 - `CHECKS`: what it reports about a federation before nodes exist, derived from `p2pfl.node.feature.Check`.
-- `NEW`: its options for `p2pfl new`, derived from `p2pfl.console.groups.NewOptions`.
+- `NEW`: its options for `p2pfl new`, derived from `p2pfl.console.NewOptions`.
 - `ARRIVE`: (federation, node's name, its node file or None) -> the federation to start with; it may wait for one.
 - `NODE_SUM`: (federation, node, identity, arrays, settings) -> the sum with nodes on other machines, for `Node.sum`.
 - `PREPARE`: (federation, node, launched) -> bool: prepares what a node needs before its model; False if it was stopped.
@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from p2pfl.console.groups import Command
+    from p2pfl.console import Command
     from p2pfl.node.feature import Feature
 
     FEATURES: tuple[Feature, ...]

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from p2pfl.console.groups import Named
+from p2pfl.console import Named
 from p2pfl.console.output import format_option
 
 COMMANDS: Mapping[str, str] = {

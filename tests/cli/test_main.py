@@ -14,7 +14,7 @@ import pytest
 
 from p2pfl.cli import main as command_line
 from p2pfl.config.graph import DisconnectedGraph
-from p2pfl.console.groups import Group
+from p2pfl.console import Group
 from p2pfl.errors import LearningError, StorageError, UserError
 from topologies import TopologyError
 

@@ -18,7 +18,7 @@ import torch
 
 from p2pfl import Federation, Task, UserError
 from p2pfl.config.load import load_config, load_node
-from p2pfl.console.groups import NewOptions
+from p2pfl.console import NewOptions
 from p2pfl.core.events import RoundRefused
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import StorageError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.console.groups import NewOptions, NewPlan
+from p2pfl.console import NewOptions, NewPlan
 from p2pfl.console.output import Form, format_option, write_json, write_rows
 from p2pfl.foreign import printable
 

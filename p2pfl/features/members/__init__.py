@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from p2pfl.console.groups import Command, Group
+from p2pfl.console import Command, Group
 
 FEATURE = "p2pfl.features.members.feature:MembersFeature"
 ARRIVE = "p2pfl.features.members.arriving:arrive"

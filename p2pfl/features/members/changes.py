@@ -19,8 +19,8 @@ from p2pfl.config.load import load_config
 from p2pfl.config.members import JoinRequest, members_file, read_request
 from p2pfl.config.model import MEMBER, FederationConfig
 from p2pfl.config.writing import successor, with_member, with_replacement, with_settings, without_member
+from p2pfl.console import seconds_now
 from p2pfl.console.output import Form, write_rows
-from p2pfl.console.wall_clock import seconds_now
 from p2pfl.crypto.identity import Identity, fingerprint, public_text
 from p2pfl.errors import UserError
 from p2pfl.features.lan.discovery import require_zeroconf

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.console.groups import Named, NewOptions, NewPlan
+from p2pfl.console import Named, NewOptions, NewPlan
 from p2pfl.console.output import Form, format_option
 from p2pfl.errors import UserError
 

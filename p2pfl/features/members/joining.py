@@ -27,7 +27,7 @@ from p2pfl.config.members import (
 )
 from p2pfl.config.model import MEMBER, FederationConfig
 from p2pfl.config.writing import NewMember, node_text
-from p2pfl.console.wall_clock import seconds_now
+from p2pfl.console import seconds_now
 from p2pfl.crypto.identity import Identity, fingerprint, public_text
 from p2pfl.errors import UserError
 from p2pfl.features.members.publishing import issue, require_admin

@@ -17,7 +17,7 @@ import click
 from p2pfl.config.load import find_member, load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.config.sections import MEMBER, PrivacyConfig
-from p2pfl.console.groups import Named
+from p2pfl.console import Named
 from p2pfl.console.output import Form, format_option, write_facts, write_rows
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.privacy.budget import MISSING, BudgetGuard, promise_of, unpaid_mistake

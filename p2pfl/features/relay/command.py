@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from p2pfl.console.groups import NewOptions, NewPlan
+from p2pfl.console import NewOptions, NewPlan
 from p2pfl.errors import UserError
 
 TOKEN_FILE = "relay.token"  # noqa: S105 - the name of a file

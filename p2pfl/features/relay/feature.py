@@ -7,7 +7,7 @@ from typing import Any
 
 from p2pfl.config.members import in_words
 from p2pfl.config.model import NodeConfig
-from p2pfl.console.wall_clock import seconds_now
+from p2pfl.console import seconds_now
 from p2pfl.errors import UserError
 from p2pfl.features.relay.link import RelayLink
 from p2pfl.features.relay.tickets import Credentials, Sheets, read_token

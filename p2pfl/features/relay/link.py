@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from p2pfl.config.members import in_words
-from p2pfl.console.wall_clock import seconds_now
+from p2pfl.console import seconds_now
 from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.crypto.identity import public_text

@@ -23,8 +23,8 @@ from p2pfl.config.load import HEAD_DEFAULTS, federation_file
 from p2pfl.config.members import FILE_NAME as MEMBERS_FILE
 from p2pfl.config.model import FEDERATION, MEMBER
 from p2pfl.config.tables import Mistakes, read_document, read_table
+from p2pfl.console import seconds_now
 from p2pfl.console.output import log_to_stderr
-from p2pfl.console.wall_clock import seconds_now
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.features.relay.frames import (

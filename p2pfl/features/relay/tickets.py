@@ -31,7 +31,7 @@ from p2pfl.config.charter import CharterError, realm_of
 from p2pfl.config.load import load_config
 from p2pfl.config.model import Edition, FederationConfig, NodeConfig
 from p2pfl.config.tables import Mistakes, read_document, read_table, text, texts
-from p2pfl.console.wall_clock import seconds_now
+from p2pfl.console import seconds_now
 from p2pfl.crypto.identity import Identity, read_private
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.relay.frames import VERSION, Challenge, Registration

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from p2pfl.console import seconds_now
 from p2pfl.console.output import Form, cell, format_option, log_to_stderr, write_facts, write_json, write_rows
-from p2pfl.console.wall_clock import seconds_now
 from p2pfl.errors import UserError
 
 if TYPE_CHECKING:

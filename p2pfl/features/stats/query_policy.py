@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.config.sections import EVERYBODY
+from p2pfl.console import seconds_now
 from p2pfl.console.output import write_rows
-from p2pfl.console.wall_clock import seconds_now
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.stats.disclosure import categories_of, cells_asked, group_names

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from p2pfl import software
 from p2pfl.config.model import NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.privacy.budget import BudgetGuard, LostAccount, PrivacyFeature, Private
@@ -34,7 +35,6 @@ from p2pfl.node.status import Feed, Status
 from p2pfl.reporting.measures import value_of
 from p2pfl.reporting.status import NodeLine, NodeResult
 from p2pfl.reporting.vitals import MOST_WORDS, Vitals, bitmap, figure, in_row, realm_of, word
-from p2pfl.software import software
 from p2pfl.storage.disk import free_bytes
 
 LEAST_BETWEEN_S = 0.9

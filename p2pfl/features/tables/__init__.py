@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from p2pfl.console.groups import Command, Group
+from p2pfl.console import Command, Group
 
 FEATURE = "p2pfl.features.tables.feature:TablesFeature"
 CHECKS = "p2pfl.features.tables.feature:TableCheck"

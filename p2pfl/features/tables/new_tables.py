@@ -15,7 +15,7 @@ import click
 
 from p2pfl.config.tables import NAME
 from p2pfl.config.writing import toml_value
-from p2pfl.console.groups import NewOptions, NewPlan
+from p2pfl.console import NewOptions, NewPlan
 from p2pfl.errors import UserError
 from p2pfl.learn.table.column import TableProfile, look_at
 from p2pfl.learn.table.merging import Merged, merge, schema_text

@@ -11,7 +11,7 @@ import click
 
 from p2pfl.config.tables import NAME
 from p2pfl.config.writing import toml_value
-from p2pfl.console.groups import NewOptions, NewPlan
+from p2pfl.console import NewOptions, NewPlan
 from p2pfl.errors import UserError
 
 TRAINING = {"optimizer": "adamw", "learning_rate": 0.002, "method": "plain"}

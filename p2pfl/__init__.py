@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from p2pfl.reporting.report import Report as Report
     from p2pfl.reporting.report import SecureSum as SecureSum
 
-DISTRIBUTION = "p2pfl-gossip"
-
 _HOME = {
     "Compressor": "p2pfl.compress.interface",
     "Federation": "p2pfl.federation",
@@ -54,13 +52,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-def software() -> str:
-    """Return the version of this software."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - for those who ask
-
-    try:
-        return version(DISTRIBUTION)
-    except PackageNotFoundError:
-        return "from source"

@@ -1,4 +1,5 @@
-"""The user's own code: find a task, a rule or a method by its name, and report its failures in one line.
+"""What is installed here: the version of this software, and the user's own code: find a task, a rule or a method by its
+name, and report its failures in one line.
 
 A name is `file.py:object`, where the file is relative to the folder of the federation file, or `package.module:object`.
 """
@@ -10,7 +11,9 @@ import importlib.util
 import sys
 import sysconfig
 import traceback
+from functools import cache
 from importlib.machinery import SourceFileLoader
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -20,10 +23,21 @@ from p2pfl.errors import UserError
 _NOT_THEIRS = (str(Path(__file__).parent), sysconfig.get_paths()["stdlib"])
 _LONGEST = 400
 
+DISTRIBUTION = "p2pfl-gossip"
+
 FAILURES = (Exception, SystemExit)
 """The exceptions reported as failures of the user's code; otherwise an `exit()` there would end the process
 silently.
 """
+
+
+@cache
+def software() -> str:
+    """Return the version of this software."""
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "from source"
 
 
 def describe_failure(error: BaseException) -> str:

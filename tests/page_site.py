@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from p2pfl import software
 from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.features import FEATURES
@@ -24,6 +23,7 @@ from p2pfl.learn.intervals import wilson
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 from p2pfl.node.feature import alarm_texts
 from p2pfl.node.status import Feed
+from p2pfl.plugins import software
 from p2pfl.reporting.measures import value_of
 from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.reporting.vitals import Vitals, bitmap, figure, in_row, realm_of, sign

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl import software
 from p2pfl.console.output import Form, format_option, write_facts, write_json
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.table.csv_task import onnx_file, table_model, xgboost_file
 from p2pfl.node.folders import appearing
 from p2pfl.node.outcomes import Learned, read_learned
+from p2pfl.plugins import software
 from p2pfl.reporting.report import SCORE
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from typing import Any, NoReturn
 
 import click
 
-from p2pfl import software
 from p2pfl.console import GONE, Command, Group, Named
 from p2pfl.console.output import show_mistakes
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.features import commands
+from p2pfl.plugins import software
 from topologies.errors import TopologyError
 
 ENTRY_POINTS = "p2pfl.commands"

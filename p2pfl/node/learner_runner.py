@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl import software
 from p2pfl.config.model import EvaluateEvery
 from p2pfl.config.tables import AUTO
 from p2pfl.errors import LearningError, StorageError
@@ -29,6 +28,7 @@ from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.load import to_safetensors
 from p2pfl.learn.metrics import Losses, Measure
 from p2pfl.node.assembly import Setup
+from p2pfl.plugins import software
 from p2pfl.reporting.measures import measures_in
 from p2pfl.reporting.status import Sketch
 from p2pfl.storage.disk import replace_file

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from p2pfl import software
 from p2pfl.config.model import NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.privacy.budget import BudgetGuard, LostAccount, PrivacyFeature, Private
@@ -32,6 +31,7 @@ from p2pfl.node.assembly import Setup
 from p2pfl.node.engine_thread import Correct, EngineThread, needs_of
 from p2pfl.node.feature import Attached, Feature, NodeView
 from p2pfl.node.status import Feed, Status
+from p2pfl.plugins import software
 from p2pfl.reporting.measures import value_of
 from p2pfl.reporting.status import NodeLine, NodeResult
 from p2pfl.reporting.vitals import MOST_WORDS, Vitals, bitmap, figure, in_row, realm_of, word

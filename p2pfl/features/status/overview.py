@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl import software
 from p2pfl.config.model import Member
 from p2pfl.features.status.spread import OVER, Roster, VitalsRow
 from p2pfl.learn.metrics import Measure
 from p2pfl.node.status import Feed
+from p2pfl.plugins import software
 from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.reporting.vitals import FederationStatus, MemberRow, members_of, scores, word
 

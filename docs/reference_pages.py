@@ -673,10 +673,48 @@ MORE_OF_ALARMS: Mapping[str, str] = {
 """Further text below an alarm, in Markdown."""
 
 
+NEWS: Mapping[str, str] = {
+    "neighbor-back": "A session with the neighbor is open again, or brings data again.",
+    "back": "There is news again of a member that is not a neighbor.",
+    "budget-begun": "The node begins to train with a privacy budget.",
+    "budget-spent": "The node has spent its privacy budget and has stopped training.",
+    "charter-in-force": "A newer charter takes effect.",
+    "relay-back": "The node is registered at all its relays again.",
+    "relay-ticket-renewed": "The node has a new ticket for relays.",
+    "disk-roomy": "There is room for a snapshot again.",
+    "enough-neighbors": "The robust rule has enough neighbors again.",
+    "federation-changed": "Members, their addresses or keys, the rounds or the graph have changed.",
+    "finished": "This node, or a member, has done all its rounds.",
+    "forgets": "The loss on the common test set grows while members are away whose data nobody else has.",
+    "goes-on": "A pause of this node is over.",
+    "joined": "This node starts at the round that the others have reached, or learns of a new member.",
+    "kept-again": "The robust rule keeps part of the neighbors' models again.",
+    "left": "A member has stopped before all its rounds were done.",
+    "loss-back": "The loss is close to its best again.",
+    "member-ended": "The launcher of all nodes says that a member's process has ended and will not be started again.",
+    "neighbor-away": "The session with a neighbor has ended.",
+    "neighbor-pauses": "A neighbor has said for how long it ends its sessions, as the bounds in its file say.",
+    "new-life": "A member has started over and lost what it had learned.",
+    "not-alone": "A neighbor is connected.",
+    "not-heard": "There has been no news of a member that is not a neighbor for a while.",
+    "overfits": "The loss on the test rows grows, while the model fits the node's own rows better and better.",
+    "pauses": "This node ends its sessions and trains no round, as the bounds in its file say.",
+    "probation": "A quarantine is over, and the neighbor is on trial.",
+    "software-agrees": "The member runs the same version.",
+    "started": "The node has started.",
+    "state-fetched": "The node was behind in rounds that are sums, and goes on from the others' state.",
+    "sum-done": "A secure sum came about.",
+    "storage-restored": "The state can be written to disk again.",
+    "waits-for": "The node has done all its rounds, and waits for members that are slower or away.",
+    "trained-enough": "The node has stopped training, because the condition `stop` was met.",
+}
+"""Kinds of events that are reported but are not alarms; some of them end one (`AlarmText.ended_by`)."""
+
+
 def alarms() -> Iterator[str]:
     from p2pfl.features import FEATURES
     from p2pfl.node.feature import alarm_texts
-    from p2pfl.reporting.alarms import LASTS_S, NEWS
+    from p2pfl.reporting.alarms import LASTS_S
 
     yield from ("# Alarms", "", HOME, "", *ABOUT_ALARMS.strip().splitlines(), "")
     alone = f"{LASTS_S / 60:g} minutes have passed without another one."

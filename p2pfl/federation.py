@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -24,7 +24,7 @@ import numpy as np
 from p2pfl.config.charter import compacted
 from p2pfl.config.load import federation_from, load_config
 from p2pfl.config.model import GOSSIP, NODE, TRAINING, Compute, FederationConfig
-from p2pfl.config.tables import Mistakes, choice, unknown_keys
+from p2pfl.config.tables import Mistakes, unknown_keys
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.learn.task import LearnerFactory, Task
@@ -130,26 +130,22 @@ class Federation:
         checkpoint_every: int = 10,
         checkpoints_kept: int = 3,
         references: bool = False,
-        transport: str = "sockets",
     ) -> Report:
         """Run all nodes in this process, and return the report; this also works in a notebook.
 
-        They communicate over sockets on this machine, or in memory with `transport="memory"`; the messages are the
-        same.
-
-        All nodes train in turn in one thread. `on_progress` is called with the current figures, at most five times a
-        second, from another thread; without it, a terminal shows them in a line on stderr. `on_round` is called with a
-        node's state after each local round, in the training thread. In the folder `checkpoints`, each node gets a
-        folder with model files, written every `checkpoint_every` rounds and at its end; the newest `checkpoints_kept`
-        are kept. `references` adds to the report what each node would have learned alone, and what one model would have
-        learned from all data; that takes about as long as the run. Ctrl-C cancels once the current local round is over.
-        Nothing else is left on disk.
+        They communicate over sockets on this machine. All nodes train in turn in one thread. `on_progress` is called
+        with the current figures, at most five times a second, from another thread; without it, a terminal shows them in
+        a line on stderr. `on_round` is called with a node's state after each local round, in the training thread. In
+        the folder `checkpoints`, each node gets a folder with model files, written every `checkpoint_every` rounds and
+        at its end; the newest `checkpoints_kept` are kept. `references` adds to the report what each node would have
+        learned alone, and what one model would have learned from all data; that takes about as long as the run. Ctrl-C
+        cancels once the current local round is over. Nothing else is left on disk.
 
         Raises UserError: the task or its data are wrong, or there are more than 64 nodes: simulate those;
         LearningError: the task failed, or at some node no round gave a finite model.
         """
         from p2pfl.console.output import ProgressView, point_in_words  # noqa: PLC0415 - who simulates needs no network
-        from p2pfl.fleet.one_process import TRANSPORTS, Wishes, run_together  # noqa: PLC0415 - as above
+        from p2pfl.fleet.one_process import Wishes, run_together  # noqa: PLC0415 - as above
         from p2pfl.reporting.measures import measures_of  # noqa: PLC0415 - as above
 
         wishes = Wishes(
@@ -159,7 +155,6 @@ class Federation:
             checkpoint_every=_read("checkpoint_every", checkpoint_every, least=1),
             checkpoints_kept=_read("checkpoints_kept", checkpoints_kept, least=1),
             references=references,
-            transport=_one_of("transport", transport, TRANSPORTS),
         )
         self._refuse_many()
         try:
@@ -169,7 +164,7 @@ class Federation:
                     done = point.rounds.mean if point.rounds else 0.0
                     view.show(point_in_words(point, measures_of([point])), done, self.config.training.rounds)
 
-                return run_together(self.config, on_progress or show, wishes=wishes)
+                return run_together(self.config, on_progress or show, wishes)
         except UserError as error:
             if self._compute and (error.key or "") in OF_NODES:
                 error.file, error.key = WHERE, OF_NODES[error.key or ""]
@@ -241,14 +236,6 @@ def _read(key: str, value: Any, *, least: int) -> int:
     kind = whole(least)
     try:
         return int(kind.read(_plain(value)))
-    except ValueError:
-        raise UserError("impossible value", file=WHERE, key=key, value=value, allowed=kind.allowed) from None
-
-
-def _one_of(key: str, value: Any, allowed: Iterable[str]) -> str:
-    kind = choice(*allowed)
-    try:
-        return str(kind.read(_plain(value)))
     except ValueError:
         raise UserError("impossible value", file=WHERE, key=key, value=value, allowed=kind.allowed) from None
 

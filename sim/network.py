@@ -429,11 +429,6 @@ class Network:
         return _sum(self._ways.get(node, {}).values())
 
     @property
-    def sent(self) -> dict[Edge, int]:
-        """Return bytes by (sender, receiver)."""
-        return {(way.source, way.target): way.bytes_sent for link in self.links.values() for way in link.ways}
-
-    @property
     def traffic(self) -> Traffic:
         return _sum(way for link in self.links.values() for way in link.ways)
 

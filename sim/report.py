@@ -28,7 +28,6 @@ from p2pfl.learn.interface import Score
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.figures import (
     about_mixing,
-    by_compressor,
     configuration,
     contraction,
     held_against,
@@ -94,7 +93,6 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
         attack=None if stage.script.attack is None else stage.script.attack.spec,
         bytes_sent=traffic.bytes_sent,
         messages_sent=traffic.messages_sent,
-        compressors=by_compressor(federation, world.network.sent),
         virtual_time_s=world.kernel.now,
         staleness=overall_staleness(nodes[index].staleness for index in kept),
         contraction=contraction(

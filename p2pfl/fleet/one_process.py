@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,8 +26,6 @@ from p2pfl.features import FEATURES
 from p2pfl.fleet.fleet import STOPPED, Child, Lies
 from p2pfl.fleet.report import History, add_references, final_report, refuse_references
 from p2pfl.net.address import free_ports
-from p2pfl.net.transport import MakeTransport, MemoryNetwork
-from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node.application import Application, OneProcess
 from p2pfl.node.assembly import Setup, setup_of
 from p2pfl.node.feature import Feature
@@ -49,32 +46,20 @@ LISTEN_EVERY_S = 0.1
 OnProgress = Callable[[Point], None]
 
 
-def run_together(
-    federation: FederationConfig,
-    on_progress: OnProgress | None = None,
-    *,
-    wishes: Wishes | None = None,
-) -> Report:
+def run_together(federation: FederationConfig, on_progress: OnProgress | None, wishes: Wishes) -> Report:
     """Run all nodes to their end. Ctrl-C cancels the run once the current local round is over.
 
     Raises UserError: the task, its options or the data are wrong; LearningError: the task failed in a node.
     """
-    if wishes is not None and wishes.references:
+    if wishes.references:
         refuse_references(federation, "references")
     with tempfile.TemporaryDirectory(prefix="p2pfl-") as folder:
-        together = InProcessFleet(*_with_keys(federation), Path(folder), on_progress, wishes or Wishes())
+        together = InProcessFleet(*_with_keys(federation), Path(folder), on_progress, wishes)
         setups = together.prepare()
-        report = run_in_own_loop(lambda: together.run(setups), together.cancel)
-        if together.wishes.references:
+        report = _in_own_loop(lambda: together.run(setups), together.cancel)
+        if wishes.references:
             add_references(report, together.federation, together.children)
     return report
-
-
-TRANSPORTS: Mapping[str, Callable[[], MakeTransport]] = {
-    "sockets": lambda: WebSocketTransport,
-    "memory": lambda: MemoryNetwork().transport,
-}
-"""Transports for the sessions between the nodes of one process, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +74,6 @@ class Wishes:
     checkpoint_every: int = 0
     checkpoints_kept: int = 1
     references: bool = False
-    transport: str = "sockets"
-    """The name of the transport, one of TRANSPORTS."""
 
     def of(self, node: NodeConfig) -> dict[str, Any]:
         """Return the configuration for one node."""
@@ -154,11 +137,7 @@ class InProcessFleet:
     async def run(self, setups: Sequence[Setup]) -> Report:
         self.children = [Child(name=setup.member.name, node=setup.node) for setup in setups]
         history, compute = History(), compute_thread()
-        shared = OneProcess(
-            compute=compute,
-            all_ready=asyncio.Barrier(len(setups)).wait,
-            transport=TRANSPORTS[self.wishes.transport](),
-        )
+        shared = OneProcess(compute=compute, all_ready=asyncio.Barrier(len(setups)).wait)
         try:
             async with asyncio.TaskGroup() as group:
                 watch = group.create_task(self._watch(history))
@@ -225,36 +204,20 @@ def _refuse_failure(report: Report) -> None:
         raise LearningError(f"{', '.join(failed)}: {text}")
 
 
-def run_in_own_loop(work: Callable[[], Coroutine[Any, Any, T]], cancel: Callable[[], object] | None = None) -> T:
+def _in_own_loop(work: Callable[[], Coroutine[Any, Any, T]], cancel: Callable[[], object]) -> T:
     """Run `work` to its end in a loop and a thread of its own, and return its result, or raise its error.
 
-    Ctrl-C calls `cancel`, by default to cancel all of the work, and waits for the end.
+    Ctrl-C calls `cancel` and waits for the end.
     """
-    outcome: Future[T] = Future()
-    is_there, tasks = threading.Event(), list[Callable[[], object]]()
-    is_cancelled = False
-
-    async def run() -> T:
-        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work())
-        tasks.append(lambda: loop.call_soon_threadsafe(task.cancel))
-        if is_cancelled:  # Ctrl-C came before there was anything to cancel
-            task.cancel()
-        return await task
+    outcome, is_there = Future[T](), threading.Event()
 
     def find() -> None:
         try:
-            outcome.set_result(asyncio.run(run()))
+            outcome.set_result(asyncio.run(work()))
         except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
             outcome.set_exception(_first(error))
         finally:
             is_there.set()
-
-    def stop() -> None:
-        nonlocal is_cancelled
-        is_cancelled = True
-        with suppress(RuntimeError):  # the loop is closed: it is over
-            for one in tasks:
-                one()
 
     thread = threading.Thread(target=find, name="p2pfl")
     try:
@@ -262,7 +225,7 @@ def run_in_own_loop(work: Callable[[], Coroutine[Any, Any, T]], cancel: Callable
         while not is_there.wait(LISTEN_EVERY_S):
             pass
     finally:
-        (cancel or stop)()
+        cancel()
         if thread in threading.enumerate():  # Ctrl-C may come while the thread starts
             is_there.wait()  # in Python 3.11 a thread whose join was interrupted counts as stopped
             thread.join()

@@ -23,7 +23,6 @@ from p2pfl.learn.interface import Vector
 from p2pfl.node.assembly import load_learner, replay
 from p2pfl.reporting.figures import (
     about_mixing,
-    by_compressor,
     configuration,
     contraction,
     held_against,
@@ -110,7 +109,6 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
         consensus_distance=consensus_distance(np.stack(models)) if models and not federation.grows_trees else None,
         bytes_sent=sum(node.bytes_sent or 0 for node in nodes),
         messages_sent=sum(node.messages_sent or 0 for node in nodes),
-        compressors=by_compressor(federation, _sent(fleet, nodes)),
         wall_time_s=round(fleet.elapsed_s, 3),
         staleness=overall_staleness(node.staleness for node in ended),
         contraction=contraction(
@@ -160,17 +158,6 @@ def _withheld(federation: FederationConfig, nodes: Sequence[NodeReport]) -> With
         figures=list(PRIVATE_FIGURES if federation.privacy.test_set == PUBLIC else (*PRIVATE_FIGURES, SCORES)),
         instead=instead(federation.task.name),
     )
-
-
-def _sent(fleet: Nodes, nodes: Sequence[NodeReport]) -> dict[tuple[int, int], int]:
-    """Return bytes by (sender, receiver), for the nodes that have left a result."""
-    index = {member.name: member.index for member in compacted(fleet.federation).members}
-    return {
-        (sender, index[neighbor.name]): neighbor.bytes_sent or 0
-        for sender, node in enumerate(nodes)
-        for neighbor in node.neighbors or []
-        if neighbor.name in index
-    }
 
 
 def _attack_success(fleet: Nodes, models: Mapping[str, Vector]) -> dict[str, float]:

@@ -190,7 +190,6 @@ class OneProcess:
 
     compute: ThreadPoolExecutor
     all_ready: Callable[[], Awaitable[object]]
-    transport: MakeTransport = WebSocketTransport
 
 
 class Application:
@@ -288,7 +287,7 @@ class Application:
         for feature in self.features:
             with failure_named(feature, "check"):
                 feature.check(self.setup)
-        self.transport = transport_of(self.setup.node) if self.shared is None else self.shared.transport
+        self.transport = transport_of(self.setup.node) if self.shared is None else WebSocketTransport
 
     def member_ended(self, name: str) -> None:
         """Tell the core, once there is one, that a member has ended for good: the launcher repeats it then."""

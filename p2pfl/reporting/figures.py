@@ -10,7 +10,6 @@ messages by which neighbors ask for them. Vitals, new sessions, TCP and WebSocke
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,23 +26,18 @@ from p2pfl.config.model import Edges, FederationConfig, OwnNetwork
 from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.errors import UserError
 from p2pfl.reporting.alarms import ALARMS
-from p2pfl.reporting.report import Contraction, EdgeTraffic, HeldAgainst, NodeReport
+from p2pfl.reporting.report import Contraction, HeldAgainst, NodeReport
 from p2pfl.reporting.status import ClosedRound, MeanAndMax, consensus_distance
 from topologies import Topology
 from topologies import contraction as of_laplacian
-from topologies.eigen.iterations import Krylov
 from topologies.graph import component_count
 from topologies.schedule import ROUNDING
 
 FLOOR = 1e-3
 """Closing rounds count towards the measured contraction until the distance has fallen to this share of the first."""
 
-PRODUCTS = 100
-"""The products with a period's matrices and their transposes for one norm; for more, scipy would be needed."""
-SETTLED = 1e-6
-"""The relative residual at which a norm is accepted; its own error is far smaller."""
-MOST_DENSE = 1000
-"""The most nodes of a schedule for which the matrices of a whole period are multiplied out."""
+MOST_NODES = 1000
+"""The most nodes of a schedule, or of a graph with unequal steps, for which a contraction is predicted."""
 
 
 class ClosingPoint(NamedTuple):
@@ -105,19 +99,6 @@ def contraction(
     )
 
 
-def by_compressor(federation: FederationConfig, sent: Mapping[tuple[int, int], int]) -> dict[str, EdgeTraffic]:
-    """Return the traffic for each compressor: the number of edges that use it, and the bytes sent over them.
-
-    `sent` is keyed by (sender, receiver); bytes sent by a node that left no result are not counted.
-    """
-    found = {federation.gossip.compressor: EdgeTraffic(edges=0, bytes_sent=0)}
-    for i, j in federation.edges:
-        row = found.setdefault(federation.compressor_of(i, j), EdgeTraffic(edges=0, bytes_sent=0))
-        row.edges += 1
-        row.bytes_sent += sent.get((i, j), 0) + sent.get((j, i), 0)
-    return found
-
-
 def configuration(federation: FederationConfig) -> dict[str, Any]:
     """Return the contents of a federation file without keys and addresses. `edge_compressors` has rows [i, j,
     compressor], and `edge_weights`, if the graph has weights, rows [i, j, weight].
@@ -140,7 +121,7 @@ def configuration(federation: FederationConfig) -> dict[str, Any]:
     }
 
 
-def predicted(federation: FederationConfig, samples: Sequence[float] | None, size: int | None = None) -> float:
+def predicted(federation: FederationConfig, samples: Sequence[float] | None, size: int | None = None) -> float | None:
     """Compute the factor by which one exchange on every edge in use shrinks the n-weighted distance to consensus.
 
     With `size`, the number of parameters, each edge takes the step size that its compressor allows; without it, all
@@ -163,9 +144,11 @@ def predicted(federation: FederationConfig, samples: Sequence[float] | None, siz
         return of_laplacian(topology, samples, next(iter(gammas.values()), federation.gossip.gamma))
     if component_count(topology) > 1:
         return 1.0
+    if topology.nodes > MOST_NODES:
+        return None
     n = np.ones(topology.nodes) if samples is None else np.asarray(samples, dtype=np.float64)
     rounds = _Rounds(federation, np.sqrt(n), gammas)
-    norm = rounds.dense_norm() if topology.nodes <= MOST_DENSE else rounds.lanczos_norm()
+    norm = rounds.norm()
     return 0.0 if norm < ROUNDING else norm ** (1.0 / len(rounds.rounds))
 
 
@@ -189,29 +172,13 @@ class _Rounds:
             self.rounds.append((i, j, gamma * least))
         self.mean = root / np.linalg.norm(root)
 
-    def apply(self, z: NDArray[np.float64], *, back: bool = False) -> NDArray[np.float64]:
-        """Apply all rounds in turn to each column of z (nodes, k), in place. `back` applies the transpose, in reverse
-        order, because each round is symmetric.
-        """
-        root = self.root.reshape(-1, *[1] * (z.ndim - 1))
-        for i, j, weight in reversed(self.rounds) if back else self.rounds:
-            flow = weight.reshape(-1, *[1] * (z.ndim - 1)) * (z[i] / root[i] - z[j] / root[j])
+    def norm(self) -> float:
+        root, z = self.root[:, None], np.eye(len(self.root)) - np.outer(self.mean, self.mean)
+        for i, j, weight in self.rounds:
+            flow = weight[:, None] * (z[i] / root[i] - z[j] / root[j])
             np.subtract.at(z, i, flow / root[i])
             np.add.at(z, j, flow / root[j])
-        return z
-
-    def dense_norm(self) -> float:
-        away = np.eye(len(self.root)) - np.outer(self.mean, self.mean)
-        return float(np.linalg.norm(self.apply(away), 2))
-
-    def lanczos_norm(self) -> float:
-        """Return a lower approximation of the norm, accurate to about six digits."""
-        krylov = Krylov(lambda z: self.apply(self.apply(z.copy()), back=True), self.mean)
-        while True:
-            krylov.extend(krylov.size + 4)
-            top = krylov.highest()
-            if top.residual <= SETTLED * top.value or krylov.dead or krylov.size >= PRODUCTS:
-                return math.sqrt(max(0.0, top.value))
+        return float(np.linalg.norm(z, 2))
 
 
 def _measured_contraction(closing: Sequence[Mapping[int, ClosedRound]], ends: float) -> float | None:
@@ -391,26 +358,20 @@ def traffic(federation: FederationConfig, size: int) -> dict[str, Any]:
     edges of one round, on average over all nodes. If a compressor is not `exact`, its bytes are an upper bound.
     """
     names = [member.name for member in federation.members]
-    edges = Counter(federation.compressor_of(*edge) for edge in federation.edges)
     specs = dict.fromkeys((federation.gossip.compressor, *federation.edge_compressors.values()))
-    rows = {spec: {"edges": edges[spec], **compressor_figures(make_compressor(spec), size)} for spec in specs}
+    rows = {spec: compressor_figures(make_compressor(spec), size) for spec in specs}
     sent = {edge: sealed_bytes(rows[federation.compressor_of(*edge)]["message_bytes"]) for edge in federation.edges}
     rounds = federation.schedule or (federation.edges,)
     busiest = max((_busiest(one, sent) for one in rounds), default=0)
     in_all = fmean(2 * sum(sent[edge] for edge in one) for one in rounds)
-    plain = 2 * federation.edges_at_once * sealed_bytes(VALUE_BYTES * size)
     usual = rows[federation.gossip.compressor]
     return {
         "parameters": size,
-        "model_bytes": VALUE_BYTES * size,
         "compressor": federation.gossip.compressor,
         "message_bytes": usual["message_bytes"],
         "exact": all(row["exact"] for row in rows.values()),
         "bytes_per_round_busiest_node": [busiest, 2 * busiest],
         "bytes_per_round_all_nodes": [round(in_all), round(2 * in_all)],
-        "float32_bytes_per_round_all_nodes": [round(plain), round(2 * plain)],
-        "times_smaller": plain / in_all if in_all else 1.0,
-        "compressors": list(rows.values()),
         "edges": [
             {"between": [names[i], names[j]]}
             | {key: rows[spec][key] for key in ("compressor", "message_bytes", "exact")}

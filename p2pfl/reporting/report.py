@@ -34,10 +34,6 @@ def instead(task: str) -> str | None:
     return SCORE if task == TABLES else None
 
 
-MOST_NAMED = 8
-"""The members that a short text names."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SecureSum:
     """Sums of arrays over some nodes of a federation, of which nobody has seen a summand."""
@@ -50,15 +46,6 @@ class SecureSum:
     def mean(self) -> dict[str, NDArray[Any]]:
         """The sums divided by the number of members."""
         return {name: total / len(self.members) for name, total in self.sums.items()}
-
-    def __repr__(self) -> str:
-        names = ", ".join(self.members[:MOST_NAMED])
-        others = f" and {len(self.members) - MOST_NAMED} more" if len(self.members) > MOST_NAMED else ""
-        arrays = ", ".join(
-            f"{name!r}: {total.item() if not total.ndim else f'{total.dtype} {total.shape}'}"
-            for name, total in self.sums.items()
-        )
-        return f"SecureSum(of {names}{others}; {arrays})"
 
 
 PRIVATE_FIGURES = ("losses in training", "scores on a node's own data", "which classes a node has")
@@ -161,13 +148,6 @@ class HeldAgainst(msgspec.Struct, kw_only=True):
     quarantines: int
 
 
-class EdgeTraffic(msgspec.Struct, kw_only=True):
-    """The traffic of one compressor."""
-
-    edges: int
-    bytes_sent: int
-
-
 class Contraction(msgspec.Struct, kw_only=True):
     """The factor by which one exchange on every edge shrinks the distance between the models."""
 
@@ -241,8 +221,6 @@ class Report(msgspec.Struct, kw_only=True):
     """Bytes sent by all nodes together, including headers, retries and encryption, but not TCP and WebSocket."""
     messages_sent: int | None = None
     """Messages sent by all nodes together."""
-    compressors: dict[str, EdgeTraffic] = {}
-    """For each compressor, the number of edges that used it, and the bytes sent over them."""
     wall_time_s: float | None = None
     """Seconds of real time."""
     virtual_time_s: float | None = None

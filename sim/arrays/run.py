@@ -26,7 +26,7 @@ from p2pfl.core.settings import LIMIT, parse_staleness
 from p2pfl.core.training import begins_beyond
 from p2pfl.reporting.figures import ClosingPoint, contraction_between, predicted
 from p2pfl.reporting.measures import Point, measures_in, spread
-from p2pfl.reporting.report import Contraction, EdgeTraffic, NodeReport, Report
+from p2pfl.reporting.report import Contraction, NodeReport, Report
 from p2pfl.reporting.status import MeanAndMax, rounds_beyond
 from p2pfl.wire import to_header
 from p2pfl.wire.frame import PREFIX_BYTES
@@ -363,7 +363,6 @@ class _Figures:
             measures=self.measures,
             bytes_sent=bytes_sent,
             messages_sent=messages_sent,
-            compressors={federation.gossip.compressor: EdgeTraffic(edges=len(setting.ends), bytes_sent=bytes_sent)},
             virtual_time_s=moment.now if isinstance(self.run, Apart) else None,
             staleness=moment.staleness,
             contraction=Contraction(predicted=rate, measured=contraction_between(self.mixing)),

@@ -28,13 +28,17 @@ from p2pfl.learn.load import BUILT_IN
 from p2pfl.learn.table import schema
 from p2pfl.learn.table.rows import KEYS as LAYOUT_KEYS
 from p2pfl.methods import METHODS
+from p2pfl.node.driver import NOTICES
 from p2pfl.node.feature import alarm_texts
-from p2pfl.reporting.alarms import NEWS
 from sim.attacks import ATTACKS
 from sim.worlds import model as worlds
 from topologies.families import FAMILIES
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+from reference_pages import NEWS
+
 SCRIPT = Path(__file__).parents[2] / "docs" / "reference_pages.py"
+
 NAMES = ["alarms.md", "commands.md", "prometheus.md", "python-api.md", "settings.md", "specs.md"]
 CELL = re.compile(r"(?<!\\)\|")
 KINDS = {
@@ -196,6 +200,16 @@ def test_every_alarm_is_there_with_what_to_do_and_what_ends_it(pages):
         ends = NEWS[one.ended_by] if one.ended_by else "10 minutes have passed without another one."
         assert rows_of == {"means": one.means, "the node": one.does, "to do": one.advice, "ends when": ends}
     assert {row["event"].strip("`") for row in rows(found["Events that are no alarm"])} == set(NEWS)
+
+
+def test_every_event_that_is_no_alarm_has_a_meaning_too():
+    package = Path(p2pfl.__file__).parent
+    sources = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
+    alarms = alarm_texts(FEATURES)
+    told = set(re.findall(r'feed\.(?:tell|keep)\("([a-z-]+)"', sources))
+    assert NOTICES | told | {one.ended_by for one in alarms.values() if one.ended_by} <= set(NEWS)
+    assert [kind for kind in NEWS if f'"{kind}"' not in sources] == []
+    assert [kind for kind in NEWS if kind in alarms] == []
 
 
 def test_every_metric_is_there(pages):

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 import page_kit as pages
+from reference_pages import NEWS
 
 from p2pfl.features import FEATURES
 from p2pfl.node.feature import alarm_texts
-from p2pfl.reporting.alarms import NEWS
 
 PAGE = "docs/how-to/when-something-is-wrong.md"
 FOREIGN = {"Address already in use", "Illegal instruction", "status=4/ILL"}

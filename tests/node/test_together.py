@@ -75,41 +75,19 @@ def optimum(nodes):
     return torch.cat([y for (_, y), _ in targets]).mean(0).numpy()
 
 
-@pytest.mark.parametrize(
-    ("transport", "compressor"),
-    [
-        pytest.param("sockets", "none", marks=pytest.mark.long),
-        ("memory", "none"),
-        pytest.param("memory", "fragment:3", marks=pytest.mark.long),
-    ],
-)
-def test_real_nodes_of_one_process_reach_the_known_optimum(untouched, monkeypatch, transport, compressor):
+@pytest.mark.parametrize("compressor", ["none", pytest.param("fragment:3", marks=pytest.mark.long)])
+def test_real_nodes_of_one_process_reach_the_known_optimum(untouched, monkeypatch, compressor):
     """Not only agree: the mean of all samples is where the sum of all losses is least, whatever each node holds."""
     kept = []
     read = made._model
     monkeypatch.setattr(made, "_model", lambda child: kept.append(read(child)) or kept[-1])
     closing = 20 if compressor == "none" else 60
     how = {"rounds": 40, "local_steps": 2, "learning_rate": 0.3, "batch_size": 40, "closing_rounds": closing}
-    found = small(**how, compressor=compressor).run(transport=transport)
+    found = small(**how, compressor=compressor).run()
     assert all(node.finished for node in found.nodes)
     # SGD on batches of 40 of up to 40 samples: whole batches at the largest node, and little noise elsewhere.
     assert np.abs(np.array(kept) - optimum(4)).max() < 0.02
     assert found.consensus_distance < 1e-3
-
-
-@pytest.mark.long
-def test_in_memory_no_socket_is_opened(untouched, monkeypatch):
-    opened = []
-    monkeypatch.setattr(asyncio.BaseEventLoop, "create_server", lambda *_, **__: opened.append("server"))
-    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", lambda *_, **__: opened.append("connection"))
-    assert all(node.finished for node in small().run(transport="memory").nodes)
-    assert opened == []
-
-
-def test_a_transport_that_there_is_not_is_named_with_those_that_there_are():
-    with pytest.raises(UserError, match="impossible value") as caught:
-        small().run(transport="pigeons")
-    assert (caught.value.key, caught.value.value, caught.value.allowed) == ("transport", "pigeons", "sockets, memory")
 
 
 @pytest.mark.long

@@ -11,7 +11,6 @@ import pytest
 
 from p2pfl.compress import make_compressor
 from p2pfl.reporting.figures import predicted
-from sim.federations import describe
 from topologies import build, contraction
 
 HYPERCUBE = (((0, 1), (2, 3)), ((0, 2), (1, 3)))
@@ -109,12 +108,3 @@ def test_with_another_step_on_some_edges_it_is_that_of_the_worst_start_too(round
     factor = predicted(federated, n, 100) ** len(rounds)
     assert ratios.max() <= factor + 1e-12
     assert ratios.max() == pytest.approx(factor, rel=0.01)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_of_a_large_schedule_it_is_found_without_a_dense_matrix(seed, monkeypatch):
-    drawn = describe(nodes=60, topology="random-matchings:rounds=5", seed=seed)
-    samples = np.random.default_rng(seed).integers(1, 50, 60).tolist()
-    dense = predicted(drawn, samples)
-    monkeypatch.setattr("p2pfl.reporting.figures.MOST_DENSE", 10)
-    assert predicted(drawn, samples) == pytest.approx(dense, rel=1e-6)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.measures import Centralized, ModelScore, Point, Reference, ReferencePoint, References, Statistic
-from p2pfl.reporting.report import Contraction, Cost, EdgeTraffic, HeldAgainst, NodeReport, Report
+from p2pfl.reporting.report import Contraction, Cost, HeldAgainst, NodeReport, Report
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus
 
 with_pandas = pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="pandas is not installed")
@@ -62,7 +62,6 @@ reports = st.builds(
     rounds=st.dictionaries(words, st.none() | counts, max_size=3),
     **dict.fromkeys(("accuracy", "local_accuracy", "loss", "attack_success"), statistics),
     mean_model=st.none() | st.builds(ModelScore, **scores),
-    compressors=st.dictionaries(words, st.builds(EdgeTraffic, edges=counts, bytes_sent=counts), max_size=2),
     staleness=stalenesses,
     contraction=st.builds(Contraction, predicted=st.none() | numbers, measured=st.none() | numbers),
     held_against=st.lists(

@@ -191,13 +191,6 @@ def request_digest(request: Request) -> bytes:
     digest itself, and a neighbor that makes two requests with one digest gets the answer to the first, which it could
     ask for anyway. On a large body BLAKE2b costs 25 times as much.
     """
-    digest = digest_before_body(request)
-    digest.update(request.body)
-    return digest.digest()
-
-
-def digest_before_body(request: Request) -> xxh3_128:
-    """Return the digest that has taken every field that is sent, but not yet the body."""
     echo = -1 if request.echo is None else request.echo
     head = _REQUEST_HEAD.pack(
         request.incarnation,
@@ -210,7 +203,9 @@ def digest_before_body(request: Request) -> xxh3_128:
         len(request.terms),
         len(request.audit),
     )
-    return xxh3_128(head + _TERMS[len(request.terms)].pack(*request.terms) + request.audit, seed=_SEED)
+    digest = xxh3_128(head + _TERMS[len(request.terms)].pack(*request.terms) + request.audit, seed=_SEED)
+    digest.update(request.body)
+    return digest.digest()
 
 
 NO_CHAIN = bytes(DIGEST_BYTES)

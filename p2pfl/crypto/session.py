@@ -456,21 +456,6 @@ def push(state: Any, chunk: bytes | memoryview, tag: int) -> bytes:
     return sealed
 
 
-def pull_into(state: Any, sealed: bytes, room: memoryview) -> int:
-    """Decrypt the next chunk into `room`, which is as long as the chunk; return its tag.
-
-    `state` has seen the stream's header. Raises CryptoError, and writes nothing, if it is not the next chunk.
-    """
-    if len(room) != len(sealed) - _OVERHEAD_BYTES:
-        raise ValueError(f"room for {len(room)} bytes of {len(sealed)} that are sealed")
-    place = ffi.from_buffer(room, require_writable=True)
-    if lib.crypto_secretstream_xchacha20poly1305_pull(
-        state.statebuf, place, ffi.NULL, state.tagbuf, sealed, len(sealed), ffi.NULL, 0
-    ):
-        raise CryptoError("not the next chunk of the stream")
-    return int(state.tagbuf[0])
-
-
 class Session:
     """Both directions of one session. After any failure, every later call raises PeerFault."""
 
@@ -498,38 +483,22 @@ class Session:
             header, self._out_header = self._out_header, b""
             return header + sealed if header else sealed
 
-    def chunk_bytes(self, sealed: bytes) -> int:
-        """Return the size of the chunk in `sealed` if that is the next one."""
-        return len(sealed) - _OVERHEAD_BYTES - (_HEADER_BYTES if self._inbound is None else 0)
-
     def open(self, sealed: bytes) -> tuple[bytes, bool]:
         """Decrypt the next chunk; the flag says whether it was the peer's last.
 
         Raises PeerFault if it is not the chunk that the peer sealed next.
         """
         with self._turn(self._in_lock):
-            return self._pull(sealed, None)
+            return self._pull(sealed)
 
-    def open_into(self, room: memoryview, sealed: bytes) -> bool:
-        """Decrypt the next chunk, of `chunk_bytes`, into `room`; return True if it was the peer's last.
-
-        Raises PeerFault as `open`; nothing but what the peer has sealed is written.
-        """
-        with self._turn(self._in_lock):
-            return self._pull(sealed, room)[1]
-
-    def _pull(self, sealed: bytes, room: memoryview | None) -> tuple[bytes, bool]:
+    def _pull(self, sealed: bytes) -> tuple[bytes, bool]:
         if self._in_final:
             raise PeerFault("a chunk after the final one")
         sealed = self._strip_header(sealed)
         if not _OVERHEAD_BYTES <= len(sealed) <= CHUNK_BYTES + _OVERHEAD_BYTES or self._inbound is None:
             raise PeerFault(f"a sealed chunk of {len(sealed)} bytes")
-        chunk = b""
         try:
-            if room is not None:
-                tag = pull_into(self._inbound, sealed, room)
-            else:
-                chunk, tag = crypto_secretstream_xchacha20poly1305_pull(self._inbound, sealed)
+            chunk, tag = crypto_secretstream_xchacha20poly1305_pull(self._inbound, sealed)
         except CryptoError as error:
             raise PeerFault("a chunk was changed, lost, doubled or reordered") from error
         if tag not in {_MESSAGE, _REKEY, _FINAL}:

@@ -158,7 +158,7 @@ class Inbox:
         while not self._arrived.empty():
             batch.append(self._arrived.get_nowait())
         size = sum(len(data) for data in batch if isinstance(data, bytes))
-        # The first chunk of a body that goes on also pays for the digest of the part that is here.
+        # A chunk of a body may be the last one, which pays for the digest of the whole.
         messages, reason = await self._shared.work(max(size, self._assembler.kept_bytes), partial(self._unseal, batch))
         self._note_progress(size)
         return messages, reason
@@ -189,7 +189,7 @@ class Inbox:
             for data in batch:
                 if isinstance(data, Exception):
                     return messages, data
-                chunk, final = self._open(data)
+                chunk, final = self._connection.session.open(data)
                 self._heard = True
                 if final:
                     return messages, FarewellError()
@@ -198,22 +198,12 @@ class Inbox:
             return messages, fault
         return messages, None
 
-    def _open(self, sealed: bytes) -> tuple[bytes | memoryview, bool]:
-        """Open a chunk: a large one of a long body straight into its place."""
-        session = self._connection.session
-        if len(sealed) < INLINE_BYTES:
-            return session.open(sealed)
-        with self._assembler.room(session.chunk_bytes(sealed)) as room:
-            if room is None:
-                return session.open(sealed)
-            return room, session.open_into(room, sealed)
-
     def _beat(self) -> list[SessionMessage | Unknown]:
         if self._beats.take(monotonic()) > 0.0:
             raise MalformedError("more empty chunks than an honest end sends")
         return []
 
-    def _assemble(self, chunk: bytes | memoryview) -> list[SessionMessage | Unknown]:
+    def _assemble(self, chunk: bytes) -> list[SessionMessage | Unknown]:
         try:
             return self._assembler.feed(chunk)
         except OtherVersionError:

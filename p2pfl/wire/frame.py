@@ -19,12 +19,12 @@ import mmap
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from typing import NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
-from p2pfl.core.messages import CHUNK_BYTES, DIGEST_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Request, digest_before_body
+from p2pfl.core.messages import CHUNK_BYTES, DIGEST_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Request
 from p2pfl.errors import PeerFault
 from p2pfl.wire import (
     BY_CODE,
@@ -188,35 +188,12 @@ def begins_with(message: SessionMessage, part: PartHeld) -> bool:
     return 0 < part.size < body.nbytes and part_digest(code, header, body.nbytes, body[: part.size]) == part.digest
 
 
-class UnfinishedFrame:
-    """The head of a long message, and the digest of as much of its body as has been digested.
+class UnfinishedFrame(NamedTuple):
+    """The head of a long message, whose body is still coming."""
 
-    A request's digest takes each piece of the body while the next ones are on their way: see `request_digest`.
-    """
-
-    __slots__ = ("_digest", "_digested", "_message", "header", "prefix")
-
-    def __init__(self, prefix: Prefix, header: bytes) -> None:
-        if prefix.kind is None:
-            raise AssertionError("a long message of unknown type")
-        self.prefix, self.header = prefix, header
-        self._message = before_body(prefix.kind, header)
-        self._digest = digest_before_body(self._message) if isinstance(self._message, Request) else None
-        self._digested = 0
-
-    def take(self, body: memoryview) -> None:
-        """Digest the body's bytes that have arrived and have not been digested yet."""
-        if self._digest is not None:
-            self._digest.update(body[self._digested :])
-        self._digested = len(body)
-
-    def complete(self, body: memoryview) -> SessionMessage:
-        """Return the message, once the whole body has been taken."""
-        # No other code has seen it yet.
-        force_setattr(self._message, "body", body.toreadonly())
-        if self._digest is not None:
-            force_setattr(self._message, "digest", self._digest.digest())
-        return self._message
+    prefix: Prefix
+    kind: MessageKind
+    header: bytes
 
 
 class Assembler:
@@ -264,26 +241,11 @@ class Assembler:
             prefix = pending.prefix
             return PartialBody(prefix.code, pending.header, prefix.body_bytes, self._buffer, self._filled)
 
-    @contextmanager
-    def room(self, size: int) -> Iterator[memoryview | None]:
-        """Give the place of a chunk of that size in the long body that is being assembled; None if no chunk of that
-        size comes next. What has been written there can then be fed.
+    def feed(self, chunk: bytes) -> list[SessionMessage | Unknown]:
+        """Return the message that this chunk completes, if any.
 
-        Meanwhile nothing can be detached: nobody else has the memory.
-        """
-        with self._lock:
-            place = None
-            if self._pending is not None and not self._dead:
-                prefix = self._pending.prefix
-                if size and self._bounds(prefix)[0] <= size <= self._bounds(prefix)[1]:
-                    place = self._memory(prefix.body_bytes)[self._filled : self._filled + size]
-            yield place
-
-    def feed(self, chunk: bytes | memoryview) -> list[SessionMessage | Unknown]:
-        """Return the message that this chunk completes, if any. A memoryview is the `room` of the chunk.
-
-        A chunk of a long request also pays for its part of the digest: call this in the thread that opened the chunk.
-        Raises PeerFault if the chunk may not come next; nothing can be fed after that.
+        The last chunk of a long request pays for its digest: call this in the thread that opened the chunk. Raises
+        PeerFault if the chunk may not come next; nothing can be fed after that.
         """
         with self._lock:
             if self._dead:
@@ -295,7 +257,7 @@ class Assembler:
             self._dead = False
             return [] if message is None else [message]
 
-    def _begin(self, chunk: bytes | memoryview) -> SessionMessage | Unknown | None:
+    def _begin(self, chunk: bytes) -> SessionMessage | Unknown | None:
         view = memoryview(chunk)
         prefix = decode_prefix(view[:PREFIX_BYTES], max_body_bytes=self._max_body_bytes)
         header, body = view[PREFIX_BYTES:][: prefix.header_bytes], view[PREFIX_BYTES + prefix.header_bytes :]
@@ -303,7 +265,10 @@ class Assembler:
             return decode(prefix, header, body)
         if len(header) != prefix.header_bytes or body.nbytes or not prefix.body_bytes:
             raise PeerFault("a long message begins with a chunk that is not its prefix and header")
-        unfinished = UnfinishedFrame(prefix, bytes(header))
+        if prefix.kind is None:
+            raise AssertionError("a long message of unknown type")
+        unfinished = UnfinishedFrame(prefix, prefix.kind, bytes(header))
+        before_body(unfinished.kind, header)
         part, self._part = self._part, None
         filled = 0
         if prefix.flags != CONTINUED:
@@ -328,32 +293,24 @@ class Assembler:
             return False
         return prefix.flags == KNOWN or prefix.frame_bytes <= max(LEAST_CHUNK_BYTES, size)
 
-    def _bounds(self, prefix: Prefix) -> tuple[int, int]:
-        """Return the least and the largest size of the chunk with which the body continues."""
-        most = min(CHUNK_BYTES, prefix.body_bytes - self._filled)
-        return min(LEAST_CHUNK_BYTES, most) if prefix.version >= FREE_SPLIT_VERSION else most, most
-
-    def _continue(self, frame: UnfinishedFrame, chunk: bytes | memoryview) -> SessionMessage | None:
+    def _continue(self, frame: UnfinishedFrame, chunk: bytes) -> SessionMessage | None:
         prefix = frame.prefix
-        least, most = self._bounds(prefix)
+        most = min(CHUNK_BYTES, prefix.body_bytes - self._filled)
+        least = min(LEAST_CHUNK_BYTES, most) if prefix.version >= FREE_SPLIT_VERSION else most
         if not least <= len(chunk) <= most:
             raise PeerFault(f"a body continues with {len(chunk)} bytes instead of {least} to {most}")
-        if not isinstance(chunk, memoryview):
-            # Assign through a view: a bytearray would copy the chunk once more first.
-            self._memory(prefix.body_bytes)[self._filled : self._filled + len(chunk)] = chunk
+        if self._buffer is None:
+            raise AssertionError("a long body without a buffer")
+        # Assign through a view: a bytearray would copy the chunk once more first.
+        whole = memoryview(self._buffer)[: prefix.body_bytes]
+        whole[self._filled : self._filled + len(chunk)] = chunk
         self._filled += len(chunk)
         if prefix.version >= FREE_SPLIT_VERSION:
             self.came += len(chunk)
-        frame.take(self._memory(self._filled))
         if self._filled < prefix.body_bytes:
             return None
         self._pending = None
-        return frame.complete(self._memory(prefix.body_bytes))
-
-    def _memory(self, size: int) -> memoryview:
-        if self._buffer is None:
-            raise AssertionError("a long body without a buffer")
-        return memoryview(self._buffer)[:size]
+        return from_header(frame.kind, frame.header, whole.toreadonly())
 
     def _take_buffer(self) -> None:
         """Reuse the buffer if no message holds it any more; otherwise map a new one.

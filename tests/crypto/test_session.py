@@ -39,19 +39,6 @@ def test_chunks_arrive_in_both_directions_in_order():
     assert left.session_id == right.session_id
 
 
-def test_a_chunk_is_opened_into_its_place_and_nowhere_else():
-    left, right = make_pair()
-    memory = bytearray(b"." * 12)
-    for start, chunk in ((2, b"one"), (5, memoryview(b"two")), (8, b"")):
-        sealed = left.seal(chunk)
-        assert right.chunk_bytes(sealed) == len(chunk)
-        assert not right.open_into(memoryview(memory)[start : start + len(chunk)], sealed)
-    assert right.open_into(memoryview(memory)[8:9], left.seal(b"3", final=True))
-    assert memory == b"..onetwo3..."
-    with pytest.raises(PeerFault, match="after the final"):
-        right.open_into(memoryview(memory)[9:10], bytes(18))
-
-
 def test_no_sealed_chunk_exceeds_the_declared_maximum():
     left, _ = make_pair()
     assert len(left.seal(bytes(CHUNK_BYTES))) == MAX_SEALED_BYTES
@@ -140,10 +127,6 @@ def test_every_flipped_byte_is_found(place):
     sealed[place] ^= 0x01
     with pytest.raises(PeerFault):
         right.open(bytes(sealed))
-    room = bytearray(5)
-    with pytest.raises(PeerFault):
-        make_pair()[1].open_into(memoryview(room), bytes(sealed))
-    assert room == bytes(5)
     assert_dead(right)
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import mmap
 import struct
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from p2pfl.core import messages
 from p2pfl.core.messages import CHUNK_BYTES, Ready, Reply, Request, request_digest
 from p2pfl.errors import PeerFault
 from p2pfl.wire.frame import (
@@ -71,39 +69,6 @@ def test_a_message_of_any_length_is_cut_in_one_way_and_comes_back(size, chunk_si
     assert feed_all(Assembler(LIMIT), chunks) == [message]
 
 
-@pytest.mark.parametrize("size", [LEAST_CHUNK_BYTES, 70_001, CHUNK_BYTES])
-def test_chunks_written_into_their_room_make_the_same_message(size):
-    assembler, message = Assembler(LIMIT), request_of(3 * CHUNK_BYTES + 5)
-    head, *rest = cut(message, size)
-    with assembler.room(len(head)) as room:
-        assert room is None, "the first chunk tells where the others go"
-    made = assembler.feed(head)
-    for chunk in rest:
-        for other in (0, len(chunk) + LIMIT):
-            with assembler.room(other) as room:
-                assert room is None
-        with assembler.room(len(chunk)) as room:
-            room[:] = chunk
-        made += assembler.feed(room)
-    assert made == [message]
-
-
-def test_a_part_that_is_detached_has_no_room_left():
-    assembler = Assembler(LIMIT)
-    head, chunk, last = chunks_of(request_of(2 * CHUNK_BYTES))
-    feed_all(assembler, [head, chunk])
-    with assembler.room(len(last)) as room:
-        detaching = threading.Thread(target=assembler.detach)
-        detaching.start()
-        room[:] = last
-        assert detaching.is_alive(), "a room is nobody else's while it is written"
-    detaching.join(10)
-    with assembler.room(len(last)) as room:
-        assert room is None
-    with pytest.raises(PeerFault, match="broke the protocol"):
-        assembler.feed(last)
-
-
 def test_messages_follow_each_other():
     messages = [request_of(CHUNK_BYTES), Ready(version=1), REPLY, request_of(3 * CHUNK_BYTES + 5), REPLY]
     chunks = [chunk for message in messages for chunk in chunks_of(message)]
@@ -137,18 +102,9 @@ def test_the_bytes_under_way_may_be_asked_for_while_the_last_chunk_is_being_fed(
 
     assembler = Fed(LIMIT)
     head, _ = encode(request_of(LIMIT))
-    assembler.last = UnfinishedFrame(decode_prefix(head[:PREFIX_BYTES], max_body_bytes=LIMIT), head[PREFIX_BYTES:])
+    prefix = decode_prefix(head[:PREFIX_BYTES], max_body_bytes=LIMIT)
+    assembler.last = UnfinishedFrame(prefix, prefix.kind, head[PREFIX_BYTES:])
     assert assembler.pending_bytes == LIMIT
-
-
-def test_a_long_request_is_digested_as_it_arrives(monkeypatch):
-    """And not in one pass when it is whole."""
-    message = request_of(3 * CHUNK_BYTES + 5)
-    monkeypatch.setattr(messages, "request_digest", None)
-    taken, take = [], UnfinishedFrame.take
-    monkeypatch.setattr(UnfinishedFrame, "take", lambda frame, body: (taken.append(len(body)), take(frame, body)))
-    assert feed_all(Assembler(LIMIT), chunks_of(message)) == [message]
-    assert taken == [CHUNK_BYTES, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES, 3 * CHUNK_BYTES + 5]
 
 
 def test_a_long_message_is_refused_by_its_header_before_its_body_comes():

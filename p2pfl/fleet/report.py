@@ -207,7 +207,6 @@ def _node(child: Child) -> NodeReport:
         stranded=child.stranded,
         log=None if child.process is None else str(child.log_path),
     )
-    node.restarted = child.died and node.finished  # killed during our run, then started by hand and finished
     latest = result or line
     for key in node.__struct_fields__:
         if hasattr(latest, key):

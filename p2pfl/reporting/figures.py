@@ -95,7 +95,6 @@ def contraction(
         predicted=None if robust else predicted(federation, known if complete else None, size),
         samples_known=complete,
         measured=_measured_contraction(closing, 2 * federation.edges_at_once if ends is None else ends),
-        per="one exchange on every edge of a round" if federation.schedule else "one exchange on every edge",
     )
 
 
@@ -147,38 +146,27 @@ def predicted(federation: FederationConfig, samples: Sequence[float] | None, siz
     if topology.nodes > MOST_NODES:
         return None
     n = np.ones(topology.nodes) if samples is None else np.asarray(samples, dtype=np.float64)
-    rounds = _Rounds(federation, np.sqrt(n), gammas)
-    norm = rounds.norm()
-    return 0.0 if norm < ROUNDING else norm ** (1.0 / len(rounds.rounds))
+    norm = _norm(federation, np.sqrt(n), gammas)
+    return 0.0 if norm < ROUNDING else norm ** (1.0 / max(1, len(federation.schedule)))
 
 
-class _Rounds:
-    """One period, or a static graph, as an operator on z = N^1/2 x, for which the n-weighted norm is the ordinary
-    one.
+def _norm(federation: FederationConfig, root: NDArray[np.float64], gammas: Mapping[tuple[int, int], float]) -> float:
+    """Return the norm of one period, or of a static graph, as an operator on z = N^1/2 x, without the mean; `root` is
+    N^1/2, one value for each node.
     """
-
-    def __init__(
-        self, federation: FederationConfig, root: NDArray[np.float64], gammas: Mapping[tuple[int, int], float]
-    ) -> None:
-        self.root = root
-        share, own = root**2 / (np.array(federation.degrees) + 1.0), federation.edge_weights
-        self.rounds = []
-        for edges in federation.schedule or (federation.edges,):
-            i, j = np.array(edges, dtype=np.int64).reshape(-1, 2).T
-            gamma = np.array([gammas[edge] for edge in edges])
-            least = np.minimum(share[i], share[j])
-            if own:
-                least = np.minimum(root[i], root[j]) ** 2 * np.array([own[edge] for edge in edges])
-            self.rounds.append((i, j, gamma * least))
-        self.mean = root / np.linalg.norm(root)
-
-    def norm(self) -> float:
-        root, z = self.root[:, None], np.eye(len(self.root)) - np.outer(self.mean, self.mean)
-        for i, j, weight in self.rounds:
-            flow = weight[:, None] * (z[i] / root[i] - z[j] / root[j])
-            np.subtract.at(z, i, flow / root[i])
-            np.add.at(z, j, flow / root[j])
-        return float(np.linalg.norm(z, 2))
+    share, own = root**2 / (np.array(federation.degrees) + 1.0), federation.edge_weights
+    mean = root / np.linalg.norm(root)
+    z, scale = np.eye(len(root)) - np.outer(mean, mean), root[:, None]
+    for edges in federation.schedule or (federation.edges,):
+        i, j = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+        least = np.minimum(share[i], share[j])
+        if own:
+            least = np.minimum(root[i], root[j]) ** 2 * np.array([own[edge] for edge in edges])
+        weight = np.array([gammas[edge] for edge in edges]) * least
+        flow = weight[:, None] * (z[i] / scale[i] - z[j] / scale[j])
+        np.subtract.at(z, i, flow / scale[i])
+        np.add.at(z, j, flow / scale[j])
+    return float(np.linalg.norm(z, 2))
 
 
 def _measured_contraction(closing: Sequence[Mapping[int, ClosedRound]], ends: float) -> float | None:

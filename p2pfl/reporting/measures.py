@@ -360,11 +360,8 @@ def of_alone(scores: Sequence[ModelScore | None]) -> Alone | None:
 
 def reference_point(score: Score | None, training_loss: float) -> ReferencePoint:
     """Make a point of a reference; without a test set, its loss is the training loss."""
-    if score is None:
-        return ReferencePoint(loss=training_loss)
-    return ReferencePoint(
-        accuracy=score.accuracy, loss=score.loss, metrics=metrics_in(score), intervals=rounded(score.intervals)
-    )
+    found = model_score(score) or ModelScore(loss=training_loss)
+    return ReferencePoint(**msgspec.structs.asdict(found))
 
 
 def with_history(history: list[ReferencePoint]) -> Reference:

@@ -114,8 +114,6 @@ class NodeReport(msgspec.Struct, kw_only=True):
     """The rounds in which a robust rule mixed; null for the mean."""
     rounds_alone: int | None = None
     """The rounds in which a robust rule had too few neighbors to mix."""
-    restarted: bool = False
-    """True if it was killed during the run, started again by hand and finished."""
     starts: int | None = None
     log: str | None = None
     attack_success: float | None = None
@@ -157,8 +155,6 @@ class Contraction(msgspec.Struct, kw_only=True):
     """False if the prediction assumes equally many samples on all nodes."""
     measured: float | None = None
     """Measured in the closing rounds."""
-    per: str = ""
-    """The unit of the factor: an exchange on every edge, or on every edge of a schedule's round."""
 
 
 class Cost(msgspec.Struct, kw_only=True):

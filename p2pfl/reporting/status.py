@@ -188,9 +188,9 @@ class NodeStatus(NodeLine, kw_only=True):
     """The version of p2pfl."""
     neighbors: list[NeighborStatus]
     members_version: int | None = None
+    """The version of the newest charter that the node has; null in a federation without admin keys."""
     features: dict[str, dict[str, Any]] = {}
     """Additional status of each feature, by its name."""
-    """The version of the newest charter that the node has; null in a federation without admin keys."""
     through_by: str | None = None
     """The reason why the node counts as having done all its training; null if it has not."""
     device: str | None = None

@@ -53,7 +53,6 @@ EXTRAS: Mapping[str, str] = {
     "scipy": "topology",
     "dask": "dask",
     "distributed": "dask",
-    "segno": "qr",
     "zeroconf": "lan",
     "onnx": "onnx",
 }

@@ -188,7 +188,7 @@ def test_a_member_that_the_state_alone_knows_of_can_be_read(p2pfl, trained, tmp_
     """On a newcomer's machine members.toml may be older than the charter that lists it, which is beside its state."""
     p2pfl("new", "ward", "--nodes", "pi1,pi2,pi3", "--admin")
     before = (tmp_path / "ward" / "members.toml").read_bytes()
-    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    line = p2pfl("invite", "ward", "pi4").out.strip()
     request = p2pfl("join", line, "there", "--from", "ward").out.strip()
     p2pfl("member", "add", "ward", request, "--offline", "--yes")
     shutil.copyfile(tmp_path / "ward" / "members.toml", tmp_path / "there" / "members.toml")

@@ -64,7 +64,7 @@ def test_a_fourth_machine_joins_three_that_run_and_one_of_them_leaves(p2pfl, run
     kept = {name: tmp_path / "ward" / name / "state" / "charter" for name in processes}
     until(lambda: all(file.exists() for file in kept.values()))
 
-    line = p2pfl("invite", "ward", "pi4", "--no-qr")
+    line = p2pfl("invite", "ward", "pi4")
     request = p2pfl("join", line, "there", "--from", "ward")
     processes["pi4"] = run("there", "pi4")
     kept["pi4"] = tmp_path / "there" / "pi4" / "state" / "charter"

@@ -101,7 +101,7 @@ def test_training_ends_well_whatever_happens_to_boards(lan, tmp_path):
     here.goes_on(*NAMES)
 
     # a sixth joins
-    request = here.join("pi6", here.admin("invite", here.ward, "pi6", "--no-qr").strip())
+    request = here.join("pi6", here.admin("invite", here.ward, "pi6").strip())
     (here.board("pi6") / "pi6" / "node.toml").write_text(PAGE, encoding="utf-8")
     here.start("pi6", "pi6")
     here.admin("member", "add", here.ward, request, "--yes")
@@ -110,7 +110,7 @@ def test_training_ends_well_whatever_happens_to_boards(lan, tmp_path):
     # one dies, and another machine takes its place
     here.processes["pi2"].kill()
     here.processes["pi2"].wait()
-    request = here.join("new2", here.admin("invite", here.ward, "pi2", "--replace", "--no-qr").strip())
+    request = here.join("new2", here.admin("invite", here.ward, "pi2", "--replace").strip())
     (here.board("new2") / "pi2" / "node.toml").write_text(PAGE, encoding="utf-8")
     here.start("new2", "pi2")
     here.admin("member", "replace", here.ward, request, "--yes")

@@ -76,7 +76,7 @@ def test_a_sixth_board_joins_five_that_find_each_other(lan, tmp_path):
         desk.start(name)
     desk.until(lambda: all(len(desk.live(name)) == 2 for name in NAMES), "the ring of five")
 
-    line = desk.on(desk.computer, "invite", desk.five, "pi6", "--no-qr")
+    line = desk.on(desk.computer, "invite", desk.five, "pi6")
     desk.hosts["pi6"] = lan.host("pi6")
     desk.board("pi6").mkdir(parents=True)
     shutil.copy(desk.five / "federation.toml", desk.board("pi6"))

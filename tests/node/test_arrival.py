@@ -119,13 +119,15 @@ def test_both_addresses_of_a_member_are_asked_and_the_log_says_why_neither_helps
         raise UnreachableError("No route to host")
 
     monkeypatch.setattr("p2pfl.net.websocket.OneShotClient.ask", ask)
+    stale = replace(stale, relays=("ws://relay:1",))
     found = asyncio.run(asyncio.wait_for(wait_for_charter(stale, NEWCOMER, invite, tmp_path / "state"), 10.0))
     assert found.edition == SECOND.edition
     assert asked[:6] == [f"10.0.0.{k}:8470" for k in range(3)] + [f"127.0.0.1:{k + 1}" for k in range(3)]
     (said,) = [record.getMessage() for record in caplog.records if record.name == "p2pfl.notice"]
     assert public_text(NEWCOMER.public) in said
+    assert "copy members.toml and tickets.toml here" in said
     assert "pi0 at 10.0.0.0:8470: No route to host" in said
-    assert "pi2 at 127.0.0.1:3: No route to host" in said
+    assert "pi1 at 127.0.0.1:2: No route to host" in said
 
 
 def test_a_damaged_invite_is_one_clear_error(folder):

@@ -1,30 +1,24 @@
-"""A newcomer and a node left alone ask members at relays; statistics are summed through them."""
+"""A node left alone asks members at relays."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-from relay_kit import QUICK, RelayHere, dialer, parts, until
+from relay_kit import QUICK, RelayHere, parts, until
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import ADMIN, added, after, first, key_of, ward
 
 from p2pfl.config.charter import realm_of
-from p2pfl.config.members import invite_of
-from p2pfl.errors import UserError
-from p2pfl.features.members import arriving
-from p2pfl.features.members.arriving import NO_TICKET, RelaysToAsk, wait_for_charter
 from p2pfl.features.members.feature import ask_when_alone
-from p2pfl.features.relay.link import LinkParts, RelayLink
+from p2pfl.features.relay.link import RelayLink
 from p2pfl.features.relay.server import ListedFederation
-from p2pfl.features.relay.tickets import Ticket, register, write_tickets
-from p2pfl.features.relay.transport import ByRelayTransport, Credentials
+from p2pfl.features.relay.tickets import Ticket, register
+from p2pfl.features.relay.transport import ByRelayTransport
 from p2pfl.net.address import Relayed
 from p2pfl.net.transport import MemoryNetwork
 from p2pfl.net.websocket import visitors_binding
@@ -75,43 +69,6 @@ def member_of(federation, relay, network):
     )
 
 
-async def test_a_newcomer_waits_for_its_ticket_and_is_let_in_by_a_relay_once_that_is_here(
-    federation, tmp_path, monkeypatch, caplog
-):
-    monkeypatch.setattr(arriving, "PAUSE_S", (0.0, 0.01))
-    monkeypatch.setattr(arriving, "SAY_NEWS_S", 0.0)
-    caplog.set_level("INFO", "p2pfl.notice")
-    network, newcomer = MemoryNetwork(), key_of(9)
-    members = tuple(replace(one, address=None) for one in THREE.members)
-    here = replace(THREE, path=tmp_path / "federation.toml", members=members)
-    node = SimpleNamespace(relay_token=None, state_dir=tmp_path / "state", name="pi9", path=tmp_path / "node.toml")
-    credentials = Credentials(here, node, newcomer)
-    async with RelayHere(network, listed=[LISTED]) as relay:
-        member = member_of(federation, relay, network)
-        link = RelayLink(
-            relay.url,
-            LinkParts(dial=dialer(network), answer=credentials.answer, limits=QUICK, log=member.links._shared.log),
-        )
-
-        async def through(_url, key):
-            if not keeping:
-                keeping.append(asyncio.create_task(link.keep(lambda *_: None)))
-            return await link.dial(key)
-
-        keeping: list[asyncio.Task[None]] = []
-        async with member.links:
-            relays = RelaysToAsk((relay.url,), credentials, through)
-            invite = invite_of(here, "pi9", bytes(16))
-            waiting = asyncio.create_task(wait_for_charter(here, newcomer, invite, tmp_path / "state", relays=relays))
-            await until(lambda: NO_TICKET in caplog.text)
-            assert not keeping
-            write_tickets(after(here, FOUR), ADMIN, now_s=time.time())
-            found = await asyncio.wait_for(waiting, 10)
-        for task in keeping:
-            task.cancel()
-    assert found.edition == FOUR.edition
-
-
 async def test_a_node_whose_neighbors_were_all_replaced_asks_others_at_relays(federation):
     network = MemoryNetwork()
     got = asyncio.Event()
@@ -135,13 +92,3 @@ async def test_a_node_whose_neighbors_were_all_replaced_asks_others_at_relays(fe
             await asyncio.wait_for(got.wait(), 10)
             for task in (asking, keeping):
                 task.cancel()
-
-
-def test_a_newcomer_without_relays_lacks_nothing():
-    def nothing():
-        raise UserError("no ticket")
-
-    assert RelaysToAsk((), SimpleNamespace(require=nothing), None).obstacle() == ""
-    assert RelaysToAsk(("ws://relay",), SimpleNamespace(require=nothing), None).obstacle() == NO_TICKET
-    with pytest.raises(UserError):
-        nothing()

@@ -9,22 +9,17 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from p2pfl.config.charter import Charter, CharterError, amended, checked
 from p2pfl.config.load import load_stranger, node_file
 from p2pfl.config.members import Contact, Invite
-from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.identity import Identity, fingerprint, public_text
-from p2pfl.errors import UserError
 from p2pfl.features.lan.overhear import Places, find_nearby
 from p2pfl.features.members.joining import find_invite, require_same
-from p2pfl.features.relay.tickets import Credentials
-from p2pfl.features.relay.transport import dialing_through
-from p2pfl.net.dial_paths import outlet_of
-from p2pfl.net.websocket import DialThrough, OneShotClient, UnreachableError
+from p2pfl.net.websocket import OneShotClient, UnreachableError
 from p2pfl.node.folders import CHARTER_FILE, newest
 from p2pfl.storage.disk import replace_file
 
@@ -38,7 +33,10 @@ SAY_NEWS_S = 60.0
 MOST_SHOWN = 6
 NOBODY = "no member has an address, here or in the invite"
 NOBODY_NEAR = f"{NOBODY}, and none is heard on the LAN: `p2pfl doctor` says why"
-NO_TICKET = "relays open to a ticket only: once it is added, copy tickets.toml here, beside federation.toml"
+AT_RELAYS = (
+    "relays open to members only: once it is added, copy members.toml and tickets.toml here, beside federation.toml, "
+    "and start it again"
+)
 MOST_ASKED = 8
 """The most members asked because of the local files, in addition to those in the invite."""
 
@@ -63,35 +61,7 @@ def arrive(federation: FederationConfig, name: str, config: Path | None = None) 
     if is_listed:
         return federation
     interfaces = node.interfaces if node.discovery or federation.discovery else None
-    return asyncio.run(_wait_by_relays_too(federation, identity, invite, node, interfaces))
-
-
-async def _wait_by_relays_too(
-    federation: FederationConfig, identity: Identity, invite: Invite, node: NodeConfig, interfaces: Sequence[str] | None
-) -> FederationConfig:
-    """Wait as `wait_for_charter`, which asks members at relays, too, once this node has what opens them."""
-    credentials = Credentials(federation, node, identity)
-    async with dialing_through(credentials.answer, outlet_of(node)) as through:
-        relays = RelaysToAsk(tuple(dict.fromkeys([*federation.relays, *node.relays])), credentials, through)
-        return await wait_for_charter(federation, identity, invite, node.state_dir, interfaces, relays=relays)
-
-
-@dataclass(frozen=True, slots=True)
-class RelaysToAsk:
-    """The relays at which a newcomer may ask members."""
-
-    urls: tuple[str, ...]
-    credentials: Credentials
-    through: DialThrough
-
-    def obstacle(self) -> str:
-        """Return why it cannot register there; empty if it can, or if there are none."""
-        try:
-            if self.urls:
-                self.credentials.require()
-        except UserError:
-            return NO_TICKET
-        return ""
+    return asyncio.run(wait_for_charter(federation, identity, invite, node.state_dir, interfaces))
 
 
 async def wait_for_charter(
@@ -100,8 +70,6 @@ async def wait_for_charter(
     invite: Invite,
     folder: Path,
     interfaces: Sequence[str] | None = None,
-    *,
-    relays: RelaysToAsk | None = None,
 ) -> FederationConfig:
     """Wait until a member has a charter that lists this node, store that charter in `folder`, and return the
     federation.
@@ -111,11 +79,9 @@ async def wait_for_charter(
     said, said_at = "", float("-inf")
     while True:
         answers: list[str] = []
-        obstacle = "" if relays is None else relays.obstacle()
-        urls = () if relays is None or obstacle else relays.urls
-        errand = OneShotClient.of(federation, identity, None if relays is None else relays.through, relays=urls)
+        errand = OneShotClient.of(federation, identity)
         nearby = {} if interfaces is None else await find_nearby(federation, named=interfaces)
-        for contact in _contacts(federation, invite, nearby, identity.public, urls):
+        for contact in _contacts(federation, invite, nearby, identity.public):
             try:
                 federation = await _ask(federation, errand, contact, folder)
             except (UnreachableError, CharterError) as error:
@@ -125,7 +91,7 @@ async def wait_for_charter(
                 return federation
             shown = contact.address.partition("#")[0]
             answers.append(f"{_name_of(federation, contact)} at {shown} has no newer list of members")
-        answers = [obstacle, *answers] if obstacle else answers
+        answers = [AT_RELAYS, *answers] if federation.relays else answers
         reasons = "; ".join(answers[:MOST_SHOWN]) or (NOBODY if interfaces is None else NOBODY_NEAR)
         if time.monotonic() - said_at >= (SAY_AGAIN_S if reasons == said else SAY_NEWS_S):
             said, said_at = reasons, time.monotonic()
@@ -134,19 +100,12 @@ async def wait_for_charter(
         await asyncio.sleep(random.uniform(*PAUSE_S))
 
 
-def _contacts(
-    federation: FederationConfig, invite: Invite, nearby: Places, own: bytes, relays: Sequence[str]
-) -> Iterator[Contact]:
-    """Yield all known addresses of the members. Those in the invite, which is usually newer, come first, relays
-    last.
-    """
+def _contacts(federation: FederationConfig, invite: Invite, nearby: Places, own: bytes) -> list[Contact]:
+    """Return all known addresses of the members. Those in the invite, which is usually newer, come first."""
     heard = [Contact(key, place) for key, places in sorted(nearby.items()) for place in places]
     listed = [Contact(one.key, one.address) for one in federation.present if one.address is not None]
     contacts = dict.fromkeys([*invite.contacts, *heard, *listed])
-    yield from [contact for contact in contacts if contact.key != own][: len(invite.contacts) + MOST_ASKED]
-    keys = [one.key for one in invite.contacts] + [one.key for one in federation.present]
-    others = [key for key in dict.fromkeys(keys) if key != own][:MOST_ASKED]
-    yield from [Contact(key, url) for key in others for url in relays]
+    return [contact for contact in contacts if contact.key != own][: len(invite.contacts) + MOST_ASKED]
 
 
 def _name_of(federation: FederationConfig, contact: Contact) -> str:

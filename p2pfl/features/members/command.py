@@ -19,7 +19,6 @@ from p2pfl.errors import UserError
 if TYPE_CHECKING:
     from p2pfl.crypto.identity import Identity
 
-MOST_DAYS = 366
 LINES = {
     "list": "Show the members, including removed ones.",
     "add": "Add a new member, using the request that `p2pfl join` printed.",
@@ -45,14 +44,6 @@ class MemberCommands(Named):
     def find(self, name: str) -> Any:
         commands = {"list": show, "add": add, "remove": remove, "replace": replace, "set": change, "hand": hand_again}
         return commands[name]
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] == "ticket":
-            instead = "`p2pfl member hand`, which writes and sends new tickets, too"
-            raise UserError("is gone", key="member ticket", allowed=instead)
-        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=MemberCommands, epilog="\b\nExamples:\n  p2pfl member list ward\n  p2pfl member remove ward pi4")
@@ -181,19 +172,15 @@ def hand_again(context: click.Context, *, federation: Path, key_file: Path | Non
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @click.argument("name", metavar="NAME")
 @click.option("--replace", "replacing", is_flag=True, help="The machine takes the place of the member NAME.")
-@click.option(
-    "--days", type=click.IntRange(1, MOST_DAYS), default=3, show_default=True, help="How long the line is valid."
-)
-@click.option("--no-qr", is_flag=True, help="Print the line without its QR code.")
-def invite(*, federation: Path, name: str, replacing: bool, days: int, no_qr: bool) -> None:
-    """Print the line with which the new machine NAME asks to become a member, and its QR code.
+def invite(*, federation: Path, name: str, replacing: bool) -> None:
+    """Print the line with which the new machine NAME asks to become a member.
 
     On the new machine: p2pfl join 'LINE'. The line contains no code and no signing key. Its only secret is a token,
-    valid for a few days and for one request.
+    valid for three days and for one request.
     """
     from p2pfl.features.members import joining  # noqa: PLC0415 - `--help` stays instant
 
-    joining.invite(federation, name, replacing=replacing, days=days, no_qr=no_qr)
+    joining.invite(federation, name, replacing=replacing)
 
 
 @click.command(epilog="\b\nExamples:\n  p2pfl join 'p2pfl:...' --from /media/usb/ward\n  p2pfl run ward --node pi4")

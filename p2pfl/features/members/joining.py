@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import socket
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,8 +36,6 @@ from p2pfl.node.folders import KEY_FILE, appearing
 INVITE_FILE = "invite"
 USUAL_PORT = 8470
 PRIVATE = 0o700
-SQUARES = 3
-"""The width of the QR code's quiet zone, in squares: on a terminal, fewer than the standard's four are enough."""
 
 
 def make_folder(invite: Invite, target: Path, *, source: Path | None, address: str | None) -> tuple[str, bytes]:
@@ -135,15 +132,12 @@ def _is_free(port: int) -> bool:
         return False
 
 
-def invite(federation: Path, name: str, *, replacing: bool, days: int, no_qr: bool) -> None:
-    """Print the line with which the new machine asks to become a member, and its QR code."""
+def invite(federation: Path, name: str, *, replacing: bool) -> None:
+    """Print the line with which the new machine asks to become a member."""
     described = load_config(federation)
     require_admin(described)
-    made = issue(described, name, now=seconds_now(), days=days, replacing=replacing)
-    line = made.line()
-    click.echo(line)
-    if not no_qr:
-        _show_code(line)
+    made = issue(described, name, now=seconds_now(), replacing=replacing)
+    click.echo(made.line())
     command = "replace" if replacing else "add"
     click.echo(
         f"on {name}: p2pfl join 'LINE'; its answer goes to p2pfl member {command} {federation} 'ANSWER'", err=True
@@ -152,24 +146,13 @@ def invite(federation: Path, name: str, *, replacing: bool, days: int, no_qr: bo
         click.echo(f"it is valid for one answer, until {in_words(made.until)}", err=True)
     if described.relays:
         text = f"{name} meets the members at relays, which open to a ticket only: `p2pfl member {command}` makes it"
-        click.echo(f"{text}; then copy tickets.toml to {name}, beside its federation.toml", err=True)
+        click.echo(f"{text}; then copy members.toml and tickets.toml to {name}, beside its federation.toml", err=True)
     elif not made.contacts and not described.discovery:
         text = f"no member has an address, so that {name} cannot ask to be added: p2pfl member set"
         click.echo(f"{text} {federation} --address NAME=HOST:PORT, or discovery = true on one LAN", err=True)
     if made.contacts and all(is_loopback(parse_address(one.address, "address").host) for one in made.contacts):
         text = "the members' addresses are for this machine alone: no other machine can reach them; first"
         click.echo(f"{text} p2pfl member set {federation} --address NAME=HOST:PORT, and invite again", err=True)
-
-
-def _show_code(line: str) -> None:
-    """Print the QR code to stderr, so that stdout has only the line."""
-    try:
-        import segno  # noqa: PLC0415 - an extra, and only for this
-    except ModuleNotFoundError:
-        click.echo("no QR code: it needs segno (pip install '.[qr]' in a checkout)", err=True)
-        return
-    if sys.stderr.isatty():
-        segno.make(line, error="l").terminal(out=sys.stderr, compact=True, border=SQUARES)
 
 
 def join(line: str, directory: Path | None, source: Path | None, address: str | None) -> None:
@@ -194,6 +177,6 @@ def join(line: str, directory: Path | None, source: Path | None, address: str | 
         text = f"still missing in {shown}: federation.toml and the task's file, as on any other node; copy them there"
         click.echo(text, err=True)
     elif load_config(target).relays:
-        text = f"once it is added, ask for tickets.toml, and copy it to {shown}: relays open to a ticket only"
+        text = f"once it is added, ask for members.toml and tickets.toml, and copy both to {shown}"
         click.echo(text, err=True)
     click.echo(f"then, before or after you are added: p2pfl run {shown} --node {invited.name}", err=True)

@@ -45,8 +45,8 @@ ADMIN_FILE = "admin.key"
 INVITES_FILE = "invites.json"
 READABLE = 0o644
 DAY_S = 86_400
-USUAL_DAYS = 3
-"""The default validity of an invite in days."""
+VALID_DAYS = 3
+"""The validity of an invite in days."""
 AT_ONCE = 8
 ENOUGH = 3
 """The number of answers after which no other nodes are dialed."""
@@ -149,14 +149,11 @@ class IssuedInvite(msgspec.Struct):
     """The fingerprint of the key that it admitted; also empty if an earlier version recorded the admission."""
 
 
-def issue(
-    federation: FederationConfig, name: str, *, now: float, days: int = USUAL_DAYS, replacing: bool = False
-) -> Invite:
-    """Make and record an invite that is valid for `days` days from `now`.
-
-    Raises UserError: this name cannot be invited.
+def issue(federation: FederationConfig, name: str, *, now: float, replacing: bool = False) -> Invite:
+    """Make and record an invite that is valid for some days from `now`. Raises UserError: this name cannot be
+    invited.
     """
-    until = min(int(now) + days * DAY_S, MOST_SECONDS)
+    until = min(int(now) + VALID_DAYS * DAY_S, MOST_SECONDS)
     invite = invite_of(federation, name, os.urandom(TOKEN_BYTES), until=until, replacing=replacing)
     _remember(federation, [*_read_invites(federation), IssuedInvite(name, invite.token.hex(), until=until)])
     return invite

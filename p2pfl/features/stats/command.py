@@ -101,7 +101,7 @@ def _show(found: FederationStatistics, form: Form) -> None:
     for one in numbers:
         if one.histogram:
             click.echo()
-            rows = [{_titled(one, by): _range(bar), "rows": _count(bar.rows)} for bar in one.histogram]
+            rows = [{one.column: _range(bar), "rows": _count(bar.rows)} for bar in one.histogram]
             write_rows(rows, "table")
     for one in figures:
         if one.categories is not None:

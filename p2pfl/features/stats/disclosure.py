@@ -204,25 +204,6 @@ def bars(edges: Sequence[float], counts: Counts, sites: Counts, bounds: CountBou
     return tuple(Bar(low=ends[first], high=ends[end], rows=int(counts[first:end].sum())) for first, end in found)
 
 
-def common_bars(
-    edges: Sequence[float], groups: Sequence[tuple[Counts, Counts]], whole: Sequence[Bar], bounds: CountBounds
-) -> list[tuple[Bar, ...]]:
-    """Join the bars of all rows, until each has enough rows in all groups, of whose bins are counts and sites."""
-    ends = [edges.index(bar.high) + 1 for bar in whole if bar.high is not None]
-    start, chosen, rest = 0, list[int](), len(edges) + 1
-    for end in ends:
-        parts = (slice(start, end), slice(end, rest))
-        if all(_is_enough(counts[part], sites[part], bounds) for counts, sites in groups for part in parts):
-            chosen.append(end)
-            start = end
-    spans = list(zip([0, *chosen], [*chosen, rest], strict=True))
-    limits = [None, *edges, None]
-    return [
-        tuple(Bar(low=limits[low], high=limits[high], rows=int(counts[low:high].sum())) for low, high in spans)
-        for counts, _ in groups
-    ]
-
-
 def _is_enough(counts: Counts, sites: Counts, bounds: CountBounds) -> bool:
     return bool(counts.any()) and not bounds.is_small(counts, sites)
 
@@ -320,10 +301,10 @@ def cells_asked(schema: Schema, columns: Iterable[str], by: str | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownCounts:
-    """The counts of one column, None where hidden: `cells` (groups, values + 1), and of each group's bars."""
+    """The counts of one column, None where hidden: `cells` (groups, values + 1), and of the bars."""
 
     cells: list[list[int | None]]
-    bars: Mapping[int, tuple[int | None, ...]]
+    bars: tuple[int | None, ...]
 
 
 class Disclosure:
@@ -366,15 +347,8 @@ class Disclosure:
             for group in np.flatnonzero(~hidden & (known > 0)).tolist():
                 yield column, group, int(known[group])
 
-    def whole(self) -> Iterator[tuple[str, int]]:
-        """Yield each column that is hidden in no group, and its known rows."""
-        for column, hidden in self._unsummed.items():
-            known = self.cells[column][0, :, 0]
-            if not (hidden & (self.rows > 0)).any() and known.any():
-                yield column, int(known.sum())
-
-    def counts(self, column: str, bars: Mapping[int, tuple[Bar, ...]]) -> ShownCounts:
-        """Return which counts of a column may be shown, with these bars of groups."""
+    def counts(self, column: str, bars: Sequence[Bar] = ()) -> ShownCounts:
+        """Return which counts of a column may be shown, with these bars where there are no groups."""
         cells, sites = self.cells[column]
         table = self._table(cells, sites, bars)
         forced = self._forced(column, cells.shape, len(table.counts))
@@ -384,11 +358,7 @@ class Disclosure:
         shown = [None if gone else count for count, gone in zip(table.counts.tolist(), hidden.tolist(), strict=True)]
         groups, width = cells.shape
         rows = [shown[groups + group * width :][:width] for group in range(groups)]
-        found, start = {}, groups * (1 + width)
-        for group, some in bars.items():
-            found[group] = tuple(shown[start : start + len(some)])
-            start += len(some)
-        return ShownCounts(cells=rows, bars=found)
+        return ShownCounts(cells=rows, bars=tuple(shown[groups * (1 + width) :]))
 
     def _forced(self, column: str, shape: tuple[int, ...], size: int) -> Mask:
         """Return the cells of hidden groups, and of those in which the column is hidden."""
@@ -399,10 +369,10 @@ class Disclosure:
         forced[groups : groups * (1 + width)] = np.repeat(gone, width)
         return forced
 
-    def _table(self, cells: Counts, sites: Counts, bars: Mapping[int, tuple[Bar, ...]]) -> CellTable:
+    def _table(self, cells: Counts, sites: Counts, bars: Sequence[Bar]) -> CellTable:
         """Return the rows of the groups, the cells, and the bars, with all totals that another question may show."""
         groups, width = cells.shape
-        extra = [bar.rows for some in bars.values() for bar in some]
+        extra = [bar.rows for bar in bars]
         counts = np.concatenate([self.rows, cells.ravel(), np.array(extra, np.int64)])
         first, size = groups, len(counts)
         lines = [_line(size, range(groups))]
@@ -413,13 +383,8 @@ class Disclosure:
                 for value in range(width)
                 if not self._bounds.is_small(cells[:, value], sites[:, value])
             ]
-        start = groups * (1 + width)
-        if len(bars) > 1:
-            each = max(len(some) for some in bars.values())
-            lines += [_line(size, range(start + place, size, each)) for place in range(each)]
-        for group, some in bars.items():
-            lines.append(_line(size, range(start, start + len(some)), first + group * width))
-            start += len(some)
+        if bars:
+            lines.append(_line(size, range(groups * (1 + width), size), first))
         may_hide = np.ones(size, np.bool_)
         may_hide[:groups] = False
         reach = np.full(len(extra), LEAST_SITES)

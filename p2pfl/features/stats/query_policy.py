@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.config.sections import EVERYBODY
 from p2pfl.console import seconds_now
-from p2pfl.console.output import write_rows
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.stats.disclosure import categories_of, cells_asked, group_names
@@ -385,11 +384,6 @@ class QueryPolicy:
 
 
 class StatsCheck(Check):
-    part = "stats"
-
-    def __init__(self) -> None:
-        self._rows: list[dict[str, Any]] = []
-
     def of_files(self, inspected: Inspected) -> None:
         federation = inspected.federation
         nodes = [node for node in inspected.here.values() if node.stats.columns or node.stats.to]
@@ -398,21 +392,15 @@ class StatsCheck(Check):
         schema = _schema(federation)
         for node in nodes:
             inspected.mistakes += mistakes_in(federation, node, schema)
-            self._rows.append(_row(node))
-        offering = [row for row in self._rows if row["to"] != "nobody" and row["columns"]]
+        offering = [node for node in nodes if node.stats.to and node.stats.columns]
         if federation.privacy is not None:
             inspected.warnings.append("under [privacy] `p2pfl stats` answers nothing, whatever [stats] says")
         elif offering:
-            first, others = offering[0], [row["node"] for row in offering[1:]]
+            first, others = offering[0], [node.name for node in offering[1:]]
             whom = others[0] if len(others) == 1 else f"{len(others)} more nodes"
-            more = f", and {whom}: --all" if others else ""
-            inspected.brief["statistics"] = f"{first['node']} offers {first['columns']} to {first['to']}{more}"
-
-    def told(self) -> list[dict[str, Any]] | None:
-        return self._rows or None
-
-    def show(self, facts: Any) -> None:
-        write_rows(facts, "table", title="statistics: what each node offers")
+            to = "all members" if EVERYBODY in first.stats.to else ", ".join(first.stats.to)
+            more = f"; {whom} too: [stats] in their node.toml" if others else ""
+            inspected.brief["statistics"] = f"{first.name} offers {', '.join(first.stats.columns)} to {to}{more}"
 
 
 def mistakes_in(federation: FederationConfig, node: NodeConfig, schema: Schema | None) -> list[UserError]:
@@ -436,20 +424,6 @@ def mistakes_in(federation: FederationConfig, node: NodeConfig, schema: Schema |
     if policy.by is not None and policy.by not in groups:
         found.append(mistake("not a categorical column of the schema", "by", policy.by, ", ".join(groups)))
     return found
-
-
-def _row(node: NodeConfig) -> dict[str, Any]:
-
-    policy = node.stats
-    to = "all members" if EVERYBODY in policy.to else ", ".join(policy.to) or "nobody"
-    return {
-        "node": node.name,
-        "columns": ", ".join(policy.columns),
-        "to": to,
-        "by": policy.by,
-        "a_day": policy.a_day,
-        "least_rows": policy.least_rows,
-    }
 
 
 def _schema(federation: FederationConfig) -> Schema | None:

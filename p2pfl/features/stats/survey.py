@@ -29,7 +29,6 @@ from p2pfl.features.stats.disclosure import (
     SurveyFigures,
     bars,
     categories_of,
-    common_bars,
     fineness,
     group_names,
     histogram_edges,
@@ -42,9 +41,6 @@ from p2pfl.learn.trees.bins import as_cells, counted, divided, first_cuts
 WITHIN = (-(2**48), 2**48)
 MOST_SIZE = 1e70
 """The largest number that is summed."""
-
-ALL = -1
-"""In place of a group: the rows of all groups."""
 
 Counts = NDArray[np.int64]
 Values = NDArray[np.float64]
@@ -88,9 +84,11 @@ class SiteSums:
         return {"squares": np.stack([limbs_of(one) for one in squares])} | self._buckets(values, spreads)
 
     def histograms(self, spreads: Sequence[_Spread]) -> Arrays:
-        """Return the finest buckets, and `bins PLACE` (2, edges + 1): rows, and 1 where this site has any."""
+        """Return the finest buckets, and without groups `bins PLACE` (2, edges + 1): rows, and 1 where this site has
+        any.
+        """
         values, found = list(self._known(spreads)), Arrays()
-        for place, (one, each) in enumerate(zip(values, spreads, strict=True)):
+        for place, (one, each) in enumerate(zip(values, spreads, strict=True) if self._groups == 1 else ()):
             bins = np.bincount(np.searchsorted(each.edges, one, "right"), minlength=len(each.edges) + 1)
             found[f"bins {place}"] = _and_sites(bins)
         return found | self._buckets(values, spreads)
@@ -104,7 +102,7 @@ class SiteSums:
     def _known(self, spreads: Sequence[_Spread]) -> Iterator[Values]:
         for one in spreads:
             values = self._columns[one.column]
-            yield values[~np.isnan(values) & ((self._group == one.group) | (one.group == ALL))]
+            yield values[~np.isnan(values) & (self._group == one.group)]
 
 
 def _places(values: Values, width: int) -> Counts:
@@ -136,8 +134,6 @@ def survey(asked: SurveyAsked, schema: Schema, columns: Columns) -> Conversation
     sums = yield site.counts()
     shown = Disclosure(asked, schema, {name: _counts(each) for name, each in sums.items()})
     spreads = [_Spread(column=column, group=group, rows=rows) for column, group, rows in shown.summed()]
-    if asked.by is not None:
-        spreads += [_Spread(column=column, group=ALL, rows=rows) for column, rows in shown.whole()]
     if spreads:
         sums = yield site.sums(spreads)
         for place, one in enumerate(spreads):
@@ -145,11 +141,9 @@ def survey(asked: SurveyAsked, schema: Schema, columns: Columns) -> Conversation
         sums = yield site.squares(spreads)
         for place, one in enumerate(spreads):
             one.take_squares(sums["squares"][place], sums[f"buckets {place}"], asked)
-        _share_edges(spreads, asked)
         sums = yield site.histograms(spreads)
         for place, one in enumerate(spreads):
-            one.take_histogram(sums[f"buckets {place}"], sums[f"bins {place}"], asked)
-        _share_bars(spreads, asked)
+            one.take_histogram(sums[f"buckets {place}"], sums.get(f"bins {place}"), asked)
     return _statistics(asked, schema, shown, {(one.column, one.group): one for one in spreads})
 
 
@@ -166,8 +160,6 @@ class _Spread:
     edges: list[float] = field(default_factory=list)
     quantiles: tuple[Quantile, ...] = ()
     bars: tuple[Bar, ...] = ()
-    bins: tuple[Counts, Counts] = field(default_factory=lambda: (np.zeros(1, np.int64), np.zeros(1, np.int64)))
-    """The rows in the bins between the edges, and the sites that have any."""
 
     def take_sum(self, total: Any, buckets: Any, asked: SurveyAsked) -> None:
         self.mean = value_of(total) / self.rows
@@ -180,9 +172,10 @@ class _Spread:
         self._divide(counts, asked)
 
     def take_histogram(self, buckets: Any, bins: Any, asked: SurveyAsked) -> None:
+        """Take the rows in the bins between the edges, and the sites that have any; None: there are groups."""
         self.quantiles = quantiles(self.cuts, self._of_all(buckets), asked.least_rows)
-        self.bins = self._of_all(bins[0]), _counts(bins[1])
-        self.bars = bars(self.edges, *self.bins, asked.bounds)
+        if bins is not None:
+            self.bars = bars(self.edges, self._of_all(bins[0]), _counts(bins[1]), asked.bounds)
 
     def _divide(self, counts: Counts, asked: SurveyAsked) -> None:
         self.cuts = divided(self.cuts, counts, fineness(self.rows, asked.least_rows))
@@ -200,39 +193,13 @@ class _Spread:
         return round(value, -math.floor(math.log10(error))) if value is not None and error > 0 else value
 
 
-def _share_edges(spreads: Sequence[_Spread], asked: SurveyAsked) -> None:
-    """Count all groups in the bins of a question without groups: with others, both would tell of few rows."""
-    whole = {one.column: one.edges for one in spreads if one.group == ALL}
-    if asked.by is not None:
-        for one in spreads:
-            one.edges = whole.get(one.column, [])
-
-
-def _share_bars(spreads: Sequence[_Spread], asked: SurveyAsked) -> None:
-    """Join the bars of a question without groups until each has enough rows in all groups.
-
-    If a group is hidden, its bars would follow from those of all rows: then no group has any.
-    """
-    if asked.by is None:
-        return
-    for whole in [one for one in spreads if one.group == ALL]:
-        groups = [one for one in spreads if one.column == whole.column and one.group != ALL]
-        found = common_bars(whole.edges, [one.bins for one in groups], whole.bars, asked.bounds)
-        for one, each in zip(groups, found, strict=True):
-            one.bars = each
-    wholes = {one.column for one in spreads if one.group == ALL}
-    for one in spreads:
-        if one.column not in wholes:
-            one.bars = ()
-
-
 def _statistics(
     asked: SurveyAsked, schema: Schema, shown: Disclosure, spreads: Mapping[tuple[str, int], _Spread]
 ) -> Statistics:
     figures = list[SurveyFigures]()
     for column in asked.columns:
-        here = {group: one for (name, group), one in spreads.items() if name == column and group != ALL}
-        counts = shown.counts(column, {group: one.bars for group, one in here.items()})
+        here = {group: one for (name, group), one in spreads.items() if name == column}
+        counts = shown.counts(column, here[0].bars if asked.by is None and here else ())
         values = categories_of(schema, column)
         figures += _categories(column, values, shown, counts) if values else _numbers(column, shown, counts, here)
     rows = {group: None if shown.hidden[group] else int(shown.rows[group]) for group in shown.groups}
@@ -262,13 +229,12 @@ def _numbers(
         found = SurveyFigures(column=column, group=shown.names[group], rows=rows, missing=missing)
         one = spreads.get(group)
         if one is not None:
-            pairs = zip(one.bars, counts.bars.get(group, ()), strict=True)
             found = replace(
                 found,
                 mean=one.mean if rows is not None else one.blurred(one.mean),
                 deviation=one.deviation if rows is not None else one.blurred(one.deviation),
                 quantiles=one.quantiles,
-                histogram=tuple(replace(bar, rows=count) for bar, count in pairs),
+                histogram=tuple(replace(bar, rows=count) for bar, count in zip(one.bars, counts.bars, strict=True)),
             )
         yield found
 

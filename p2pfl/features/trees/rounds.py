@@ -85,11 +85,6 @@ def _mistakes(federation: FederationConfig) -> Iterator[tuple[str, str, object, 
 
 
 class TreesCheck(Check):
-    part = "trees"
-
-    def __init__(self) -> None:
-        self._facts: dict[str, Any] | None = None
-
     def of_learners(self, inspected: Inspected) -> None:
         federation = inspected.federation
         if not federation.grows_trees:
@@ -105,12 +100,6 @@ class TreesCheck(Check):
             entries = learner.entries_of_a_round(rows)
         each = sum(bytes_each(count, members) for count in entries) if entries else None
         colluders = colluders_of(federation)
-        self._facts = {
-            "members": members,
-            "colluders": colluders,
-            "most_entries": max(entries, default=None),
-            "bytes_each": each,
-        }
         brief = inspected.brief
         outputs = 1 if learner is None else learner.settings.outputs
         trees = "a tree" if outputs == 1 else f"{outputs} trees, one for each class,"
@@ -122,9 +111,6 @@ class TreesCheck(Check):
         brief["trees"] = f"of the rows of all {members} nodes; {colluders} may work together against another"
         brief["duration"] = "not estimated: each sum is some messages back and forth between all nodes"
         brief["waits"] = "each sum is of all nodes: without one of them nothing grows until it is back"
-
-    def told(self) -> dict[str, Any] | None:
-        return self._facts
 
 
 FILE_NAME = "growing"

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.learn.table.schema import Schema
-from p2pfl.learn.trees.bins import FINENESS, as_cells, edges_of, keys_of, value_of
+from p2pfl.learn.trees.bins import FINENESS, as_cells, edges_of, keys_of, number_of
 
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -215,8 +215,8 @@ def _bins(cuts: Sequence[int], counts: Counts, least_rows: int) -> tuple[list[fl
     places = [0, *np.searchsorted(np.array(cuts, np.int64), keys).tolist()]
     full = np.flatnonzero(counts)
     first, last = int(full[0]), int(full[-1])
-    low = value_of(cuts[first]) if counts[first] >= least_rows else None
-    high = value_of(cuts[last + 1]) if counts[last] >= least_rows and last + 1 < len(cuts) else None
+    low = number_of(cuts[first]) if counts[first] >= least_rows else None
+    high = number_of(cuts[last + 1]) if counts[last] >= least_rows and last + 1 < len(cuts) else None
     ends = [None if one is None or not abs(one) < MOST_FLOAT else one for one in (low, high)]
     return [ends[0], *inner, ends[1]], np.add.reduceat(counts, places)
 

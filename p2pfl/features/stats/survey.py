@@ -42,7 +42,6 @@ WITHIN = (-(2**48), 2**48)
 MOST_SIZE = 1e70
 """The largest number that is summed."""
 
-Counts = NDArray[np.int64]
 Values = NDArray[np.float64]
 Arrays = dict[str, Counts]
 Columns = Mapping[str, Values]

@@ -34,8 +34,7 @@ from p2pfl.features.sums.messages import quorum
 from p2pfl.features.sums.rounds import ALL_DONE, AlikeState, RoundsInStep, SummedRounds, bytes_each
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.interface import Learner, LocalRound, Vector
-from p2pfl.learn.trees.growth import TreeGrowth, TreePart, WrongSum
-from p2pfl.learn.trees.learner import TreeLearner
+from p2pfl.learn.trees.growth import TreeGrowth, TreeLearner, TreePart, WrongSum
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
 from p2pfl.storage.disk import replace_file

@@ -28,7 +28,7 @@ from p2pfl.learn.table.scoring import ScoresTables, TableModel, preprocessing_of
 from p2pfl.learn.table.task import TREES, data_of, table_task
 from p2pfl.learn.task import LearnerFactory, Task
 from p2pfl.learn.trees.forest import to_xgboost
-from p2pfl.learn.trees.learner import TableTrees, TreeTask
+from p2pfl.learn.trees.growth import TableTrees, TreeTask
 
 
 def csv_table(*, base_dir: Path = Path(), **options: Any) -> Task | LearnerFactory:

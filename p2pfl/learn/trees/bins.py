@@ -51,7 +51,7 @@ def keys_of(values: Cells) -> Counts:
     return ZERO + np.where(bits < 0, -(bits + ZERO), bits)
 
 
-def value_of(key: int) -> float:
+def number_of(key: int) -> float:
     """Return the float32 with this key, or the nearest finite one."""
     bits = min(abs(key - ZERO), LARGEST)
     return math.copysign(float(np.array([bits], np.uint32).view(np.float32)[0]), key - ZERO)
@@ -96,7 +96,7 @@ def edges_of(cuts: Sequence[int], counts: Counts, bins: int, least_rows: int) ->
     for start, count in zip(cuts, counts.tolist(), strict=True):
         is_due = max(rows, count) * left >= rest
         if count and left > 1 and rows >= least_rows and is_due:
-            edges.append(value_of(start))
+            edges.append(number_of(start))
             left, rest, rows = left - 1, rest - rows, 0
         rows += count
     return edges[:-1] if edges and rows < least_rows else edges

@@ -35,7 +35,7 @@ def test_keys_are_in_the_order_of_the_numbers_and_lead_back(first, second):
     keys = bins.keys_of(values).tolist()
     assert (keys[0] < keys[1]) == (values[0] < values[1])
     assert (keys[0] == keys[1]) == (values[0] == values[1])
-    assert [bins.value_of(key) for key in keys] == values.tolist()
+    assert [bins.number_of(key) for key in keys] == values.tolist()
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from p2pfl.features.stats.disclosure import (
+from p2pfl.features.stats.survey import (
     CountBounds,
     Disclosure,
     SurveyAsked,

@@ -1,7 +1,7 @@
 """Statistics over all sites' tables: a member asks, each site answers what its `[stats]` allows, and sums do the rest.
 
 `query_policy` decides at one site, and keeps the log; `statements` are what members sign, and `node` takes part.
-`survey` makes the figures, and `disclosure` decides what may be shown. What each learns: docs/how-to/statistics.md.
+`survey` makes the figures, and decides what may be shown. What each learns: docs/how-to/statistics.md.
 """
 
 from __future__ import annotations

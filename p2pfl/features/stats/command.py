@@ -14,8 +14,8 @@ from p2pfl.console.output import Form, cell, format_option, log_to_stderr, write
 from p2pfl.errors import UserError
 
 if TYPE_CHECKING:
-    from p2pfl.features.stats.disclosure import Bar, Quantile, Statistics, SurveyFigures
     from p2pfl.features.stats.node import Ended, FederationStatistics
+    from p2pfl.features.stats.survey import Bar, Quantile, Statistics, SurveyFigures
 
 HIDDEN = "hidden"
 
@@ -76,7 +76,7 @@ def _tell(end: Ended) -> None:
 
 
 def _show(found: FederationStatistics, form: Form) -> None:
-    from p2pfl.features.stats.disclosure import MISSING  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.features.stats.survey import MISSING  # noqa: PLC0415 - `--help` stays instant
 
     statistics = found.statistics
     if form == "json":

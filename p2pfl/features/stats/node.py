@@ -26,7 +26,6 @@ from p2pfl.errors import StorageError, UserError
 from p2pfl.features import import_declared
 from p2pfl.features.lan.discovery import discovery_of
 from p2pfl.features.relay.transport import through_relays
-from p2pfl.features.stats.disclosure import Statistics, SurveyAsked, TooFew
 from p2pfl.features.stats.query_policy import (
     PROGRAM,
     WITHHELD,
@@ -47,7 +46,17 @@ from p2pfl.features.stats.statements import (
     Statements,
     in_words,
 )
-from p2pfl.features.stats.survey import STAGES, WITHIN, Arrays, Conversation, Sums, survey
+from p2pfl.features.stats.survey import (
+    STAGES,
+    WITHIN,
+    Arrays,
+    Conversation,
+    Statistics,
+    Sums,
+    SurveyAsked,
+    TooFew,
+    survey,
+)
 from p2pfl.features.sums.arithmetic import SpoiledSum
 from p2pfl.features.sums.asking import alone, encoding_of, names_of
 from p2pfl.features.sums.messages import SumDone, SumSettings

@@ -29,8 +29,7 @@ from p2pfl.config.sections import EVERYBODY
 from p2pfl.console import seconds_now
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import StorageError, UserError
-from p2pfl.features.stats.disclosure import categories_of, cells_asked, group_names
-from p2pfl.features.stats.survey import MOST_CELLS, MOST_SIZE, MOST_SPREADS
+from p2pfl.features.stats.survey import MOST_CELLS, MOST_SIZE, MOST_SPREADS, categories_of, cells_asked, group_names
 from p2pfl.features.sums.sessions import append_record
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.table.reading import read_table

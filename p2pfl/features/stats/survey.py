@@ -6,37 +6,410 @@
 
 Rows are counted first. What may not be shown is decided by these counts, so that values are only ever summed in groups
 that are shown: then sums and coarse buckets, squares and finer buckets, the finest buckets and a histogram. Nothing
-here and in `disclosure` knows networks, policies or files.
+here knows networks, policies or files.
+
+A cell is *small* if it has few rows, or if few sites have its rows. Small cells are hidden, and further ones with them,
+until no total that is known gives a small cell, or the sum of a few (complementary suppression: Hundepool et al.,
+Statistical Disclosure Control, 2012, chapter 4). An empty cell has no rows that could be learned, and is shown.
+
+Quantiles and a histogram come from counts of values in buckets (`learn.trees.bins`). No range need be known beforehand.
+Buckets are joined until each has enough rows: a quantile is known up to such a bin.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.features.stats.disclosure import (
-    Bar,
-    Disclosure,
-    Quantile,
-    ShownCounts,
-    Statistics,
-    SurveyAsked,
-    SurveyFigures,
-    bars,
-    categories_of,
-    fineness,
-    group_names,
-    histogram_edges,
-    quantiles,
-)
 from p2pfl.learn.figures import limbs_of, value_of
 from p2pfl.learn.table.schema import Schema
-from p2pfl.learn.trees.bins import as_cells, counted, divided, first_cuts
+from p2pfl.learn.trees.bins import FINENESS, as_cells, counted, divided, edges_of, first_cuts, keys_of, number_of
+
+Counts = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountBounds:
+    """The fewest rows, and the fewest sites with such rows, of what is shown."""
+
+    rows: int
+    sites: int
+
+    def small(self, counts: Counts, sites: Counts) -> Mask:
+        """Return which cells (n,) have too few rows or sites, and are not empty."""
+        return (counts > 0) & ((counts < self.rows) | (sites < self.sites))
+
+    def is_small(self, counts: Counts, sites: Counts) -> bool:
+        """Return True if these cells (n,), of which at least one has rows, have too few together.
+
+        The sites of each are counted, not named, so that together they are at least as many as the most of one.
+        """
+        return bool(counts.any() and (counts.sum() < self.rows or sites.max() < self.sites))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellTable:
+    """Cells (v,), and totals of them that somebody may know: the rows of `relations` (r, v) hold the factor of each
+    cell in one such total. `may_hide` are the cells (v,) that may be hidden besides small ones.
+    """
+
+    counts: Counts
+    sites: Counts
+    relations: NDArray[np.float64]
+    may_hide: Mask
+
+
+def with_complement(counts: Counts, sites: Counts, bounds: CountBounds, *, forced: Mask | None = None) -> Mask:
+    """Return which cells (n,) with a known total are to be hidden: the small ones, those that are `forced`, and the
+    smallest others until all that is hidden is not small together.
+    """
+    hidden = bounds.small(counts, sites) | (np.zeros(len(counts), np.bool_) if forced is None else forced)
+    while bounds.is_small(counts[hidden], sites[hidden]):
+        place = _smallest(counts, ~hidden & (counts > 0))
+        if place is None:
+            break
+        hidden[place] = True
+    return hidden
+
+
+def hidden_cells(table: CellTable, bounds: CountBounds, *, forced: Mask) -> Mask | None:
+    """Return which cells (v,) are to be hidden; None if small ones can be computed whatever is hidden.
+
+    Cells that are `forced` are hidden.
+    """
+    small = bounds.small(table.counts, table.sites)
+    hidden = small | forced
+    while True:
+        lines = [line for line in table.relations if _tells_few(line, table, hidden, bounds)]
+        if not lines:
+            known = small & determined(table.relations, hidden)
+            if not known.any():
+                return hidden
+            lines = [line for line in table.relations if line[known].any()]
+        place = _next(lines, table, hidden)
+        if place is None:
+            return None
+        hidden[place] = True
+
+
+def determined(relations: NDArray[np.float64], hidden: Mask) -> Mask:
+    """Return which cells (v,) follow from the relations (r, v) and the cells that are not hidden."""
+    found, places = ~hidden, np.flatnonzero(hidden)
+    if not places.size:
+        return found
+    _, sizes, basis = np.linalg.svd(relations[:, places], full_matrices=True)
+    rank = int((sizes > TOLERANCE * max(1.0, *sizes.tolist())).sum()) if sizes.size else 0
+    free = basis[rank:]
+    found[places] = ~(np.abs(free) > TOLERANCE).any(axis=0) if len(free) else True
+    return found
+
+
+def _tells_few(line: NDArray[np.float64], table: CellTable, hidden: Mask, bounds: CountBounds) -> bool:
+    """Return True if a total, less what is shown of it, is the sum of hidden cells that are small together."""
+    inside = hidden & (line != 0) & (table.counts > 0)
+    return len(set(np.sign(line[inside]))) == 1 and bounds.is_small(table.counts[inside], table.sites[inside])
+
+
+def _next(lines: list[NDArray[np.float64]], table: CellTable, hidden: Mask) -> int | None:
+    """Choose one more cell to hide: the smallest in these totals, else the smallest at all, else an empty one."""
+    inside = np.any([line != 0 for line in lines], axis=0)
+    free, full = table.may_hide & ~hidden, table.counts > 0
+    for choice in (free & inside & full, free & full, free & inside, free):
+        place = _smallest(table.counts, choice)
+        if place is not None:
+            return place
+    return None
+
+
+def _smallest(counts: Counts, among: Mask) -> int | None:
+    places = np.flatnonzero(among)
+    return int(places[np.argmin(counts[places])]) if places.size else None
+
+
+SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""The quantiles."""
+MOST_BINS, HISTOGRAM_BINS = 64, 10
+ROUNDING = 2.0**-23
+"""The largest relative difference between a value and the float32 in whose place it is counted, twice."""
+MOST_FLOAT = 3e38
+"""Larger numbers are counted as the largest float32, and so have no bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantile:
+    """A quantile lies from `low` to `high`. None: too few rows lie beyond for a bound."""
+
+    share: float
+    low: float | None
+    high: float | None
+
+    @property
+    def value(self) -> float | None:
+        return None if self.low is None or self.high is None else (self.low + self.high) / 2
+
+    @property
+    def bound(self) -> float | None:
+        """The most by which `value` is off."""
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """The rows with values from `low` to below `high`; None: without end. `rows` None: hidden."""
+
+    low: float | None
+    high: float | None
+    rows: int | None
+
+
+def fineness(rows: int, least_rows: int) -> int:
+    """Return the bins for which full buckets are divided: no finer than the rows that a bin must have."""
+    return max(1, min(MOST_BINS, rows // (FINENESS * least_rows)))
+
+
+def quantiles(cuts: Sequence[int], counts: Counts, least_rows: int) -> tuple[Quantile, ...]:
+    """Return what the counts (k,) in buckets that begin at these keys tell of the quantiles."""
+    edges, inside = _bins(cuts, counts, least_rows)
+    ends = np.cumsum(inside)
+    rows, found = int(ends[-1]), []
+    for share in SHARES:
+        place = (rows - 1) * share
+        low, high = (int(np.searchsorted(ends, spot, "right")) for spot in (math.floor(place), math.ceil(place)))
+        found.append(Quantile(share=share, low=_wider(edges[low], -1), high=_wider(edges[high + 1], 1)))
+    return tuple(found)
+
+
+def histogram_edges(cuts: Sequence[int], counts: Counts, least_rows: int) -> list[float]:
+    """Return round numbers, about ten of them, between the first and the last bin."""
+    edges, _ = _bins(cuts, counts, least_rows)
+    known = [edge for edge in edges if edge is not None]
+    if not known:
+        return []
+    low, high = known[0], known[-1]
+    if not high - low > 0:
+        return [low]
+    step = _round_step((high - low) / HISTOGRAM_BINS)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return [place * step for place in range(first, last + 1)] or [low]
+
+
+def bars(edges: Sequence[float], counts: Counts, sites: Counts, bounds: CountBounds) -> tuple[Bar, ...]:
+    """Join neighboring bins, of counts (len(edges) + 1,), until none has too few rows or sites."""
+    found: list[tuple[int, int]] = []
+    start, rest = 0, len(counts)
+    for place in range(len(counts)):
+        here, after = slice(start, place + 1), slice(place + 1, rest)
+        if _is_enough(counts[here], sites[here], bounds) and _is_enough(counts[after], sites[after], bounds):
+            found.append((start, place + 1))
+            start = place + 1
+    found.append((start, rest))
+    ends = [None, *edges, None]
+    return tuple(Bar(low=ends[first], high=ends[end], rows=int(counts[first:end].sum())) for first, end in found)
+
+
+def _is_enough(counts: Counts, sites: Counts, bounds: CountBounds) -> bool:
+    return bool(counts.any()) and not bounds.is_small(counts, sites)
+
+
+def _bins(cuts: Sequence[int], counts: Counts, least_rows: int) -> tuple[list[float | None], Counts]:
+    """Return the edges (b + 1,) of bins with enough rows each, and their counts (b,)."""
+    inner = edges_of(cuts, counts, int(counts.sum()), least_rows)
+    keys = keys_of(as_cells(np.array(inner)))
+    places = [0, *np.searchsorted(np.array(cuts, np.int64), keys).tolist()]
+    full = np.flatnonzero(counts)
+    first, last = int(full[0]), int(full[-1])
+    low = number_of(cuts[first]) if counts[first] >= least_rows else None
+    high = number_of(cuts[last + 1]) if counts[last] >= least_rows and last + 1 < len(cuts) else None
+    ends = [None if one is None or not abs(one) < MOST_FLOAT else one for one in (low, high)]
+    return [ends[0], *inner, ends[1]], np.add.reduceat(counts, places)
+
+
+def _wider(edge: float | None, sign: int) -> float | None:
+    return None if edge is None or not math.isfinite(edge) else edge + sign * abs(edge) * ROUNDING
+
+
+def _round_step(least: float) -> float:
+    """Return the smallest of 1, 2, 2.5 and 5 times a power of ten that is not less."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(factor * power for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * power >= least * (1 - 1e-9))
+
+
+LEAST_SITES = 3
+"""The fewest sites of what is shown: of two, each would learn the other's part."""
+MISSING = "(missing)"
+"""The name of the group of rows whose value in the column of the groups is missing."""
+
+
+class TooFew(Exception):  # noqa: N818 - a result, not a failure
+    """Nothing may be shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyAsked:
+    """The columns, the categorical column of the groups, if any, and the fewest rows of a cell."""
+
+    columns: tuple[str, ...]
+    by: str | None
+    least_rows: int
+
+    @property
+    def bounds(self) -> CountBounds:
+        return CountBounds(rows=self.least_rows, sites=LEAST_SITES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyFigures:
+    """A column's figures in one group. None: hidden, or not defined."""
+
+    column: str
+    group: str | None
+    """The group's value; None: all rows."""
+    rows: int | None
+    """The rows whose value is known."""
+    missing: int | None
+    mean: float | None = None
+    deviation: float | None = None
+    """The standard deviation, of a sample (n - 1)."""
+    quantiles: tuple[Quantile, ...] = ()
+    histogram: tuple[Bar, ...] = ()
+    categories: Mapping[str, int | None] | None = None
+    """The rows with each value of a categorical column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    asked: SurveyAsked
+    rows: int
+    """All rows of all sites."""
+    groups: Mapping[str, int | None]
+    """The rows of each group, None: hidden; empty without groups."""
+    figures: tuple[SurveyFigures, ...]
+
+
+def categories_of(schema: Schema, column: str) -> tuple[str, ...] | None:
+    """Return a categorical column's values; None for a numeric one."""
+    return schema.classes if column == schema.target else schema.categories.get(column)
+
+
+def group_names(schema: Schema, by: str | None) -> tuple[str | None, ...]:
+    """Return the values of the column of the groups; None is the one group of all rows."""
+    return (None,) if by is None else (*(categories_of(schema, by) or ()), MISSING)
+
+
+def cells_asked(schema: Schema, columns: Iterable[str], by: str | None) -> int:
+    """Return how many counts of categories in groups a question is about; a missing value is one of the categories."""
+    values = (categories_of(schema, column) for column in columns)
+    return len(group_names(schema, by)) * sum(len(each) + 1 for each in values if each is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownCounts:
+    """The counts of one column, None where hidden: `cells` (groups, values + 1), and of the bars."""
+
+    cells: list[list[int | None]]
+    bars: tuple[int | None, ...]
+
+
+class Disclosure:
+    """`counts` are the sums of what `SiteSums.counts` gives.
+
+    Raises TooFew: no group may be shown; ValueError: the counts are those of no tables.
+    """
+
+    def __init__(self, asked: SurveyAsked, schema: Schema, counts: Mapping[str, Counts]) -> None:
+        self._bounds = asked.bounds
+        self.rows, self._sites = counts["rows"]
+        self.cells = {column: counts[f"cells {column}"] for column in asked.columns}
+        """(2, groups, values + 1): rows, and sites that have any."""
+        if any((table[0].sum(axis=1) != self.rows).any() for table in self.cells.values()):
+            raise ValueError("the rows of a column are not those of its groups")
+        few = f"{asked.least_rows} rows, at {LEAST_SITES} sites or more"
+        if not self.rows.any() or self._bounds.is_small(self.rows, self._sites):
+            raise TooFew(f"all sites together have fewer than {few}")
+        self.hidden = with_complement(self.rows, self._sites, self._bounds)
+        """The groups (groups,) of which nothing is shown."""
+        if self.hidden[self.rows > 0].all():
+            raise TooFew(f"no group by {asked.by} can be shown: too few have {few}")
+        self._unsummed: dict[str, Mask] = {}
+        """The groups (groups,) of which no sum of a numeric column's values is made."""
+        for column in asked.columns:
+            if categories_of(schema, column) is None:
+                known, sites = self.cells[column][:, :, 0]
+                self._unsummed[column] = with_complement(known, sites, self._bounds, forced=self.hidden)
+        self.names = group_names(schema, asked.by)
+
+    @property
+    def groups(self) -> list[int]:
+        """The groups that have rows."""
+        return np.flatnonzero(self.rows).tolist()
+
+    def summed(self) -> Iterator[tuple[str, int, int]]:
+        """Yield column, group and known rows wherever values may be summed."""
+        for column, hidden in self._unsummed.items():
+            known = self.cells[column][0, :, 0]
+            for group in np.flatnonzero(~hidden & (known > 0)).tolist():
+                yield column, group, int(known[group])
+
+    def counts(self, column: str, bars: Sequence[Bar] = ()) -> ShownCounts:
+        """Return which counts of a column may be shown, with these bars where there are no groups."""
+        cells, sites = self.cells[column]
+        table = self._table(cells, sites, bars)
+        forced = self._forced(column, cells.shape, len(table.counts))
+        hidden = hidden_cells(table, self._bounds, forced=forced)
+        if hidden is None:
+            hidden = np.ones(len(table.counts), np.bool_)
+        shown = [None if gone else count for count, gone in zip(table.counts.tolist(), hidden.tolist(), strict=True)]
+        groups, width = cells.shape
+        rows = [shown[groups + group * width :][:width] for group in range(groups)]
+        return ShownCounts(cells=rows, bars=tuple(shown[groups * (1 + width) :]))
+
+    def _forced(self, column: str, shape: tuple[int, ...], size: int) -> Mask:
+        """Return the cells of hidden groups, and of those in which the column is hidden."""
+        groups, width = shape
+        forced = np.zeros(size, np.bool_)
+        forced[:groups] = self.hidden
+        gone = self._unsummed.get(column, self.hidden)
+        forced[groups : groups * (1 + width)] = np.repeat(gone, width)
+        return forced
+
+    def _table(self, cells: Counts, sites: Counts, bars: Sequence[Bar]) -> CellTable:
+        """Return the rows of the groups, the cells, and the bars, with all totals that another question may show."""
+        groups, width = cells.shape
+        extra = [bar.rows for bar in bars]
+        counts = np.concatenate([self.rows, cells.ravel(), np.array(extra, np.int64)])
+        first, size = groups, len(counts)
+        lines = [_line(size, range(groups))]
+        lines += [_line(size, range(first + g * width, first + (g + 1) * width), g) for g in range(groups)]
+        if groups > 1:
+            lines += [
+                _line(size, range(first + value, first + groups * width, width))
+                for value in range(width)
+                if not self._bounds.is_small(cells[:, value], sites[:, value])
+            ]
+        if bars:
+            lines.append(_line(size, range(groups * (1 + width), size), first))
+        may_hide = np.ones(size, np.bool_)
+        may_hide[:groups] = False
+        reach = np.full(len(extra), LEAST_SITES)
+        every = np.concatenate([self._sites, sites.ravel(), reach])
+        return CellTable(counts=counts, sites=every, relations=np.stack(lines), may_hide=may_hide)
+
+
+def _line(size: int, places: range, total: int | None = None) -> NDArray[np.float64]:
+    """Return the factors of a sum of cells, which is the cell `total`, or a number known besides."""
+    found = np.zeros(size)
+    found[list(places)] = 1.0
+    if total is not None:
+        found[total] = -1.0
+    return found
+
 
 WITHIN = (-(2**48), 2**48)
 MOST_SIZE = 1e70

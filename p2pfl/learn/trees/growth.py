@@ -1,4 +1,8 @@
-"""The growth of trees, a state machine: a part goes out, its sum comes in. See the head of the package."""
+"""The growth of trees, a state machine: a part goes out, its sum comes in. See the head of the package. And what a node
+makes of it: `model = "trees"` of the task `csv` as a learner, and as a stand-alone model. No torch.
+
+The learner's vector is only the number of rounds; the trees are what it keeps beside it.
+"""
 
 from __future__ import annotations
 

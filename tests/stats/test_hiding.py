@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from p2pfl.features.stats.survey import (
-    CountBounds,
     Disclosure,
     SurveyAsked,
     TooFew,
@@ -21,7 +20,7 @@ from p2pfl.features.stats.survey import (
 )
 from p2pfl.learn.table.schema import make_schema
 
-BOUNDS = CountBounds(rows=10, sites=3)
+BOUNDS = SurveyAsked(columns=("kind",), by="by", least_rows=10)
 COUNTS = st.integers(0, 12) | st.integers(0, 60)
 
 
@@ -70,10 +69,10 @@ def test_no_small_count_follows_from_the_others_and_all_totals(shape, draw):
     rows = cells.sum(axis=1)
     told = {"rows": np.stack([rows, sites.max(axis=1)]), "cells kind": np.stack([cells, sites])}
     try:
-        found = Disclosure(SurveyAsked(columns=("kind",), by="by", least_rows=10), schema_of(groups, values), told)
+        found = Disclosure(BOUNDS, schema_of(groups, values), told)
     except TooFew:
         return
-    counts = found.counts("kind", {})
+    counts = found.counts("kind")
     shown = np.array([[-1 if one is None else one for one in line] for line in counts.cells])
     assert ((shown == -1) | (shown == cells)).all()
     small = BOUNDS.small(cells.ravel(), sites.ravel()).reshape(cells.shape)

@@ -14,7 +14,8 @@ from p2pfl.console.output import Form, cell, format_option, log_to_stderr, write
 from p2pfl.errors import UserError
 
 if TYPE_CHECKING:
-    from p2pfl.features.stats.node import Ended, FederationStatistics
+    from p2pfl.config.model import FederationConfig
+    from p2pfl.features.stats.node import Ended
     from p2pfl.features.stats.survey import Bar, Quantile, Statistics, SurveyFigures
 
 HIDDEN = "hidden"
@@ -49,7 +50,7 @@ def stats(
     If all nodes' folders are here, one program does it. Else each site runs it with --answer, and one asks with --node
     and --columns. A node that answers does not train meanwhile.
     """
-    from p2pfl.features.stats.node import answer_others, ask_here, ask_others  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.features.stats.node import answer_others, ask  # noqa: PLC0415 - `--help` stays instant
 
     log_to_stderr()
     if answers:
@@ -60,7 +61,7 @@ def stats(
     names = tuple(filter(None, map(str.strip, _required("--columns", columns, "names of columns").split(","))))
     if not names:
         raise UserError("no column", key="--columns", value=columns, allowed="names of columns, such as age,chol")
-    _show(ask_here(folder, names, by) if node is None else ask_others(folder, node, names, by), form)
+    _show(*ask(folder, node, names, by), form)
     return 0
 
 
@@ -75,17 +76,17 @@ def _tell(end: Ended) -> None:
     click.echo(f"{at} {end.asker} asks for {end.words}: {end.failure or 'answered'}")
 
 
-def _show(found: FederationStatistics, form: Form) -> None:
+def _show(federation: FederationConfig, statistics: Statistics, form: Form) -> None:
     from p2pfl.features.stats.survey import MISSING  # noqa: PLC0415 - `--help` stays instant
 
-    statistics = found.statistics
+    nodes = [member.name for member in federation.present]
     if form == "json":
-        write_json({"federation": found.federation, "nodes": list(found.nodes)} | facts_of(statistics))
+        write_json({"federation": federation.name, "nodes": nodes} | facts_of(statistics))
         return
     write_facts(
         {
-            "federation": found.federation,
-            "nodes": ", ".join(found.nodes),
+            "federation": federation.name,
+            "nodes": ", ".join(nodes),
             "rows": statistics.rows,
             "hidden": f"what fewer than {statistics.asked.least_rows} rows or 3 nodes have, and what would tell it",
         }

@@ -343,34 +343,43 @@ ELSEWHERE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FederationStatistics:
-    federation: str
-    nodes: tuple[str, ...]
-    statistics: Statistics
+def ask(
+    folder: Path, name: str | None, columns: tuple[str, ...], by: str | None
+) -> tuple[FederationConfig, Statistics]:
+    """Ask all sites as one of them. Without a name their folders are on this machine; the `[stats]` of each decides.
 
-
-def ask_here(folder: Path, columns: tuple[str, ...], by: str | None) -> FederationStatistics:
-    """Ask all sites, whose folders are on this machine; the `[stats]` of each decides.
-
-    Raises UserError: some are not here or refuse, or the question or a file is wrong; StorageError.
+    Raises UserError: some are not here or refuse, the node runs, or the question or a file is wrong; StorageError.
     """
-    federation = newest_here(load_config(folder))
-    _refuse_private(federation)
+    if name is None:
+        federation = newest_here(load_config(folder))
+        nodes = _nodes_here(federation)
+    else:
+        federation, node = _node(folder, name)
+        nodes = [node]
+    if federation.privacy is not None:
+        raise UserError(WITHHELD, file=federation.path, key="privacy")
+    settings_for(federation, federation.present[0].index)
+    check_question(schema_at(federation, nodes[0]), columns, by, federation.path)
+    try:
+        if name is None:
+            least_rows, sites = _answers(federation, nodes, columns, by)
+            found = survey_here(sites, SurveyAsked(columns=columns, by=by, least_rows=least_rows))
+        else:
+            found = asyncio.run(_ask_others(federation, nodes[0], columns, by))
+    except UserError as error:
+        if error.file is None:
+            error.file, error.key = str(federation.path), "--columns"
+        raise
+    return federation, found
+
+
+def _nodes_here(federation: FederationConfig) -> list[NodeConfig]:
+    """Raises UserError: some nodes' folders are elsewhere."""
     names = [member.name for member in federation.present]
     if lacking := [name for name in names if not node_file(federation, name).is_file()]:
         text = f"not on this machine: {', '.join(lacking)}"
         raise UserError(text, file=federation.path, key="--node", allowed=ELSEWHERE)
-    settings_for(federation, federation.present[0].index)
-    nodes = [load_node(node_file(federation, name), federation, name) for name in names]
-    check_question(schema_at(federation, nodes[0]), columns, by, federation.path)
-    least_rows, sites = _answers(federation, nodes, columns, by)
-    asked = SurveyAsked(columns=columns, by=by, least_rows=least_rows)
-    try:
-        found = survey_here(sites, asked)
-    except UserError as error:
-        raise _placed(error, federation) from error
-    return FederationStatistics(federation=federation.name, nodes=tuple(names), statistics=found)
+    return [load_node(node_file(federation, name), federation, name) for name in names]
 
 
 def _answers(
@@ -391,29 +400,17 @@ def _answers(
                 sites.append(answer.table)
                 digests.append(answer.data)
         if refusals:
-            raise UserError("; ".join(refusals), file=federation.path, key="--columns")
+            raise UserError("; ".join(refusals))
         for node, data in zip(nodes, digests, strict=True):
             keep_bound(node.state_dir, data, least_rows)
     return least_rows, sites
 
 
-def ask_others(folder: Path, name: str, columns: tuple[str, ...], by: str | None) -> FederationStatistics:
-    """Ask all sites as one of them. Raises UserError: as above, or the node runs; StorageError."""
-    federation, node = _node(folder, name)
-    _refuse_private(federation)
-    check_question(schema_at(federation, node), columns, by, federation.path)
-    identity = load_identity(federation, node)
-
-    async def ask() -> Statistics:
-        async with open_stats(federation, node, identity) as stats:
-            return await stats.ask(columns, by)
-
-    try:
-        found = asyncio.run(ask())
-    except UserError as error:
-        raise _placed(error, federation) from error
-    names = tuple(member.name for member in federation.present)
-    return FederationStatistics(federation=federation.name, nodes=names, statistics=found)
+async def _ask_others(
+    federation: FederationConfig, node: NodeConfig, columns: tuple[str, ...], by: str | None
+) -> Statistics:
+    async with open_stats(federation, node, load_identity(federation, node)) as stats:
+        return await stats.ask(columns, by)
 
 
 async def answer_others(
@@ -441,14 +438,3 @@ def _node(folder: Path, name: str) -> tuple[FederationConfig, NodeConfig]:
     for arrive in import_declared("ARRIVE"):
         federation = arrive(federation, name, None)
     return federation, load_node(node_file(federation, name), federation, name)
-
-
-def _refuse_private(federation: FederationConfig) -> None:
-    if federation.privacy is not None:
-        raise UserError(WITHHELD, file=federation.path, key="privacy")
-
-
-def _placed(error: UserError, federation: FederationConfig) -> UserError:
-    if error.file is None:
-        error.file, error.key = str(federation.path), "--columns"
-    return error

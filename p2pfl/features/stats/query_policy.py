@@ -48,10 +48,6 @@ class SiteTable:
     schema: Schema
     columns: Mapping[str, NDArray[np.float64]]
 
-    def too_large(self, names: tuple[str, ...]) -> str | None:
-        """Return the first of these columns with a number that cannot be summed."""
-        return next((name for name in names if bool((np.abs(self.columns[name]) > MOST_SIZE).any())), None)
-
 
 def schema_at(federation: FederationConfig, node: NodeConfig | None = None) -> Schema:
     """Return the schema of all tables. Raises UserError: there is none, or the task has no tables of its sites."""
@@ -108,12 +104,7 @@ def keep_bound(folder: Path, data: bytes, least_rows: int) -> None:
     StorageError.
     """
     path = folder / BOUNDS_FILE
-    try:
-        kept = msgspec.msgpack.decode(path.read_bytes(), type=dict[bytes, int])
-    except FileNotFoundError:
-        kept = {}
-    except (OSError, *UNREADABLE) as error:
-        raise StorageError(f"{path} cannot be read: {error}") from error
+    kept: dict[bytes, int] = _kept(path, dict[bytes, int]) or {}
     before = kept.get(data)
     if before is not None and before != least_rows:
         text = (
@@ -122,9 +113,25 @@ def keep_bound(folder: Path, data: bytes, least_rows: int) -> None:
         raise UserError(text, key="stats.least_rows", value=least_rows, allowed=f"{before}, the most of all sites")
     if before is None:
         kept[data] = least_rows
-        with storage_errors(path):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(path, [msgspec.msgpack.encode(dict([*kept.items()][-MOST_BOUNDS:]))])
+        _keep(path, dict([*kept.items()][-MOST_BOUNDS:]))
+
+
+def _kept(path: Path, kind: Any) -> Any:
+    """Return what is in a file of the state folder, None if there is none. Raises StorageError."""
+    try:
+        return msgspec.msgpack.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, *UNREADABLE) as error:
+        text = "without it a question might tell of the few rows by which the table has changed"
+        raise StorageError(f"{path} cannot be read: {error}: {text}") from error
+
+
+def _keep(path: Path, content: Any) -> None:
+    """Write a file of the state folder; it is on the disk when this returns. Raises StorageError."""
+    with storage_errors(path):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    replace_file(path, [msgspec.msgpack.encode(content)])
 
 
 ROWS_FILE = "stats.rows"
@@ -174,14 +181,7 @@ class AnsweredRows:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / ROWS_FILE
-        self._tables: list[HashedTable] = []
-        try:
-            self._tables = msgspec.msgpack.decode(self._path.read_bytes(), type=list[HashedTable])
-        except FileNotFoundError:
-            return
-        except (OSError, *UNREADABLE) as error:
-            text = "without it a question might tell of the few rows by which the table has changed"
-            raise StorageError(f"{self._path} cannot be read: {error}: {text}") from error
+        self._tables: list[HashedTable] = _kept(self._path, list[HashedTable]) or []
 
     def is_too_near(self, table: HashedTable, least_rows: int) -> bool:
         """Return True if this table differs from an earlier one by fewer rows, but not by none."""
@@ -192,9 +192,7 @@ class AnsweredRows:
         if table in self._tables:
             return
         self._tables = [*self._tables, table][-MOST_KEPT:]
-        with storage_errors(self._path):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(self._path, [msgspec.msgpack.encode(self._tables)])
+        _keep(self._path, self._tables)
 
 
 LOG_FILE = "stats.log"
@@ -374,9 +372,8 @@ class QueryPolicy:
             return f"columns times groups are more than {MOST_SPREADS}"
         if cells_asked(table.schema, columns, by) > MOST_CELLS:
             return f"categories times groups are more than {MOST_CELLS}"
-        large = table.too_large(columns)
-        if large is not None:
-            return f"a number in {large} is too large to be summed"
+        if large := [name for name in columns if bool((np.abs(table.columns[name]) > MOST_SIZE).any())]:
+            return f"a number in {large[0]} is too large to be summed"
         if self._rows.is_too_near(rows, self._node.stats.least_rows):
             return f"its table has changed since an earlier question by fewer than {self._node.stats.least_rows} rows"
         return ""

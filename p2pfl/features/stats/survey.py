@@ -33,25 +33,28 @@ from p2pfl.learn.trees.bins import FINENESS, as_cells, counted, divided, edges_o
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 TOLERANCE = 1e-9
+LEAST_SITES = 3
+"""The fewest sites of what is shown: of two, each would learn the other's part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountBounds:
-    """The fewest rows, and the fewest sites with such rows, of what is shown."""
+class SurveyAsked:
+    """The columns, the categorical column of the groups, if any, and the fewest rows of what is shown."""
 
-    rows: int
-    sites: int
+    columns: tuple[str, ...]
+    by: str | None
+    least_rows: int
 
     def small(self, counts: Counts, sites: Counts) -> Mask:
         """Return which cells (n,) have too few rows or sites, and are not empty."""
-        return (counts > 0) & ((counts < self.rows) | (sites < self.sites))
+        return (counts > 0) & ((counts < self.least_rows) | (sites < LEAST_SITES))
 
     def is_small(self, counts: Counts, sites: Counts) -> bool:
         """Return True if these cells (n,), of which at least one has rows, have too few together.
 
         The sites of each are counted, not named, so that together they are at least as many as the most of one.
         """
-        return bool(counts.any() and (counts.sum() < self.rows or sites.max() < self.sites))
+        return bool(counts.any() and (counts.sum() < self.least_rows or sites.max() < LEAST_SITES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +69,12 @@ class CellTable:
     may_hide: Mask
 
 
-def with_complement(counts: Counts, sites: Counts, bounds: CountBounds, *, forced: Mask | None = None) -> Mask:
+def with_complement(counts: Counts, sites: Counts, asked: SurveyAsked, *, forced: Mask | None = None) -> Mask:
     """Return which cells (n,) with a known total are to be hidden: the small ones, those that are `forced`, and the
     smallest others until all that is hidden is not small together.
     """
-    hidden = bounds.small(counts, sites) | (np.zeros(len(counts), np.bool_) if forced is None else forced)
-    while bounds.is_small(counts[hidden], sites[hidden]):
+    hidden = asked.small(counts, sites) | (np.zeros(len(counts), np.bool_) if forced is None else forced)
+    while asked.is_small(counts[hidden], sites[hidden]):
         place = _smallest(counts, ~hidden & (counts > 0))
         if place is None:
             break
@@ -79,15 +82,15 @@ def with_complement(counts: Counts, sites: Counts, bounds: CountBounds, *, force
     return hidden
 
 
-def hidden_cells(table: CellTable, bounds: CountBounds, *, forced: Mask) -> Mask | None:
+def hidden_cells(table: CellTable, asked: SurveyAsked, *, forced: Mask) -> Mask | None:
     """Return which cells (v,) are to be hidden; None if small ones can be computed whatever is hidden.
 
     Cells that are `forced` are hidden.
     """
-    small = bounds.small(table.counts, table.sites)
+    small = asked.small(table.counts, table.sites)
     hidden = small | forced
     while True:
-        lines = [line for line in table.relations if _tells_few(line, table, hidden, bounds)]
+        lines = [line for line in table.relations if _tells_few(line, table, hidden, asked)]
         if not lines:
             known = small & determined(table.relations, hidden)
             if not known.any():
@@ -111,10 +114,10 @@ def determined(relations: NDArray[np.float64], hidden: Mask) -> Mask:
     return found
 
 
-def _tells_few(line: NDArray[np.float64], table: CellTable, hidden: Mask, bounds: CountBounds) -> bool:
+def _tells_few(line: NDArray[np.float64], table: CellTable, hidden: Mask, asked: SurveyAsked) -> bool:
     """Return True if a total, less what is shown of it, is the sum of hidden cells that are small together."""
     inside = hidden & (line != 0) & (table.counts > 0)
-    return len(set(np.sign(line[inside]))) == 1 and bounds.is_small(table.counts[inside], table.sites[inside])
+    return len(set(np.sign(line[inside]))) == 1 and asked.is_small(table.counts[inside], table.sites[inside])
 
 
 def _next(lines: list[NDArray[np.float64]], table: CellTable, hidden: Mask) -> int | None:
@@ -200,13 +203,13 @@ def histogram_edges(cuts: Sequence[int], counts: Counts, least_rows: int) -> lis
     return [place * step for place in range(first, last + 1)] or [low]
 
 
-def bars(edges: Sequence[float], counts: Counts, sites: Counts, bounds: CountBounds) -> tuple[Bar, ...]:
+def bars(edges: Sequence[float], counts: Counts, sites: Counts, asked: SurveyAsked) -> tuple[Bar, ...]:
     """Join neighboring bins, of counts (len(edges) + 1,), until none has too few rows or sites."""
     found: list[tuple[int, int]] = []
     start, rest = 0, len(counts)
     for place in range(len(counts)):
         here, after = slice(start, place + 1), slice(place + 1, rest)
-        if _is_enough(counts[here], sites[here], bounds) and _is_enough(counts[after], sites[after], bounds):
+        if _is_enough(counts[here], sites[here], asked) and _is_enough(counts[after], sites[after], asked):
             found.append((start, place + 1))
             start = place + 1
     found.append((start, rest))
@@ -214,8 +217,8 @@ def bars(edges: Sequence[float], counts: Counts, sites: Counts, bounds: CountBou
     return tuple(Bar(low=ends[first], high=ends[end], rows=int(counts[first:end].sum())) for first, end in found)
 
 
-def _is_enough(counts: Counts, sites: Counts, bounds: CountBounds) -> bool:
-    return bool(counts.any()) and not bounds.is_small(counts, sites)
+def _is_enough(counts: Counts, sites: Counts, asked: SurveyAsked) -> bool:
+    return bool(counts.any()) and not asked.is_small(counts, sites)
 
 
 def _bins(cuts: Sequence[int], counts: Counts, least_rows: int) -> tuple[list[float | None], Counts]:
@@ -241,27 +244,12 @@ def _round_step(least: float) -> float:
     return next(factor * power for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * power >= least * (1 - 1e-9))
 
 
-LEAST_SITES = 3
-"""The fewest sites of what is shown: of two, each would learn the other's part."""
 MISSING = "(missing)"
 """The name of the group of rows whose value in the column of the groups is missing."""
 
 
 class TooFew(Exception):  # noqa: N818 - a result, not a failure
     """Nothing may be shown."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SurveyAsked:
-    """The columns, the categorical column of the groups, if any, and the fewest rows of a cell."""
-
-    columns: tuple[str, ...]
-    by: str | None
-    least_rows: int
-
-    @property
-    def bounds(self) -> CountBounds:
-        return CountBounds(rows=self.least_rows, sites=LEAST_SITES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,16 +312,16 @@ class Disclosure:
     """
 
     def __init__(self, asked: SurveyAsked, schema: Schema, counts: Mapping[str, Counts]) -> None:
-        self._bounds = asked.bounds
+        self._asked = asked
         self.rows, self._sites = counts["rows"]
         self.cells = {column: counts[f"cells {column}"] for column in asked.columns}
         """(2, groups, values + 1): rows, and sites that have any."""
         if any((table[0].sum(axis=1) != self.rows).any() for table in self.cells.values()):
             raise ValueError("the rows of a column are not those of its groups")
         few = f"{asked.least_rows} rows, at {LEAST_SITES} sites or more"
-        if not self.rows.any() or self._bounds.is_small(self.rows, self._sites):
+        if not self.rows.any() or self._asked.is_small(self.rows, self._sites):
             raise TooFew(f"all sites together have fewer than {few}")
-        self.hidden = with_complement(self.rows, self._sites, self._bounds)
+        self.hidden = with_complement(self.rows, self._sites, self._asked)
         """The groups (groups,) of which nothing is shown."""
         if self.hidden[self.rows > 0].all():
             raise TooFew(f"no group by {asked.by} can be shown: too few have {few}")
@@ -342,7 +330,7 @@ class Disclosure:
         for column in asked.columns:
             if categories_of(schema, column) is None:
                 known, sites = self.cells[column][:, :, 0]
-                self._unsummed[column] = with_complement(known, sites, self._bounds, forced=self.hidden)
+                self._unsummed[column] = with_complement(known, sites, self._asked, forced=self.hidden)
         self.names = group_names(schema, asked.by)
 
     @property
@@ -362,7 +350,7 @@ class Disclosure:
         cells, sites = self.cells[column]
         table = self._table(cells, sites, bars)
         forced = self._forced(column, cells.shape, len(table.counts))
-        hidden = hidden_cells(table, self._bounds, forced=forced)
+        hidden = hidden_cells(table, self._asked, forced=forced)
         if hidden is None:
             hidden = np.ones(len(table.counts), np.bool_)
         shown = [None if gone else count for count, gone in zip(table.counts.tolist(), hidden.tolist(), strict=True)]
@@ -391,7 +379,7 @@ class Disclosure:
             lines += [
                 _line(size, range(first + value, first + groups * width, width))
                 for value in range(width)
-                if not self._bounds.is_small(cells[:, value], sites[:, value])
+                if not self._asked.is_small(cells[:, value], sites[:, value])
             ]
         if bars:
             lines.append(_line(size, range(groups * (1 + width), size), first))
@@ -547,7 +535,7 @@ class _Spread:
         """Take the rows in the bins between the edges, and the sites that have any; None: there are groups."""
         self.quantiles = quantiles(self.cuts, self._of_all(buckets), asked.least_rows)
         if bins is not None:
-            self.bars = bars(self.edges, self._of_all(bins[0]), _counts(bins[1]), asked.bounds)
+            self.bars = bars(self.edges, self._of_all(bins[0]), _counts(bins[1]), asked)
 
     def _divide(self, counts: Counts, asked: SurveyAsked) -> None:
         self.cuts = divided(self.cuts, counts, fineness(self.rows, asked.least_rows))

@@ -21,7 +21,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from p2pfl.config.model import FederationConfig
 from p2pfl.console.output import size
@@ -29,7 +28,7 @@ from p2pfl.core.core import Course
 from p2pfl.core.settings import Phase
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
-from p2pfl.features.sums.arithmetic import Words
+from p2pfl.features.sums.arithmetic import FixedPoint, SpoiledSum
 from p2pfl.features.sums.messages import quorum
 from p2pfl.features.sums.rounds import ALL_DONE, AlikeState, RoundsInStep, SummedRounds, bytes_each
 from p2pfl.foreign import UNREADABLE
@@ -53,26 +52,25 @@ def colluders_of(federation: FederationConfig) -> int:
 
 def refusals(federation: FederationConfig) -> Iterator[UserError]:
     """Yield the mistakes of a federation whose model is trees."""
-    for text, key, value, allowed in _mistakes(federation):
-        yield UserError(text, file=federation.path, key=key, value=value, allowed=allowed)
 
+    def mistake(text: str, key: str, value: object, allowed: str) -> UserError:
+        return UserError(text, file=federation.path, key=key, value=value, allowed=allowed)
 
-def _mistakes(federation: FederationConfig) -> Iterator[tuple[str, str, object, str]]:
     members, colluders = len(federation.present), colluders_of(federation)
     training, gossip = federation.training, federation.gossip
     if members < LEAST:
         text = "too few nodes for trees: of the sum of two, each knows the other's part"
-        yield text, "node", members, f"{LEAST} or more"
+        yield mistake(text, "node", members, f"{LEAST} or more")
     elif not 1 <= colluders <= members - 2:
         text = "impossible: two of the nodes must be honest"
-        yield text, "task.colluders", colluders, f"1 to {members - 2}"
+        yield mistake(text, "task.colluders", colluders, f"1 to {members - 2}")
     signers = quorum(len(federation.members), colluders)
     if LEAST <= members < signers:
         text = f"too few nodes for trees: {signers} must sign each sum, as removed members count too"
-        yield text, "node", members, f"{signers} or more, or a federation without those that were removed"
+        yield mistake(text, "node", members, f"{signers} or more, or a federation without those that were removed")
     if len(federation.members) > MOST:
         text = "too many nodes for trees: the sum of so many would not fit in 64 bits"
-        yield text, "node", len(federation.members), f"at most {MOST}, with those that were removed"
+        yield mistake(text, "node", len(federation.members), f"at most {MOST}, with those that were removed")
     for key, given, usual, instead in (
         ("training.stop", training.stop, None, "task.patience"),
         ("gossip.rule", gossip.rule, "mean", "mean"),
@@ -80,7 +78,7 @@ def _mistakes(federation: FederationConfig) -> Iterator[tuple[str, str, object, 
     ):
         if given != usual:
             text = "cannot be combined with trees, which grow in step, from sums in which no node's part is seen alone"
-            yield text, key, given, f"{instead}; or model = linear or mlp"
+            yield mistake(text, key, given, f"{instead}; or model = linear or mlp")
 
 
 class TreesCheck(Check):
@@ -309,13 +307,14 @@ class TreeRounds(RoundsInStep):
         part = await asyncio.to_thread(growth.next_part)
         if not self.grown.is_kept:
             self.grown.write()  # from now on this node's rows may not change
-        done = await self.sum(part.label, words_of(part), self._terms(part), data=part.data, only=members)
+        fixed = fixed_point_of(part, len(members))
+        done = await self.sum(part.label, fixed.encode(part.arrays), self._terms(part), data=part.data, only=members)
         if done is None:
             await self.waiting.rest()
             return
         try:
-            await asyncio.to_thread(growth.take, arrays_of(done.total, part, len(members)), len(members))
-        except WrongSum as error:
+            await asyncio.to_thread(growth.take, fixed.decode(done.total, len(members)), len(members))
+        except (WrongSum, SpoiledSum) as error:
             notice.warning("%s", error)
             await self.refuse_spoiled(part.label)
             return
@@ -370,23 +369,12 @@ def named(federation: FederationConfig, member: int) -> str:
     return federation.members[member].name if member < len(federation.members) else f"member {member}"
 
 
-def words_of(part: TreePart) -> Words:
-    """Return a part as one vector (d,) of whole numbers from 0."""
-    arrays = [part.arrays[name].ravel() + part.bound for name in sorted(part.arrays)]
-    return np.concatenate(arrays).astype("<u8")
-
-
-def arrays_of(total: Words, part: TreePart, members: int) -> dict[str, NDArray[np.int64]]:
-    """Return the sums by name. Raises WrongSum: no parts of so many members have this sum."""
-    sizes = sum(array.size for array in part.arrays.values())
-    if total.size != sizes or int(total.max(initial=0)) > 2 * members * part.bound:
-        raise WrongSum(f"{part.label}: beyond what {members} members can have")
-    exact, found, start = total.astype(np.int64) - members * part.bound, {}, 0
-    for name in sorted(part.arrays):
-        array = part.arrays[name]
-        found[name] = exact[start : start + array.size].reshape(array.shape)
-        start += array.size
-    return found
+def fixed_point_of(part: TreePart, members: int) -> FixedPoint:
+    """Return how a part becomes a vector, exactly: its numbers are below 2^52."""
+    shapes = {name: array.shape for name, array in part.arrays.items()}
+    return FixedPoint(
+        low=-part.bound, high=part.bound, resolution=1.0, members=members, shapes=shapes, whole=frozenset(shapes)
+    )
 
 
 class TreesFeature(Feature):

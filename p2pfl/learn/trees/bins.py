@@ -191,11 +191,6 @@ class TreeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     class_weights: tuple[float, ...] | Literal["balanced"] | None = None
 
     @property
-    def are_possible(self) -> bool:
-        """False if a number is out of its bounds."""
-        return all((value := getattr(self, key)) is None or low <= value <= high for key, (low, high) in BOUNDS.items())
-
-    @property
     def outputs(self) -> int:
         """The number of trees in a round."""
         return self.classes if self.objective == "softmax" else 1

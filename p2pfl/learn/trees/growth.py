@@ -371,14 +371,6 @@ GROWTH = "growth"
 ALONE = "trees grow by sums over all nodes, and are not mixed by gossip"
 
 
-@dataclass(frozen=True, slots=True)
-class RowsOf:
-    """Raw cells (columns, n) and targets (n,): classes, or numbers in their own unit."""
-
-    cells: Cells
-    targets: NDArray[np.float64]
-
-
 class TreeLearner:
     """`growth` is this node's share of the trees; `parts` has the rows that are tested, by name."""
 
@@ -391,7 +383,7 @@ class TreeLearner:
         task: TableTask,
         settings: TreeSettings,
         site: SiteRows,
-        parts: Mapping[str, RowsOf],
+        parts: Mapping[str, TestedRows],
         *,
         missing: Mapping[str, Iterable[str]],
         context: NodeContext,
@@ -406,7 +398,7 @@ class TreeLearner:
         # Nodes with other settings or columns cannot grow trees together.
         about = msgspec.json.encode((settings, task.schema.contents()))
         self.shape_digest = hashlib.blake2b(about, digest_size=16, person=b"p2pfl-trees").digest()
-        self._parts = {name: _Tested(rows) for name, rows in parts.items()}
+        self._parts = parts
         self._forest: Forest | None = None
         """A model that was read from a file, in place of the grown one."""
         self.growth = TreeGrowth.begin(task.schema, settings, site)
@@ -447,9 +439,9 @@ class TreeLearner:
 
     def evaluate(self, vector: Vector, part: str) -> Score | None:  # noqa: ARG002 - the trees are beside it
         forest, tested = self.forest, self._parts[part]
-        if forest is None or not len(tested.rows.targets):
+        if forest is None or not len(tested.targets):
             return None
-        outputs, targets = tested.outputs(forest), self._targets(tested.rows)
+        outputs, targets = tested.outputs(forest), self._targets(tested)
         hits = float((outputs.argmax(axis=1) == targets).mean()) if self.table.schema.classes else None
         own = {name: metric(outputs, targets) for name, metric in self.metrics.items()}
         ends = {ACCURACY.name: None if hits is None else wilson(hits, len(targets))}
@@ -466,11 +458,11 @@ class TreeLearner:
     def predictions(self, vector: Vector) -> tuple[Any, Any] | None:  # noqa: ARG002 - as above
         """Return outputs and targets of the test rows; None without trees or such rows."""
         forest, tested = self.forest, self._parts["test"]
-        if forest is None or not len(tested.rows.targets):
+        if forest is None or not len(tested.targets):
             return None
-        return tested.outputs(forest), self._targets(tested.rows)
+        return tested.outputs(forest), self._targets(tested)
 
-    def _targets(self, rows: RowsOf) -> NDArray[Any]:
+    def _targets(self, rows: TestedRows) -> NDArray[Any]:
         return rows.targets.reshape(-1, 1) if self.table.schema.classes is None else rows.targets.astype(np.int64)
 
     @property
@@ -516,11 +508,13 @@ class TreeLearner:
         return np.array([len(forest.rounds)], np.float32)
 
 
-class _Tested:
-    """Rows, and the outputs of the trees so far, so that only new trees are added."""
+class TestedRows:
+    """Raw cells (columns, n) and targets (n,): classes, or numbers in their own unit; and the outputs of the trees so
+    far, so that only new trees are added.
+    """
 
-    def __init__(self, rows: RowsOf) -> None:
-        self.rows = rows
+    def __init__(self, cells: Cells, targets: NDArray[np.float64]) -> None:
+        self.cells, self.targets = cells, targets
         self.forget()
 
     def forget(self) -> None:
@@ -532,8 +526,8 @@ class _Tested:
         """Return the outputs (n, k), as of `Forest.outputs`."""
         known = self._known
         if known is None or len(known.rounds) > len(forest.rounds):
-            self._codes = forest.grid.codes(self.rows.cells)
-            self._margins = forest.margins_without_trees(len(self.rows.targets))
+            self._codes = forest.grid.codes(self.cells)
+            self._margins = forest.margins_without_trees(len(self.targets))
             first = 0
         else:
             first = len(known.rounds)
@@ -566,10 +560,8 @@ class TreeTask:
         own: dict[str, Any] = {key: options[key] for key in OF_TREES if options.get(key) is not None}
         own.pop(COLLUDERS, None)
         if weights is not None:
-            if schema.classes is None:
-                raise UserError("a regression has no classes", key="task.class_weights", value=weights, allowed="none")
             own["class_weights"] = BALANCED
-            if isinstance(weights, Mapping):
+            if isinstance(weights, Mapping) and schema.classes is not None:
                 own["class_weights"] = weights_given(schema, schema.classes, weights)
         if "patience" in own and not self.given.holdout:
             text = "needs rows held out at the nodes, over which the loss is summed"
@@ -580,13 +572,13 @@ class TreeTask:
         """Make the learner of one node. Raises UserError: settings or rows are wrong."""
         settings = self.settings(training)
         own = split_rows(self.given, context, self.partition)
-        rows = self._rows(own.table)
-        test = RowsOf(rows.cells[:, own.held], rows.targets[own.held]) if own.tests is None else self._rows(own.tests)
+        cells, targets = self._rows(own.table)
+        test = self._rows(own.tests) if own.tests is not None else (cells[:, own.held], targets[own.held])
         both = np.concatenate([own.train, own.held])
-        site = SiteRows(rows.cells[:, both], rows.targets[both], np.arange(len(both)) >= len(own.train))
-        parts = {"local": RowsOf(rows.cells[:, own.train], rows.targets[own.train]), "test": test}
+        site = SiteRows(cells[:, both], targets[both], np.arange(len(both)) >= len(own.train))
+        parts = {"local": TestedRows(cells[:, own.train], targets[own.train]), "test": TestedRows(*test)}
         return TreeLearner(self.given, settings, site, parts, missing=self.given.layout({}).missing, context=context)
 
-    def _rows(self, table: Table) -> RowsOf:
+    def _rows(self, table: Table) -> tuple[Cells, NDArray[np.float64]]:
         schema = self.given.schema
-        return RowsOf(raw_cells(table.columns, schema), table.columns[schema.target])
+        return raw_cells(table.columns, schema), table.columns[schema.target]

@@ -240,7 +240,6 @@ class GrowthState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         numbers = [self.target.center, self.target.scale, *self.base, *self.weights]
         numbers += [each for loss in self.losses for each in (loss.trained, loss.held) if each is not None]
         is_right = self.step >= 0 and self.target.scale > 0 and all(map(math.isfinite, numbers))
-        is_right &= self.settings.are_possible
         if not (is_right and (self._fits_bins() if self.grid is None else self._fits_trees(self.grid))):
             raise ValueError("a state of trees that contradicts itself")
 

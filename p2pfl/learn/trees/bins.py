@@ -21,7 +21,7 @@ from p2pfl.learn.table.schema import Schema
 
 KEYS = 1 << 32
 ZERO = 1 << 31
-LARGEST = 0x7F7FFFFF
+LARGEST_BITS = 0x7F7FFFFF
 """The bits of the largest finite float32."""
 EXPONENTS = 512
 """The first buckets: one for each sign and exponent of a float32."""
@@ -53,7 +53,7 @@ def keys_of(values: Cells) -> Counts:
 
 def number_of(key: int) -> float:
     """Return the float32 with this key, or the nearest finite one."""
-    bits = min(abs(key - ZERO), LARGEST)
+    bits = min(abs(key - ZERO), LARGEST_BITS)
     return math.copysign(float(np.array([bits], np.uint32).view(np.float32)[0]), key - ZERO)
 
 

@@ -42,7 +42,7 @@ def pooled(field, nodes=None):
     """The trees of all these nodes' rows in one place, without any network."""
     learners = [learner_of(field, index) for index in range(len(field.names) if nodes is None else nodes)]
     first = learners[0]
-    parts = [(one._parts["local"].rows, one._parts["test"].rows) for one in learners]
+    parts = [(one._parts["local"], one._parts["test"]) for one in learners]
     rows = [side[place] for place in (0, 1) for side in parts]
     cells = np.concatenate([one.cells for one in rows], axis=1)
     held = np.arange(cells.shape[1]) >= sum(len(local.targets) for local, _ in parts)

@@ -385,7 +385,10 @@ class StatsCheck(Check):
         nodes = [node for node in inspected.here.values() if node.stats.columns or node.stats.to]
         if not nodes:
             return
-        schema = _schema(federation)
+        try:
+            schema = schema_at(federation)
+        except UserError:  # there is none yet, or it has mistakes, which others report
+            schema = None
         for node in nodes:
             inspected.mistakes += mistakes_in(federation, node, schema)
         offering = [node for node in nodes if node.stats.to and node.stats.columns]
@@ -420,11 +423,3 @@ def mistakes_in(federation: FederationConfig, node: NodeConfig, schema: Schema |
     if policy.by is not None and policy.by not in groups:
         found.append(mistake("not a categorical column of the schema", "by", policy.by, ", ".join(groups)))
     return found
-
-
-def _schema(federation: FederationConfig) -> Schema | None:
-    """Return the schema; None: there is none yet, or it has mistakes, which others report."""
-    try:
-        return schema_at(federation)
-    except UserError:
-        return None

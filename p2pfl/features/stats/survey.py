@@ -12,8 +12,8 @@ A cell is *small* if it has few rows, or if few sites have its rows. Small cells
 until no total that is known gives a small cell, or the sum of a few (complementary suppression: Hundepool et al.,
 Statistical Disclosure Control, 2012, chapter 4). An empty cell has no rows that could be learned, and is shown.
 
-Quantiles and a histogram come from counts of values in buckets (`learn.trees.bins`). No range need be known beforehand.
-Buckets are joined until each has enough rows: a quantile is known up to such a bin.
+Quantiles and a histogram come from counts of values in buckets (`learn.trees.forest`). No range need be known
+beforehand. Buckets are joined until each has enough rows: a quantile is known up to such a bin.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.learn.figures import limbs_of, value_of
 from p2pfl.learn.table.schema import Schema
-from p2pfl.learn.trees.bins import FINENESS, as_cells, counted, divided, edges_of, first_cuts, keys_of, number_of
+from p2pfl.learn.trees.forest import FINENESS, as_cells, counted, divided, edges_of, first_cuts, keys_of, number_of
 
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -297,12 +297,7 @@ def cells_asked(schema: Schema, columns: Iterable[str], by: str | None) -> int:
     return len(group_names(schema, by)) * sum(len(each) + 1 for each in values if each is not None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownCounts:
-    """The counts of one column, None where hidden: `cells` (groups, values + 1), and of the bars."""
-
-    cells: list[list[int | None]]
-    bars: tuple[int | None, ...]
+ShownCounts: TypeAlias = tuple[list[list[int | None]], list[int | None]]
 
 
 class Disclosure:
@@ -346,7 +341,7 @@ class Disclosure:
                 yield column, group, int(known[group])
 
     def counts(self, column: str, bars: Sequence[Bar] = ()) -> ShownCounts:
-        """Return which counts of a column may be shown, with these bars where there are no groups."""
+        """Return the counts of a column, None where hidden: cells (groups, values + 1), and, without groups, bars."""
         cells, sites = self.cells[column]
         table = self._table(cells, sites, bars)
         forced = self._forced(column, cells.shape, len(table.counts))
@@ -356,7 +351,7 @@ class Disclosure:
         shown = [None if gone else count for count, gone in zip(table.counts.tolist(), hidden.tolist(), strict=True)]
         groups, width = cells.shape
         rows = [shown[groups + group * width :][:width] for group in range(groups)]
-        return ShownCounts(cells=rows, bars=tuple(shown[groups * (1 + width) :]))
+        return rows, shown[groups * (1 + width) :]
 
     def _forced(self, column: str, shape: tuple[int, ...], size: int) -> Mask:
         """Return the cells of hidden groups, and of those in which the column is hidden."""
@@ -575,7 +570,7 @@ def _categories(
     column: str, values: tuple[str, ...], shown: Disclosure, counts: ShownCounts
 ) -> Iterator[SurveyFigures]:
     for group in shown.groups:
-        *cells, missing = counts.cells[group]
+        *cells, missing = counts[0][group]
         rows = None if missing is None or shown.hidden[group] else int(shown.rows[group]) - missing
         told = dict(zip(values, cells, strict=True))
         yield SurveyFigures(column=column, group=shown.names[group], rows=rows, missing=missing, categories=told)
@@ -585,7 +580,7 @@ def _numbers(
     column: str, shown: Disclosure, counts: ShownCounts, spreads: Mapping[int, _Spread]
 ) -> Iterator[SurveyFigures]:
     for group in shown.groups:
-        rows, missing = counts.cells[group]
+        rows, missing = counts[0][group]
         found = SurveyFigures(column=column, group=shown.names[group], rows=rows, missing=missing)
         one = spreads.get(group)
         if one is not None:
@@ -594,7 +589,7 @@ def _numbers(
                 mean=one.mean if rows is not None else one.blurred(one.mean),
                 deviation=one.deviation if rows is not None else one.blurred(one.deviation),
                 quantiles=one.quantiles,
-                histogram=tuple(replace(bar, rows=count) for bar, count in zip(one.bars, counts.bars, strict=True)),
+                histogram=tuple(replace(bar, rows=count) for bar, count in zip(one.bars, counts[1], strict=True)),
             )
         yield found
 

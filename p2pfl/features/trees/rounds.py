@@ -170,15 +170,12 @@ class GrownState(AlikeState):
         except UNREADABLE as error:
             raise StorageError(f"{self._file} is damaged ({error}): {BEGIN}") from error
         self.is_kept, self.members = True, frozenset(found.members)
-        self.moved = frozenset(one for one, key in found.members.items() if self._key_of(one) != key)
+        self.moved = frozenset(one for one, key in found.members.items() if dict(enumerate(self._keys)).get(one) != key)
         gives = not self.members or self._own in self.members
         if gives and not learner.growth.done and found.data != learner.site.data:
             text = "this node's rows have changed since the trees began: the difference would tell of those rows"
             allowed = "the rows of then; or another state folder at all nodes, to begin anew"
             raise UserError(text, file=self._file.parent, key="data.path", allowed=allowed)
-
-    def _key_of(self, member: int) -> bytes | None:
-        return self._keys[member] if 0 <= member < len(self._keys) else None
 
     def write(self) -> None:
         """Keep what the snapshot has not. Raises StorageError."""
@@ -258,7 +255,8 @@ class TreeRounds(RoundsInStep):
         signers = quorum(len(federation.members), colluders_of(federation))
         gone = (begun - self._there) | self.grown.moved
         if gone:
-            names = ", ".join(named(federation, member) for member in sorted(gone))
+            known = dict(enumerate(member.name for member in federation.members))
+            names = ", ".join(known.get(member, f"member {member}") for member in sorted(gone))
             text = f"these trees have begun with {names}, and can only grow with the same members to the end"
             allowed = "the members of then, in the same order"
         elif signers > len(begun):
@@ -362,11 +360,6 @@ class TreeRounds(RoundsInStep):
         if settings.patience and len(state.rounds) - state.best >= settings.patience:
             return f"no smaller loss in {settings.patience} rounds: {state.best} rounds are kept"
         return f"no further split after {len(state.rounds)} rounds"
-
-
-def named(federation: FederationConfig, member: int) -> str:
-    """Return a name also for a member whose row is gone."""
-    return federation.members[member].name if member < len(federation.members) else f"member {member}"
 
 
 def fixed_point_of(part: TreePart, members: int) -> FixedPoint:

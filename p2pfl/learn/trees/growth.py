@@ -27,9 +27,25 @@ from p2pfl.learn.table.schema import BALANCED, Schema, weights_given
 from p2pfl.learn.table.scoring import ScoresTables, reading_of, schema_and_codes, unreadable
 from p2pfl.learn.table.task import OF_TREES, TableTask, split_rows
 from p2pfl.learn.task import NodeContext
-from p2pfl.learn.trees import bins
-from p2pfl.learn.trees.bins import LOSSES, MOST_ENTRIES, SUMS, BinGrid, Cells, TreeSettings, raw_cells, tree_settings
-from p2pfl.learn.trees.forest import DecisionTree, Forest, Splitter
+from p2pfl.learn.trees.forest import (
+    DIVISIONS,
+    KEYS,
+    LOSSES,
+    MOST_ENTRIES,
+    SUMS,
+    BinGrid,
+    Cells,
+    DecisionTree,
+    Forest,
+    Splitter,
+    TreeSettings,
+    divided,
+    edges_of,
+    first_cuts,
+    number_of,
+    raw_cells,
+    tree_settings,
+)
 from p2pfl.learn.trees.state import (
     BITS,
     BOUND,
@@ -82,7 +98,7 @@ class TreeGrowth:
     def begin(cls, schema: Schema, settings: TreeSettings, site: SiteRows) -> TreeGrowth:
         """Begin without trees; `tree_settings` has checked that the schema suits them."""
         columns = len(schema.numeric) + (settings.objective == "squared")
-        cuts = [bins.first_cuts() for _ in range(columns)]
+        cuts = [first_cuts() for _ in range(columns)]
         return cls(GrowthState(settings=settings, cuts=cuts, sizes=_sizes(schema)), site)
 
     @classmethod
@@ -109,11 +125,11 @@ class TreeGrowth:
 
     def pack(self) -> bytes:
         """Return the state, which is the same at all nodes that have taken the same sums."""
-        return self.state.pack()
+        return msgspec.msgpack.encode(self.state)
 
     def pack_present(self) -> bytes:
         """Return the state without the trees of whole rounds."""
-        return msgspec.structs.replace(self.state, rounds=[]).pack()
+        return msgspec.msgpack.encode(msgspec.structs.replace(self.state, rounds=[]))
 
     @property
     def done(self) -> bool:
@@ -128,7 +144,7 @@ class TreeGrowth:
         """Return in words what the next sum is of."""
         state = self.state
         if state.grid is None:
-            return f"bins {state.divisions + 1} of {bins.DIVISIONS + 1}"
+            return f"bins {state.divisions + 1} of {DIVISIONS + 1}"
         if len(state.rounds) == state.settings.rounds:
             return "loss"
         return f"round {len(state.rounds) + 1}, level {state.growing.level + 1}"
@@ -208,14 +224,14 @@ class TreeGrowth:
         if max(known, default=0) > rows or (regression and known[-1] != rows):
             raise WrongSum("columns have other numbers of rows than there are")
         pairs = list(zip(state.cuts, counts, strict=True))
-        if state.divisions < bins.DIVISIONS:
+        if state.divisions < DIVISIONS:
             state.divisions += 1
             if regression:
                 state.target.center, state.target.scale = _center_and_scale(*pairs[-1], settings)
-            state.cuts = [bins.divided(cuts, count, settings.bins) for cuts, count in pairs]
+            state.cuts = [divided(cuts, count, settings.bins) for cuts, count in pairs]
             return
         edges = (
-            tuple(bins.edges_of(cuts, count, settings.bins, settings.least_rows))
+            tuple(edges_of(cuts, count, settings.bins, settings.least_rows))
             for cuts, count in pairs[: len(pairs) - regression]
         )
         state.weights = weights_of(settings, targets)
@@ -325,10 +341,10 @@ def _histograms(total: Mapping[str, Whole], grid: BinGrid, most_rows: int) -> Wh
 
 def _center_and_scale(cuts: list[int], counts: Whole, settings: TreeSettings) -> tuple[float, float]:
     """Return about the median of the target, and a power of two above the range of nearly all of its values."""
-    edges = bins.edges_of(cuts, counts, settings.bins, settings.least_rows)
+    edges = edges_of(cuts, counts, settings.bins, settings.least_rows)
     full = np.flatnonzero(counts)
-    ends = [*cuts[1:], bins.KEYS]
-    low, high = bins.number_of(cuts[full[0]]), bins.number_of(ends[full[-1]] - 1)
+    ends = [*cuts[1:], KEYS]
+    low, high = number_of(cuts[full[0]]), number_of(ends[full[-1]] - 1)
     center = edges[len(edges) // 2] if edges else low
     span = edges[-1] - edges[0] if len(edges) > 1 else max(abs(low), abs(high))
     return center, math.ldexp(1.0, math.frexp(max(span, FINEST))[1])
@@ -413,10 +429,10 @@ class TreeLearner:
         those of all nodes, if they are known: a leaf with too few is not split.
         """
         schema, settings = self.table.schema, self.settings
-        bins = len(schema.numeric) * (settings.bins + 1) + sum(len(each) + 1 for each in schema.categories.values())
+        forest = len(schema.numeric) * (settings.bins + 1) + sum(len(each) + 1 for each in schema.categories.values())
         most = 2**settings.max_depth if rows is None else max(1, rows // (2 * settings.least_rows))
         leaves = (min(2**level, most) for level in range(settings.max_depth))
-        return [min(SUMS * bins * settings.outputs * each, MOST_ENTRIES) for each in leaves]
+        return [min(SUMS * forest * settings.outputs * each, MOST_ENTRIES) for each in leaves]
 
     def initial(self) -> Vector:
         return np.zeros(1, np.float32)

@@ -20,9 +20,21 @@ from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
 from p2pfl.foreign import UNREADABLE
-from p2pfl.learn.trees import bins
-from p2pfl.learn.trees.bins import DIVISIONS, KEYS, BinGrid, Cells, Objective, TreeSettings, most_buckets
-from p2pfl.learn.trees.forest import LEAF, Codes, DecisionTree, Forest
+from p2pfl.learn.trees.forest import (
+    DIVISIONS,
+    KEYS,
+    LEAF,
+    BinGrid,
+    Cells,
+    Codes,
+    DecisionTree,
+    Forest,
+    Objective,
+    TreeSettings,
+    as_cells,
+    counted,
+    most_buckets,
+)
 
 Floats = NDArray[np.float64]
 
@@ -218,9 +230,6 @@ class GrowthState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             rounds=tuple(map(tuple, self.rounds[: self.best])),
         )
 
-    def pack(self) -> bytes:
-        return msgspec.msgpack.encode(self)
-
     @classmethod
     def unpack(cls, packed: bytes | memoryview, rounds: Sequence[list[DecisionTree]] | None = None) -> GrowthState:
         """Read what `pack` has made; `rounds` take the place of those in it. Raises ValueError: this is no state."""
@@ -240,6 +249,7 @@ class GrowthState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         numbers = [self.target.center, self.target.scale, *self.base, *self.weights]
         numbers += [each for loss in self.losses for each in (loss.trained, loss.held) if each is not None]
         is_right = self.step >= 0 and self.target.scale > 0 and all(map(math.isfinite, numbers))
+        is_right &= self.settings.are_possible
         if not (is_right and (self._fits_bins() if self.grid is None else self._fits_trees(self.grid))):
             raise ValueError("a state of trees that contradicts itself")
 
@@ -320,13 +330,13 @@ class SiteRows:
         columns = list(cells[: len(state.cuts) - (settings.objective == "squared")])
         found = {}
         if settings.objective == "squared":
-            columns.append(bins.as_cells(targets))
+            columns.append(as_cells(targets))
             scaled = np.clip((targets - state.target.center) / state.target.scale, -(2.0**CLIP_BITS), 2.0**CLIP_BITS)
             total = in_steps(scaled, BITS - CLIP_BITS).sum()
             found["targets"] = np.array([total, len(targets)]).astype(np.int64)
         else:
             found["targets"] = np.bincount(targets.astype(np.int64), minlength=settings.classes).astype(np.int64)
-        counts = [bins.counted(values, cuts) for values, cuts in zip(columns, state.cuts, strict=True)]
+        counts = [counted(values, cuts) for values, cuts in zip(columns, state.cuts, strict=True)]
         return found | {"buckets": np.concatenate([np.zeros(0, np.int64), *counts])}
 
     def losses(self, state: GrowthState) -> Whole:

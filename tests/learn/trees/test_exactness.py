@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_world import grow, schema_of, settings_of, share
 
-from p2pfl.learn.trees.bins import TreeSettings, as_cells
-from p2pfl.learn.trees.forest import LEAF, DecisionTree, Forest
+from p2pfl.learn.trees.forest import LEAF, DecisionTree, Forest, TreeSettings, as_cells
 from p2pfl.learn.trees.state import exp, gradients, shares
 
 TIE = 1e-4

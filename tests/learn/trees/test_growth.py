@@ -14,8 +14,7 @@ from tree_world import Rows, grow, schema_of, settings_of, share, site_of, sum_o
 from p2pfl.errors import UserError
 from p2pfl.features.sums.arithmetic import FixedPoint
 from p2pfl.learn.trees import forest, growth
-from p2pfl.learn.trees.bins import as_cells
-from p2pfl.learn.trees.forest import LEAF, Forest
+from p2pfl.learn.trees.forest import LEAF, Forest, as_cells
 from p2pfl.learn.trees.growth import MOST_ENTRIES, TreeGrowth, WrongSum
 from p2pfl.learn.trees.state import BOUND, MOST_ROWS
 

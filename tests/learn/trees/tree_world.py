@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from p2pfl.learn.table.schema import Schema, make_schema
-from p2pfl.learn.trees.bins import TreeSettings, as_cells, tree_settings
+from p2pfl.learn.trees.forest import TreeSettings, as_cells, tree_settings
 from p2pfl.learn.trees.growth import TreeGrowth, TreePart
 from p2pfl.learn.trees.state import SiteRows
 

@@ -322,7 +322,7 @@ async def test_the_stored_model_predicts_what_the_trees_do_and_a_damaged_one_is_
     state = learned.learner.state_dict(learned.vector)
     model = table_model(learned.preprocessing, state)
     outputs, _ = learned.learner.predictions(learned.vector)
-    rows = learned.learner._parts["test"].rows
+    rows = learned.learner._parts["test"]
     np.testing.assert_array_equal(model.forest.outputs(rows.cells), outputs)
     score = learned.learner.evaluate(learned.vector, "test")
     assert score.samples == len(rows.targets)

@@ -161,8 +161,7 @@ class Federation:
             with ProgressView(quiet=on_progress is not None or not sys.stderr.isatty()) as view:
 
                 def show(point: Point) -> None:
-                    done = point.rounds.mean if point.rounds else 0.0
-                    view.show(point_in_words(point, measures_of([point])), done, self.config.training.rounds)
+                    view.show(point_in_words(point, measures_of([point])))
 
                 return run_together(self.config, on_progress or show, wishes)
         except UserError as error:

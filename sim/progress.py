@@ -44,7 +44,6 @@ def silent(_progress: RunProgress) -> None:
 
 class RunView(ProgressView):
     line_every_s: ClassVar[float] = 5.0
-    bar_width: ClassVar[int] = 20
 
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__(quiet=quiet)
@@ -59,9 +58,9 @@ class RunView(ProgressView):
         if self.quiet:
             return
         if progress.foreseen is not None:
-            click.echo(progress.foreseen, err=True)
+            click.echo(self.anew + progress.foreseen, err=True)
             return
-        self.show(run_in_words(progress, now - self.started_at), progress.rounds, progress.rounds_to_do)
+        self.show(run_in_words(progress, now - self.started_at))
 
 
 def run_in_words(progress: RunProgress, elapsed_s: float) -> str:

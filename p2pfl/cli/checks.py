@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import chain
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
-from p2pfl.aggregate import Advice, Neighborhood, advice, liars_of, parse_rule
+from p2pfl.aggregate import Advice, advice, liars_of, parse_rule
 from p2pfl.compress import parse
-from p2pfl.config.graph import rule_of
 from p2pfl.config.load import load_node, node_file, node_mistakes
 from p2pfl.config.members import members_file
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
@@ -42,14 +40,12 @@ from p2pfl.net.dial_paths import certificate_of, outlet_of
 from p2pfl.node.assembly import durability_of, load_learner, memory_needs, program_bytes
 from p2pfl.node.engine_thread import needs_of
 from p2pfl.node.feature import Check, Inspected
-from p2pfl.reporting.alarms import ALARMS
 from p2pfl.reporting.figures import (
     Bearing,
     bearings,
     compressor_mistakes,
     count,
     names,
-    slowest_send_s,
     traffic,
 )
 from p2pfl.storage.disk import refuse_shared
@@ -66,8 +62,6 @@ HONEST_EACH = 4
 """With fewer honest neighbors per malicious one, `check` warns."""
 NEAREST_DECIDE = ("cs+", "hampel")
 """Rules whose radius is the (m - 2b)-th shortest distance, which malicious nodes can set if m <= 3b."""
-TRIED_AT_MOST = 10**7
-"""The largest total size, in numbers, at which a user's own rule is tested."""
 SHORT_ROUND_S = 2.0
 """A round that a single step makes seem shorter than this is trained as a whole, for a better estimate."""
 ROBUST = " What robust means: docs/how-to/which-graph.md"
@@ -325,52 +319,24 @@ class MixingCheck(Check):
     def of_learners(self, inspected: Inspected) -> None:
         federation = inspected.federation
         if not federation.grows_trees:
-            self.traffic, mistakes = traffic_facts(federation, inspected.learners.values())
-            inspected.mistakes.extend(mistakes)
-        self._warn_of_traffic(inspected)
-        self.graph, warnings = graph_facts(federation)
-        inspected.warnings.extend(warnings)
+            self.traffic = _traffic(inspected)
+        self.graph = _graph(inspected)
         try:
             self.borne = bearings(federation)
-            if self.traffic:
-                try_own_rule(federation, self.borne, self.traffic["parameters"])
-            self.rule, warnings = rule_facts(federation, self.borne, self.graph)
         except UserError as error:  # a rule of the user's own
             error.file = error.file or str(federation.path)
             inspected.mistakes.append(error)
-            self.borne = []
-        else:
-            inspected.warnings.extend(warnings)
-            if (alone := mistake_of_rule(federation, self.borne)) is not None:
-                inspected.mistakes.append(alone)
-
-    def _warn_of_traffic(self, inspected: Inspected) -> None:
-        """Warn of values that are sent in vain, and of rounds that are shorter than an exchange over the links that a
-        node here states.
-        """
-        federation, traffic = inspected.federation, self.traffic
-        if not traffic:
             return
-        if traffic["frozen_parameters"] and traffic["share_frozen"]:
-            text = f"{traffic['frozen_parameters']} of {traffic['parameters']} values that nodes send are never trained"
-            inspected.warnings.append(f"{text}: {FROZEN}")
-        wait_s, size, here = federation.gossip.max_wait_s, traffic["parameters"], inspected.here
-        slow = {index: slowest_send_s(federation, index, node.network, size) for index, node in here.items()}
-        if federation.in_step_by or federation.privacy is not None or max(slow.values(), default=0.0) <= wait_s:
-            return
-        most_s = wait_s + (round_s(federation, inspected) or 0.0)
-        for name, seconds in ((federation.members[index].name, slow[index]) for index in sorted(slow)):
-            if seconds > most_s:
-                text = (
-                    f"{name}: an exchange takes {seconds:.0f} s at its max_kbit_s, and a round at most {most_s:.0f} s"
-                )
-                inspected.warnings.append(f"{text}: most mix with nobody. {ALARMS['hardly-mixes'].advice}")
+        self.rule = _rule(inspected, self.borne, self.graph)
+        if (alone := mistake_of_rule(federation, self.borne)) is not None:
+            inspected.mistakes.append(alone)
 
 
-def graph_facts(federation: FederationConfig) -> tuple[dict[str, Any], list[str]]:
-    """Return figures, of a schedule those of the union of all rounds, and warnings, which assume as many malicious
-    neighbors as the rule tolerates.
+def _graph(inspected: Inspected) -> dict[str, Any]:
+    """Return figures, of a schedule those of the union of all rounds, and warn as of as many malicious neighbors as the
+    rule tolerates.
     """
+    federation = inspected.federation
     names = [member.name for member in federation.members]
     topology = Topology(federation.topology, len(names), federation.edges, federation.seed, names=names)
     facts: dict[str, Any] = {"topology": federation.topology}
@@ -380,36 +346,29 @@ def graph_facts(federation: FederationConfig) -> tuple[dict[str, Any], list[str]
         described = survey(topology)
         said = warnings(topology, liars_of(federation.gossip.rule)) if described["connected"] else []
     except TopologyError as error:
-        facts |= {"nodes": len(names), "edges": len(federation.edges)}
-        return facts, [f"the graph was not analyzed: {error}"]
-    facts |= {key: described[key] for key in KEYS}
-    return facts, [f"graph: {text}{ROBUST if '-robust' in text else ''}" for text in said]
+        inspected.warnings.append(f"the graph was not analyzed: {error}")
+        return facts | {"nodes": len(names), "edges": len(federation.edges)}
+    inspected.warnings += [f"graph: {text}{ROBUST if '-robust' in text else ''}" for text in said]
+    return facts | {key: described[key] for key in KEYS}
 
 
-def rule_facts(
-    federation: FederationConfig, all_of_them: list[Bearing], graph: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[str]]:
-    """Return figures and warnings. `graph` comes from `graph_facts`."""
-    b, rule = all_of_them[0].liars, federation.gossip.rule
-    borne = [one.borne for one in all_of_them]
-    facts: dict[str, Any] = {
-        "rule": rule,
+def _rule(inspected: Inspected, of_all: list[Bearing], graph: Mapping[str, Any]) -> dict[str, Any]:
+    federation, b, borne = inspected.federation, of_all[0].liars, [one.borne for one in of_all]
+    if federation.in_step_by:
+        inspected.warnings.append(TRUST_SUMS)
+    elif not b:
+        rule = _advice(federation, of_all, 1).rules[0]
+        inspected.warnings.append(f"{TRUST}. A rule such as {rule}:b=1 tolerates one per node: docs/how-to/liars.md")
+    else:
+        about = (_about_nodes(federation, of_all), _about_radius(federation, of_all), _about_graph(b, graph))
+        inspected.warnings += [f"rule: {text}" for text in chain(*about, _about_keys(federation))]
+    return {
+        "rule": federation.gossip.rule,
         "liars": b,
         "liars_borne": {"min": min(borne), "max": max(borne)},
-        "neighbors_needed": all_of_them[0].needed,
-        "never_mix": [federation.members[node].name for node, one in enumerate(all_of_them) if b and not one.mixes],
+        "neighbors_needed": of_all[0].needed,
+        "never_mix": [federation.members[node].name for node, one in enumerate(of_all) if b and not one.mixes],
     }
-    if federation.in_step_by:
-        return facts, [TRUST_SUMS]
-    if not b:
-        return facts, [TRUST + _instead(federation, all_of_them)]
-    said = [
-        *_about_nodes(federation, all_of_them),
-        *_about_radius(federation, all_of_them),
-        *_about_graph(b, graph),
-        *_about_keys(federation),
-    ]
-    return facts, [f"rule: {text}" for text in said]
 
 
 def mistake_of_rule(federation: FederationConfig, all_of_them: Sequence[Bearing]) -> UserError | None:
@@ -425,25 +384,6 @@ def mistake_of_rule(federation: FederationConfig, all_of_them: Sequence[Bearing]
         value=federation.gossip.rule,
         allowed=f"a graph in which nodes have {needed} neighbors or more, or a lower b",
     )
-
-
-def try_own_rule(federation: FederationConfig, all_of_them: list[Bearing], size: int) -> None:
-    """Test a user's own rule on made-up models of this size, unless they would be too large.
-
-    Raises UserError: it fails, or does not return a model.
-    """
-    rule, count = rule_of(federation), all_of_them[0].needed
-    mixed = any(one.mixes for one in all_of_them) and parse_rule(federation.gossip.rule).is_object
-    if rule is None or not mixed or (count + 1) * size > TRIED_AT_MOST:
-        return
-    own, *others = np.random.default_rng(0).standard_normal((count + 1, size), np.float32)
-    weights = np.full(count, 1 / (count + 1))
-    rule.mix(Neighborhood(own=own, others=others, weights=weights, peers=tuple(range(count))))
-
-
-def _instead(federation: FederationConfig, of_all: Sequence[Bearing]) -> str:
-    rule = _advice(federation, of_all, 1).rules[0]
-    return f". A rule such as {rule}:b=1 tolerates one per node: docs/how-to/liars.md"
 
 
 def _advice(federation: FederationConfig, of_all: Sequence[Bearing], b: int) -> Advice:
@@ -524,29 +464,32 @@ def _about_keys(federation: FederationConfig) -> Iterator[str]:
             )
 
 
-def traffic_facts(
-    federation: FederationConfig, learners: Collection[Learner]
-) -> tuple[dict[str, Any] | None, list[UserError]]:
-    """Return figures and mistakes; no figures if there is a mistake or the model's size is unknown.
-
-    `personal_parameters` has the minimum and maximum over these learners.
+def _traffic(inspected: Inspected) -> dict[str, Any] | None:
+    """Return figures; None if there is a mistake or the model's size is unknown. `personal_parameters` has the minimum
+    and maximum over the learners. Warns of values that are sent in vain.
     """
+    federation, learners = inspected.federation, inspected.learners.values()
     shared = next((learner.size for learner in learners), None)
     mistakes = compressor_mistakes(federation, shared)
+    inspected.mistakes += mistakes
     if shared is None or mistakes:
-        return None, mistakes
+        return None
     personal = [learner.personal for learner in learners]
-    facts = {
-        "share": list(federation.gossip.share),
-        "personal_parameters": [min(personal), max(personal)],
-        "frozen_parameters": max(getattr(learner, "frozen", 0) for learner in learners),
-        "share_frozen": federation.gossip.share_frozen,
-    }
+    frozen = max(getattr(learner, "frozen", 0) for learner in learners)
+    if frozen and federation.gossip.share_frozen:
+        inspected.warnings.append(f"{frozen} of {shared} values that nodes send are never trained: {FROZEN}")
     try:
         channels = len(method_of(federation).channels)
     except UserError:  # the check of the method reports it
         channels = 1
-    return facts | traffic(federation, shared * channels) | {"parameters": shared}, []
+    return {
+        "share": list(federation.gossip.share),
+        "personal_parameters": [min(personal), max(personal)],
+        "frozen_parameters": frozen,
+        "share_frozen": federation.gossip.share_frozen,
+        **traffic(federation, shared * channels),
+        "parameters": shared,
+    }
 
 
 def describe_frozen(facts: dict[str, Any]) -> str | None:

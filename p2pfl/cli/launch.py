@@ -62,7 +62,7 @@ from p2pfl.reporting.report import instead
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, NodeConfig
-    from p2pfl.reporting.report import NodeReport, Report
+    from p2pfl.reporting.report import Report
 
 LINE_EVERY_S = 2.0
 
@@ -152,9 +152,6 @@ def _row(index: int, child: Child, measures: Sequence[Measure]) -> dict[str, Any
 
 REPORT_FILE = "report.json"
 STOPPED = 130
-ALONE = 5
-MOST_ALONE = 0.1
-"""The largest share of its rounds that a node may train without a neighbor for the run to count as done."""
 
 
 @click.command(epilog="\b\nExamples:\n  p2pfl launch ward-7\n  p2pfl launch ward-7 --report run1.json --plot run1.png")
@@ -172,7 +169,7 @@ def launch(*, federation: Path, report: Path | None, plot: Path | None, referenc
 
     Each runs as under `p2pfl run`, with its log in NAME/node.log. Ctrl-C stops all of them cleanly; launched again,
     they continue where they stopped. While they run, a second launch is refused. Exits with 0 if every node finished, 1
-    if one died, 130 after Ctrl-C, and 5 if a node waited for neighbors in vain or trained too long without any.
+    if one died or waited for neighbors in vain, and 130 after Ctrl-C.
     """
     report, form = report_target(report, form)
     described = load_config(federation)
@@ -267,23 +264,12 @@ def _judge(fleet: Fleet, written: Report) -> int:
     failed = [node.name for node in honest if node.failed_rounds and node.failed_rounds >= (node.rounds or 0)]
     for name in failed:
         click.echo(f"{name}: every round failed; its log says why", err=True)
+    stranded = [node for node in honest if node.stranded]
+    for one in stranded:
+        click.echo(f"{one.name}: waited in vain for a neighbor after round {one.rounds}; no other node runs", err=True)
     if written.died or failed:
         return 1
-    return STOPPED if fleet.stopping else _left_alone(honest)
-
-
-def _left_alone(nodes: list[NodeReport]) -> int:
-    """Return the exit code of a run in which every node ended; it depends on whether each had neighbors."""
-    code = 0
-    for node in nodes:
-        alone, rounds = node.rounds_without_neighbor, node.rounds or 0
-        if node.stranded:
-            click.echo(f"{node.name}: waited in vain for a neighbor after round {rounds}; no other node runs", err=True)
-            code = ALONE
-        elif alone > MOST_ALONE * rounds:
-            click.echo(f"{node.name}: {alone} of {rounds} rounds without a neighbor", err=True)
-            code = ALONE
-    return code
+    return STOPPED if fleet.stopping else int(bool(stranded))
 
 
 async def _watch(fleet: Fleet) -> Report:

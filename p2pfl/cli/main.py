@@ -65,14 +65,8 @@ EPILOG = "`p2pfl COMMAND --help` has options and examples. Also: `p2pfl --versio
 
 @cache
 def own_commands() -> dict[str, Command]:
-    """Return the commands of this package and its features, in the order in which they are listed."""
-    listed, waiting = list(COMMANDS.items()), commands()
-    while waiting:
-        names = [name for name, _ in listed]
-        name = next((name for name, command in waiting.items() if command.after in names), next(iter(waiting)))
-        command = waiting.pop(name)
-        listed.insert(names.index(command.after) + 1 if command.after in names else len(names), (name, command))
-    return dict(listed)
+    """Return the commands of this package and its features, in the order in which they are listed in their groups."""
+    return {**COMMANDS, **commands()}
 
 
 class MainCommands(Named):

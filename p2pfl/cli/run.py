@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 import msgspec
 
-from p2pfl.config.load import find_member, load_config, load_node, load_stranger, node_file
+from p2pfl.config.load import load_config, load_node, load_stranger, node_file
 from p2pfl.console.output import Form, cell, figure, format_option, log_to_stderr, spent_of
 from p2pfl.errors import StorageError
-from p2pfl.net.address import is_hidden, misses
 from p2pfl.reporting.measures import measures_of, value_of
 
 if TYPE_CHECKING:
-    from p2pfl.config.model import Member, NodeConfig
+    from p2pfl.config.model import NodeConfig
     from p2pfl.node.application import Application
     from p2pfl.reporting.status import NodeLine
 
@@ -92,8 +91,6 @@ def be_node(
 
     described = arrived(described, name, config)
     node = load_node(file, described, name)
-    if not launched:
-        _warn_of_hiding(find_member(described, name), node)
     if not prepared(described, node, launched=launched):
         _leave(STOPPED)
     setup = read_setup(described, node)
@@ -107,16 +104,6 @@ def be_node(
     if result is None:
         _leave(STOPPED)
     _leave(0 if result.finished else FAILED if result.resigned or result.removed else STOPPED)
-
-
-def _warn_of_hiding(member: Member, node: NodeConfig) -> None:
-    """Warn about a loopback address, as `p2pfl new` writes it, because its effects look like a network fault."""
-    if is_hidden(member.address, node.listen):
-        text = "listens on %s, where no other machine reaches its address %s: set listen in its node.toml"
-        logging.getLogger("p2pfl").warning(text, node.listen, member.address)
-    elif misses(member.address, node.listen, node.forwarded_port):
-        text = "listens on %s, and others dial the port of its address %s: set listen, or forwarded_port, in node.toml"
-        logging.getLogger("p2pfl").warning(text, node.listen, member.address)
 
 
 def _leave(code: int) -> NoReturn:

@@ -88,8 +88,6 @@ class Command:
     line: str
     place: str
     group: Group
-    after: str = ""
-    """The command after which it is listed; by default it comes last in its group."""
 
     def load(self) -> Any:
         module, _, function = self.place.partition(":")

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal, Self, TypeVar
 
 import click
@@ -362,32 +363,25 @@ def _state(node: NodeReport) -> str:
 
 
 class ProgressView:
-    """Words on stderr: in one line with a bar on a terminal, elsewhere now and then in a line of their own."""
+    """Words on stderr: on a terminal in one line that is written anew, elsewhere now and then in one of their own."""
 
-    bar_width: ClassVar[int] = 40
     line_every_s: ClassVar[float] = 10.0
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
-        self.bar: Any = None
-        self.task: Any = None
-        if not quiet and sys.stderr.isatty():
-            self.bar, self.task = _bar(self.bar_width)
+        self.anew = "\r\x1b[K" if not quiet and sys.stderr.isatty() else ""
         self.printed_at = time.monotonic()
 
     def __enter__(self) -> Self:
-        if self.bar is not None:
-            self.bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+        click.echo(self.anew, nl=False, err=True)
 
-    def show(self, words: str, done: float, total: float | None, *, due: bool = False) -> None:
-        """Show how much of the `total`, if that is known, is done; in a line if one is `due`, or the last is old."""
-        if self.bar is not None:
-            self.bar.update(self.task, total=total, completed=min(done, total or 0), words=words)
+    def show(self, words: str, *, due: bool = False) -> None:
+        """Show the words; in a line of their own if one is `due`, or the last is old."""
+        if self.anew:
+            click.echo(self.anew + words[: get_terminal_size().columns - 1], nl=False, err=True)
         elif not self.quiet and (due or time.monotonic() - self.printed_at >= self.line_every_s):
             self.printed_at = time.monotonic()
             click.echo(words, err=True)
@@ -405,14 +399,3 @@ def point_in_words(point: Point, measures: Sequence[Measure]) -> str:
         parts.append(f"apart {point.consensus_distance:.2e}")
     parts.append(f"sent {size(point.bytes_sent or 0)}")
     return ", ".join(parts)
-
-
-def _bar(width: int) -> tuple[Any, Any]:
-    from rich.console import Console  # noqa: PLC0415 - only for who has a terminal
-    from rich.progress import BarColumn, TextColumn  # noqa: PLC0415 - as above
-    from rich.progress import Progress as Bar  # noqa: PLC0415 - as above
-
-    columns = (BarColumn(bar_width=width), TextColumn("{task.fields[words]}", markup=False))
-    # what is printed to a file or a pipe meanwhile must not go to the terminal
-    bar = Bar(*columns, console=Console(stderr=True), transient=True, redirect_stdout=sys.stdout.isatty())
-    return bar, bar.add_task("", total=None, words="setting up")

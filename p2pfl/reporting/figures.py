@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from p2pfl.aggregate import liars_of
 from p2pfl.compress import Compressor, make_compressor, require_fit, require_library, require_replicas
 from p2pfl.config.graph import rule_of
-from p2pfl.config.model import Edges, FederationConfig, OwnNetwork
+from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.errors import UserError
 from p2pfl.reporting.alarms import ALARMS
@@ -366,15 +366,6 @@ def traffic(federation: FederationConfig, size: int) -> dict[str, Any]:
             for (i, j), spec in federation.edge_compressors.items()
         ],
     }
-
-
-def slowest_send_s(federation: FederationConfig, index: int, own: OwnNetwork, size: int) -> float:
-    """Return how long a node takes to send a model of `size` values to a neighbor, at the rate that its file states; 0
-    without one.
-    """
-    specs = {federation.compressor_of(index, peer) for peer in federation.neighbors(index)}
-    most = max((sealed_bytes(make_compressor(spec).size_bytes(size)) for spec in specs), default=0)
-    return BITS * most / (1000 * own.max_kbit_s) if own.max_kbit_s else 0.0
 
 
 def sealed_bytes(payload: int) -> int:

@@ -144,7 +144,7 @@ def _view(within_s: float, *, quiet: bool) -> Any:
 
         def tell(self, words: str) -> None:
             used_s = min(time.monotonic() - self.begun, within_s)
-            self.show(f"{words}; at most {duration(within_s - used_s)} left", used_s, within_s)
+            self.show(f"{words}; at most {duration(within_s - used_s)} left")
 
     return PlanView(quiet=quiet)
 

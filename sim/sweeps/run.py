@@ -238,7 +238,7 @@ class SweepView(ProgressView):
         text += f", {standing.failed} failed" if standing.failed else ""
         if standing.left and standing.time_left_s is not None:
             text += f", {duration(standing.time_left_s)} left"
-        self.show(text, standing.done + standing.failed, standing.total, due=due)
+        self.show(text, due=due)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -487,13 +487,3 @@ def test_frozen_parameters_are_said_to_stay_or_to_be_sent_in_vain(p2pfl, ward, c
     found = report_of(p2pfl("check", ward, "--format", "json"))
     assert (found["traffic"]["parameters"], found["traffic"]["frozen_parameters"]) == (2410, 2080)
     assert any(warning.startswith("2080 of 2410 values that nodes send are never") for warning in found["warnings"])
-
-
-def test_rounds_that_are_shorter_than_an_exchange_over_the_stated_links_are_warned_of(p2pfl, ward, change):
-    """They would be over before anything had mixed."""
-    change("federation.toml", 'compressor = "q4"', 'compressor = "none"\nmax_wait_s = 0.1')
-    change("node0/node.toml", "\n[data]", "\n[network]\nmax_kbit_s = 32\n[data]")
-    warnings = report_of(p2pfl("check", ward, "--format", "json"))["warnings"]
-    (warning,) = [text for text in warnings if "mix with nobody" in text]
-    assert warning.startswith("node0: an exchange takes 2 s at its max_kbit_s")
-    assert "`local_steps`" in warning

@@ -6,12 +6,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.cli.launch import ALONE, _left_alone
+from p2pfl.cli.launch import _judge
 from p2pfl.crypto.identity import Identity
-from p2pfl.reporting.report import NodeReport
+from p2pfl.reporting.report import NodeReport, Report
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
@@ -121,25 +122,10 @@ def test_what_is_odd_and_no_mistake_is_said_on_the_way(p2pfl, monkeypatch, tmp_p
     assert "warning: node0 listens on 127.0.0.1:8470, where nobody reaches its address 10.0.0.1:8470" in said
 
 
-@pytest.mark.parametrize(
-    ("node", "code", "said"),
-    [
-        (NodeReport(name="pi1", rounds=20, rounds_without_neighbor=2), 0, ""),
-        (
-            NodeReport(name="pi1", rounds=20, rounds_without_neighbor=3),
-            ALONE,
-            "pi1: 3 of 20 rounds without a neighbor\n",
-        ),
-        (
-            NodeReport(name="pi1", rounds=4, stranded=True),
-            ALONE,
-            "pi1: waited in vain for a neighbor after round 4; no other node runs\n",
-        ),
-    ],
-)
-def test_who_was_alone_for_more_than_a_tenth_of_its_rounds_is_told_beside_the_result(capsys, node, code, said):
-    assert _left_alone([node]) == code
-    assert capsys.readouterr() == ("", said)
+def test_who_waited_in_vain_is_told_beside_the_result(capsys):
+    waited = Report(nodes=[NodeReport(name="pi1", rounds=4, stranded=True)])
+    assert _judge(SimpleNamespace(stopping=False), waited) == 1
+    assert capsys.readouterr() == ("", "pi1: waited in vain for a neighbor after round 4; no other node runs\n")
 
 
 def test_a_compressor_that_the_rule_cannot_use_is_told_before_a_node_starts(p2pfl, launch, tmp_path):

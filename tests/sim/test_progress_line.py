@@ -55,7 +55,7 @@ def test_nodes_in_this_process_show_how_far_they_are_in_one_line_that_goes(run, 
     terminal = stderr(is_terminal=True)
     run()
     assert "2.0 s, round 4" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\x1b[2K")  # erased
+    assert terminal.getvalue().endswith("\x1b[K")  # erased
     assert capsys.readouterr().out == "printed by the program\n"  # to a file or a pipe, as without a line
 
 

@@ -14,6 +14,5 @@ COMMANDS: Mapping[str, Command] = {
         "Find out why nodes do not reach each other, and what to do.",
         "p2pfl.features.lan.command:doctor",
         Group.LOOK,
-        after="watch",
     ),
 }

@@ -23,12 +23,10 @@ COMMANDS: Mapping[str, Command] = {
         "Set up a new machine from that line.",
         "p2pfl.features.members.command:join",
         Group.MEMBERS,
-        after="invite",
     ),
     "member": Command(
         "Add, remove or replace members while nodes run.",
         "p2pfl.features.members.command:member",
         Group.MEMBERS,
-        after="join",
     ),
 }

@@ -18,6 +18,5 @@ COMMANDS: Mapping[str, Command] = {
         "Permit privacy budgets to start, and show what is spent.",
         "p2pfl.features.privacy.findings:privacy",
         Group.RUN,
-        after="key",
     ),
 }

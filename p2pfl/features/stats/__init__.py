@@ -16,6 +16,5 @@ COMMANDS: Mapping[str, Command] = {
         "Show counts, means and quantiles of all sites' tables.",
         "p2pfl.features.stats.command:stats",
         Group.USE,
-        after="score",
     ),
 }

@@ -17,6 +17,5 @@ COMMANDS: Mapping[str, Command] = {
         "Watch a whole federation in the terminal.",
         "p2pfl.features.status.commands:watch",
         Group.LOOK,
-        after="status",
     ),
 }

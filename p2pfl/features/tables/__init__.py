@@ -18,12 +18,10 @@ COMMANDS: Mapping[str, Command] = {
         "Predict the target of each row of a table.",
         "p2pfl.features.tables.commands:predict",
         Group.USE,
-        after="export",
     ),
     "score": Command(
         "Measure how good the model is on a labelled table.",
         "p2pfl.features.tables.commands:score",
         Group.USE,
-        after="predict",
     ),
 }

@@ -14,6 +14,7 @@ from typing import Self
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "net"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from nodes import Federation
 
 NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from memory_kit import MemoryNetwork
 from relay_kit import TOKEN, nobody, nothing_listed, parts, until
 
 from p2pfl.config.model import NETWORK
@@ -24,7 +25,6 @@ from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.transport import RelayDialing
 from p2pfl.net.address import Address
 from p2pfl.net.limits import Limits
-from p2pfl.net.transport import MemoryNetwork
 from p2pfl.net.websocket import WebSocketTransport
 
 PIN = "ab" * 32

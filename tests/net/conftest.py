@@ -11,6 +11,7 @@ from p2pfl.crypto.session import FederationBinding
 from p2pfl.net.limits import Limits
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from nodes import QUICK, Federation, Relay, binding
 
 

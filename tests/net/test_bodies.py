@@ -9,6 +9,7 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from memory_kit import MemoryLine, MemoryNetwork
 from msgspec import structs
 from nodes import DEADLINE_S, Federation
 
@@ -23,7 +24,7 @@ from p2pfl.net.outbox import (
     KeptParts,
     ReceiptClock,
 )
-from p2pfl.net.transport import GoneError, MemoryLine, MemoryNetwork
+from p2pfl.net.transport import GoneError
 from p2pfl.wire import PartHeld, PartialBody, Receipt
 from p2pfl.wire.frame import LEAST_CHUNK_BYTES, Assembler, split
 

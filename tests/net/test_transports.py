@@ -13,10 +13,11 @@ from msgspec import structs
 
 from p2pfl.core.messages import Ready, Resync
 from p2pfl.errors import UserError
-from p2pfl.net.transport import MOST_CHUNKS, GoneError, MemoryLine, MemoryNetwork
+from p2pfl.net.transport import GoneError
 from p2pfl.net.websocket import WebSocketTransport
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from memory_kit import MOST_CHUNKS, MemoryLine, MemoryNetwork
 from message_kit import REQUEST
 from ports import free_ports
 from relay_kit import RelayHere, by_relay

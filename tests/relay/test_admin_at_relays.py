@@ -7,6 +7,7 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+from memory_kit import MemoryNetwork
 from relay_kit import QUICK, TOKEN, nothing_listed, parts
 
 from p2pfl.config.charter import realm_named
@@ -18,7 +19,6 @@ from p2pfl.features.relay.tickets import Ticket, register
 from p2pfl.features.relay.transport import ByRelayTransport, RelayDialing, answer_of_admin, dialing_through
 from p2pfl.net.address import Address
 from p2pfl.net.limits import Limits
-from p2pfl.net.transport import MemoryNetwork
 from p2pfl.net.websocket import OneShotClient, UnreachableError, WebSocketTransport
 
 ADMIN = Identity(b"a" * 32)

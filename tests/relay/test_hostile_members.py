@@ -7,6 +7,7 @@ import logging
 from contextlib import asynccontextmanager
 
 import pytest
+from memory_kit import MemoryNetwork
 from relay_kit import TOKEN, RelayHere, dialer, nobody, parts, until
 
 from p2pfl.features.relay.frames import (
@@ -22,7 +23,6 @@ from p2pfl.features.relay.frames import (
 )
 from p2pfl.features.relay.link import RelayLink
 from p2pfl.features.relay.tickets import register
-from p2pfl.net.transport import MemoryNetwork
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from memory_kit import MemoryNetwork, MemoryTransport
 from relay_kit import QUICK, parts, until
 
 from p2pfl.errors import PeerFault
@@ -30,7 +31,7 @@ from p2pfl.features.relay.frames import (
 from p2pfl.features.relay.link import RelayLink
 from p2pfl.net.address import Address
 from p2pfl.net.limits import Limits
-from p2pfl.net.transport import GoneError, Line, MemoryNetwork, MemoryTransport
+from p2pfl.net.transport import GoneError, Line
 
 URL, KEY = "ws://liar:1/p2pfl", b"k" * 32
 CHALLENGE = Challenge(version=VERSION, nonce=bytes(32), clock_s=0)

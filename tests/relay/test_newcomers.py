@@ -12,6 +12,7 @@ from relay_kit import QUICK, RelayHere, parts, until
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import ADMIN, added, after, first, key_of, ward
+from memory_kit import MemoryNetwork
 
 from p2pfl.config.charter import realm_of
 from p2pfl.features.members.feature import ask_when_alone
@@ -20,7 +21,6 @@ from p2pfl.features.relay.server import ListedFederation
 from p2pfl.features.relay.tickets import Ticket, register
 from p2pfl.features.relay.transport import ByRelayTransport
 from p2pfl.net.address import Relayed
-from p2pfl.net.transport import MemoryNetwork
 from p2pfl.net.websocket import visitors_binding
 
 WARD = ward(3)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from memory_kit import MemoryNetwork
 from message_kit import REQUEST
 from msgspec import structs
 from relay_kit import QUICK, TOKEN, RelayHere, by_relay, dialer, nobody, nothing_listed, parts, until
@@ -26,7 +27,7 @@ from p2pfl.features.relay.switchboard import Switchboard
 from p2pfl.features.relay.transport import ByRelayTransport
 from p2pfl.net.address import Address
 from p2pfl.net.limits import Limits
-from p2pfl.net.transport import GoneError, MemoryNetwork
+from p2pfl.net.transport import GoneError
 from p2pfl.net.websocket import WebSocketTransport, dial_url, open_browserless
 
 

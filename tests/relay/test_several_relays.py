@@ -6,11 +6,11 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from memory_kit import MemoryNetwork
 from relay_kit import RelayHere, nobody, parts, until
 
 from p2pfl.features.relay.link import RelayLink
 from p2pfl.features.relay.transport import ByRelayTransport
-from p2pfl.net.transport import MemoryNetwork
 
 
 async def test_the_relay_that_is_nearest_comes_first_unless_it_has_spoiled_a_line_or_is_away():

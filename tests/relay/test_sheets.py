@@ -16,6 +16,7 @@ from relay_kit import RelayHere, nobody, parts, until
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import ADMIN, STRANGER, after, first, key_of, sign, ward
+from memory_kit import MemoryNetwork
 
 from p2pfl.config.charter import CharterError, realm_of
 from p2pfl.config.writing import without_member
@@ -37,7 +38,6 @@ from p2pfl.features.relay.tickets import (
     tickets_file,
     write_tickets,
 )
-from p2pfl.net.transport import MemoryNetwork
 
 WARD = ward(3)
 REALM = realm_of(WARD)

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from memory_kit import MemoryNetwork
 
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.crypto.identity import Identity
@@ -39,7 +40,7 @@ from p2pfl.features.sums import talk
 from p2pfl.features.sums.talk import Farewell
 from p2pfl.net.address import Address
 from p2pfl.net.limits import Limits
-from p2pfl.net.transport import Counters, MemoryNetwork, Refusals
+from p2pfl.net.transport import Counters, Refusals
 from p2pfl.net.websocket import WebSocketTransport
 from tests.stats.desks import POLICY, made_ward
 from tests.stats.stats_world import asked, hospitals, surveyed

@@ -26,11 +26,11 @@ from p2pfl.net.address import Address
 from p2pfl.net.greeting import Notice, Word, unpack_notice
 from p2pfl.net.limits import Limits
 from p2pfl.net.link import MALFORMED
-from p2pfl.net.transport import MemoryNetwork, MemoryTransport
 from p2pfl.wire import Offer, Side, Unknown, frame
 from p2pfl.wire.frame import PREFIX_BYTES, decode, decode_prefix, encode
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from memory_kit import MemoryNetwork, MemoryTransport
 from message_kit import ASIDE, PAUSE
 
 OLD = {path.stem: json.loads(path.read_text(encoding="ascii")) for path in sorted(Path(__file__).parent.glob("*.json"))}

@@ -39,7 +39,6 @@ from nacl.bindings import (
 )
 
 from p2pfl.chance import stream
-from p2pfl.config.charter import UNSHARED
 from p2pfl.config.model import GossipConfig, TrainingConfig
 from p2pfl.core.events import Event, MessageReceived, SessionClosed, SessionOpened
 from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Message, Reply, Request
@@ -54,7 +53,7 @@ Edge = tuple[int, int]
 
 SEAL_BYTES: int = crypto_secretstream_xchacha20poly1305_ABYTES
 NOTICE_BYTES = 25
-BINDING_SECTIONS = 8 + len(fields(TrainingConfig)) + len(fields(GossipConfig)) - len(UNSHARED)
+BINDING_SECTIONS = 8 + len(fields(TrainingConfig)) + len(fields(GossipConfig))
 """The number of sections of a federation, including the model shape, whose hashes the handshake binds."""
 
 _BINDING = FederationBinding(

@@ -50,19 +50,11 @@ class FailureState:
     largest: int
 
 
-@dataclass(frozen=True, slots=True)
-class Decay:
-    """The course of failures. `left[k]` is the state after k failures; `remaining` is the final graph, its nodes by
-    their old names or numbers.
-    """
-
-    left: tuple[FailureState, ...]
-    remaining: Topology
-
-
-def decay(topology: Topology, remove: int, strategy: str = "random", *, seed: int = 0, tell: Tell = silent) -> Decay:
-    """Remove `remove` nodes, one at a time; each choice depends on what remains of the graph. `tell` receives progress
-    messages.
+def decay(
+    topology: Topology, remove: int, strategy: str = "random", *, seed: int = 0, tell: Tell = silent
+) -> list[FailureState]:
+    """Remove `remove` nodes, one at a time, and return the state after 0 .. `remove` failures; each choice depends on
+    what remains of the graph. `tell` receives progress messages.
 
     Raises TopologyError if there is no such strategy, if the graph has too few nodes to remove, or if it would take too
     long.
@@ -82,9 +74,7 @@ def decay(topology: Topology, remove: int, strategy: str = "random", *, seed: in
         node = STRATEGIES[strategy](graph, rng)
         left.append(_state_after(_without(graph, node), k, int(kept[node])))
         graph, kept = _without(graph, node), np.delete(kept, node)
-    names = [topology.names[node] if topology.names else str(node) for node in kept]
-    remaining = Topology(topology.spec, graph.nodes, graph.ends, topology.seed, names=names)
-    return Decay(tuple(left), remaining)
+    return left
 
 
 def _check_effort(topology: Topology, remove: int) -> None:

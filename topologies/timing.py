@@ -1,10 +1,7 @@
 """How long messages take between far nodes, and the time to consensus that follows.
 
-Some nodes are far from all others, or a file has the times of pairs. All times are one way, half of what `ping` shows.
-As in a simulated world, a message between two nodes that are both far takes the time of both.
-
-A file has lines `a,b,time`, or a matrix: a first line with the nodes' names behind an empty cell, then a line for each
-node. Times are in milliseconds, or have a unit, as 60ms or 0.06s.
+Some nodes are far from all others. All times are one way, half of what `ping` shows. As in a simulated world, a message
+between two nodes that are both far takes the time of both.
 
 Each node keeps its own pace, and no round is one of all nodes. The model is of what nodes do. A node trains, then
 exchanges with each neighbor, which takes a message there and one back; it waits for all answers, but for one that is
@@ -21,13 +18,10 @@ models need a simulation.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,44 +34,22 @@ from topologies.spectral import rounds_to_consensus, settled_weights, spectrum, 
 
 NEAR_S = 0.002
 """The time of a message between nodes of which nothing else is said: the default of a simulated world."""
-BYTES_LIMIT = 1 << 28
 SHOWN = 5
 
 _TIME = re.compile(r"(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})\s*(ms|s|)")
 _RANGE = re.compile(r"(\d{1,9})\s*-\s*(\d{1,9})")
-_ALLOWED_TIME = "a time, as 60ms or 0.06s"
-_ALLOWED_LINES = "lines `a,b,60ms`, or a matrix with the names of all nodes in its first line and first column"
 
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """The times of messages between `nodes` nodes: `far_s`, shape (nodes,), is added at both ends to `near_s`, or to
-    what `pairs` has for a pair (i, j), i < j.
-    """
+    """The times of messages: `far_s`, shape (nodes,), is added at both ends to `near_s`."""
 
     far_s: Array
     near_s: float = NEAR_S
-    pairs: Mapping[tuple[int, int], float] = field(default_factory=dict)
-
-    @property
-    def nodes(self) -> int:
-        return len(self.far_s)
 
     def of(self, ends: Ends) -> Array:
         """Return how long a message takes over each edge, one way, in seconds. Shape (edges,)."""
-        near = np.full(len(ends), self.near_s)
-        if self.pairs:
-            near = np.array([self.pairs.get((i, j), self.near_s) for i, j in ends.tolist()])
-        return np.asarray(near + self.far_s[ends[:, 0]] + self.far_s[ends[:, 1]])
-
-    def matrix(self) -> Array:
-        """Return the times between all nodes, shape (nodes, nodes), zero on the diagonal."""
-        found = np.full((self.nodes, self.nodes), self.near_s)
-        for (i, j), time_s in self.pairs.items():
-            found[i, j] = found[j, i] = time_s
-        found += self.far_s[:, None] + self.far_s
-        np.fill_diagonal(found, 0.0)
-        return found
+        return np.asarray(self.near_s + self.far_s[ends[:, 0]] + self.far_s[ends[:, 1]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +83,17 @@ def latencies(
     *,
     names: Sequence[str] = (),
     far: Iterable[FarNodes] = (),
-    file: Path | None = None,
 ) -> Latencies:
     """Return the distances between nodes 0 .. nodes-1, which may have `names`.
 
-    Raises TopologyError if a node is not one of them, or if the file cannot be understood.
+    Raises TopologyError if a node is not one of them.
     """
     called = _Sites(nodes, names)
     far_s = np.zeros(nodes)
     for one in far:
         for node in called.several(one.named):
             far_s[node] += one.time_s
-    return Latencies(far_s, pairs={} if file is None else _read(file, called))
+    return Latencies(far_s)
 
 
 class _Sites:
@@ -158,76 +129,6 @@ class _Sites:
         if len(set(found)) != len(found):
             raise TopologyError("names a node twice", key="far", value=words, allowed="each node once")
         return found
-
-
-def _read(path: Path, called: _Sites) -> dict[tuple[int, int], float]:
-    """Read a file of distances, in seconds by pair."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(BYTES_LIMIT + 1)
-    except (OSError, ValueError) as error:
-        text = f"cannot read the distances: {getattr(error, 'strerror', error)}"
-        raise TopologyError(text, key="distances", value=str(path), allowed="a CSV file") from None
-    if len(data) > BYTES_LIMIT:
-        raise TopologyError("too large a file", key="distances", value=str(path), allowed=f"up to {BYTES_LIMIT} bytes")
-    try:
-        rows = list(csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")))
-    except (UnicodeDecodeError, csv.Error) as error:
-        text = f"not a CSV file in UTF-8: {error}"
-        raise TopologyError(text, key="distances", value=str(path), allowed=_ALLOWED_LINES) from None
-    lines = [(f"{path}:{number}", row) for number, row in enumerate(rows, 1) if any(cell.strip() for cell in row)]
-    if not lines:
-        raise TopologyError("no distances", key="distances", value=str(path), allowed=_ALLOWED_LINES)
-    return _matrix(lines, called) if not lines[0][1][0].strip() else _lines(lines, called)
-
-
-def _lines(lines: Sequence[tuple[str, list[str]]], called: _Sites) -> dict[tuple[int, int], float]:
-    """Read lines `a,b,time`; a first line without a time is a heading. A pair may stand once in each direction."""
-    told: dict[tuple[int, int], float] = {}
-    for place, row in lines:
-        if len(row) != 3:
-            raise TopologyError("not a distance", key=place, value=",".join(row)[:80], allowed=_ALLOWED_LINES)
-        if place == lines[0][0] and time_in_seconds(row[2]) is None and not any(c.isdigit() for c in row[2]):
-            continue
-        i, j = called.one(row[0], place), called.one(row[1], place)
-        if i == j:
-            raise TopologyError("a distance from a node to itself", key=place, value=row[0], allowed="two nodes")
-        if (i, j) in told:
-            allowed = "each pair once, or once in each direction"
-            raise TopologyError("the same two nodes again", key=place, value=f"{row[0]},{row[1]}", allowed=allowed)
-        told[i, j] = _time(row[2], place)
-    return _mean_of_directions(told)
-
-
-def _matrix(lines: Sequence[tuple[str, list[str]]], called: _Sites) -> dict[tuple[int, int], float]:
-    """Read a matrix of the times between all nodes, one way from the row's to the column's."""
-    (head, names), *rest = lines
-    columns = [called.one(word, head) for word in names[1:]]
-    for place, nodes in ((head, columns), *([(head, [called.one(row[0], place) for place, row in rest])])):
-        if len(nodes) != called.nodes or len(set(nodes)) != called.nodes:
-            text = f"the matrix has {len(set(nodes))} of the graph's {called.nodes} nodes"
-            raise TopologyError(text, key=place, allowed="a line and a column for each node, once")
-    told: dict[tuple[int, int], float] = {}
-    for place, row in rest:
-        i = called.one(row[0], place)
-        if len(row) != len(columns) + 1:
-            raise TopologyError("not a line of the matrix", key=place, value=len(row), allowed=f"{len(names)} cells")
-        for j, cell in zip(columns, row[1:], strict=True):
-            if i != j:
-                told[i, j] = _time(cell, place)
-    return _mean_of_directions(told)
-
-
-def _time(text: str, place: str) -> float:
-    seconds = time_in_seconds(text)
-    if seconds is None or not math.isfinite(seconds):
-        raise TopologyError("not a time", key=place, value=text.strip()[:80], allowed=_ALLOWED_TIME)
-    return seconds
-
-
-def _mean_of_directions(told: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
-    """Return one time for each pair: an exchange goes there and back, so only the sum of both ways counts."""
-    return {(min(i, j), max(i, j)): (time_s + told.get((j, i), time_s)) / 2.0 for (i, j), time_s in told.items()}
 
 
 PATIENCE = 4.0

@@ -42,31 +42,10 @@ def test_schedules_and_directed_graphs_have_rows_too(spec):
     assert row["busiest_bytes"] == 10 * told["degree"]["max"]
 
 
-def test_sizes_are_groups_and_rows_are_sorted_within_them():
-    found = compare(MANY, [64, 16], sort="rounds")
+def test_sizes_are_groups_and_rows_stand_within_them_as_they_were_asked_for():
+    found = compare(MANY, [64, 16])
     assert column(found, "n") == [16] * 5 + [64] * 5
-    for group in (found.rows[:5], found.rows[5:]):
-        rounds = [row["rounds"] for row in group]
-        assert rounds == sorted(rounds)
-
-
-def test_the_most_connected_comes_first_and_the_fewest_edges_do():
-    by_gap = compare(MANY, [16], sort="lambda_2")
-    assert column(by_gap, "lambda_2") == sorted(column(by_gap, "lambda_2"), reverse=True)
-    by_edges = compare(MANY, [16], sort="edges")
-    assert column(by_edges, "edges") == sorted(column(by_edges, "edges"))
-
-
-def test_without_a_column_to_sort_by_rows_stand_as_they_were_asked_for():
-    assert column(compare(MANY, [16]), "topology") == MANY
-
-
-@pytest.mark.parametrize("name", COLUMNS)
-def test_what_is_not_known_comes_last_whatever_the_column(name):
-    found = compare(["circulant:offsets=2", "hypercube", "ring"], [12], sort=name, model_bytes=1)
-    known = [value is not None for value in column(found, name)]
-    assert len(known) == 3
-    assert known == sorted(known, reverse=True)
+    assert column(found, "topology") == MANY * 2
 
 
 def test_a_graph_that_cannot_be_leaves_an_empty_row_and_a_reason():
@@ -94,8 +73,6 @@ def test_without_the_size_of_a_model_bytes_are_not_known():
     (row,) = compare(["ring"], [8]).rows
     assert row["bytes"] is None
     assert row["busiest_bytes"] is None
-    with pytest.raises(TopologyError, match="with --model-bytes"):
-        compare(["ring"], [8], sort="bytes")
 
 
 def test_a_graph_file_has_its_own_size(tmp_path):
@@ -110,7 +87,6 @@ def test_a_graph_file_has_its_own_size(tmp_path):
     ("specs", "wanted", "text"),
     [
         (["rng", "ring"], {}, "did you mean 'ring'"),
-        (["ring"], {"sort": "round"}, "did you mean 'rounds'"),
         (["ring"], {"weights": "metro"}, "weights"),
         (["ring"], {"epsilon": 2.0}, "epsilon"),
     ],

@@ -214,17 +214,6 @@ def test_a_graph_whose_robustness_is_unknown_stands_behind_those_known_to_qualif
     assert min(entry.key for entry in found.qualified) < found.winner.key
 
 
-def test_schedules_are_looked_at_only_when_asked_for_and_never_with_liars():
-    static = design(Goal(nodes=16, max_degree=4), evaluations=QUICK)
-    both = design(Goal(nodes=16, max_degree=4), evaluations=QUICK, schedules=True)
-    liars = design(Goal(nodes=16, max_degree=8, byzantine=1), evaluations=QUICK, schedules=True)
-    assert not any(entry.schedule for entry in (*static.qualified, *static.failed))
-    assert both.winner.schedule
-    assert both.winner.rounds < static.winner.rounds
-    assert not any(entry.schedule for entry in liars.qualified)
-    assert any(entry.schedule and "liar" in entry.failures[-1] for entry in liars.failed)
-
-
 @pytest.mark.parametrize(
     ("requirements", "key", "said"),
     [

@@ -14,6 +14,7 @@ from topologies import Topology, TopologyError, build, spectrum
 from topologies.cli import topology as group
 from topologies.design import design, with_more
 from topologies.design.candidates import Goal
+from topologies.files import write_topology
 
 IRREGULAR = [
     ("path", 9, 0),
@@ -121,9 +122,9 @@ def test_the_command_writes_the_graph_and_tells_what_it_added_to_what(tmp_path):
 
 
 def test_an_edge_is_told_by_the_names_that_the_file_gives_its_ends(tmp_path):
-    """A graph that lost its node 1: its numbers from 0 on are not those in the file."""
+    """A path that lost its node 1: its numbers from 0 on are not those in the file."""
     path = tmp_path / "left.json"
-    call("attack", "path", "-n", "6", "--strategy", "degree", "-o", str(path))
+    write_topology(Topology("", 5, [(1, 2), (2, 3), (3, 4)], names=["0", "2", "3", "4", "5"]), path)
     asked = ("design", str(path), "--add", "2", "--maximize", "lambda_2", "--evaluations", "200", "--format", "json")
     best, *_ = json.loads(call(*asked).stdout)["candidates"]
     assert best["why"].startswith("adds 0 - ")

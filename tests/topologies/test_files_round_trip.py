@@ -56,7 +56,7 @@ def test_a_graph_is_the_same_after_it_was_written_and_read(tmp_path, form, topol
     except TopologyError as error:
         weighted = form == "adjlist" and topology.weights is not None
         assert error.key in {"names"} | ({"weights"} if weighted else set())  # noqa: PT017 - most graphs can be written
-        assert form in {"edgelist", "adjlist", "graphml", "gexf"}
+        assert form in {"edgelist", "adjlist", "graphml"}
         return
     assert labelled(read_topology(path, form=form)) == labelled(topology)
 
@@ -88,7 +88,7 @@ def test_the_path_of_a_file_that_was_converted_does_not_become_a_spec(tmp_path):
     assert read_topology(tmp_path / "g.json").spec == str(tmp_path / "g.json")
 
 
-@pytest.mark.parametrize("form", ["edgelist", "adjlist", "graphml", "gexf", "gml", "json", "npz"])
+@pytest.mark.parametrize("form", ["edgelist", "adjlist", "graphml", "gml", "json", "npz"])
 def test_the_usual_libraries_read_what_is_written(tmp_path, form):
     topology = Topology("", 5, [(0, 1), (1, 2), (2, 3)], names=["v", "w", "x", "y", "z"])
     if form == "edgelist":
@@ -99,7 +99,6 @@ def test_the_usual_libraries_read_what_is_written(tmp_path, form):
         "edgelist": nx.read_edgelist,
         "adjlist": nx.read_adjlist,
         "graphml": nx.read_graphml,
-        "gexf": nx.read_gexf,
         "gml": nx.read_gml,
         "json": lambda file: nx.node_link_graph(json.loads(file.read_text()), edges="edges"),
         "npz": lambda file: nx.from_scipy_sparse_array(scipy.sparse.load_npz(file)),
@@ -124,7 +123,6 @@ def test_the_usual_libraries_read_what_is_written(tmp_path, form):
         ),
         ("g.adjlist", nx.write_adjlist),
         ("g.graphml", nx.write_graphml),
-        ("g.gexf", nx.write_gexf),
         ("g.gml", nx.write_gml),
         ("g.json", lambda graph, path: path.write_text(json.dumps(nx.node_link_data(graph, edges="links")))),
         ("G.JSON", lambda graph, path: path.write_text(json.dumps(nx.node_link_data(graph, edges="edges")))),

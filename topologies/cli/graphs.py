@@ -30,7 +30,7 @@ from topologies.errors import TopologyError
 
 if TYPE_CHECKING:
     from topologies.design import Design
-    from topologies.experiments import Decay
+    from topologies.experiments import FailureState
     from topologies.graph import Topology
 
 DESIGN_HELP = """Find the best graph for N nodes, at most 5000, and say why.
@@ -40,8 +40,8 @@ With a graph SPEC (a family, or a file) and --add K: that graph, and the K edges
 DESIGN_EPILOG = """\
 What a graph must be: connected, and within --max-degree. With --byzantine B every node has more than 2B neighbors and
 the graph is (2B+1)-robust: then the honest agree with up to B liars beside each; above about 30 nodes that is often
-unknown, and schedules never qualify. Ties: fewer edges with rounds, time and lambda_2, the lower mixing rate with bytes
-and edges. With --far the default is time; 28-29=60ms: nodes, and how far they are from all, one way.
+unknown. Ties: fewer edges with rounds, time and lambda_2, the lower mixing rate with bytes and edges. With --far
+the default is time; 28-29=60ms: nodes, and how far they are from all, one way.
 How it searches: docs/how-to/which-graph.md
 
 \b
@@ -66,8 +66,6 @@ Examples:
 @far_options
 @click.option("--evaluations", type=click.IntRange(min=0), default=None, help="Graphs that the search tries.")
 @click.option("--within", type=terminal.TimeLimit(), default="2m", show_default=True, help="Stop searching then.")
-@click.option("--schedules", is_flag=True, help="Also look at schedules.")
-@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many to list.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Write the best graph here.")
 @format_option("table", "json", "csv")
 def design_command(
@@ -79,12 +77,9 @@ def design_command(
     maximize: str | None,
     evaluations: int | None,
     within: float,
-    schedules: bool,
-    top: int,
     output: Path | None,
     form: str,
     far: Sequence[str],
-    distances: Path | None,
     train: float,
     **requirements: Any,
 ) -> None:
@@ -102,25 +97,18 @@ def design_command(
     count = nodes if given is None else given.nodes
     if count is None:
         raise TopologyError("how many nodes?", key="nodes", allowed="-n N, or a graph file and --add")
-    apart = read_distances(count, names, far=far, distances=distances, train=train)
+    apart = read_distances(count, names, far=far, train=train)
     minimize = minimize or ("rounds" if apart is None else "time")
     more: dict[str, Any] = {"distances": apart, "train_s": train, "given": given, "add": add or 0}
     goal = Goal(nodes=count, minimize=minimize, maximize=maximize, **more, **requirements)
     end = time.monotonic() + within
     with progress() as tell:
-        found = design(
-            goal,
-            evaluations=evaluations,
-            schedules=schedules,
-            top=top,
-            tell=tell,
-            over=lambda: time.monotonic() > end,
-        )
-    if output is not None and not found.winner.schedule:
+        found = design(goal, evaluations=evaluations, tell=tell, over=lambda: time.monotonic() > end)
+    if output is not None:
         from topologies.files import write_topology  # noqa: PLC0415 - as above
 
         write_topology(_with_edges(found.winner.topology), output)
-    _write(found, top, output, form)
+    _write(found, output, form)
 
 
 def _given(spec: str | None, nodes: int | None, add: int | None, seed: int) -> Topology | None:
@@ -145,10 +133,10 @@ def _with_edges(topology: Topology) -> Topology:
     return build(topology.spec, topology.nodes, topology.seed) if topology.implicit else topology
 
 
-def _write(design: Design, top: int, output: Path | None, form: str) -> None:
+def _write(design: Design, output: Path | None, form: str) -> None:
     from topologies.design import line, rows  # noqa: PLC0415 - `--help` stays instant
 
-    listed = rows(design, top)
+    listed = rows(design)
     use = line(design.winner, output)
     match form:
         case "json":
@@ -158,7 +146,7 @@ def _write(design: Design, top: int, output: Path | None, form: str) -> None:
             write_rows(listed, form)
         case _:
             _write_table(listed)
-    _advise(design, use, output)
+    _advise(design, use)
 
 
 def _write_table(rows: list[dict[str, Any]]) -> None:
@@ -177,16 +165,13 @@ def _write_table(rows: list[dict[str, Any]]) -> None:
         click.echo(f"{row['rank'] or '-':>4}  {row['topology']}: {row['why']}")
 
 
-def _advise(design: Design, use: str | None, output: Path | None) -> None:
+def _advise(design: Design, use: str | None) -> None:
     """Print on stderr what to write into the federation file."""
-    best = design.winner
     click.echo(f"\nOne model is taken as {terminal.readable_bytes(design.goal.model_bytes)}.", err=True)
     if design.stopped:
         click.echo(
             "The time of --within was over before everything was tried: a longer search may find better.", err=True
         )
-    if best.schedule and output is not None:
-        click.echo(f"{output} is not written: the best is a schedule.", err=True)
     if use is None:
         click.echo("Only a file can hold the best graph: -o graph.json writes one that a federation can use.", err=True)
         return
@@ -272,32 +257,22 @@ Examples:
 @click.option("--remove", type=int, default=1, show_default=True, help="How many fail.")
 @click.option("--strategy", default="random", show_default=True, help="Which fails next; see below.")
 @terminal.seed_option()
-@click.option("-o", "--output", type=click.Path(), help="Write what is left in the end as a graph file.")
 @format_option("table", "json", "csv")
-def attack_command(
-    *, spec: str, nodes: int | None, remove: int, strategy: str, seed: int, output: str | None, form: str
-) -> None:
+def attack_command(*, spec: str, nodes: int | None, remove: int, strategy: str, seed: int, form: str) -> None:
     from topologies.experiments import decay  # noqa: PLC0415 - as above
     from topologies.families import resolve  # noqa: PLC0415 - `--help` stays instant
-    from topologies.files import write_topology  # noqa: PLC0415 - as above
 
-    if output == "-":
-        raise TopologyError("the table goes there already", key="output", value=output, allowed="a file")
-    if output is not None:
-        check_target(Path(output))
     topology = resolve(spec, nodes, seed)
     with progress() as tell:
         found = decay(topology, remove, strategy, seed=seed, tell=tell)
     write_rows(_rows(found, topology.names, form), form)
     _note(found)
-    if output is not None:
-        write_topology(found.remaining, Path(output))
 
 
-def _rows(decay: Decay, names: Sequence[str], form: str) -> list[dict[str, Any]]:
+def _rows(states: Sequence[FailureState], names: Sequence[str], form: str) -> list[dict[str, Any]]:
     """Return the rows. What failed is a list; CSV has no lists."""
     rows = []
-    for left in decay.left:
+    for left in states:
         failed = [] if left.failed is None else [names[left.failed] if names else left.failed]
         rows.append(
             {
@@ -311,16 +286,16 @@ def _rows(decay: Decay, names: Sequence[str], form: str) -> list[dict[str, Any]]
     return rows
 
 
-def _note(decay: Decay) -> None:
-    first = next((left for left in decay.left if left.components > 1), None)
+def _note(states: Sequence[FailureState]) -> None:
+    first = next((left for left in states if left.components > 1), None)
     if first is not None:
-        click.echo(f"note: not connected after {first.removed} of {decay.left[-1].removed} failures", err=True)
+        click.echo(f"note: not connected after {first.removed} of {states[-1].removed} failures", err=True)
 
 
 CONVERT_HELP = """Write the graph SOURCE to the file TARGET.
 
 SOURCE is a graph file, or a family such as torus with -n. Either may be - for standard input or output, JSON by
-default. Formats, told by suffix: json, edgelist (.edges .edgelist .txt), adjlist, graphml, gexf, gml, npz
+default. Formats, told by suffix: json, edgelist (.edges .edgelist .txt), adjlist, graphml, gml, npz
 (scipy). A file that is there is replaced.
 
 Mixing weights that the edges of SOURCE have are kept (not in an adjlist). --weights writes others: nodes of a

@@ -22,8 +22,6 @@ from topologies.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from topologies.family import Family, FamilyParameter
 
 GROUPS: Mapping[str, str] = {
@@ -54,7 +52,7 @@ What the words mean:
                            the distance to consensus: near 0 is fast, near 1 slow
   rounds to consensus      rounds until that distance is epsilon of what it was
   fewest rounds            no weights at all need fewer on these edges; with --weights optimal
-  exchange, round          with --far or --distances: how long an exchange over an edge
+  exchange, round          with --far: how long an exchange over an edge
                            takes, there and back, and a round of a node, which waits for
                            its neighbors, but not long for one much slower than the rest
   consensus                time until all agree, each node at its own pace: an estimate,
@@ -156,7 +154,7 @@ def info_command(*, weights: str | None, certify: bool, explain: bool, form: str
 IN_STEP = "Schedules mix this fast while all nodes are in the same round; those of a federation are not."
 IN_BYTES = ("bytes", "busiest_bytes")
 COLUMNS_HELP = """\b
-Columns, any of which --sort takes; best first, unknown last, within each n:
+Columns:
   topology  n  edges  degree_max  lambda_2  mixing_rate  diameter
   rounds, messages, bytes  until consensus, from the worst start
   busiest_bytes            sent in a round by the node with the most neighbors
@@ -165,8 +163,8 @@ Columns, any of which --sort takes; best first, unknown last, within each n:
 
 \b
 Examples:
-  p2pfl topology compare ring torus exponential -n 16,64,256 --sort rounds
-  p2pfl topology compare ring base:k=1 -n 16 --model-bytes 400K --sort bytes
+  p2pfl topology compare ring torus exponential -n 16,64,256
+  p2pfl topology compare ring base:k=1 -n 16 --model-bytes 400K
 """
 
 
@@ -191,7 +189,6 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in later
 )
 @click.argument("specs", nargs=-1, required=True)
 @click.option("-n", "--nodes", "sizes", type=Sizes(), default=None, help="How many nodes; several joined by commas.")
-@click.option("--sort", default=None, help="A column; see below.  [default: as given]")
 @terminal.weights_option()
 @terminal.seed_option()
 @terminal.model_bytes_option()
@@ -295,7 +292,6 @@ def _describe(
     certify: bool,
     model_bytes: int | None,
     far: Sequence[str],
-    distances: Path | None,
     train: float,
 ) -> dict[str, Any]:
     from topologies.errors import TopologyError  # noqa: PLC0415 - as above
@@ -305,12 +301,12 @@ def _describe(
         from topologies.metrics.describe import survey  # noqa: PLC0415 - as above
 
         topology = resolve(spec, nodes, seed)
-        apart = read_distances(topology.nodes, topology.names, far=far, distances=distances, train=train)
+        apart = read_distances(topology.nodes, topology.names, far=far, train=train)
         known: dict[str, Any] = {"distances": apart, "train_s": train, "model_bytes": model_bytes}
         return survey(topology, weights, certify=certify, **known)
-    if far or distances is not None:
+    if far:
         text = "the time of a schedule or a directed graph is not known"
-        raise TopologyError(text, key="far" if far else "distances", allowed="one static graph")
+        raise TopologyError(text, key="far", allowed="one static graph")
     from topologies.metrics.describe import describe_schedule  # noqa: PLC0415 - as above
 
     described = describe_schedule(build_schedule(spec, nodes, seed))

@@ -244,8 +244,7 @@ def cell(value: Any, missing: str = "-") -> str:
 
 FAR_HELP = """\b
 Far sites: --far 28-29=60ms: messages to and from nodes 28 to 29 take 60 ms
-longer, one way. --distances: lines `a,b,60ms`, or a matrix of milliseconds.
-Two far nodes are twice as far apart. More: docs/how-to/which-graph.md
+longer, one way. Two far nodes are twice as far apart. More: docs/how-to/which-graph.md
 """
 
 
@@ -266,16 +265,9 @@ class Delay(click.ParamType):  # type: ignore[type-arg]  # generic only in later
 
 
 def far_options(command: Command) -> Command:
-    """Add --far, --distances and --train."""
+    """Add --far and --train."""
     options: list[Decorator] = [
         click.option("--far", "far", multiple=True, metavar="NODES=TIME", help="Far nodes, as 28-29=60ms; repeatable."),
-        click.option(
-            "--distances",
-            type=click.Path(path_type=Path),
-            default=None,
-            metavar="FILE",
-            help="A CSV file of times between nodes.",
-        ),
         click.option("--train", type=Delay(), default="0s", show_default=True, help="Time of a node's local round."),
     ]
     for option in reversed(options):
@@ -283,18 +275,16 @@ def far_options(command: Command) -> Command:
     return command
 
 
-def read_distances(
-    nodes: int, names: Sequence[str], *, far: Sequence[str], distances: Path | None, train: float
-) -> Latencies | None:
+def read_distances(nodes: int, names: Sequence[str], *, far: Sequence[str], train: float) -> Latencies | None:
     """Return the distances that the options tell; None if they tell none.
 
     Raises TopologyError: they cannot be understood, or there is only --train, which changes nothing without them.
     """
-    if not far and distances is None:
+    if not far:
         if train:
             text = "no time is told without knowing how far the nodes are from each other"
-            raise TopologyError(text, key="train", value=f"{train:g}s", allowed="with --far or --distances")
+            raise TopologyError(text, key="train", value=f"{train:g}s", allowed="with --far")
         return None
     from topologies.timing import latencies, read_far  # noqa: PLC0415 - `--help` stays instant
 
-    return latencies(nodes, names=names, far=[read_far(text) for text in far], file=distances)
+    return latencies(nodes, names=names, far=[read_far(text) for text in far])

@@ -25,7 +25,6 @@ from topologies.design.candidates import (
     candidate,
     checked,
     known_graphs,
-    known_schedules,
     never,
     weighted_laplacian,
 )
@@ -50,6 +49,8 @@ JUDGED = 30
 `JUDGED_LARGE`, at several seconds each.
 """
 JUDGED_LARGE = 10
+LISTED = 10
+"""How many graphs are listed."""
 DRAWS = 400
 """How many random graphs are drawn if nothing else is robust enough, until `ENOUGH` of them are."""
 ENOUGH = 3
@@ -84,8 +85,7 @@ def design(
     goal: Goal,
     *,
     evaluations: int | None = None,
-    schedules: bool = False,
-    top: int = 10,
+    top: int = LISTED,
     tell: Tell = silent,
     over: Over = never,
 ) -> Design:
@@ -98,10 +98,6 @@ def design(
     does.
     """
     checked(goal)
-    if goal.by_time and schedules:
-        raise TopologyError("the time of a schedule is not known", key="minimize", value="time", allowed="rounds")
-    if goal.maximize and schedules:
-        raise TopologyError("a schedule has no lambda_2 of its own", key="maximize", allowed="without --schedules")
     effort = evaluations_for(goal.nodes) if evaluations is None else evaluations
     if goal.given is not None:
         start = with_more(goal, goal.given)
@@ -123,9 +119,7 @@ def design(
     elif goal.nodes <= SEARCH_LIMIT and effort > 0 and not settled:
         own = list(_search_results(goal, known, effort, tell, over))
     entries = [*known, *own]
-    if schedules:
-        entries += known_schedules(goal)
-    ranked = sorted(entries, key=lambda found: (found.key, found.schedule, not found.named))
+    ranked = sorted(entries, key=lambda found: (found.key, not found.named))
     stopped = over() and not everything
     qualified, failed = _judge(ranked, top, tell, over)
     if goal.byzantine and not any(found.proven for found in qualified):
@@ -133,7 +127,7 @@ def design(
         qualified = (*drawn, *qualified)
     if not qualified:
         raise _no_design(goal, failed, tell, over)
-    proven = (everything or (settled and _unbeatable(qualified[0]))) and not qualified[0].schedule
+    proven = everything or (settled and _unbeatable(qualified[0]))
     return Design(goal=goal, qualified=qualified, failed=failed, proven=proven, evaluations=effort, stopped=stopped)
 
 
@@ -312,11 +306,9 @@ PHRASES = {
 }
 
 
-def rows(design: Design, top: int) -> list[dict[str, Any]]:
-    """Return rows for the best `top` that qualify, then for some that would be better but do not qualify, each with the
-    reason.
-    """
-    best = design.qualified[:top]
+def rows(design: Design) -> list[dict[str, Any]]:
+    """Return rows for the best that qualify, then for some that would be better but do not qualify, with the reason."""
+    best = design.qualified[:LISTED]
     better = [entry for entry in design.failed if entry.key < design.winner.key][:FAILED]
     listed = [_row(design, rank, entry) for rank, entry in enumerate(best, start=1)]
     listed += [_row(design, None, entry) for entry in better]
@@ -334,7 +326,7 @@ def _row(design: Design, rank: int | None, entry: GraphCandidate) -> dict[str, A
         "seed": topology.seed,
         **({} if entry.goal.distances is None else {"seconds": entry.seconds}),
         "rounds": entry.rounds,
-        "mixing_rate": None if entry.schedule else entry.rate,
+        "mixing_rate": entry.rate,
         "lambda_2": entry.lambda_2,
         "bytes": entry.sent,
         "edges": topology.edge_count,
@@ -367,8 +359,6 @@ def reason(design: Design, entry: GraphCandidate) -> str:
         said = f"adds {', '.join(_edge_text(edge, given.names) for edge in fresh)}; {said}"
     if not entry.proven:
         said += "; whether it is robust enough is unknown: too large to search"
-    if entry.schedule:
-        said += "; only while rounds are in step and nothing is lost"
     return said
 
 
@@ -398,7 +388,7 @@ def _differences(entry: GraphCandidate, best: GraphCandidate) -> Sequence[str]:
         found.insert(0, f"a lambda_2 {100.0 * (1.0 - entry.lambda_2 / best.lambda_2):.2g} % lower")
     said = [part for part in found if part]
     slower = round(entry.rate - best.rate, DIGITS)
-    if not entry.schedule and entry.rounds == best.rounds and (slower or not said):
+    if entry.rounds == best.rounds and (slower or not said):
         said.append("mixes a little slower" if slower > 0 else "mixes a little faster" if slower else "mixes as fast")
     return said
 
@@ -422,7 +412,7 @@ def _more(mine: int, other: int, word: str) -> str:
 
 def line(entry: GraphCandidate, file: Path | None) -> str | None:
     """Write the line of a federation file for this graph; None if it needs a graph file and there is none."""
-    if file is not None and not entry.schedule:
+    if file is not None:
         return f'topology = "{file.as_posix()}"'
     if not entry.named:
         return None

@@ -21,12 +21,11 @@ from topologies.chance import generator
 from topologies.eigen import Tell, silent
 from topologies.eigen.laplacian import Array, Laplacian
 from topologies.errors import TopologyError, nearest
-from topologies.families import FAMILIES, build, build_schedule, parse
+from topologies.families import FAMILIES, build, parse
 from topologies.family import GraphKind, GraphRequest
 from topologies.graph import Ends, Topology, component_count
 from topologies.metrics import degree_range
 from topologies.metrics.cuts import cut_points
-from topologies.metrics.describe import describe_schedule
 from topologies.metrics.robustness import Robustness, robustness
 from topologies.spectral import (
     BY_DEGREE,
@@ -339,15 +338,6 @@ def static_choices(goal: Goal) -> Iterator[tuple[str, int]]:
                 yield (f"{name}:{setting}" if setting else name), seed
 
 
-def schedule_choices(goal: Goal) -> Iterator[tuple[str, int]]:
-    """Yield specs with seeds of the undirected schedules."""
-    for name, family in FAMILIES.items():
-        if family.kind is GraphKind.SCHEDULE:
-            several = "k" in family.parameters
-            for setting in [f"k={k}" for k in range(1, min(5, goal.highest) + 1)] if several else [""]:
-                yield (f"{name}:{setting}" if setting else name), goal.seed
-
-
 def _spread(low: int, high: int, step: int, most: int) -> list[int]:
     """Return at most `most` values from `low` to `high`, both included."""
     values = list(range(low, high + 1, step))
@@ -433,7 +423,6 @@ class GraphCandidate:
     rate: float
     rounds: int | None
     sent: int | None
-    schedule: bool = False
 
     @property
     def spec(self) -> str:
@@ -452,16 +441,14 @@ class GraphCandidate:
 
     @cached_property
     def seconds(self) -> float | None:
-        """The seconds to consensus; None where nothing says how far nodes are, and for a schedule."""
-        if self.goal.distances is None or self.schedule or self.topology.implicit:
+        """The seconds to consensus; None where nothing says how far nodes are."""
+        if self.goal.distances is None or self.topology.implicit:
             return None
         return self.goal.seconds(self.topology.ends)
 
     @cached_property
     def lambda_2(self) -> float | None:
-        """The algebraic connectivity; None for a schedule, which never has all its edges at once."""
-        if self.schedule:
-            return None
+        """The algebraic connectivity."""
         if self.topology.formula is not None or self.topology.nodes > DENSE_LIMIT:
             return plain_extremes(self.topology).low
         if component_count(self.topology) > 1:
@@ -482,7 +469,7 @@ class GraphCandidate:
 
     @cached_property
     def robust(self) -> Robustness | None:
-        return None if self.schedule else robustness(self.topology)
+        return robustness(self.topology)
 
     @cached_property
     def failures(self) -> tuple[str, ...]:
@@ -493,9 +480,7 @@ class GraphCandidate:
         least, most = degree_range(self.topology)
         if most > goal.highest:
             found.append(f"a node has {most} neighbors, and max-degree allows {goal.highest}")
-        if goal.byzantine and self.schedule:
-            found.append("a node of a schedule hears too few neighbors in a round to discard a liar")
-        elif least < goal.lowest:
+        if least < goal.lowest:
             found.append(f"a node has {least} neighbors where byzantine asks for {goal.lowest}")
         elif goal.byzantine and (points := cut_points(self.topology)) is not None and points.bridges:
             found.append("one edge holds two parts together")
@@ -563,23 +548,3 @@ def _build_connected(goal: Goal, spec: str, seed: int) -> Topology | None:
     elif family.expected and family.expected(request) > most:
         return None
     return build(spec, goal.nodes, seed)
-
-
-def known_schedules(goal: Goal) -> Iterator[GraphCandidate]:
-    """Yield undirected schedules that reach consensus."""
-    for spec, seed in schedule_choices(goal):
-        try:
-            schedule = build_schedule(spec, goal.nodes, seed)
-            facts = describe_schedule(schedule)
-        except TopologyError:
-            continue  # no such schedule of this size
-        rounds, messages = facts["rounds_to_consensus"], facts["messages_to_consensus"]
-        if rounds:
-            yield GraphCandidate(
-                goal=goal,
-                topology=schedule.union(),
-                rate=EPSILON ** (1.0 / rounds),
-                rounds=rounds,
-                sent=messages * goal.model_bytes,
-                schedule=True,
-            )

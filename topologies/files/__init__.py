@@ -38,7 +38,6 @@ FORMATS: Mapping[str, Format] = {
     "edgelist": Format(lists.read_edge_list, lists.write_edge_list),
     "adjlist": Format(lists.read_adjacency_list, lists.write_adjacency_list),
     "graphml": Format(markup.read_graphml, markup.write_graphml),
-    "gexf": Format(markup.read_gexf, markup.write_gexf),
     "gml": Format(markup.read_gml, markup.write_gml),
     "npz": Format(lists.read_npz, lists.write_npz, text=False),
 }

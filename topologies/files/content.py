@@ -19,7 +19,6 @@ SUFFIXES: Mapping[str, str] = {
     **dict.fromkeys((".edges", ".edgelist", ".txt"), "edgelist"),
     ".adjlist": "adjlist",
     ".graphml": "graphml",
-    ".gexf": "gexf",
     ".gml": "gml",
     ".npz": "npz",
 }

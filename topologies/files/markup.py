@@ -7,7 +7,6 @@ second graph, or the direction of some edges.
 
 from __future__ import annotations
 
-import io
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,25 +42,10 @@ class _Ids(list[str]):
         return name
 
 
-class _AtOnce(io.StringIO):
-    """A text that is read in one piece: some releases of expat take quadratic time if a long text arrives in small
-    portions.
-    """
-
-    def read(self, _size: int | None = -1, /) -> str:
-        return super().read()
-
-
 def read_graphml(data: bytes, where: str) -> Content:
     import networkx as nx  # noqa: PLC0415 - a quarter of a second that only these formats need
 
     return _read_xml(data, where, "GraphML", lambda text, ids: nx.parse_graphml(text, node_type=ids))
-
-
-def read_gexf(data: bytes, where: str) -> Content:
-    import networkx as nx  # noqa: PLC0415 - as above
-
-    return _read_xml(data, where, "GEXF", lambda text, ids: nx.read_gexf(_AtOnce(text), node_type=ids))
 
 
 def _read_xml(data: bytes, where: str, form: str, parse: Callable[[str, _Ids], Any]) -> Content:
@@ -151,14 +135,6 @@ def write_graphml(topology: Topology) -> Iterator[str]:
     import networkx as nx  # noqa: PLC0415 - as above
 
     return _lines(nx.generate_graphml(_named(topology, check=True)))
-
-
-def write_gexf(topology: Topology) -> Iterator[str]:
-    """Write GEXF, without the lines in which networkx tells the day and its version."""
-    import networkx as nx  # noqa: PLC0415 - as above
-
-    told = re.compile(r"\s*</?(?:meta|creator)\b")
-    return _lines(line for line in nx.generate_gexf(_named(topology, check=True)) if not told.match(line))
 
 
 def write_gml(topology: Topology) -> Iterator[str]:

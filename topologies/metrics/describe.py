@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from topologies.eigen import Extremes
-from topologies.errors import TopologyError, nearest
+from topologies.errors import TopologyError
 from topologies.families import build_schedule, kind, resolve
 from topologies.family import GraphKind
 from topologies.files.content import is_file
@@ -47,8 +47,6 @@ COLUMNS = (
     *("topology", "n", "edges", "degree_max", "lambda_2", "mixing_rate"),
     *("rounds", "messages", "bytes", "busiest_bytes", "diameter", "certified"),
 )
-LARGEST_FIRST = ("lambda_2", "certified")
-"""Columns in which the largest value is the best; in all others it is the smallest."""
 
 
 ORDER = (
@@ -296,19 +294,17 @@ def compare(
     epsilon: float = EPSILON,
     seed: int = 0,
     model_bytes: int | None = None,
-    sort: str | None = None,
 ) -> ComparisonTable:
     """Compare graphs. A graph file has its own size; families are built in all of `sizes`.
 
     `rounds`, `messages` and `bytes` are the totals until consensus; `busiest_bytes` are the bytes that the node with
     the most neighbors sends in one round, for a schedule in its heaviest round. Rows are grouped by n, and within a
-    group sorted by `sort`, best first, or in the order of `specs`; unknown values come last. Raises TopologyError if a
-    spec cannot be read, if the weights or the column are unknown, or if none of the graphs exists.
+    group in the order of `specs`. Raises TopologyError if a spec cannot be read, if the weights are unknown, or if none
+    of the graphs exists.
     """
     if weights is not None:
         check_weights(weights)
     require_epsilon(epsilon)
-    _check_sort(sort, model_bytes)
     cases = [(spec, n) for spec in specs for n in _sizes(spec, sizes)]
     found = ComparisonTable([], [])
     for spec, n in cases:
@@ -320,7 +316,8 @@ def compare(
             found.rows.append(dict.fromkeys(COLUMNS) | {"topology": spec, "n": n})
     if found.missing and len(found.missing) == len(cases):
         raise found.missing[0].error
-    return ComparisonTable(_sorted(found.rows, sort), found.missing)
+    rows = sorted(found.rows, key=lambda row: (row["n"] is None, row["n"] or 0))
+    return ComparisonTable(rows, found.missing)
 
 
 def with_byte_costs(row: Mapping[str, Any], model_bytes: int | None) -> Row:
@@ -372,13 +369,6 @@ def _degree(schedule: Schedule) -> dict[str, float]:
     return {"min": least, "mean": total / (schedule.nodes * schedule.period), "max": most}
 
 
-def _check_sort(column: str | None, model_bytes: int | None) -> None:
-    if column is not None and column not in COLUMNS:
-        raise TopologyError("unknown column", key="sort", value=column, allowed=nearest(column, COLUMNS))
-    if column in {"bytes", "busiest_bytes"} and model_bytes is None:
-        raise TopologyError("bytes are not known", key="sort", value=column, allowed="with --model-bytes")
-
-
 def _sizes(spec: str, sizes: Sequence[int]) -> Sequence[int | None]:
     """Return the sizes in which to build `spec`; None for a file's own. An unknown name is refused here, before
     anything is built.
@@ -411,11 +401,3 @@ def _row(spec: str, n: int | None, *, weights: str | None, epsilon: float, seed:
         "diameter": found["diameter"],
         "certified": bool(found["certified"] and found.get("connectivity_certified", True)),
     }
-
-
-def _sorted(rows: list[Row], column: str | None) -> list[Row]:
-    if column is not None:
-        known = [row for row in rows if row[column] is not None]
-        known.sort(key=lambda row: row[column], reverse=column in LARGEST_FIRST)
-        rows = known + [row for row in rows if row[column] is None]
-    return sorted(rows, key=lambda row: (row["n"] is None, row["n"] or 0))

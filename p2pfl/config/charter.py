@@ -149,8 +149,7 @@ def _membership(federation: FederationConfig) -> dict[str, Any]:
     run.
     """
     if federation.admin:
-        usual = federation.gossip.compressor
-        return {"edges": sorted(table for table in federation.edge_tables if table[2] != usual)}
+        return {"edges": []}  # members and graph are in the charter; earlier versions had tables of single edges here
     return {
         "node": [{"name": member.name, "key": member.key.hex()} for member in federation.members],
         "edges": _graph(federation),
@@ -487,7 +486,6 @@ def amended(federation: FederationConfig, charter: Charter) -> FederationConfig:
         schedule=charter.schedule,
         topology=charter.topology,
         training=replace(training, rounds=rounds),
-        edge_compressors=compressors_of(federation.edge_tables, charter.members, charter.edges),
         signed=SignedCharter(edition=charter.edition, packed=charter.packed()),
     )
 
@@ -508,24 +506,7 @@ def compacted(federation: FederationConfig) -> FederationConfig:
         members=tuple(replace(member, index=index[member.index]) for member in federation.present),
         edges=counted(federation.edges),
         schedule=tuple(counted(edges) for edges in federation.schedule),
-        edge_compressors={(index[i], index[j]): spec for (i, j), spec in federation.edge_compressors.items()},
     )
-
-
-def compressors_of(
-    tables: Sequence[tuple[str, str, str]], members: Sequence[Member], edges: Edges
-) -> dict[tuple[int, int], str]:
-    """Return the compressors of edges that have their own tables. The table of a missing edge waits until the edge is
-    back.
-    """
-    index, there = {member.name: member.index for member in members if not member.retired}, frozenset(edges)
-    found: dict[tuple[int, int], str] = {}
-    for one, other, spec in tables:
-        if one in index and other in index:
-            edge = min(index[one], index[other]), max(index[one], index[other])
-            if edge in there:
-                found[edge] = spec
-    return found
 
 
 def _digest(statement: bytes) -> bytes:

@@ -7,12 +7,11 @@ graphs; then sessions use the union of them. The `[[edge]]` tables have settings
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from p2pfl.aggregate import Rule, liars_of, make_rule
 from p2pfl.config.model import EDGE, Edges, FederationConfig, Member
@@ -150,27 +149,6 @@ SHOWN = 20
 """The most names that an error lists."""
 
 
-def read_edge_tables(tables: Any, mistakes: Mistakes) -> tuple[tuple[str, str, str], ...]:
-    """Read two sorted names and a compressor from each table. The graph may change, so the named nodes need not be
-    neighbors now.
-    """
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        mistakes.add("must be a list of tables", "edge", None, "[[edge]] once for each edge")
-        return ()
-    found: dict[tuple[str, str], str] = {}
-    for place, table in enumerate(tables):
-        prefix = f"edge[{place}]."
-        require(table, prefix, EDGE, EDGE, mistakes)
-        values = read_table(table, prefix, EDGE, mistakes)
-        if len(values) < len(EDGE):
-            continue
-        one, other = sorted(values["between"])
-        if (one, other) in found:
-            mistakes.add("the same two nodes as in another table", prefix + "between", [one, other])
-        found[one, other] = values["compressor"]
-    return tuple((one, other, spec) for (one, other), spec in found.items())
-
-
 def read_edges(tables: Any, members: Sequence[Member], edges: Edges, mistakes: Mistakes) -> dict[Edge, str]:
     """Read the compressor of each edge that has a table, in the file's order.
 
@@ -180,14 +158,13 @@ def read_edges(tables: Any, members: Sequence[Member], edges: Edges, mistakes: M
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         mistakes.add("must be a list of tables", "edge", None, "[[edge]] once for each edge")
         return {}
-    graph = _Graph({member.name: member.index for member in members}, frozenset(edges))
     found: dict[Edge, str] = {}
     first: dict[Edge, int] = {}
     for place, table in enumerate(tables):
         prefix = f"edge[{place}]."
         require(table, prefix, EDGE, EDGE, mistakes)
         values = read_table(table, prefix, EDGE, mistakes)
-        edge = graph.find(values.get("between"), prefix + "between", mistakes)
+        edge = _find_edge(values.get("between"), members, edges, prefix + "between", mistakes)
         if edge in first:
             both = f"edge[{first[edge]}] and edge[{place}] are between the same nodes"
             mistakes.add(both, prefix + "between", list(values["between"]), "one [[edge]] for each edge")
@@ -197,31 +174,27 @@ def read_edges(tables: Any, members: Sequence[Member], edges: Edges, mistakes: M
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Graph:
-    index: dict[str, int]
-    edges: frozenset[Edge]
-
-    def find(self, names: tuple[str, str] | None, key: str, mistakes: Mistakes) -> Edge | None:
-        """Find the edge between two names. If there is none, report that and return None."""
-        if names is None or not self.index:
-            return None
-        strangers = [name for name in names if name not in self.index]
-        for name in strangers:
-            mistakes.add("no such node", key, name, _listed(self.index))
-        if strangers:
-            return None
-        i, j = sorted(self.index[name] for name in names)
-        if self.edges and (i, j) not in self.edges:
-            text = f"{names[0]} and {names[1]} are not neighbors in the graph"
-            allowed = "; ".join(f"{name} with {_listed(self.neighbors(name))}" for name in names)
-            mistakes.add(text, key, list(names), allowed)
-            return None
-        return i, j
-
-    def neighbors(self, name: str) -> list[str]:
-        own, names = self.index[name], list(self.index)
-        return [names[other] for other in sorted(a + b - own for a, b in self.edges if own in (a, b))]
+def _find_edge(
+    names: tuple[str, str] | None, members: Sequence[Member], edges: Edges, key: str, mistakes: Mistakes
+) -> Edge | None:
+    """Find the edge between two names. If there is none, report that and return None."""
+    index = {member.name: member.index for member in members}
+    if names is None or not index:
+        return None
+    strangers = [name for name in names if name not in index]
+    for name in strangers:
+        mistakes.add("no such node", key, name, _listed(index))
+    if strangers:
+        return None
+    i, j = sorted(index[name] for name in names)
+    if edges and (i, j) not in edges:
+        peers = [sorted(a + b - index[name] for a, b in edges if index[name] in (a, b)) for name in names]
+        around = [_listed(members[peer].name for peer in some) for some in peers]
+        text = f"{names[0]} and {names[1]} are not neighbors in the graph"
+        allowed = "; ".join(f"{name} with {some}" for name, some in zip(names, around, strict=True))
+        mistakes.add(text, key, list(names), allowed)
+        return None
+    return i, j
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -233,11 +206,6 @@ FARTHEST = 32
 """Nodes up to this many hops apart wait for each other to start; each further hop would cost one more message on every
 edge.
 """
-
-COLUMNS = 8192
-"""The number of nodes to reach that are looked at together: a bit for each and node, twice."""
-BLOCK = 32
-"""The number of nodes whose neighbors are processed in one step."""
 
 
 def rule_of(federation: FederationConfig) -> Rule | None:
@@ -301,10 +269,7 @@ def all_shares(federation: FederationConfig) -> list[dict[int, float]]:
 
 def hops(federation: FederationConfig, member: int) -> int:
     """Return the distance of the farthest node from `member`, between 1 and FARTHEST."""
-    neighbors: list[list[int]] = [[] for _ in federation.members]
-    for a, b in federation.edges:
-        neighbors[a].append(b)
-        neighbors[b].append(a)
+    neighbors = _neighbors(federation)
     reached, rim, depth = {member}, [member], 0
     while rim and depth < FARTHEST:
         beyond = {peer for node in rim for peer in neighbors[node]} - reached
@@ -315,30 +280,25 @@ def hops(federation: FederationConfig, member: int) -> int:
 
 
 def all_hops(federation: FederationConfig) -> list[int]:
-    """Compute `hops` for every member: the set of nodes reached, as bits, is joined with the neighbors' sets hop by
-    hop, for some of the nodes to reach at a time.
+    """Compute `hops` for every member: the set of nodes reached, as the bits of a number, is joined with the
+    neighbors' sets hop by hop.
     """
-    count = len(federation.members)
-    ends = np.array(federation.edges, dtype=np.int64).reshape(-1, 2)
-    source, target = np.concatenate([ends, ends[:, ::-1], np.arange(count)[:, None].repeat(2, axis=1)]).T
-    order = np.argsort(source, kind="stable")
-    target, first = target[order], np.searchsorted(source[order], np.arange(count + 1))
-    depth = np.ones(count, dtype=np.int64)
-    for begin in range(0, count, COLUMNS):
-        reached = np.zeros((count, (min(COLUMNS, count - begin) + 7) // 8), np.uint8)
-        own = np.arange(begin, min(begin + COLUMNS, count))
-        reached[own, (own - begin) // 8] = 1 << own % 8
-        for hop in range(1, FARTHEST + 1):
-            wider, grown = np.empty_like(reached), np.zeros(count, np.bool_)
-            for low in range(0, count, BLOCK):  # the rows of all neighbors at once would be a gigabyte in a dense graph
-                cuts = first[low : low + BLOCK + 1]
-                some = reached[target[cuts[0] : cuts[-1]]]
-                rows = cuts[: min(BLOCK, count - low)] - cuts[0]
-                block = slice(low, low + BLOCK)
-                wider[block] = np.bitwise_or.reduceat(some, rows, axis=0)
-                grown[block] = (wider[block] != reached[block]).any(axis=1)
-            if not grown.any():
-                break
-            depth[grown] = np.maximum(depth[grown], hop)
-            reached = wider
-    return [int(one) for one in depth]
+    neighbors = _neighbors(federation)
+    reached, depth = [1 << node for node in range(len(neighbors))], [1] * len(neighbors)
+    for hop in range(1, FARTHEST + 1):
+        wider = [reduce(or_, (reached[peer] for peer in neighbors[node]), own) for node, own in enumerate(reached)]
+        grown = [node for node, own in enumerate(reached) if wider[node] != own]
+        if not grown:
+            break
+        for node in grown:
+            depth[node] = hop
+        reached = wider
+    return depth
+
+
+def _neighbors(federation: FederationConfig) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in federation.members]
+    for i, j in federation.edges:
+        found[i].append(j)
+        found[j].append(i)
+    return found

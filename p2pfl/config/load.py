@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.charter import Charter, amended, compressors_of, contradiction
-from p2pfl.config.graph import DisconnectedGraph, MemberGraph, read_edge_tables, read_edges, read_graph
+from p2pfl.config.charter import Charter, amended, contradiction
+from p2pfl.config.graph import DisconnectedGraph, MemberGraph, read_edges, read_graph
 from p2pfl.config.members import members_file, read_members_file
 from p2pfl.config.model import (
     FEDERATION,
@@ -153,9 +153,10 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
     members = read_members(document.get("node", []), mistakes)
     graph = read_graph(head["topology"], members, head["seed"], mistakes) if members else MemberGraph()
     edges, schedule, weights = graph
-    told = document.get("edge", [])
-    tables = read_edge_tables(told, mistakes) if "admin" in head else ()
-    own = compressors_of(tables, members, edges) if "admin" in head else read_edges(told, members, edges, mistakes)
+    own = read_edges(document.get("edge", []), members, edges, mistakes)
+    if own and "admin" in head:
+        allowed = "no [[edge]] where members may change, or no admin: gossip.compressor is for all edges"
+        mistakes.add("cannot be combined with federation.admin", "edge", f"a list of {len(own)}", allowed)
     federation = FederationConfig(
         path=mistakes.file.absolute(),
         **head,
@@ -168,7 +169,6 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         edge_compressors=own,
         edge_weights={} if "admin" in head else weights,
         notices=_unused_weights(weights, head, gossip.rule),
-        edge_tables=tables,
         founders=tuple(member.key for member in members) if "admin" in head else (),
         privacy=read_privacy(document.get("privacy"), mistakes),
         **network,

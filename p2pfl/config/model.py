@@ -242,8 +242,6 @@ class FederationConfig:
     """The public keys (32 bytes) of those who may change the members; if empty, nobody may while nodes run."""
     founders: tuple[bytes, ...] = ()
     """With admin keys, the public keys of the `[[node]]` tables: the file determines their indices."""
-    edge_tables: tuple[tuple[str, str, str], ...] = ()
-    """With admin keys, the `[[edge]]` tables as written: two sorted names and a compressor."""
     signed: SignedCharter | None = None
     """The charter that defines members, graph and rounds; None if the file itself defines them."""
     discovery: bool = False

@@ -1,8 +1,8 @@
 """The values of `training.schedule` and `training.stop`, and the tables `[privacy]` and `[stats]`.
 
-Schedules: NAME[:rounds=N][,key=value,...]: how the learning rate of a node changes with its own rounds, or with time.
-In all of them, `time_s=T` may replace `rounds=N`; `warmup` is in the same unit. A node counts the rounds that it has
-trained, and the seconds since it began to train, including those before restarts.
+Schedules: how the learning rate of a node changes with its own rounds, or with time: `time_s=T` may replace `rounds=N`,
+and `warmup` is in the same unit. A node counts the rounds that it has trained, and the seconds since it began to train,
+including those before restarts.
 
 Stop: no improvement [of FIGURE] [by LEAST] in K rounds | after N s|min|h|d one, or both with " or " between them.
 FIGURE is by default `loss`, the loss of the node's own local rounds; it may be `test_loss`, `accuracy` or another
@@ -38,44 +38,31 @@ from p2pfl.specs import Catalog, Entry, Kind, Parameter, number, short, spelled,
 
 LEAST = 1e-4
 """The smallest factor in any schedule: the change in a round is divided by its learning rate."""
-PART = number(LEAST, 1)
-LENGTH = (
-    Parameter("rounds", whole(1), "its length in rounds", default=None),
-    Parameter("time_s", number(0, above=True), "its length in seconds", default=None),
-)
-SCHEDULES: Catalog[Entry] = Catalog("schedule", Entry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateSchedule:
-    """A schedule. `length` is in rounds, or in seconds if `by_time`; `str` gives the canonical spelling."""
+    """A schedule: constant, or after a linear warmup a half cosine down to the factor `to`. `length` is in rounds, or
+    in seconds if `by_time`; 0 is constant. `str` gives the canonical spelling.
+    """
 
-    name: str
     by_time: bool = False
-    length: float = 1.0
+    length: float = 0.0
     warmup: float = 0.0
     to: float = 1.0
-    """The factor at the end; for steps, the factor from each step to the next."""
 
     def factor(self, rounds: int, elapsed_s: float) -> float:
         """Return the factor for a node's next round, after `rounds` rounds in `elapsed_s` seconds."""
         done = elapsed_s if self.by_time else float(rounds)
-        return float(max(LEAST, SCHEDULES[self.name].made(self, done)))
+        if done < self.warmup:  # above 0 from the first round
+            return max(LEAST, min(1.0, (done + (0.0 if self.by_time else 1.0)) / self.warmup))
+        part = min(1.0, (done - self.warmup) / (self.length - self.warmup)) if self.length else 0.0
+        return max(LEAST, self.to + (1.0 - self.to) * 0.5 * (1.0 + math.cos(math.pi * part)))
 
     @property
     def least(self) -> float:
         """Return the smallest factor that any round uses."""
-        lowest = {"constant": 1.0, "warmup": self._first, "cosine": min(self.to, self._first), "step": LEAST}
-        return max(LEAST, lowest[self.name])
-
-    @property
-    def _first(self) -> float:
-        return self.warmup_factor(0.0) if self.warmup else 1.0
-
-    def warmup_factor(self, done: float) -> float:
-        """Return a factor that rises linearly to 1; it is above 0 from the first round."""
-        first = 0.0 if self.by_time else 1.0
-        return min(1.0, (done + first) / self.warmup) if self.warmup else 1.0
+        return max(LEAST, min(self.to, self.factor(0, 0.0)))
 
     def stretched(self, factor: float) -> RateSchedule:
         """Return the schedule over `factor` times as many rounds, or seconds."""
@@ -83,14 +70,27 @@ class RateSchedule:
         return replace(self, length=length if self.by_time else max(1, round(length)), warmup=self.warmup * factor)
 
     def __str__(self) -> str:
-        if self.name == "constant":
-            return self.name
-        told = [f"time_s={self.length!r}" if self.by_time else f"rounds={int(self.length)}"]
-        if self.name == "cosine":
-            told += [f"warmup={self.warmup!r}"] * bool(self.warmup) + [f"to={self.to!r}"]
-        if self.name == "step":
-            told.append(f"by={self.to!r}")
-        return f"{self.name}:{','.join(told)}"
+        if not self.length:
+            return "constant"
+        length = f"time_s={self.length!r}" if self.by_time else f"rounds={int(self.length)}"
+        return f"cosine:{length}{f',warmup={self.warmup!r}' if self.warmup else ''},to={self.to!r}"
+
+
+SCHEDULES: Catalog[Entry] = Catalog(
+    "schedule", Entry, {"warmup": "cosine:rounds=40,warmup=5,to=1", "step": "cosine:rounds=40"}
+)
+SCHEDULES.add(name="constant", means="always the same")(RateSchedule)
+SCHEDULES.add(
+    name="cosine",
+    means="a half cosine down to a fraction, after a warmup",
+    parameters=(
+        Parameter("rounds", whole(1), "its length in rounds", default=None),
+        Parameter("time_s", number(0, above=True), "its length in seconds", default=None),
+        Parameter("warmup", number(0), "its warmup, in the same unit", default=0.0),
+        Parameter("to", number(LEAST, 1), "the fraction left at the end", default=0.01),
+    ),
+    example="cosine:rounds=40,warmup=5,to=0.01",
+)(RateSchedule)
 
 
 def allowed() -> str:
@@ -108,55 +108,15 @@ def parse_schedule(text: str) -> RateSchedule:
     allowed.
     """
     entry, found = SCHEDULES.read(text)
-    name = entry.name
     if not entry.parameters:
-        return RateSchedule(name=name)
-    rounds, time_s = found["rounds"], found["time_s"]
+        return RateSchedule()
+    rounds, time_s, warmup = found["rounds"], found["time_s"], found["warmup"]
     if (rounds is None) == (time_s is None):
-        raise ValueError(f"{name}: give either rounds or time_s")
+        raise ValueError("cosine: give either rounds or time_s")
     length = float(rounds if time_s is None else time_s)
-    warmup = length if name == "warmup" else found.get("warmup") or 0.0
-    if name == "cosine" and warmup >= length:
+    if warmup >= length:
         raise ValueError(f"cosine: a warmup of {warmup:g} leaves nothing of {length:g}")
-    to = found.get("to") or found.get("by") or 1.0
-    return RateSchedule(name=name, by_time=rounds is None, length=length, warmup=warmup, to=to)
-
-
-@SCHEDULES.add(name="constant", means="always the same")
-def _constant(_schedule: RateSchedule, _done: float) -> float:
-    return 1.0
-
-
-@SCHEDULES.add(name="warmup", means="a linear rise", parameters=LENGTH, example="warmup:rounds=5")
-def _warmup(schedule: RateSchedule, done: float) -> float:
-    return schedule.warmup_factor(done)
-
-
-@SCHEDULES.add(
-    name="cosine",
-    means="a half cosine down to a fraction, after a warmup",
-    parameters=(
-        *LENGTH,
-        Parameter("warmup", number(0), "its warmup, in the same unit", default=0.0),
-        Parameter("to", PART, "the fraction left at the end", default=0.01),
-    ),
-    example="cosine:rounds=40,warmup=5,to=0.01",
-)
-def _cosine(schedule: RateSchedule, done: float) -> float:
-    if done < schedule.warmup:
-        return schedule.warmup_factor(done)
-    part = min(1.0, (done - schedule.warmup) / (schedule.length - schedule.warmup))
-    return schedule.to + (1.0 - schedule.to) * 0.5 * (1.0 + math.cos(math.pi * part))
-
-
-@SCHEDULES.add(
-    name="step",
-    means="repeated steps by a factor",
-    parameters=(*LENGTH, Parameter("by", PART, "the factor of each step", default=0.1)),
-    example="step:rounds=20,by=0.1",
-)
-def _step(schedule: RateSchedule, done: float) -> float:
-    return float(schedule.to ** min(1000.0, done // schedule.length))
+    return RateSchedule(by_time=rounds is None, length=length, warmup=warmup, to=found["to"])
 
 
 ALLOWED = (

@@ -396,8 +396,7 @@ def settings_for(setup: Setup) -> Settings:
 def largest_bytes(setup: Setup) -> int:
     """Return the size of the largest body that this node may receive on any edge while it runs."""
     federation = setup.federation
-    named = [spec for _, _, spec in federation.edge_tables]
-    specs = {federation.gossip.compressor, *federation.edge_compressors.values(), *named}
+    specs = {federation.gossip.compressor, *federation.edge_compressors.values()}
     return max(make_compressor(spec).size_bytes(setup.exchanged_size) for spec in specs)
 
 

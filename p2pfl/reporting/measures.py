@@ -293,7 +293,7 @@ def centralized(
     tests = _tests_of(learners)
     goals = rounds, min(rounds * len(steps), most_steps // (training.local_steps or 1))
     pooled = _Pooled(_pooled_learner(first, rows, training), tests, round_s)
-    if parse_schedule(training.schedule) == RateSchedule(name="constant"):
+    if parse_schedule(training.schedule) == RateSchedule():
         one, every = pooled.run(goals)
         return Centralized(one_node=one, all_nodes=every)
     stretched = str(parse_schedule(training.schedule).stretched(goals[1] / goals[0]))

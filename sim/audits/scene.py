@@ -217,7 +217,6 @@ def _scene_around(federation: FederationConfig, task: Task, found: dict[int, Dat
         edges=edges,
         schedule=(),
         edge_compressors={},
-        edge_tables=(),
         founders=(),
         discovery=False,
         privacy=None,

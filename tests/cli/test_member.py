@@ -124,16 +124,6 @@ def test_what_is_edited_in_the_federation_file_and_counts_for_nothing_is_said(wa
     assert "are ignored" not in p2pfl("check", "ward").out
 
 
-def test_a_change_of_an_edge_with_its_own_compressor_waits_for_the_next_start(ward, member):
-    file = ward / "federation.toml"
-    table = '[[edge]]\nbetween = ["pi1", "pi2"]\ncompressor = "q8"\n'
-    file.write_text(f"{file.read_text(encoding='utf-8')}\n{table}", encoding="utf-8")
-    assert load_config(ward).edge_compressors == {(0, 1): "q8"}
-    assert "at their next start" not in member("set", "--rounds", "50").err
-    assert "at their next start" in member("remove", "pi2").err
-    assert load_config(ward).edge_compressors == {}
-
-
 def test_a_change_that_reached_nobody_is_handed_over_later_and_nothing_new_is_signed(ward, member, p2pfl, monkeypatch):
     there = {}
 

@@ -35,7 +35,7 @@ def differing(valid_text, write):
         ('name = "digits"', 'name = "digits"\npartition = "iid"', "task.options"),
         ("rounds = 40", "rounds = 41", "training.rounds"),
         ("# momentum = 0.0", "momentum = 0.5", "training.momentum"),
-        ('# schedule = "constant"', 'schedule = "step:rounds=9"', "training.schedule"),
+        ('# schedule = "constant"', 'schedule = "cosine:rounds=9"', "training.schedule"),
         ("# keep_optimizer = false", "keep_optimizer = true", "training.keep_optimizer"),
         ('compressor = "q4"', 'compressor = "q8"', "gossip.compressor"),
         ("# The members", EDGE.format(spec="q8") + "# The members", "edges"),

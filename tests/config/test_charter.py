@@ -209,15 +209,6 @@ def test_a_schedule_moves_with_its_members():
     assert next(flaws(added(after(four, sign(charter)), 6)), None) is None
 
 
-def test_an_edge_keeps_its_own_compressor_while_it_is_one():
-    federation = replace(ward(4, topology="path"), edge_tables=(("pi1", "pi2", "q8"),))
-    after_all = after(federation, sign(successor(federation)))
-    assert after_all.edge_compressors == {(1, 2): "q8"}
-    replaced = after(after_all, sign(with_replacement(after_all, name="pi2", key=key_of(9).public, address=None)))
-    assert replaced.edge_compressors == {(1, 4): "q8"}
-    assert after(replaced, sign(without_member(replaced, "pi1"))).edge_compressors == {}
-
-
 def test_compacted_counts_only_those_who_are_there():
     federation = after(WARD, sign(without_member(after(WARD, CHARTER), "pi1")))
     small = compacted(federation)
@@ -236,7 +227,6 @@ def test_what_a_charter_may_change_does_not_count_and_the_admins_do():
     assert keys(WARD) == keys(other)
     assert federation_id(replace(WARD, admin=WARD.admin[:1])) != federation_id(WARD)
     assert federation_id(replace(WARD, admin=WARD.admin[::-1])) == federation_id(WARD)
-    assert federation_id(replace(WARD, edge_tables=(("pi0", "pi1", "q8"),))) != federation_id(WARD)
 
 
 def test_without_admin_keys_members_graph_and_rounds_count():

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.config import graph as cores
 from p2pfl.config.graph import FARTHEST, all_hops, hops
 from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 from topologies import build
@@ -27,9 +26,7 @@ def federation(spec, nodes):
 
 
 @pytest.mark.parametrize("spec", ["ring", "star", "complete", "random-regular:degree=3", "path"])
-@pytest.mark.parametrize("columns", [cores.COLUMNS, 8, 5])
-def test_all_hops_at_once_are_those_of_each_node(spec, columns, monkeypatch):
-    monkeypatch.setattr(cores, "COLUMNS", columns)
+def test_all_hops_at_once_are_those_of_each_node(spec):
     one = federation(spec, 12)
     assert all_hops(one) == [hops(one, member) for member in range(12)]
 

@@ -87,3 +87,9 @@ def test_without_usable_members_the_names_are_not_complained_about_too(valid_tex
 def test_without_a_graph_the_names_are_still_looked_up(valid_text, write):
     text = valid_text.replace('"ring"', '"rng"') + edge() + edge('["pi0", "pi9"]')
     assert [mistake.key for mistake in federation_mistakes(write(text))] == ["federation.topology", "edge[1].between"]
+
+
+def test_where_members_may_change_all_edges_have_one_compressor(valid_text, write, keys):
+    text = valid_text.replace("seed = 0", f'seed = 0\nadmin = ["{keys[3]}"]') + edge()
+    (mistake,) = federation_mistakes(write(text))
+    assert (mistake.key, mistake.message) == ("edge", "cannot be combined with federation.admin")

@@ -11,12 +11,9 @@ from p2pfl.config.sections import LEAST, parse_schedule
 
 CANONICAL = {
     "constant": "constant",
-    "warmup:rounds=4": "warmup:rounds=4",
-    "warmup:time_s=60": "warmup:time_s=60.0",
     "cosine:rounds=40": "cosine:rounds=40,to=0.01",
     "cosine:rounds=40,warmup=5,to=0.1": "cosine:rounds=40,warmup=5.0,to=0.1",
     "cosine:to=0.5,time_s=10": "cosine:time_s=10.0,to=0.5",
-    "step:rounds=20": "step:rounds=20,by=0.1",
 }
 
 
@@ -28,15 +25,14 @@ def test_a_schedule_has_one_canonical_spelling(spec, canonical):
 
 @pytest.mark.parametrize(("factor", "rounds"), [(2.6, 26), (0.01, 1)])
 def test_a_stretched_schedule_has_whole_rounds_and_one_at_least(factor, rounds):
-    assert str(parse_schedule("step:rounds=10,by=0.5").stretched(factor)) == f"step:rounds={rounds},by=0.5"
+    assert str(parse_schedule("cosine:rounds=10").stretched(factor)) == f"cosine:rounds={rounds},to=0.01"
 
 
 FACTORS = {
     "constant": {0: 1.0, 999: 1.0},
-    "warmup:rounds=4": {0: 0.25, 1: 0.5, 3: 1.0, 4: 1.0, 99: 1.0},
+    "cosine:rounds=99,warmup=4,to=1": {0: 0.25, 1: 0.5, 3: 1.0, 4: 1.0, 99: 1.0},
     "cosine:rounds=40,to=0.2": {0: 1.0, 20: 0.6, 40: 0.2, 41: 0.2, 9999: 0.2},
     "cosine:rounds=24,warmup=4,to=0.2": {0: 0.25, 3: 1.0, 4: 1.0, 14: 0.6, 24: 0.2},
-    "step:rounds=10,by=0.5": {0: 1.0, 9: 1.0, 10: 0.5, 25: 0.25, 10**6: LEAST},
 }
 
 
@@ -60,9 +56,9 @@ WRONG = {
     "cosine": "either rounds or time_s",
     "cosine:rounds=4,time_s=4": "either rounds or time_s",
     "cosine:rounds=4,warmup=4": "leaves nothing",
-    "step:rounds=4,to=0.5": "rounds, time_s, by",
+    "step:rounds=4": "is gone: use cosine:rounds=40",
     "constant:rounds=4": "takes none",
-    "warmup:rounds=4,rounds=5": "twice",
+    "cosine:rounds=4,rounds=5": "twice",
 }
 
 

@@ -103,14 +103,14 @@ def test_a_kept_adam_goes_on_as_torchs_own(learner):
 
 
 def test_a_round_takes_the_rate_of_its_schedule_and_says_so(learner):
-    training = TrainingConfig(learning_rate=0.2, schedule="step:rounds=5,by=0.5")
+    training = TrainingConfig(learning_rate=0.2, schedule="cosine:rounds=5,to=0.5")
     mine, half = learner(training=training), learner(training=TrainingConfig(learning_rate=0.1))
     start = mine.initial()
-    assert mine.train(RoundStart(start), 4).learning_rate == 0.2
+    assert mine.train(RoundStart(start), 0).learning_rate == 0.2
     outcome, expected = (one.train(RoundStart(start), 5) for one in (mine, half))
     assert outcome.learning_rate == expected.learning_rate == 0.1
     assert outcome.vector.tobytes() == expected.vector.tobytes()
-    timed = learner(training=replace(training, schedule="step:time_s=5,by=0.5"))
+    timed = learner(training=replace(training, schedule="cosine:time_s=5,to=0.5"))
     assert timed.train(RoundStart(start, elapsed_s=6.0), 5).vector.tobytes() == expected.vector.tobytes()
 
 

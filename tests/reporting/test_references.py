@@ -110,7 +110,7 @@ def test_a_mean_over_test_sets_counts_nodes_and_leaves_out_what_is_not_defined()
 
 
 def test_a_schedule_by_time_sees_rounds_as_long_as_they_were():
-    training = replace(TRAINING, schedule="warmup:time_s=8.0")
+    training = replace(TRAINING, schedule="cosine:time_s=9.0,warmup=8.0,to=1.0")
     still, warmed = (alone(learners(training=training)[0], 4, round_s) for round_s in (0.0, 2.0))
     assert abs(still.loss - learners()[0].evaluate(learners()[0].initial(), "test").loss) < 1e-3
     assert abs(still.loss - warmed.loss) > 5e-3
@@ -119,7 +119,7 @@ def test_a_schedule_by_time_sees_rounds_as_long_as_they_were():
 
 
 def test_a_schedule_is_stretched_over_as_many_steps_as_all_nodes_take():
-    training = replace(TRAINING, schedule="step:rounds=1,by=0.1")
+    training = replace(TRAINING, schedule="cosine:rounds=1,to=0.1")
     found = centralized(learners(training=training), 4)
     losses = [point.loss for point in found.all_nodes.history]
     assert losses[0] - losses[1] > 3 * (found.one_node.history[0].loss - found.one_node.history[1].loss)

@@ -148,7 +148,7 @@ def test_each_channel_is_conserved_and_flows_stay_opposite_through_crashes_and_a
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("schedule", ["cosine:rounds=4,to=0.1", "step:time_s=0.1,by=0.5"])
+@pytest.mark.parametrize("schedule", ["cosine:rounds=4,to=0.1", "cosine:time_s=0.1,to=0.5"])
 @pytest.mark.parametrize("method", ["variate", "tracking"])
 def test_a_schedule_changes_what_nodes_learn(method, schedule):
     assert digest(digits(method, schedule=schedule)) != digest(digits(method))

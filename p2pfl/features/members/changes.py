@@ -211,9 +211,6 @@ def sign(opened: OpenFederation, charter: Charter) -> None:
     click.echo(f"{text} (+{came} -{went})", err=True)
     click.echo(f"wrote {members_file(federation)}", err=True)
     sheet = _write_tickets(amended(federation, made), opened.admin) if federation.relays else b""
-    if amended(federation, made).edge_compressors != federation.edge_compressors:
-        text = "an edge with its own [[edge]] table is added or removed: nodes adopt that at their next start"
-        click.echo(text, err=True)
     if not opened.offline:
         _tell(asyncio.run(hand(federation, made, opened.admin, opened.nearby, sheet)))
 

@@ -26,7 +26,7 @@ ROUNDS = [
     {"local_steps": 5},
     {"local_steps": 2, "optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01},
     {"local_steps": 2, "optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.1},
-    {"local_steps": 2, "schedule": "step:rounds=1,by=0.5"},
+    {"local_steps": 2, "schedule": "cosine:rounds=2,to=0.5"},
 ]
 
 

@@ -162,7 +162,7 @@ def _federation(plan: SystemPlan, winner: Path) -> str:
 
 def _new(wishes: PlanWishes, winner: Path, graph: Path) -> None:
     """Make a federation of the built-in digits with `p2pfl new`. Raises UserError with what it says if it refuses."""
-    words = [str(winner), "--nodes", str(wishes.count), "--task", "digits", "--topology", str(graph), "--name", "plan"]
+    words = [str(winner), "--nodes", str(wishes.count), "--task", "digits", "--topology", str(graph)]
     made = subprocess.run([sys.executable, "-m", "p2pfl", "new", *words], capture_output=True, text=True, check=False)  # noqa: S603 - our own command
     if made.returncode:
         raise UserError(made.stderr.strip(), key="--out", value=str(winner))

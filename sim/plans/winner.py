@@ -136,7 +136,8 @@ def _values(plan: SystemPlan) -> Values:
     }
     if wishes.base is None:
         # also where the folder is that of an earlier plan with other wishes
-        values |= {("federation", "seed"): wishes.seed, ("training", "rounds"): wishes.full}
+        values |= {("federation", "name"): "plan", ("federation", "seed"): wishes.seed}
+        values |= {("training", "rounds"): wishes.full}
         usual = describe(nodes=wishes.count).task.options["partition"]  # what was simulated: `p2pfl new` takes another
         values["task", "partition"] = wishes.partition or usual
     else:

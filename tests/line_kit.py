@@ -168,7 +168,7 @@ class Sites:
 
     def doctor(self, node: int) -> str:
         """Return what the doctor finds wrong from that node's view, in one line."""
-        words = ("doctor", str(self.path), "--node", f"node{node}", "--seconds", "1")
+        words = ("doctor", str(self.path), "--node", f"node{node}")
         command = [sys.executable, "-m", "p2pfl.cli.main", *words]
         told = subprocess.run(command, check=False, capture_output=True, text=True, timeout=2 * DEADLINE_S)
         assert told.returncode == 1, told.stdout + told.stderr

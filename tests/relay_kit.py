@@ -38,7 +38,6 @@ class WrappedLine(Line):
         super().__init__()
         self.inner = inner
 
-    own_address = property(lambda self: self.inner.own_address)
     peer_address = property(lambda self: self.inner.peer_address)
     bytes_came = property(lambda self: self.inner.bytes_came)
 

@@ -23,7 +23,6 @@ import ssl
 import stat
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -128,9 +127,6 @@ def of_answer(error: Exception) -> UnreachedError:
 
 log = logging.getLogger("p2pfl.net")
 
-LOOK_S = 60.0
-"""How often a node looks whether its certificate was renewed."""
-
 
 class Trust:
     """The contexts in which this process dials. The system's certificates are read once, when they are first needed."""
@@ -166,57 +162,26 @@ def fingerprint(certificate: bytes) -> str:
 
 
 class OwnCertificate:
-    """The certificate and key with which a node listens. Once renewed, they are read again."""
+    """The certificate and key with which a node listens, read once. `pin` is the certificate's fingerprint."""
 
     def __init__(self, cert: Path, key: Path) -> None:
         """Read both files. Raises UserError if they cannot be used."""
         self.cert, self.key = cert, key
-        self.context: ssl.SSLContext
-        self.pin: str
-        """The fingerprint of the certificate."""
-        self._read_at = time.monotonic()
-        self._state = self._times()
-        self._read()
-
-    def current(self) -> ssl.SSLContext:
-        """Return the context; read a renewed certificate first. If the new one is not usable, the old one stays."""
-        now = time.monotonic()
-        if now - self._read_at >= LOOK_S:
-            self._read_at = now
-            try:
-                if (times := self._times()) != self._state:
-                    self._state = times
-                    self._read()
-            except UserError as error:
-                log.warning("the renewed certificate is not used, the old one stays: %s", error)
-        return self.context
-
-    def _times(self) -> tuple[int, int]:
-        """Return when the files were last changed; 0 for one that is not there."""
-        found = [0, 0]
-        for place, file in enumerate((self.cert, self.key)):
-            with suppress(OSError):
-                found[place] = file.stat().st_ctime_ns
-        return found[0], found[1]
-
-    def _read(self) -> None:
-        """Read both files into a new context, so that a pair that does not fit spoils nothing."""
         try:
-            mode = self.key.stat().st_mode
+            mode = key.stat().st_mode
             if mode & stat.S_IRWXO:
-                text, allowed = "others may read this secret key", f"chmod 600 {self.key}"
-                raise UserError(text, file=self.key, value=f"mode {stat.S_IMODE(mode):o}", allowed=allowed)
-            context = self._load()
-            pem = self.cert.read_text(encoding="ascii", errors="replace")
+                text, allowed = "others may read this secret key", f"chmod 600 {key}"
+                raise UserError(text, file=key, value=f"mode {stat.S_IMODE(mode):o}", allowed=allowed)
+            self.context = self._load()
+            pem = cert.read_text(encoding="ascii", errors="replace")
             first = pem[pem.index("-----BEGIN CERTIFICATE-----") :].partition("-----END CERTIFICATE-----")
-            der = ssl.PEM_cert_to_DER_cert(first[0] + first[1])
+            self.pin = fingerprint(ssl.PEM_cert_to_DER_cert(first[0] + first[1]))
         except ssl.SSLError as error:
             raise self._not_usable(error.reason or "no PEM") from None
         except ValueError:
             raise self._not_usable("no block BEGIN CERTIFICATE") from None
         except OSError as error:
-            raise UserError(f"cannot be read: {error.strerror}", file=error.filename or self.cert) from None
-        self.context, self.pin = context, fingerprint(der)
+            raise UserError(f"cannot be read: {error.strerror}", file=error.filename or cert) from None
 
     def _not_usable(self, reason: str) -> UserError:
         text, allowed = f"not a certificate with its key: {reason}", "both in PEM, the key without password"

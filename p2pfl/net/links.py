@@ -410,13 +410,6 @@ class Links:
         link = self._table.current(peer)
         return None if link is None else (link.number, link.connection.line)
 
-    def end_stale(self, is_own: Callable[[str], bool]) -> None:
-        """End sessions on addresses that this machine has lost: they are dead, though nothing else shows it."""
-        for place in self._table.places.values():
-            address = None if place.link is None else place.link.connection.line.own_address
-            if place.link is not None and address is not None and not is_own(address):
-                place.link.end(f"{address} is no longer an address of this machine")
-
     @property
     def transport(self) -> Transport:
         """What carries the sessions."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,15 +29,10 @@ CHURN = "session-churn"
 CHURN_ALARM_S = 3600.0
 """The shortest time between two such alarms about one neighbor."""
 
-MOVES, MOVES_PER_S = 5.0, 1 / 300
-"""How many changes of a neighbor's address are logged at once; after that, one every five minutes."""
-
 MOST_SLEEP_S = 30.0
 """A rest may be over earlier than was known when it began."""
 SPARED_TRY_S = 900.0
 """The time between two dials to a neighbor that is spared: it may be back early, and unable to dial."""
-
-notice = logging.getLogger("p2pfl.notice")
 
 
 class Admission(Enum):
@@ -108,10 +102,6 @@ class NeighborPlace:
     """When the neighbor is dialed next although it is spared, on the loop's clock."""
     churn_alarm_at: float = float("-inf")
     """When the last alarm about too many sessions was raised, on the loop's clock."""
-    address: str | None = None
-    """The neighbor's address in the last session, without its port."""
-    moves: TokenBucket = field(default_factory=lambda: TokenBucket(MOVES_PER_S, tokens=MOVES, burst=MOVES))
-    """The limit on log lines about a changed address: one token for each that may be logged now."""
 
     @property
     def rest_s(self) -> float:
@@ -292,17 +282,10 @@ class SessionTable:
         if place.dial is not None and link.connection.dialer != self.own:
             expire(place.dial.scope)
         place.wake()
-        self._look_where(candidate, place)
         self.shared.counters.peers[link.peer].sessions += 1
         self.spawn(link)
         self.callbacks.on_open(link.peer, number)
         return link
-
-    def _look_where(self, connection: Connection, place: NeighborPlace) -> None:
-        before, place.address = place.address, connection.line.peer_address
-        if before not in (None, place.address) and place.moves.take(asyncio.get_running_loop().time()) == 0.0:
-            name = self.shared.name_of(connection.peer)
-            notice.info("%s has a new address: %s, before %s", name, place.address, before)
 
     def _churns(self, peer: int, place: NeighborPlace) -> bool:
         """Count a new session; return True if it exceeds the limit, in which case there is none for a while.

@@ -105,11 +105,6 @@ class Line(ABC):
         """The index of the node at the other end, once it is known."""
 
     @property
-    def own_address(self) -> str | None:
-        """The address of this end, without its port; None if it has none."""
-        return None
-
-    @property
     @abstractmethod
     def peer_address(self) -> str:
         """The address of the other end, without its port."""

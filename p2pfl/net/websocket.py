@@ -83,11 +83,6 @@ class WebSocketLine(Line):
         self._pings = TokenBucket(PINGS_PER_S)
 
     @property
-    def own_address(self) -> str | None:
-        place = self._socket.get_extra_info("sockname")
-        return str(place[0]).partition("%")[0] if place else None
-
-    @property
     def peer_address(self) -> str:
         place = self._socket.get_extra_info("peername")
         return str(place[0]) if place else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import replace
 
 import pytest
@@ -31,19 +30,6 @@ async def test_sessions_with_those_who_stay_are_not_touched_and_the_others_end(f
         await c.until(c.reasons)
         assert a.kinds().count("open") == 2
         assert not b.reasons()
-
-
-async def test_a_neighbor_that_is_found_at_another_address_is_one_line_in_the_log(federation, caplog):
-    caplog.set_level(logging.INFO)
-    async with federation.node(0, listen="0.0.0.0:0") as a, federation.node(1, {0: a.address()}) as b:
-        await b.until(lambda: b.open)
-        amend(federation, b, 0, dial={0: a.address().replace("127.0.0.1", "127.0.0.2")})
-        b.links.close(0, b.open[0], "the test moves it")
-        await b.until(lambda: b.kinds().count("open") == 2)
-        b.links.close(0, b.open[0], "the test does not move it")
-        await b.until(lambda: b.kinds().count("open") == 3)
-    lines = [record.getMessage() for record in caplog.records if record.name == "p2pfl.notice"]
-    assert lines == ["node 0 has a new address: 127.0.0.2, before 127.0.0.1"]
 
 
 async def test_who_is_no_neighbor_any_more_is_refused_and_who_was_removed_is_a_stranger(federation):

@@ -122,7 +122,6 @@ class Told:
             "members": lambda: self.members,
         }
         self.port, self.is_complete = changes.pop("port", 4000), False
-        self.end_stale = changes.pop("on_change", lambda _: None)
         self.discovery = Discovery(links=self, **(known | changes))
 
     def hint(self, index, addresses):
@@ -208,19 +207,6 @@ async def test_made_up_names_hold_up_no_true_one(monkeypatch):
     assert (len(asked), asked.count("aa-true")) == (MOST_LOOKUPS, 1)
     await asyncio.sleep(0)
     assert not mdns._resolving
-
-
-async def test_which_addresses_are_its_own_is_told_when_interfaces_change(monkeypatch):
-    pytest.importorskip("zeroconf")
-    told = asyncio.Queue()
-    async with two(monkeypatch, host="0.0.0.0", on_change=told.put_nowait) as (_, b):
-        is_own = await asyncio.wait_for(told.get(), 30)
-        assert is_own("127.0.0.1")
-        assert is_own("127.0.1.1")
-        assert not is_own("10.0.0.7")
-        b.interfaces = [interface("eth9", "127.0.0.1/8", "10.0.0.7/24")]
-        is_own = await asyncio.wait_for(told.get(), 30)
-        assert is_own("10.0.0.7")
 
 
 async def test_what_is_on_no_network_of_ours_is_no_hint(monkeypatch):

@@ -168,13 +168,3 @@ async def test_made_up_addresses_bring_a_dial_forward_once_in_a_while():
     route.news.clear()
     route.hint(places([2]))
     assert not await route.rest(0.05)
-
-
-async def test_sessions_of_an_address_that_is_gone_end_at_once_and_others_stay(federation):
-    async with federation.node(0) as a, federation.node(1, {0: a.address()}) as b:
-        await b.until(lambda: a.open and b.open)
-        b.links.end_stale(lambda address: address == "127.0.0.1")
-        assert b.open
-        b.links.end_stale(lambda address: address != "127.0.0.1")
-        assert b.reasons() == ["127.0.0.1 is no longer an address of this machine"]
-        await b.until(lambda: a.open and b.open)

@@ -131,8 +131,6 @@ class Discovery:
             usable = [interface for interface in interfaces if interface.skipped is None]
             members = set(self._members())
             if self._mdns is None or self._mdns.interfaces != usable:
-                if interfaces:
-                    self._links.end_stale(_ownership(interfaces))
                 await self._close()
                 await self._open(usable, interfaces)
                 asked_at = loop.time()
@@ -189,11 +187,6 @@ class Discovery:
             hints = [str(Address(text, port)) for text in usable[:MOST_ADDRESSES]]
             log.debug("discovery: member %d may be at %s", index, ", ".join(hints))
             self._links.hint(index, hints)
-
-
-def _ownership(interfaces: Sequence[Interface]) -> Callable[[str], bool]:
-    own = {str(address.ip) for one in interfaces for address in one.addresses}
-    return lambda text: text in own or ip_address(text).is_loopback or ip_address(text).is_link_local
 
 
 class _Mdns:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +20,13 @@ STOPPED, REFUSED = 130, 1
 OUT = Path("p2pfl-plan")
 EPILOG = """\b
 Examples:
-  p2pfl plan --nodes 20 --max-degree 6 --liars 1 --loss 5% --slow 5x10
+  p2pfl plan --nodes 20 --max-degree 6 --liars 1 --world bad.toml
   p2pfl plan --nodes 200 --bytes-per-day 1G --within 20m
   p2pfl plan --task ward-7 --liars 1 -o ward-plan
 
 It tries graphs of several degrees, rules, compressors and methods, simulates each once and the best of them with three
 seeds under five attacks, and ranks them by the worst node in the worst condition. OUT then has the federation of the
-best, graphs, world, and plan.json with the command of each figure. Exits with 1 if a wish cannot be had, and says what
+best, graphs, and plan.json with the command of each figure. Exits with 1 if a wish cannot be had, and says what
 can; with 130 after Ctrl-C, with the best so far. docs/how-to/plan.md
 """
 LEGEND = "; attacked: of the worst under the worst attack; liars: so many beside a node are borne for certain"
@@ -36,55 +35,24 @@ DIVERGED = 1e29
 """Losses above this are those of models that are no longer finite."""
 
 
-class _WithUnit(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
-    """An option that is written with a unit, in the form of `pattern`; `read` returns None for what is not allowed."""
+class _Duration(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
+    """A time with a unit, as 90s, 5m or 1h; seconds."""
 
-    def __init__(self, name: str, pattern: str, allowed: str, read: Callable[[re.Match[str]], Any]) -> None:
-        self.name, self.pattern, self.allowed, self.read = name, pattern, allowed, read
+    name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        match = re.fullmatch(self.pattern, value.strip())
-        found = None if match is None else self.read(match)
-        if found is None:
-            self.fail(f"{value!r}; allowed: {self.allowed}", param, ctx)
-        return found
-
-
-def _share(match: re.Match[str]) -> float | None:
-    share = float(match[1]) / (100.0 if match[2] else 1.0)
-    return share if share < 1.0 else None
-
-
-def _slow(match: re.Match[str]) -> Any:
-    from sim.plans.systems import SlowWish  # noqa: PLC0415 - `--help` stays instant
-
-    count, times = int(match[1]), float(match[2])
-    return SlowWish(count, times) if count >= 1 and times >= 1.0 else None
-
-
-def _duration(match: re.Match[str]) -> float | None:
-    return float(match[1]) * {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2]] or None
-
-
-SHARE = _WithUnit("percent", r"(\d{1,3}(?:\.\d{1,6})?|\.\d{1,6})(%?)", "a share below one, as 5% or 0.05", _share)
-SLOW = _WithUnit(
-    "nodes x times",
-    r"(\d{1,7})\s*x\s*(\d{1,6}(?:\.\d{1,3})?)",
-    "how many nodes, and how many times slower they are, from 1: as 5x10",
-    _slow,
-)
-DURATION = _WithUnit("time", r"(\d{1,6}(?:\.\d{1,3})?)\s*([smh]?)", "a time above zero, as 90s, 5m or 1h", _duration)
+        match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)\s*([smh]?)", str(value).strip())
+        seconds = float(match[1]) * {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2]] if match else 0.0
+        if not seconds:
+            self.fail(f"{value!r}; allowed: a time above zero, as 90s, 5m or 1h", param, ctx)
+        return seconds
 
 
 @click.command("plan", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--nodes", type=click.IntRange(2), metavar="N", help="Number of nodes; with --task FOLDER that of it.")
 @click.option("--max-degree", type=click.IntRange(1), metavar="D", help="Most neighbors of a node.  [default: 12]")
 @click.option("--liars", type=click.IntRange(0), default=0, metavar="K", help="So many nodes may lie, whichever.")
-@click.option("--loss", type=SHARE, default=0.0, metavar="SHARE", help="Messages that are lost, as 5%.")
-@click.option("--slow", type=SLOW, metavar="NxT", help="N nodes are T times slower, as 5x10.")
-@click.option("--far", multiple=True, metavar="NODES=TIME", help="Nodes far away, one way, as 28-29=60ms; repeatable.")
+@click.option("--world", type=click.Path(path_type=Path, exists=True), help="Speeds, links, faults: a world file.")
 @click.option("--bytes-per-day", type=Bytes(), metavar="BYTES", help="Most that any node may send in a day, as 1G.")
 @click.option(
     "--task",
@@ -95,27 +63,26 @@ DURATION = _WithUnit("time", r"(\d{1,6}(?:\.\d{1,3})?)\s*([smh]?)", "a time abov
 )
 @click.option("--rounds", type=click.IntRange(1), metavar="N", help="Rounds of each node.  [default: the task's]")
 @click.option("--partition", metavar="SPEC", help="Who holds which rows: see `p2pfl sim run --help`.")
-@click.option("--within", type=DURATION, default="5m", show_default=True, metavar="TIME", help="Time for all of it.")
-@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Runs at a time.  [default: one for each core]")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="The first seed.")
+@click.option("--within", type=_Duration(), default="5m", show_default=True, metavar="TIME", help="Time for all of it.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="The folder.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @format_option("table", "json")
-def plan(*, within: float, jobs: int | None, out: Path, quiet: bool, form: Form, **wished: Any) -> int:
+def plan(*, within: float, out: Path, quiet: bool, form: Form, **wished: Any) -> int:
     """Find the system for your wishes: which graph, rule, compressor and method, by simulation."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is loaded: threads take turns on small matrices
     from sim.plans.search import make_plan  # noqa: PLC0415 - `--help` stays instant
     from sim.plans.systems import PlanWishes  # noqa: PLC0415 - as above
-    from sim.plans.winner import evidence, write_plan  # noqa: PLC0415 - as above
+    from sim.plans.winner import check_place, evidence, write_plan  # noqa: PLC0415 - as above
     from sim.sweeps.run import (  # noqa: PLC0415 - as above
         cores,
         ended_by_signals,
         undisturbed,
     )
 
+    check_place(out)
     try:
         with ended_by_signals(), _view(within, quiet=quiet) as tell:
-            found = make_plan(PlanWishes(**wished), out, within_s=within, jobs=jobs or cores(), tell=tell)
+            found = make_plan(PlanWishes(**wished), out, within_s=within, jobs=cores(), tell=tell)
     except KeyboardInterrupt:
         click.echo("stopped before any run had ended; the same command begins again", err=True)
         return STOPPED
@@ -184,11 +151,10 @@ def _advise(found: SystemPlan, winner: Path) -> None:
     from sim.plans.winner import command_of  # noqa: PLC0415 - as above
 
     label, best = found.measure.label, found.winner
-    rounds = "" if best.rounds is None else f", {best.rounds} of {found.wishes.full} rounds"
     attacks = f", {_counted(best.attacks, 'attack')}" if best.attacks else ""
     order = "best first, of equals in two digits the one that sends less"
     rough = ", by arrays where they can" if any(one.arrays for one in found.ranking) else ", exact"
-    click.echo(f"each line: {_counted(best.seeds, 'seed')}{attacks}{rounds}{rough}; {order}", err=True)
+    click.echo(f"each line: {_counted(best.seeds, 'seed')}{attacks}{rough}; {order}", err=True)
     click.echo(f"worst, mean: {label} of the honest nodes if nobody lies" + LEGEND * bool(found.wishes.liars), err=True)
     if found.wishes.liars and best.system.rule != MEAN:
         usual = advised(found.wishes, best.system.graph)
@@ -198,7 +164,7 @@ def _advise(found: SystemPlan, winner: Path) -> None:
         click.echo(f"cannot be had: {text}", err=True)
     if found.interrupted:
         click.echo("stopped: this is the best so far; the same command goes on", err=True)
-    elif found.hurried or found.winner.rounds not in (None, found.wishes.full):
+    elif found.hurried:
         text = f"time was short: {found.tried} of {found.of} systems had a look; a longer --within shows more"
         click.echo(text, err=True)
     if found.failures:
@@ -212,7 +178,8 @@ def _advise(found: SystemPlan, winner: Path) -> None:
     if found.wishes.base is None:
         click.echo(f"run it: p2pfl launch {winner}", err=True)
     else:
-        click.echo(f"use it: copy {winner}/federation.toml and graph.json over those of every node", err=True)
+        text = f"write what {winner}/changes.toml says into every node's federation.toml, and copy graph.json beside it"
+        click.echo(f"use it: {text}", err=True)
         if found.wishes.base.admin:
             rounds = "" if found.wishes.rounds is None else f" --rounds {found.wishes.rounds}"
             text = f"then, as the admin decides the graph: p2pfl member set FOLDER --topology graph.json{rounds}"

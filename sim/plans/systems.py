@@ -8,11 +8,10 @@ close to the best there and costs nothing to find.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -24,8 +23,6 @@ from p2pfl.config.model import FederationConfig, TrainingConfig, usual_method
 from p2pfl.errors import UserError
 from p2pfl.learn.task import leaves_few_classes
 from sim.federations import MANY_NODES, PARTITION
-from sim.sweeps.run import replace
-from sim.worlds.model import ComputeSpec
 from topologies.design import design
 from topologies.design.candidates import Goal
 from topologies.errors import TopologyError
@@ -33,46 +30,30 @@ from topologies.families import build
 from topologies.files import write_topology
 from topologies.graph import Topology
 from topologies.metrics.byzantine import tolerance
-from topologies.timing import Latencies, latencies, read_far
 
 DIGITS = "digits"
 LEAST_NODES = 2
 DAY_S = 86_400.0
-USUAL_STEPS = 20
-"""The local steps of a round by which the time of training is estimated where rounds are counted in epochs."""
-SELDOM_S = 1e9
 DEGREE_LIMIT = 12
 """The highest degree that is looked at if no limit is given: a node has so many neighbors at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlowWish:
-    """So many nodes are so many times slower than the others."""
-
-    count: int
-    times: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanWishes:
     """The wishes. `task` is `digits`, or the path of a federation whose task, data and training are taken.
 
-    `liars`: nodes that may lie, wherever they are. `loss`: the probability that a message is lost. `bytes_per_day`: the
-    most that any node may send in a day; training that takes less than a day counts as one day. `far`: nodes and how
-    far they are from all others, one way, as `28-29=60ms`.
+    `liars`: nodes that may lie, wherever they are. `world`: the file of the machines and the network that it will meet.
+    `bytes_per_day`: the most that any node may send in a day; training that takes less than a day counts as one day.
     """
 
     task: str = DIGITS
     nodes: int | None = None
     max_degree: int | None = None
     liars: int = 0
-    loss: float = 0.0
-    slow: SlowWish | None = None
-    far: tuple[str, ...] = ()
+    world: Path | None = None
     bytes_per_day: int | None = None
     rounds: int | None = None
     partition: str | None = None
-    seed: int = 0
 
     @cached_property
     def base(self) -> FederationConfig | None:
@@ -87,73 +68,17 @@ class PlanWishes:
     @property
     def full(self) -> int | None:
         """The number of rounds to learn for; None if the federation ends by something else."""
-        return self.rounds or self._training.rounds
+        return self.rounds or (TrainingConfig() if self.base is None else self.base.training).rounds
 
     @property
-    def can_be_shortened(self) -> bool:
-        """Whether fewer rounds learn as the first of all: a privacy budget for fewer rounds takes less noise."""
-        return self.full is not None and (self.base is None or self.base.privacy is None)
-
-    @property
-    def clock(self) -> str:
-        """The clock of arrays: in step takes a fifth of the time, where all nodes and links are alike."""
-        return "apart" if self.slow or self.far else "in-step"
-
-    @property
-    def closing(self) -> int:
-        """The rounds of mixing after that."""
-        return self._training.closing_rounds
-
-    @property
-    def _training(self) -> TrainingConfig:
-        return TrainingConfig() if self.base is None else self.base.training
+    def seed(self) -> int:
+        """The first seed."""
+        return 0 if self.base is None else self.base.seed
 
     @property
     def highest(self) -> int:
         """The most neighbors that a node may have."""
         return min(self.count - 1, self.max_degree or DEGREE_LIMIT)
-
-    def goal(self, degree: int, *, byzantine: int = 0) -> Goal:
-        """What is asked of a graph whose nodes have at most `degree` neighbors."""
-        apart = self.distances
-        return Goal(
-            nodes=self.count,
-            max_degree=degree,
-            byzantine=byzantine,
-            seed=self.seed,
-            minimize="rounds" if apart is None else "time",
-            distances=apart,
-            train_s=ComputeSpec().step_s * (self._training.local_steps or USUAL_STEPS),
-        )
-
-    @property
-    def distances(self) -> Latencies | None:
-        """How far the nodes are from each other; None if nothing is said. Raises TopologyError for unknown nodes."""
-        if not self.far:
-            return None
-        names = () if self.base is None else [member.name for member in self.base.present]
-        return latencies(self.count, names=names, far=[read_far(text) for text in self.far])
-
-
-def world_text(wishes: PlanWishes) -> str:
-    """Return the text of the world file. Nodes are tested at the end alone: a third of a run would go into curves."""
-    parts = [f"[run]\nevaluate_every_s = {SELDOM_S!r}\n"]
-    if wishes.loss:
-        parts.append(f"[links]\nloss = {wishes.loss!r}\n")
-    if wishes.slow is not None:
-        parts.append(f"[[slow]]\ncount = {wishes.slow.count}\nspeed = {1.0 / wishes.slow.times!r}\n")
-    told = map(read_far, wishes.far)
-    parts += [f"[[slow]]\nnodes = {json.dumps(one.named)}\nfar_s = {one.time_s!r}\n" for one in told]
-    return "\n".join(parts)
-
-
-def write_world(wishes: PlanWishes, folder: Path) -> Path:
-    """Write the world file, so that a command can repeat every run of the plan. Raises StorageError if the disk
-    refused.
-    """
-    path = (folder / "world.toml").absolute()
-    replace(path, world_text(wishes).encode())
-    return path
 
 
 def check_wishes(wishes: PlanWishes) -> None:
@@ -176,17 +101,10 @@ def _mistakes(wishes: PlanWishes) -> Iterator[UserError]:
     if count < LEAST_NODES:
         yield UserError("too few nodes to learn together", key="--nodes", value=count, allowed=f"from {LEAST_NODES}")
         return
-    if wishes.slow is not None and wishes.slow.count >= count:
-        text = f"there are {count} nodes, and slow ones are slow beside others"
-        yield UserError(text, key="--slow", value=wishes.slow.count, allowed=f"up to {count - 1} nodes")
     if wishes.max_degree == 1 and count > LEAST_NODES:
         text = f"{count} nodes with one neighbor each are not connected"
         yield UserError(text, key="--max-degree", value=1, allowed="from 2")
         return
-    try:
-        _ = wishes.distances
-    except TopologyError as error:
-        yield UserError(error.message, key="--far", value=error.value, allowed=error.allowed)
     yield from _impossible_liars(wishes)
 
 
@@ -364,7 +282,8 @@ def _as_options(text: str | None) -> str:
 
 def _designed(wishes: PlanWishes, degree: int, byzantine: int) -> Topology:
     tries = int(EVALUATIONS / max(1.0, wishes.count / SEARCHED) ** 3)
-    found = design(wishes.goal(degree, byzantine=byzantine), evaluations=tries, top=1).winner.topology
+    goal = Goal(nodes=wishes.count, max_degree=degree, byzantine=byzantine, seed=wishes.seed)
+    found = design(goal, evaluations=tries, top=1).winner.topology
     return build(found.spec, found.nodes, found.seed) if found.implicit else found
 
 
@@ -374,17 +293,3 @@ def keep_graph(topology: Topology, folder: Path) -> PlannedGraph:
     write_topology(topology, file)
     guaranteed = tolerance(topology).guaranteed
     return PlannedGraph(topology=topology, file=file, guaranteed=(guaranteed.lower, guaranteed.upper))
-
-
-def gains(scores: Mapping[PlannedSystem, float], first: PlannedSystem) -> Callable[[PlannedSystem], float]:
-    """Predict the score of any system as if choices did not influence each other: from systems with one change each.
-
-    What is not known yet counts as no gain.
-    """
-    base = scores[first]
-    known: dict[tuple[int, str], float] = {}
-    for system, score in scores.items():
-        different = set(enumerate(system.choices)).difference(enumerate(first.choices))
-        if len(different) == 1:
-            known[different.pop()] = score - base
-    return lambda system: base + sum(known.get(pair, 0.0) for pair in enumerate(system.choices))

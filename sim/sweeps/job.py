@@ -73,6 +73,7 @@ SOURCE = {
 IDLE = ("cli", "plans", "sweeps", "__pycache__")
 """Parts of these packages that no run uses; `job.py`, which builds runs, counts all the same."""
 KEY_DIGITS = 32
+SELDOM_S = 1e9
 LONGEST_REASON = 300
 
 
@@ -130,8 +131,8 @@ def in_one_line(words: str) -> str:
 # -- the run ---------------------------------------------------------------------------------------------------------
 
 
-def run(job: Job) -> Report:
-    """Run a job and return its report.
+def run(job: Job, every_s: float | None = None) -> Report:
+    """Run a job and return its report; `every_s` is the virtual time between two tests, in place of the world's.
 
     References are omitted unless the sweep asks for them: they cost more than the run itself, and no sweep table shows
     them. Raises UserError if files or software, here or on another machine, differ from those with which the sweep
@@ -147,11 +148,17 @@ def run(job: Job) -> Report:
 
     torch.set_num_threads(1)
     federation, world = build(job)
+    world = world if every_s is None else replace(world, evaluate_every_s=every_s)
     how = {"arrays": job.options.get("arrays", False), "clock": job.options.get("clock")}
     wanted = job.options.get("references", False)
     data = None if job.options.get("base", NONE) == NONE else own_tables(federation)
     how |= {"references": wanted, "alone": wanted}
     return simulate(federation, world=world, data=data, on_progress=silent, **how)
+
+
+def run_seldom(job: Job) -> Report:
+    """Run a job whose nodes are tested at the end alone: a third of a run would go into curves."""
+    return run(job, SELDOM_S)
 
 
 def build(job: Job) -> tuple[FederationConfig, WorldSpec]:

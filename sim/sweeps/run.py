@@ -84,15 +84,12 @@ def run_here(
     count: int,
     *,
     until: float | None = None,
-    idle: list[Worker] | None = None,
 ) -> Endings:
     """Yield each job with its outcome as it ends; if closed early, or at `until` on the monotonic clock, stop the
     running jobs.
-
-    Processes without a job stay in `idle` for the next call, and the caller stops them; by default they end.
     """
     left, busy = deque(jobs), dict[Future[RunOutcome], tuple[Worker, Job]]()
-    spare: list[Worker] = [] if idle is None else idle
+    spare: list[Worker] = []
     try:
         while left or busy:
             while left and len(busy) < count:
@@ -107,13 +104,13 @@ def run_here(
                 outcome = worker.outcome(future)
                 if outcome is None:
                     outcome = RunOutcome(reason=how_it_died(worker.stop()))
-                elif left or idle is not None:
+                elif left:
                     spare.append(worker)
                 else:
                     worker.stop()
                 yield job, outcome
     finally:
-        for worker in [*(worker for worker, _ in busy.values()), *(spare if idle is None else ())]:
+        for worker in [*(worker for worker, _ in busy.values()), *spare]:
             worker.stop()
 
 

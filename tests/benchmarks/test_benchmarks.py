@@ -24,7 +24,6 @@ SMALLEST = {
     "floods": "--floods none,pings --from own --seconds 1 --repeats 1 --nodes 2",
     "goodput": "--mb 1 --messages 1 --repeats 1",
     "joins": "--sizes 5 --joins 2",
-    "plan_by_hand": "--nodes 3 --rounds 2 --within 30 --hand 5 --out here",
     "lossy": "--rates 0.01 --runs 1",
     "overhead": "--parameters 10k --rounds 1 --repeats 1 --round-s 0.1",
     "robust/rules": "--count 9 --liars 1 --size 1000 --repeats 1",

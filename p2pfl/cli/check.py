@@ -1,8 +1,7 @@
 """`p2pfl check`: read everything that a run would read, and report what would happen. Nothing is started or written.
 
-The task, which is the user's code, is loaded, and so are the data of every node whose folder is here. A training step
-of one is timed (a round, if it is short), on a learner that is thrown away. The first lines are what a person must know
-before a run; `--all` adds what features say in full, and JSON has every figure.
+The task, which is the user's code, is loaded, and so are the data of every node whose folder is here. The first lines
+are what a person must know before a run; `--all` adds what features say in full, and JSON has every figure.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ from typing import Any
 
 import click
 
-from p2pfl.cli.checks import MixingCheck, checks_of, describe_frozen, round_is, round_s
+from p2pfl.cli.checks import MixingCheck, checks_of, describe_frozen
 from p2pfl.config.charter import compacted, federation_id
 from p2pfl.config.load import read_federation
 from p2pfl.config.model import FederationConfig, Member
 from p2pfl.console.output import (
     MOST_MISTAKES,
     Form,
-    age,
     format_option,
     show_mistakes,
     size,
@@ -35,8 +33,6 @@ from p2pfl.node.feature import Check, Inspected
 OF_A_MISTAKE = ("file", "key", "message", "value", "allowed")
 PARTS_NAMED = 4
 """The parts of a node's memory that are named; the others are in `--format json`."""
-NAMED = 3
-"""The most nodes that a warning names."""
 
 
 @click.command(
@@ -49,9 +45,9 @@ def check(federation: Path, form: Form, *, in_full: bool) -> int:
     """Find every mistake in a federation, and say what a run would cost.
 
     FEDERATION is a federation file, or the folder of its federation.toml. Nodes whose folders are next to the file are
-    checked too: their settings, key and data. No node is started; one training step is timed. With --format json it
-    also shows each member, the graph, the rule and the traffic. Exits with 2 if there is a mistake, with 3 if the only
-    one is a graph that is not connected.
+    checked too: their settings, key and data. No node is started. With --format json it also shows each member, the
+    graph, the rule and the traffic. Exits with 2 if there is a mistake, with 3 if the only one is a graph that is not
+    connected.
     """
     from p2pfl.cli.main import exit_code  # noqa: PLC0415 - the commands are imported by it
 
@@ -85,7 +81,7 @@ def _survey(inspected: Inspected, checks: Sequence[Check], mixing: MixingCheck) 
     names = {member.index: member.name for member in federation.members}
     memory = {names[index]: needs for index, needs in sorted(inspected.memory.items())}
     return {
-        "federation": _head(federation, inspected),
+        "federation": _head(federation),
         "members": [
             _member_row(federation, member, inspected) | {"liars_borne": borne[member.index].borne if borne else None}
             for member in federation.members
@@ -98,22 +94,14 @@ def _survey(inspected: Inspected, checks: Sequence[Check], mixing: MixingCheck) 
     }
 
 
-def _head(federation: FederationConfig, inspected: Inspected) -> dict[str, Any]:
-    training, edition = federation.training, federation.edition
-    has_steps = not federation.grows_trees and round_is(inspected) is None
-    mixes = not federation.in_step_by
+def _head(federation: FederationConfig) -> dict[str, Any]:
+    edition = federation.edition
     return {
         "name": federation.name,
         "file": str(federation.path),
         "id": federation_id(federation).hex(),
         "task": federation.task.name,
         "members_version": None if edition is None else edition.version,
-        "rounds": training.rounds,
-        "time_s": training.time_s,
-        "local_steps": training.local_steps if has_steps else None,
-        "local_epochs": training.local_epochs if has_steps else None,
-        "rule": federation.gossip.rule if mixes else None,
-        "staleness": federation.gossip.staleness if mixes else None,
     }
 
 
@@ -157,7 +145,6 @@ def print_brief(report: Mapping[str, Any], federation: FederationConfig, inspect
         "sent": _sent(report, federation),
         "frozen": describe_frozen(report["traffic"]) if report["traffic"] else None,
         "memory": _memory(report),
-        "duration": None if federation.grows_trees else duration(federation, inspected),
         "privacy": _privacy(report.get("privacy")),
     }
     write_facts(facts | inspected.brief)
@@ -176,33 +163,14 @@ def merged(warnings: Sequence[str], names: Sequence[str]) -> list[str]:
     alike: dict[str, list[str]] = {}
     for warning in warnings:
         alike.setdefault(re.sub(r"\d[\d.,e+-]*", "#", name.sub("\0", warning)), []).append(warning)
-    return [_join(same, name, len(names)) for same in alike.values()]
+    more = " ({} more of this kind: --format json)"
+    return [first + (more.format(len(others)) if others else "") for first, *others in alike.values()]
 
 
-def _join(same: Sequence[str], name: re.Pattern[str], nodes: int) -> str:
-    first, *others = same
-    about = [start.group() for text in others if (start := name.match(text))]
-    if not others:
-        return first
-    if len(about) < len(others):
-        return f"{first} ({len(others)} more of this kind: --format json)"
-    more = f" and {len(about) - NAMED} more" if len(about) > NAMED else ""
-    how = "the same" if len({name.sub("", text) for text in same}) == 1 else "with other figures"
-    return f"{first} ({how} for {'every other node' if len(same) == nodes else ', '.join(about[:NAMED]) + more})"
-
-
-def duration(federation: FederationConfig, inspected: Inspected) -> str:
-    """Say how long training may take. A step on a node's data is timed only if no privacy is promised."""
-    training = federation.training
-    sooner = "" if training.stop is None else f", or less: stop = {training.stop!r}"
-    if training.time_s is not None:
-        return f"{age(training.time_s)} of training on each node (time_s){sooner}"
-    seconds = None if federation.privacy is not None else round_s(federation, inspected)
-    if seconds is None or training.rounds is None:
-        return f"not known before a first run{sooner}"
-    total = age(seconds * training.rounds) if seconds * training.rounds >= 1 else "1 s"
-    alone = "if each has a machine as fast as this one to itself"
-    return f"estimate: {total} of training on each node, {alone}; exchanges, tests and waiting come on top{sooner}"
+def _round_is(inspected: Inspected) -> str | None:
+    """Return what a round is if a learner's rounds have no steps, else None."""
+    found = (getattr(learner, "round_is", None) for learner in inspected.learners.values())
+    return next((str(what) for what in found if what), None)
 
 
 def _rows(members: Sequence[Mapping[str, Any]]) -> str:
@@ -220,7 +188,7 @@ def _rows(members: Sequence[Mapping[str, Any]]) -> str:
 def _round(report: Mapping[str, Any], federation: FederationConfig, inspected: Inspected) -> str:
     training, traffic = federation.training, report["traffic"]
     steps = f"{training.local_steps} steps" if training.local_steps else _count(training.local_epochs or 0, "epoch")
-    trained = round_is(inspected) or f"{steps} of training"
+    trained = _round_is(inspected) or f"{steps} of training"
     if not traffic:
         return trained
     bound = "" if traffic["exact"] else "at most "

@@ -9,13 +9,9 @@ it: docs/how-to/liars.md has the figures.
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import suppress
 from itertools import chain
-from time import perf_counter
 from typing import Any
 
 from p2pfl.aggregate import Advice, advice, liars_of, parse_rule
@@ -26,10 +22,10 @@ from p2pfl.config.model import FederationConfig, Member, NodeConfig
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.engine.arithmetic import codecs_of
 from p2pfl.engine.state import NodeState
-from p2pfl.errors import P2PFLError, UserError
+from p2pfl.errors import UserError
 from p2pfl.features import import_declared
 from p2pfl.learn.figures import about_lone_classes, own_classes, unscaled
-from p2pfl.learn.interface import Learner, RoundStart
+from p2pfl.learn.interface import Learner
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.privacy.plan import protection_of
@@ -62,8 +58,6 @@ HONEST_EACH = 4
 """With fewer honest neighbors per malicious one, `check` warns."""
 NEAREST_DECIDE = ("cs+", "hampel")
 """Rules whose radius is the (m - 2b)-th shortest distance, which malicious nodes can set if m <= 3b."""
-SHORT_ROUND_S = 2.0
-"""A round that a single step makes seem shorter than this is trained as a whole, for a better estimate."""
 ROBUST = " What robust means: docs/how-to/which-graph.md"
 KEYS = (
     "nodes",
@@ -116,27 +110,10 @@ def _look_into(inspected: Inspected, member: Member) -> None:
         inspected.mistakes.extend(mistakes)
         return
     node = load_node(file, federation)
-    if mistakes := _no_folders(node):
-        inspected.mistakes.extend(mistakes)
-        return
     inspected.here[member.index] = node
     _look_at_address(inspected, member, node)
     _look_at_tls(inspected, member, node)
     _look_at_key(inspected, member, node)
-
-
-def _no_folders(node: NodeConfig) -> list[UserError]:
-    """Return a mistake for each folder that the node cannot make. Who may write there shows when it runs: this may be
-    another user.
-    """
-    found = []
-    folders = {"state_dir": node.state_dir} | ({"checkpoint_dir": node.checkpoint_dir} if node.checkpoint_every else {})
-    for key, folder in folders.items():
-        there = next((one for one in (folder, *folder.parents) if one.exists()), None)
-        if there is not None and not there.is_dir():
-            where = f"{there} is a file"
-            found.append(UserError(where, file=node.path, key=f"node.{key}", value=str(folder), allowed="a folder"))
-    return found
 
 
 def _look_at_address(inspected: Inspected, member: Member, node: NodeConfig) -> None:
@@ -498,55 +475,3 @@ def describe_frozen(facts: dict[str, Any]) -> str | None:
         return None
     sent = "are sent with the others" if facts["share_frozen"] else "are not sent: nodes compare a hash of them"
     return f"{facts['frozen_parameters']:,}, which {sent}"
-
-
-def round_s(federation: FederationConfig, inspected: Inspected) -> float | None:
-    """Time training on the first node that is here, on a separate learner: a step, or a whole round if that is short.
-
-    None: no node here can train.
-    """
-    index = min(inspected.here.keys() & inspected.learners.keys(), default=None)
-    if index is None or inspected.mistakes:
-        return None
-    training = federation.training
-    one_step = replace(federation, training=replace(training, local_steps=1, local_epochs=None))
-    node = inspected.here[index]
-    try:
-        learner = load_learner(one_step, node)
-        with _threads(node.threads):
-            _train_s(learner)  # the first step also warms up what later ones use
-            if getattr(learner, "round_is", None):
-                return _train_s(learner)
-            per_epoch = math.ceil(learner.samples / training.batch_size)
-            seconds = _train_s(learner) * (training.local_steps or per_epoch * (training.local_epochs or 1))
-            return _train_s(load_learner(federation, node)) if seconds < SHORT_ROUND_S else seconds
-    except P2PFLError:
-        return None
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Let torch, if the task uses it, compute with as many threads as the node will."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _train_s(learner: Learner) -> float:
-    start = RoundStart(learner.initial())
-    began = perf_counter()
-    learner.train(start, 0)
-    return perf_counter() - began
-
-
-def round_is(inspected: Inspected) -> str | None:
-    """Return what a round is if a learner's rounds have no steps, else None."""
-    found = (getattr(learner, "round_is", None) for learner in inspected.learners.values())
-    return next((str(what) for what in found if what), None)

@@ -229,17 +229,6 @@ def test_folders_that_others_may_write_to_are_found(p2pfl, ward):
     assert f"chmod 700 {ward}/node1/state" in outcome.err
 
 
-def test_a_file_where_a_node_needs_a_folder_is_found(p2pfl, ward, change):
-    (ward / "note").touch()
-    change("node1/node.toml", '# state_dir = "state"', 'state_dir = "../note"')
-    change("node1/node.toml", '# checkpoint_dir = "checkpoints"', 'checkpoint_dir = "../note/x"')
-    change("node1/node.toml", "# checkpoint_every = 0", "checkpoint_every = 2")
-    outcome = p2pfl("check", ward)
-    assert outcome.code == 2
-    for key in ("state_dir", "checkpoint_dir"):
-        assert f"{ward}/node1/node.toml: node.{key}: {ward}/node1/../note is a file" in outcome.err
-
-
 def test_a_folder_that_is_not_here_is_no_mistake(p2pfl, ward):
     (ward / "node3").rename(ward.parent / "elsewhere")
     outcome = p2pfl("check", ward, "--format", "json")

@@ -28,7 +28,7 @@ from p2pfl.config.tables import Mistakes, unknown_keys
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.learn.task import LearnerFactory, Task
-from p2pfl.specs import whole
+from p2pfl.specs import Kind, whole
 
 if TYPE_CHECKING:
     from p2pfl.node.learner_runner import RoundState
@@ -89,15 +89,6 @@ class Federation:
         self._compute = {name: Compute(device=devices[name], precision=exactness[name]) for name in names}
         self._objects = {key: settings[key] for key in ("method", "rule") if settings.get(key) is not None}
 
-    @classmethod
-    def from_file(cls, path: Path | str) -> Federation:
-        """Load a federation from its file or folder. Raises UserError: the first mistake in the file."""
-        federation = cls.__new__(cls)
-        found = replace(compacted(load_config(path)), admin=(), signed=None)  # new keys: no charter is valid
-        federation._config, federation._objects = found, {}  # noqa: SLF001 - of the same class
-        federation._compute = {}  # noqa: SLF001 - node files say it
-        return federation
-
     @property
     def config(self) -> FederationConfig:
         """Return the configuration that a federation file would contain. Raises UserError: a given class has been
@@ -152,8 +143,8 @@ class Federation:
             compute=self._compute,
             on_round=on_round,
             checkpoints=None if checkpoints is None else Path(checkpoints),
-            checkpoint_every=_read("checkpoint_every", checkpoint_every, least=1),
-            checkpoints_kept=_read("checkpoints_kept", checkpoints_kept, least=1),
+            checkpoint_every=_read("checkpoint_every", checkpoint_every, whole(1)),
+            checkpoints_kept=_read("checkpoints_kept", checkpoints_kept, whole(1)),
             references=references,
         )
         self._refuse_many()
@@ -192,7 +183,11 @@ class Federation:
 
 def load_federation(path: Path | str) -> Federation:
     """Load a federation from its file or folder. Raises UserError: the first mistake in the file."""
-    return Federation.from_file(path)
+    federation = Federation.__new__(Federation)
+    found = replace(compacted(load_config(path)), admin=(), signed=None)  # new keys: no charter is valid
+    federation._config, federation._objects = found, {}  # noqa: SLF001 - of this module
+    federation._compute = {}  # noqa: SLF001 - node files say it
+    return federation
 
 
 def _tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -215,28 +210,29 @@ def _unknown(key: str, value: Any) -> UserError:
     return Federation.in_keywords(mistakes.found[0])
 
 
+def _impossible(key: str, value: Any, allowed: str) -> UserError:
+    return UserError("impossible value", file=WHERE, key=key, value=value, allowed=allowed)
+
+
 def _check_shapes(task: Any, options: Any, edge: Any, privacy: Any) -> None:
     """Refuse arguments that cannot be written to a document."""
     if not isinstance(task, str | Task | LearnerFactory):
         raise UserError("not a task", file=WHERE, key="task", value=task, allowed="a p2pfl.Task, or the name of one")
     if not (options is None or isinstance(options, Mapping)) or (options and "name" in options):
-        allowed = "a dictionary of the task's own keys, without name"
-        raise UserError("impossible value", file=WHERE, key="options", value=options, allowed=allowed)
+        raise _impossible("options", options, "a dictionary of the task's own keys, without name")
     if not isinstance(edge, list | tuple) or not all(isinstance(one, Mapping) for one in edge):
-        allowed = "a list of dictionaries with between and compressor"
-        raise UserError("impossible value", file=WHERE, key="edge", value=edge, allowed=allowed)
+        raise _impossible("edge", edge, "a list of dictionaries with between and compressor")
     if not (privacy is None or isinstance(privacy, Mapping)):
         allowed = "a dictionary of the keys of [privacy], such as {'epsilon': 8.0, 'delta': 1e-5}"
-        raise UserError("impossible value", file=WHERE, key="privacy", value=privacy, allowed=allowed)
+        raise _impossible("privacy", privacy, allowed)
 
 
-def _read(key: str, value: Any, *, least: int) -> int:
-    """Check an integer keyword argument of `run`."""
-    kind = whole(least)
+def _read(key: str, value: Any, kind: Kind) -> Any:
+    """Check a keyword argument."""
     try:
-        return int(kind.read(_plain(value)))
+        return kind.read(_plain(value))
     except ValueError:
-        raise UserError("impossible value", file=WHERE, key=key, value=value, allowed=kind.allowed) from None
+        raise _impossible(key, value, kind.allowed) from None
 
 
 def _by_node(key: str, values: Any, names: Sequence[str]) -> dict[str, str]:
@@ -247,10 +243,7 @@ def _by_node(key: str, values: Any, names: Sequence[str]) -> dict[str, str]:
     for name, value in given.items():
         if name not in names:
             raise UserError("no such node", file=WHERE, key=key, value=name, allowed=", ".join(names))
-        try:
-            NODE[key].read(value)
-        except ValueError:
-            raise UserError("impossible value", file=WHERE, key=key, value=value, allowed=NODE[key].allowed) from None
+        _read(key, value, NODE[key])
     return dict.fromkeys(names, getattr(Compute(), key)) | given
 
 
@@ -278,8 +271,7 @@ def _spec(key: str, value: Any) -> str:
 
 def _members(nodes: int | Sequence[str]) -> list[dict[str, Any]]:
     if isinstance(nodes, bool) or not isinstance(nodes, int | list | tuple) or (isinstance(nodes, int) and nodes < 0):
-        allowed = "a whole number from 2, or a list of names"
-        raise UserError("impossible value", file=WHERE, key="nodes", value=nodes, allowed=allowed)
+        raise _impossible("nodes", nodes, "a whole number from 2, or a list of names")
     names = [f"node{index}" for index in range(nodes)] if isinstance(nodes, int) else list(nodes)
     return [{"name": name, "key": public_text(_key(index))} for index, name in enumerate(names)]
 

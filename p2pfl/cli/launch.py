@@ -288,12 +288,9 @@ def _show(report: Report, form: Form) -> None:
         return
     measures = measures_of([report, *report.nodes])
     write_rows(node_rows(report.nodes, measures), "table")
-    to_do = report.config["training"]["rounds"]
-    for node in report.nodes:
-        of = to_do or node.rounds
-        value, after = value_of(node, measures[0]), node.tested_round
-        if note := footnote(node.name, value=value, stale=node.test_is_stale, after=after, of=of):
-            click.echo(note)
+    older = [node for node in report.nodes if node.test_is_stale and value_of(node, measures[0]) is not None]
+    for note in footnote([node.tested_round or 0 for node in older]):
+        click.echo(note)
     of_whom = "honest node" if report.byzantine else "node"
     success, predicted = report.attack_success, report.contraction.predicted
     mixes = any(node.staleness is not None for node in report.nodes)

@@ -121,11 +121,10 @@ def figure(value: object, *, stale: bool | None, form: str = ".4g") -> str | Non
     return format(float(value), form) + STALE * bool(stale) if isinstance(value, int | float) else None
 
 
-def footnote(name: str, *, value: float | None, stale: bool | None, after: int | None, of: int | None) -> str | None:
-    """Explain the star beside a `value` of this node: tested after round `after` of `of`; return None if there is no
-    star.
-    """
-    return f"{STALE} {name}: tested after round {after} of {of}, not since" if stale and value is not None else None
+def footnote(rounds: Sequence[int]) -> list[str]:
+    """Explain the star beside figures of nodes that were last tested after these `rounds`; empty without any."""
+    most = f" to {max(rounds)}" if len({*rounds}) > 1 else ""
+    return [f"{STALE} of an earlier model: tested after round {min(rounds)}{most}, not since"] if rounds else []
 
 
 def size(count: float) -> str:

@@ -6,7 +6,7 @@ A figure that no member has gets no column, and columns that do not fit the term
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -20,8 +20,6 @@ EVENTS = 6
 LEAST_ROWS = 4
 MAIN = "main"
 """The key of a member's main score."""
-MOST_NOTES = 4
-"""The most members whose earlier tests are noted one by one."""
 LONGEST_NAME, LONGEST_STATE, GAP = 16, 26, 3
 COLORS = {
     "training": "blue",
@@ -135,8 +133,9 @@ def _table(federation: Mapping[str, Any], members: Sequence[Row], width: int) ->
         table.add_column(Text(head), justify="right", no_wrap=True)
     for row, state, cells in zip(members, states, rows, strict=True):
         table.add_row(Text(str(row["name"])), state, *(cells[head] or "-" for head in columns))
+    tested = _numbers([row for row in members if row.get(MAIN) is not None], "tested_round")
     notes = ["* received through others"] if any(row.get("source") for row in members) else []
-    table.caption = "\n".join([*notes, *_notes(federation, members), *federation.get("notes", ())]) or None
+    table.caption = "\n".join([*notes, *footnote(tested), *federation.get("notes", ())]) or None
     table.caption_justify = "left"
     return table
 
@@ -172,18 +171,6 @@ def _cells(row: Row, measures: Sequence[Mapping[str, Any]], now: float) -> dict[
 
 def _cell(value: Any, form: str) -> str | None:
     return value if isinstance(value, str) else format(value, form) if isinstance(value, int | float) else None
-
-
-def _notes(federation: Mapping[str, Any], members: Sequence[Row]) -> Iterator[str]:
-    """Yield what scores of earlier models are of."""
-    older = [row for row in members if row.get("tested_round") is not None and row.get(MAIN) is not None]
-    if len(older) > MOST_NOTES:
-        rounds = _numbers(older, "tested_round")
-        yield f"scores of {len(older)} members are of earlier models: after round {min(rounds)} to {max(rounds)}"
-        return
-    for row in older:
-        of = federation.get("rounds_to_do") or row.get("rounds")
-        yield footnote(str(row["name"]), value=row[MAIN], stale=True, after=row["tested_round"], of=of) or ""
 
 
 def _alarms(federation: Mapping[str, Any]) -> Iterable[RenderableType]:

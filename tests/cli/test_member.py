@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from p2pfl import Federation
+from p2pfl import load_federation
 from p2pfl.config.load import load_config, load_stranger
 from p2pfl.config.members import read_request
 from p2pfl.crypto.identity import Identity, fingerprint
@@ -407,7 +407,7 @@ def test_a_changed_members_file_is_one_clear_error_everywhere(ward, p2pfl):
 def test_in_one_process_it_runs_with_those_who_are_there(ward, member):
     member("remove", "pi1")
     member("set", "--rounds", "3")
-    federation = Federation.from_file(ward)
+    federation = load_federation(ward)
     assert [one.name for one in federation.config.members] == ["pi2", "pi3"]
     assert federation.config.admin == ()
     assert len(federation.run().nodes) == 2

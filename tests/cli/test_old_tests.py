@@ -45,7 +45,7 @@ LINE = NodeLine(
     disk_refuses=None,
 )
 FRESH = replace(LINE, test_is_stale=False)
-NOTE = "* node1: tested after round 35 of 40, not since"
+NOTE = "* of an earlier model: tested after round 35, not since"
 
 
 def child(tmp_path, **more):
@@ -58,9 +58,9 @@ def test_the_star_stands_beside_the_figure_and_nowhere_else():
     assert figure(0.835, stale=False) == "0.835"
     assert figure(0.835, stale=None) == "0.835"
     assert figure(None, stale=True) is None
-    assert footnote("node1", value=0.835, stale=True, after=35, of=40) == NOTE
-    assert footnote("node1", value=0.835, stale=False, after=35, of=40) is None
-    assert footnote("node1", value=None, stale=True, after=35, of=40) is None
+    assert footnote([35]) == [NOTE]
+    assert footnote([35, 3]) == [NOTE.replace("35", "3 to 35")]
+    assert footnote([]) == []
 
 
 def test_the_live_view_has_star_and_footnote(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from p2pfl import Federation
+from p2pfl import Federation, load_federation
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import NOT_FROZEN, TaskConfig, TrainingConfig
 from p2pfl.config.writing import federation_text
@@ -161,7 +161,7 @@ def test_a_simulation_sends_what_is_trained_alone():
 
 @pytest.mark.long
 def test_real_nodes_learn_around_a_frozen_body():
-    report = Federation(task=task_of(), nodes=3, rounds=4, compressor="none").run(transport="memory")
+    report = Federation(task=task_of(), nodes=3, rounds=4, compressor="none").run()
     assert report.accuracy.min > 0.5
 
 
@@ -172,7 +172,7 @@ def test_new_federations_do_not_send_frozen_values_and_older_files_still_do(tmp_
     assert load_config(file).gossip.share_frozen is False
     file.write_text(file.read_text(encoding="utf-8").replace("share_frozen = false\n", ""), encoding="utf-8")
     assert load_config(file).gossip.share_frozen is True
-    assert Federation.from_file(file).config.gossip.patterns == ("*",)
+    assert load_federation(file).config.gossip.patterns == ("*",)
 
 
 def test_a_learner_of_the_task_s_own_shares_everything_as_before(tmp_path):

@@ -20,7 +20,6 @@ import numpy as np
 from p2pfl.adapt.client import (
     EXAMPLES,
     Arrays,
-    Client,
     ClientFit,
     ClientLearner,
     ClientScore,
@@ -38,38 +37,22 @@ A_DAY_S = 86_400.0
 TEST_LOSSES = ("eval_loss", "eval-loss", "loss")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServersPart:
-    """What a server would say: the first arrays if they are `initial()`, the config of each `fit`; and how many
-    `samples` the node has, if that is known.
-    """
-
-    initial: Callable[[], Any] | None
-    config_of: Callable[[int], dict[str, Any]]
-    samples: int | None
-
-    def count(self) -> int | None:
-        return self.samples
-
-
 class NumPyClient:
     """A client with `get_parameters`, `fit` and `evaluate`."""
 
-    def __init__(self, client: Any, asked: ServersPart) -> None:
-        self.client, self.asked = client, asked
-        self.name, self.count = type(client).__name__, asked.count
-
-    @classmethod
-    def of(cls, client_fn: Any, context: NodeContext, run_config: Mapping[str, Any], asked: ServersPart) -> NumPyClient:
+    def __init__(self, asked: FlowerTask, context: NodeContext) -> None:
         """Call `client_fn`. Raises UserError: it returns no NumPyClient."""
         from flwr.client import NumPyClient as Theirs  # noqa: PLC0415 - an extra
 
-        made = client_fn(_context(context, run_config))
-        client = getattr(made, "numpy_client", made)  # what to_client() wraps
-        if not isinstance(client, Theirs):
+        made = asked.client(_context(context, asked.run_config))
+        self.client, self.asked = getattr(made, "numpy_client", made), asked  # what to_client() wraps
+        self.name, self._samples = type(self.client).__name__, asked.samples_at(context)
+        if not isinstance(self.client, Theirs):
             allowed = "a NumPyClient, or its to_client()"
             raise UserError("client_fn returned something else", key="client_fn", value=type(made), allowed=allowed)
-        return cls(client, asked)
+
+    def count(self) -> int | None:
+        return self._samples
 
     def first(self) -> Arrays:
         initial = self.asked.initial
@@ -106,19 +89,15 @@ class AppClient:
 
     name = "ClientApp"
 
-    def __init__(self, app: Any, context: Any, asked: ServersPart) -> None:
-        self.app, self.context, self.asked, self.count = app, context, asked, asked.count
+    def __init__(self, asked: FlowerTask, context: NodeContext) -> None:
+        self.asked, self.context, self._samples = asked, _context(context, asked.run_config), asked.samples_at(context)
         self.keys: list[str] = []
 
-    @classmethod
-    def of(cls, app: Any, context: NodeContext, run_config: Mapping[str, Any], asked: ServersPart) -> AppClient:
-        """Wrap the app."""
-        return cls(app, _context(context, run_config), asked)
+    def count(self) -> int | None:
+        return self._samples
 
     def first(self) -> Arrays:
-        if self.asked.initial is None:
-            raise UserError("a ClientApp has no first arrays", key="initial", allowed="a function")
-        given = self.asked.initial()
+        given: Any = self.asked.initial and self.asked.initial()
         arrays = _arrays_of(given)
         self.keys = list(given.keys()) if hasattr(given, "keys") else [str(index) for index in range(len(arrays))]
         return arrays
@@ -168,7 +147,7 @@ class AppClient:
             ttl=A_DAY_S,
             message_type=kind,
         )
-        reply = self.app(Message(content=content, metadata=about), self.context)
+        reply = self.asked.client(Message(content=content, metadata=about), self.context)
         if not isinstance(reply, Message) or not reply.has_content():
             raise LearningError(f"{self.name}: {kind} returned no message with content")
         return reply.content
@@ -255,14 +234,12 @@ class FlowerTask:
 
     def learner(self, context: NodeContext, training: TrainingConfig) -> ClientLearner:
         """Make the learner of one node. Raises UserError: the client fails, or does not keep to Flower's interface."""
-        return ClientLearner(lambda: self.made(context), context, training, "a Flower client")
-
-    def made(self, context: NodeContext) -> Client:
-        """Make the client of one node."""
-        samples = None if self.samples is None else int(self.samples(context))
-        asked = ServersPart(initial=self.initial, config_of=self.config_of, samples=samples)
         kind: type[AppClient | NumPyClient] = AppClient if self.is_app else NumPyClient
-        return kind.of(self.client, context, self.run_config, asked)
+        return ClientLearner(lambda: kind(self, context), context, training, "a Flower client")
+
+    def samples_at(self, node: NodeContext) -> int | None:
+        """Return a node's number of training examples, if it is told beforehand."""
+        return None if self.samples is None else int(self.samples(node))
 
     def config_of(self, round_index: int) -> dict[str, Any]:
         """Return what `fit` gets in a round, counted from 0 here and from 1 there."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from p2pfl.adapt.client import Arrays, ClientFit, ClientLearner, ClientScore, needed, numbers_of
 from p2pfl.config.model import TrainingConfig
@@ -77,7 +76,7 @@ class LightningClient:
         logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
     def first(self) -> Arrays:
-        return self._arrays()
+        return [np.array(one.detach().cpu().numpy()) for one in self.module.state_dict().values()]
 
     def names(self, count: int) -> list[str]:
         del count
@@ -96,7 +95,7 @@ class LightningClient:
         trainer.fit(self.module, datamodule=self.data)
         if trainer.interrupted:
             raise LearningError(f"{self.name}: the fit was interrupted")
-        return ClientFit(self._arrays(), self.count(), self._figures(trainer))
+        return ClientFit(self.first(), self.count(), self._figures(trainer))
 
     def evaluate(self, arrays: Arrays) -> ClientScore | None:
         from lightning.pytorch.utilities.model_helpers import is_overridden  # noqa: PLC0415 - an extra
@@ -120,9 +119,6 @@ class LightningClient:
 
     def _figures(self, trainer: Any) -> dict[str, float]:
         return numbers_of({name: float(value) for name, value in trainer.callback_metrics.items()})
-
-    def _arrays(self) -> list[NDArray[Any]]:
-        return [np.array(one.detach().cpu().numpy()) for one in self.module.state_dict().values()]
 
     def _load(self, arrays: Arrays) -> None:
         import torch  # noqa: PLC0415 - lightning has loaded it

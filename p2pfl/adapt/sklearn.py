@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -26,27 +26,18 @@ from numpy.typing import ArrayLike, NDArray
 from p2pfl.adapt.client import ArrayLayout, corrected, needed, refuse_optimizer
 from p2pfl.chance import generator
 from p2pfl.config.model import TrainingConfig
-from p2pfl.errors import LearningError, UserError
+from p2pfl.errors import UserError
 from p2pfl.foreign import read_file
 from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector, batch_sizes, draw_rows
 from p2pfl.learn.intervals import Interval, wilson
 from p2pfl.learn.metrics import ACCURACY, Metric, measured_by, named
 from p2pfl.learn.task import NodeContext
-from p2pfl.plugins import FAILURES, describe_failure
+from p2pfl.plugins import FAILURES, describe_failure, own_failures
 
 LINEAR, LAYERS = ("coef_", "intercept_"), ("coefs_", "intercepts_")
 SUITED = "a linear estimator with partial_fit (SGDClassifier, SGDRegressor, Perceptron), MLPClassifier or MLPRegressor"
 TINY_RATE = 1e-300
 """A learning rate with which a first step, which only makes an estimator's arrays, changes nothing."""
-
-
-class Estimator(Protocol):
-    """The part of a scikit-learn estimator that is used here. Its arrays are attributes that end in `_`."""
-
-    def get_params(self) -> dict[str, Any]: ...
-    def set_params(self, **params: Any) -> Any: ...
-    def partial_fit(self, X: Any, y: Any, **how: Any) -> Any: ...
-    def predict(self, X: Any) -> Any: ...
 
 
 def refuse_unsuited(estimator: Any) -> None:
@@ -74,7 +65,7 @@ class Fitting:
 
     def __init__(
         self,
-        estimator: Estimator,
+        estimator: Any,
         features: int,
         classes: NDArray[Any] | None,
         *,
@@ -160,7 +151,7 @@ Data = Callable[[NodeContext], tuple[Any, Any]]
 
 
 def task(
-    estimator: Estimator,
+    estimator: Any,
     data: Data,
     *,
     classes: ArrayLike | None = None,
@@ -187,7 +178,7 @@ def task(
 class SklearnTask:
     """A task with a learner of its own; `task` makes it."""
 
-    estimator: Estimator
+    estimator: Any
     data: Data
     classes: NDArray[Any] | None = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
@@ -203,7 +194,10 @@ class SklearnTask:
 
         A classifier needs the task's `classes`. Raises UserError: the file or its arrays belong to another estimator.
         """
-        state = model if isinstance(model, Mapping) else _read(Path(model))
+        try:
+            state = model if isinstance(model, Mapping) else safetensors.numpy.load(read_file(Path(model)))
+        except safetensors.SafetensorError as error:
+            raise UserError(f"this is not a safetensors file: {error}", file=model) from None
         first = state.get("coef_", state.get("coefs_.0"))
         if first is None:
             raise UserError("this is no model of scikit-learn", value=", ".join(state), allowed="coef_ or coefs_.0")
@@ -240,7 +234,8 @@ class SklearnLearner:
         self.is_classifier = _is_classifier(task.estimator)
         self.classes: NDArray[Any] | None = None
         if self.is_classifier:
-            self.classes = task.classes if task.classes is not None else _labels(self.rows, tests)
+            labels = self.rows.y if tests is None else np.concatenate([self.rows.y, tests.y])
+            self.classes = np.unique(labels) if task.classes is None else task.classes
             for what, part in (("training set", self.rows), ("test set", tests)):
                 _check_labels(part, self.classes, kind, what)
         seed = int(generator(context.seed, "model").integers(2**31))
@@ -267,15 +262,13 @@ class SklearnLearner:
         fitting.begin(round_index * sum(sizes))
         model, losses = start.model, []
         rows = draw_rows(self.samples, sum(sizes), rng)
-        try:
+        with own_failures(f"{self._kind}: training"):
             for batch in np.split(rows, np.cumsum(sizes)[:-1]):
                 fitting.load(model)
                 part = RowPairs(self.rows.X[batch], self.rows.y[batch])
                 losses.append(self._loss(part))
                 fitting.step(part.X, part.y, int(rng.integers(2**31)))
                 model = corrected(start, model, fitting.vector(), rate)
-        except FAILURES as error:
-            raise LearningError(f"{self._kind}: training failed: {describe_failure(error)}") from error
         return LocalRound(
             vector=model.astype(start.model.dtype),
             steps=len(sizes),
@@ -291,10 +284,8 @@ class SklearnLearner:
         if not np.isfinite(vector).all():
             return Score(accuracy=0.0 if self.is_classifier else None, loss=math.nan, samples=len(rows))
         self.fitting.load(vector)
-        try:
+        with own_failures(f"{self._kind}: evaluation"):
             return self._score(rows)
-        except FAILURES as error:
-            raise LearningError(f"{self._kind}: evaluation failed: {describe_failure(error)}") from error
 
     def _score(self, rows: RowPairs) -> Score:
         outputs, targets = self._outputs(rows.X), rows.y
@@ -391,10 +382,6 @@ def _rows(pair: Any, kind: str, what: str) -> RowPairs:
     return RowPairs(X, y)
 
 
-def _labels(rows: RowPairs, tests: RowPairs | None) -> NDArray[Any]:
-    return np.unique(rows.y if tests is None else np.concatenate([rows.y, tests.y]))
-
-
 def _check_labels(rows: RowPairs | None, classes: NDArray[Any], kind: str, what: str) -> None:
     """Raises UserError: a label is none of the classes, or there is only one class."""
     allowed = ", ".join(map(str, classes))
@@ -408,10 +395,3 @@ def _check_labels(rows: RowPairs | None, classes: NDArray[Any], kind: str, what:
 def _digest(classes: NDArray[Any]) -> bytes:
     text = "\n".join(map(str, classes.tolist())).encode()
     return hashlib.blake2b(text, digest_size=32, person=b"p2pfl-classes").digest()
-
-
-def _read(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        return safetensors.numpy.load(read_file(path))
-    except safetensors.SafetensorError as error:
-        raise UserError(f"this is not a safetensors file: {error}", file=path) from None

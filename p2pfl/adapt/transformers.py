@@ -13,7 +13,6 @@ import copy
 import hashlib
 import json
 import math
-import os
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -27,14 +26,12 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from p2pfl.adapt.client import needed
-from p2pfl.chance import generator
 from p2pfl.errors import UserError
-from p2pfl.foreign import read_file, refuse_special
+from p2pfl.foreign import read_file
 from p2pfl.learn.metrics import Metric
 from p2pfl.learn.task import NodeContext, Task
 
@@ -107,49 +104,6 @@ def blocks_of(texts: list[tuple[Path, str]], tokenizer: Any, block: int, words: 
     return np.array(ids[: rows * block], np.int64).reshape(rows, block)
 
 
-MB = 1_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pretrained:
-    """A pretrained model with its tokenizer: in a `folder`, or as objects."""
-
-    folder: Path | None = None
-    given: Any = None
-    given_tokenizer: Any = None
-
-    def model(self) -> Any:
-        """Return the pretrained model, which is never trained itself."""
-        return self.given if self.folder is None else _loaded(self.folder)
-
-    def refuse_size(self, models: int) -> None:
-        """Refuse a folder whose weights, in memory `models` times, are more than this machine has, before any is read.
-
-        Raises UserError.
-        """
-        here = memory_bytes()
-        if self.folder is None or here is None:
-            return
-        needed = models * sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
-        if needed > here:
-            text, allowed = "the model is larger than the memory", f"{here // MB} MB on this machine"
-            raise UserError(text, file=self.folder, key="model", value=f"{needed // MB} MB", allowed=allowed)
-
-    def digest(self) -> bytes:
-        return b"" if self.folder is None else _digest(self.folder)
-
-    def tokenizer(self) -> Any:
-        return self.given_tokenizer if self.folder is None else _tokenizer(self.folder)
-
-
-def memory_bytes() -> int | None:
-    """Return how much memory this machine has; None where the system does not say."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return None
-
-
 @lru_cache(maxsize=2)
 def _loaded(folder: Path) -> Any:
     """Load a model once for each process. Its weights stay mapped from the file.
@@ -219,41 +173,30 @@ HELD_OUT = 10
 """Each node tests on the last of so many parts of its texts, unless there are texts to test on."""
 LOCAL = ("base_model_name_or_path", "inference_mode", "lora_dropout", "peft_version", "revision")
 """Keys of a configuration of peft that may differ between nodes."""
-WHOLE = 3
-"""Copies of a model that is trained as a whole, at least: weights, gradients, and the engine's vector."""
 SHORTEST = 2
 """The fewest tokens of a row: one to read, and one to predict."""
 
 
 def task(
-    model: Any,
-    tokenizer: Any = None,
+    model: Path | str,
     *,
     peft: Any = None,
     block: int = 128,
     test: Path | str | None = None,
-    ffa: bool = False,
     checkpointing: bool = False,
 ) -> Task:
-    """Make a task of a causal language model: a folder, or a model of transformers with its `tokenizer`.
+    """Make a task of a causal language model in a folder.
 
     `peft` is the configuration of the adapters, such as a `LoraConfig`; without it the whole model is trained. A node's
     texts are at `path` in its `[data]`, a file or a folder of .txt files in UTF-8, cut into rows of `block` tokens. It
-    tests on the texts at `test`, else on the last tenth of its own. With `ffa` only the half B of each adapter B A is
-    trained and exchanged, and A is the same in all federations (FFA-LoRA, arXiv 2403.12313). With `checkpointing`, a
-    step computes a layer's activations again in the backward pass, instead of keeping them. Raises UserError: a
-    package or a part of the model is missing, or the adapters match none of its modules.
+    tests on the texts at `test`, else on the last tenth of its own. With `checkpointing`, a step computes a layer's
+    activations again in the backward pass, instead of keeping them. Raises UserError: a package or a part of the model
+    is missing, or the adapters match none of its modules.
     """
     needed("transformers", EXTRA, "transformers")
     if peft is not None:
         needed("peft", EXTRA, "peft")
-    if isinstance(model, str | Path):
-        base = Pretrained(folder=checked_folder(Path(model)))
-    elif tokenizer is None:
-        raise UserError("there is no tokenizer", key="tokenizer", allowed="that of the model")
-    else:
-        base = Pretrained(given=model, given_tokenizer=tokenizer)
-    adapted = Adapted(base=base, peft=peft, ffa=ffa, checkpointing=checkpointing)
+    adapted = Adapted(folder=checked_folder(Path(model)), peft=peft, checkpointing=checkpointing)
     return adapted.task(block, None if test is None else Path(test))
 
 
@@ -267,13 +210,15 @@ def lora(
     modules: list[str] | None = None,
     block: int = 128,
     test_path: str = "",
-    ffa: bool = False,
     checkpointing: bool = False,
+    ffa: bool = False,
 ) -> Task:
     """Make the task `lora` of a federation file. By default all linear layers but the last have adapters of `rank`."""
     needed("peft", EXTRA, "peft")
     from peft import LoraConfig  # noqa: PLC0415 - an extra
 
+    if ffa:
+        raise UserError("is gone", key="task.ffa", value=ffa, allowed="false: both halves of an adapter are exchanged")
     if rank < 1:
         raise UserError("not a rank", key="task.rank", value=rank, allowed="a whole number from 1")
     if not 0 < alpha < math.inf:
@@ -288,27 +233,25 @@ def lora(
         task_type="CAUSAL_LM",
     )
     test = base_dir / test_path if test_path else None
-    return task(base_dir / model, peft=adapters, block=block, test=test, ffa=ffa, checkpointing=checkpointing)
+    return task(base_dir / model, peft=adapters, block=block, test=test, checkpointing=checkpointing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Adapted:
     """A pretrained model with adapters of the configuration `peft`; without it, a model that is trained as a whole."""
 
-    base: Pretrained
+    folder: Path
     peft: Any
-    ffa: bool = False
     checkpointing: bool = False
 
     def task(self, block: int, test: Path | None) -> Task:
-        self.base.refuse_size(1 if self.peft is not None else WHOLE)
-        base = self.base.model()
+        base = _loaded(self.folder)
         refuse_unmatched(base, self.peft)
         refuse_block(block, getattr(base.config, "max_position_embeddings", None))
         words = getattr(base.config, "vocab_size", None)
 
         def rows_of(path: Path) -> Any:
-            return blocks_of(texts_in(path), self.base.tokenizer(), block, words)
+            return blocks_of(texts_in(path), _tokenizer(self.folder), block, words)
 
         def data(node: NodeContext) -> Any:
             node.check_local("path")
@@ -332,18 +275,19 @@ class Adapted:
     def digest(self) -> bytes:
         """Return a digest of the pretrained model and of how adapters change it, because only then may they be mixed.
 
-        Shapes do not show all of that: not `alpha`, which scales the adapters, and not `ffa`.
+        Shapes do not show all of that: not `alpha`, which scales the adapters.
         """
         if self.peft is None:
-            return self.base.digest()
+            return _digest(self.folder)
         usual = type(self.peft)().to_dict()
         own = {key: value for key, value in self.peft.to_dict().items() if key not in LOCAL and value != usual.get(key)}
-        text = json.dumps([type(self.peft).__name__, own, self.ffa], sort_keys=True, default=_plain)
-        return hashlib.blake2b(self.base.digest() + text.encode(), digest_size=32, person=b"p2pfl-adapters").digest()
+        # False: the half A of each adapter is not frozen, as it could be once; so nodes of the version before agree.
+        text = json.dumps([type(self.peft).__name__, own, False], sort_keys=True, default=_plain)
+        return hashlib.blake2b(_digest(self.folder) + text.encode(), digest_size=32, person=b"p2pfl-adapters").digest()
 
     def made(self) -> Any:
         """Return a model with new adapters around the same frozen weights, or a copy of it all without `peft`."""
-        base = self.base.model()
+        base = _loaded(self.folder)
         if self.peft is None:
             model = copy.deepcopy(base).requires_grad_(requires_grad=True)
         else:
@@ -352,8 +296,6 @@ class Adapted:
             shared = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
             with _no_future_warnings():
                 model = get_peft_model(copy.deepcopy(base, shared), copy.deepcopy(self.peft))
-        if self.ffa:
-            freeze_first_halves(model)
         if self.checkpointing:
             with _no_future_warnings():
                 model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -368,7 +310,7 @@ class Adapted:
         net = cast("CausalLoss", made).net
         whole = net if self.peft is None else copy.deepcopy(net).merge_and_unload()  # it writes to frozen weights
         whole.save_pretrained(to)
-        self.base.tokenizer().save_pretrained(to)
+        _tokenizer(self.folder).save_pretrained(to)
 
 
 @contextmanager
@@ -425,41 +367,6 @@ def _perplexity(outputs: Tensor, _: Any) -> float:
 
 
 PERPLEXITY = Metric(compute=_perplexity, higher_is_better=False, label="perplexity")
-
-
-def save(
-    file: Path | str, model: Path | str, peft: Any, to: Path | str, *, merged: bool = False, ffa: bool = False
-) -> Path:
-    """Write a model `file` of `p2pfl export` as a folder that `peft` loads, or `merged` as one that transformers loads.
-
-    `model` is the folder of the pretrained model, `peft` the configuration of its adapters; `ffa` as in `task`. Raises
-    UserError: the file is not of these adapters.
-    """
-    adapted = Adapted(base=Pretrained(folder=checked_folder(Path(model))), peft=peft, ffa=ffa)
-    made = CausalLoss(adapted.made())
-    refuse_special(Path(file))
-    try:
-        made.load_state_dict(load_file(file))
-    except (SafetensorError, RuntimeError, OSError) as error:
-        raise UserError(f"cannot be loaded: {error}", file=file, allowed="a model of these adapters") from error
-    (adapted.write_whole if merged else adapted.write_adapters)(made, Path(to))
-    return Path(to)
-
-
-def freeze_first_halves(model: Any) -> None:
-    """Freeze the half A of each adapter B A, with values that depend on its name alone, so that no node has to send it.
-
-    They are uniform as those that peft draws. Raises UserError: the adapters have no such halves.
-    """
-    halves = [(name, one) for name, one in model.named_parameters() if one.requires_grad and ".lora_A." in name]
-    if not halves:
-        raise UserError("these adapters have no half that can stay frozen", key="task.ffa", value=True, allowed="LoRA")
-    with torch.no_grad():
-        for name, half in halves:
-            bound = half.shape[1] ** -0.5
-            drawn = generator(0, f"ffa {name}").uniform(-bound, bound, tuple(half.shape))
-            half.copy_(torch.from_numpy(drawn))
-            half.requires_grad_(requires_grad=False)
 
 
 def refuse_unmatched(model: Any, peft: Any) -> None:

@@ -15,7 +15,6 @@ transformers = pytest.importorskip("transformers", reason=REASON)
 peft = pytest.importorskip("peft", reason=REASON)
 
 import torch  # noqa: E402
-from safetensors.numpy import save_file  # noqa: E402
 
 from p2pfl.adapt import transformers as adapter  # noqa: E402
 from p2pfl.adapt.transformers import blocks_of  # noqa: E402
@@ -90,29 +89,10 @@ def mappings_of(folder):
     return places, copied
 
 
-@pytest.mark.parametrize("merged", [False, True])
-def test_an_exported_model_is_a_folder_that_the_library_loads(folder, tmp_path, merged):
-    made = learner(folder, tmp_path / "own.txt")
-    model = made.train(RoundStart(made.initial()), 0).vector
-    save_file(made.state_dict(model), tmp_path / "node.safetensors")
-    config = peft.LoraConfig(r=8, lora_alpha=16.0, target_modules="all-linear", task_type="CAUSAL_LM")
-    place = adapter.save(tmp_path / "node.safetensors", folder, config, tmp_path / "out", merged=merged)
-    base = transformers.AutoModelForCausalLM.from_pretrained(place if merged else folder)
-    loaded = base if merged else peft.PeftModel.from_pretrained(base, place)
-    rows = made.test_set.inputs
-    losses = adapter.CausalLoss(loaded.eval())(rows)
-    assert float(losses.mean()) == pytest.approx(made.evaluate(model, "test").loss, abs=1e-4)
-    (tmp_path / "other.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match="cannot be loaded"):
-        adapter.save(tmp_path / "other.safetensors", folder, config, tmp_path / "out")
-
-
-def test_objects_do_as_a_folder_and_without_adapters_all_is_trained(folder):
+def test_without_adapters_all_is_trained(folder):
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    whole = adapter.task(model, tokenizer, block=32)
     config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
-    part = adapter.task(model, tokenizer, peft=config, block=32)
+    whole, part = adapter.task(folder, block=32), adapter.task(folder, peft=config, block=32)
     count = sum(one.numel() for one in model.parameters())
     assert sum(one.numel() for one in whole.model().state_dict().values()) == count
     assert sum(one.numel() for one in part.model().state_dict().values()) == 2 * 2 * (2 * 16 + 2 * 16) / 2
@@ -126,6 +106,7 @@ def test_objects_do_as_a_folder_and_without_adapters_all_is_trained(folder):
         ("*.safetensors", {}, "there are no weights as safetensors"),
         (None, {"modules": ["nothing"]}, "task.modules: the adapters match no module of the model (found 'nothing'"),
         (None, {"modules": ["q_proj", "nothing"]}, "(found 'nothing'); allowed: down_proj, embed_tokens, "),
+        (None, {"ffa": True}, "task.ffa: is gone"),
         (None, {"rank": 0}, "task.rank: not a rank (found 0)"),
         (None, {"rank": "8"}, "task.rank: wrong type (found '8'); allowed: a whole number"),
         (None, {"modules": "q_proj"}, "task.modules: wrong type (found 'q_proj'); allowed: a list of texts"),
@@ -190,31 +171,10 @@ def test_a_folder_whose_parts_do_not_fit_is_refused(folder, tmp_path, spoil, sai
     assert "\n" not in str(caught.value)
 
 
-def test_a_tokenizer_that_is_missing_or_not_of_the_model_is_refused(folder):
-    model, found = transformers.AutoModelForCausalLM.from_pretrained(folder), adapter.Pretrained(folder=folder)
-    with pytest.raises(UserError, match="tokenizer: there is no tokenizer"):
-        adapter.task(model)
+def test_a_tokenizer_with_more_words_than_the_model_is_refused(folder):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     with pytest.raises(UserError, match="the tokenizer has words that the model lacks"):
-        blocks_of([(folder, TEXT)], found.tokenizer(), 32, words=5)
-
-
-def test_of_the_half_that_is_frozen_nothing_is_exchanged_and_it_is_the_same_everywhere(folder, tmp_path):
-    both, half = (learner(folder, tmp_path / "own.txt", ffa=ffa) for ffa in (False, True))
-    other = learner(folder, tmp_path / "own.txt", ffa=True, seed=1)
-    assert all(place.name.endswith("lora_B.default.weight") for place in half.model.flat.places)
-    assert half.size < both.size
-    frozen = [
-        {name: one for name, one in made.model.module.named_parameters() if ".lora_A." in name}
-        for made in (both, half, other)
-    ]
-    for name, one in frozen[1].items():
-        assert torch.equal(one, frozen[2][name]), "whatever the seed"
-        assert float(one.std()) == pytest.approx(float(frozen[0][name].std()), rel=0.2), "as peft draws it"
-    model = half.train(RoundStart(half.initial()), 0).vector
-    assert half.evaluate(model, "test").loss < half.evaluate(half.initial(), "test").loss
-    assert len({made.digest for made in (both, half)}) == 2
-    with pytest.raises(UserError, match=r"task\.ffa: these adapters have no half that can stay frozen"):
-        adapter.task(folder, peft=peft.IA3Config(task_type="CAUSAL_LM"), block=32, ffa=True).model()
+        blocks_of([(folder, TEXT)], tokenizer, 32, words=5)
 
 
 @pytest.mark.filterwarnings("error")
@@ -257,16 +217,3 @@ def test_nodes_whose_adapters_differ_cannot_mix(folder, tmp_path, options, shape
     both = [learner(folder, tmp_path / "own.txt", **each) for each in ({}, options)]
     assert len({made.shape_digest for made in both}) == shapes
     assert len({made.digest for made in both}) == digests
-
-
-def test_a_model_larger_than_the_memory_is_refused_before_it_is_loaded(folder, monkeypatch):
-    size = (folder / "model.safetensors").stat().st_size
-    monkeypatch.setattr(adapter, "memory_bytes", lambda: 2 * size)
-    monkeypatch.setattr(adapter, "MB", 1)
-    adapter.task(folder, peft=peft.LoraConfig(target_modules="all-linear"), block=32)
-    monkeypatch.setattr(adapter, "_loaded", None)
-    with pytest.raises(UserError) as caught:
-        adapter.task(folder, block=32)
-    assert f"model: the model is larger than the memory (found '{3 * size} MB'); allowed: {2 * size} MB" in str(
-        caught.value
-    )

@@ -27,8 +27,8 @@ from tests.cli.conftest import run_rounds  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.fixture(scope="module", params=["", "ffa = true\n"], ids=["lora", "ffa"])
-def chat(tmp_path_factory, request):
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory):
     """A federation whose node `anna` has learned, and the folder of its model."""
     from p2pfl.cli.main import main  # noqa: PLC0415 - torch is there by now
 
@@ -43,7 +43,7 @@ def chat(tmp_path_factory, request):
         main(["new", str(place / "chat"), *words])
     file = place / "chat/federation.toml"
     text = file.read_text(encoding="utf-8")
-    file.write_text(text.replace("block = 128 ", f"{request.param}block = 32 "), encoding="utf-8")
+    file.write_text(text.replace("block = 128 ", "block = 32 "), encoding="utf-8")
     run_rounds(place / "chat", "anna", 2)
     return place / "chat"
 

@@ -23,7 +23,6 @@ KEYS = (
     "alpha = 16  # scale of the adapters: they count alpha / rank",
     "block = 128  # tokens in a row",
     "# dropout = 0.0  # of the adapters",
-    "# ffa = false  # true: only half of each adapter is trained and sent",
     "# checkpointing = false  # true: compute activations again: less memory, longer steps",
     '# Layers with adapters, by the ends of their names, instead of all but the last: modules = ["q_proj", "v_proj"]',
     '# Texts on which all nodes test, instead of the last tenth of their own: test_path = "common.txt"',

@@ -59,11 +59,10 @@ async def test_nobody_but_members_that_the_relay_lists_is_served(federation, net
     async with RelayHere(network) as relay:
         link = RelayLink(relay.url, parts(network, federation.identities[0], token=b"wrong" * 6))
         task = asyncio.create_task(link.keep(nobody))
-        await until(lambda: relay.server.refused)
+        await until(lambda: link.why not in ("", UNTRIED))
         with pytest.raises(GoneError, match="does not list this federation"):
             await link.dial(federation.identities[1].public)
         task.cancel()
-        assert relay.server.refused == {"unlisted": 1}
         assert not any(tenant.seats for tenant in relay.board.tenants.values())
 
 
@@ -81,7 +80,6 @@ async def test_a_stranger_that_says_anything_else_is_dropped(network, says):
         await line.send(says)
         with pytest.raises(GoneError):
             await line.receive()
-        assert relay.server.faults == 1
 
 
 async def test_a_relay_without_room_says_so(federation, network):
@@ -233,7 +231,6 @@ async def test_over_real_sockets_a_long_body_arrives_whole(federation):
             a.send(1, structs.replace(REQUEST, body=body))
             await b.until(b.messages)
             assert bytes(b.messages()[0].body) == body
-        assert server.board.tenant("ward").passed_bytes > len(body)
     running.cancel()
     await transport.close()
 
@@ -269,7 +266,7 @@ async def test_a_long_line_through_a_relay_holds_no_more_than_its_window(federat
         await until(lambda: all(link.is_registered for link in links))
         line = await links[0].dial(federation.identities[1].public)
         sending = asyncio.create_task(send_all(line, 40))
-        await until(lambda: relay.board.tenant("ward").passed_bytes >= 700_000)
+        await until(lambda: relay.board.tenant("ward").held_bytes >= 700_000)
         assert not sending.done()
         assert relay.board.tenant("ward").held_bytes < 1_000_000
         other = await came

@@ -92,11 +92,6 @@ def test_an_answer_serves_once():
     assert judged(answer(), nonce=b"m" * 32) is Refusal.FORGED
 
 
-def test_a_member_that_was_removed_loses_its_ticket_where_the_owner_knows_of_it():
-    removed = (replace(LISTED[0], removed=frozenset({MEMBER.public})),)
-    assert judged(answer(), listed=removed) is Refusal.REMOVED
-
-
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_ticket_or_none(raw):
     with suppress(TicketError):

@@ -54,9 +54,9 @@ def test_kinds_that_nobody_knows_share_one_label():
 
 
 def test_what_is_not_known_has_no_sample():
-    text = exposition(STATUS | {"accuracy": None, "neighbors": [NEIGHBOR | {"kept": None}]})
+    text = exposition(STATUS | {"accuracy": None, "neighbors": [NEIGHBOR | {"exchange_s": None}]})
     assert "accuracy" not in text
-    assert "kept" not in text
+    assert "exchange_seconds" not in text
 
 
 def test_a_status_without_anything_is_no_crash():

@@ -32,9 +32,9 @@ def doctor(*, federation: Path, name: str | None, form: Form) -> int:
     """Find out why nodes do not reach each other, and what to do.
 
     Queries the LAN by multicast DNS, if discovery is on, and every address where a listed member may be. Reports what
-    each network interface sent and received, who answers where, and whose federation file or list of members differs. A
-    node that runs here is asked about its sessions and its relays. Nothing is changed: any user may run it, while a
-    node runs or not. Each way is tried, by a proxy and directly, as the node would. Exits with 1 if something is wrong.
+    each network interface sent and received, who answers where, and whose federation file differs. A node that runs
+    here is asked about its sessions and its relays. Nothing is changed: any user may run it, while a node runs or not.
+    Each way is tried, by a proxy and directly, as the node would. Exits with 1 if something is wrong.
     """
     from p2pfl.features.lan.doctor import LISTEN_S, diagnose  # noqa: PLC0415 - `--help` stays instant
 

@@ -426,9 +426,7 @@ def diagnose(path: Path, name: str | None) -> Diagnosis:
     """Examine the members of the federation in a folder, as its node here does, if there is one."""
     federation = newest_here(load_config(path))
     node = node_here(federation, name)
-    diagnosis = asyncio.run(examine(federation, node, ask_here(node)))
-    diagnosis.problems += behind(federation, node)
-    return diagnosis
+    return asyncio.run(examine(federation, node, ask_here(node)))
 
 
 def node_here(federation: FederationConfig, name: str | None) -> NodeConfig | None:
@@ -457,22 +455,3 @@ def ask_here(node: NodeConfig | None) -> OwnNode:
         refused={one["about"]: one["text"] for one in alarms if one["kind"] == DIFFERS},
         away=relays and {one["relay"]: one["why"] for one in relays if not one["registered"]},
     )
-
-
-def behind(federation: FederationConfig, node: NodeConfig | None) -> list[Problem]:
-    """Report members whose list of members is older than the newest one known to the node that runs here."""
-    here = None if node is None else find_running(node.state_dir)
-    if federation.edition is None or here is None or here.status is None:
-        return []
-    told = ask_federation(place_of(here.status))
-    rows = [] if isinstance(told, str) else told["members"]
-    versions = {row["name"]: row["charter"] for row in rows if isinstance(row.get("charter"), int)}
-    newest = max([federation.edition.version, *versions.values()])
-    return [
-        Problem(
-            text=f"{name} follows version {version} of the members, but the newest is version {newest}",
-            remedy="it takes the newer one from its next session; if it has none, copy members.toml there and start it",
-        )
-        for name, version in versions.items()
-        if version < newest
-    ]

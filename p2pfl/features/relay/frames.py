@@ -90,7 +90,7 @@ class Refusal(_Reason):
     """From relays of earlier versions."""
     FULL = 7, "it has as many members as it may"
     REPLACED = 8, "another process registered with this node's key: stop one of them"
-    REMOVED = 9, "this member was removed: an admin has signed it, or the relay's owner knows it"
+    REMOVED = 9, "this member was removed: an admin has signed it"
     TOO_OFTEN = (
         10,
         "this node registers again and again: is its line to the relay cut, or do two copies of it run?",
@@ -106,8 +106,6 @@ class Closing(_Reason):
     GONE = 4, "its connection to the relay was lost"
     TOO_MANY = 5, "the relay passes on no more lines for now"
     OVERRUN = 6, "more was sent than the other end allows"
-    USED_UP = 7, "the relay has passed on what it may for this federation this month"
-    """From relays of earlier versions."""
 
 
 class Challenge(Struct, array_like=True, frozen=True):

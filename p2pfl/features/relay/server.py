@@ -1,9 +1,8 @@
 """The relay itself: it registers the members of the federations that it lists, and moves frames between connections and
 switchboard.
 
-Of a federation file it reads three keys (name, seed, admin) and nothing else; if members.toml lies beside it, also
-which members were removed. Until a member has registered, its connection is a stranger's, and costs at most what a
-stranger may cost a node (`net.acceptor`).
+Of a federation file it reads three keys (name, seed, admin) and nothing else. Until a member has registered, its
+connection is a stranger's, and costs at most what a stranger may cost a node (`net.acceptor`).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,8 +19,7 @@ from pathlib import Path
 
 from p2pfl.config.charter import realm_named
 from p2pfl.config.load import HEAD_DEFAULTS, federation_file
-from p2pfl.config.members import FILE_NAME as MEMBERS_FILE
-from p2pfl.config.model import FEDERATION, MEMBER
+from p2pfl.config.model import FEDERATION
 from p2pfl.config.tables import Mistakes, read_document, read_table
 from p2pfl.console import seconds_now
 from p2pfl.console.output import log_to_stderr
@@ -96,8 +94,6 @@ class ListedFederation:
     """The name in logs."""
     realm: bytes = b""
     admin: tuple[bytes, ...] = ()
-    removed: frozenset[bytes] = frozenset()
-    """The keys of members of whose removal the relay's owner knows."""
     token: bytes = field(default=b"", repr=False)
 
 
@@ -122,14 +118,10 @@ def _from_file(path: Path) -> ListedFederation:
         mistakes.add("names no admin key, so nobody can sign tickets", "federation.admin", None, allowed)
     for mistake in mistakes.found:
         raise mistake
-    beside = path.parent / MEMBERS_FILE
-    rows = read_document(beside).get("member", []) if beside.exists() else []
-    removed = [row for row in rows if isinstance(row, dict) and row.get("retired") is True]
     return ListedFederation(
         name=str(head["name"]),
         realm=realm_named(str(head["name"]), head["seed"]),
         admin=head["admin"],
-        removed=frozenset(MEMBER["key"].read(row.get("key")) for row in removed),
     )
 
 
@@ -203,8 +195,8 @@ class Admissions:
         return frozenset(news)
 
     def is_removed(self, federation: ListedFederation, key: bytes) -> bool:
-        """Return True if the relay's owner, or an admin by a member, has said that this member was removed."""
-        return key in federation.removed or key in self._shown.get(federation.name, {})
+        """Return True if a member has shown that an admin has removed this one."""
+        return key in self._shown.get(federation.name, {})
 
 
 @dataclass(eq=False, slots=True)
@@ -236,10 +228,6 @@ class RelayServer:
         wall_clock: Callable[[], float] = seconds_now,
     ) -> None:
         self.board = board
-        self.refused: Counter[str] = Counter()
-        """Registrations that were refused, by reason."""
-        self.faults = 0
-        """Connections ended for what no member sends."""
         self._admissions, self._refusals, self._clock = admissions, refusals, wall_clock
         self._guests: dict[Seat, _Guest] = {}
         self._comes: dict[bytes, TokenBucket] = {}
@@ -280,7 +268,6 @@ class RelayServer:
         except GoneError as gone:
             self._refusals.mention(None, "%s left: %s", visit.address, gone)
         except PeerFault as fault:
-            self.faults += 1
             self._refusals.mention(None, "%s: %s", visit.address, fault, level=logging.INFO)
         finally:
             await line.close(CLOSE_S)
@@ -295,7 +282,6 @@ class RelayServer:
         try:
             seat = self._seat(registration, nonce, now_s, line)
         except RefusedError as refused:
-            self.refused[refused.reason.name.lower()] += 1
             self._refusals.mention(None, "refused %s: %s", visit.address, refused.reason.name, level=logging.INFO)
             await line.send(pack_number(FrameKind.REFUSED, 0, refused.reason))
             return None

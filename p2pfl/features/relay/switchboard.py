@@ -57,15 +57,13 @@ Place = tuple[str, bytes]
 
 @dataclass(eq=False, repr=False, slots=True)
 class Tenant:
-    """One federation at the relay: its registered members, and what it has used."""
+    """One federation at the relay: its registered members, and what is held for them."""
 
     name: str
     seats: dict[Place, Seat] = field(default_factory=dict)
     held_bytes: int = 0
     held_of: Counter[bytes] = field(default_factory=Counter)
     """The part of `held_bytes` that each member has caused, by its key."""
-    passed_bytes: int = 0
-    """All bytes passed on since the relay started."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -335,7 +333,6 @@ class Switchboard:
             self._close(end, Closing.OVERRUN, both=True)
             return
         end.allowed_bytes -= size
-        seat.tenant.passed_bytes += size
         self._enqueue(end.other, pack(FrameKind.DATA, end.other.number, frame.payload), seat)
 
     def _credit(self, seat: Seat, frame: Frame) -> None:

@@ -59,6 +59,10 @@ PROXIED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Prot
 Some proxies replace the requested host name by this machine's.
 """
 log = logging.getLogger("p2pfl.page")
+FAULTS = logging.getLogger("p2pfl.page.faults")
+FAULTS_ALLOWED = TokenBucket(1 / 180, tokens=20.0, burst=20.0)
+"""Twenty lines about our own errors, then one every three minutes: whoever can reach the port can trigger errors."""
+FAULTS.addFilter(lambda _: FAULTS_ALLOWED.take(time.monotonic()) == 0.0)
 VIEW_S = 0.5
 """How old the whole view may be when it is sent."""
 LINGERS_S = 1.5
@@ -223,27 +227,6 @@ def page_files() -> dict[str, PageFile]:
     }
 
 
-class Rarely(logging.Filter):
-    """Lets twenty lines pass, then one every three minutes, because anyone who can reach the port can trigger
-    errors.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._bucket = TokenBucket(1 / 180, tokens=20.0, burst=20.0)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        del record
-        return self._bucket.take(time.monotonic()) == 0.0
-
-
-def _rarely() -> logging.Logger:
-    faults = logging.getLogger("p2pfl.page.faults")
-    if not faults.filters:
-        faults.addFilter(Rarely())
-    return faults
-
-
 class PageHandler(StrictHandler):
     """Logs malformed requests once an hour; only our own errors get a traceback."""
 
@@ -327,7 +310,7 @@ class StatusPage:
             raise AssertionError("the runner was not set up")
 
         def speak(gate: ConnectionGate) -> PageHandler:
-            return PageHandler(http, gate, self._refusals, logger=_rarely(), keepalive_timeout=30)
+            return PageHandler(http, gate, self._refusals, logger=FAULTS, keepalive_timeout=30)
 
         acceptor = Acceptor(self._pending, speak, self._guard.shows_token)
         try:

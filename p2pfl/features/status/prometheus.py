@@ -44,17 +44,11 @@ OF_NODE = (
         "failed_rounds",
         "Local rounds dropped because of an error or a model that was not finite.",
     ),
-    MetricLine("rounds_mixed_total", "rounds_mixed", "Rounds that a robust rule has mixed."),
-    MetricLine("rounds_unmixed_total", "rounds_alone", "Rounds in which a robust rule could not mix."),
-    MetricLine("closing_rounds_total", "closing_rounds", "Mixing rounds since training ended."),
-    MetricLine("model_version", "version", "Rounds and mixing rounds in the model."),
     MetricLine("accuracy_ratio", "accuracy", "Latest accuracy on the common test set, from 0 to 1."),
     MetricLine("test_loss", "test_loss", "Latest loss on the common test set."),
     MetricLine("test_round", "tested_round", "The round after which the model was tested."),
-    MetricLine("test_stale", "test_is_stale", "1 where the tested model is older than it should be by now."),
     MetricLine("train_loss", "loss", "Loss of the latest local round."),
     MetricLine("staleness_mean_rounds", "staleness.mean", "Mean staleness of all exchanges that were weighed."),
-    MetricLine("staleness_max_rounds", "staleness.max", "Largest staleness of all exchanges that were weighed."),
     MetricLine(
         "neighbor_distance_ratio",
         "neighbor_distance",
@@ -62,34 +56,21 @@ OF_NODE = (
     ),
     MetricLine("sent_bytes_total", "bytes_sent", "Sealed bytes sent to all neighbors."),
     MetricLine("received_bytes_total", "bytes_received", "Sealed bytes received."),
-    MetricLine("sent_messages_total", "messages_sent", "Messages sent to all neighbors."),
-    MetricLine("received_messages_total", "messages_received", "Messages received."),
     MetricLine("exchanges_total", "exchanges", "Exchanges done, of all edges."),
     MetricLine("neighbors_open", "peers", "Neighbors with an open session."),
     MetricLine("neighbors_quarantined", "quarantined", "Neighbors in quarantine."),
-    MetricLine("samples", "samples", "Samples that the node's model stands for."),
     MetricLine(
         "privacy_epsilon", "privacy.epsilon", "Epsilon spent of the privacy budget; none where it is not known."
     ),
     MetricLine("privacy_budget_epsilon", "privacy.budget", "Epsilon of the whole privacy budget."),
-    MetricLine("privacy_rounds_left", "privacy.rounds_left", "Local rounds that the privacy budget has room for."),
-    MetricLine("through", "through", "1 where the node has trained all that it had to."),
 )
 OF_NEIGHBOR = (
     MetricLine("neighbor_open", "live", "1 where the neighbor has an open session."),
-    MetricLine("neighbor_done", "done", "1 where the neighbor has finished."),
     MetricLine("neighbor_sent_bytes_total", "bytes_sent", "Sealed bytes sent to the neighbor."),
     MetricLine("neighbor_received_bytes_total", "bytes_received", "Sealed bytes received from the neighbor."),
-    MetricLine("neighbor_exchanges_total", "exchanges", "Exchanges done with the neighbor."),
-    MetricLine("neighbor_resyncs_total", "resyncs", "How often the edge was reset."),
-    MetricLine("neighbor_model_version", "version", "The latest known version of the neighbor's model."),
-    MetricLine("neighbor_staleness_rounds", "staleness", "Staleness of the latest exchange."),
     MetricLine("neighbor_exchange_seconds", "exchange_s", "How long an exchange usually takes."),
     MetricLine("neighbor_waited_seconds", "waited_s", "Seconds of its waiting budget that this neighbor has used."),
     MetricLine("neighbor_standing", "standing", "1 where no fault is proven against the neighbor, 0 in quarantine."),
-    MetricLine("neighbor_quarantine_seconds", "quarantined_s", "How much longer its quarantine lasts."),
-    MetricLine("neighbor_quarantines_total", "quarantines", "How often it was in quarantine."),
-    MetricLine("neighbor_kept_ratio", "kept", "The share of its pull that the robust rule kept."),
 )
 
 

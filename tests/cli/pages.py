@@ -72,7 +72,7 @@ class Site:
     def whole(self):
         return json.dumps(self.known).encode()
 
-    def history(self, member):
+    def history(self):
         return b"{}"
 
 

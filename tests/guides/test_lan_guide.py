@@ -17,7 +17,7 @@ ROWS = [
 
 @pytest.mark.parametrize("row", ROWS)
 def test_each_row_of_the_table_is_something_that_the_doctor_says(row):
-    sources = [ROOT / "p2pfl/features/lan/doctor.py", ROOT / "p2pfl/features/lan/probe.py"]
+    sources = [ROOT / "p2pfl/features/lan/doctor.py", ROOT / "p2pfl/features/lan/doctor.py"]
     said = re.sub(r"\s+", " ", " ".join(path.read_text(encoding="utf-8") for path in sources))
     words = [
         part.strip() for part in re.split(r", or: |, and in what|, but at \.\.\.|, or its clock.*|^runs another", row)

@@ -20,8 +20,7 @@ from p2pfl.config.writing import with_member, with_settings, without_member
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.features.members import arriving as arrival
-from p2pfl.features.members.charters import CharterKeeper
-from p2pfl.features.members.feature import ask_when_alone
+from p2pfl.features.members.charters import CharterKeeper, ask_when_alone
 from p2pfl.features.members.publishing import hand, newest_from
 from p2pfl.net.websocket import OneShotClient
 from p2pfl.node.folders import newest

@@ -13,8 +13,7 @@ from p2pfl.config.load import federation_mistakes, load_config, load_node, node_
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.bounds.traffic import BoundsCheck
 from p2pfl.features.lan.command import _print_ways
-from p2pfl.features.lan.doctor import examine
-from p2pfl.features.lan.probe import AnswerKind
+from p2pfl.features.lan.doctor import AnswerKind, examine
 from p2pfl.net.dial_paths import OwnCertificate
 from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node.feature import Inspected

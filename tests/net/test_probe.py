@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.lan.probe import AnswerKind, Prober
+from p2pfl.features.lan.doctor import AnswerKind, Prober
 from p2pfl.net.address import parse_address
 
 
@@ -103,7 +103,7 @@ async def test_a_server_that_talks_no_http_is_no_node(ask):
 
 async def test_a_port_without_a_server_is_told_from_one_that_is_silent(ask, monkeypatch):
     assert (await ask("127.0.0.1:1")).kind is AnswerKind.REFUSED
-    monkeypatch.setattr("p2pfl.features.lan.probe.CONNECT_S", 0.1)
+    monkeypatch.setattr("p2pfl.features.lan.doctor.CONNECT_S", 0.1)
     async with mail_server(b"") as address:
         assert (await ask(address)).kind is AnswerKind.SILENT
 

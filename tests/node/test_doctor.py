@@ -12,10 +12,9 @@ from p2pfl.cli.main import main
 from p2pfl.config.load import load_config
 from p2pfl.features.lan import doctor
 from p2pfl.features.lan.command import _cells, _member_row
-from p2pfl.features.lan.doctor import AddressTried, Diagnosis, Patient, _of_members, _of_the_lan
+from p2pfl.features.lan.doctor import AddressTried, Answer, AnswerKind, Diagnosis, Patient, _of_members, _of_the_lan
 from p2pfl.features.lan.interfaces import Interface
 from p2pfl.features.lan.overhear import Announced, Tally
-from p2pfl.features.lan.probe import Answer, AnswerKind
 
 ETH0 = Interface(name="eth0", index=2, addresses=(ip_interface("192.168.1.10/24"),))
 ANSWERS = Answer(kind=AnswerKind.MEMBER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,11 +12,10 @@ from p2pfl.features.status.running import (
     TOKEN_NAME,
     NodeAddresses,
     address_at,
+    keep_file,
     page_token,
     read_addresses,
     read_token,
-    remove_addresses,
-    write_addresses,
 )
 
 
@@ -26,11 +26,10 @@ def there(pid=None):
 
 
 def test_what_is_written_is_read_and_removed(tmp_path):
-    write_addresses(tmp_path, there())
-    assert read_addresses(tmp_path) == there()
-    assert read_addresses(tmp_path).is_running
-    remove_addresses(tmp_path)
-    remove_addresses(tmp_path)
+    node = SimpleNamespace(name="pi1", listen="10.0.0.1:8470", state_dir=tmp_path)
+    with keep_file(node, "ward", 8470, "127.0.0.1:8480"):
+        assert read_addresses(tmp_path) == there()
+        assert read_addresses(tmp_path).is_running
     assert read_addresses(tmp_path) is None
 
 

@@ -15,7 +15,7 @@ from charter_kit import ADMIN, added, after, first, key_of, ward
 from memory_kit import MemoryNetwork
 
 from p2pfl.config.charter import realm_of
-from p2pfl.features.members.feature import ask_when_alone
+from p2pfl.features.members.charters import ask_when_alone
 from p2pfl.features.relay.link import RelayLink
 from p2pfl.features.relay.server import ListedFederation
 from p2pfl.features.relay.tickets import Ticket, register

@@ -34,7 +34,7 @@ MOST_ANNOUNCED = 1000
 """The most names that are kept, because anyone can make them up."""
 ASK_EVERY_S = 1.2
 LISTEN_S = 3.0
-LOOK_S = 0.1
+NEARBY_LOOK_S = 0.1
 Places = Mapping[bytes, Sequence[str]]
 """Maps public keys to addresses host:port."""
 
@@ -231,7 +231,7 @@ async def find_nearby(federation: FederationConfig, *, named: Sequence[str] = ()
     listening = asyncio.create_task(overhearing.run(listen_s))
     try:
         while not listening.done() and len(_announced_places(overhearing, keys, usable)) < len(keys):
-            await asyncio.wait([listening], timeout=LOOK_S)
+            await asyncio.wait([listening], timeout=NEARBY_LOOK_S)
     finally:
         listening.cancel()
         await asyncio.wait([listening])

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from p2pfl.console import Command, Group
 
-FEATURE = "p2pfl.features.members.feature:MembersFeature"
+FEATURE = "p2pfl.features.members.charters:MembersFeature"
 ARRIVE = "p2pfl.features.members.arriving:arrive"
 NEW = "p2pfl.features.members.command:MembersOptions"
 COMMANDS: Mapping[str, Command] = {

@@ -71,15 +71,6 @@ class Curves:
             "figures": self._lines(self.values),
         }
 
-    def of_member(self, member: int) -> dict[str, Any]:
-        """Return the curves of one member, with one line for each figure."""
-        inside = 0 <= member < self.values.shape[2]
-        part = self.values[:, :, member : member + 1] if inside else np.empty((0, len(FIGURES), 1), np.float32)
-        return {
-            "times": [round(at, 1) for at in self.times] if inside else [],
-            "figures": {figure: _plain(part[:, place]) for place, figure in enumerate(FIGURES)},
-        }
-
     @property
     def has_a_line_each(self) -> bool:
         """Return True if each member has a line; otherwise there are three lines, for minimum, median and maximum."""
@@ -193,7 +184,6 @@ class Overview:
         )
         return msgspec.json.encode(status)
 
-    def history(self, member: int | None) -> bytes:
-        """Return the curves since the node started, for all members or for one."""
-        curves: dict[str, Any] = self.curves.as_dict() if member is None else self.curves.of_member(member)
-        return msgspec.json.encode(curves)
+    def history(self) -> bytes:
+        """Return the curves since the node started."""
+        return msgspec.json.encode(self.curves.as_dict())

@@ -75,31 +75,22 @@ def address_at(listen: str, port: int) -> str:
     return f"{LOCAL.get(host, host)}:{port}"
 
 
-def write_addresses(folder: Path, addresses: NodeAddresses) -> None:
-    """Write the file. Raises StorageError: it cannot be written."""
-    from p2pfl.storage.disk import replace_file  # noqa: PLC0415 - `--help` stays instant
-
-    replace_file(folder / FILE_NAME, [msgspec.json.encode(addresses)])
-
-
 @contextmanager
 def keep_file(node: NodeConfig, federation: str, port: int, status: str | None) -> Iterator[None]:
     """Keep the file in place while the block runs. If it cannot be written, run without it."""
+    from p2pfl.storage.disk import replace_file  # noqa: PLC0415 - `--help` stays instant
+
     listen = address_at(node.listen, port)
     there = NodeAddresses(federation=federation, node=node.name, pid=os.getpid(), listen=listen, status=status)
     try:
-        write_addresses(node.state_dir, there)
+        replace_file(node.state_dir / FILE_NAME, [msgspec.json.encode(there)])
     except StorageError as error:
         log.warning("%s", error)
     try:
         yield
     finally:
-        remove_addresses(node.state_dir)
-
-
-def remove_addresses(folder: Path) -> None:
-    with suppress(OSError):
-        (folder / FILE_NAME).unlink()
+        with suppress(OSError):
+            (node.state_dir / FILE_NAME).unlink()
 
 
 def read_addresses(folder: Path) -> NodeAddresses | None:

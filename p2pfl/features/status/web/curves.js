@@ -27,7 +27,6 @@ export class Curves {
     this.lines = Object.fromEntries(FIGURES.map(([name]) => [name, []]));
     this.names = [];
     this.each = true;
-    this.chosen = null;
     this.offset = 0;
     this.charts = [];
     this.main = null;
@@ -47,26 +46,15 @@ export class Curves {
       const points = history.figures[name];
       this.lines[name] = this.names.map((_, line) => points.map(point => point[line] ?? null));
     }
-    this.chosen = null;
     this.build();
   }
 
-  // One more member's own line, where members have none.
-  choose(history, name) {
-    this.chosen = history && !this.each ? { name, history } : null;
-    this.build();
-  }
-
-  add(point, chosenRow) {
+  add(point) {
     const at = point.time[0];
     if (this.times.length && at <= this.times[this.times.length - 1]) return;
     if (point.main.length !== this.names.length) return false;
     this.times.push(at);
     for (const [name] of FIGURES) this.lines[name].forEach((line, place) => line.push(point[name][place] ?? null));
-    if (this.chosen && chosenRow) {
-      this.chosen.history.times.push(at);
-      for (const [name] of FIGURES) this.chosen.history.figures[name].push([chosenRow[name] ?? null]);
-    }
     if (this.times.length > MOST) this.thin();
     this.show();
     return true;
@@ -81,9 +69,7 @@ export class Curves {
   data(name) {
     const times = this.times.map(at => at + this.offset);
     const lines = name === "distance" ? this.lines[name].map(line => line.map(value => value > 0 ? value : null)) : this.lines[name];
-    if (!this.chosen) return [times, ...lines];
-    const { times: own, figures } = this.chosen.history, known = new Map(own.map((at, place) => [at, figures[name][place][0]]));
-    return [times, ...lines, this.times.map(at => known.get(at) ?? null)];
+    return [times, ...lines];
   }
 
   build() {
@@ -108,11 +94,9 @@ export class Curves {
   series() {
     if (this.each) return this.names.map((name, place) => ({ label: name, stroke: color(`--c${place % 12}`), width: 1.6, points: { show: false }, spanGaps: true }));
     const quiet = { points: { show: false }, spanGaps: true, stroke: color("--c0") };
-    const three = [
+    return [
       { ...quiet, label: "least", width: 0.5 }, { ...quiet, label: "median", width: 2 }, { ...quiet, label: "largest", width: 0.5 },
     ];
-    if (this.chosen) three.push({ ...quiet, label: this.chosen.name, width: 2, stroke: color("--c1") });
-    return three;
   }
 
   options(name, format, place, hint) {
@@ -140,7 +124,7 @@ export class Curves {
 
   hintAt(plot, format) {
     const place = plot.cursor.idx;
-    if (place === null || place === undefined) return this.each ? "" : this.chosen ? `median, range, ${this.chosen.name}` : "median and range";
+    if (place === null || place === undefined) return this.each ? "" : "median and range";
     const told = plot.data.slice(1).map((line, series) => [plot.series[series + 1].label, line[place]]).filter(one => one[1] !== null);
     const values = this.each && told.length > 3 ? [["from", Math.min(...told.map(one => one[1]))], ["to", Math.max(...told.map(one => one[1]))]] : told;
     return values.map(([label, value]) => `${label} ${format(value)}`).join("  ");

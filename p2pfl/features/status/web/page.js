@@ -50,9 +50,6 @@ const trouble = row => (row.lost ? 8 : 0) + (row.quiet ? 4 : 0) + (row.standing.
 function choose(index) {
   chosen = chosen === index ? null : index;
   draw();
-  if (chosen === null || curves.each) return curves.choose(null);
-  const asked = chosen;
-  fetch(`/history?member=${asked}`).then(answer => answer.json()).then(history => asked === chosen && curves.choose(history, nameOf(asked)));
 }
 
 // The task's main measure; for a task that names none, accuracy if any member has it, else the loss.
@@ -269,7 +266,7 @@ function take(whole) {
     tableRows.forEach(line => line.element.remove());
     tableRows = new Map();
     loadHistory();
-  } else if (whole.point && curves.add(whole.point, chosen === null ? null : said.byIndex.get(chosen)) === false) loadHistory();
+  } else if (whole.point && curves.add(whole.point) === false) loadHistory();
   connection("live", "live");
   draw();
 }

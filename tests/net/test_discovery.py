@@ -17,6 +17,7 @@ from p2pfl.features.lan.discovery import (
     PREFIX_BYTES,
     SERVICE,
     Discovery,
+    Overhearing,
     _Mdns,
     instance_of,
     member_of,
@@ -24,7 +25,6 @@ from p2pfl.features.lan.discovery import (
     require_zeroconf,
 )
 from p2pfl.features.lan.interfaces import LOOPBACK, MULTICAST, UP, Interface, _unfit, cover
-from p2pfl.features.lan.overhear import Overhearing
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 

@@ -12,9 +12,9 @@ from p2pfl.cli.main import main
 from p2pfl.config.load import load_config
 from p2pfl.features.lan import doctor
 from p2pfl.features.lan.command import _cells, _member_row
+from p2pfl.features.lan.discovery import Announced, Tally
 from p2pfl.features.lan.doctor import AddressTried, Answer, AnswerKind, Diagnosis, Patient, _of_members, _of_the_lan
 from p2pfl.features.lan.interfaces import Interface
-from p2pfl.features.lan.overhear import Announced, Tally
 
 ETH0 = Interface(name="eth0", index=2, addresses=(ip_interface("192.168.1.10/24"),))
 ANSWERS = Answer(kind=AnswerKind.MEMBER)
@@ -154,14 +154,6 @@ def test_a_neighbor_that_has_dialed_this_node_is_not_called_lost(ward):
     assert _cells(_member_row(found, found.patients[1]))["answers"] == "no, but has a session"
     found.patients[1].places.clear()
     assert list(_of_members(found)) == []
-
-
-def test_a_difference_that_only_the_node_here_has_seen_is_reported(ward):
-    found = diagnosis(ward, answer=Answer(kind=AnswerKind.REFUSED))
-    found.patients[1].refused = "its federation file differs from ours in: training.learning_rate"
-    texts = [problem.text for problem in _of_members(found)]
-    assert texts[0] == "node0 refuses node1: its federation file differs from ours in: training.learning_rate"
-    assert texts[1].startswith("node1 is not reached")
 
 
 def test_a_member_that_has_moved_is_said_to_be_elsewhere(ward):

@@ -200,7 +200,8 @@ class TrafficBounds(Attached):
         self._node.network.spare(peer, message.for_s)
         if now - absence.told_at >= TELL_AGAIN_S:
             absence.told_at = now
-            self._node.feed.tell("neighbor-pauses", peer, f"for {readable(message.for_s)}, as its own bounds say")
+            until = self._now() + timedelta(seconds=message.for_s)
+            self._node.feed.tell("neighbor-pauses", peer, f"until {until:%Y-%m-%d %H:%M}, as its own bounds say")
 
     def is_excused(self, peer: int) -> bool:
         """Return True if a neighbor has said that it pauses, or this node does, and it may not be back yet."""
@@ -280,14 +281,6 @@ class TrafficBounds(Attached):
         for_s = until.timestamp() - self._now().timestamp()  # by the machine's clock, whose hours may shift in between
         for peer in peers:
             self._node.say(peer, CHANNEL, Pausing(for_s=min(LONGEST_S, max(0.0, for_s))))
-
-
-def readable(seconds: float) -> str:
-    """Return a time for people, such as `9 h 30 min`."""
-    minutes = round(seconds / 60)
-    days, hours = divmod(minutes // 60, 24)
-    parts = [(days, "d"), (hours, "h"), (minutes % 60, "min")]
-    return " ".join(f"{count} {unit}" for count, unit in parts if count) or "a moment"
 
 
 class BoundsCheck(Check):

@@ -13,8 +13,8 @@ from p2pfl.console.output import Form, format_option, write_json, write_rows
 from p2pfl.foreign import printable
 
 if TYPE_CHECKING:
+    from p2pfl.features.lan.discovery import Tally
     from p2pfl.features.lan.doctor import AddressTried, Diagnosis, Patient
-    from p2pfl.features.lan.overhear import Tally
 
 WRONG = 1
 

@@ -1,8 +1,8 @@
 """Diagnose why nodes do not find or reach each other: check the LAN and each member's answer, and suggest a remedy.
 
-This starts nothing, does not disturb the sessions of running nodes, and needs neither a key nor root. `Prober` finds out
-which node answers at an address by the first two messages of a handshake, with a key made for the occasion: only the
-third would reveal it. So anyone who has the federation file can ask, even while a node with the same files runs.
+This starts nothing, does not disturb the sessions of running nodes, and needs neither a key nor root. `Prober` finds
+out which node answers at an address by the first two messages of a handshake, with a key made for the occasion: only
+the third would reveal it. So anyone who has the federation file can ask, even while a node with the same files runs.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from p2pfl.crypto import WHOLE_SECTIONS, FederationMismatch, HandshakeFault
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import FederationBinding, Initiator
 from p2pfl.errors import PeerFault
-from p2pfl.features.lan.discovery import INSTALL, member_of, prefix_of
+from p2pfl.features.lan.discovery import INSTALL, Announced, Overhearing, Tally, member_of, prefix_of
 from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover, own_addresses
-from p2pfl.features.lan.overhear import Announced, Overhearing, Tally
-from p2pfl.features.status.running import ask_federation, ask_status, find_running, place_of
+from p2pfl.features.status.running import ask_status, find_running, place_of
 from p2pfl.net.address import Address, is_hidden, parse_address
 from p2pfl.net.dial_paths import DialError, Outlet, UnreachedError, outlet_of
-from p2pfl.net.transport import DIFFERS, GoneError, Line
+from p2pfl.net.transport import GoneError, Line
 from p2pfl.net.websocket import LEARNED, dial_websocket, open_browserless, visitors_binding
 from p2pfl.node.folders import newest_here
 
@@ -199,8 +198,6 @@ class Patient:
     places: list[AddressTried] = field(default_factory=list)
     has_session: bool = False
     """True if the node that runs here has a session with it, whoever dialed."""
-    refused: str = ""
-    """Why the node that runs here refuses it: their federation files differ."""
 
     @property
     def answering(self) -> AddressTried | None:
@@ -212,8 +209,6 @@ class OwnNode:
     """What the node that runs here says of its neighbors, by their names."""
 
     sessions: frozenset[str] = frozenset()
-    refused: Mapping[str, str] = field(default_factory=dict)
-    """The differences of the federation files of those that it refuses for that, in words."""
     away: Mapping[str, str] | None = None
     """The relays at which it is not registered, and why; None if it does not say, or lists none."""
 
@@ -256,7 +251,6 @@ async def examine(
                 member=member,
                 here=node is not None and member.name == node.name,
                 has_session=member.name in own.sessions,
-                refused=own.refused.get(member.name, ""),
             )
             for member in _members_to_examine(federation, node)
         ],
@@ -414,11 +408,6 @@ def _is_near(address: str, interface: Interface) -> bool:
 def _of_members(diagnosis: Diagnosis) -> Iterator[Problem]:
     for patient in diagnosis.patients:
         place = patient.answering
-        if patient.refused and (place is None or not place.answer.differences):
-            yield Problem(
-                text=f"{diagnosis.node} refuses {patient.member.name}: {patient.refused}",
-                remedy=_compare(diagnosis.federation),
-            )
         if place is None:
             if not (patient.here or (patient.has_session and not patient.places)):
                 yield _unreachable(diagnosis, patient)
@@ -569,12 +558,10 @@ def ask_here(node: NodeConfig | None) -> OwnNode:
     here = None if node is None else find_running(node.state_dir)
     if node is None or here is None or here.status is None:
         return OwnNode()
-    said, known = ask_status(place_of(here.status)), ask_federation(place_of(here.status))
+    said = ask_status(place_of(here.status))
     said = {} if isinstance(said, str) or said["node"] != node.name else said
     relays = (said.get("features", {}).get("relay") or {}).get("relays")
-    alarms = [] if isinstance(known, str) or known["node"] != node.name else known.get("alarms", [])
     return OwnNode(
         sessions=frozenset(one["name"] for one in said.get("neighbors", []) if one.get("live")),
-        refused={one["about"]: one["text"] for one in alarms if one["kind"] == DIFFERS},
         away=relays and {one["relay"]: one["why"] for one in relays if not one["registered"]},
     )

@@ -17,7 +17,7 @@ from p2pfl.config.load import load_stranger, node_file
 from p2pfl.config.members import Contact, Invite
 from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.identity import Identity, fingerprint, public_text
-from p2pfl.features.lan.overhear import Places, find_nearby
+from p2pfl.features.lan.discovery import Places, find_nearby
 from p2pfl.features.members.joining import find_invite, require_same
 from p2pfl.net.websocket import OneShotClient, UnreachableError
 from p2pfl.node.folders import CHARTER_FILE, newest

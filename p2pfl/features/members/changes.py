@@ -23,8 +23,7 @@ from p2pfl.console import seconds_now
 from p2pfl.console.output import Form, write_rows
 from p2pfl.crypto.identity import Identity, fingerprint, public_text
 from p2pfl.errors import UserError
-from p2pfl.features.lan.discovery import require_zeroconf
-from p2pfl.features.lan.overhear import Places, find_nearby
+from p2pfl.features.lan.discovery import Places, find_nearby, require_zeroconf
 from p2pfl.features.members.publishing import (
     ADMIN_FILE,
     Delivery,

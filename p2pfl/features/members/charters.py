@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,14 +72,6 @@ BODIES_PER_S, BODIES_AT_ONCE = 0.1, 8.0
 MOST_PART_BYTES = 48 * 1024
 """The largest size of a charter's piece in one message."""
 Counter = Annotated[int, Meta(ge=0, lt=2**53)]
-
-
-class Verdict(Enum):
-    """The outcome of offering a charter."""
-
-    TAKEN = auto()
-    KNOWN = auto()
-    OLDER = auto()
 
 
 class CharterKeeper:
@@ -185,23 +176,19 @@ class CharterKeeper:
         else:
             self._unsaved = False
 
-    def offer(self, raw: bytes, peer: int | None = None) -> Verdict:
+    def offer(self, raw: bytes, peer: int | None = None) -> None:
         """Accept a charter if it is newer and signed by an admin. Raises CharterError: it cannot be accepted."""
         require_signed(raw, self.federation.admin)  # before parsing it, which may take a tenth of a second
         offered, known = edition_of(raw), self.edition
-        if offered == known:
-            return Verdict.KNOWN
-        if offered.version < known.version or offered.digest in self._conflicts:
-            return Verdict.OLDER
+        if offered == known or offered.version < known.version or offered.digest in self._conflicts:
+            return
         charter = checked(raw, self.federation)
         if offered.version == known.version:
             self._conflicts |= {offered.digest, known.digest}
             text = f"version {known.version} of the members was signed twice: all nodes keep the same one of the two"
             self.alarm(CONFLICT, peer, f"{text}; sign another version with the members that you intend")
-        if offered < known:
-            return Verdict.OLDER
-        self._take(charter)
-        return Verdict.TAKEN
+        if offered > known:
+            self._take(charter)
 
     def _take(self, charter: Charter) -> None:
         self.federation = amended(self.federation, charter)

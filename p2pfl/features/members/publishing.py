@@ -34,7 +34,7 @@ from p2pfl.config.model import Edges, FederationConfig, Member
 from p2pfl.config.tables import Mistakes
 from p2pfl.crypto.identity import Identity, fingerprint, public_text
 from p2pfl.errors import UserError
-from p2pfl.features.lan.overhear import Places
+from p2pfl.features.lan.discovery import Places
 from p2pfl.features.relay.transport import answer_of_admin, dialing_through
 from p2pfl.foreign import UNREADABLE
 from p2pfl.net.websocket import OneShotClient, UnreachableError

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from pages import KNOWN, note_address, serving
+from pages import note_address, serving
 
 
 def test_sessions_and_relays_are_those_that_the_node_here_reports(p2pfl, tmp_path):

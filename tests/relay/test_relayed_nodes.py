@@ -266,10 +266,10 @@ async def test_a_long_line_through_a_relay_holds_no_more_than_its_window(federat
         await until(lambda: all(link.is_registered for link in links))
         line = await links[0].dial(federation.identities[1].public)
         sending = asyncio.create_task(send_all(line, 40))
-        await until(lambda: relay.board.tenant("ward").held_bytes >= 700_000)
+        other = await came
+        await until(lambda: other.bytes_came >= 700_000)
         assert not sending.done()
         assert relay.board.tenant("ward").held_bytes < 1_000_000
-        other = await came
         for number in range(40):
             assert (await other.receive())[0] == number
         await sending

@@ -151,8 +151,5 @@ def test_the_relay_lists_what_it_is_given_and_says_what_is_wrong_with_it(tmp_pat
         read_listed([file], [])
     file.write_text(f'[federation]\nname = "ward"\nadmin = ["{public_text(ADMIN.public)}"]\n', encoding="utf-8")
     assert read_listed([tmp_path], []) == [LISTED[0]]
-    retired = f'[[member]]\nkey = "{public_text(MEMBER.public)}"\nretired = true\n'
-    (tmp_path / "members.toml").write_text(retired, encoding="utf-8")
-    assert read_listed([file], [])[0].removed == {MEMBER.public}
     with pytest.raises(UserError, match="the same federation"):
         read_listed([file, tmp_path], [])

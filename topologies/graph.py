@@ -18,13 +18,15 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol, Self, TypeGuard
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topologies.errors import DisconnectedError, TopologyError
 
+NetworkxGraph: TypeAlias = Any
+"""A `networkx.Graph`, which is not imported for this."""
 Weights = NDArray[np.float64]
 """One weight for each edge, shape (edges,)."""
 ALLOWED = "a number above 0"
@@ -82,16 +84,6 @@ NONE: Ends = np.empty((0, 2), np.int64)
 NODES_LIMIT = 2_000_000
 EDGES_LIMIT = 50_000_000
 """The maximum number of edges held in memory; a larger graph is described by its formulas, or not at all."""
-
-
-class NetworkxGraph(Protocol):
-    """The part of `networkx.Graph` that is read here, so that networkx need not be imported."""
-
-    nodes: Any
-    edges: Any
-
-    def is_directed(self) -> bool: ...
-    def is_multigraph(self) -> bool: ...
 
 
 class Topology:
@@ -319,7 +311,7 @@ def require_graph(value: object) -> Topology:
     return Topology.from_networkx(value)
 
 
-def _is_of_networkx(value: object) -> TypeGuard[NetworkxGraph]:
+def _is_of_networkx(value: object) -> bool:
     """True for a graph of networkx, judged by one method: a look at `edges` may build them."""
     return callable(getattr(value, "is_multigraph", None))
 

@@ -36,7 +36,7 @@ NEAR_S = 0.002
 """The time of a message between nodes of which nothing else is said: the default of a simulated world."""
 SHOWN = 5
 
-_TIME = re.compile(r"(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})\s*(ms|s|)")
+_TIME = re.compile(r"(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})\s*(ms|s)")
 _RANGE = re.compile(r"(\d{1,9})\s*-\s*(\d{1,9})")
 
 
@@ -63,19 +63,11 @@ class FarNodes:
 def read_far(text: str) -> FarNodes:
     """Read `NODES=TIME`, as 28-29=60ms. Raises TopologyError if it is something else."""
     named, equals, time = text.rpartition("=")
-    seconds = time_in_seconds(time, unit=None) if equals and named.strip() else None
-    if seconds is None:
+    match = _TIME.fullmatch(time.strip()) if equals and named.strip() else None
+    if match is None:
         allowed = "nodes and how far they are, one way, as 28-29=60ms"
         raise TopologyError("not a distance", key="far", value=text, allowed=allowed)
-    return FarNodes(named.strip(), seconds)
-
-
-def time_in_seconds(text: str, unit: str | None = "ms") -> float | None:
-    """Read a time; a number alone is in `unit`, or nothing if that is None. Returns None if it is no time."""
-    match = _TIME.fullmatch(text.strip())
-    if match is None or not (match[2] or unit):
-        return None
-    return float(match[1]) * {"ms": 1e-3, "s": 1.0}[match[2] or unit or "s"]
+    return FarNodes(named.strip(), float(match[1]) * {"ms": 1e-3, "s": 1.0}[match[2]])
 
 
 def latencies(

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from topologies import Topology, build
-from topologies.metrics import effective_resistance
 from topologies.metrics.byzantine import tolerance
 from topologies.metrics.cuts import connectivity
 from topologies.metrics.robustness import robustness
@@ -50,24 +49,6 @@ def test_a_graph_that_looks_the_same_from_everywhere_loses_no_edge_connectivity(
     graph, degree = topology.to_networkx(), int(topology.degrees[0])
     assert nx.edge_connectivity(graph) == degree == connectivity(topology).edges.lower
     assert nx.node_connectivity(graph) >= 2 * (degree + 1) / 3
-
-
-@pytest.mark.parametrize(("spec", "nodes"), [("watts-strogatz", 30), ("barbell", 12), ("torus", 20)])
-def test_the_total_resistance_is_n_times_the_sum_of_reciprocal_eigenvalues(spec, nodes):
-    """Klein and Randic 1993; Ghosh, Boyd and Saberi 2008: the total effective resistance."""
-    topology = build(spec, nodes)
-    values = np.linalg.eigvalsh(laplacian(topology))
-    total = effective_resistance(topology)["average"] * nodes * (nodes - 1) / 2
-    assert total == pytest.approx(nodes * (1 / values[1:]).sum())
-
-
-def test_resistance_is_at_most_distance_and_equal_on_trees():
-    """Klein and Randic 1993, on resistance distance."""
-    for spec, nodes in (("path", 15), ("star", 9), ("ring", 9)):
-        topology = build(spec, nodes)
-        average = nx.average_shortest_path_length(topology.to_networkx())
-        found = effective_resistance(topology)["average"]
-        assert found == pytest.approx(average) if spec != "ring" else found < average
 
 
 @pytest.mark.parametrize("nodes", range(1, 9))

@@ -36,8 +36,8 @@ def test_a_cut_of_a_graph_with_even_degrees_is_even():
 
 
 def test_figures_that_a_graph_is_too_large_for_are_named(monkeypatch):
-    monkeypatch.setattr(describe, "effective_resistance", lambda _: None)
+    monkeypatch.setattr(describe, "cut_points", lambda _: None)
     large = call("info", "torus", "-n", "16").stdout
-    assert "not computed              too large for: effective resistance\n" in large
-    assert "\neffective resistance" not in large
-    assert json.loads(call("info", "torus", "-n", "16", "--format", "json").stdout)["effective_resistance"] is None
+    assert "not computed              too large for: bridges, cut nodes\n" in large
+    assert "\nbridges" not in large
+    assert json.loads(call("info", "torus", "-n", "16", "--format", "json").stdout)["bridges"] is None

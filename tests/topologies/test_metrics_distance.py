@@ -1,4 +1,4 @@
-"""Diameters against networkx, ranges that hold the truth, and resistances against the pseudo-inverse."""
+"""Diameters against networkx, ranges that hold the truth."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from topologies import Topology, build
 from topologies import metrics as distance
-from topologies.metrics import bound_diameter, diameter, diameter_bounds, effective_resistance, hops
+from topologies.metrics import bound_diameter, diameter, diameter_bounds, hops
 
 GRAPHS = [("ring", 9), ("path", 9), ("star", 5), ("torus", 20), ("barbell:path=2", 12), ("watts-strogatz", 40)]
 
@@ -73,12 +73,11 @@ def test_a_large_graph_has_a_range_and_not_a_guess():
 
 def test_there_is_no_distance_between_parts():
     apart = Topology("by hand", 4, [(0, 1), (2, 3)])
-    assert diameter_bounds(apart) is effective_resistance(apart) is None
+    assert diameter_bounds(apart) is None
 
 
 def test_a_graph_whose_edges_are_not_held_has_what_its_formula_knows():
     assert diameter(build("complete", 100_000)) == 1
-    assert effective_resistance(build("complete", 100_000)) is None
 
 
 @pytest.mark.parametrize(("nodes", "expected"), [(1, 0), (2, 1)])
@@ -88,18 +87,3 @@ def test_one_and_two_nodes_have_a_diameter(nodes, expected):
 
 def test_the_distances_from_a_node_of_a_disconnected_graph_say_where_there_is_no_way():
     assert np.array_equal(hops(Topology("by hand", 3, [(0, 1)]), 1), [1, 0, -1])
-
-
-@pytest.mark.parametrize(("spec", "nodes"), [*GRAPHS, ("ring", 2), ("complete", 5), ("hypercube", 16)])
-def test_resistances_are_those_of_the_pseudo_inverse(spec, nodes):
-    topology = build(spec, nodes)
-    inverse = np.linalg.pinv(nx.laplacian_matrix(topology.to_networkx(), range(nodes)).toarray().astype(float))
-    expected = np.diag(inverse)[:, None] + np.diag(inverse) - 2 * inverse
-    found = effective_resistance(topology)
-    assert found["largest"] == pytest.approx(expected.max())
-    assert found["average"] == pytest.approx(expected.sum() / nodes / (nodes - 1))
-
-
-def test_one_node_resists_nothing_and_a_large_graph_is_not_computed():
-    assert effective_resistance(build("ring", 1)) == {"average": 0.0, "largest": 0.0}
-    assert effective_resistance(build("ring", 2_001)) is None

@@ -65,7 +65,7 @@ Examples:
 @terminal.seed_option()
 @far_options
 @click.option("--evaluations", type=click.IntRange(min=0), default=None, help="Graphs that the search tries.")
-@click.option("--within", type=terminal.TimeLimit(), default="2m", show_default=True, help="Stop searching then.")
+@click.option("--within", type=terminal.Time(), default="2m", show_default=True, help="Stop searching then.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Write the best graph here.")
 @format_option("table", "json", "csv")
 def design_command(
@@ -203,12 +203,7 @@ Examples:
 )
 @terminal.spec_argument()
 @terminal.nodes_option()
-@click.option(
-    "--rounds",
-    type=int,
-    default=None,
-    help="Exactly so many rounds.  [default: until a thousandth]",
-)
+@click.option("--rounds", type=int, default=None, help="Exactly so many rounds.  [default: until a thousandth]")
 @terminal.seed_option()
 @terminal.weights_option()
 @format_option("table", "json", "csv")
@@ -334,11 +329,7 @@ def convert_command(
     weights: str | None,
 ) -> None:
     from topologies.families import resolve  # noqa: PLC0415 - `--help` stays instant
-    from topologies.files import (  # noqa: PLC0415 - as above
-        format_of,
-        read_topology,
-        write_topology,
-    )
+    from topologies.files import format_of, read_topology, write_topology  # noqa: PLC0415 - as above
 
     format_of(target, target_format)
     topology = read_topology(Path(source), nodes, source_format) if source_format else resolve(source, nodes, seed)
@@ -385,11 +376,7 @@ Examples:
 @weights_option()
 def plot_command(*, source: str, output: Path, nodes: int | None, seed: int, weights: str | None) -> None:
     from topologies.families import resolve  # noqa: PLC0415 - `--help` stays instant
-    from topologies.plots import (  # noqa: PLC0415 - as above
-        check_size,
-        check_target,
-        draw_single,
-    )
+    from topologies.plots import check_size, check_target, draw_single  # noqa: PLC0415 - as above
 
     check_target(output)
     if nodes is not None:

@@ -58,7 +58,6 @@ What the words mean:
   consensus                time until all agree, each node at its own pace: an estimate,
                            within about a factor of two of simulated nodes
   consensus in step        the same if all waited for all in each round, as no node does
-  effective resistance     how far apart two nodes are when all paths count
   edge connectivity        edges that have to fail before the graph falls apart;
                            vertex connectivity: nodes
   bridges, cut nodes       edges, and nodes, of which one alone is enough for that
@@ -317,7 +316,7 @@ def _describe(
     return described
 
 
-LIMITED = ("effective_resistance", "bridges", "cut_nodes", "thinnest_cut")
+LIMITED = ("bridges", "cut_nodes", "thinnest_cut")
 """Figures of a connected graph that are left out only if it is too large for them."""
 
 IN_SECONDS = ("train_s", "exchange_s", "round_s", "consensus_s", "consensus_in_step_s")

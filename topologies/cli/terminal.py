@@ -1,6 +1,4 @@
-"""What the commands share at the terminal: arguments and options, sizes in bytes as people write them, how far sites
-are from each other, and printing facts about one thing, or rows about many, as a table, JSON or CSV.
-"""
+"""The commands' common arguments and options, and printing of facts and rows as a table, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -57,19 +55,22 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # generic only in later
         return size
 
 
-class TimeLimit(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
-    """An option in seconds above zero, written as `10s`, `500ms`, `2m` or `1h`."""
+class Time(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
+    """An option in seconds above zero, written as `10s`, `500ms`, `2m` or `1h`; or from zero, and with its unit."""
 
     name = "time"
+
+    def __init__(self, *, may_be_zero: bool = False) -> None:
+        self.may_be_zero = may_be_zero
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
         match = _TIME.fullmatch(str(value).strip())
-        seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
-        if not seconds:
-            self.fail(f"{value!r} is no time above zero; allowed: such as 10s, 500ms or 2m", param, ctx)
-        return seconds
+        if match is None or not (match[2] if self.may_be_zero else float(match[1])):
+            said = "no time" if self.may_be_zero else "no time above zero"
+            self.fail(f"{value!r} is {said}; allowed: such as 10s, 500ms or 2m", param, ctx)
+        return float(match[1]) * _SECONDS[match[2]]
 
 
 def readable_bytes(size: float | None) -> str:
@@ -248,31 +249,13 @@ longer, one way. Two far nodes are twice as far apart. More: docs/how-to/which-g
 """
 
 
-class Delay(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
-    """A time from zero: `60ms`, `0.06s`."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from topologies.timing import time_in_seconds  # noqa: PLC0415 - `--help` stays instant
-
-        if isinstance(value, float):
-            return value
-        seconds = time_in_seconds(str(value), unit=None)
-        if seconds is None:
-            self.fail(f"{value!r} is no time; allowed: such as 60ms or 0.5s", param, ctx)
-        return seconds
-
-
 def far_options(command: Command) -> Command:
     """Add --far and --train."""
-    options: list[Decorator] = [
-        click.option("--far", "far", multiple=True, metavar="NODES=TIME", help="Far nodes, as 28-29=60ms; repeatable."),
-        click.option("--train", type=Delay(), default="0s", show_default=True, help="Time of a node's local round."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    train, far = Time(may_be_zero=True), "Far nodes, as 28-29=60ms; repeatable."
+    command = click.option("--train", type=train, default="0s", show_default=True, help="Time of a node's round.")(
+        command
+    )
+    return click.option("--far", multiple=True, metavar="NODES=TIME", help=far)(command)
 
 
 def read_distances(nodes: int, names: Sequence[str], *, far: Sequence[str], train: float) -> Latencies | None:

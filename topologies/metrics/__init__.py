@@ -1,10 +1,5 @@
-"""What all figures of a graph share, answers that may be a range and facts that need no computation; and distances.
-
-Distances between nodes are in hops, and in ohms, with the graph as a network of one-ohm resistors (effective
-resistance).
-
-Resistance measures how noise adds up when nodes average. Source: Klein and Randic, Resistance distance (1993); Ghosh,
-Boyd and Saberi, Minimizing effective resistance of a graph (SIAM Review 50, 2008).
+"""What all figures of a graph share, answers that may be a range and facts that need no computation; and distances in
+hops.
 """
 
 from __future__ import annotations
@@ -15,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.eigen import Extremes
-from topologies.eigen.laplacian import Laplacian
 from topologies.families import FAMILIES, parse
 from topologies.files.content import is_file
 from topologies.graph import Topology, component_count
@@ -213,20 +207,3 @@ def _spread(neighbors: list[list[int]]) -> int:
         balls = grown
         turns += 1
     return turns
-
-
-def effective_resistance(topology: Topology) -> dict[str, float] | None:
-    """Compute the `average` and the `largest` resistance over pairs of distinct nodes, in units of one edge's.
-
-    R_ij = P_ii + P_jj - 2 P_ij for P the inverse of L + J / n: the pseudo-inverse and a constant. 0 for one node; None
-    on a disconnected graph, where resistances are infinite, and above 2,000 nodes.
-    """
-    n = topology.nodes
-    if n == 1:
-        return {"average": 0.0, "largest": 0.0}
-    if n > EXACT_LIMIT or not is_connected(topology):
-        return None
-    inverse = np.linalg.inv(Laplacian.plain(topology).dense() + 1.0 / n)
-    own = np.diag(inverse)
-    pairs = own[:, None] + own - 2.0 * inverse
-    return {"average": 2.0 * (float(own.sum()) - 1.0) / (n - 1), "largest": float(pairs.max())}

@@ -18,7 +18,7 @@ from topologies.families import build_schedule, kind, resolve
 from topologies.family import GraphKind
 from topologies.files.content import is_file
 from topologies.graph import NetworkxGraph, Topology, component_count, require_graph
-from topologies.metrics import IntegerBounds, degree_range, diameter, diameter_bounds, effective_resistance
+from topologies.metrics import IntegerBounds, degree_range, diameter, diameter_bounds
 from topologies.metrics.byzantine import tolerance
 from topologies.metrics.cuts import (
     Cut,
@@ -62,7 +62,7 @@ ORDER = (
         "bytes_per_round_busiest_node",
     ),
     *("train_s", "exchange_s", "slowest_edge", "round_s", "consensus_s", "consensus_in_step_s"),
-    *("degree", "diameter", "diameter_bounds", "effective_resistance"),
+    *("degree", "diameter", "diameter_bounds"),
     *("edge_connectivity", "vertex_connectivity", "bridges", "cut_nodes"),
     *("thinnest_cut", "conductance"),
     *("robustness", "liars_per_node", "seconds"),
@@ -192,7 +192,6 @@ def structure(topology: Topology, plain: Extremes) -> dict[str, Any]:
         "conductance": conductance_bounds(topology, plain, cut),
         "edge_connectivity": _range(between.edges),
         "vertex_connectivity": _range(between.nodes),
-        "effective_resistance": effective_resistance(topology),
         "robustness": [robust.lower, robust.upper],
         "liars_per_node": {
             "mixes": liars.local,

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from p2pfl.methods.method import Method as Method
     from p2pfl.node.learner_runner import RoundState as RoundState
     from p2pfl.reporting.report import Report as Report
-    from p2pfl.reporting.report import SecureSum as SecureSum
 
 _HOME = {
     "Compressor": "p2pfl.compress.interface",
@@ -34,7 +33,6 @@ _HOME = {
     "Report": "p2pfl.reporting.report",
     "RoundState": "p2pfl.node.learner_runner",
     "Rule": "p2pfl.aggregate.catalog",
-    "SecureSum": "p2pfl.reporting.report",
     "Task": "p2pfl.learn.task",
     "UserError": "p2pfl.errors",
     "load_federation": "p2pfl.federation",

@@ -48,7 +48,7 @@ GONE: Mapping[str, str] = {
     "check --byzantine": "write the rule with that b into [gossip]: check warns of what does not tolerate it",
     "new --name": "the federation has the name of its folder; write another into federation.toml",
     "list --parameters": "p2pfl check has the bytes of your own model",
-    "evaluate --federation": "without a FILE it is gone: p2pfl score on a table that no node has, or Node.sum",
+    "evaluate --federation": "without a FILE it is gone: p2pfl score on a table that no node has",
     "evaluate --finetune": "p2pfl export --finetune, and evaluate that file",
     "stats --questions": "end --answer with Ctrl-C",
     "audit --budget-s": "use --quick, or --attacks with fewer",

@@ -6,7 +6,6 @@ demand:
 - `CHECKS`: what it reports about a federation before nodes exist, derived from `p2pfl.node.feature.Check`.
 - `NEW`: its options for `p2pfl new`, derived from `p2pfl.console.NewOptions`.
 - `ARRIVE`: (federation, node's name, its node file or None) -> the federation to start with; it may wait for one.
-- `NODE_SUM`: (federation, node, identity, arrays, settings) -> the sum with nodes on other machines, for `Node.sum`.
 - `PREPARE`: (federation, node, launched) -> bool: prepares what a node needs before its model; False if it was stopped.
 """
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
@@ -13,7 +12,6 @@ from p2pfl.node.application import Application
 from p2pfl.node.assembly import Setup, read_setup
 from p2pfl.node.learner_runner import OnRound
 from p2pfl.node.shutdown import shutdown_on_request
-from p2pfl.reporting.report import SecureSum
 from p2pfl.reporting.status import NodeLine, NodeResult
 
 
@@ -80,36 +78,6 @@ class Node:
         Return None if it was stopped before it could begin, because its disk was full.
         """
         return await self._application.run()
-
-    async def sum(
-        self,
-        arrays: Mapping[str, Any],
-        *,
-        within: tuple[float, float],
-        resolution: float | None = None,
-        least: int = 3,
-        colluders: int = 1,
-    ) -> SecureSum:
-        """Sum arrays with the other nodes, which call this too, on their machines, so that no node learns another's.
-
-        `arrays` has floats or whole numbers by name, at most 2^20 entries together. All give the same names, shapes and
-        keywords. Each entry is from `within[0]` to `within[1]`, in steps of `resolution`: by default 1 for whole
-        numbers, else the 2^32nd part of the bounds. The sum is of at least `least` nodes, who are named in it. Up to
-        `colluders` nodes that put together what they see, and break the rules, learn the sum of the others and no more.
-
-        The node must not be running. The sum begins when all nodes are there. If some do not come, but more than
-        (n + `colluders`) / 2 of n were there within five minutes, it begins without them: after another minute and
-        twice the time that the others took. If no sum comes about, it is refused after about a quarter of an hour. To
-        stop waiting, cancel it.
-
-        Raises UserError: an argument is wrong, the node runs, or the sum was refused; StorageError: the disk refuses
-        to record what the node signs.
-        """
-        setup = self._setup
-        (sum_at_node,) = import_declared("NODE_SUM")
-        terms = {"within": within, "resolution": resolution, "least": least, "colluders": colluders}
-        result: SecureSum = await sum_at_node(setup.federation, setup.node, setup.identity, arrays, **terms)
-        return result
 
     def stop(self) -> None:
         """End cleanly, keeping a snapshot. Call it from the event loop that runs the node."""

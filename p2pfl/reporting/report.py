@@ -7,13 +7,10 @@ infinity: both are written as null, and a null in a `Statistic` is read as NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
-from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
 from p2pfl.learn.metrics import Measure
@@ -32,20 +29,6 @@ SCORE = "`p2pfl score NODE TABLE` says how good the model is, on a labelled tabl
 def instead(task: str) -> str | None:
     """Return the command to use if scores are withheld, for the task with this name, or None if there is none."""
     return SCORE if task == TABLES else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SecureSum:
-    """Sums of arrays over some nodes of a federation, of which nobody has seen a summand."""
-
-    sums: Mapping[str, NDArray[Any]]
-    """The sums by name, each of the shape of its summands; whole numbers where all summands are."""
-    members: tuple[str, ...]
-    """The names of the nodes whose arrays are in all of the sums."""
-
-    def mean(self) -> dict[str, NDArray[Any]]:
-        """The sums divided by the number of members."""
-        return {name: total / len(self.members) for name, total in self.sums.items()}
 
 
 PRIVATE_FIGURES = ("losses in training", "scores on a node's own data", "which classes a node has")

@@ -6,6 +6,7 @@ import json
 import random
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from boards import Boards
@@ -19,18 +20,26 @@ DEADLINE_S = 400.0
 KBIT_PER_S = 20_000
 SCRIPT = """
 import asyncio, json, sys
+sys.path.insert(0, KIT)
 import numpy as np
-from p2pfl import Node, UserError
-from p2pfl.features.sums import asking
+from sum_sessions import open_talk
+from p2pfl.config.load import load_config, load_node, node_file
+from p2pfl.crypto.identity import Identity
+from p2pfl.features.sums.arithmetic import numbers_of
+from p2pfl.features.sums.messages import SumDone
+from p2pfl.features.sums.sessions import next_life, settings_of
 from p2pfl.features.sums.setup import SumSetup
 
 folder, name, salt = sys.argv[1:]
-asking.FIRST_WAIT_S = 2.0  # nobody waits for people here
+federation = load_config(folder)
+node = load_node(node_file(federation, name), federation, name)
+names = [member.name for member in federation.members]
 masked = SumSetup.masked
 
 
 def part(name):
-    return {"ones": 10 ** int(name[2:]), "long": np.arange(100_000) % 7 + 10 ** int(name[2:]) + int(salt)}
+    long = np.arange(100_000) % 7 + 10 ** int(name[2:]) + int(salt)
+    return {"ones": np.array(10 ** int(name[2:])), "long": long}
 
 
 def telling(*given):
@@ -41,18 +50,23 @@ def telling(*given):
 
 async def main():
     SumSetup.masked = telling
-    try:
-        total = await Node(folder, name).sum(part(name), within=(0, 10**6))
-    except UserError as error:
-        print(json.dumps({"refused": str(error)}), flush=True)
+    numbers = numbers_of(part(name), 0, 10**6, len(names))
+    settings = settings_of(federation, names.index(name), life=next_life(node.state_dir), sums=2)
+    identity = Identity.load(node.key_file)
+    door = open_talk(federation, settings, identity, listen=node.listen, folder=node.state_dir, first_wait_s=2.0)
+    async with door as talk:
+        ended = await talk.sum("x", numbers.encode(part(name)), numbers.terms("x"))
+        await talk.farewell(ended.members if isinstance(ended, SumDone) else ())
+    if not isinstance(ended, SumDone):
+        print(json.dumps({"refused": ended.reason}), flush=True)
         return
-    parts = [part(member) for member in total.members]
-    right = all(np.array_equal(total.sums[key], sum(each[key] for each in parts)) for key in ("ones", "long"))
-    print(json.dumps({"members": total.members, "right": right}), flush=True)
+    parts, total = [part(names[member]) for member in ended.members], numbers.decode(ended.total, len(ended.members))
+    right = all(np.array_equal(total[key], sum(each[key] for each in parts)) for key in ("ones", "long"))
+    print(json.dumps({"members": [names[member] for member in ended.members], "right": right}), flush=True)
 
 
 asyncio.run(main())
-"""
+""".replace("KIT", repr(str(Path(__file__).parents[1] / "sums")))
 
 
 class Summing(Boards):

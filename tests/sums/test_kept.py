@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from types import SimpleNamespace
 
 import pytest
 
-from p2pfl.errors import StorageError
-from p2pfl.features.sums.sessions import FILE_NAME, KeptSums
+from p2pfl.errors import StorageError, UserError
+from p2pfl.features.sums.sessions import FILE_NAME, KeptSums, alone, next_life
 
 KEYS = [n.to_bytes(32, "little") for n in range(200)]
 RECORDS = [(bytes([n]) * 32, frozenset(range(n, n + 40 * n + 3))) for n in range(4)]
@@ -82,3 +83,17 @@ def test_a_record_that_the_disk_refuses_leaves_nothing(tmp_path, monkeypatch):
     assert path.read_bytes() == raw
     kept.add(bytes(32), frozenset({1, 2, 3}))
     assert len(KeptSums(tmp_path, KEYS).past) == len(RECORDS) + 1
+
+
+@pytest.mark.parametrize("left", [b"7", b"", b"\xff", b"a", b"9" * 40])
+def test_a_life_grows_or_begins_anew(tmp_path, left):
+    (tmp_path / "sums.life").write_bytes(left)
+    assert [next_life(tmp_path), next_life(tmp_path)] == ([8, 9] if left == b"7" else [1, 2])
+
+
+def test_while_a_node_runs_it_sums_nothing_else(tmp_path):
+    node = SimpleNamespace(name="north", state_dir=tmp_path)
+    with alone(node), pytest.raises(UserError, match="north runs, or sums, at this moment"), alone(node):
+        pass
+    with alone(node):
+        pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from itertools import combinations, product
 from types import SimpleNamespace
@@ -15,15 +14,15 @@ from hypothesis import strategies as st
 
 from p2pfl.features.sums.arithmetic import (
     PRIME,
-    FixedPoint,
     SpoiledSum,
+    WholeNumbers,
     deal,
+    numbers_of,
     partners,
     rebuild,
     rebuild_checked,
     withstands,
 )
-from p2pfl.features.sums.asking import encoding_of
 from p2pfl.features.sums.messages import (
     MemberList,
     Post,
@@ -136,56 +135,27 @@ def test_sums_of_the_same_data_may_not_differ_by_few_members_in_any_combination(
     assert atoms([everybody, three, frozenset({0, 1, 2, 3})])[0] == 1
 
 
-def test_fixed_point_keeps_values_within_half_a_step():
-    point = FixedPoint(low=-2.0, high=3.0, resolution=0.01, members=4, shapes={"a": (1, 1), "b": (2,)})
-    arrays = [
-        {"b": np.array([1.234, -2.0]), "a": np.array([[0.5]])},
-        {"b": np.array([3.0, 0.0]), "a": np.array([[2.5]])},
-    ]
-    total = sum((point.encode(each) for each in arrays), np.zeros(3, "<u8"))
-    found = point.decode(total, 2)
-    np.testing.assert_allclose(found["b"], [4.234, -2.0], atol=0.01)
-    np.testing.assert_allclose(found["a"], [[3.0]], atol=0.01)
+@pytest.mark.parametrize(("low", "high"), [(-3, 4), (0, 50_000), (-(2**51), 2**51)])
+def test_arrays_of_whole_numbers_are_summed_exactly_each_in_its_shape(low, high):
+    given = {"n": np.array([low, 0, high]), "a": np.array([[high], [low]]), "one": np.array(1)}
+    numbers = numbers_of(given, low, high, 5)
+    total = sum((numbers.encode(given) for _ in range(3)), np.zeros(6, "<u8"))
+    found = numbers.decode(total, 3)
+    assert {name: array.tolist() for name, array in found.items()} == {n: (3 * a).tolist() for n, a in given.items()}
+    assert {array.dtype for array in found.values()} == {np.dtype(np.int64)}
+    assert numbers.terms("x") != numbers_of({"n": given["n"]}, low, high, 5).terms("x") != numbers.terms("y")
 
 
-@pytest.mark.parametrize("within", [(-3.5, 4.0), (0, 50_000), (-1.5, 60.0)])
-@pytest.mark.parametrize("others", [{}, {"x": np.linspace(0, 1, 9)}])
-def test_whole_numbers_are_summed_exactly_also_below_zero_and_beside_floats(within, others):
-    """By default floats are rounded to the 2^32nd part of the bounds."""
-    low, high = math.ceil(within[0]), math.floor(within[1])
-    given = {"n": np.array([low, 0, high]), **others}
-    encoding = encoding_of(given, within, None, 5)
-    total = sum((encoding.encode(given) for _ in range(3)), np.zeros(3 + 9 * len(others), "<u8"))
-    found = encoding.decode(total, 3)
-    assert (found["n"].tolist(), found["n"].dtype) == ([3 * low, 0, 3 * high], np.int64)
-    for name, array in others.items():
-        np.testing.assert_allclose(found[name], 3 * array, atol=3 * (within[1] - within[0]) / 2**33)
-
-
-@pytest.mark.parametrize(("value", "text"), [(np.nan, "nan"), (np.inf, "inf"), (3.1, "3.1"), (-2.5, "-2.5")])
-def test_a_value_that_is_not_finite_or_out_of_bounds_is_one_clear_error(value, text):
-    point = FixedPoint(low=-2.0, high=3.0, resolution=0.01, members=4)
-    with pytest.raises(ValueError, match=f"entry 1 of 'x' is {text}: allowed is -2.0 to 3.0"):
-        point.encode({"x": np.array([0.0, value])})
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"members": 2**40, "resolution": 1e-6}, "1099511627776 members times .* reaches 2\\^63"),
-        ({"resolution": 1e-18}, "more than 2\\^52 steps"),
-        ({"resolution": 0.0}, "resolution = 0.0"),
-    ],
-)
-def test_bounds_that_do_not_fit_are_refused_by_name(changes, text):
-    with pytest.raises(ValueError, match=text):
-        FixedPoint(**{"low": -2.0, "high": 30.0, "resolution": 0.01, "members": 4} | changes)
+def test_a_value_out_of_bounds_and_bounds_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="entries from 0 to 8: allowed is 0 to 7"):
+        numbers_of({"x": np.array([0, 8])}, 0, 7, 4).encode({"x": np.array([0, 8])})
+    with pytest.raises(ValueError, match="reaches 2\\^63"):
+        numbers_of({}, 0, 2**40, 2**24)
 
 
 def test_a_sum_that_no_values_within_the_bounds_have_is_spoiled():
-    point = FixedPoint(low=0.0, high=1.0, resolution=0.1, members=4, shapes={"x": (2,)})
     with pytest.raises(SpoiledSum, match="entry 1 is out of bounds"):
-        point.decode(np.array([20, 21], "<u8"), 2)
+        WholeNumbers(low=0, high=10, members=4, shapes={"x": (2,)}).decode(np.array([20, 21], "<u8"), 2)
 
 
 @given(st.sets(st.integers(0, 300)))

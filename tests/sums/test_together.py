@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from p2pfl import Federation
-from p2pfl.config.charter import federation_id
 from p2pfl.errors import PeerFault, StorageError
-from p2pfl.features.sums.messages import Post, SumDone, SumSettings, decode_statement
-from p2pfl.features.sums.sessions import KeptSums, open_sums
+from p2pfl.features.sums import talk
+from p2pfl.features.sums.messages import Post, Reveal, SumDone, Total, decode_statement
+from p2pfl.features.sums.sessions import KeptSums, settings_of
 from p2pfl.features.sums.talk import CHANNEL, Piece, SumTalk
-from p2pfl.fleet.one_process import TRANSPORTS, _with_keys
+from p2pfl.fleet.one_process import _with_keys
+from p2pfl.net.transport import MemoryNetwork
+from p2pfl.net.websocket import WebSocketTransport
+
+sys.path.insert(0, str(Path(__file__).parent))
+from sum_sessions import open_talk
 
 
 class Sites:
@@ -22,32 +29,30 @@ class Sites:
     def __init__(self, count, topology="complete", entries=10, transport="memory"):
         self.federation, self.identities = _with_keys(Federation(nodes=count, topology=topology).config)
         self.vectors = [np.arange(entries, dtype="<u8") + 1000 * n for n in range(count)]
-        self.transport, self.over, self.outcomes = TRANSPORTS[transport](), asyncio.Event(), {}
+        self.transport = MemoryNetwork().transport if transport == "memory" else WebSocketTransport
+        self.over, self.outcomes = asyncio.Event(), {}
         self.first_wait_s, self.limit_s = 4.0, 100
         self.talks, self.folders, self.changed = {}, {}, asyncio.Event()
+        self.says_farewell = False
 
     async def one(self, index, terms=bytes(32)):
-        settings = SumSettings(
-            federation=federation_id(self.federation),
-            members=tuple(member.key for member in self.federation.members),
-            index=index,
-            life=1,
-            sums=2,
-        )
-        listen = self.federation.members[index].address
-        async with open_sums(
+        async with open_talk(
             self.federation,
-            settings,
+            settings_of(self.federation, index, sums=2),
             self.identities[index],
-            listen=listen,
+            listen=self.federation.members[index].address,
             folder=self.folders.get(index),
             transport=self.transport,
             first_wait_s=self.first_wait_s,
         ) as self.talks[index]:
             self.changed.set()
-            self.outcomes[index] = await self.talks[index].sum("x", self.vectors[index], terms)
+            outcome = await self.talks[index].sum("x", self.vectors[index], terms)
+            if self.says_farewell:
+                await self.talks[index].farewell(range(len(self.vectors)))
+            self.outcomes[index] = outcome
             self.changed.set()
-            await self.over.wait()
+            if not self.says_farewell:
+                await self.over.wait()
 
     async def until(self, is_so):
         async with asyncio.timeout(self.limit_s):
@@ -154,3 +159,52 @@ async def test_a_neighbor_that_talks_nonsense_is_hung_up_on_and_the_sum_goes_on(
     assert faults == [(1, "a piece without those before it")]
     sites.check(range(4))
     assert all(isinstance(outcome, SumDone) for outcome in sites.outcomes.values())
+
+
+async def test_those_who_have_the_sum_stay_until_a_slow_neighbor_has_it(monkeypatch):
+    """The last one hears neither the total nor any secret before the others have theirs."""
+    sites = Sites(4, "ring")
+    sites.says_farewell = True
+    hear, farewell, through, held, stays = SumTalk._take, SumTalk.farewell, set(), [], {}
+
+    def late(talk, peer, message):
+        is_last = isinstance(message, Total) or (
+            isinstance(message, Post) and isinstance(decode_statement(message.body), Reveal)
+        )
+        if is_last and talk._sums.settings.index == 3 and len(through) < 3:
+            held.append((talk, peer, message))
+        else:
+            hear(talk, peer, message)
+
+    async def stay(talk, members):
+        through.add(talk._sums.settings.index)
+        if len(through) == 3:
+            for each in held:
+                hear(*each)
+        await farewell(talk, members)
+        stays[talk._sums.settings.index] = set(talk._gone)
+
+    monkeypatch.setattr(talk, "LAST_S", 0.05)
+    monkeypatch.setattr(SumTalk, "_take", late)
+    monkeypatch.setattr(SumTalk, "farewell", stay)
+    await sites.run(4)
+    sites.check(range(4))
+    assert {outcome.members for outcome in sites.outcomes.values()} == {(0, 1, 2, 3)}
+    assert stays == {0: {1, 3}, 1: {0, 2}, 2: {1, 3}, 3: {0, 2}}
+
+
+async def test_a_neighbor_that_dies_after_the_sum_is_not_waited_for_long(monkeypatch):
+    sites = Sites(4, "ring")
+    sites.says_farewell, sites.limit_s = True, 20
+    farewell = SumTalk.farewell
+
+    async def die(talk, members):
+        if talk._sums.settings.index == 3:
+            sites.tasks[3].cancel()
+        await farewell(talk, members)
+
+    monkeypatch.setattr(SumTalk, "farewell", die)
+    monkeypatch.setattr(talk, "GONE_S", 0.2)
+    await sites.run(4)
+    sites.check(range(3))
+    assert sites.tasks[3].cancelled()

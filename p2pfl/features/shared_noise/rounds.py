@@ -23,8 +23,7 @@ from p2pfl.core.core import Course
 from p2pfl.core.settings import Phase
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
-from p2pfl.features.sums.arithmetic import FixedPoint
-from p2pfl.features.sums.asking import MOST_ENTRIES
+from p2pfl.features.sums.arithmetic import MOST_ENTRIES, WholeNumbers
 from p2pfl.features.sums.messages import Refused
 from p2pfl.features.sums.rounds import AlikeState, RoundsInStep, SummedRounds, bytes_each
 from p2pfl.features.sums.standings import Place
@@ -192,7 +191,7 @@ class SumRounds(RoundsInStep):
         return self._alike.sums_after(self.course.settings.rounds or 0)
 
     def was_refused(self, ended: Refused) -> None:
-        if self.sums.was_signed or ended.is_out:
+        if self.sums.talk.was_signed or ended.is_out:
             self._given = None  # others may have a sum with this part: with other members it could tell of one
 
     def was_taken_over(self) -> None:
@@ -210,10 +209,8 @@ class SumRounds(RoundsInStep):
         # A number drawn anew beside them: rows are public, so that what is left of a refused sum may be summed again.
         salt = int.from_bytes(os.urandom(4), "little")
         samples = np.array([self.course.facts.samples, salt], "<u8")
-        fixed = FixedPoint(
-            low=0.0, high=float(MOST_ROWS), resolution=1.0, members=self.sums.members, shapes={"rows": (2,)}
-        )
-        done = await self.sum("rows", samples, fixed.terms("rows of all nodes"))
+        numbers = WholeNumbers(low=0, high=MOST_ROWS, members=self.sums.members, shapes={"rows": (2,)})
+        done = await self.sum("rows", samples, numbers.terms("rows of all nodes"))
         if done is None:
             await self.waiting.rest()
             return

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -57,11 +56,9 @@ from p2pfl.features.stats.survey import (
     TooFew,
     survey,
 )
-from p2pfl.features.sums.arithmetic import SpoiledSum
-from p2pfl.features.sums.asking import alone, encoding_of, names_of
+from p2pfl.features.sums.arithmetic import SpoiledSum, numbers_of
 from p2pfl.features.sums.messages import SumDone, SumSettings
-from p2pfl.features.sums.protocol import Sums as SumsProtocol
-from p2pfl.features.sums.sessions import MOST_BODY_BYTES, KeptSums, settings_of
+from p2pfl.features.sums.sessions import MOST_BODY_BYTES, KeptSums, alone, names_of, settings_of, sum_talk
 from p2pfl.features.sums.talk import SumTalk
 from p2pfl.foreign import printable
 from p2pfl.net.extensions import HandledChannel
@@ -112,14 +109,14 @@ async def summed(
     """Sum stage by stage with the others. Raises UserError: a sum was refused, or as above."""
     found = carried_on(conversation, None)
     while not isinstance(found, Statistics):
-        encoding = encoding_of(found, WITHIN, 1, len(federation.members))
-        outcome = await talk.sum(label, encoding.encode(found), encoding.terms(label), data=data)
+        numbers = numbers_of(found, *WITHIN, len(federation.members))
+        outcome = await talk.sum(label, numbers.encode(found), numbers.terms(label), data=data)
         if not isinstance(outcome, SumDone):
             lacking = outcome.differ or outcome.missing
             names = f" ({names_of(federation, lacking)})" if lacking else ""
             raise UserError(f"a sum was refused: {outcome.reason}{names}")
         try:
-            sums = encoding.decode(outcome.total, len(outcome.members))
+            sums = numbers.decode(outcome.total, len(outcome.members))
         except SpoiledSum as error:
             raise UserError(f"the sums make no sense, so some site has lied: {error}") from error
         found = carried_on(conversation, sums)
@@ -272,17 +269,12 @@ class StatsNode:
     async def _survey(self, question: OpenQuestion, table: SiteTable, data: bytes) -> Statistics:
         keep_bound(self._node.state_dir, data, question.least_rows)
         asked = SurveyAsked(columns=question.question.columns, by=question.question.by, least_rows=question.least_rows)
-        sums = SumsProtocol(
+        talk = sum_talk(
             settings_for(self._federation, self._index, question.id),
             self._identity,
-            draw=os.urandom,
-            past=self._kept.past,
-            first_wait_s=FIRST_WAIT_S,
-        )
-        talk = SumTalk(
-            sums,
+            self._kept,
             self._sums.say,
-            keep=self._kept.add,
+            first_wait_s=FIRST_WAIT_S,
             alarm=lambda kind, peer, text: _say(self._federation, kind, peer, text),
         )
         conversation = survey(asked, table.schema, table.columns)

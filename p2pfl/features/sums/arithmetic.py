@@ -1,4 +1,4 @@
-"""The arithmetic of sums: real numbers as words modulo 2^64, the masks that hide them, shares of secrets, and partners.
+"""The arithmetic of sums: whole numbers as words modulo 2^64, masks that hide them, shares of secrets, and partners.
 
     y_j = x_j + PRG(b_j) + sum over partners q of sign(j, q) PRG(s_jq)   (mod 2^64)
 
@@ -22,10 +22,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations, islice
 from math import ceil, log2
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from nacl.bindings import (
@@ -35,7 +35,7 @@ from nacl.bindings import (
     crypto_scalarmult,
     crypto_scalarmult_base,
 )
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from p2pfl.errors import PeerFault
 
@@ -105,8 +105,8 @@ def _derived(use: str, key: bytes, setup: bytes, rest: bytes) -> bytes:
 
 
 MOST_SUM = 2**63
-MOST_STEPS = 2**52
-"""A double counts no further in whole steps."""
+MOST_ENTRIES = 2**20
+"""The most entries of one sum."""
 
 
 class SpoiledSum(PeerFault):
@@ -114,68 +114,55 @@ class SpoiledSum(PeerFault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedPoint:
-    """Arrays by name as one vector: values from `low` to `high` in steps of `resolution`, for at most `members`.
+class WholeNumbers:
+    """Arrays of whole numbers from `low` to `high`, by name, as one vector, in sums of at most `members`.
 
-    `whole` names the arrays that have whole numbers at every member. Raises ValueError: the sum of all would not fit.
+    Raises ValueError: the sum of all would not fit.
     """
 
-    low: float
-    high: float
-    resolution: float
+    low: int
+    high: int
     members: int
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    whole: frozenset[str] = frozenset()
+    shapes: Mapping[str, tuple[int, ...]]
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.resolution) and self.resolution > 0):
-            raise ValueError(f"resolution = {self.resolution}: allowed is a finite number above 0")
-        width, scale = self.high - self.low, 1 / self.resolution
-        if not width * scale <= MOST_STEPS:
-            raise ValueError(f"({self.high} - {self.low}) / {self.resolution} is more than 2^52 steps")
-        if self.members * (math.floor(width * scale) + 1) >= MOST_SUM:
-            text = f"{self.members} members times ({self.high} - {self.low}) times {scale:g} steps"
-            raise ValueError(f"{text} reaches 2^63: use a coarser resolution or narrower bounds")
+        if self.members * (self.high - self.low + 1) >= MOST_SUM:
+            raise ValueError(f"{self.members} members times ({self.high} - {self.low}) reaches 2^63")
 
-    def encode(self, arrays: Mapping[str, ArrayLike]) -> Words:
-        """All entries by name, as one vector. Raises ValueError: one is not finite or out of bounds."""
-        return np.concatenate([self._encoded(name, arrays[name]) for name in sorted(arrays)] or [np.zeros(0, "<u8")])
+    def encode(self, arrays: Mapping[str, NDArray[np.int64]]) -> Words:
+        """All entries by name, as one vector. Raises ValueError: one is out of bounds."""
+        values = np.concatenate([np.zeros(0, np.int64), *(np.ravel(arrays[name]) for name in sorted(arrays))])
+        if values.size and not self.low <= int(values.min()) <= int(values.max()) <= self.high:
+            raise ValueError(f"entries from {values.min()} to {values.max()}: allowed is {self.low} to {self.high}")
+        return (values - self.low).astype("<u8")
 
-    def _encoded(self, name: str, array: ArrayLike) -> Words:
-        values = np.asarray(array, np.float64).ravel()
-        wrong = ~((values >= self.low) & (values <= self.high))
-        if wrong.any():
-            place = int(np.argmax(wrong))
-            text = f"entry {place} of {name!r} is {values[place]}: allowed is {self.low} to {self.high}"
-            raise ValueError(text)
-        return np.rint((values - self.low) / self.resolution).astype("<u8")
-
-    def decode(self, total: Words, count: int) -> dict[str, NDArray[Any]]:
-        """The sums over `count` members: whole numbers where all summands are, and the resolution leaves no doubt.
+    def decode(self, total: Words, count: int) -> dict[str, NDArray[np.int64]]:
+        """The sums over `count` members.
 
         Raises SpoiledSum: an entry is beyond what `count` values within the bounds can add up to. A wrong value within
         the bounds is not noticed.
         """
-        if total.size and int(total.max()) > count * round((self.high - self.low) / self.resolution):
+        if total.size and int(total.max()) > count * (self.high - self.low):
             raise SpoiledSum(f"entry {int(np.argmax(total))} is out of bounds: some masked vector was wrong")
-        is_exact = self.resolution == 1.0 and float(self.low).is_integer()
-        found, start = dict[str, NDArray[Any]](), 0
+        values, found, start = total.astype(np.int64) + count * self.low, {}, 0
         for name, shape in sorted(self.shapes.items()):
-            codes = total[start : start + math.prod(shape)].reshape(shape)
-            start += codes.size
-            found[name] = codes.astype(np.float64) * self.resolution + count * self.low
-            if name in self.whole and is_exact:
-                found[name] = codes.astype(np.int64) + count * int(self.low)
-            elif name in self.whole and count * self.resolution < 1:
-                found[name] = np.rint(found[name]).astype(np.int64)
+            size = math.prod(shape)
+            found[name] = values[start : start + size].reshape(shape)
+            start += size
         return found
 
     def terms(self, label: str) -> bytes:
-        """32 bytes that differ where names, shapes, bounds, resolution or label do: members compare them first."""
-        numbers = (self.low, self.high, self.resolution, self.members)
+        """32 bytes that differ where names, shapes, bounds or label do: members compare them first."""
+        numbers = (float(self.low), float(self.high), 1.0, self.members)
         shapes = sorted((name, tuple(shape)) for name, shape in self.shapes.items())
         text = repr((label, shapes, tuple(map(repr, numbers))))
         return hashlib.blake2b(text.encode(), digest_size=32, person=b"p2pfl-sums-terms").digest()
+
+
+def numbers_of(arrays: Mapping[str, NDArray[np.int64]], low: int, high: int, members: int) -> WholeNumbers:
+    """Return how arrays of such shapes become vectors."""
+    shapes = {name: array.shape for name, array in arrays.items()}
+    return WholeNumbers(low=low, high=high, members=members, shapes=shapes)
 
 
 PRIME = 2**255 - 19

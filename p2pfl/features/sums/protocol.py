@@ -108,7 +108,7 @@ class Sums:
         data: bytes | None = None,
         only: frozenset[int] = frozenset(),
     ) -> list[Effect]:
-        """Sum this vector with those of the others, (d,) uint64; `terms` as of `FixedPoint.terms`.
+        """Sum this vector with those of the others, (d,) uint64; `terms` as of `WholeNumbers.terms`.
 
         `data` are the 32 bytes by which sums of the same data are known, where several vectors are made of them: those
         sums must not differ by few members either. By default they are a digest of the vector. With `only`, it is the

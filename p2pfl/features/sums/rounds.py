@@ -487,7 +487,7 @@ class RoundsInStep(Attached):
 
     async def sum(self, label: str, words: Words, terms: bytes, **asked: Any) -> SumDone | None:
         """Sum with the others; None if that was refused. `asked` as of `SumTalk.sum`."""
-        self.waiting.whom, self.sums.was_signed = f"the sum of {label}", False
+        self.waiting.whom = f"the sum of {label}"
         began = time.monotonic()
         ended = await self.sums.talk.sum(label, words, terms, **asked)
         self.waiting.whom = ""

@@ -1,4 +1,4 @@
-"""A node's sums beside its state folder and over sessions: those of a node that learns, or sessions for sums alone.
+"""A node's sums beside its state folder: those of a node that learns, or over sessions for sums alone.
 
 What a member has signed is kept, so that it remembers the sets of members after a restart. The file grows by one record
 for each sum, flushed to disk before the signature leaves the node. A record is the digest of the data (32 bytes), the
@@ -9,31 +9,21 @@ do not. A crash can leave the last record cut off; it was never acted on, and is
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from p2pfl.config.charter import HASH_BYTES, federation_id
+from p2pfl.config.charter import federation_id
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
-from p2pfl.errors import StorageError
-from p2pfl.features.lan.discovery import discovery_of
-from p2pfl.features.relay.transport import through_relays
-from p2pfl.features.sums.messages import SumSettings
+from p2pfl.errors import StorageError, UserError
+from p2pfl.features.sums.messages import SumSettings, quorum
 from p2pfl.features.sums.protocol import Sums
 from p2pfl.features.sums.setup import FIRST_S
-from p2pfl.features.sums.talk import CHANNEL, HELD_UP, SumTalk
-from p2pfl.net.extensions import HandledChannel
-from p2pfl.net.links import Links
-from p2pfl.net.transport import DIFFERS, MakeTransport
-from p2pfl.net.websocket import WebSocketTransport, transport_of
-from p2pfl.node.current_federation import links_of_phase
+from p2pfl.features.sums.talk import SendMessage, SumTalk
 from p2pfl.node.feature import NodeView
-from p2pfl.storage.disk import create_file, replace_file, storage_errors, truncate_file, write_all
-
-log = logging.getLogger("p2pfl")
+from p2pfl.storage.disk import create_file, lock_folder, replace_file, storage_errors, truncate_file, write_all
 
 FILE_NAME = "sums"
 DIGEST_BYTES, COUNT_BYTES, NAME_BYTES, CHECK_BYTES = 32, 4, 16, 8
@@ -47,6 +37,8 @@ MOST_BODY_BYTES = 64 * 1024
 SHARE_S = 0.2
 """Before anything was measured, nodes that may share a machine wait this much longer for each member."""
 
+MOST_NAMED = 8
+"""The members that a short text names."""
 KeptRecord = tuple[bytes, frozenset[int]]
 
 
@@ -168,91 +160,59 @@ def settings_of(federation: FederationConfig, index: int, *, life: int = 1, **nu
     return SumSettings(federation=federation_id(federation), members=keys, index=index, life=life, **numbers)
 
 
-@asynccontextmanager
-async def open_sums(
-    federation: FederationConfig,
-    settings: SumSettings,
-    identity: Identity,
-    *,
-    listen: str,
-    folder: Path | None = None,
-    first_wait_s: float = FIRST_S,
-    transport: MakeTransport | None = None,
-    finder: NodeConfig | None = None,
-    on_other: Callable[[int], object] = lambda _: None,
-) -> AsyncIterator[SumTalk]:
-    """This node's part in sums, while its sessions are open. With a folder, what it signs is kept there.
+def refuse_few(federation: FederationConfig, *, least: int, colluders: int) -> None:
+    """Raises UserError: the members that are there are too few for a sum of so many."""
+    count, present = len(federation.members), len(federation.present)
+    if count < 3:
+        raise UserError("too few nodes for a secure sum: of two, each knows the other's part", value=count)
+    if present < max(least, quorum(count, colluders)):
+        raise UserError(f"{count - present} of {count} members were removed, and the others are too few for a sum")
 
-    `first_wait_s` is how long to wait before anything was measured. With `discovery` of `finder`, the node finds the
-    others on its LAN; its proxy and certificate are used, and with its `relays` they meet there. `on_other` is called
-    with a neighbor that does something else than sums with these settings.
 
-    Raises UserError: an address is not valid or cannot be bound; StorageError: the folder cannot be used.
-    """
-    name_of = [member.name for member in federation.members]
+def names_of(federation: FederationConfig, members: Iterable[int]) -> str:
+    names = [federation.members[member].name for member in sorted(members)]
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
-    def alarm(kind: str, peer: int | None, text: str) -> None:
-        if kind == DIFFERS and peer is not None:
-            on_other(peer)
-        about = f" ({text})" if peer is None else f": {name_of[peer]}: {text}" if kind == HELD_UP else f": {text}"
-        log.warning("%s: %s%s", name_of[settings.index], kind, about)
 
-    usual = transport or (WebSocketTransport if finder is None else transport_of(finder))
-    links = links_of_phase(
-        federation,
-        settings.index,
-        identity,
-        hashlib.blake2b(b"summing" + settings.domain(), digest_size=HASH_BYTES, person=b"p2pfl-sums").digest(),
-        listen=listen,
-        max_body_bytes=MOST_BODY_BYTES,
-        on_alarm=alarm,
-        transport=usual if finder is None else through_relays(federation, finder, identity, usual),
-    )
-    talk = sums_over(links, settings, identity, folder=folder, first_wait_s=first_wait_s, alarm=alarm)
+@contextmanager
+def alone(node: NodeConfig) -> Iterator[None]:
+    """Hold the node's state folder. Raises UserError: a process has it, or it cannot be used."""
     try:
-        async with links, AsyncExitStack() as doors:
-            if finder is not None and finder.discovery:
-                member = federation.members[settings.index]
-                await doors.enter_async_context(discovery_of(member, finder, lambda: federation, links))
-            yield talk
+        held = lock_folder(node.state_dir)
+    except UserError as error:
+        if "in use" in error.message:
+            text = f"{node.name} runs, or sums, at this moment"
+            raise UserError(text, allowed="one sum at a time, of a node that does not run") from error
+        raise
+    try:
+        yield
     finally:
-        talk.close()
+        os.close(held)
 
 
-def sums_over(
-    links: Links,
+def sum_talk(
     settings: SumSettings,
     identity: Identity,
+    kept: KeptSums,
+    say: SendMessage,
     *,
-    folder: Path | None,
-    first_wait_s: float = FIRST_S,
-    alarm: Callable[[str, int | None, str], object] = lambda *_: None,
+    first_wait_s: float,
+    alarm: Callable[[str, int | None, str], object],
 ) -> SumTalk:
-    """This node's part in sums over links that are not open yet. Raises StorageError: the folder cannot be used."""
-    kept = KeptSums(folder, settings.members)
+    """This node's part in sums. `first_wait_s` is how long to wait before anything was measured."""
     sums = Sums(settings, identity, draw=os.urandom, past=kept.past, first_wait_s=first_wait_s)
-    talk = SumTalk(sums, links.sides.say, keep=kept.add, alarm=alarm)
-    links.sides.add(HandledChannel(channel=CHANNEL, handler=talk))
-    return talk
+    return SumTalk(sums, say, keep=kept.add, alarm=alarm)
 
 
 class NodeSums:
-    """The sums of a node that learns, over its own sessions: `talk` is the handler of the channel `sums/1`.
-
-    `was_signed` is set when a list of members with the vector of the present sum was certified here.
-    """
+    """The sums of a node that learns, over its own sessions: `talk` is the handler of the channel `sums/1`."""
 
     def __init__(self, node: NodeView, **numbers: int) -> None:
         """`numbers` as of `SumSettings`. Raises StorageError: what was kept there is damaged, or the disk refuses."""
         setup = node.setup()
         folder, self.members = setup.node.state_dir, len(setup.federation.members)
-        self.was_signed, self.life = False, next_life(folder)
+        self.life = next_life(folder)
         settings = settings_of(setup.federation, setup.member.index, life=self.life, **numbers)
-        self._kept = KeptSums(folder, settings.members)
-        wait_s = FIRST_S + SHARE_S * self.members
-        sums = Sums(settings, setup.identity, draw=os.urandom, past=self._kept.past, first_wait_s=wait_s)
-        self.talk = SumTalk(sums, node.say, keep=self._keep, alarm=node.alarm)
-
-    def _keep(self, data: bytes, members: frozenset[int]) -> None:
-        self._kept.add(data, members)
-        self.was_signed = True
+        kept, wait_s = KeptSums(folder, settings.members), FIRST_S + SHARE_S * self.members
+        self.talk = sum_talk(settings, setup.identity, kept, node.say, first_wait_s=wait_s, alarm=node.alarm)

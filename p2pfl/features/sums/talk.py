@@ -282,6 +282,8 @@ class SumTalk:
         self._failure: Exception | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_leaving = False
+        self.was_signed = False
+        """True once a list of members with the vector of the latest sum was certified here."""
         self._seen: set[int] = set()
         """The neighbors that have had a session with this node."""
         self._gone: set[int] = set()
@@ -316,7 +318,7 @@ class SumTalk:
             raise self._failure
         loop = asyncio.get_running_loop()
         effects = self._sums.ask(label, values, terms, loop.time(), data=data, only=only)
-        self._entries = values.size
+        self._entries, self.was_signed = values.size, False
         outcome: asyncio.Future[SumEnding] = loop.create_future()
         self._outcome = outcome
         self._guarded(lambda: self._carry_out(effects))
@@ -411,6 +413,7 @@ class SumTalk:
                     self._send(effect.peer, effect.message)
                 case Keep():
                     self._keep(effect.data, effect.members)
+                    self.was_signed = True
                 case HeldUp():
                     self._alarm(HELD_UP, effect.member, effect.why)
                 case SumDone() | Refused():

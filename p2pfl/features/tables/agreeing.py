@@ -32,10 +32,18 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.features.lan.discovery import discovery_of
 from p2pfl.features.relay.transport import through_relays
-from p2pfl.features.sums.arithmetic import SpoiledSum
-from p2pfl.features.sums.asking import encoding_of, names_of, refuse_few
+from p2pfl.features.sums.arithmetic import SpoiledSum, numbers_of
 from p2pfl.features.sums.messages import Refused, SumDone, SumSettings
-from p2pfl.features.sums.sessions import MOST_BODY_BYTES, next_life, settings_of, sums_over
+from p2pfl.features.sums.sessions import (
+    MOST_BODY_BYTES,
+    KeptSums,
+    names_of,
+    next_life,
+    refuse_few,
+    settings_of,
+    sum_talk,
+)
+from p2pfl.features.sums.talk import CHANNEL as SUMS
 from p2pfl.features.sums.talk import HELD_UP, SumTalk
 from p2pfl.foreign import UNREADABLE
 from p2pfl.learn.table.merging import WITHIN, FigureLayout, Merged, merge, schema_text
@@ -494,7 +502,9 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
             lambda: keep(federation, node, agreement.merge_all()),
         )
         links.sides.add(HandledChannel(channel=CHANNEL, handler=talk, guards=True))
-        sums = sums_over(links, settings, identity, folder=node.state_dir, first_wait_s=FIRST_WAIT_S, alarm=talk.alarm)
+        kept = KeptSums(node.state_dir, settings.members)
+        sums = sum_talk(settings, identity, kept, links.sides.say, first_wait_s=FIRST_WAIT_S, alarm=talk.alarm)
+        links.sides.add(HandledChannel(channel=SUMS, handler=sums))
         talk.begin()
         await doors.enter_async_context(links)
         if node.discovery:
@@ -581,14 +591,14 @@ async def _sum(talk: SchemaTalk, sums: SumTalk) -> None:
     if not layout.size:
         talk.take_sums(b"")
         return
-    encoding = encoding_of({FIGURES: figures}, WITHIN, 1, len(agreement.federation.members))
-    vector = encoding.encode({FIGURES: figures})
-    terms = encoding.terms(f"{LABEL} {layout.digest}")
+    numbers = numbers_of({FIGURES: figures}, *WITHIN, len(agreement.federation.members))
+    vector = numbers.encode({FIGURES: figures})
+    terms = numbers.terms(f"{LABEL} {layout.digest}")
     while not talk.digest:
         outcome = await sums.sum(LABEL, vector, terms)
         if isinstance(outcome, SumDone):
             try:
-                total = encoding.decode(outcome.total, len(outcome.members))[FIGURES]
+                total = numbers.decode(outcome.total, len(outcome.members))[FIGURES]
             except SpoiledSum as error:
                 notice.warning("agreeing on a schema: %s", error)
             else:

@@ -28,7 +28,7 @@ from p2pfl.core.core import Course
 from p2pfl.core.settings import Phase
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
-from p2pfl.features.sums.arithmetic import FixedPoint, SpoiledSum
+from p2pfl.features.sums.arithmetic import SpoiledSum, numbers_of
 from p2pfl.features.sums.messages import quorum
 from p2pfl.features.sums.rounds import ALL_DONE, AlikeState, RoundsInStep, SummedRounds, bytes_each
 from p2pfl.foreign import UNREADABLE
@@ -305,13 +305,13 @@ class TreeRounds(RoundsInStep):
         part = await asyncio.to_thread(growth.next_part)
         if not self.grown.is_kept:
             self.grown.write()  # from now on this node's rows may not change
-        fixed = fixed_point_of(part, len(members))
-        done = await self.sum(part.label, fixed.encode(part.arrays), self._terms(part), data=part.data, only=members)
+        numbers = numbers_of(part.arrays, -part.bound, part.bound, len(members))
+        done = await self.sum(part.label, numbers.encode(part.arrays), self._terms(part), data=part.data, only=members)
         if done is None:
             await self.waiting.rest()
             return
         try:
-            await asyncio.to_thread(growth.take, fixed.decode(done.total, len(members)), len(members))
+            await asyncio.to_thread(growth.take, numbers.decode(done.total, len(members)), len(members))
         except (WrongSum, SpoiledSum) as error:
             notice.warning("%s", error)
             await self.refuse_spoiled(part.label)
@@ -360,14 +360,6 @@ class TreeRounds(RoundsInStep):
         if settings.patience and len(state.rounds) - state.best >= settings.patience:
             return f"no smaller loss in {settings.patience} rounds: {state.best} rounds are kept"
         return f"no further split after {len(state.rounds)} rounds"
-
-
-def fixed_point_of(part: TreePart, members: int) -> FixedPoint:
-    """Return how a part becomes a vector, exactly: its numbers are below 2^52."""
-    shapes = {name: array.shape for name, array in part.arrays.items()}
-    return FixedPoint(
-        low=-part.bound, high=part.bound, resolution=1.0, members=members, shapes=shapes, whole=frozenset(shapes)
-    )
 
 
 class TreesFeature(Feature):

@@ -31,7 +31,7 @@ What a course must do, as `features/trees` does
 -----------------------------------------------
 1. Agree on schema and settings before the first step (both in the digest that members compare), and refuse
    `[privacy]` (there is no noise here), robust rules, personal parts, a task without schema.
-2. For each step add the parts of all members, as `FixedPoint(low=-bound, high=bound, resolution=1, members=n)` with
+2. For each step add the parts of all members, as `features.sums.arithmetic.WholeNumbers` from -bound to bound with
    n <= 2047, decoded as whole numbers (int64, never by way of float64): total + members * low.
 3. Give the sums `label` and `state.step` and a digest of `pack()` as terms: who has another state is told so, and
    fetches the state of the others. `unpack` refuses other settings or columns and what contradicts itself; it does

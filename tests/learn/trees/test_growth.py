@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tree_world import Rows, grow, schema_of, settings_of, share, site_of, sum_of
 
 from p2pfl.errors import UserError
-from p2pfl.features.sums.arithmetic import FixedPoint
+from p2pfl.features.sums.arithmetic import numbers_of
 from p2pfl.learn.trees import forest, growth
 from p2pfl.learn.trees.forest import LEAF, Forest, as_cells
 from p2pfl.learn.trees.growth import MOST_ENTRIES, TreeGrowth, WrongSum
@@ -146,12 +146,12 @@ def test_secure_sums_give_the_sums_of_all_parts_exactly():
         if nodes[0].done:
             return
         parts = [node.next_part() for node in nodes]
-        fixed = FixedPoint(low=-parts[0].bound, high=parts[0].bound, resolution=1, members=2047)
-        words = [fixed.encode(part.arrays) for part in parts]
-        found = sum(words[1:], words[0]).astype(np.int64) - len(parts) * parts[0].bound
-        assert len(found) <= MOST_ENTRIES
-        exact = sum_of(parts)
-        assert found.tolist() == np.concatenate([exact[name].ravel() for name in sorted(exact)]).tolist()
+        numbers = numbers_of(parts[0].arrays, -parts[0].bound, parts[0].bound, 2047)
+        words = [numbers.encode(part.arrays) for part in parts]
+        assert len(words[0]) <= MOST_ENTRIES
+        found, exact = numbers.decode(sum(words[1:], words[0]), len(parts)), sum_of(parts)
+        assert found.keys() == exact.keys()
+        assert all(np.array_equal(found[name], exact[name]) for name in exact)
         assert nodes[0].shapes == {name: array.shape for name, array in parts[0].arrays.items()}
 
     grown(2, sites, look)

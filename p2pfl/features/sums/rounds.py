@@ -487,7 +487,7 @@ class RoundsInStep(Attached):
 
     async def sum(self, label: str, words: Words, terms: bytes, **asked: Any) -> SumDone | None:
         """Sum with the others; None if that was refused. `asked` as of `SumTalk.sum`."""
-        self.waiting.whom = f"the sum of {label}"
+        self.waiting.whom, self.sums.talk.was_signed = f"the sum of {label}", False
         began = time.monotonic()
         ended = await self.sums.talk.sum(label, words, terms, **asked)
         self.waiting.whom = ""

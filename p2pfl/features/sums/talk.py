@@ -283,7 +283,7 @@ class SumTalk:
         self._timer: asyncio.TimerHandle | None = None
         self._is_leaving = False
         self.was_signed = False
-        """True once a list of members with the vector of the latest sum was certified here."""
+        """Set when a list of members with the vector of the present sum was signed here; who asks for it unsets it."""
         self._seen: set[int] = set()
         """The neighbors that have had a session with this node."""
         self._gone: set[int] = set()
@@ -318,7 +318,7 @@ class SumTalk:
             raise self._failure
         loop = asyncio.get_running_loop()
         effects = self._sums.ask(label, values, terms, loop.time(), data=data, only=only)
-        self._entries, self.was_signed = values.size, False
+        self._entries = values.size
         outcome: asyncio.Future[SumEnding] = loop.create_future()
         self._outcome = outcome
         self._guarded(lambda: self._carry_out(effects))

@@ -301,35 +301,27 @@ def _where(parameters: Iterable[Parameter]) -> str:
 
 
 def read_parameters(
-    name: str, text: str | None, parameters: tuple[Parameter, ...], *, example: str
+    name: str, text: str | None, parameters: tuple[Parameter, ...] | None, *, example: str = ""
 ) -> dict[str, float | None]:
-    """Return all values from the text after the colon; `text` is None if there is no colon.
+    """Return all values from the text after the colon; `text` is None if there is no colon, `parameters` if they are
+    those of an object that has not been imported yet.
 
     Raises ValueError, which names the word, what is wrong with it and what would be valid.
     """
-    kinds = {one.name: one.kind for one in parameters}
+    kinds = {one.name: one.kind for one in parameters or ()}
     found: dict[str, float | None] = {}
-    for part, key, value in _pairs(text):
-        if key not in kinds or value is None:
+    for part in [] if text is None else text.split(","):
+        key, equals, value = part.partition("=")
+        if parameters is None:
+            if not equals or not _KEY.fullmatch(key):
+                raise ValueError(f"{short(name)}: {short(part)!r} is not a parameter: write key=number")
+        elif key not in kinds or not equals:
             known = f"none of its parameters {', '.join(kinds)}, as in {example}" if kinds else "there: it takes none"
             raise ValueError(f"{short(name)}: {short(part)!r} is {known}")
-        _require_once(name, key, found)
-        found[key] = read_number(f"{short(name)}: {short(part)}", kinds[key], value)
-    return {one.name: found.get(one.name, one.default) for one in parameters}
-
-
-def read_any_parameters(name: str, text: str | None) -> dict[str, float | None]:
-    """Do the same for unknown parameters, of an object that has not been imported yet.
-
-    Raises ValueError: something is not `key=number`, or a key appears twice.
-    """
-    found: dict[str, float | None] = {}
-    for part, key, value in _pairs(text):
-        if value is None or not _KEY.fullmatch(key):
-            raise ValueError(f"{short(name)}: {short(part)!r} is not a parameter: write key=number")
-        _require_once(name, key, found)
-        found[key] = read_number(f"{short(name)}: {short(part)}", ANY_NUMBER, value)
-    return found
+        if key in found:
+            raise ValueError(f"{short(name)}: {key} appears twice")
+        found[key] = read_number(f"{short(name)}: {short(part)}", kinds.get(key, ANY_NUMBER), value)
+    return found if parameters is None else {one.name: found.get(one.name, one.default) for one in parameters}
 
 
 def read_number(part: str, kind: Kind, text: str) -> float:
@@ -346,17 +338,3 @@ def short(text: str) -> str:
     """Shorten a text for a one-line message."""
     plain = "".join(letter if letter.isprintable() else "?" for letter in text[: _LONGEST + 1])
     return plain if len(plain) <= _LONGEST else plain[: _LONGEST - 3] + "..."
-
-
-def _pairs(text: str | None) -> list[tuple[str, str, str | None]]:
-    """Split the text into parts; return each part, its key and its value, which is None without an equals sign."""
-    found: list[tuple[str, str, str | None]] = []
-    for part in [] if text is None else text.split(","):
-        key, equals, value = part.partition("=")
-        found.append((part, key, value if equals else None))
-    return found
-
-
-def _require_once(name: str, key: str, found: Mapping[str, object]) -> None:
-    if key in found:
-        raise ValueError(f"{short(name)}: {key} appears twice")

@@ -7,22 +7,21 @@ plain torch `state_dict` in a safetensors file.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from p2pfl.console.output import Form, format_option, write_facts, write_json
-from p2pfl.errors import StorageError, UserError
+from p2pfl.errors import UserError
 from p2pfl.learn.table.csv_task import onnx_file, table_model, xgboost_file
 from p2pfl.node.folders import appearing
 from p2pfl.node.outcomes import Learned, read_learned
 from p2pfl.plugins import software
 from p2pfl.reporting.report import SCORE
+from p2pfl.storage.disk import replace_file
 
 if TYPE_CHECKING:
     pass
@@ -132,11 +131,11 @@ def export(
         readable = json.dumps(learned.preprocessing, indent=2, ensure_ascii=False).encode() + b"\n"
         if not beside.is_file() or beside.read_bytes() != readable:  # another export of this model has the same
             _check_free(beside, force=force)
-            _write(beside, readable)
+            replace_file(beside, [readable])
     if output == STDOUT:
         sys.stdout.buffer.write(content)
     else:
-        _write(output, content)
+        replace_file(output, [content])
 
 
 def _for_others(learned: Learned, form: str) -> bytes:
@@ -198,26 +197,9 @@ def _check_free_folder(output: Path, *, force: bool) -> None:
 
 
 def _write_folder(output: Path, form: str, learned: Learned) -> None:
-    """Write the folder completely or not at all, and readable only by its owner, as `_write`."""
+    """Write the folder completely or not at all, and readable only by its owner: a model tells of its training data."""
     with appearing(output.absolute(), replacing=output.is_dir()) as folder:
         learned.write_folder(form, folder)
         origin = json.dumps(learned.metadata(SOFTWARE), ensure_ascii=False, indent=1)
         (folder / ORIGIN_FILE).write_text(f"{origin}\n", encoding="utf-8")
         folder.chmod(0o700)
-
-
-def _write(output: Path, content: bytes) -> None:
-    """Write the file atomically and readable only by its owner, because a model reveals something about its training
-    data.
-    """
-    part = output.with_name(f".{output.name}.{os.getpid()}.tmp")
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(output)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise StorageError(f"{output} could not be written: {error.strerror or error}") from error

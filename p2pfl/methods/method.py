@@ -29,7 +29,7 @@ import numpy as np
 from p2pfl.core.messages import MOST_TERMS
 from p2pfl.errors import LearningError, P2PFLError, UserError
 from p2pfl.plugins import FAILURES, describe_failure, find_object
-from p2pfl.specs import Catalog, Entry, read_any_parameters
+from p2pfl.specs import Catalog, Entry, read_parameters
 
 Array = Any
 """A numpy array (d,), a tile of it, or rows (nodes, d); in `gradient`, a torch tensor, or a numpy array if the task
@@ -269,7 +269,7 @@ def parse_method(text: str) -> ParsedMethod:
     allowed.
     """
     if own := METHODS.own(text):
-        return ParsedMethod(name=own[0], parameters=read_any_parameters(*own))
+        return ParsedMethod(name=own[0], parameters=read_parameters(*own, None))
     entry, values = METHODS.read(text)
     return ParsedMethod(name=entry.name, parameters=values)
 

@@ -86,7 +86,7 @@ def _survey(inspected: Inspected, checks: Sequence[Check], mixing: MixingCheck) 
             _member_row(federation, member, inspected) | {"liars_borne": borne[member.index].borne if borne else None}
             for member in federation.members
         ],
-        "memory": {name: needs.parts for name, needs in memory.items()},
+        "memory": memory,
         "graph": mixing.graph,
         "rule": mixing.rule,
         "traffic": mixing.traffic,
@@ -115,7 +115,7 @@ def _member_row(federation: FederationConfig, member: Member, inspected: Inspect
         "here": member.index in inspected.here,
         "samples": learner.samples if learner else None,
         "device": device_of(learner) if learner else None,
-        "memory_bytes": None if (needs := inspected.memory.get(member.index)) is None else needs.total,
+        "memory_bytes": None if (needs := inspected.memory.get(member.index)) is None else sum(needs.values()),
     }
 
 

@@ -30,8 +30,7 @@ from p2pfl.node.application import Application, OneProcess
 from p2pfl.node.assembly import Setup, setup_of
 from p2pfl.node.feature import Feature
 from p2pfl.node.folders import KEY_FILE
-from p2pfl.node.learner_runner import OnRound
-from p2pfl.node.local_rounds import compute_thread
+from p2pfl.node.learner_runner import OnRound, compute_thread
 from p2pfl.reporting.measures import Point
 from p2pfl.reporting.report import Report
 

@@ -53,15 +53,14 @@ from p2pfl.node.feature import (
     withheld_by,
 )
 from p2pfl.node.learner_runner import (
-    EachRound,
     LearnerRunner,
+    LocalRounds,
     ModelFiles,
     Moment,
     OnRound,
     Tested,
     TrainingFigures,
 )
-from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.shutdown import Stopping
 from p2pfl.node.status import ProgressLines, Status
 from p2pfl.reporting.figures import bearings
@@ -253,7 +252,9 @@ class Application:
             for one in kept.values():
                 if not await self._is_written(partial(one.keep, engine.state, store)):
                     return None
-            look_for_room(self.setup, engine, store)
+            needs = needs_of(engine.state, self.setup.durability, engine.codecs, engine.method)
+            if shortage := needs.shortage(self.setup.node):  # before anything is written
+                log.warning("%s", shortage)
             core = course_of(self.features, self.setup, engine.state)
             core = core or assembly.make_core(self.setup, engine.state, fresh=recovered is None)
             self.current.core_federation = self.setup.federation
@@ -320,17 +321,22 @@ class Application:
     def _assemble(self, core: Course, engine: Engine, store: Store) -> Driver:
         setup, training = self.setup, self.setup.federation.training
         sketch = Sketch(setup.learner.size, setup.federation.seed) if self.sketched else None
-        each = None if self.on_round is None else EachRound(setup.member.name, setup.learner, self.on_round)
         losses = Losses(private=setup.federation.privacy is not None, resumed=engine.state.rounds > 0)
         figures = TrainingFigures(withheld_by(self.features, setup), losses)
+        node, files = setup.node, None
+        if node.checkpoint_every:
+            folder, every, kept = node.checkpoint_dir, node.checkpoint_every, node.checkpoints_kept
+            about = {"federation": setup.federation.name, "node": node.name}
+            files = ModelFiles(folder=folder, every=every, kept=kept, learner=setup.learner, about=about)
         workshop = LearnerRunner(
             setup.learner,
             training.evaluate_every,
             sketch,
             figures,
             strict=self.shared is not None,
-            files=ModelFiles.of(setup),
-            after_round=each,
+            files=files,
+            on_round=self.on_round,
+            node=setup.member.name,
             gauge=setup.gauge,
         )
         header = assembly.snapshot_header(setup)
@@ -368,7 +374,7 @@ class Application:
             sketched=self.sketched,
         )
         self.attached = FeatureHost(self.features, self._view(core, driver, links), links, kept)
-        driver.local.gate = self.attached
+        driver.local.gate = self.attached.gate
         async with AsyncExitStack() as until_over:
             await self.attached.opening(until_over)
             if not await self._is_written(lambda: self.thread.checkpoint(engine.state)):
@@ -550,20 +556,3 @@ class Application:
 
     def _name_of(self, index: int) -> str:
         return self.setup.federation.members[index].name
-
-
-def look_for_room(setup: Setup, engine: Engine, store: Store) -> None:
-    """Log the disk space that the state needs, before anything is written.
-
-    Raises UserError if the volume is too small for it.
-    """
-    needs = needs_of(engine.state, setup.durability, engine.codecs, engine.method)
-    if shortage := needs.shortage(setup.node):
-        log.warning("%s", shortage)
-    least, usual, room = needs.least_bytes, needs.usual_bytes, store.room_bytes
-    log.info(
-        "the state needs %s bytes, up to %s where there is room; there are %s",
-        f"{least:,}",
-        f"{usual:,}",
-        f"{room:,.0f}",
-    )

@@ -2,7 +2,7 @@
 
 Every mistake in a user's files is reported here, before a socket is opened or a thread started.
 
-`MemoryNeeds` says how much memory a node will take at most: its vectors, its learner and the program. Not counted,
+`memory_needs` says how much memory a node will take at most: its vectors, its learner and the program. Not counted,
 because nothing says them before a run: the intermediate results of the task's model, and data that are read row by row.
 """
 
@@ -28,7 +28,7 @@ from p2pfl.core.members import Life, Memory, Start
 from p2pfl.core.settings import Settings, turns_of
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.crypto.session import FederationBinding
-from p2pfl.engine.arithmetic import Codecs, MemoryPlan, codecs_of, fragments_of, gammas_of, memory_plan
+from p2pfl.engine.arithmetic import Codecs, codecs_of, fragments_of, gammas_of, memory_plan
 from p2pfl.engine.changes import change, redo, restore
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
@@ -424,42 +424,16 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Core:
     )
 
 
-MB = 1_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryNeeds:
-    """The bytes that a node will take at most: those of `engine` (`MemoryPlan`), of the learner, of its data, and of
-    the program with its libraries; None if that cannot be measured here.
-    """
-
-    engine: MemoryPlan
-    learner: int
-    data: int
-    program: int | None
-
-    @property
-    def total(self) -> int:
-        return self.engine.total + self.learner + self.data + (self.program or 0)
-
-    @property
-    def parts(self) -> dict[str, int]:
-        """The same by name, without what is zero."""
-        parts = {**asdict(self.engine), "learner": self.learner, "data": self.data, "program": self.program or 0}
-        return {name: found for name, found in parts.items() if found}
-
-
 def memory_needs(
     state: NodeState, codecs: Codecs, method: Method, learner: Learner, program: int | None
-) -> MemoryNeeds:
-    """Return what a node with this state and learner needs."""
+) -> dict[str, int]:
+    """Return the bytes that a node with this state and learner will take at most, by what they are for, without what is
+    zero. `program` are those of the program with its libraries; None if that cannot be measured here.
+    """
     in_training = getattr(getattr(learner, "model", None), "bytes_in_training", None)
-    return MemoryNeeds(
-        engine=memory_plan(state, codecs, method),
-        learner=in_training(corrected=method.is_users and overrides(method, "gradient")) if in_training else 0,
-        data=_data_bytes(learner),
-        program=program,
-    )
+    trains = in_training(corrected=method.is_users and overrides(method, "gradient")) if in_training else 0
+    parts = {"learner": trains, "data": _data_bytes(learner), "program": program or 0}
+    return {name: found for name, found in (asdict(memory_plan(state, codecs, method)) | parts).items() if found}
 
 
 def program_bytes(learners: Iterable[Learner]) -> int | None:

@@ -40,8 +40,8 @@ from p2pfl.core.settings import Phase
 from p2pfl.errors import LearningError
 from p2pfl.net.link import MALFORMED, SILENT
 from p2pfl.net.links import Links
-from p2pfl.node.engine_thread import EngineThread, Operate, Order
-from p2pfl.node.local_rounds import LocalRounds
+from p2pfl.node.engine_thread import EngineThread, Order
+from p2pfl.node.learner_runner import LocalRounds
 from p2pfl.node.status import Feed, Presence
 from p2pfl.plugins import describe_failure
 from p2pfl.reporting.alarms import LOST
@@ -243,11 +243,11 @@ class Driver:
             case Finish():
                 self.finished.set()
             case ChangeEdges():
-                self.engine_thread.jobs.put(Operate(effect))
+                self.engine_thread.jobs.put(effect)
                 self.presence.follow(self.loop.time())
                 self.on_amended()
             case _:
-                self.engine_thread.jobs.put(Operate(effect))
+                self.engine_thread.jobs.put(effect)
 
     def _schedule(self) -> None:
         """Set the one timer to the core's next deadline."""

@@ -132,13 +132,6 @@ LOG_MULTIPLE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Operate:
-    """Run `operation`."""
-
-    operation: Operation
-
-
-@dataclass(frozen=True, slots=True)
 class Look:
     """Call `use` with the engine between two operations; it must copy what it keeps."""
 
@@ -173,33 +166,31 @@ class Order(Enum):
     QUIT = auto()
 
 
-Job = Operate | Look | Pay | Correct | Order
+Job = Operation | Look | Pay | Correct | Order
 
 
 class Listener(Protocol):
-    """Receives news from the thread; the methods are called in that thread, `flushed` also in the one that flushes."""
+    """Receives news from the thread; the methods are called in that thread, `flushed` also in the one that flushes.
 
-    def deliver(self, events: list[Event], flush: int) -> None:
-        """Deliver the events of one batch, in order. Messages that follow from them depend on flush number `flush`."""
+    Messages that follow from a batch of events depend on flush number `flush`; `flushed` reports that this flush, and
+    all before it, are done; `fail` reports a bug of ours that ended the thread.
+    """
 
-    def flushed(self, flush: int) -> None:
-        """Report that this flush, and all before it, are done."""
-
-    def fail(self, error: BaseException) -> None:
-        """Report a bug of ours that ended the thread."""
+    def deliver(self, events: list[Event], flush: int) -> None: ...
+    def flushed(self, flush: int) -> None: ...
+    def fail(self, error: BaseException) -> None: ...
 
 
 class SecondLedger(Protocol):
-    """The second record of paid rounds, written before the log. Each method raises StorageError if the disk refuses."""
+    """The second record of paid rounds, written before the log. Each method raises StorageError if the disk refuses.
 
-    def cover(self, least: Ledger, most: Ledger) -> None:
-        """Record at least what `least` has spent; if the file has less, write `most`."""
+    `cover` records at least what `least` has spent: if the file has less, it writes `most`. `write` is durable when it
+    returns; `retry` writes the ledger that the disk refused.
+    """
 
-    def write(self, ledger: Ledger) -> None:
-        """Write a ledger; it is durable when this returns."""
-
-    def retry(self) -> None:
-        """Retry writing the ledger that the disk refused."""
+    def cover(self, least: Ledger, most: Ledger) -> None: ...
+    def write(self, ledger: Ledger) -> None: ...
+    def retry(self) -> None: ...
 
 
 class EngineThread(threading.Thread):
@@ -291,8 +282,6 @@ class EngineThread(threading.Thread):
     def _do(self, job: Job, events: list[Event]) -> bool:
         """Do one job; return True if its event must wait for a flush, and not only the messages that follow."""
         match job:
-            case Operate():
-                return self._operate(job, events)
             case Look(use=use):
                 use(self.engine)
             case Pay():
@@ -305,6 +294,8 @@ class EngineThread(threading.Thread):
                 self._guard(events, self._end_flush)
             case Order.QUIT:
                 pass
+            case _:
+                return self._operate(job, events)
         return False
 
     def _wait(self) -> list[Job]:
@@ -317,9 +308,9 @@ class EngineThread(threading.Thread):
         except queue.Empty:
             return jobs
 
-    def _operate(self, job: Operate, events: list[Event]) -> bool:
+    def _operate(self, operation: Operation, events: list[Event]) -> bool:
         begun_s = time.thread_time()
-        outcome = self.engine.run(job.operation)
+        outcome = self.engine.run(operation)
         change = outcome.change
         if change is not None and self.broken_since is None:
             self._guard(events, lambda: self.store.append(*entry(change)))
@@ -426,11 +417,6 @@ class Needs:
     def least_bytes(self) -> int:
         """The minimum room; with less there can be no second snapshot."""
         return disk.least_bytes(self.snapshot_bytes, logging=self.logging)
-
-    @property
-    def usual_bytes(self) -> int:
-        """The room used if there is plenty."""
-        return 3 * self.snapshot_bytes + 2 * self.logging * self._usual_log_bytes + disk.SLACK_BYTES
 
     @property
     def _usual_log_bytes(self) -> int:

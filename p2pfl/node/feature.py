@@ -29,10 +29,9 @@ from p2pfl.net.extensions import FAILED, ExtensionChannel, HandledChannel
 from p2pfl.net.greeting import Charters
 from p2pfl.net.links import Links
 from p2pfl.net.transport import MakeTransport
-from p2pfl.node.assembly import MemoryNeeds, Setup
+from p2pfl.node.assembly import Setup
 from p2pfl.node.engine_thread import EngineThread
-from p2pfl.node.learner_runner import LearnerRunner
-from p2pfl.node.local_rounds import Answer, RoundPlan, Wait
+from p2pfl.node.learner_runner import Answer, LearnerRunner, RoundPlan, Wait
 from p2pfl.node.status import Feed, Presence, Status
 from p2pfl.plugins import FAILURES, describe_failure
 from p2pfl.reporting.alarms import ALARMS, AlarmText
@@ -56,8 +55,8 @@ class Inspected:
     unusable: set[int] = field(default_factory=set)
     has_model: bool = True
     """True if it is known which model the nodes will have."""
-    memory: dict[int, MemoryNeeds] = field(default_factory=dict)
-    """How much memory each node will take whose folder is on this machine."""
+    memory: dict[int, dict[str, int]] = field(default_factory=dict)
+    """How many bytes each node will take whose folder is on this machine, by what they are for."""
     brief: dict[str, str] = field(default_factory=dict)
     """Lines for the short report, by name; they replace those of the same name about gossip."""
 
@@ -361,9 +360,10 @@ class FeatureHost:
         return next((one for feature, one in self._attached.items() if feature.name == name), None)
 
     @property
-    def is_kept(self) -> bool:
-        """True if a feature must be asked before each round."""
-        return any(type(one).before_round is not Attached.before_round for one in list(self._attached.values()))
+    def gate(self) -> Callable[[RoundPlan], Answer] | None:
+        """What is asked before each round; None if no feature wants to be."""
+        asked = any(type(one).before_round is not Attached.before_round for one in self._attached.values())
+        return self.before_round if asked else None
 
     def before_round(self, plan: RoundPlan) -> Answer:
         """Ask for objections to a round, or for its cost, in the thread that trains.

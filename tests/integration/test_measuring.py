@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from p2pfl.node.engine_thread import EngineThread
-from p2pfl.node.local_rounds import TRAINING_NICE, LocalRounds
+from p2pfl.node.learner_runner import TRAINING_NICE, LocalRounds
 
 pytestmark = pytest.mark.usefixtures("lone")
 

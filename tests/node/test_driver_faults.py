@@ -16,8 +16,7 @@ from p2pfl.errors import LearningError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.net.link import MALFORMED
 from p2pfl.node.driver import Driver
-from p2pfl.node.learner_runner import EvaluationPace, Moment
-from p2pfl.node.local_rounds import LocalRounds
+from p2pfl.node.learner_runner import EvaluationPace, LocalRounds, Moment
 
 
 class Recording(Course):
@@ -124,7 +123,7 @@ async def test_a_round_that_fails_is_named_as_people_count_and_came_to_nothing(c
     thread = SimpleNamespace(engine=SimpleNamespace(outcomes=outcomes))
     workshop = SimpleNamespace(pace=EvaluationPace(0), train=fail, strict=False)
     local = LocalRounds(thread, workshop, on_measure=int)
-    local.gate = SimpleNamespace(is_kept=True)
+    local.gate = lambda _: None
     local.node = SimpleNamespace(take=heard.append)
     local._train(RoundStart(np.zeros(3, np.float32)), 6, Moment(6, 6), 0.0)
     await asyncio.sleep(0)

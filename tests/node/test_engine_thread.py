@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from p2pfl.core.events import ApplyReply, Refused, RequestFrozen, StorageFailed, StorageRestored
 from p2pfl.errors import StorageError
 from p2pfl.node import engine_thread
-from p2pfl.node.engine_thread import RETRY_S, EngineThread, Operate
+from p2pfl.node.engine_thread import RETRY_S, EngineThread
 
 
 class Works:
@@ -25,7 +25,7 @@ class Works:
 def test_an_exchange_costs_the_time_for_which_the_engine_has_computed_and_not_waited():
     thread, events = EngineThread(Works(), None, durability="snapshot", extra={}), []
     begun_s = time.monotonic()
-    thread._operate(Operate(ApplyReply(peer=1, reply=None)), events)
+    thread._operate(ApplyReply(peer=1, reply=None), events)
     assert 0.05 <= events[0].cost_s < time.monotonic() - begun_s - 0.04
 
 
@@ -72,7 +72,7 @@ def test_a_flush_that_the_disk_refuses_is_told_of_and_what_waits_for_it_never_le
     engine = SimpleNamespace(run=lambda _: frozen, state=SimpleNamespace(rounds=3))
     thread, told, done = EngineThread(engine, Refusing(), durability="exchange", extra={}), [], []
     thread.listener = SimpleNamespace(deliver=lambda *news: told.append(news), flushed=done.append)
-    thread.jobs.put(Operate(ApplyReply(peer=1, reply=None)))
+    thread.jobs.put(ApplyReply(peer=1, reply=None))
     thread._batch()
     assert told == [([frozen.event], 1)], "the core goes on, and what it sends depends on the first flush"
     thread._batch()

@@ -29,7 +29,7 @@ from p2pfl.node.application import Application
 from p2pfl.node.assembly import read_setup
 from p2pfl.node.driver import Driver
 from p2pfl.node.feature import Attached, Check, Feature
-from p2pfl.node.local_rounds import Payment, Wait
+from p2pfl.node.learner_runner import Payment, Wait
 
 ROOT = Path(__file__).parents[2]
 AT_START = ["check", "withheld", "recover", "attach", "channels", "opening", "opened"]

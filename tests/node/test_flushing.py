@@ -20,7 +20,7 @@ from p2pfl.errors import StorageError
 from p2pfl.node import engine_thread
 from p2pfl.node.assembly import replay
 from p2pfl.node.driver import DurableOutbox
-from p2pfl.node.engine_thread import EngineThread, Operate, Order
+from p2pfl.node.engine_thread import EngineThread, Order
 from p2pfl.storage import Store, peek
 from p2pfl.storage import disk as storage_disk
 
@@ -100,9 +100,7 @@ class Node:
     def ask(self, *peers):
         for peer in peers:
             place = {"incarnation": 0, "seq": 1, "version": 0, "echo": None}
-            self.thread.jobs.put(
-                Operate(Freeze(peer=peer, weight=1.0, staleness=1.0, pace_s=0.0, audit=False, **place))
-            )
+            self.thread.jobs.put(Freeze(peer=peer, weight=1.0, staleness=1.0, pace_s=0.0, audit=False, **place))
         self.thread._batch()
 
     def end_flushes(self):

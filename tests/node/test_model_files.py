@@ -20,7 +20,7 @@ def files(tmp_path):
     context = NodeContext(node=0, nodes=2, name="pi1", seed=0, base_dir=Path())
     learner = QuadraticTask(size=3).learner(context, TrainingConfig())
     folder = tmp_path / "pi1" / "checkpoints"
-    return ModelFiles(folder=folder, every=4, kept=2, learner=learner, federation="ward", node="pi1")
+    return ModelFiles(folder=folder, every=4, kept=2, learner=learner, about={"federation": "ward", "node": "pi1"})
 
 
 def rounds_of(files):

@@ -39,7 +39,7 @@ class Talkative:
 def trained(*withheld):
     seen = []
     figures = TrainingFigures(frozenset(withheld))
-    shop = LearnerRunner(Talkative(), 1, figures=figures, after_round=lambda local, *_: seen.append(local.loss))
+    shop = LearnerRunner(Talkative(), 1, figures=figures, on_round=lambda state: seen.append(state.loss))
     for index in range(40):
         shop.train(RoundStart(np.zeros(2, np.float32)), index)
         shop.measure(np.zeros(2, np.float32), Moment(index, index))

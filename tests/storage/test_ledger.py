@@ -26,7 +26,7 @@ from p2pfl.learn.privacy import Spend
 from p2pfl.learn.privacy.accounting import Ledger, Promise, reconcile
 from p2pfl.methods import Method
 from p2pfl.node import engine_thread
-from p2pfl.node.engine_thread import EngineThread, Operate, Order, Pay
+from p2pfl.node.engine_thread import EngineThread, Order, Pay
 from p2pfl.storage import Store
 
 COST = Spend(noise=1.25, rate=0.5, steps=3)
@@ -98,8 +98,8 @@ class Node:
             peer=1, incarnation=0, seq=1, version=version, echo=None, weight=1.0, staleness=0.0, pace_s=0.0, audit=False
         )
         self.do(
-            Operate(CommitRound(version=version, trained=True, rho=1.0, elapsed_s=0.0, least_samples=1.0)),
-            *([] if pending else [Operate(show)]),
+            CommitRound(version=version, trained=True, rho=1.0, elapsed_s=0.0, least_samples=1.0),
+            *([] if pending else [show]),
         )
 
 

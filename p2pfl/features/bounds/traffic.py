@@ -22,7 +22,7 @@ from p2pfl.errors import StorageError
 from p2pfl.foreign import UNREADABLE
 from p2pfl.net.extensions import ExtensionChannel, HandledChannel
 from p2pfl.node.feature import Attached, Check, Feature, Inspected, NodeView
-from p2pfl.node.local_rounds import Answer, RoundPlan, Wait
+from p2pfl.node.learner_runner import Answer, RoundPlan, Wait
 from p2pfl.reporting.status import NodeResult
 from p2pfl.storage.disk import replace_file
 

@@ -37,7 +37,7 @@ from p2pfl.learn.privacy.accounting import Ledger, Promise, Signed, reconcile
 from p2pfl.learn.privacy.plan import planned_in_words
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, FoundAtStart, NodeView
-from p2pfl.node.local_rounds import Answer, Payment, RoundPlan, Wait
+from p2pfl.node.learner_runner import Answer, Payment, RoundPlan, Wait
 from p2pfl.reporting.status import NodeResult, PrivacyStatus
 from p2pfl.storage import Store
 

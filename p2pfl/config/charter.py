@@ -24,61 +24,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
-from p2pfl.config.model import MEMBER, Edges, Edition, FederationConfig, Member, SignedCharter
+from p2pfl.config.model import MEMBER, Edges, Edition, FederationConfig, Member
+from p2pfl.config.tables import ALWAYS, CHANGED, NAMED, to_text
+from p2pfl.errors import UserError
 from p2pfl.foreign import UNREADABLE
 
 HASH_BYTES = 32
-
-FOUNDING: Mapping[str, frozenset[str]] = {
-    "training": frozenset(
-        {
-            "rounds",
-            "time_s",
-            "local_steps",
-            "local_epochs",
-            "batch_size",
-            "optimizer",
-            "learning_rate",
-            "momentum",
-            "weight_decay",
-            "method",
-            "speed_correction",
-            "closing_rounds",
-            "when_through",
-            "evaluate_every",
-        }
-    ),
-    "gossip": frozenset(
-        {
-            "compressor",
-            "share",
-            "rule",
-            "staleness",
-            "gamma",
-            "start_wait_s",
-            "linger_s",
-            "max_wait_s",
-            "exchanges_per_s",
-            "audit_every",
-            "vitals",
-        }
-    ),
-    "privacy": frozenset({"unit", "epsilon", "noise", "delta", "clip", "rounds", "accountant", "test_set"}),
-}
-"""The keys that are included whatever their value. No key is ever added here, and none removed."""
-
-NAMED: Mapping[str, frozenset[str]] = {
-    **FOUNDING,
-    "training": FOUNDING["training"] | {"schedule", "keep_optimizer", "stop"},
-}
-"""The keys that sessions compare whatever their value, so that both ends can name what differs. All nodes with version
-9 of the protocol have them. No key is ever added here either.
-"""
 
 
 def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
@@ -90,9 +46,9 @@ def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
         "federation": head,
         "task": federation.task.contents,
         "training": _training(federation),
-        "gossip": counting("gossip", federation.gossip),
+        "gossip": counting(federation.gossip),
         **_membership(federation),
-        **({} if federation.privacy is None else {"privacy": counting("privacy", federation.privacy)}),
+        **({} if federation.privacy is None else {"privacy": counting(federation.privacy)}),
     }
     return tuple((name, _hash(_canonical(content), f"p2pfl-{name}")) for name, content in contents.items())
 
@@ -108,11 +64,11 @@ def keys(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
         "federation.seed": federation.seed,
         "task.name": federation.task.name,
         "task.options": federation.task.options,
-        **_by_key("training", _training(federation, NAMED)),
-        **_by_key("gossip", counting("gossip", federation.gossip)),
+        **_by_key("training", _training(federation, named=True)),
+        **_by_key("gossip", counting(federation.gossip)),
         **({"federation.admin": _admin(federation)} if federation.admin else {}),
         **_membership(federation),
-        **({} if federation.privacy is None else _by_key("privacy", counting("privacy", federation.privacy))),
+        **({} if federation.privacy is None else _by_key("privacy", counting(federation.privacy))),
     }
     return tuple((name, _hash(_canonical([name, content]), "p2pfl-key")) for name, content in contents.items())
 
@@ -123,18 +79,22 @@ def federation_id(federation: FederationConfig) -> bytes:
     return _hash(b"".join(len(field).to_bytes(8, "little") + field for field in fields), "p2pfl-fed-id")
 
 
-def counting(section: str, config: Any, always: Mapping[str, frozenset[str]] = FOUNDING) -> dict[str, Any]:
-    """Return the keys in a section that are included, with their values; those in `always` are included whatever their
-    value.
+def counting(config: Any, *, named: bool = False) -> dict[str, Any]:
+    """Return the keys of a section that are included, with their values: those of the first version always, those that
+    later ones added only if their value differs from the default. `named` includes those, too, that all nodes with
+    version 9 of the protocol have, so that both ends can name what differs. No key moves between these.
     """
-    usual = {key.name: key.default for key in dataclasses.fields(config)}
+    always = (ALWAYS, NAMED) if named else (ALWAYS,)
+    found = {key: getattr(config, key.name) for key in dataclasses.fields(config)}
     return {
-        key: value for key, value in dataclasses.asdict(config).items() if key in always[section] or value != usual[key]
+        key.name: value
+        for key, value in found.items()
+        if key.metadata.get("counts", CHANGED) in always or value != key.default
     }
 
 
-def _training(federation: FederationConfig, always: Mapping[str, frozenset[str]] = FOUNDING) -> dict[str, Any]:
-    found = counting("training", federation.training, always) | {"method": federation.method}
+def _training(federation: FederationConfig, *, named: bool = False) -> dict[str, Any]:
+    found = counting(federation.training, named=named) | {"method": federation.method}
     if federation.admin:
         del found["rounds"]
     return found
@@ -222,6 +182,8 @@ class _Statement(Struct, array_like=True, forbid_unknown_fields=True, frozen=Tru
     schedule: tuple[_Edges, ...]
 
 
+_SAME = tuple(name for name in _Statement.__struct_fields__ if name not in ("form", "members"))
+"""What a charter has as its statement has it."""
 _decode_statement = msgspec.msgpack.Decoder(_Statement).decode
 
 
@@ -251,17 +213,7 @@ class Charter:
         """Return the signed statement: canonical bytes for everything except the signature."""
         rows = tuple(_Row(member.name, member.key, member.address, member.retired) for member in self.members)
         return msgspec.msgpack.encode(
-            _Statement(
-                form=FORM,
-                realm=self.realm,
-                version=self.version,
-                previous=self.previous,
-                topology=self.topology,
-                rounds=self.rounds,
-                members=rows,
-                edges=self.edges,
-                schedule=self.schedule,
-            )
+            _Statement(form=FORM, members=rows, **{name: getattr(self, name) for name in _SAME})
         )
 
     @cached_property
@@ -280,18 +232,6 @@ class Charter:
     def packed(self) -> bytes:
         """Return the charter in the form in which it is sent and stored."""
         return self.signer + self.signature + self.statement
-
-
-class Flaw(NamedTuple):
-    """A mistake in a charter: a key in its file, and the parts of a `UserError`."""
-
-    key: str
-    message: str
-    value: object = None
-    allowed: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.message}"
 
 
 class CharterError(ValueError):
@@ -322,9 +262,7 @@ def edition_of(raw: bytes) -> Edition:
 
     If the edition is not newer than our own, no further checks are needed.
     """
-    statement = raw[KEY_BYTES + SIGNATURE_BYTES :]
-    if not statement or len(raw) > MOST_BYTES:
-        raise CharterError(f"a charter of {len(raw)} bytes: at most {MOST_BYTES}")
+    *_, statement = _split(raw)
     try:
         return Edition(_decode_statement(statement).version, _digest(statement))
     except UNREADABLE as error:
@@ -335,10 +273,16 @@ def require_signed(raw: bytes, admin: Sequence[bytes]) -> None:
     """Require an admin's signature, without parsing the charter, so that this is cheap. Raises CharterError: there is
     none.
     """
+    signer, signature, statement = _split(raw)
+    check_signature(signer, signature, _digest(statement), admin)
+
+
+def _split(raw: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the signer's key, the signature and the statement."""
     head = KEY_BYTES + SIGNATURE_BYTES
     if not head < len(raw) <= MOST_BYTES:
         raise CharterError(f"a charter of {len(raw)} bytes: at most {MOST_BYTES}")
-    check_signature(raw[:KEY_BYTES], raw[KEY_BYTES:head], _digest(raw[head:]), admin)
+    return raw[:KEY_BYTES], raw[KEY_BYTES:head], raw[head:]
 
 
 def unpack(raw: bytes, *, admin: Sequence[bytes], realm: bytes) -> Charter:
@@ -346,10 +290,7 @@ def unpack(raw: bytes, *, admin: Sequence[bytes], realm: bytes) -> Charter:
 
     Raises CharterError: it is too large, truncated, forged, for another federation, or contradicts itself.
     """
-    head = KEY_BYTES + SIGNATURE_BYTES
-    if not head < len(raw) <= MOST_BYTES:
-        raise CharterError(f"a charter of {len(raw)} bytes: at most {MOST_BYTES}")
-    signer, signature, statement = raw[:KEY_BYTES], raw[KEY_BYTES:head], raw[head:]
+    signer, signature, statement = _split(raw)
     check_signature(signer, signature, _digest(statement), admin)
     try:
         found = _decode_statement(statement)
@@ -359,24 +300,14 @@ def unpack(raw: bytes, *, admin: Sequence[bytes], realm: bytes) -> Charter:
         Member(index=index, name=row.name, key=row.key, address=row.address, retired=row.retired)
         for index, row in enumerate(found.members)
     )
-    charter = Charter(
-        realm=found.realm,
-        version=found.version,
-        previous=found.previous,
-        topology=found.topology,
-        rounds=found.rounds,
-        members=members,
-        edges=found.edges,
-        schedule=found.schedule,
-        signer=signer,
-        signature=signature,
-    )
+    same: dict[str, Any] = {name: getattr(found, name) for name in _SAME}
+    charter = Charter(members=members, signer=signer, signature=signature, **same)
     if found.form != FORM or charter.statement != statement:
         raise CharterError("signed, but not in the canonical form")
     if charter.realm != realm:
         raise CharterError("it is for another federation")
     for flaw in flaws(charter):
-        raise CharterError(str(flaw))
+        raise CharterError(f"{flaw.key}: {flaw.message}")
     return charter
 
 
@@ -393,15 +324,15 @@ def check_signature(signer: bytes, signature: bytes, digest: bytes, admin: Seque
         raise CharterError("the signature does not fit: it was changed after it was signed") from None
 
 
-def flaws(charter: Charter) -> Iterator[Flaw]:
+def flaws(charter: Charter) -> Iterator[UserError]:
     """Yield the contradictions in a charter, signed or not, in the order of the file."""
     if len(charter.previous) not in (0, HASH_BYTES):
-        yield Flaw("previous", "not a digest")
+        yield UserError("not a digest", key="previous")
     if not charter.topology.isprintable():
-        yield Flaw("topology", "not printable")
+        yield UserError("not printable", key="topology")
     if not FEWEST <= len(charter.present) <= len(charter.members) <= MOST_MEMBERS:
         allowed = f"{FEWEST} or more that are not retired, {MOST_MEMBERS} in all"
-        yield Flaw("member", "too few or too many members", len(charter.present), allowed)
+        yield UserError("too few or too many members", key="member", value=len(charter.present), allowed=allowed)
     yield from _flaws_of_rows(charter.members)
     retired = {member.index for member in charter.members if member.retired}
     yield from _flaws_of_edges("edges", charter.edges, len(charter.members), retired)
@@ -409,37 +340,49 @@ def flaws(charter: Charter) -> Iterator[Flaw]:
     for number, edges in enumerate(charter.schedule):
         yield from _flaws_of_edges(f"schedule[{number}]", edges, len(charter.members), retired)
         if not union.issuperset(edges):
-            yield Flaw(f"schedule[{number}]", "an edge that is not among the edges")
+            yield UserError("an edge that is not among the edges", key=f"schedule[{number}]")
     if charter.schedule and union != {edge for edges in charter.schedule for edge in edges}:
-        yield Flaw("edges", "an edge that no round of the schedule uses")
+        yield UserError("an edge that no round of the schedule uses", key="edges")
 
 
-def _flaws_of_rows(members: Sequence[Member]) -> Iterator[Flaw]:
+def _flaws_of_rows(members: Sequence[Member]) -> Iterator[UserError]:
     names: dict[str, int] = {}
     keys: dict[bytes, int] = {}
     for index, member in enumerate(members):
-        for word, value in (("name", member.name), ("address", member.address), ("key", _text(member.key))):
+        for word, value in (("name", member.name), ("address", member.address), ("key", to_text(member.key))):
             kind = MEMBER[word]
             try:
                 value is None or kind.read(value)
             except ValueError:
-                yield Flaw(f"member[{index}].{word}", "impossible value", value, kind.allowed)
+                yield UserError("impossible value", key=f"member[{index}].{word}", value=value, allowed=kind.allowed)
         other = keys.setdefault(member.key, index)
         if other != index:
             both = f"member[{other}] ({members[other].name}) and member[{index}] ({member.name}) have the same key"
-            yield Flaw(f"member[{index}].key", both, None, "a new key for each member, also for one that comes back")
+            yield UserError(
+                both, key=f"member[{index}].key", allowed="a new key for each member, also for one that comes back"
+            )
         other = index if member.retired else names.setdefault(member.name, index)
         if other != index:
             taken = f"member[{other}] has that name"
-            yield Flaw(f"member[{index}].name", taken, member.name, "a different one for each that is not retired")
+            yield UserError(
+                taken,
+                key=f"member[{index}].name",
+                value=member.name,
+                allowed="a different one for each that is not retired",
+            )
 
 
-def _flaws_of_edges(key: str, edges: Edges, members: int, retired: set[int]) -> Iterator[Flaw]:
+def _flaws_of_edges(key: str, edges: Edges, members: int, retired: set[int]) -> Iterator[UserError]:
     for i, j in edges:
         if not 0 <= i < j < members or i in retired or j in retired:
-            yield Flaw(key, "not an edge between two members", [i, j], "[i, j] with i < j, neither of them retired")
+            yield UserError(
+                "not an edge between two members",
+                key=key,
+                value=[i, j],
+                allowed="[i, j] with i < j, neither of them retired",
+            )
     if any(before >= after for before, after in pairwise(edges)):
-        yield Flaw(key, "not sorted, or an edge twice")
+        yield UserError("not sorted, or an edge twice", key=key)
 
 
 def extends(new: Sequence[Member], old: Sequence[Member]) -> bool:
@@ -486,7 +429,8 @@ def amended(federation: FederationConfig, charter: Charter) -> FederationConfig:
         schedule=charter.schedule,
         topology=charter.topology,
         training=replace(training, rounds=rounds),
-        signed=SignedCharter(edition=charter.edition, packed=charter.packed()),
+        edition=charter.edition,
+        charter=charter.packed(),
     )
 
 
@@ -511,9 +455,3 @@ def compacted(federation: FederationConfig) -> FederationConfig:
 
 def _digest(statement: bytes) -> bytes:
     return hashlib.blake2b(statement, digest_size=HASH_BYTES, person=b"p2pfl-charter").digest()
-
-
-def _text(key: bytes) -> Any:
-    import base64  # noqa: PLC0415 - for the reader of keys, which takes text
-
-    return base64.urlsafe_b64encode(key).decode("ascii").rstrip("=")

@@ -278,17 +278,6 @@ GONE = {
     "neighbors": "no such table: max_kbit_s under [network] is for all neighbors together",
 }
 """The keys of `[network]` in a node file that an earlier version had, and what to write instead."""
-DEFAULTS: dict[str, Any] = {
-    "key_file": "node.key",
-    "state_dir": "state",
-    "checkpoint_dir": "checkpoints",
-    "status_listen": "127.0.0.1:0",
-    "status_names": (),
-    "durability": "auto",
-    "snapshot_s": 60.0,
-    "threads": 1,
-    "nice": 0,
-}
 
 
 def node_file(federation: FederationConfig, name: str) -> Path:
@@ -372,7 +361,7 @@ def _node(
         data = {}
     if (reload_s := data.pop("reload_s", None)) is not None:
         mistakes.add("is gone", "data.reload_s", reload_s, "a restart of the node, which reads its data and goes on")
-    values = DEFAULTS | read_table(document.get("node", {}), "node.", NODE, mistakes)
+    values = read_table(document.get("node", {}), "node.", NODE, mistakes)
     values.setdefault("listen", _default_listen(member))
     table = document.get("network", {})
     for key, instead in GONE.items() if isinstance(table, dict) else ():
@@ -388,7 +377,7 @@ def _node(
         values["relay_token"] = folder / Path(network.pop("relay_token")).expanduser()
     values["network"] = _own_network(network, folder, mistakes)
     for key in ("key_file", "state_dir", "checkpoint_dir"):
-        values[key] = folder / Path(values[key]).expanduser()
+        values[key] = folder / Path(values.get(key, NodeConfig.__dataclass_fields__[key].default)).expanduser()
     stats = read_stats(document.get("stats"), mistakes)
     return NodeConfig(path=mistakes.file, name=member.name, data=data, stats=stats, **values)
 

@@ -11,8 +11,6 @@ of a board may be wrong.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -40,12 +38,15 @@ from p2pfl.config.model import MEMBER, TRAINING, Edges, FederationConfig, Member
 from p2pfl.config.tables import (
     Kinds,
     Mistakes,
+    flag,
+    from_text,
     public_key,
     read_document,
     read_row,
     read_table,
     require,
     text,
+    to_text,
     unknown_keys,
 )
 from p2pfl.errors import UserError
@@ -64,7 +65,7 @@ def _bytes(size: int, *, empty: bool = False) -> Kind:
     """A kind of value: `size` bytes in base64url without padding."""
 
     def read(value: Any) -> bytes:
-        raw = _from_text(value) if isinstance(value, str) else b"?"
+        raw = from_text(value) if isinstance(value, str) else b"?"
         if len(raw) != size and not (empty and not raw):
             raise ValueError
         return raw
@@ -72,36 +73,17 @@ def _bytes(size: int, *, empty: bool = False) -> Kind:
     return Kind(f"{size} bytes in base64url", read)
 
 
-def _edges() -> Kind:
-    def read(value: Any) -> Edges:
-        if not isinstance(value, list):
-            raise ValueError  # noqa: TRY004 - a reader has one way to refuse
-        found = tuple(tuple(pair) if isinstance(pair, list) else () for pair in value)
-        if any(len(pair) != 2 or not all(type(end) is int and end >= 0 for end in pair) for pair in found):
-            raise ValueError
-        return found
-
-    return Kind("a list of pairs [i, j] of members, counted from 0", read)
+def _edges(value: Any) -> Edges:
+    found = tuple(tuple(pair) if isinstance(pair, list) else () for pair in _list(value))
+    if any(len(pair) != 2 or not all(type(end) is int and end >= 0 for end in pair) for pair in found):
+        raise ValueError
+    return found
 
 
-def _schedule() -> Kind:
-    one = _edges()
-
-    def read(value: Any) -> tuple[Edges, ...]:
-        if not isinstance(value, list):
-            raise ValueError  # noqa: TRY004 - a reader has one way to refuse
-        return tuple(one.read(each) for each in value)
-
-    return Kind("a list of rounds, each a list of pairs", read)
-
-
-def _truth() -> Kind:
-    def read(value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise ValueError  # noqa: TRY004 - a reader has one way to refuse
-        return value
-
-    return Kind("true or false", read)
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError  # noqa: TRY004 - a reader has one way to refuse
+    return value
 
 
 HEAD: Kinds = {
@@ -110,12 +92,12 @@ HEAD: Kinds = {
     "previous": _bytes(HASH_BYTES, empty=True),
     "topology": text(),
     "rounds": TRAINING["rounds"],
-    "edges": _edges(),
-    "schedule": _schedule(),
+    "edges": Kind("a list of pairs [i, j] of members, counted from 0", _edges),
+    "schedule": Kind("a list of rounds, each a list of pairs", lambda value: tuple(map(_edges, _list(value)))),
     "signer": public_key(),
     "signature": _bytes(SIGNATURE_BYTES),
 }
-ROW: Kinds = {**MEMBER, "retired": _truth()}
+ROW: Kinds = {**MEMBER, "retired": flag()}
 
 
 def read_members_file(path: Path, federation: FederationConfig, mistakes: Mistakes) -> Charter | None:
@@ -135,7 +117,8 @@ def read_members_file(path: Path, federation: FederationConfig, mistakes: Mistak
         return None
     charter = Charter(**{"previous": b"", "rounds": None, "schedule": ()} | head, members=members)
     for flaw in flaws(charter):
-        mistakes.add(flaw.message, flaw.key, flaw.value, flaw.allowed)
+        flaw.file = str(path)
+        mistakes.found.append(flaw)
     if len(mistakes.found) > before:
         return None
     return _checked(charter, federation, mistakes)
@@ -171,12 +154,12 @@ def members_text(charter: Charter, name: str) -> str:
         raise UserError(what, key="members", value=f"{size} bytes", allowed=allowed)
     head: dict[str, str | int | None] = {
         "version": charter.version,
-        "realm": _to_text(charter.realm),
-        "previous": _to_text(charter.previous),
+        "realm": to_text(charter.realm),
+        "previous": to_text(charter.previous),
         "topology": charter.topology,
         "rounds": charter.rounds,
-        "signer": _to_text(charter.signer),
-        "signature": _to_text(charter.signature),
+        "signer": to_text(charter.signer),
+        "signature": to_text(charter.signature),
     }
     lines = [_HEAD.format(name=name)]
     lines += [f"{key} = {_toml(value)}" for key, value in head.items() if value is not None]
@@ -187,7 +170,7 @@ def members_text(charter: Charter, name: str) -> str:
             lines += ["  [", *(f"  {line}" for line in _pairs(edges)), "  ],"]
         lines.append("]")
     for member in charter.members:
-        lines += ["", "[[member]]", f"name = {_toml(member.name)}", f"key = {_toml(_to_text(member.key))}"]
+        lines += ["", "[[member]]", f"name = {_toml(member.name)}", f"key = {_toml(to_text(member.key))}"]
         lines += [f"address = {_toml(member.address)}"] if member.address is not None else []
         lines += ["retired = true"] if member.retired else []
     return "\n".join(lines) + "\n"
@@ -206,18 +189,6 @@ def _pairs(edges: Edges) -> Iterator[str]:
 
 def _toml(value: str | int) -> str:
     return json.dumps(value)
-
-
-def _to_text(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
-
-
-def _from_text(value: str) -> bytes:
-    """Decode bytes. Raises ValueError: the text is not exactly what `_to_text` writes for some bytes."""
-    raw = base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_", validate=True)
-    if _to_text(raw) != value:
-        raise ValueError(value)
-    return raw
 
 
 INVITE, REQUEST = "p2pfl:", "p2pfl-request:"
@@ -273,10 +244,10 @@ Form = TypeVar("Form", Invite, JoinRequest)
 def read_invite(text: str) -> Invite:
     """Read an invite. Raises UserError: it is not an invite, or was truncated."""
     invite = _decoded(text, INVITE, Invite, "LINE", "the line that `p2pfl invite` prints, from its p2pfl: to its end")
-    _require_name(invite.name, "LINE")
-    _require_name(invite.federation_name, "LINE")
+    _require("name", invite.name, "LINE")
+    _require("name", invite.federation_name, "LINE")
     for contact in invite.contacts:
-        _require_address(contact.address, "LINE")
+        _require("address", contact.address, "LINE")
     return invite
 
 
@@ -315,9 +286,9 @@ def read_request(text: str) -> JoinRequest:
         VerifyKey(request.key).verify(SIGNED + told, signature)
     except (CryptoError, ValueError):
         raise UserError("is not signed by the key that it names", key="REQUEST", allowed=allowed) from None
-    _require_name(request.name, "REQUEST")
+    _require("name", request.name, "REQUEST")
     if request.address is not None:
-        _require_address(request.address, "REQUEST")
+        _require("address", request.address, "REQUEST")
     return request
 
 
@@ -327,7 +298,7 @@ def invite_of(
     """Make an invite that lists a few members with addresses. Raises UserError: the name is invalid or taken, or no
     member has an address.
     """
-    _require_name(name, "NAME")
+    _require("name", name, "NAME")
     taken = any(member.name == name for member in federation.present)
     if replacing and not taken:
         allowed = ", ".join(member.name for member in federation.present)
@@ -386,7 +357,7 @@ def code_digest(federation: FederationConfig) -> bytes:
 
 
 def _line(prefix: str, raw: bytes) -> str:
-    return prefix + base64.urlsafe_b64encode(_check(prefix, raw) + raw).decode("ascii").rstrip("=")
+    return prefix + to_text(_check(prefix, raw) + raw)
 
 
 def _check(prefix: str, raw: bytes) -> bytes:
@@ -402,13 +373,10 @@ def _raw(text: str, prefix: str, key: str, allowed: str) -> bytes:
     text = text.strip()
     if not text.startswith(prefix) or len(text) > MOST_CHARACTERS:
         raise UserError("not a line of this kind", key=key, value=text[:30], allowed=allowed)
-    body = text.removeprefix(prefix)
     try:
-        raw = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
+        raw = from_text(text.removeprefix(prefix))
+    except ValueError:
         raw = b""
-    if base64.urlsafe_b64encode(raw).rstrip(b"=") != body.encode(errors="replace"):
-        raw = b""  # the last letter has unused bits, in which a typing error would pass
     check, raw = raw[:CHECK_BYTES], raw[CHECK_BYTES:]
     if not raw or check != _check(prefix, raw):
         raise UserError("the line was cut or mistyped", key=key, value=f"{len(text)} characters", allowed=allowed)
@@ -422,16 +390,10 @@ def _convert(raw: bytes, form: type[Form], key: str, allowed: str) -> Form:
         raise UserError("a line of another version of p2pfl", key=key, allowed=allowed) from None
 
 
-def _require_name(value: str, key: str) -> None:
-    try:
-        MEMBER["name"].read(value)
-    except ValueError:
-        raise UserError("not a name", key=key, value=value[:64], allowed=MEMBER["name"].allowed) from None
-
-
-def _require_address(value: str, key: str) -> None:
-    kind = MEMBER["address"]
+def _require(word: str, value: str, key: str) -> None:
+    kind = MEMBER[word]
     try:
         kind.read(value)
     except ValueError:
-        raise UserError("not an address", key=key, value=value[:64], allowed=kind.allowed) from None
+        text = f"not {'an' if word == 'address' else 'a'} {word}"
+        raise UserError(text, key=key, value=value[:64], allowed=kind.allowed) from None

@@ -18,6 +18,8 @@ from typing import Any, Literal, NamedTuple
 from p2pfl.config import sections, tables
 from p2pfl.config.sections import NO_STATS, PrivacyConfig, StatsConfig, parse_schedule
 from p2pfl.config.tables import (
+    CHANGED,
+    NAMED,
     REQUIRED,
     Kinds,
     address,
@@ -91,8 +93,10 @@ class TrainingConfig:
     batch_size: int = setting(16, whole(1), "rows of data in one step")
     optimizer: str = setting("sgd", choice("sgd", "adam", "adamw"), "optimizer of the local steps")
     learning_rate: float = setting(0.2, number(0, above=True), "step size of the optimizer")
-    schedule: str = setting("constant", sections.schedule(), "learning rate schedule, by rounds or time")
-    keep_optimizer: bool = setting(False, flag(), "true: keep the state of momentum or Adam from round to round")
+    schedule: str = setting("constant", sections.schedule(), "learning rate schedule, by rounds or time", counts=NAMED)
+    keep_optimizer: bool = setting(
+        False, flag(), "true: keep the state of momentum or Adam from round to round", counts=NAMED
+    )
     momentum: float = setting(0.0, number(0, 1, below=True), "momentum of sgd")
     weight_decay: float = setting(0.0, number(0), "weight decay of the optimizer")
     method: str | None = setting(None, tables.method(), "the learning method: see `p2pfl list methods`")
@@ -106,7 +110,7 @@ class TrainingConfig:
         choice("train", "mix", "train-on"),
         "a node that finishes first trains some rounds more (train), none (mix), or to the end (train-on)",
     )
-    stop: str | None = setting(None, sections.stop(), "ends a node's training before its rounds are done")
+    stop: str | None = setting(None, sections.stop(), "ends a node's training before its rounds are done", counts=NAMED)
     evaluate_every: EvaluateEvery = setting(
         1,
         or_auto(whole(0)),
@@ -164,7 +168,10 @@ class GossipConfig:
         True, flag(), "members send each other phase, round, accuracy and alarms, for the status page"
     )
     share_frozen: bool = setting(
-        True, flag(), "false: parameters that are not trained are not sent, and must be equal on all nodes"
+        True,
+        flag(),
+        "false: parameters that are not trained are not sent, and must be equal on all nodes",
+        counts=CHANGED,
     )
 
     @property
@@ -202,14 +209,6 @@ class Edition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignedCharter:
-    """A checked charter, with its bytes as they are sent."""
-
-    edition: Edition
-    packed: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FederationConfig:
     """One federation file, with its graph resolved.
 
@@ -242,8 +241,10 @@ class FederationConfig:
     """The public keys (32 bytes) of those who may change the members; if empty, nobody may while nodes run."""
     founders: tuple[bytes, ...] = ()
     """With admin keys, the public keys of the `[[node]]` tables: the file determines their indices."""
-    signed: SignedCharter | None = None
-    """The charter that defines members, graph and rounds; None if the file itself defines them."""
+    edition: Edition | None = None
+    """The edition of the charter that defines members, graph and rounds; None if the file itself defines them."""
+    charter: bytes = field(default=b"", repr=False)
+    """The bytes of that charter as they are sent; empty if there is none."""
     discovery: bool = False
     """True if nodes find each other on a LAN, unless a node's own file says otherwise. Nodes may differ in this."""
     relays: tuple[str, ...] = ()
@@ -269,16 +270,6 @@ class FederationConfig:
         if self.privacy is not None and self.privacy.is_shared:
             return "shared noise"
         return "trees" if self.grows_trees else ""
-
-    @property
-    def edition(self) -> Edition | None:
-        """Return the edition of the charter in force, or None if the file itself is in force."""
-        return None if self.signed is None else self.signed.edition
-
-    @property
-    def charter(self) -> bytes:
-        """Return the bytes of that charter as they are sent; empty if there is none."""
-        return b"" if self.signed is None else self.signed.packed
 
     def compressor_of(self, i: int, j: int) -> str:
         """Return the compressor that two neighbors use."""
@@ -347,6 +338,7 @@ class Compute:
     file: Path | None = field(default=None, compare=False)
 
 
+STATE_DIR = "state"
 LEAST_KBIT_S = 32.0
 """A chunk of a body must arrive every 30 s, whatever else is sent."""
 
@@ -388,31 +380,29 @@ class NodeConfig:
 
     path: Path
     name: str
-    key_file: Path = setting(REQUIRED, text(), "the node's secret identity")
-    state_dir: Path = setting(REQUIRED, text(), "folder of what the node needs to resume")
+    key_file: Path = setting(Path("node.key"), text(), "the node's secret identity")
+    state_dir: Path = setting(Path(STATE_DIR), text(), "folder of what the node needs to resume")
     listen: str = setting(REQUIRED, address(0), "where the node listens to others; port 0 takes any free one")
     forwarded_port: int | None = setting(
         None, whole(1, 65535), "the port of the node's address where a router passes it on to `listen`"
     )
     """None if both are the same."""
     status_listen: str | None = setting(
-        REQUIRED, or_none(address(0)), 'the status page; port 0 takes a free one, "none" turns it off'
+        "127.0.0.1:0", or_none(address(0)), 'the status page; port 0 takes a free one, "none" turns it off'
     )
     status_names: tuple[str, ...] = setting(
-        REQUIRED, hosts(), "names of this machine under which browsers reach the status page"
+        (), hosts(), "names of this machine under which browsers reach the status page"
     )
     """They come on top of addresses and localhost."""
     durability: str = setting(
-        REQUIRED,
+        "auto",
         choice("auto", "exchange", "snapshot"),
         "exchange: a crash loses nothing; snapshot: fewer writes to an SD card; auto: by model size",
     )
     """"auto" means "exchange" for models below 1 MB."""
-    snapshot_s: float = setting(REQUIRED, number(0, above=True), "seconds between two snapshots of the state")
-    threads: int = setting(REQUIRED, whole(1, 1024), "processor threads for training")
-    nice: int = setting(
-        REQUIRED, whole(0, 19), "how much the node yields to other programs; 19 yields to everything else"
-    )
+    snapshot_s: float = setting(60.0, number(0, above=True), "seconds between two snapshots of the state")
+    threads: int = setting(1, whole(1, 1024), "processor threads for training")
+    nice: int = setting(0, whole(0, 19), "how much the node yields to other programs; 19 yields to everything else")
     device: str = "cpu"
     """This and the next three are as in `Compute`."""
     precision: str = "float32"

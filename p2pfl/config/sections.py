@@ -22,6 +22,7 @@ from functools import lru_cache
 from typing import Any
 
 from p2pfl.config.tables import (
+    CHANGED,
     REQUIRED,
     Mistakes,
     choice,
@@ -31,6 +32,7 @@ from p2pfl.config.tables import (
     read_table,
     require,
     setting,
+    several,
     text,
 )
 from p2pfl.core.settings import Stop
@@ -234,12 +236,18 @@ class PrivacyConfig:
         USUAL_RATE,
         number(0, 1, above=True),
         "shared noise, unit record: the chance of each row to be in a round",
+        counts=CHANGED,
     )
     least: int | None = setting(
-        None, whole(3), "shared noise: the fewest members whose sum is revealed; without it all but an eighth"
+        None,
+        whole(3),
+        "shared noise: the fewest members whose sum is revealed; without it all but an eighth",
+        counts=CHANGED,
     )
     """None: see `least_of`."""
-    colluders: int = setting(1, whole(1), "shared noise: as many members may work together against another one")
+    colluders: int = setting(
+        1, whole(1), "shared noise: as many members may work together against another one", counts=CHANGED
+    )
 
     @property
     def is_shared(self) -> bool:
@@ -288,21 +296,7 @@ def read_privacy(table: Any, mistakes: Mistakes) -> PrivacyConfig | None:
 
 EVERYBODY = "*"
 LEAST_ROWS, A_DAY = 10, 5
-
-
-def _names(kind: Kind, allowed: str, *, also: str = "") -> Kind:
-    """A kind of value: a list of texts, possibly none, or one text; the result is a tuple."""
-
-    def read(value: Any) -> tuple[str, ...]:
-        values = [value] if isinstance(value, str) else value
-        if not isinstance(values, list):
-            raise ValueError  # noqa: TRY004 - as of all kinds
-        found = tuple(each if also and each == also else kind.read(each) for each in values)
-        if len(set(found)) < len(found):
-            raise ValueError("one of them appears twice")
-        return found
-
-    return Kind(allowed, read)
+TWICE = "one of them appears twice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,12 +305,16 @@ class StatsConfig:
 
     columns: tuple[str, ...] = setting(
         (),
-        _names(text(), 'names of columns, such as ["age", "chol"]'),
+        several(text(), 'names of columns, such as ["age", "chol"]', twice=TWICE),
         "columns about which this node answers questions of `p2pfl stats`; without it none",
     )
     to: tuple[str, ...] = setting(
         (),
-        _names(name(), f'names of members, or "{EVERYBODY}" for all', also=EVERYBODY),
+        several(
+            Kind("", lambda value: EVERYBODY if value == EVERYBODY else name().read(value)),
+            f'names of members, or "{EVERYBODY}" for all',
+            twice=TWICE,
+        ),
         "members that may ask; without it none but this node",
     )
     by: str | None = setting(None, text(), "the one column by which a question may form groups; without it none")

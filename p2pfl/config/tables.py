@@ -59,11 +59,14 @@ REQUIRED: Any = MISSING
 """Marks a setting without a default in its class."""
 
 
-def setting(default: Any, kind: Kind, means: str) -> Any:
+ALWAYS, NAMED, CHANGED = "always", "named", "changed"
+
+
+def setting(default: Any, kind: Kind, means: str, *, counts: str = ALWAYS) -> Any:
     """Declare a field that is a key of a file: its default, what is allowed, and its purpose, in one line without a
-    full stop, for new files and the reference.
+    full stop, for new files and the reference; and when it is part of what nodes must agree on (`charter.counting`).
     """
-    return field(default=default, metadata={"kind": kind.key(means)})
+    return field(default=default, metadata={"kind": kind.key(means), "counts": counts})
 
 
 def kinds_of(config: type[Any]) -> dict[str, Kind]:
@@ -207,31 +210,39 @@ def flag() -> Kind:
     return Kind("true or false", read)
 
 
+def several(kind: Kind, allowed: str, *, least: int = 0, most: int = MOST_CHARACTERS, twice: str = "") -> Kind:
+    """A kind of value: one text or a list, of `kind` each; the result is a tuple. `twice` is the error if two are the
+    same but for pins.
+    """
+
+    def read(value: Any) -> tuple[Any, ...]:
+        values = [value] if isinstance(value, str) else value
+        if not isinstance(values, list) or not least <= len(values) <= most:
+            raise ValueError
+        found = tuple(kind.read(each) for each in values)
+        if twice and len({one.partition("#")[0] if isinstance(one, str) else one for one in found}) < len(found):
+            raise ValueError(twice)
+        return found
+
+    return Kind(allowed, read)
+
+
 def texts() -> Kind:
     """A kind of value: one string or a list of strings, none empty; the result is always a tuple."""
-    one = text()
 
-    def read(value: Any) -> tuple[str, ...]:
-        values = [value] if isinstance(value, str) else value
-        if not isinstance(values, list) or not values:
-            raise ValueError
-        if any(isinstance(each, str) and not each.strip() for each in values):
+    def read(value: Any) -> str:
+        if isinstance(value, str) and not value.strip():
             raise ValueError("an empty text")
-        return tuple(one.read(each) for each in values)
+        return str(text().read(value))
 
-    return Kind("text, or a list of texts", read)
+    return several(Kind("", read), "text, or a list of texts", least=1)
 
 
 def hosts() -> Kind:
     """A kind of value: host names, possibly none, in lower case."""
-
-    def read(value: Any) -> tuple[str, ...]:
-        values = [value] if isinstance(value, str) else value
-        if not isinstance(values, list) or not all(isinstance(one, str) and HOST.fullmatch(one) for one in values):
-            raise ValueError
-        return tuple(one.lower().rstrip(".") for one in values)
-
-    return Kind('a name of this machine such as "pi1.local", or a list of them', read)
+    one = matching(HOST, "")
+    lower = Kind("", lambda value: one.read(value).lower().rstrip("."))
+    return several(lower, 'a name of this machine such as "pi1.local", or a list of them')
 
 
 def pair() -> Kind:
@@ -329,19 +340,9 @@ MOST_URL = 256
 
 def relays() -> Kind:
     """A kind of value: the URLs of relays, none twice; the result is a tuple."""
-
-    def read(value: Any) -> tuple[str, ...]:
-        values = [value] if isinstance(value, str) else value
-        if not isinstance(values, list) or len(values) > MOST_RELAYS:
-            raise ValueError
-        found = tuple(_read_relay(each) for each in values)
-        if len({one.partition("#")[0] for one in found}) < len(found):
-            raise ValueError("a relay appears twice")
-        return found
-
     example = '"wss://relay.example.org/p2pfl", with "#sha256=..." to pin a certificate'
     allowed = f"a list of at most {MOST_RELAYS} URLs such as {example}"
-    return Kind(allowed, read)
+    return several(Kind("", _read_relay), allowed, most=MOST_RELAYS, twice="a relay appears twice")
 
 
 def _read_relay(value: Any) -> str:
@@ -393,16 +394,9 @@ def public_key() -> Kind:
 
 def public_keys() -> Kind:
     """A kind of value: at least one public key, none of them twice; the result is a tuple."""
-
-    def read(value: Any) -> tuple[bytes, ...]:
-        if not isinstance(value, list) or not value:
-            raise ValueError
-        found = tuple(_read_public_key(each) for each in value)
-        if len(set(found)) < len(found):
-            raise ValueError("a key appears twice")
-        return found
-
-    return Kind(f"a list of public keys, each as {PUBLIC_KEY_IN_WORDS}", read)
+    allowed = f"a list of public keys, each as {PUBLIC_KEY_IN_WORDS}"
+    keys = several(public_key(), allowed, least=1, twice="a key appears twice")
+    return Kind(allowed, lambda value: keys.read(None if isinstance(value, str) else value))
 
 
 def _complaint(value: Any) -> str:
@@ -432,11 +426,26 @@ def _read_public_key(value: Any) -> bytes:
 
     if not isinstance(value, str) or not PUBLIC_KEY.fullmatch(value):
         raise ValueError
-    public = base64.urlsafe_b64decode(value + "=")
-    canonical = base64.urlsafe_b64encode(public).decode("ascii").rstrip("=")
-    if canonical != value or not crypto_core_ed25519_is_valid_point(public):
+    try:
+        public = from_text(value)
+    except ValueError:
+        public = b""
+    if not public or not crypto_core_ed25519_is_valid_point(public):
         raise ValueError("not a valid key: it looks mistyped")
     return public
+
+
+def to_text(raw: bytes) -> str:
+    """Write bytes in base64url without padding."""
+    return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
+
+
+def from_text(value: str) -> bytes:
+    """Decode bytes. Raises ValueError: the text is not exactly what `to_text` writes for some bytes."""
+    raw = base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_", validate=True)
+    if to_text(raw) != value:
+        raise ValueError(value)
+    return raw
 
 
 def _spec(package: str, parse: str) -> Kind:

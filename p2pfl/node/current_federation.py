@@ -30,7 +30,7 @@ from p2pfl.node.engine_thread import EngineThread, Look, Order
 from p2pfl.node.status import Status
 from p2pfl.reporting.figures import bearings
 
-FREE = ("path", "members", "edges", "schedule", "topology", "notices", "edge_compressors", "signed")
+FREE = ("path", "members", "edges", "schedule", "topology", "notices", "edge_compressors", "edition", "charter")
 """The fields in which an amended federation may differ; in `training`, its rounds may differ too."""
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.config.load import (
-    DEFAULTS,
     FILE_NAME,
     federation_file,
     find_member,
@@ -21,7 +20,7 @@ from p2pfl.config.load import (
     node_file,
 )
 from p2pfl.config.load import NODE_FILE_NAME as NODE_FILE
-from p2pfl.config.model import Compute, FederationConfig
+from p2pfl.config.model import STATE_DIR, Compute, FederationConfig
 from p2pfl.errors import UserError
 from p2pfl.foreign import read_file
 from p2pfl.learn.interface import WHOLE, Learner, Vector
@@ -105,7 +104,7 @@ def read_learned(path: Path, *, federation: Path | None = None, node: str | None
     if not path.exists():
         raise UserError("no such file or folder", key="SNAPSHOT", value=str(path), allowed=ALLOWED)
     path = path.absolute()
-    is_nodes = any((path / name).exists() for name in (NODE_FILE, DEFAULTS["state_dir"]))
+    is_nodes = any((path / name).exists() for name in (NODE_FILE, STATE_DIR))
     if (path / FILE_NAME).is_file() and not is_nodes:
         path = _folder_of(path, node)
     return _from_folder(path, federation, node) if path.is_dir() else _from_file(path, federation, node)
@@ -199,7 +198,7 @@ def _federation(path: Path, given: Path | None) -> FederationConfig:
 
 def _for_readers(federation: FederationConfig, path: Path) -> FederationConfig:
     """Apply the newest charter, which may be only beside the state; removed members can be read too."""
-    for folder in (path, path.parent, path / DEFAULTS["state_dir"]):
+    for folder in (path, path.parent, path / STATE_DIR):
         federation = newest(federation, folder)
     names = {member.name for member in federation.present}
     gone = {member.name: member.index for member in federation.members if member.name not in names}

@@ -129,7 +129,7 @@ def scene_of(file: Path, *, node: str | None = None) -> Scene:
 
     Raises UserError if there are no data here, or if the task has no rows that could be attacked.
     """
-    federation = replace(compacted(load_config(file)), admin=(), signed=None)
+    federation = replace(compacted(load_config(file)), admin=(), edition=None, charter=b"")
     text = "is not attacked here: a neighbor gets no node's own messages, but sums"
     refuse_sums(federation, text, "`p2pfl audit FOLDER --attacks sums`, which attacks these")
     names = [member.name for member in federation.members]

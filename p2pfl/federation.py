@@ -184,7 +184,8 @@ class Federation:
 def load_federation(path: Path | str) -> Federation:
     """Load a federation from its file or folder. Raises UserError: the first mistake in the file."""
     federation = Federation.__new__(Federation)
-    found = replace(compacted(load_config(path)), admin=(), signed=None)  # new keys: no charter is valid
+    # new keys: no charter is valid
+    found = replace(compacted(load_config(path)), admin=(), edition=None, charter=b"")
     federation._config, federation._objects = found, {}  # noqa: SLF001 - of this module
     federation._compute = {}  # noqa: SLF001 - node files say it
     return federation

@@ -19,7 +19,7 @@ BENCHMARKS = ROOT / "benchmarks"
 SMALLEST = {
     "codecs": "--size 10000 --rows 2 --repeats 1 --specs q4",
     "conformance": "--seeds 1 --rounds 2 --nodes 4",
-    "disturbed": "endings --scenario undisturbed --nodes 2 --rounds 6 --topology path",
+    "disturbed": "losses --scenario wipe --rounds 10",
     "digits": "--seeds 1 --nodes 2 --partition iid",
     "floods": "--floods none,pings --from own --seconds 1 --repeats 1 --nodes 2",
     "goodput": "--mb 1 --messages 1 --repeats 1",

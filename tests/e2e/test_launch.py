@@ -244,38 +244,6 @@ def test_ctrl_c_stops_every_node_cleanly_and_a_second_launch_goes_on(start, ward
     assert "4 finished" in shown("watch", str(ward))
 
 
-@pytest.mark.long
-def test_nodes_end_when_their_launcher_is_killed(start, ward):
-    set_rounds(ward, ENDLESS)
-    process = start("launch", str(ward))
-    pids = wait_for(lambda: len(found := children(process)) == 4 and found, "four processes")
-    wait_for((ward / "node3" / "state").is_dir, "node3 at work")
-    process.kill()
-    process.communicate(timeout=DEADLINE_S)
-    wait_for(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids.values()), "their end")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--partition", "halves"], "--partition"),
-        (["--topology", "rung"], "ring"),
-        (["--rule", "hampl"], "--rule"),
-        (["--compressor", "zip"], "--compressor"),
-        (["--report", "/no/such/folder/r.json"], "--report"),
-        (["--plot", "picture.txt"], "--plot"),
-    ],
-)
-def test_a_mistake_ends_the_demo_before_it_begins(tmp_path, monkeypatch, capsys, arguments, said):
-    """Exit code 2, one clear line, and no half-made folder."""
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["demo", "--dir", str(tmp_path / "demo"), *arguments])
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_folder_that_is_no_demo_is_left_alone(tmp_path, capsys):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(SystemExit) as ended:
@@ -283,23 +251,3 @@ def test_a_folder_that_is_no_demo_is_left_alone(tmp_path, capsys):
     assert ended.value.code == 2
     assert "is not a demo" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-@pytest.mark.long
-def test_the_report_says_what_went_over_each_edge_by_which_compressor(start, ward):
-    with (ward / "federation.toml").open("a", encoding="utf-8") as file:
-        file.write('\n[[edge]]\nbetween = ["node1", "node2"]\ncompressor = "none"\n')
-    set_rounds(ward, 15)
-    process = start("launch", str(ward))
-    out, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, err
-    report = json.loads((ward / "report.json").read_text())
-    rows = {(node["name"], row["name"]): row for node in report["nodes"] for row in node["neighbors"]}
-    assert len(rows) == 8
-    other = {pair: "none" if set(pair) == {"node1", "node2"} else "q4" for pair in rows}
-    assert {pair: row["compressor"] for pair, row in rows.items()} == other
-    for spec, edges in (("q4", 3), ("none", 1)):
-        sent = sum(row["bytes_sent"] for row in rows.values() if row["compressor"] == spec)
-        assert report["compressors"][spec] == {"edges": edges, "bytes_sent": sent}
-    assert report["config"]["edge_compressors"] == [[1, 2, "none"]]
-    assert "sent by compressor" in out

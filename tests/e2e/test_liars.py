@@ -69,12 +69,6 @@ def falls_short(report, unharmed):
 
 
 @pytest.mark.long
-def test_what_is_no_model_is_refused_and_the_honest_finish(tmp_path):
-    report = beside_one_liar(tmp_path, "nan", size=FIVE, rounds=6)
-    assert report["accuracy"]["min"] > 0.8
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("attack", ["sign-flip", "nan", "wrong-shape", "flood"])
 def test_beside_one_liar_the_honest_end_where_they_would_without_it(tmp_path, unharmed, attack):
     """No two runs of real processes are alike: what falls short is run again, with and without the liar, on a machine

@@ -9,52 +9,24 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from p2pfl.cli.main import main
 from p2pfl.config.load import load_config
 from p2pfl.node.assembly import replay
-from p2pfl.node.outcomes import read_learned
 from p2pfl.storage import peek
 
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
 from pushes_kit import PUSHES, check_nothing_lost
+from real_field import DEADLINE_S, P2PFL, Field, processes
 
-DEADLINE_S = 60.0
-POLL_S = 0.02
 ENDLESS = 100_000
 """rounds: whatever is held up meanwhile, no node ends by itself."""
-COMMAND = [sys.executable, "-m", "p2pfl.cli.main"]
-
-# A personal number that each round raises by one.
-COUNTS = """
-import time
-import torch
-from p2pfl import Task
-
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = torch.nn.Linear(8, 1)
-        self.count = torch.nn.Parameter(torch.zeros(1))
-
-    def forward(self, inputs):
-        return self.body(inputs) - self.count
-
-
-def loss(outputs, targets):
-    time.sleep(0.02)
-    return outputs.mean()
-
-
-task = Task(model=Model, data=lambda node: ((torch.zeros(4, 8), torch.zeros(4, 1)), None), loss=loss)
-"""
 
 
 @pytest.fixture
@@ -70,88 +42,32 @@ def p2pfl(capsys):
     return p2pfl
 
 
-def change(file, pattern, new):
-    """Replace the line that the pattern begins; a commented one counts."""
-    text, times = re.subn(rf"(?m)^(# )?{pattern}.*$", new, file.read_text(encoding="utf-8"), count=1)
-    assert times == 1
-    file.write_text(text, encoding="utf-8")
-
-
 @pytest.fixture
 def federation(tmp_path):
     """What `p2pfl new` makes, with other values for some keys of federation.toml."""
 
-    def federation(nodes, *, task, topology="ring", name="ward", **values):
-        folder = tmp_path / name
-        wanted = ("new", folder, "--nodes", nodes, "--topology", topology, "--base-port", free_ports(nodes)[0])
-        with pytest.raises(SystemExit) as made:
-            main([str(word) for word in wanted])
-        assert made.value.code == 0
-        for key, value in {"linger_s": 20.0, **values}.items():
-            change(folder / "federation.toml", f"{key} =", f"{key} = {json.dumps(value)}")
-        change(folder / "federation.toml", 'name = "task.py:task"', task)
-        return folder
+    def federation(nodes, *, task, **values):
+        return Field(tmp_path / "ward", nodes, task=task, **{"linger_s": 20.0, **values})
 
     return federation
-
-
-class Process:
-    """`p2pfl run` of one node. Its output goes to files, so that nothing waits for us to read."""
-
-    def __init__(self, folder, name, number):
-        self.out, self.err = (folder.parent / f"{name}.{number}.{end}" for end in ("out", "err"))
-        with self.out.open("w") as out, self.err.open("w") as err:
-            command = [*COMMAND, "run", str(folder), "--node", name, "--format", "json", "-v"]
-            self.popen = subprocess.Popen(command, stdout=out, stderr=err, stdin=subprocess.DEVNULL)
-
-    @property
-    def rounds(self):
-        """As far as it has said."""
-        whole = self.out.read_text(encoding="utf-8").rpartition("\n")[0]
-        return json.loads(whole.splitlines()[-1])["rounds"] if whole else 0
-
-    @property
-    def log(self):
-        return self.err.read_text(encoding="utf-8")
-
-    def until(self, condition):
-        """Wait for something that happens while the process runs."""
-        end = time.monotonic() + DEADLINE_S
-        while not condition():
-            assert self.popen.poll() is None, self.log
-            assert time.monotonic() < end, self.log
-            time.sleep(POLL_S)
-
-    def end(self):
-        return self.popen.wait(DEADLINE_S)
-
-    def kill(self):
-        self.popen.send_signal(signal.SIGKILL)
-        assert self.end() == -signal.SIGKILL
 
 
 @pytest.fixture
 def run():
     """Start nodes; none outlives the test."""
-    started = []
+    with ExitStack() as stack:
+        runs = {}
 
-    def run(folder, name):
-        started.append(Process(folder, name, len(started)))
-        return started[-1]
+        def run(field, name):
+            if field.folder not in runs:
+                runs[field.folder] = stack.enter_context(processes(field))
+            return runs[field.folder](name)
 
-    yield run
-    for process in started:
-        if process.popen.poll() is None:
-            process.popen.kill()
-            process.popen.wait(DEADLINE_S)
+        yield run
 
 
-def result_of(folder, name):
-    return json.loads((folder / name / "state" / "result.json").read_text(encoding="utf-8"))
-
-
-def rounds_on_disk(folder, name):
-    return replay(peek(folder / name / "state")).rounds
+def rounds_on_disk(field, name):
+    return replay(peek(field.state(name))).rounds
 
 
 @pytest.mark.slow
@@ -173,7 +89,7 @@ def test_two_of_four_nodes_are_killed_and_nothing_is_lost(federation, run, compr
     print(f"seed {seed}")  # noqa: T201 - replays a failure
     chance = random.Random(seed)
     rounds = 30
-    folder = federation(
+    field = federation(
         4,
         task='name = "pushes.py:task"',
         topology="hypercube",
@@ -181,28 +97,29 @@ def test_two_of_four_nodes_are_killed_and_nothing_is_lost(federation, run, compr
         rounds=rounds,
         method="plain",
     )
-    (folder / "pushes.py").write_text(PUSHES, encoding="utf-8")
-    names = [f"node{index}" for index in range(4)]
-    running = {name: run(folder, name) for name in names}
+    (field.folder / "pushes.py").write_text(PUSHES, encoding="utf-8")
+    names = field.names
+    running = {name: run(field, name) for name in names}
     victims = [names[chance.randrange(2)], names[chance.randrange(2, 4)]]
     kills = sorted((chance.uniform(0.1, 0.6) * rounds, victim) for victim in victims * times)
     for at, victim in kills:
         running[victim].until(
-            lambda at=at, victim=victim: running[victim].rounds >= at and rounds_on_disk(folder, victim) > 0
+            lambda at=at, victim=victim: running[victim].rounds >= at and rounds_on_disk(field, victim) > 0,
+            f"round {at}",
         )
         running[victim].kill()
-        running[victim] = run(folder, victim)
-    (folder / "go").touch()
+        running[victim] = run(field, victim)
+    (field.folder / "go").touch()
     assert [running[name].end() for name in names] == [0] * 4
     for victim in victims:
         assert int(re.search(r"resuming after round (\d+)", running[victim].log)[1]) > 0
     for name in names:
-        result = result_of(folder, name)
+        result = field.result(name)
         assert result["finished"]
         assert result["alarms"].keys() <= {"takes-no-part"}, "on a busy machine a start takes seconds"
         assert result["rounds"] >= rounds
         assert [neighbor["resyncs"] for neighbor in result["neighbors"]] == [0, 0]
-    check_nothing_lost(folder)
+    check_nothing_lost(field.folder)
 
 
 @pytest.fixture
@@ -212,7 +129,7 @@ def relay(tmp_path):
 
     def relay(port):
         with (tmp_path / f"relay{len(started)}.log").open("w") as log:
-            command = [*COMMAND, "relay", "--listen", f"127.0.0.1:{port}", "--token", str(tmp_path / "relay.token")]
+            command = [*P2PFL, "relay", "--listen", f"127.0.0.1:{port}", "--token", str(tmp_path / "relay.token")]
             started.append(subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL))
         return started[-1]
 
@@ -229,90 +146,60 @@ def relay(tmp_path):
 def test_nodes_without_a_port_that_others_reach_lose_nothing_when_their_relay_is_killed(federation, run, relay):
     """Each of two relays is killed once, in turn, and is back before the other one goes."""
     ports, rounds = free_ports(2), 30
-    folder = federation(4, task='name = "pushes.py:task"', topology="hypercube", rounds=rounds, method="plain")
-    (folder / "pushes.py").write_text(PUSHES, encoding="utf-8")
-    file = folder / "federation.toml"
-    text = re.sub(r"(?m)^address = .*\n", "", file.read_text(encoding="utf-8"))
-    file.write_text(text, encoding="utf-8")
-    change(file, "relays =", f"relays = {json.dumps([f'ws://127.0.0.1:{port}' for port in ports])}")
-    names = [f"node{index}" for index in range(4)]
+    field = federation(4, task='name = "pushes.py:task"', topology="hypercube", rounds=rounds, method="plain")
+    (field.folder / "pushes.py").write_text(PUSHES, encoding="utf-8")
+    text = re.sub(r"(?m)^address = .*\n", "", field.file.read_text(encoding="utf-8"))
+    field.file.write_text(text, encoding="utf-8")
+    field.set(relays=[f"ws://127.0.0.1:{port}" for port in ports])
+    names = field.names
     for name in names:
-        change(folder / name / "node.toml", "listen =", 'listen = "127.0.0.1:0"')
-        with (folder / name / "node.toml").open("a", encoding="utf-8") as own:
+        field.set_node(name, listen="127.0.0.1:0")
+        with (field.folder / name / "node.toml").open("a", encoding="utf-8") as own:
             own.write('[network]\nrelay_token = "../../relay.token"\n')
     relays = [relay(port) for port in ports]
-    running = {name: run(folder, name) for name in names}
+    running = {name: run(field, name) for name in names}
     for number, at in ((0, 6), (1, 14)):
-        running["node0"].until(lambda at=at: min(one.rounds for one in running.values()) >= at)
+        running["node0"].until(lambda at=at: min(one.rounds for one in running.values()) >= at, "rounds")
         relays[number].kill()
         relays[number].wait(DEADLINE_S)
-        running["node0"].until(lambda at=at: min(one.rounds for one in running.values()) >= at + 5)
+        running["node0"].until(lambda at=at: min(one.rounds for one in running.values()) >= at + 5, "rounds")
         relays[number] = relay(ports[number])
         for one in running.values():
             url = f"ws://127.0.0.1:{ports[number]}/p2pfl"
-            one.until(lambda one=one, url=url: one.log.count(f"registered at relay {url}") >= 2)
-    (folder / "go").touch()
+            one.until(lambda one=one, url=url: one.log.count(f"registered at relay {url}") >= 2, "the relay")
+    (field.folder / "go").touch()
     assert [running[name].end() for name in names] == [0] * 4
     for name in names:
-        result = result_of(folder, name)
+        result = field.result(name)
         assert result["finished"]
         assert result["alarms"].keys() <= {"takes-no-part", "relay-lost"}, "on a busy machine a start takes seconds"
         assert [neighbor["resyncs"] for neighbor in result["neighbors"]] == [0, 0]
         assert [neighbor["faults"] for neighbor in result["neighbors"]] == [{}, {}]
-    check_nothing_lost(folder)
-
-
-@pytest.mark.long  # on one event loop, it is in tests/integration/test_personal_heads.py
-@pytest.mark.parametrize("durability", ["exchange", "snapshot"])
-def test_after_a_kill_the_personal_part_is_that_of_the_round_at_which_the_node_resumes(federation, run, durability):
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")  # noqa: T201 - replays a failure
-    chance, least = random.Random(seed), 150
-    options = {"local_steps": 1, "learning_rate": 1.0, "method": "plain", "share": "body.*"}
-    folder = federation(2, task='name = "counts.py:task"', topology="complete", rounds=ENDLESS, **options)
-    (folder / "counts.py").write_text(COUNTS, encoding="utf-8")
-    for key, value in (("durability", durability), ("snapshot_s", 0.1)):
-        change(folder / "node0" / "node.toml", f"{key} =", f"{key} = {json.dumps(value)}")
-    first, second = run(folder, "node0"), run(folder, "node1")
-    for at in sorted(chance.uniform(0.2, 0.8) * least for _ in range(2)):
-        first.until(lambda at=at, node=first: node.rounds >= at and rounds_on_disk(folder, "node0") > 0)
-        first.kill()
-        left = read_learned(folder / "node0")
-        assert left.learner.local_state()["count"].tolist() == [left.rounds]
-        first = run(folder, "node0")
-    for process in (first, second):
-        process.until(lambda process=process: process.rounds >= least)
-    for process in (first, second):
-        process.popen.send_signal(signal.SIGTERM)
-    assert (first.end(), second.end()) == (130, 130)
-    for name in ("node0", "node1"):
-        rounds = result_of(folder, name)["rounds"]
-        assert rounds >= least
-        assert read_learned(folder / name).learner.local_state()["count"].tolist() == [rounds]
+    check_nothing_lost(field.folder)
 
 
 @pytest.mark.long
 def test_a_signal_ends_a_node_cleanly_with_130_and_a_snapshot_from_which_it_resumes(federation, run):
-    folder = federation(2, task='name = "quadratic"\nstep_s = 0.02', topology="complete", rounds=ENDLESS)
-    first, second = run(folder, "node0"), run(folder, "node1")
+    field = federation(2, task='name = "quadratic"\nstep_s = 0.02', topology="complete", rounds=ENDLESS)
+    first, second = run(field, "node0"), run(field, "node1")
     for process in (first, second):
-        process.until(lambda process=process: process.rounds >= 3)
+        process.until_round(3)
     first.popen.send_signal(signal.SIGINT)
     second.popen.send_signal(signal.SIGTERM)
     assert (first.end(), second.end()) == (130, 130)
-    stopped = [result_of(folder, name)["rounds"] for name in ("node0", "node1")]
+    stopped = [field.result(name)["rounds"] for name in ("node0", "node1")]
     for name, rounds, process in zip(("node0", "node1"), stopped, (first, second), strict=True):
         assert "Traceback" not in process.log
-        assert not result_of(folder, name)["finished"]
-        loaded = peek(folder / name / "state")
+        assert not field.result(name)["finished"]
+        loaded = peek(field.state(name))
         assert (loaded.state.header["rounds"], loaded.records) == (rounds, [])
     more = max(stopped) + 20
-    change(folder / "federation.toml", "rounds =", f"rounds = {more}")
-    again = [run(folder, "node0"), run(folder, "node1")]
+    field.set(rounds=more)
+    again = [run(field, "node0"), run(field, "node1")]
     assert [process.end() for process in again] == [0, 0]
     for name, rounds, process in zip(("node0", "node1"), stopped, again, strict=True):
         assert f"resuming after round {rounds}\n" in process.log
-        result = result_of(folder, name)
+        result = field.result(name)
         assert result["finished"]
         assert result["rounds"] >= more
         assert [neighbor["resyncs"] for neighbor in result["neighbors"]] == [0]
@@ -326,28 +213,28 @@ def answer_of(process, p2pfl, url):
         asked.append(p2pfl("status", url, "--format", "json"))
         return asked[-1][0] == 0
 
-    process.until(answers)
+    process.until(answers, "an answer")
     return json.loads(asked[-1][1])
 
 
 @pytest.mark.long
 def test_a_node_can_be_asked_and_evaluated_while_it_runs_and_evaluated_after_a_kill(federation, run, p2pfl):
     """And no second process can have its state meanwhile."""
-    folder = federation(2, task='name = "quadratic"\nstep_s = 0.1', topology="complete", rounds=ENDLESS)
-    nodes = [run(folder, "node0"), run(folder, "node1")]
-    nodes[0].until(lambda: nodes[0].rounds >= 3 and rounds_on_disk(folder, "node0") > 0)
+    field = federation(2, task='name = "quadratic"\nstep_s = 0.1', topology="complete", rounds=ENDLESS)
+    nodes = [run(field, "node0"), run(field, "node1")]
+    nodes[0].until(lambda: nodes[0].rounds >= 3 and rounds_on_disk(field, "node0") > 0, "a round on disk")
     url = re.search(r"status: (http://\S+)", nodes[0].log)[1]
     (row,) = answer_of(nodes[0], p2pfl, url)
     assert (row["node"], row["phase"], row["of"], row["alarms"]) == ("node0", "training", ENDLESS, {})
     assert row["round"] >= 3
-    second = run(folder, "node0")
+    second = run(field, "node0")
     assert second.end() == 2
     *_, line = second.log.splitlines()
-    assert_names(line, "error: ", folder / "node0" / "state", "in use by another process", "allowed: ")
-    running = json.loads(p2pfl("evaluate", folder / "node0", "--format", "json")[1])
+    assert_names(line, "error: ", field.folder / "node0" / "state", "in use by another process", "allowed: ")
+    running = json.loads(p2pfl("evaluate", field.folder / "node0", "--format", "json")[1])
     assert running["rounds"] > 0
     nodes[0].kill()
-    killed = json.loads(p2pfl("evaluate", folder / "node0", "--format", "json")[1])
+    killed = json.loads(p2pfl("evaluate", field.folder / "node0", "--format", "json")[1])
     assert killed["rounds"] >= running["rounds"]
     assert p2pfl("status", url)[0] == 1
     nodes[1].popen.send_signal(signal.SIGTERM)
@@ -357,16 +244,16 @@ def test_a_node_can_be_asked_and_evaluated_while_it_runs_and_evaluated_after_a_k
 @pytest.fixture
 def mistaken(federation, p2pfl):
     """Two nodes of a small task; `text` of node0's run that must fail."""
-    folder = federation(2, task='name = "quadratic"', topology="complete", start_wait_s=0.1, linger_s=0.1, rounds=2)
+    field = federation(2, task='name = "quadratic"', topology="complete", start_wait_s=0.1, linger_s=0.1, rounds=2)
 
     def mistaken():
-        code, out, error = p2pfl("run", folder, "--node", "node0")
+        code, out, error = p2pfl("run", field.folder, "--node", "node0")
         assert (code, out) == (2, ""), error
         assert error.startswith("error: ")
         assert error.count("\n") == 1
         return error
 
-    mistaken.folder = folder
+    mistaken.field = field
     return mistaken
 
 
@@ -377,17 +264,17 @@ def assert_names(text, *parts):
 
 @pytest.mark.parametrize("key", ["listen", "status_listen"])
 def test_a_port_in_use_is_named_with_the_file(mistaken, key):
-    file = mistaken.folder / "node0" / "node.toml"
+    file = mistaken.field.folder / "node0" / "node.toml"
     own = int(re.search(r'(?m)^listen = "127.0.0.1:(\d+)"', file.read_text())[1])
     with socket.create_server(("127.0.0.1", own if key == "listen" else 0)) as taken:
         port = taken.getsockname()[1]
-        change(file, f"{key} =", f'{key} = "127.0.0.1:{port}"')
+        mistaken.field.set_node("node0", **{key: f"127.0.0.1:{port}"})
         assert_names(mistaken(), file, f"node.{key}", port, "allowed: ")
-    assert not (mistaken.folder / "node0" / "state").exists()
+    assert not (mistaken.field.folder / "node0" / "state").exists()
 
 
 def test_the_key_of_another_node_is_named_with_both_keys(mistaken, p2pfl):
-    folder = mistaken.folder
+    folder = mistaken.field.folder
     (folder / "node0" / "node.key").write_bytes((folder / "node1" / "node.key").read_bytes())
     text = mistaken()
     assert_names(text, folder / "node0" / "node.key", "public key", "node0")
@@ -397,29 +284,15 @@ def test_the_key_of_another_node_is_named_with_both_keys(mistaken, p2pfl):
 
 
 def test_a_key_that_others_can_read_is_refused(mistaken):
-    key = mistaken.folder / "node0" / "node.key"
+    key = mistaken.field.folder / "node0" / "node.key"
     key.chmod(0o644)
     assert_names(mistaken(), key, "644", "allowed: ")
 
 
 @pytest.mark.long
 def test_a_missing_data_file_is_named(mistaken):
-    change(
-        mistaken.folder / "federation.toml",
-        'name = "quadratic"',
-        'name = "csv"\ntarget = "y"\nnumeric = ["x"]\npath = "none.csv"',
-    )
-    assert_names(mistaken(), mistaken.folder / "none.csv")
-
-
-@pytest.mark.long
-def test_the_state_of_another_federation_is_refused_and_kept(mistaken):
-    assert subprocess.run([*COMMAND, "launch", mistaken.folder], timeout=DEADLINE_S, check=False).returncode == 0
-    before = peek(mistaken.folder / "node0" / "state").state.arrays["model"]
-    change(mistaken.folder / "federation.toml", 'name = "ward"', 'name = "other"')
-    text = mistaken()
-    assert_names(text, mistaken.folder / "node0" / "state", "federation", "found 'ward'", "allowed: other")
-    np.testing.assert_array_equal(peek(mistaken.folder / "node0" / "state").state.arrays["model"], before)
+    mistaken.field.set_task('name = "csv"\ntarget = "y"\nnumeric = ["x"]\npath = "none.csv"')
+    assert_names(mistaken(), mistaken.field.folder / "none.csv")
 
 
 @pytest.mark.parametrize(
@@ -431,7 +304,7 @@ def test_the_state_of_another_federation_is_refused_and_kept(mistaken):
     ],
 )
 def test_a_mistake_in_the_command_is_named(mistaken, p2pfl, arguments, parts):
-    code, out, error = p2pfl("run", *(argument.format(folder=mistaken.folder) for argument in arguments))
+    code, out, error = p2pfl("run", *(argument.format(folder=mistaken.field.folder) for argument in arguments))
     assert (code, out) == (2, "")
     assert_names(error, *parts)
     assert "Traceback" not in error

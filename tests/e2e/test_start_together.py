@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -38,8 +37,6 @@ import sys
 if any(word.startswith("{SERVER}") for word in sys.orig_argv):
     import os, signal, threading, time
 """
-SLOW = "time.sleep(1000)"
-"""An import that takes long."""
 THREADED = "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()"
 
 
@@ -171,17 +168,6 @@ def test_with_a_second_thread_nodes_share_nothing(inject, launch, ward):
 
 
 @pytest.mark.long
-def test_a_server_that_is_killed_is_done_without(inject, launch, ward):
-    inject(SLOW)
-    process = launch()
-    os.kill(wait_for(lambda: server_of(process), "the server"), signal.SIGKILL)
-    code, _, err = done(process)
-    assert code == 0, err
-    assert "the nodes cannot share one import" in err
-    assert all(result["finished"] for result in results(ward).values())
-
-
-@pytest.mark.long
 def test_a_server_leaves_when_its_launcher_is_killed_and_so_do_nodes(launch, ward):
     endless(ward)
     process = launch()
@@ -202,19 +188,6 @@ def test_a_server_leaves_when_its_launcher_is_killed_while_it_imports(launch, wa
     process.communicate()
     wait_for(lambda: is_gone(server), "its end")
     assert of(ward) == {}
-
-
-@pytest.mark.long
-def test_ctrl_c_need_not_wait_for_an_import(inject, launch, ward):
-    inject(SLOW)
-    process = launch()
-    server = wait_for(lambda: server_of(process), "the server")
-    os.kill(process.pid, signal.SIGINT)
-    code, _, err = done(process)
-    assert code == 130, err
-    assert is_gone(server)
-    assert of(ward) == {}
-    assert not (ward / "imported").exists()
 
 
 @pytest.mark.long

@@ -60,24 +60,6 @@ async def test_a_newcomer_trains_with_the_others_and_nobody_is_interrupted(ward,
 
 
 @pytest.mark.long
-async def test_the_edge_to_a_newcomer_may_have_a_compressor_of_its_own(ward, start):
-    field = ward(4, training={"rounds": 30}, task=PACED)
-    first(field, 3)
-    nodes = start(field, 0, 1, 2, file="before.toml")
-    await nodes[0].until(lambda: min(node.rounds for node in nodes) >= 5)
-    field.edges = {("node2", "node3"): "q8"}
-    field.write()
-    for node in nodes:
-        node.application.amend(field.federation())
-    (newcomer,) = start(field, 3)
-    results = [await node.result() for node in (*nodes, newcomer)]
-    assert all(result.finished for result in results)
-    assert {one.name: one.compressor for one in results[2].neighbors} == {"node1": "none", "node3": "q8"}
-    assert [one.resyncs for one in results[3].neighbors] == [0, 0]
-    assert min(one.exchanges for one in results[3].neighbors) > 5
-
-
-@pytest.mark.long
 async def test_who_was_removed_ends_and_the_others_neither_wait_nor_let_it_in(ward, start):
     field = ward(4, training={"rounds": 40}, task=PACED)
     nodes = start(field)
@@ -145,28 +127,6 @@ async def test_the_rounds_to_do_become_more_and_then_fewer(ward, start):
     results = [await node.result() for node in nodes]
     assert all(result.finished and result.through for result in results)
     assert all(node.application.driver.core.facts.done for node in nodes)
-
-
-@pytest.mark.long
-async def test_with_a_robust_rule_the_newcomer_is_mixed_with_too(ward, start):
-    field = ward(
-        5,
-        federation={"topology": "complete"},
-        training={"rounds": 20},
-        gossip={"rule": "trimmed-mean:b=1"},
-        task=PACED,
-    )
-    first(field, 4)
-    nodes = start(field, 0, 1, 2, 3, file="before.toml")
-    await nodes[0].until(lambda: min(node.rounds for node in nodes) >= 5)
-    for node in nodes:
-        node.application.amend(field.federation())
-    (newcomer,) = start(field, 4)
-    await newcomer.until(lambda: newcomer.status is not None and (newcomer.status.rounds_mixed or 0) > 3)
-    results = [await node.result() for node in (*nodes, newcomer)]
-    assert all(result.finished for result in results)
-    assert results[0].liars_borne == 1
-    assert len(results[0].neighbors) == 4
 
 
 async def test_what_a_running_node_cannot_take_over_is_refused_and_changes_nothing(ward, start):

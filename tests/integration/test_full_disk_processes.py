@@ -112,52 +112,6 @@ def test_a_node_that_is_stopped_on_a_full_disk_waits_and_keeps_all(node, disk):
 
 
 @pytest.mark.long
-def test_a_second_signal_gives_up_with_1_and_says_what_is_lost(node, disk):
-    one = node()
-    one.until(lambda said: said.get("rounds", 0) > 5, "five rounds")
-    fill(disk)
-    one.stop()
-    until_waiting(one)
-    one.process.send_signal(signal.SIGTERM)
-    _, err = one.process.communicate(timeout=DEADLINE_S)
-    assert one.process.returncode == 1, err
-    assert "given up: what was learned after round" in err
-
-
-@pytest.mark.long
-def test_a_start_on_a_full_disk_waits_and_then_goes_on_where_it_was(node, disk, start):
-    one = node()
-    one.until(lambda said: said.get("rounds", 0) > 5, "five rounds")
-    one.stop()
-    one.process.communicate(timeout=DEADLINE_S)
-    before = one.rounds_on_disk()
-    for path in (disk / "state").glob("*-00000001"):
-        path.unlink()  # no older generation to be given up
-    ballast = fill(disk)
-    one.process = start("run", str(one.field.folder), "--node", "node1")
-    until_waiting(one)
-    assert one.rounds_on_disk() == before
-    ballast.unlink()
-    one.until(lambda said: said.get("rounds", 0) > before, "more rounds")
-    one.stop()
-    one.process.communicate(timeout=DEADLINE_S)
-    assert one.process.returncode == 130
-
-
-@pytest.mark.long
-def test_a_first_start_on_a_full_disk_can_be_stopped(node, disk):
-    """It has no snapshot and no result: nothing is lost, and there is no traceback."""
-    ballast = fill(disk)
-    one = node()
-    assert any("waiting for the disk" in line for line in one.process.stderr)
-    one.stop()
-    _, err = one.process.communicate(timeout=DEADLINE_S)
-    ballast.unlink()
-    assert one.process.returncode == 130, err
-    assert "Traceback" not in err
-
-
-@pytest.mark.long
 def test_a_launcher_waits_for_a_node_that_has_finished_on_a_full_disk(ward, disk, start):
     field = ward(2, training={"rounds": 40, "closing_rounds": 1}, gossip={"linger_s": 1.0}, task={"step_s": 0.05})
     (port,) = free_ports(1)

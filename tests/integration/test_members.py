@@ -181,28 +181,3 @@ async def test_a_node_without_a_neighbor_asks_other_members_for_a_newer_charter(
         await heard.wait()
     asking.cancel()
     assert keeper.edition == charter.edition
-
-
-async def test_a_newcomer_exchanges_and_nobody_is_started_again(chartered, start, tmp_path):
-    field = chartered(3)
-    nodes = start(field)
-    await under_way(nodes)
-    federation = field.federation()
-    port, identity = free_ports(1)[0], Identity.generate()
-    charter = sign(with_member(federation, name="node3", key=identity.public, address=f"127.0.0.1:{port}"))
-    (field.folder / "node3").mkdir(mode=0o700)
-    identity.save(field.folder / "node3" / "node.key")
-    (field.folder / "node3" / "node.toml").write_text(f'[node]\nlisten = "127.0.0.1:{port}"\n', encoding="utf-8")
-    await hand(federation, charter, ADMIN)
-    (field.folder / "members.toml").write_text(members_text(charter, "ward"), encoding="utf-8")
-    field.names.append("node3")
-    newcomer = start(field, 3)[0]
-    for node in [*nodes, newcomer]:
-        await node.until(lambda node=node: node.status and node.status.peers == 3)
-    await newcomer.until(lambda: sum(one.exchanges for one in newcomer.status.neighbors) > 10)
-    removed = sign(without_member(amended(federation, charter), "node1"))
-    await hand(amended(federation, charter), removed, ADMIN)
-    await nodes[1].result()
-    for node in (nodes[0], nodes[2], newcomer):
-        await node.until(lambda node=node: len(node.status.neighbors) == 2 and node.status.peers == 2)
-        assert node.status.alarms == {}

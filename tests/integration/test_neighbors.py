@@ -7,9 +7,6 @@ import random
 from collections import Counter
 
 import pytest
-from aiohttp import ClientSession, WSMsgType
-
-from p2pfl.net.address import PATH
 
 DEADLINE_S = 20
 
@@ -107,16 +104,6 @@ async def _left_alone(node):
 
 
 @pytest.mark.long
-async def test_a_node_with_other_rounds_of_the_same_edges_is_refused_by_name_of_the_edges(ward, start, finish, caplog):
-    field = ward(4, federation={"topology": "round-robin"}, gossip={"start_wait_s": 0.5, "linger_s": 2.0})
-    field.write("other.toml", federation={"topology": "complete"})
-    nodes = start(field, 0, 1, 3)
-    odd = start(field, 2, file="other.toml")
-    results = await finish(nodes, rounds=20)
-    _assert_told(caplog, [*results, await _left_alone(odd[0])], "edges (the graph, or [[edge]] tables)", odd="node2")
-
-
-@pytest.mark.long
 async def test_a_node_with_another_model_is_refused_by_name_of_the_model(ward, start, finish, caplog):
     field = ward(3, task={"name": "own.py:task"}, gossip={"start_wait_s": 0.5, "linger_s": 2.0})
     field.write("other/federation.toml")
@@ -142,21 +129,6 @@ async def test_garbage_on_the_port_stops_nobody(ward, start, opening):
             while await _read(reader):
                 pass
         writer.close()
-    await _assert_all_go_on(nodes)
-
-
-async def test_garbage_in_place_of_a_handshake_is_refused_and_stops_nobody(ward, start):
-    field = ward(3, training={"rounds": 100_000}, task={"step_s": 0.01})
-    nodes = start(field)
-    chance = random.Random(1)
-    for node in nodes:
-        await node.until(lambda node=node: node.rounds > 0)
-    async with ClientSession() as http:
-        for port in field.ports * 3:
-            async with http.ws_connect(f"ws://127.0.0.1:{port}{PATH}") as socket:
-                await socket.send_bytes(chance.randbytes(chance.randrange(1, 5000)))
-                answer = await socket.receive(timeout=DEADLINE_S)
-                assert answer.type in (WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.ERROR)
     await _assert_all_go_on(nodes)
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from p2pfl.config.charter import sections
 from p2pfl.config.load import load_node
 from p2pfl.core.messages import Reply, Request
 from p2pfl.errors import UserError
@@ -185,19 +184,6 @@ async def test_a_round_that_the_engine_drops_takes_its_personal_part_with_it(fie
     assert [head_of(learned(made, index)).tolist() for index in range(3)] == [[row.rounds - 1] for row in results]
 
 
-@pytest.mark.long
-async def test_a_node_that_lost_its_disk_begins_with_the_personal_part_of_the_initial_model(field, start, finish):
-    made = field(COUNTED, share="shared.*", **COUNTING | {"rounds": 20})
-    nodes = start(made)
-    await nodes[0].until(lambda: nodes[0].rounds >= 5)
-    await nodes[0].break_off()
-    for file in sorted((made.folder / "node0" / "state").rglob("*")):
-        file.unlink()
-    nodes[0] = start(made, 0)[0]
-    results = await finish(nodes, rounds=20)
-    assert head_of(learned(made, 0)).tolist() == [results[0].steps]
-
-
 async def test_the_personal_part_is_kept_in_one_copy(field, start, finish):
     nodes = start(field(SHIFTED, share="backbone.*", rounds=3))
     await finish(nodes, rounds=3)
@@ -220,18 +206,6 @@ async def test_a_large_personal_part_that_is_trained_makes_a_large_model(field):
         "snapshot",
         "exchange",
     ]
-
-
-async def test_another_share_is_another_federation_and_another_model(field, start, finish):
-    made = field(COUNTED, share="shared.*", **COUNTING | {"rounds": 3})
-    before = dict(sections(made.federation()))
-    await finish(start(made), rounds=3)
-    made.tables["gossip"]["share"] = ["shared.weight"]
-    made.write()
-    after = dict(sections(made.federation()))
-    assert [name for name in before if before[name] != after[name]] == ["gossip"]
-    with pytest.raises(UserError, match="share"):
-        await start(made, 0)[0].result()
 
 
 async def test_the_head_of_a_task_that_has_changed_is_refused_with_the_folder(field, start, finish):

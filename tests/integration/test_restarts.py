@@ -48,19 +48,6 @@ async def test_a_node_that_was_broken_off_loses_no_exchange(ward, start, finish)
 
 
 @pytest.mark.long
-async def test_in_a_schedule_too_a_node_that_was_broken_off_loses_no_exchange(ward, start, finish):
-    field = ward(4, federation={"topology": "one-peer-hypercube"}, training={"rounds": 40}, task=PACED)
-    nodes = start(field)
-    for at in (5, 12):
-        await nodes[0].until(lambda at=at: nodes[0].rounds >= at)
-        await nodes[0].break_off()
-        nodes[0] = start(field, 0)[0]
-        await nodes[0].until(lambda: nodes[0].status)
-        assert nodes[0].rounds >= at - 1
-    assert [all_resyncs(result) for result in await finish(nodes, rounds=40)] == [[0, 0]] * 4
-
-
-@pytest.mark.long
 async def test_in_snapshot_durability_a_restart_resynchronizes_every_edge_and_counts_it(ward, start, finish):
     field = ward(3, training={"rounds": 60}, task=PACED)
     field.write_node("node1", durability="snapshot", snapshot_s=0.1)
@@ -127,56 +114,6 @@ async def test_what_is_on_disk_can_be_read_while_the_node_runs(ward, start):
     results = [await node.stop() for node in nodes]
     assert seen == sorted(seen)
     assert [all_resyncs(result) for result in results] == [[0, 0]] * 3
-
-
-@pytest.mark.long
-async def test_after_a_crash_another_compressor_leaves_the_old_log_as_it_was_written(ward, start, finish):
-    field = ward(3, training={"rounds": 40}, task=PACED)
-    nodes = start(field)
-    await nodes[0].until(lambda: nodes[0].rounds >= 10)
-    for node in nodes:
-        await node.break_off()
-    before = [field.model(index) for index in range(3)]
-    field.tables["gossip"]["compressor"] = "q8"
-    field.tables["training"]["method"] = "plain"
-    field.write()
-    for index, model in enumerate(before):
-        np.testing.assert_array_equal(field.model(index), model)
-    await finish(start(field), rounds=40)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [
-        ({}, {("node0", "node1"): "q8"}),
-        pytest.param({("node1", "node2"): "q8"}, {}, marks=pytest.mark.long),
-    ],
-)
-async def test_after_a_crash_an_edge_may_have_got_or_lost_a_compressor_of_its_own(ward, start, finish, first, then):
-    field = ward(3, training={"rounds": 40}, task=PACED)
-    field.edges = first
-    field.write()
-    nodes = start(field)
-    await nodes[0].until(lambda: nodes[0].rounds >= 10)
-    for node in nodes:
-        await node.break_off()
-    before = [field.model(index) for index in range(3)]
-    field.edges = then
-    field.write()
-    for index, model in enumerate(before):
-        np.testing.assert_array_equal(field.model(index), model)
-    results = await finish(start(field), rounds=40)
-    told = {(result.node, row.name): row.compressor for result in results for row in result.neighbors}
-    assert told == {
-        (one, other): then.get((min(one, other), max(one, other)), "none")
-        for one in field.names
-        for other in field.names
-        if one != other
-    }
-    changed = {end for between in first | then for end in between}
-    for result in results:
-        assert all(row.resyncs == 0 or {result.node, row.name} == changed for row in result.neighbors)
 
 
 @pytest.mark.long

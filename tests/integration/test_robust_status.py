@@ -49,14 +49,6 @@ async def test_nodes_with_two_neighbors_learn_alone_and_say_so(ward, start, fini
     assert [record.levelno for record in told] == [logging.WARNING] * 4
 
 
-@pytest.mark.long
-async def test_with_the_mean_no_rounds_are_counted_for_it(ward, start, finish):
-    for result in await finish(start(ward(3)), rounds=20):
-        assert (result.rule, result.liars_borne) == ("mean", 0)
-        assert result.rounds_mixed is result.rounds_alone is result.too_few_neighbors is None
-        assert {neighbor.kept for neighbor in result.neighbors} == {None}
-
-
 async def test_the_status_page_can_always_be_written(ward, start):
     (node, *_) = start(ward(4, federation={"topology": "complete"}, gossip={"rule": "median:b=1"}))
     await node.until(lambda: node.status and node.status.rounds_mixed)

@@ -6,7 +6,6 @@
         pi2.pull()                          # the cable: the host sees that its link is gone
         pi2.plug()
         pi1.readdress("10.77.0.99")         # another address, as a router may give one at any time
-        pi1.block(pi2)                      # nothing goes from pi1 to pi2; what pi2 sends arrives
         lan.multicast(on=False)             # the switch passes no multicast: no mDNS, and no IPv6 to new neighbors
         lan.split([pi1])                    # two halves without a way between them; links stay up
         lan.heal()
@@ -116,15 +115,6 @@ class Host:
             self.ip("address", "del", f"{self.ipv6}/64", "dev", "eth0")
             self.ip("address", "add", f"{ipv6}/64", "dev", "eth0", "nodad")
             self.ipv6 = ipv6
-
-    def block(self, other: Host) -> None:
-        """Whatever this host sends to `other` is dropped, here; the other direction stays open."""
-        for address in (other.ipv4, other.ipv6):
-            self.ip("route", "replace", "blackhole", address)
-
-    def unblock(self, other: Host) -> None:
-        for address in (other.ipv4, other.ipv6):
-            self.ip("route", "del", "blackhole", address)
 
     def add_bridge(self, name: str, ipv4: str) -> None:
         """A bridge inside the host, with an address and nothing behind it, as Docker and libvirt leave them."""

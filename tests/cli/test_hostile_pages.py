@@ -68,8 +68,7 @@ def is_plain(text):
 @pytest.mark.parametrize("command", ["status", "watch"])
 def test_escapes_in_a_page_do_not_reach_the_terminal(p2pfl, command, form):
     said = SAID | {"disk_refuses": "x", "neighbors": [NEIGHBOR], "metrics": {ESCAPES: 0.5}, "alarms": {ESCAPES: 2}}
-    bounds = {"hours": ESCAPES, "by_neighbor": {ESCAPES: {"paused_until": ESCAPES, "paused_because": "x"}}}
-    page = said | KNOWN | {"measures": [{"name": "f1", "label": "f1"}], "features": {"bounds": bounds}}
+    page = said | KNOWN | {"measures": [{"name": "f1", "label": "f1"}]}
     with saying(json.dumps(with_escapes(page)).encode()) as address:
         outcome = p2pfl(command, address, "--format", form)
     assert outcome.code == 0
@@ -104,7 +103,6 @@ def whole(known):
 
 
 PAGE = SAID | KNOWN | {"privacy": {"epsilon": 1.0, "unit": "record", "budget": 8.0, "delta": 1e-5, "rounds_left": 3}}
-PAGE["features"] = {"bounds": {"hours": "22:00-06:00", "month_gb": 3.0, "month_used_gb": 1.0}}
 VALUES = st.sampled_from([None, True, -1, 2.5, 1e308, 2**63, "\x1b[2J", [], {}, [[]], [None], {"\x1b": None}])
 
 

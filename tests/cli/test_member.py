@@ -39,6 +39,17 @@ def ask(p2pfl):
 
 
 @pytest.fixture
+def nodes(monkeypatch):
+    """Sets what nodes answer that are asked for their charter, and what they say to one that is brought."""
+
+    def nodes(ask, bring):
+        monkeypatch.setattr("p2pfl.net.websocket.OneShotClient.ask", ask)
+        monkeypatch.setattr("p2pfl.net.websocket.OneShotClient.bring", bring)
+
+    return nodes
+
+
+@pytest.fixture
 def member(p2pfl):
     def member(command, *arguments):
         more = () if command == "list" else ("--offline",)
@@ -124,7 +135,7 @@ def test_what_is_edited_in_the_federation_file_and_counts_for_nothing_is_said(wa
     assert "are ignored" not in p2pfl("check", "ward").out
 
 
-def test_a_change_that_reached_nobody_is_handed_over_later_and_nothing_new_is_signed(ward, member, p2pfl, monkeypatch):
+def test_a_change_that_reached_nobody_is_handed_over_later_and_nothing_new_is_signed(ward, member, p2pfl, nodes):
     there = {}
 
     async def ask(_self, address, _key, _version):
@@ -136,8 +147,7 @@ def test_a_change_that_reached_nobody_is_handed_over_later_and_nothing_new_is_si
         there[address] = raw
         return 2
 
-    monkeypatch.setattr("p2pfl.net.websocket.OneShotClient.ask", ask)
-    monkeypatch.setattr("p2pfl.net.websocket.OneShotClient.bring", bring)
+    nodes(ask, bring)
     member("set", "--rounds", "77")
     before = contents(ward)
     outcome = p2pfl("member", "hand", "ward")
@@ -151,7 +161,7 @@ def test_a_change_that_reached_nobody_is_handed_over_later_and_nothing_new_is_si
     assert contents(ward) == before
 
 
-def test_what_nodes_have_already_is_written_down_and_handed_on(ward, member, p2pfl, monkeypatch):
+def test_what_nodes_have_already_is_written_down_and_handed_on(ward, member, p2pfl, nodes):
     """The laptop's copy is an old one."""
     old = (ward / "members.toml").read_bytes()
     member("set", "--rounds", "77")
@@ -166,8 +176,7 @@ def test_what_nodes_have_already_is_written_down_and_handed_on(ward, member, p2p
         handed.append(raw)
         return 2
 
-    monkeypatch.setattr("p2pfl.net.websocket.OneShotClient.ask", ask)
-    monkeypatch.setattr("p2pfl.net.websocket.OneShotClient.bring", bring)
+    nodes(ask, bring)
     outcome = p2pfl("member", "hand", "ward")
     assert outcome.code == 0, outcome.err
     assert "the nodes have version 2 already" in outcome.err
@@ -356,7 +365,8 @@ def test_join_without_files_says_what_to_copy(ward, p2pfl, tmp_path):
         (("set",), ["nothing to change"]),
         (("set", "--topology", "rnig"), ["unknown topology"]),
         (("set", "--topology", "random-regular:degree=9"), ["random-regular:degree"]),
-        (("set", "--address", "pi1=here"), ["not an address"]),
+        (("set", "--address", "pi1=here"), ["not an address", "NAME=HOST:PORT"]),
+        (("set", "--address", "pi1=127.0.0.1:8471"), ["pi2 already has the address given for pi1"]),
         (("set", "--address", "pi9=here:1"), ["no such node"]),
         (("add", "nonsense"), ["REQUEST"]),
         (("remove", "pi1", "--key", "ward/pi1/node.key"), ["not an admin key"]),
@@ -420,14 +430,10 @@ def find_each_other(ward, member):
     assert member("set", *(f"--address=pi{number}=" for number in (1, 2, 3))).code == 0
 
 
-def test_a_member_without_an_address_is_found_on_the_lan(ward, member, p2pfl):
+def test_members_that_are_found_on_the_lan_need_no_address_nor_does_a_newcomer(ward, member, p2pfl, tmp_path):
     find_each_other(ward, member)
     assert {one.address for one in load_config(ward).members} == {None}
     assert "address" not in p2pfl("check", "ward").out.partition("warning")[2]
-
-
-def test_a_newcomer_among_members_without_addresses_has_none_either(ward, member, p2pfl, tmp_path):
-    find_each_other(ward, member)
     line = p2pfl("invite", "ward", "pi4").out.strip()
     for folder, more in (("there", ()), ("bare", None)):
         outcome = p2pfl("join", line, folder, *(() if more is None else ("--from", "ward")))
@@ -443,7 +449,7 @@ def test_without_discovery_and_addresses_an_invite_says_that_nobody_can_be_asked
     assert "no member has an address" in p2pfl("invite", "ward", "pi4").err
 
 
-def test_a_change_is_handed_to_members_where_they_are_heard(ward, member, p2pfl, monkeypatch):
+def test_a_change_is_handed_to_members_where_they_are_heard(ward, member, p2pfl, nodes, monkeypatch):
     find_each_other(ward, member)
     there = {one.key: (f"10.77.0.{one.index}:5000",) for one in load_config(ward).members if one.name != "pi3"}
     handed = {}
@@ -459,8 +465,7 @@ def test_a_change_is_handed_to_members_where_they_are_heard(ward, member, p2pfl,
         return 3
 
     monkeypatch.setattr("p2pfl.features.members.changes.find_nearby", nearby)
-    monkeypatch.setattr("p2pfl.net.websocket.OneShotClient.ask", ask)
-    monkeypatch.setattr("p2pfl.net.websocket.OneShotClient.bring", bring)
+    nodes(ask, bring)
     outcome = p2pfl("member", "set", "ward", "--rounds", "77")
     assert outcome.code == 0
     assert "handed to pi1, pi2, who pass it on" in outcome.err
@@ -492,22 +497,6 @@ def test_a_machine_joins_in_the_copy_of_the_files_that_it_has_already(ward, memb
     refused(p2pfl("join", line, "there"), "pi4 has a folder there already")
     refused(p2pfl("join", line, "there", "--from", "ward"), "has a federation's files already")
     assert contents(there) == before
-
-
-def test_two_members_are_not_at_one_address(p2pfl, member, ward, ask):
-    before = contents(ward)
-    taken = load_config(ward).members[1].address
-    outcome = member("set", "--address", f"pi1={taken}")
-    assert outcome.code == 2
-    assert "pi2 already has the address given for pi1" in outcome.err
-    assert contents(ward) == before
-
-
-def test_what_is_no_address_is_said_before_anybody_is_dialed(p2pfl, ward):
-    outcome = p2pfl("member", "set", "ward", "--address", "pi1=nowhere")
-    assert outcome.code == 2
-    assert outcome.err.count("\n") == 1
-    assert "NAME=HOST:PORT" in outcome.err
 
 
 def test_an_invite_names_the_command_for_its_answer_and_addresses_that_only_this_machine_reaches(p2pfl, member, ward):

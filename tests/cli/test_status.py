@@ -123,11 +123,6 @@ def test_a_disk_that_refuses_is_told_with_its_reason(p2pfl):
     assert f"; disk {REFUSAL}" in out
 
 
-def test_csv_can_be_read_back(p2pfl, page):
-    (row,) = csv.DictReader(io.StringIO(p2pfl("status", page, "--format", "csv").out))
-    assert (row["node"], row["round"], row["alarms"]) == ("node0", "7", "resync 2, storage 1")
-
-
 def test_a_node_that_does_not_answer_is_a_row_and_a_failure(p2pfl, page, nobody):
     outcome = p2pfl("status", nobody, page, "--format", "json")
     silent, there = json.loads(outcome.out)
@@ -239,20 +234,6 @@ def test_a_table_has_no_columns_of_robust_rules_where_all_nodes_take_the_mean(p2
     with serving(SAID | plain) as mean, serving(SAID | ROBUST) as robust:
         assert "liars_borne" not in p2pfl("status", mean).out
         assert "trimmed-mean:b=1" in p2pfl("status", mean, robust).out
-
-
-@pytest.mark.parametrize(
-    "neighbors",
-    [
-        [{"name": "a", "kept": "much", "faults": []}],
-        [{"name": "a", "kept": None, "faults": {"payload": 1}, "quarantined_s": "long"}],
-        [{"kept": 0.5, "faults": None}, 3],
-        "none",
-    ],
-)
-def test_nonsense_about_neighbors_is_left_out_and_no_crash(p2pfl, neighbors):
-    with serving(SAID | {"neighbors": neighbors}) as address:
-        assert p2pfl("status", address).code == 0
 
 
 def test_a_private_node_says_what_is_spent_and_has_no_column_of_what_it_withholds(p2pfl, page):

@@ -70,15 +70,6 @@ def test_a_pulled_cable_passes_nothing_until_it_is_plugged_in(pair):
     assert passes(a, b, b.ipv6)
 
 
-def test_one_direction_is_blocked_alone(pair):
-    a, b = pair
-    a.block(b)
-    assert blocked(a, b)
-    assert passes(b, a)
-    a.unblock(b)
-    assert passes(a, b)
-
-
 def test_a_switch_without_multicast_passes_the_rest(pair, lan):
     a, b = pair
     lan.multicast(on=False)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from boards import P2PFL, Boards
 
@@ -25,15 +23,6 @@ class PrivateBoards(Boards):
             file.write_text(text.replace("[network]", f"{PRIVACY}[network]"), encoding="utf-8")
             done = self.hosts[name].run(*P2PFL, "privacy", "begin", self.board(name), "--node", name)
             assert done.returncode == 0, done.stderr
-
-    def sums(self, name):
-        return self.status(name).get("features", {}).get("shared_noise", {}).get("sums", 0)
-
-    def rounds(self, name):
-        return self.status(name).get("rounds", 0)
-
-    def result(self, name):
-        return json.loads((self.board(name) / name / "state" / "result.json").read_text(encoding="utf-8"))
 
 
 def test_a_cable_and_a_kill_cost_a_wait_and_all_end_with_one_model(lan, tmp_path):

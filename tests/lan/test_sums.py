@@ -163,31 +163,29 @@ def test_one_that_is_killed_in_the_middle_is_in_the_sum_or_not_and_sums_again(fi
         assert "too near to an earlier sum of these data" in outcome, (name, outcome)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_one_whose_cable_is_pulled_in_the_middle_ends_with_a_sum_or_a_refusal(five, seed):
-    chance = random.Random(seed)
-    wide_s = everybody_sums(five)
-    victim = chance.choice(five.names)
-    five.sum()
-    five.until_masked(victim)
-    time.sleep(chance.random() * wide_s)
+def pull_for_a_while(five, victim, chance):
     five.hosts[victim].pull()
     time.sleep(chance.random() * 8)
     five.hosts[victim].plug()
-    outcomes = five.outcomes()
-    one_sum(outcomes)
-    everybody_sums(five)
 
 
+def kill_and_start(five, victim, chance):
+    del chance
+    five.kill(victim)
+    five.start(victim)
+
+
+@pytest.mark.parametrize("disturb", [pull_for_a_while, kill_and_start])
 @pytest.mark.parametrize("seed", range(3))
-def test_one_that_is_killed_and_started_again_at_once_ends_with_a_sum_or_a_refusal(five, seed):
+def test_one_that_is_disturbed_in_the_middle_ends_with_a_sum_or_a_refusal(five, seed, disturb):
     chance = random.Random(seed)
     wide_s = everybody_sums(five)
     victim = chance.choice(five.names)
     five.sum()
     five.until_masked(victim)
     time.sleep(chance.random() * wide_s)
-    five.kill(victim)
-    five.start(victim)
-    five.outcomes()
+    disturb(five, victim, chance)
+    outcomes = five.outcomes()
+    if disturb is pull_for_a_while:
+        one_sum(outcomes)
     everybody_sums(five)

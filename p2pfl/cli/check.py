@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from p2pfl.cli.checks import MixingCheck, checks_of, describe_frozen
+from p2pfl.cli.checks import MixingCheck, checks_of
 from p2pfl.config.charter import compacted, federation_id
 from p2pfl.config.load import read_federation
 from p2pfl.config.model import FederationConfig, Member
@@ -143,7 +143,6 @@ def print_brief(report: Mapping[str, Any], federation: FederationConfig, inspect
         "rows": _rows(report["members"]),
         "a round": _round(report, federation, inspected),
         "sent": _sent(report, federation),
-        "frozen": describe_frozen(report["traffic"]) if report["traffic"] else None,
         "memory": _memory(report),
         "privacy": _privacy(report.get("privacy")),
     }

@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from p2pfl.aggregate import Advice, advice, liars_of, parse_rule
+from p2pfl.aggregate import advice, liars_of, parse_rule
 from p2pfl.compress import parse
 from p2pfl.config.load import load_node, node_file, node_mistakes
 from p2pfl.config.members import members_file
@@ -54,27 +54,9 @@ OF_ROOM = ("node.state_dir", "node.durability")
 TRUST = 'rule = "mean" is no protection against malicious neighbors: one of them can ruin the model of all'
 FROZEN = "with share_frozen = false in [gossip] on all nodes, and new state folders, they stay where they are"
 TRUST_SUMS = "a secure sum is no protection against malicious members: one of them can spoil every sum, unnoticed"
-HONEST_EACH = 4
-"""With fewer honest neighbors per malicious one, `check` warns."""
 NEAREST_DECIDE = ("cs+", "hampel")
 """Rules whose radius is the (m - 2b)-th shortest distance, which malicious nodes can set if m <= 3b."""
 ROBUST = " What robust means: docs/how-to/which-graph.md"
-KEYS = (
-    "nodes",
-    "edges",
-    "connected",
-    "components",
-    "degree",
-    "diameter",
-    "algebraic_connectivity",
-    "certified",
-    "vertex_connectivity",
-    "bridges",
-    "cut_nodes",
-    "thinnest_cut",
-    "robustness",
-    "liars_per_node",
-)
 
 
 def checks_of(mixing: MixingCheck) -> list[Check]:
@@ -326,7 +308,7 @@ def _graph(inspected: Inspected) -> dict[str, Any]:
         inspected.warnings.append(f"the graph was not analyzed: {error}")
         return facts | {"nodes": len(names), "edges": len(federation.edges)}
     inspected.warnings += [f"graph: {text}{ROBUST if '-robust' in text else ''}" for text in said]
-    return facts | {key: described[key] for key in KEYS}
+    return facts | described
 
 
 def _rule(inspected: Inspected, of_all: list[Bearing], graph: Mapping[str, Any]) -> dict[str, Any]:
@@ -334,11 +316,12 @@ def _rule(inspected: Inspected, of_all: list[Bearing], graph: Mapping[str, Any])
     if federation.in_step_by:
         inspected.warnings.append(TRUST_SUMS)
     elif not b:
-        rule = _advice(federation, of_all, 1).rules[0]
+        few_classes = leaves_few_classes(str(federation.task.options.get("partition", "")))
+        rule = advice(few_classes=few_classes, honest_each=max(0, min(one.neighbors for one in of_all) - 1)).rules[0]
         inspected.warnings.append(f"{TRUST}. A rule such as {rule}:b=1 tolerates one per node: docs/how-to/liars.md")
     else:
         about = (_about_nodes(federation, of_all), _about_radius(federation, of_all), _about_graph(b, graph))
-        inspected.warnings += [f"rule: {text}" for text in chain(*about, _about_keys(federation))]
+        inspected.warnings += [f"rule: {text}" for text in chain(*about, _about_compressors(federation))]
     return {
         "rule": federation.gossip.rule,
         "liars": b,
@@ -363,18 +346,8 @@ def mistake_of_rule(federation: FederationConfig, all_of_them: Sequence[Bearing]
     )
 
 
-def _advice(federation: FederationConfig, of_all: Sequence[Bearing], b: int) -> Advice:
-    """Return the advice for the node with the fewest neighbors."""
-    fewest = min(one.neighbors for one in of_all)
-    return advice(few_classes=_few_classes(federation), honest_each=max(0, fewest - b) / b)
-
-
-def _few_classes(federation: FederationConfig) -> bool:
-    return leaves_few_classes(str(federation.task.options.get("partition", "")))
-
-
 def _about_nodes(federation: FederationConfig, of_all: list[Bearing]) -> Iterator[str]:
-    rule, b, needed = federation.gossip.rule, of_all[0].liars, of_all[0].needed
+    rule, needed = federation.gossip.rule, of_all[0].needed
     idle = [node for node, one in enumerate(of_all) if not one.mixes]
     if 0 < len(idle) < len(of_all):
         verb = "it has" if len(idle) == 1 else "they have"
@@ -384,14 +357,6 @@ def _about_nodes(federation: FederationConfig, of_all: list[Bearing]) -> Iterato
         )
     if tight := [node for node, one in enumerate(of_all) if one.neighbors == needed]:
         yield (f"{names(federation, tight)} would stop mixing whenever one neighbor is away: {rule} needs {needed}.")
-    poor = [node for node, one in enumerate(of_all) if one.mixes and one.neighbors - b < HONEST_EACH * b]
-    if poor:
-        verb = "has" if len(poor) == 1 else "have"
-        yield (
-            f"beside {count(b, 'liar')} {names(federation, poor)} {verb} fewer than {HONEST_EACH * b} honest "
-            f"neighbors. It works, but more were measured to learn better under attack, best 8 for each liar. Here, "
-            f"{_advice(federation, of_all, b).measured}."
-        )
 
 
 def _about_radius(federation: FederationConfig, of_all: list[Bearing]) -> Iterator[str]:
@@ -421,18 +386,8 @@ def _about_graph(b: int, graph: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _about_keys(federation: FederationConfig) -> Iterator[str]:
-    """Warn about settings that work against a robust rule."""
-    if _few_classes(federation):
-        partition = federation.task.options["partition"]
-        yield (
-            f"task.partition = {partition!r} leaves each node a few classes. What only one neighbor knows looks like "
-            "an attack, and is discarded: with shards:2 of ten digits accuracy fell from 0.96 to 0.72 with no attack "
-            "under trimmed-mean:b=1, to 0.69 under nnm+trimmed-mean:b=1, to 0.65 under hampel:b=1, and to 0.86 under "
-            "hampel:b=1,cut=1e9."
-        )
-    specs = {federation.gossip.compressor, *federation.edge_compressors.values()}
-    for spec in sorted(specs):
+def _about_compressors(federation: FederationConfig) -> Iterator[str]:
+    for spec in sorted({federation.gossip.compressor, *federation.edge_compressors.values()}):
         if parse(spec).sparsifier:
             yield (
                 f"{spec} sends a neighbor's model piece by piece, and the rule judges what has arrived so far: under "
@@ -467,11 +422,3 @@ def _traffic(inspected: Inspected) -> dict[str, Any] | None:
         **traffic(federation, shared * channels),
         "parameters": shared,
     }
-
-
-def describe_frozen(facts: dict[str, Any]) -> str | None:
-    """Say how many parameters are not trained, and whether they are sent; None if all are trained."""
-    if not facts["frozen_parameters"]:
-        return None
-    sent = "are sent with the others" if facts["share_frozen"] else "are not sent: nodes compare a hash of them"
-    return f"{facts['frozen_parameters']:,}, which {sent}"

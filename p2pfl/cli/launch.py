@@ -11,7 +11,7 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,7 +52,7 @@ from p2pfl.fleet.report import History, add_references, final_report, refuse_ref
 from p2pfl.learn.metrics import Measure
 from p2pfl.learn.task import parse_partition
 from p2pfl.methods import CONSERVATIVE, ROBUST, make_method
-from p2pfl.net.address import free_ports, require_free
+from p2pfl.net.address import free_ports
 from p2pfl.node.feature import Inspected
 from p2pfl.node.folders import appearing, check_result, make_node, own_graph
 from p2pfl.reporting.figures import bearings, in_words
@@ -61,7 +61,7 @@ from p2pfl.reporting.plot import check_picture, check_target
 from p2pfl.reporting.report import instead
 
 if TYPE_CHECKING:
-    from p2pfl.config.model import FederationConfig, NodeConfig
+    from p2pfl.config.model import FederationConfig
     from p2pfl.reporting.report import Report
 
 LINE_EVERY_S = 2.0
@@ -219,7 +219,6 @@ def run_fleet(
         check_picture(plot)
     fleet = Fleet(federation, lies)
     with claimed(federation, [child.node for child in fleet.children]):
-        _require_free_ports([child.node for child in fleet.children])
         written = asyncio.run(_watch(fleet))
         if references:
             _compare(written, fleet)
@@ -230,21 +229,6 @@ def run_fleet(
         written.plot(plot)
         click.echo(f"picture: {plot}", err=True)
     return _judge(fleet, written)
-
-
-def _require_free_ports(nodes: Iterable[NodeConfig]) -> None:
-    """Refuse ports that other processes use, where nodes would fail to start. Raises ExceptionGroup of UserErrors."""
-    mistakes = []
-    for node in nodes:
-        for key, place in (("listen", node.listen), ("status_listen", node.status_listen)):
-            try:
-                if place is not None:
-                    require_free(place, f"node.{key}")
-            except UserError as error:
-                error.file = str(node.path)
-                mistakes.append(error)
-    if mistakes:
-        raise ExceptionGroup("ports that other processes use", mistakes)
 
 
 def _compare(written: Report, fleet: Fleet) -> None:

@@ -128,25 +128,6 @@ def cannot_listen(address: Address, error: OSError, key: str) -> UserError:
     )
 
 
-def require_free(text: str, key: str) -> None:
-    """Check that a node could listen there now. The port is not kept; port 0 is always free.
-
-    Raises UserError if the address cannot be bound.
-    """
-    address = parse_address(text, key)
-    try:
-        for family, kind, protocol, _, place in socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        ):
-            with socket.socket(family, kind, protocol) as trial:
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                trial.bind(place)
-    except OSError as error:
-        raise cannot_listen(address, error, key) from None
-
-
 def own_address() -> str:
     """Return the address by which others on its network reach this machine, as far as it can tell. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-from p2pfl.aggregate import advice
-
 
 @pytest.fixture
 def ward(p2pfl, tmp_path):
@@ -78,12 +76,6 @@ def test_a_bottleneck_is_told_to_be_discarded_though_nobody_lies(check, topology
     assert bool(about(check("trimmed-mean:b=1", topology), "bottleneck", "even if nobody is malicious")) is narrow
 
 
-def test_few_honest_neighbors_are_told_as_measured_not_as_forbidden(check):
-    (text,) = about(check("trimmed-mean:b=1", "random-regular:degree=4"), "honest neighbors")
-    assert "measured" in text
-    assert advice(few_classes=False, honest_each=3).measured in text
-
-
 def test_a_node_that_stops_when_one_neighbor_is_away_is_named(check):
     (text,) = about(check("median:b=1", "hypercube"), "one neighbor is away")
     assert text.startswith("rule: node0, node1")
@@ -112,14 +104,6 @@ def test_a_sparse_compressor_is_warned_of_on_a_single_edge_too(check, ward):
     path.write_text(path.read_text(encoding="utf-8") + own, encoding="utf-8")
     (text,) = about(check("trimmed-mean:b=1", "complete"), "piece by piece")
     assert "top-k:0.1+q8" in text
-
-
-@pytest.mark.parametrize(("partition", "warned"), [("shards:2", True), ("classes:2", True), ("dirichlet:1", False)])
-def test_data_of_few_classes_at_each_node_are_warned_of(check, ward, partition, warned):
-    path = ward / "federation.toml"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace("[training]", f'partition = "{partition}"\n\n[training]'), encoding="utf-8")
-    assert bool(about(check("trimmed-mean:b=1", "complete"), "task.partition", "a few classes")) is warned
 
 
 def test_the_rule_that_is_named_instead_of_the_mean_is_the_one_advised_for_such_data_and_graph(check, ward):

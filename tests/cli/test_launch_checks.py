@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,6 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.reporting.report import NodeReport, Report
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from ports import free_ports
 
 COUNTING = """
 import atexit, sys
@@ -61,24 +59,6 @@ def test_mistakes_in_folders_are_said_once_and_nobody_is_started(p2pfl, launch, 
     for line, word in zip(said, ("node.listen", "node.threads", "not the key that"), strict=True):
         assert line.startswith("error: ")
         assert word in line
-    assert untouched(ward)
-
-
-def test_ports_that_others_have_are_all_named_and_nobody_is_started(p2pfl, tmp_path):
-    """Each node would have started in vain, and the others waited for it a minute."""
-    p2pfl("new", "ward", "--nodes", "3", "--task", "digits")
-    ward, ports = tmp_path / "ward", free_ports(3)
-    for index, port in enumerate(ports):
-        edit(ward / f"node{index}" / "node.toml", f"127.0.0.1:{8470 + index}", f"127.0.0.1:{port}")
-        edit(ward / "federation.toml", f"127.0.0.1:{8470 + index}", f"127.0.0.1:{port}")
-    edit(ward / "node2" / "node.toml", "# status_listen", f'status_listen = "127.0.0.1:{ports[0]}"\n# status_listen')
-    with socket.create_server(("127.0.0.1", ports[0])):
-        outcome = p2pfl("launch", ward)
-    said = outcome.err.splitlines()
-    assert (outcome.code, len(said)) == (2, 2)
-    for line, place in zip(said, ("node0/node.toml: node.listen", "node2/node.toml: node.status_listen"), strict=True):
-        assert place in line
-        assert f"cannot listen on 127.0.0.1:{ports[0]}: Address already in use" in line
     assert untouched(ward)
 
 

@@ -60,10 +60,6 @@ def test_the_attacks_of_ones_own_that_it_shows_can_be_told_in_a_simulation(tmp_p
         assert report.byzantine == ["node3"]
 
 
-def test_there_are_commands_to_try():
-    assert len(COMMANDS) >= 5
-
-
 ROBUST = [name for name in RULES if name != "mean"]
 
 

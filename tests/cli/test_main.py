@@ -129,13 +129,6 @@ def test_a_command_of_another_package_is_listed_without_a_line_of_ours(p2pfl, fa
     assert "\n  fail\n" in p2pfl("--help").out
 
 
-@pytest.mark.parametrize("name", ["new", "key", "check", "evaluate", "export"])
-def test_every_help_has_an_example(p2pfl, name):
-    outcome = p2pfl(name, "--help")
-    assert outcome.code == 0
-    assert f"  p2pfl {name} ward-7" in outcome.out
-
-
 def every_command(command, ctx):
     yield ctx.command_path.partition(" ")[2], command.get_help(ctx)
     if isinstance(command, click.Group):

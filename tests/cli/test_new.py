@@ -98,6 +98,7 @@ def test_an_empty_folder_is_filled(p2pfl, tmp_path):
     [
         (["--nodes", "1"], 2, "2<=x"),
         (["--nodes", "north"], 2, "'north': write a number from 2 to 1000, or different names such as pi1,pi2,pi3"),
+        *((["--nodes", names], 2, "different names") for names in ("pi1,", "pi1,pi1", "a/b,c", "pi1,.x", "x,")),
         (["--topology", "rng"], 2, "did you mean 'ring'"),
         (["--topology", "torus", "--nodes", "7"], 2, "not a prime"),
         (["--topology", "circulant:offsets=2", "--nodes", "4"], 3, "not connected"),

@@ -245,7 +245,8 @@ def cell(value: Any, missing: str = "-") -> str:
 
 FAR_HELP = """\b
 Far sites: --far 28-29=60ms: messages to and from nodes 28 to 29 take 60 ms
-longer, one way. Two far nodes are twice as far apart. More: docs/how-to/which-graph.md
+longer, one way. Two far nodes are twice as far apart.
+More: docs/how-to/which-graph.md
 """
 
 
